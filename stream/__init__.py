@@ -5,7 +5,7 @@ from typing import Any
 
 
 def __getattr__(name: str) -> Any:
-    """Look up the version when it is first asked for; see PEP 562."""
+    """Return the version on first access; see PEP 562."""
     if name == "__version__":
         globals()[name] = version("onebit")
         return globals()[name]

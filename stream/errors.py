@@ -4,12 +4,12 @@ from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    """How a command ended, for scripts and for process supervisors."""
+    """Exit codes of commands, for scripts and process supervisors."""
 
     meaning: str
 
     def __new__(cls, value: int, meaning: str) -> "ExitCode":
-        """Make an int with a meaning."""
+        """Create an int with a meaning."""
         code = int.__new__(cls, value)
         code._value_ = value
         code.meaning = meaning
@@ -42,6 +42,6 @@ class OnebitError(Exception):
 
 
 class StoppedError(OnebitError):
-    """The program was asked to stop before it had begun; there is nothing to report."""
+    """The program was stopped before it started its work; there is nothing to report."""
 
     exit_code = ExitCode.OK

@@ -1,11 +1,11 @@
-"""The known names that are nearest to a mistyped one."""
+"""Suggestions for mistyped names."""
 
 import difflib
 from collections.abc import Iterable
 
 
 def close_matches(word: str, known: Iterable[str]) -> str:
-    """A hint such as "; did you mean optdigits?", or nothing.
+    """Return a hint such as "; did you mean optdigits?", or an empty string.
 
     >>> close_matches("banditrn", ["banditron", "perceptron"]), close_matches("zzz", ["banditron"])
     ('; did you mean banditron?', '')

@@ -1,18 +1,18 @@
-"""The learners in one compiled loop: millions of events a second, for sweeps and the papers' figures.
+"""Learners in one compiled loop: millions of events per second, for sweeps and the papers' figures.
 
-The loop calls the very kernels that `predict`, `observe` and `update` call, so it gives the same bits on the same
-draws. Feedback is late by whole rounds. Round t is: decide event t (predict, observe), then settle the decisions whose
-deadline passed with round t - 1, in the order of the events, then apply the feedback that is due at t, in the order of
-due round, then of event. With delay 0 that is decide, update, decide, update; what is due after the last event is
-applied at the end, in the same order.
+The loop calls the same kernels as `predict`, `observe` and `update`, so the results are identical bit for bit on the
+same draws. Delays are whole rounds. Round t: decide event t (predict, observe). Then settle the decisions whose
+deadline passed in round t - 1, in the order of events. Then apply the feedback that is due at t, ordered by due round,
+then by event. With delay 0 this is decide, update, decide, update. Feedback due after the last event is applied at the
+end, in the same order.
 
     round     0    1    2    3        delays 2, 0, 1, 0
     decides   e0   e1   e2   e3
     applies        e1   e0   e3
                         e2            (test_feedback_is_applied_in_the_order_of_due_round_then_of_event)
 
-That is the order of the pipeline in which a round takes a millisecond, and which reads its feedback to the end in each.
-What the pipeline bounds by number (pending, orphans, settled ids) is not bounded here.
+This is the order of a pipeline with rounds of one millisecond that reads all feedback in each round. The pipeline's
+limits on the numbers of pending decisions, orphans and settled ids do not apply here.
 """
 
 from typing import Any, NamedTuple
@@ -26,56 +26,56 @@ from stream.task.settings import LatePolicy, OnExpiry, TaskSettings
 from stream.wire.events import Decision, Features, FloatArray, IndexArray
 
 NEVER = -1
-"""A delay: this event's feedback is lost."""
+"""Delay of an event whose feedback is lost."""
 
 MATCHED, EXPIRED, LATE = 0, 1, 2
-"""What happens to a decision: its bit comes in time, its deadline passes, its bit corrects what was assumed then."""
+"""Outcomes: feedback in time; deadline passed; late feedback that corrects the assumed reward."""
 
 
 class Examples(NamedTuple):
-    """Labelled events in rows, compressed: event t has the entries from offsets[t] to offsets[t + 1]."""
+    """Labelled events as compressed sparse rows: event t has the entries from offsets[t] to offsets[t + 1]."""
 
-    offsets: NDArray[np.int64]  # int64[n + 1], from 0, not decreasing
+    offsets: NDArray[np.int64]  # int64[n + 1], starts at 0, non-decreasing
     indices: IndexArray  # int32[offsets[-1]], strictly increasing within an event
     values: FloatArray  # float64[offsets[-1]]
     labels: NDArray[np.int64]  # int64[n], in 0..K-1
 
     def features(self, t: int) -> Features:
-        """The x of event t."""
+        """Return the features x of event t."""
         start, stop = self.offsets[t], self.offsets[t + 1]
         return Features(self.indices[start:stop], self.values[start:stop])
 
 
 class Patience(NamedTuple):
-    """How long a decision waits for its bit, and what becomes of it then; see `stream.task.join`."""
+    """The window of a decision, and the policies for expired decisions and late feedback; see `stream.task.join`."""
 
-    window: int | None = None  # in rounds; a bit that is late by just so many is in time. None: for ever
-    on_expiry: OnExpiry = "drop"  # what an expired decision teaches: nothing, or that it was wrong
-    late: LatePolicy = "ignore"  # what a late bit does to what was assumed
+    window: int | None = None  # in rounds, inclusive; None: unlimited
+    on_expiry: OnExpiry = "drop"  # see Settings.on_expiry
+    late: LatePolicy = "ignore"  # see Settings.late
 
 
 FOR_EVER = Patience()
 
 
 class Run(NamedTuple):
-    """What the learner did, by event."""
+    """The result of a run; arrays have one entry per event."""
 
     actions: NDArray[np.int64]  # int64[n]
     greedy: NDArray[np.int64]  # int64[n]
     propensities: FloatArray  # float64[n]
-    updates: int  # feedbacks that changed the model
-    matched: int  # decisions whose bit came in time
-    expired: int  # decisions whose deadline passed
-    late: int  # bits that came after it
+    updates: int  # number of feedback records that changed the model
+    matched: int  # number of decisions with feedback in time
+    expired: int  # number of decisions whose deadline passed
+    late: int  # number of feedback records after the deadline
 
 
 class Schedule(NamedTuple):
-    """What is applied to the model, in its order, and what becomes of the decisions."""
+    """The updates in the order of application, and the outcomes of the decisions."""
 
-    rounds: NDArray[np.int64]  # int64[m], not decreasing
+    rounds: NDArray[np.int64]  # int64[m], non-decreasing
     events: NDArray[np.int64]  # int64[m]
     kinds: NDArray[np.int8]  # int8[m]: MATCHED, EXPIRED or LATE
-    matched: int  # as a Run has them
+    matched: int  # as in Run
     expired: int
     late: int
 
@@ -88,19 +88,19 @@ def run(
     delays: NDArray[np.int64] | None = None,
     patience: Patience = FOR_EVER,
 ) -> Run:
-    """Run a learner over the examples; it holds the final state afterwards.
+    """Run a learner over examples, and update it in place.
 
     Args:
-        learner: Any learner, in any state. One without kernels runs in a Python loop, to the same result.
-        examples: The events and their labels.
-        u: One uniform per event for the action, in [0, 1).
-        v: One uniform per event for learners that randomise their update; zeros when left out.
-        delays: The rounds by which each feedback is late, or NEVER; no delay when left out.
-        patience: How long decisions wait. Corrections of what was assumed leave the compiled loop: some 10 µs each.
+        learner: Any learner, in any state. A learner without kernels runs in a Python loop, with the same result.
+        examples: Events and labels.
+        u: One uniform draw per event for the action, in [0, 1).
+        v: One uniform draw per event for learners that randomise their update; zeros by default.
+        delays: Delay of each event's feedback in rounds, or NEVER; 0 by default.
+        patience: Window and policies. Corrections run outside the compiled loop, at about 10 µs each.
 
     Raises:
-        ValueError: the arrays do not fit each other, or a draw or a label is out of range.
-        PolicyError: the learner cannot follow the policies for expired decisions and late bits.
+        ValueError: array sizes do not match, or a draw or a label is out of range.
+        PolicyError: the learner does not support the policies for expired decisions and late feedback.
     """
     size = examples.labels.size
     v = np.zeros(size) if v is None else v
@@ -109,7 +109,7 @@ def run(
     schedule = schedule_of(delays, patience)
     actions, greedy = np.empty(size, dtype=np.int64), np.empty(size, dtype=np.int64)
     propensities = np.empty(size)
-    # An event's scores are kept until they are used last: events share a row when they are further apart than that.
+    # An event's scores are kept until their last use: events further apart than that share a row.
     waits_max = int((schedule.rounds - schedule.events).max(initial=0))
     K = learner.n_classes
     logged_size = learner.logged_size if isinstance(learner, KernelLearner) else 0
@@ -149,7 +149,7 @@ def run(
 
 
 def schedule_of(delays: NDArray[np.int64], patience: Patience) -> Schedule:
-    """What is applied when: in a round deadlines first, then feedback, each in the order of the events."""
+    """Return the schedule of updates: in each round deadlines first, then feedback, both in the order of events."""
     is_expired = (delays == NEVER) | (delays > (NEVER if patience.window is None else patience.window))
     if patience.window is None:
         is_expired[:] = False
@@ -171,7 +171,7 @@ def schedule_of(delays: NDArray[np.int64], patience: Patience) -> Schedule:
 def check_run(
     learner: Learner, examples: Examples, u: FloatArray, v: FloatArray, delays: NDArray[np.int64], patience: Patience
 ) -> None:
-    """See that a run can be made; see `run` for what is raised."""
+    """Check the arguments of `run`, and raise its errors."""
     size = examples.labels.size
     for name, array, length in (
         ("u", u, size),
@@ -181,21 +181,21 @@ def check_run(
         ("values", examples.values, examples.indices.size),
     ):
         if array.shape != (length,):
-            raise ValueError(f"offline run: {name} should have {length} entries; got shape {array.shape}")
+            raise ValueError(f"offline run: expected {length} entries in {name}; got shape {array.shape}")
     for name, uniforms in (("u", u), ("v", v)):
         if not np.all((uniforms >= 0.0) & (uniforms < 1.0)):
-            raise ValueError(f"offline run: {name} should be in [0, 1)")
+            raise ValueError(f"offline run: expected {name} in [0, 1)")
     offsets = examples.offsets
     if offsets[0] != 0 or offsets[-1] != examples.indices.size or np.any(np.diff(offsets) < 0):
-        raise ValueError(f"offline run: offsets should rise from 0 to the {examples.indices.size} indices")
+        raise ValueError(f"offline run: expected increasing offsets from 0 to {examples.indices.size}")
     if not np.all((examples.labels >= 0) & (examples.labels < learner.n_classes)):
-        raise ValueError(f"offline run: labels should be in 0..{learner.n_classes - 1}")
+        raise ValueError(f"offline run: expected labels in 0..{learner.n_classes - 1}")
     if np.any(delays < NEVER):
-        raise ValueError(f"offline run: a delay is a number of rounds, or {NEVER} for never; got {delays.min()}")
+        raise ValueError(f"offline run: expected delays in rounds, or {NEVER} for never; got {delays.min()}")
     if patience.window is not None and patience.window < 0:
-        raise ValueError(f"offline run: a window is a number of rounds, or None; got {patience.window}")
+        raise ValueError(f"offline run: expected a window in rounds, or None; got {patience.window}")
     if patience.window is None and patience.on_expiry != "drop":
-        raise ValueError(f"offline run: without a window nothing expires; got on_expiry {patience.on_expiry!r}")
+        raise ValueError(f"offline run: on_expiry {patience.on_expiry!r} requires a window")
     policies = TaskSettings(
         learner.name, learner.n_classes, learner.n_features, on_expiry=patience.on_expiry, late=patience.late
     )
@@ -221,10 +221,10 @@ def _loop(
     scores: FloatArray,
     model: tuple[Any, ...],
 ) -> tuple[int, int, int]:
-    """Apply what is due, then decide the next event; the learner's kernels are globals, see `compile_loop`.
+    """Apply due updates, then decide the next event; the learner's kernels are globals, see `compile_loop`.
 
-    Returns how many are decided and applied, and how many updates changed the model: at the end, or before a late bit,
-    which is for the caller to apply.
+    Returns the numbers of decided events, of applied updates, and of updates that changed the model. Returns at the
+    end, or before late feedback, which the caller applies.
     """
     size, rows = labels.size, scores.shape[0]
     updates = 0
@@ -286,7 +286,7 @@ def _loop_in_python(
     scores: FloatArray,
     model: tuple[Learner, dict[int, Decision]],
 ) -> tuple[int, int, int]:
-    """The same for a learner without kernels; its decisions are kept beside it."""
+    """Run `_loop` for a learner without kernels."""
     learner, decisions = model
     examples = Examples(offsets, indices, values, labels)
     updates = 0

@@ -1,18 +1,18 @@
-"""One learner for many partitions, over examples: how a lag in reading a shared model raises its error.
+"""Offline runs of a shared model: one learner for several partitions, with a replication lag.
 
-Rounds, deadlines and bits are those of `stream.offline`. Event t is decided by the task of its partition. The model's
-log holds round after round: the decision, if decisions move the model, and then what is settled in that round.
-All tasks read the log every `lag` rounds, to its end. In between each decides on what it has read and on its own
-decisions since, so that a decision lacks what `lag - 1` rounds brought at most, and half of that on average.
+Rounds, deadlines and feedback are as in `stream.offline`. The task of an event's partition decides the event. For each
+round the model's log contains the decision, if decisions change the model, and then the updates of that round. All
+tasks read the log to its end every `lag` rounds. Between two readings a task decides with the model it has read and its
+own later decisions. A decision therefore misses at most `lag - 1` rounds, and half of that on average.
 
     round      0    1    2    3    4    5      lag 3, partitions 0, 1
     decides    a0   b1   a2   b3   b4   a5
-    knows      -    -    a0   all of rounds 0 to 2, and of these: b4 knows b3, a5 nothing more
+    uses       -    -    a0   rounds 0 to 2; b4 also uses b3
 
-From the middle on the log may be held up for an `outage`: nobody reads it then, and then all read on as before.
+An `outage` in the middle of the run blocks the log: no task reads it for that many rounds.
 
-With a lag of 1 that is `stream.offline.run`, to the bit. The tasks are those of the programs (`stream.shared`); their
-steps are not compiled, and a decision takes some 20 µs.
+With a lag of 1 the result equals `stream.offline.run`, bit for bit. The tasks are those of the programs
+(`stream.shared`). Their steps are not compiled; a decision takes about 20 µs.
 """
 
 from itertools import pairwise
@@ -40,33 +40,33 @@ def run_shared(
     lag: int,
     outage: int = 0,
 ) -> Run:
-    """Run tasks that share a learner over the examples; it holds all of the log afterwards.
+    """Run tasks that share a learner over examples, and update the learner in place.
 
     Args:
-        learner: in any state.
-        examples: the events, and as `stream.offline.run` takes them:
-        u: for actions.
-        v: for updates.
-        delays: of the bits.
-        patience: of the decisions.
-        partitions: int64[n], that of each event.
-        lag: the rounds from one reading of the log to the next.
-        outage: the rounds from the middle on in which it cannot be read.
+        learner: Any learner, in any state.
+        examples: Events and labels.
+        u: See `stream.offline.run`.
+        v: See `stream.offline.run`.
+        delays: See `stream.offline.run`.
+        patience: See `stream.offline.run`.
+        partitions: int64[n], the partition of each event.
+        lag: Rounds between two readings of the log.
+        outage: Rounds, from the middle of the run, in which the log cannot be read.
 
     Raises:
-        ValueError: the arrays do not fit each other, or lag or outage are none.
-        PolicyError: the learner cannot follow the policies for expired decisions and late bits.
+        ValueError: array sizes do not match, or lag or outage is out of range.
+        PolicyError: the learner does not support the policies for expired decisions and late feedback.
     """
     size = examples.labels.size
     v = np.zeros(size) if v is None else v
     delays = np.zeros(size, dtype=np.int64) if delays is None else delays
     check_run(learner, examples, u, v, delays, patience)
     if partitions.shape != (size,):
-        raise ValueError(f"offline run: partitions should have {size} entries; got shape {partitions.shape}")
+        raise ValueError(f"offline run: expected {size} entries in partitions; got shape {partitions.shape}")
     if lag < 1:
-        raise ValueError(f"offline run: a lag is a number of rounds from 1 on; got {lag}")
+        raise ValueError(f"offline run: expected a lag of at least 1 round; got {lag}")
     if outage < 0:
-        raise ValueError(f"offline run: an outage is a number of rounds from 0 on; got {outage}")
+        raise ValueError(f"offline run: expected an outage of at least 0 rounds; got {outage}")
     schedule = schedule_of(delays, patience)
     decided = _Decided(learner, examples, u, v)
     applied = updates = 0
@@ -89,13 +89,13 @@ def run_shared(
 
 
 def _readings(size: int, lag: int, outage: int) -> list[int]:
-    """The rounds before which the log is read, and the end."""
+    """Return the rounds before which the log is read, and the end."""
     middle = size // 2
     return [*(t for t in range(0, size, lag) if not middle < t < middle + outage), size]
 
 
 class _Decided:
-    """The decisions, and what the log says of them."""
+    """The decisions, and their log entries."""
 
     def __init__(self, learner: KernelLearner, examples: Examples, u: FloatArray, v: FloatArray) -> None:
         size = examples.labels.size
@@ -105,7 +105,7 @@ class _Decided:
         self._waiting: dict[int, Decision] = {}
 
     def make(self, events: list[int]) -> None:
-        """Decide these events of one task, each with those before it on top of the model."""
+        """Decide these events of one task; each decision uses the model and the task's earlier decisions."""
         overlay = Overlay(self._learner)
         for t in events:
             x = self._examples.features(t)
@@ -116,11 +116,11 @@ class _Decided:
         overlay.take_off()
 
     def entry(self, t: int) -> Entry:
-        """That the decision was made."""
+        """Return the log entry of a decision."""
         return Entry(DECIDED, self._examples.features(t), self._waiting[t])
 
     def settled(self, t: int, kind: int) -> Entry:
-        """What became of it."""
+        """Return the log entry of an outcome."""
         decision = self._waiting[t] if kind == EXPIRED else self._waiting.pop(t)
         x, label = self._examples.features(t), int(self._examples.labels[t])
         bit = int(kind != EXPIRED and decision.action == label)

@@ -1,7 +1,7 @@
-"""Numbers as people write them, and nothing else that Python would read as one.
+"""Strict parsing of numbers.
 
-`int` and `float` also take 1_0 for ten, digits of every script, and spaces around them: a slip, or a word that only
-looks like a number, would be read without notice.
+`int` and `float` also accept underscores (1_0), digits of every script and surrounding spaces. Such text is usually a
+typing error, so it is rejected here.
 """
 
 import math
@@ -9,11 +9,11 @@ import re
 
 _WHOLE = re.compile(r"[+-]?[0-9]+", re.ASCII)
 _DECIMAL = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?", re.ASCII)
-_DIGITS_MAX = 1_000  # Python refuses to convert much longer ones, by another exception
+_DIGITS_MAX = 1_000  # Python raises another exception for much longer numbers
 
 
 def parse_whole(text: str) -> int | None:
-    """The whole number that a text is; None when it is none.
+    """Parse a whole number; return None for other text.
 
     >>> [parse_whole(text) for text in ("12", "-3", "+07", "1_0", " 1", "1.0", "١", "")]
     [12, -3, 7, None, None, None, None, None]
@@ -22,7 +22,7 @@ def parse_whole(text: str) -> int | None:
 
 
 def parse_number(text: str) -> float | None:
-    """The finite number that a text is, in decimal notation; None when it is none.
+    """Parse a finite number in decimal notation; return None for other text.
 
     >>> [parse_number(text) for text in ("1.5", "-2", ".5", "1e3", "1_0", "nan", "inf", "1e999", "0x10", "")]
     [1.5, -2.0, 0.5, 1000.0, None, None, None, None, None, None]

@@ -1,6 +1,6 @@
-"""Plug-ins: learners and data sets of installed packages, found by their entry points.
+"""Plug-ins: learners and data sets of installed packages, found by entry point.
 
-A plug-in is imported when it is asked for by name, or listed; a broken one is an error only of who asks for it.
+A plug-in is imported on access by name, or when plug-ins are listed. A broken plug-in raises only on access by name.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -14,21 +14,21 @@ T = TypeVar("T")
 
 
 class PluginError(OnebitError):
-    """A plug-in that cannot be used; the message names its distribution and entry point."""
+    """A plug-in is unusable; the message names its distribution and entry point."""
 
-    hint = "ask the author of the package, or uninstall it"
+    hint = "report it to the author of the package, or uninstall the package"
 
 
 class Plugins(Mapping[str, T], Generic[T]):
-    """Onebit's own objects and those of the entry points of one group, by name.
+    """Built-in objects and those of an entry point group, by name.
 
-    Iteration is in the order of names, without the plug-ins that cannot be used: `problems` lists these, and getting
-    one raises PluginError. A plug-in cannot replace one of Onebit's own.
+    Iteration is in the order of names and skips unusable plug-ins. `problems` lists them; access raises PluginError.
+    A plug-in cannot replace a built-in object.
 
     Args:
-        group: of the entry points.
-        own: Onebit's own.
-        check: raises ValueError or TypeError if an object does not fit its name.
+        group: Entry point group.
+        own: Built-in objects.
+        check: Raises ValueError or TypeError if an object does not match its name.
     """
 
     def __init__(self, group: str, own: Mapping[str, T], check: Callable[[str, object], T]) -> None:
@@ -46,7 +46,7 @@ class Plugins(Mapping[str, T], Generic[T]):
                 raise KeyError(name)
             if len(found) > 1:
                 others = " and ".join(sorted(map(_place, found)))
-                raise PluginError(f"{others}: two plug-ins have the name {name!r}; uninstall one of them")
+                raise PluginError(f"{others}: duplicate plug-in name {name!r}; uninstall one of them")
             self._loaded[name] = self._load(found[0])
         return self._loaded[name]
 
@@ -60,12 +60,12 @@ class Plugins(Mapping[str, T], Generic[T]):
         return sum(1 for _ in self)
 
     def problems(self) -> list[str]:
-        """Why each plug-in that cannot be used cannot be."""
+        """Return the error of each unusable plug-in."""
         return self._usable()[1]
 
     @contextmanager
     def blamed(self, name: str) -> Iterator[None]:
-        """Turn an exception of a plug-in's own code into PluginError; those of Onebit's own objects are left alone."""
+        """Convert an exception raised by a plug-in's code to PluginError; built-in objects raise unchanged."""
         try:
             yield
         except OnebitError:
@@ -79,7 +79,7 @@ class Plugins(Mapping[str, T], Generic[T]):
         usable, problems = [], []
         for entry in self._entries():
             if entry.name in self._own:
-                problems.append(f"{_place(entry)}: Onebit itself has the name {entry.name!r}")
+                problems.append(f"{_place(entry)}: {entry.name!r} is the name of a built-in object")
                 continue
             try:
                 self[entry.name]

@@ -126,14 +126,14 @@ def test_a_run_can_be_cut_in_two() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"u": np.zeros(3)}, "u should have 4 entries"),
-        ({"u": np.ones(4)}, r"u should be in \[0, 1\)"),
-        ({"v": np.full(4, -0.5)}, r"v should be in \[0, 1\)"),
-        ({"delays": np.full(4, -2)}, "a delay is a number of rounds"),
-        ({"patience": Patience(-1)}, "a window is a number of rounds"),
-        ({"patience": Patience(None, "negative")}, "without a window nothing expires"),
-        ({"examples": FOUR._replace(labels=np.array([0, 1, 2, 0]))}, r"labels should be in 0\.\.1"),
-        ({"examples": FOUR._replace(offsets=np.array([0, 2, 1, 3, 4]))}, "offsets should rise"),
+        ({"u": np.zeros(3)}, "expected 4 entries in u"),
+        ({"u": np.ones(4)}, r"expected u in \[0, 1\)"),
+        ({"v": np.full(4, -0.5)}, r"expected v in \[0, 1\)"),
+        ({"delays": np.full(4, -2)}, "expected delays in rounds"),
+        ({"patience": Patience(-1)}, "expected a window in rounds"),
+        ({"patience": Patience(None, "negative")}, "requires a window"),
+        ({"examples": FOUR._replace(labels=np.array([0, 1, 2, 0]))}, r"expected labels in 0\.\.1"),
+        ({"examples": FOUR._replace(offsets=np.array([0, 2, 1, 3, 4]))}, "increasing offsets"),
     ],
 )
 def test_arrays_that_do_not_fit_are_refused(change: dict[str, Any], message: str) -> None:

@@ -94,8 +94,8 @@ def test_a_task_decides_on_what_was_read_and_on_its_own_decisions(
     ("partitions", "lag", "outage", "message"),
     [
         (PARTITIONS[1:], 2, 0, "90 entries"),
-        (PARTITIONS, 0, 0, "from 1 on; got 0"),
-        (PARTITIONS, 2, -1, "from 0 on; got -1"),
+        (PARTITIONS, 0, 0, "at least 1 round; got 0"),
+        (PARTITIONS, 2, -1, "at least 0 rounds; got -1"),
     ],
 )
 def test_what_does_not_fit_is_refused(partitions: NDArray[np.int64], lag: int, outage: int, message: str) -> None:

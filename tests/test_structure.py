@@ -67,7 +67,7 @@ CORE = frozenset(
      "stream.simulation", "stream.kafka.port",
      "stream.kafka.embedded", "stream.kafka.clocks", "stream.kafka.partitioner", "stream.kafka.reading",
      "stream.kafka.virtual_time", "stream.telemetry.metrics", "stream.telemetry.ledgers", "stream.telemetry.rewards",
-     "stream.telemetry.sketch", "stream.telemetry.vital", "stream.telemetry.exposition")
+     "stream.telemetry.sketch", "stream.telemetry.heartbeat", "stream.telemetry.exposition")
 )  # fmt: skip
 """What reads no clock and throws no dice."""
 

@@ -1,4 +1,4 @@
-"""The connection to Kafka: made, waited for, made anew, and what the topics must be."""
+"""The connection to Kafka: connect, reconnect, and check the topics."""
 
 import shlex
 import time
@@ -29,16 +29,18 @@ from stream.kafka.port import (
 )
 from stream.wire.topics import TopicDescription, Topics
 
+NEW_PIPELINE = "start a new pipeline with another prefix and copy the model (onebit model export, import)"
+
 WATCH_INTERVAL_MS = 30_000
-"""So often a program that runs looks whether its topics are still what it began with."""
+"""Interval between two checks of a running program's topics."""
 
 REFUSALS_MAX = 5
 REFUSED_WITHIN_MS = 60_000
-"""A broker that has just come back may refuse what it soon allows; what it refuses again and again will not change."""
+"""Abort after this many refusals in a row; a broker that has just restarted may refuse a few requests."""
 
 
 def command_hint(settings: Settings, command: str, *names: str) -> str:
-    """A command as these settings need it: with the address and the prefix, and others by name, that were given."""
+    """Return a command line with the given connection settings, prefix and named settings."""
     access = [name for name in ("client_config", *FIELDS) if not isinstance(getattr(settings, name), SecretStr)]
     given = [name for name in ("bootstrap", *access, "topic_prefix", *names) if name in settings.given]
     flags = [f"{flag_of(name)} {shlex.quote(str(getattr(settings, name)))}" for name in given]
@@ -46,16 +48,16 @@ def command_hint(settings: Settings, command: str, *names: str) -> str:
 
 
 def connect(settings: Settings, stop: Callable[[], bool] = lambda: False) -> Broker:
-    """Connect to Kafka, waiting for it as long as the settings say.
+    """Connect to Kafka; wait up to the timeout of the settings.
 
     Raises:
         BrokerUnavailableError: no broker answered.
-        StoppedError: the program was asked to stop while it waited.
+        StoppedError: the program was stopped while waiting.
     """
 
     def waiting(message: str) -> None:
         if stop():
-            raise StoppedError("stopped while it waited for Kafka")
+            raise StoppedError("stopped while waiting for Kafka")
         announce(message)
 
     config = client_config_of(settings)
@@ -76,20 +78,24 @@ def connect(settings: Settings, stop: Callable[[], bool] = lambda: False) -> Bro
 
 
 def by_client(settings: Settings) -> str:
-    """How a program's first line says which client it has."""
+    """Return the client's name for a program's first log line."""
     return f"client {chosen(settings.client)}"
 
 
 def _start_hint(settings: Settings) -> str:
-    """How a Kafka is started at another port of this machine than the usual one."""
+    """Return the command that starts a local Kafka at a non-default port; empty if not applicable."""
     host, _, port = settings.bootstrap.rpartition(":")
     if host not in ("localhost", local_kafka.HOST) or port == str(local_kafka.DEFAULT_PORT):
         return ""
-    return f"with this port: onebit kafka up --port {port}"
+    return f"for this port: onebit kafka up --port {port}"
 
 
 def require_topics(broker: Broker, settings: Settings, *, shares_model: bool = False) -> int:
-    """The number of partitions; topics that are missing end the program with what to do."""
+    """Check the topics, and return the number of partitions.
+
+    Raises:
+        SettingsError: a topic is missing or has an invalid configuration.
+    """
     return _required(broker, settings, shares_model=shares_model)[settings.topics.contexts].partitions
 
 
@@ -101,36 +107,35 @@ def _required(broker: Broker, settings: Settings, *, shares_model: bool) -> Mapp
     if missing == [topics.updates]:
         create = command_hint(settings, "topics create")
         raise SettingsError(
-            f"there is no topic {topics.updates}, and the model is shared: it is its log; create it: {create} "
+            f"topic {topics.updates} does not exist; a shared model requires it. Run: {create} "
             f"--partitions {descriptions[topics.contexts].partitions} --model shared"
         )
     if missing:
         create = command_hint(settings, "topics create", "partitions", "model")
-        raise SettingsError(f"there is no topic {', '.join(missing)}; create them first: {create}")
+        raise SettingsError(f"topics do not exist: {', '.join(missing)}. Run: {create}")
     counts = {name: descriptions[name].partitions for name in topics}
     if len(set(counts.values())) != 1:
         raise SettingsError(
-            f"all topics need the same number of partitions; got {counts}: none can be taken away; begin "
-            "anew with another prefix, and bring the model along (onebit model export, import)"
+            f"expected the same number of partitions in all topics; got {counts}. Kafka cannot remove partitions; "
+            f"{NEW_PIPELINE}"
         )
     if shares_model and descriptions[topics.updates].partitions != 1:
         raise SettingsError(
-            f"topic {topics.updates}: expected one partition, whose order is that of the model; got "
-            f"{descriptions[topics.updates].partitions}: delete the topics and create them anew, or take another prefix"
+            f"topic {topics.updates}: expected one partition; got {descriptions[topics.updates].partitions}. Delete "
+            "and create the topics again, or use another prefix"
         )
     wrong = [name for name in names if not descriptions[name].append_time]
     if wrong:
         raise SettingsError(
-            f"topic {wrong[0]}: expected message.timestamp.type LogAppendTime; got CreateTime: no clock but the "
-            "broker's may count; set it to LogAppendTime (kafka-configs --alter), or delete the topics and create them "
-            f"anew: {command_hint(settings, 'topics delete')}; {command_hint(settings, 'topics create', 'partitions')}"
+            f"topic {wrong[0]}: expected message.timestamp.type LogAppendTime; got CreateTime. Change it "
+            f"(kafka-configs --alter), or recreate the topics: {command_hint(settings, 'topics delete')}; "
+            f"{command_hint(settings, 'topics create', 'partitions')}"
         )
     compacted = [name for name in names if descriptions[name].compacted and name != topics.snapshots]
     if compacted:
         raise SettingsError(
-            f"topic {compacted[0]}: expected cleanup.policy delete; got compact: compaction keeps the last record of a "
-            "key, where the first one counts, and records without a key cannot be written; set it to delete "
-            "(kafka-configs --alter)"
+            f"topic {compacted[0]}: expected cleanup.policy delete; got compact, which deletes needed records and "
+            "rejects records without a key. Change it (kafka-configs --alter)"
         )
     return descriptions
 
@@ -138,11 +143,11 @@ def _required(broker: Broker, settings: Settings, *, shares_model: bool) -> Mapp
 def watch_topics(
     broker: Broker, settings: Settings, partitions: int, *, shares_model: bool = False
 ) -> Callable[[], None]:
-    """A function to be called often, which looks now and then whether the topics are still what they were.
+    """Return a function that checks every 30 s whether the topics have changed, and raises SettingsError if so.
 
-    It raises SettingsError when they are not: with other partitions an event's records do not meet any more,
-    without the broker's append time nothing is in order, compaction deletes what recovery and audit read, and a topic
-    that was made anew would be read from where the old one stood.
+    Another number of partitions separates the records of an event. Without the broker's append time records have no
+    order. Compaction deletes records that recovery and audit read. A recreated topic has other records at the stored
+    offsets.
     """
     began = _required(broker, settings, shares_model=shares_model)
     contexts = settings.topics.contexts
@@ -151,7 +156,7 @@ def watch_topics(
         try:
             found = _required(broker, settings, shares_model=shares_model)
         except BrokerUnavailableError:
-            return  # what the program itself asks will tell
+            return  # the program's own requests report it
         except SettingsError as error:
             raise _altered(error) from error
         _require_as_many(partitions, found[contexts].partitions)
@@ -163,10 +168,8 @@ def watch_topics(
 def _require_as_many(partitions: int, found: int) -> None:
     if found != partitions:
         raise SettingsError(
-            f"the topics were altered while this program ran, and it goes no further: they had "
-            f"{quantity(partitions, 'partition')}, now they have {found}; an event's key belongs to another partition "
-            "now. Begin anew with "
-            "another prefix, and bring the model along (onebit model export, import)"
+            f"topics changed while the program was running: expected {quantity(partitions, 'partition')}; got {found}. "
+            f"Keys now belong to other partitions; {NEW_PIPELINE}"
         )
 
 
@@ -174,14 +177,13 @@ def _require_the_same(began: Mapping[str, TopicDescription], found: Mapping[str,
     anew = [name for name, topic in found.items() if topic.topic_id != began[name].topic_id]
     if anew:
         raise SettingsError(
-            f"the topics were altered while this program ran, and it goes no further: {', '.join(anew)} was deleted "
-            "and made anew, without what was in it. Begin anew with another prefix, and bring the model along (onebit "
-            "model export, import)"
+            f"topics changed while the program was running: {', '.join(anew)} was deleted and recreated; its records "
+            f"are lost. To continue, {NEW_PIPELINE}"
         )
 
 
 class Connected(NamedTuple):
-    """A connection, and the topics there."""
+    """A connection, and the pipeline's topics."""
 
     broker: Broker
     topics: Topics
@@ -189,12 +191,12 @@ class Connected(NamedTuple):
 
 
 def _altered(error: Exception) -> SettingsError:
-    return SettingsError(f"the topics were altered while this program ran, and it goes no further: {error}")
+    return SettingsError(f"topics changed while the program was running: {error}")
 
 
 @contextmanager
 def connected(settings: Settings) -> Iterator[Connected]:
-    """A connection to topics that are as they must be, for the time of a command."""
+    """Open a connection for the duration of a command, and check the topics."""
     broker = connect(settings)
     try:
         yield Connected(broker, settings.topics, require_topics(broker, settings))
@@ -203,24 +205,24 @@ def connected(settings: Settings) -> Iterator[Connected]:
 
 
 Work = Callable[[Broker, int, Watched], None]
-"""What a program does on a connection, to topics of so many partitions; it is handed who watches."""
+"""A program's work on one connection: broker, number of partitions, health."""
 
 
 def keep_running(settings: Settings, program: str, stop: Callable[[], bool], work: Work) -> None:
-    """Do work against Kafka; when the broker goes away, wait for it and do the work anew.
+    """Run work on a connection to Kafka; after a lost connection, reconnect and restart the work.
 
     Args:
-        settings: where Kafka is, and where the program may be watched.
-        program: what the program is called there.
-        stop: whether to stop.
-        work: is begun anew on each connection.
+        settings: Settings of the connection and of the health endpoints.
+        program: The program's name in metrics.
+        stop: Returns whether to stop.
+        work: Called once per connection.
 
     Raises:
-        SettingsError: a topic is not as it must be, or was altered; or nobody can watch as it is asked for.
-        AccessError: the broker does not let this program in, or does not allow what it does.
-        FencedError: another process took over, or the group threw this one out.
-        BrokerUnavailableError: no broker came back within the connection's timeout.
-        StoppedError: the program was asked to stop while it waited for a broker.
+        SettingsError: a topic has an invalid configuration or changed, or the metrics port cannot be used.
+        AccessError: the broker refused authentication or authorisation.
+        FencedError: another process took over, or the group removed this one.
+        BrokerUnavailableError: no broker answered within the connection timeout.
+        StoppedError: the program was stopped while waiting for a broker.
     """
     with watched(settings, program) as watched_by:
         _keep_running(settings, stop, work, watched_by)
@@ -228,12 +230,12 @@ def keep_running(settings: Settings, program: str, stop: Callable[[], bool], wor
 
 def _keep_running(settings: Settings, stop: Callable[[], bool], work: Work, watched_by: Watched) -> None:
     contexts = settings.topics.contexts
-    refused = 0  # times in a row that the broker answered, and would not do what was asked
+    refused = 0  # consecutive requests that the broker refused
     began: Mapping[str, TopicDescription] | None = None
     while True:
-        watched_by.waits(f"it waits for Kafka at {settings.bootstrap}")
-        broker = connect(settings, watched_by.beats(stop))
-        watched_by.waits("it begins")
+        watched_by.set_unready(f"waiting for Kafka at {settings.bootstrap}")
+        broker = connect(settings, watched_by.with_heartbeat(stop))
+        watched_by.set_unready("starting")
         began_ms = monotonic_ms()
         try:
             try:
@@ -244,13 +246,13 @@ def _keep_running(settings: Settings, stop: Callable[[], bool], work: Work, watc
                 raise _altered(error) from error
             began = found if began is None else began
             partitions = began[contexts].partitions
-            _require_as_many(partitions, found[contexts].partitions)  # while it was not connected, too
+            _require_as_many(partitions, found[contexts].partitions)  # also detects changes while disconnected
             _require_the_same(began, found)
             work(broker, partitions, watched_by)
         except FencedError as error:
             error.hint = (
-                "nothing was written after that. Start it again to continue from its last commit; give every process "
-                "that runs at the same time its own --instance"
+                "no uncommitted step was written. Restart the process to continue from its last commit; concurrent "
+                "processes need different values of --instance"
             )
             raise
         except AccessError:
@@ -260,7 +262,7 @@ def _keep_running(settings: Settings, stop: Callable[[], bool], work: Work, watc
         except (BrokerUnavailableError, StaleMemberError) as error:
             if stop():
                 return
-            announce(f"the broker is away, connecting again: {error}")
+            announce(f"broker unavailable, reconnecting: {error}")
             continue
         except BrokerError as error:
             refused = refused + 1 if monotonic_ms() - began_ms < REFUSED_WITHIN_MS else 1
@@ -268,7 +270,7 @@ def _keep_running(settings: Settings, stop: Callable[[], bool], work: Work, watc
                 return
             if refused >= REFUSALS_MAX:
                 raise
-            announce(f"the broker refused, trying again ({refused} of {REFUSALS_MAX}): {error}")
+            announce(f"request refused, retrying ({refused} of {REFUSALS_MAX}): {error}")
             time.sleep(1.0)
             continue
         finally:

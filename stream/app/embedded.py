@@ -1,4 +1,4 @@
-"""A run in this process: replay, feedback and learner share an embedded broker, in virtual time."""
+"""Embedded runs: replay, feedback and learner share an in-process broker in virtual time."""
 
 import math
 import time
@@ -12,7 +12,7 @@ from producers.datasets.base import Known
 from producers.feedback import FeedbackProgram
 from producers.replay import ReplayProgram
 from stream.app.live_estimates import from_topics
-from stream.app.process import Meter, ShowProgress, announce, ignore, without_collector
+from stream.app.process import Meter, ShowProgress, announce, gc_disabled, ignore
 from stream.app.resolve import Run, compile_kernels, nnz_of, records_max
 from stream.errors import ExitCode, OnebitError
 from stream.journal.digests import state_digest
@@ -35,22 +35,22 @@ from stream.wire.ledger import total_ledger
 from stream.wire.records import TopicPartition
 
 AFTER_END_MAX = 1 / 3
-"""More of the feedback than this after the last decision, and the error tells little about the learner."""
+"""Warn if a larger fraction of the feedback arrives after the last decision: the learner cannot use it."""
 
 DELAYS_PER_RUN = 10
-"""A run that lasts so many mean delays has a tenth of its feedback, at most, after its last decision."""
+"""A run of this many mean delays receives at most a tenth of its feedback after its last decision."""
 
 
 class Answers(NamedTuple):
     """The matched feedback of a run."""
 
     delays_ms: list[int]
-    lasted_ms: int  # from the first decision to the last
-    after_end: float  # the share that came after the last decision; nan without any
+    lasted_ms: int  # between the first and the last decision
+    after_end: float  # fraction after the last decision; nan without feedback
 
 
 def answers(examples: Iterable[Example]) -> Answers:
-    """Sum up the settled decisions of a run.
+    """Summarise the settled decisions of a run.
 
     >>> from stream.wire.events import Outcome
     >>> settled = [Example("a", Outcome.MATCHED, 0, 1.0, 1, 5, 15), Example("b", Outcome.MATCHED, 0, 1.0, 1, 2, 22)]
@@ -67,21 +67,21 @@ def answers(examples: Iterable[Example]) -> Answers:
 
 
 def feedback_warnings(found: Answers, events: int, rate_per_s: float) -> tuple[str, ...]:
-    """What to tell about feedback that came too late to be of use, with a --rate at which most of it would not."""
+    """Return a warning if much feedback arrived after the last decision, with a better --rate."""
     if not found.after_end > AFTER_END_MAX:
         return ()
     mean_s = sum(found.delays_ms) / len(found.delays_ms) / 1_000
     better_per_s = _rounded_down(min(events / (DELAYS_PER_RUN * mean_s), rate_per_s / 2))
     return (
-        f"{tables.percent(found.after_end)} of the feedback came after the last event, when there was nothing left to "
-        f"decide: all was decided within {tables.duration(found.lasted_ms / 1_000)}, and feedback takes "
-        f"{tables.duration(mean_s)} in the mean. --rate {better_per_s:g} spreads the same events over "
-        f"{tables.duration(events / better_per_s)}; or give a shorter --delay, or more --epochs",
+        f"{tables.percent(found.after_end)} of the feedback arrived after the last event, too late for any decision: "
+        f"all decisions were made within {tables.duration(found.lasted_ms / 1_000)}, and the mean delay is "
+        f"{tables.duration(mean_s)}. Use --rate {better_per_s:g} (duration "
+        f"{tables.duration(events / better_per_s)}), a shorter --delay, or more --epochs",
     )
 
 
 def _rounded_down(value: float) -> float:
-    """A number with one digit that counts.
+    """Round down to one significant digit.
 
     >>> [_rounded_down(value) for value in (56.2, 9.99, 0.0123)]
     [50.0, 9.0, 0.01]
@@ -92,7 +92,7 @@ def _rounded_down(value: float) -> float:
 
 @dataclass(slots=True)
 class Judge:
-    """Judges every prediction as it was made, from the true class, or from what a log tells of its action."""
+    """Evaluates each prediction against the true class, or against the logged reward of its action."""
 
     n_classes: int
     curve: ErrorCurve = field(default_factory=ErrorCurve)
@@ -104,7 +104,7 @@ class Judge:
         self.labels = [0] * self.n_classes
 
     def observe(self, answer: Answer, known: Known, decided_ms: int) -> None:
-        """Take in one answer and what is known of its outcome; where that is nothing, it is not judged."""
+        """Add a prediction and its outcome; a prediction without a known outcome is skipped."""
         self.decided_ms.append(decided_ms)
         self.explored.append(answer.action != answer.greedy)
         bit = known.bit(answer.action)
@@ -117,7 +117,7 @@ class Judge:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmbeddedPipeline:
-    """The programs of one learner's run over an embedded broker, ready to run."""
+    """The programs of one run over an embedded broker."""
 
     run: Run
     clock: VirtualClock
@@ -126,23 +126,23 @@ class EmbeddedPipeline:
     feedback: FeedbackProgram
     learner: LearnerProgram
     judge: Judge
-    poll_ms: int  # how often the learner polls
+    poll_ms: int  # the learner's poll interval
 
     def run_to_end(self, progress: Callable[[], None] = lambda: None) -> LatencyCounts | None:
-        """Run until every decision is settled; how long the learner's steps took."""
+        """Run until every decision is settled; return the latency of the learner's steps."""
         learner = _Watched(self.learner, progress)
-        with without_collector():
+        with gc_disabled():
             run_until_settled(self.clock, (self.replay, self.feedback), learner, self.poll_ms)
         return learner.latency()
 
     @property
     def pending(self) -> int:
-        """Decisions that wait."""
+        """The number of pending decisions."""
         return sum(len(task.join.pending) for task in self.learner.tasks.values())
 
 
 class _Watched:
-    """A learner whose steps are timed, and show progress: a moment of virtual time can hold minutes of updates."""
+    """A learner with timed steps that reports progress: one moment of virtual time can take minutes of updates."""
 
     def __init__(self, learner: LearnerProgram, progress: Callable[[], None]) -> None:
         self._progress = progress
@@ -160,12 +160,12 @@ class _Watched:
         return done
 
     def latency(self) -> LatencyCounts | None:
-        """How long its steps took; None before the first."""
+        """The latency of the steps; None before the first step."""
         return LatencyCounts("step", Sketch.of(self._steps_ms)) if self._steps_ms else None
 
 
 def prepare_embedded(run: Run) -> EmbeddedPipeline:
-    """Make topics and programs, and compile the learner, so that a measurement of the run is of nothing else."""
+    """Create topics and programs, and compile the learner, so that they do not count as run time."""
     run = replace(run, task=replace(run.task, dated_by="context"))
     task, topics = run.task, run.topics
     compile_kernels(task)
@@ -204,34 +204,34 @@ def prepare_embedded(run: Run) -> EmbeddedPipeline:
 
 
 class BrokenOffError(OnebitError):
-    """Ctrl-C broke a run off; its text says which one, and how far it had come."""
+    """Ctrl-C interrupted a run; the message names the run and its progress."""
 
     exit_code = ExitCode.INTERRUPTED
     hint = "no page is written"
 
 
 def run_embedded(run: Run, show: ShowProgress = ignore) -> RunReport:
-    """Make a run until every decision is settled.
+    """Run until every decision is settled.
 
     Args:
-        run: what is run.
-        show: is called with the progress now and then.
+        run: The run.
+        show: Called with the progress at intervals.
 
     Raises:
-        BrokenOffError: Ctrl-C broke it off.
+        BrokenOffError: Ctrl-C interrupted the run.
     """
     pipeline = prepare_embedded(run)
-    with without_collector():
+    with gc_disabled():
         try:
             wall_s, latency = _run(pipeline, Meter(run.name, run.events, show))
         except KeyboardInterrupt as error:
-            raise BrokenOffError(f"{run.name}: the run was broken off {_reached(pipeline)}") from error
+            raise BrokenOffError(f"{run.name}: interrupted {_reached(pipeline)}") from error
         end = _end_of(pipeline, wall_s, latency)
         return report_of(pipeline.broker, pipeline.run, pipeline.judge, end)
 
 
 def _end_of(pipeline: EmbeddedPipeline, wall_s: float, latency: LatencyCounts | None) -> "RunEnd":
-    """What the models are in the end; a shared one after all of its log."""
+    """Return the final models; for a shared model, after its whole log."""
     learner, virtual_s = pipeline.learner, pipeline.clock.now_ms / 1_000
     learner.read_log()
     replica = learner.replica
@@ -248,7 +248,7 @@ def _end_of(pipeline: EmbeddedPipeline, wall_s: float, latency: LatencyCounts | 
 
 
 def _run(pipeline: EmbeddedPipeline, meter: Meter) -> tuple[float, LatencyCounts | None]:
-    """Run it, and show how far it is; the seconds that it took, and how long its steps took."""
+    """Run with progress; return the run time in seconds and the latency of the steps."""
     curve = pipeline.judge.curve
 
     def show() -> None:
@@ -262,19 +262,19 @@ def _run(pipeline: EmbeddedPipeline, meter: Meter) -> tuple[float, LatencyCounts
 
 
 def _reached(pipeline: EmbeddedPipeline) -> str:
-    """How far a run came, for people."""
+    """Describe the progress of an interrupted run."""
     judge, events = pipeline.judge, pipeline.run.events
     error = f", error {percent(judge.curve.error_rate)}" if len(judge.curve) else ""
     return f"after {len(judge.decided_ms):,} of {events:,} events{error}, {pipeline.pending:,} pending"
 
 
 POLL_MS_MAX = 100
-"""The records of so much time go into one transaction. What is learned is the same for any value up to the shortest
-delay, and a larger one is hardly faster. Where answers come at once or nearly so, it polls at every moment."""
+"""Virtual time between two polls; each poll is one transaction. The result is the same for any value up to the shortest
+delay, and larger values are hardly faster. With shorter delays the learner polls at every record."""
 
 
 class RunEnd(NamedTuple):
-    """What a run left behind, beside its topics."""
+    """The results of a run that are not in its topics."""
 
     updates: int
     drift_alarms: int
@@ -287,7 +287,7 @@ class RunEnd(NamedTuple):
 
 
 def report_of(broker: Broker, run: Run, judge: Judge, end: RunEnd, *, in_real_time: bool = False) -> RunReport:
-    """The report of a run: its ledger and its delays are read from the topics, and the learner's counts audited."""
+    """Create the report: read ledger and delays from the topics, and audit the learner's counts."""
     task, topics = run.task, run.topics
     findings = [audit_partition(broker, topics, partition) for partition in range(run.partitions)]
     latencies = latencies_of(findings) if in_real_time else Sketch()

@@ -1,4 +1,4 @@
-"""Off-policy estimates: what other policies would have earned, from a log of decisions."""
+"""Off-policy estimates of the mean reward of policies, from a log of decisions."""
 
 from collections.abc import Sequence
 from enum import StrEnum
@@ -21,7 +21,7 @@ PROGRESS_INTERVAL_MS = 5_000
 
 
 class Log(NamedTuple):
-    """A log of decisions, and how it is read."""
+    """A log of decisions, with its read options."""
 
     data: Path
     mapping: str | None = None
@@ -30,9 +30,9 @@ class Log(NamedTuple):
 
 
 class Learning(NamedTuple):
-    """How the learners among the policies learn from the log."""
+    """Training options of learners that are evaluated as policies."""
 
-    delay: str | None = None  # of bits whose delay is not logged
+    delay: str | None = None  # of feedback without a logged delay
     reward: Reward = "exclusive"
 
 
@@ -42,16 +42,16 @@ def estimate_policies(
     """Estimate the mean reward of policies.
 
     Args:
-        source: the log.
-        specs: the names of the policies.
-        options: of the estimators.
-        learning: of the learners among the policies.
+        source: The log.
+        specs: Names of the policies.
+        options: Options of the estimators.
+        learning: Training options of learners.
 
     Returns:
-        The estimates, and how the learners learned.
+        The estimates, and a summary of the training.
 
     Raises:
-        SettingsError: an option is out of its range.
+        SettingsError: an option is out of range.
         EstimateError: a policy is unknown.
         DatasetError: the log cannot be read.
     """
@@ -89,14 +89,14 @@ def _check_ranges(options: Options) -> None:
 
 
 class IntervalKind(StrEnum):
-    """Of which kind the intervals `low` to `high` are."""
+    """The kind of the confidence intervals `low` to `high`."""
 
     BOOTSTRAP = "bootstrap"
     BERNSTEIN = "bernstein"
 
 
 def fields_of(found: Estimates, interval: IntervalKind) -> dict[str, Any]:
-    """The estimates as plain values; `interval` is the kind of low and high."""
+    """Return the estimates as plain values; `interval` is the kind of low and high."""
     return {
         "data": found.data,
         "events": found.events,
@@ -122,14 +122,14 @@ def fields_of(found: Estimates, interval: IntervalKind) -> dict[str, Any]:
 
 
 def announced_progress() -> Progress:
-    """A function that announces the progress of the two readings now and then."""
+    """Return a function that logs the progress of the two passes at intervals."""
     started_ms = monotonic_ms()
     latest = (0, 0)
 
     def tell() -> None:
         read, events = latest
         rate = 1_000 * read / max(monotonic_ms() - started_ms, 1)
-        what = f"judging: {read:,} of {events:,}" if events else f"first reading: {read:,}"
+        what = f"evaluating: {read:,} of {events:,}" if events else f"first pass: {read:,}"
         announce(f"{what} events, {rate:,.0f} events/s")
 
     shown = every(PROGRESS_INTERVAL_MS, tell)
@@ -139,7 +139,7 @@ def announced_progress() -> Progress:
         is_second_begun = events > 0 and latest[1] == 0
         latest = (read, events)
         if is_second_begun:
-            started_ms = monotonic_ms()  # it has a speed of its own, which a first moment does not tell
+            started_ms = monotonic_ms()  # the second pass has another speed
         else:
             shown()
 

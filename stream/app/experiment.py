@@ -1,4 +1,4 @@
-"""Experiments: sweeps over data, learners, parameters, delays and seeds, and their reports."""
+"""Experiments: sweeps over data, learners, parameters, delays and seeds, with reports."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -16,36 +16,36 @@ from stream.learners import registered
 from stream.near_names import close_matches
 
 AS_RUN = "experiment.json"
-"""In the folder of the results: the definition as it was run, which a report is made by."""
+"""Copy of the definition in the results folder, from which reports are created."""
 
 
 class Sizes(NamedTuple):
-    """What a run changes of a definition."""
+    """Overrides of a definition."""
 
-    events: int | None = None  # of each run, at most
+    events: int | None = None  # maximum per run
     seeds: int | None = None
-    sweeps: tuple[str, ...] = ()  # only these; all if empty
+    sweeps: tuple[str, ...] = ()  # all if empty
 
 
 class Written(NamedTuple):
     """The report of an experiment."""
 
     page: Path
-    files: int  # beside the page and its Markdown
+    files: int  # in addition to the page and its Markdown
 
 
 class Experimented(NamedTuple):
-    """What became of an experiment."""
+    """The result of an experiment."""
 
     report: Written
     refused: list[Refused]
 
 
 def find_experiment(name: str) -> Experiment:
-    """Find an experiment that ships, or read the one of a TOML file.
+    """Return a built-in experiment, or read a TOML file.
 
     Raises:
-        ExperimentError: there is none, or the file cannot be read.
+        ExperimentError: the name is unknown, or the file cannot be read.
     """
     known = shipped()
     if name in known:
@@ -53,23 +53,24 @@ def find_experiment(name: str) -> Experiment:
     if Path(name).suffix == ".toml":
         return read_experiment(Path(name))
     raise ExperimentError(
-        f"no experiment is called {name!r}{close_matches(name, known) or ';'} there are {', '.join(known)}; a file of "
-        "your own ends with .toml"
+        f"unknown experiment {name!r}{close_matches(name, known)}; expected one of {', '.join(known)}, or a .toml file"
     )
 
 
 def prepare(name: str, sizes: Sizes, data_dir: Path | None) -> tuple[Experiment, Sets]:
-    """An experiment in the sizes that are asked for, and its data.
+    """Return an experiment with its overrides and data.
 
     Raises:
-        ExperimentError: there is no such experiment or sweep, or a learner is unknown.
+        ExperimentError: an experiment, a sweep or a learner is unknown.
     """
     experiment = find_experiment(name).resized(sizes.events, sizes.seeds, sizes.sweeps)
     accepted = {name: frozenset(p.name for p in cls.parameters) for name, cls in registered().items()}
     check_learners(experiment, accepted | OPPONENTS)
     known = [one.name for one in experiment.sweeps]
     if unknown := [each for each in sizes.sweeps if each not in known]:
-        raise ExperimentError(f"--sweep {unknown[0]}: the sweeps of {experiment.name} are {', '.join(known)}")
+        raise ExperimentError(
+            f"--sweep {unknown[0]}: expected one of {', '.join(known)} (experiment {experiment.name})"
+        )
     return experiment, Sets(experiment.sets, data_dir)
 
 
@@ -81,7 +82,7 @@ def run(
     show: Callable[[Progress], None],
     sweeps: Sequence[str] = (),
 ) -> Experimented:
-    """Run what is not there yet of an experiment, and write its report to a folder of its own in `results`."""
+    """Run the missing runs of an experiment, and write its report to a folder in `results`."""
     folder = results / experiment.name
     folder.mkdir(parents=True, exist_ok=True)
     (folder / AS_RUN).write_text(experiment.model_dump_json(indent=1), encoding="utf-8")
@@ -90,14 +91,14 @@ def run(
 
 
 def report(name: str, results: Path, data_dir: Path | None) -> Written:
-    """Write the report of an experiment again, from the rows that are there.
+    """Write the report of an experiment again from existing rows.
 
     Raises:
-        ExperimentError: there are none.
+        ExperimentError: there are no rows.
     """
     folder = results / Path(name).stem
     if not (folder / AS_RUN).exists():
-        raise ExperimentError(f"{folder}: no run of {name} is there; run it first: onebit experiment run {name}")
+        raise ExperimentError(f"{folder}: no runs of {name}. Run: onebit experiment run {name}")
     experiment = Experiment.model_validate_json((folder / AS_RUN).read_text(encoding="utf-8"))
     return _report(experiment, Sets(experiment.sets, data_dir), folder)
 

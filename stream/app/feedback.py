@@ -1,4 +1,4 @@
-"""The feedback program against Kafka: the environment, which knows the outcomes and answers late."""
+"""The feedback program on Kafka: a simulated environment that answers predictions with a delay."""
 
 from collections.abc import Callable
 from functools import partial
@@ -6,7 +6,7 @@ from functools import partial
 from producers.feedback import FeedbackOptions, FeedbackProgram
 from stream.app.connection import by_client, keep_running, watch_topics
 from stream.app.plan import dataset_of, feedback_plan, feedback_speed
-from stream.app.process import Status, announce, collect_seldom, every, leave_out_what_stays, monotonic_ms
+from stream.app.process import Status, announce, every, freeze_gc, monotonic_ms, tune_gc
 from stream.app.program_metrics import feedback_samples
 from stream.app.settings import Program, Settings
 from stream.app.start_notice import announce_start
@@ -20,14 +20,14 @@ STATUS_INTERVAL_MS = 5_000
 
 
 def run_feedback(settings: Settings, stop: Callable[[], bool]) -> None:
-    """Answer predictions until asked to stop; a lost broker is waited for.
+    """Answer predictions until stopped; reconnects after a lost connection.
 
     Args:
-        settings: of the data set, and of its feedback.
-        stop: whether to stop.
+        settings: Settings of the data set and the feedback.
+        stop: Returns whether to stop.
 
     Raises:
-        SettingsError: a setting is invalid, or does not fit the data.
+        SettingsError: a setting is invalid, or does not match the data.
     """
     dataset = dataset_of(settings.source)
     topics = settings.topics
@@ -51,15 +51,15 @@ def run_feedback(settings: Settings, stop: Callable[[], bool]) -> None:
         announce(f"feedback on {topics.predictions}: delay {settings.delay}, {by_client(settings)}; Ctrl-C stops it")
         said = Status()
         show = every(STATUS_INTERVAL_MS, lambda: said.show([f"{sent:,} sent, {program.waiting:,} waiting"]))
-        collect_seldom()
+        tune_gc()
         try:
             while not stop():
                 watch()
                 if sent_now := program.step(_until(program.next_due_ms(), clock.now_ms())):
                     sent += sent_now
-                    leave_out_what_stays()
+                    freeze_gc()
                 show()
-                unready = "" if program.assigned else "no partition is assigned to it"
+                unready = "" if program.assigned else "no partition assigned"
                 watched.show(unready, partial(feedback_samples, program, sent))
         finally:
             program.close()
@@ -68,5 +68,5 @@ def run_feedback(settings: Settings, stop: Callable[[], bool]) -> None:
 
 
 def _until(due_ms: int | None, now_ms: int) -> int:
-    """How long a poll may wait so that what is due is not late."""
+    """Return the poll timeout, limited by the next due feedback."""
     return POLL_MS if due_ms is None else min(max(due_ms - now_ms, 1), POLL_MS)

@@ -1,4 +1,4 @@
-"""The learner program against Kafka: answers contexts with predictions, and learns from their feedback."""
+"""The learner program on Kafka: answers contexts with predictions, and learns from feedback."""
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -10,7 +10,7 @@ from stream.app.connection import by_client, keep_running, require_topics, watch
 from stream.app.live_estimates import LiveEstimating
 from stream.app.model_lag import LagWarnings, model_line
 from stream.app.pipeline_settings import wanted_settings, with_hint
-from stream.app.process import Status, announce, boot_ms, collect_seldom, every, leave_out_what_stays, warn
+from stream.app.process import Status, announce, boot_ms, every, freeze_gc, tune_gc, warn
 from stream.app.program_metrics import LearnerCounts, learner_unready
 from stream.app.readiness import ReadyFile
 from stream.app.resolve import check_estimate, compile_kernels, n_features_of, parameters_of, records_max, slow_warning
@@ -32,31 +32,31 @@ STATUS_INTERVAL_MS = 5_000
 
 
 def run_learner(settings: Settings, stop: Callable[[], bool], *, change_settings: bool = False) -> None:
-    """Run a learner until it is asked to stop; a lost broker is waited for.
+    """Run a learner until stopped; reconnects after a lost connection.
 
     Args:
-        settings: of the learner. What is not given is what the pipeline has.
-        stop: whether to stop.
-        change_settings: whether given settings that differ from the pipeline's apply from the next step on.
+        settings: Settings of the learner. Settings that are not given are those of the pipeline.
+        stop: Returns whether to stop.
+        change_settings: Whether given settings that differ from the pipeline's apply from the next step on.
 
     Raises:
         SettingsError: a setting is invalid, or differs from the pipeline's.
-        FencedError: another process took over, or the group threw this one out.
+        FencedError: another process took over, or the group removed this one.
     """
     topics = settings.topics
     check_given(settings)
     ready_file = ReadyFile(Path(settings.ready_file) if settings.ready_file else None)
-    estimating = LiveEstimating(is_asked=settings.estimate)  # goes on when the broker was away
+    estimating = LiveEstimating(is_asked=settings.estimate)  # kept across reconnects
     counts = LearnerCounts()  # likewise
     parked = Parked()  # likewise: tasks resume if their journals have not moved on
 
     def work(broker: Broker, partitions: int, watched: Watched) -> None:
         nonlocal parked
-        asked_to_stop = watched.beats(stop)
+        asked_to_stop = watched.with_heartbeat(stop)
 
         def pulse() -> None:
             if asked_to_stop():
-                raise RecoveryStoppedError("asked to stop while the pipeline's settings were read")
+                raise RecoveryStoppedError("stopped while reading the pipeline's settings")
 
         begun = pipeline_settings(broker, topics, partitions, pulse)
         has_no_log = not begun and lacks_log(broker, settings, topics, partitions)
@@ -74,7 +74,7 @@ def run_learner(settings: Settings, stop: Callable[[], bool], *, change_settings
         def committed(commits: Sequence[Commit]) -> None:
             tally.add(commits)
             estimating.add(commits)
-            if watched.tells:
+            if watched.is_enabled:
                 counts.add(commits, program.broker_ms)
             for message in drift_warnings(commits):
                 warn(message)
@@ -104,19 +104,19 @@ def run_learner(settings: Settings, stop: Callable[[], bool], *, change_settings
                 warn(warning)
 
         show, stands = every(STATUS_INTERVAL_MS, status), False
-        collect_seldom()
+        tune_gc()
         try:
             while not asked_to_stop():
                 watch()
                 if program.step(POLL_MS):
-                    leave_out_what_stays()
+                    freeze_gc()
                 ready_file.show(program.ready)
                 if program.ready and not stands:
-                    status()  # where the tasks begin
+                    status()  # the state after recovery
                 stands = program.ready
                 watched.show(learner_unready(program), lambda: counts.samples(program))
                 show()
-            with suppress(BrokerError):  # nothing depends on it
+            with suppress(BrokerError):  # optional
                 program.report_replica()
             status()
         finally:
@@ -127,7 +127,7 @@ def run_learner(settings: Settings, stop: Callable[[], bool], *, change_settings
     try:
         keep_running(settings, LEARNER, stop, work)
     except RecoveryStoppedError as error:
-        announce(f"stopped in a recovery, which wrote nothing: {error}")
+        announce(f"stopped during recovery; nothing was written: {error}")
     except SettingsDifferError as error:
         raise with_hint(error, change=change_settings) from error
 
@@ -144,24 +144,24 @@ def _options(settings: Settings, task: TaskSettings, nnz: int) -> LearnerOptions
 
 
 def lacks_log(broker: Broker, settings: Settings, topics: Topics, partitions: int) -> bool:
-    """Whether a new pipeline would share a model by default, and lacks its log.
+    """Whether a new pipeline would share a model by default, but has no updates topic.
 
-    The broker is not asked where nothing depends on it: a learner need not be allowed what it does not need.
+    The broker is asked only if the result matters, so that other learners need no permission for that topic.
     """
     is_wanted = settings.model == AUTO and settings.model_of(partitions) == "shared"
     return is_wanted and topics.updates not in broker.describe_topics([topics.updates])
 
 
 def whose_model(model: Sharing, topics: Topics, partitions: int, *, has_no_log: bool) -> str:
-    """Whose model decides in the tasks of several partitions, for people; and whether the lack of a topic is why."""
+    """Describe for the log whether partitions share a model, and a missing topic as the reason."""
     if model == "shared":
-        return f"the {partitions} partitions share one model, whose log is {topics.updates}"
-    why = f", since there is no topic {topics.updates} for the log of a shared one" if has_no_log else ""
-    return f"each of the {partitions} partitions has a model of its own{why}"
+        return f"{partitions} partitions share a model (log: {topics.updates})"
+    why = f", because topic {topics.updates}, the log of a shared model, does not exist" if has_no_log else ""
+    return f"each of {partitions} partitions has its own model{why}"
 
 
 def status_lines(program: LearnerProgram, tally: Tally) -> list[str]:
-    """The state of every partition, and how often the learner was right."""
+    """Return the state of every partition, and the fraction of decisions with reward 1."""
     lines = [
         f"partition {partition}: {ledger_line(running.join.ledger())}, {running.updates:,} updates"
         + (f", {running.alarms:,} drift alarms" if running.alarms else "")
@@ -175,21 +175,18 @@ def status_lines(program: LearnerProgram, tally: Tally) -> list[str]:
 
 
 def check_given(settings: Settings) -> None:
-    """Refuse what cannot work before a broker is waited for.
+    """Check the given settings before connecting.
 
     Raises:
-        SettingsError: several learners, a number of classes without the number of features, or a wrong parameter.
-        ParameterError: the learner that is given does not have a parameter.
+        SettingsError: several learners, a number of classes without a number of features, or an invalid parameter.
+        ParameterError: the learner does not have a given parameter.
     """
     if len(settings.learner) != 1:
         raise SettingsError(
-            f"--learner: `onebit learn` runs one learner; got {', '.join(settings.learner)}; start each with a "
-            "--topic-prefix of its own, or compare them with `onebit run`"
+            f"--learner: `onebit learn` runs one learner; got {', '.join(settings.learner)}. Start each with its own "
+            "--topic-prefix, or compare them with `onebit run`"
         )
     if settings.learner != [AUTO]:
         parameters_of(settings, settings.learner[0])
     if settings.n_classes is not None and n_features_of(settings) is None:
-        raise SettingsError(
-            f"--n-classes {settings.n_classes}: contexts that are of no data set need both --n-classes and "
-            "--n-features; got no --n-features"
-        )
+        raise SettingsError(f"--n-classes {settings.n_classes}: contexts without a data set require --n-features, too")

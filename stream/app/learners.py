@@ -1,4 +1,4 @@
-"""The learners: what each is for, and what it costs, as counted or measured."""
+"""Survey of learners: uses, parameters, and cost per event (counted or measured)."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,16 +17,16 @@ from stream.reporting.tables import duration
 from stream.wire.events import Features
 
 PART_S = 0.01
-"""A part of a measurement lasts so long: a thousand events of a fast learner, and one of a slow one."""
+"""Minimum duration of a part of a measurement: a thousand events of a fast learner, or one of a slow learner."""
 
 PARTS = 4
-"""The fastest part counts: what else a machine does at the time makes the others slower, and never faster."""
+"""Number of parts; the fastest counts, because other programs on the machine only slow a part down."""
 
 SEED = 1
 
 
 class Event(NamedTuple):
-    """The features of a row, what is known of its outcome, and the uniforms that belong to its event."""
+    """A row's features and known outcome, and the uniform draws of its event."""
 
     x: Features
     known: Known
@@ -35,21 +35,21 @@ class Event(NamedTuple):
 
 
 def first_events(dataset: Dataset) -> list[Event]:
-    """The first rows of a data set, as events."""
+    """Return the first rows of a data set as events."""
     action, update = Draws(SEED, Purpose.ACTION), Draws(SEED, Purpose.UPDATE)
     ids = [dataset.event_id(row) for row in range(min(dataset.rows, ROWS_SAMPLED))]
     return [Event(dataset.row(row).x, dataset.known_of(one), action(one), update(one)) for row, one in enumerate(ids)]
 
 
 def event_us(learner: Learner, events: list[Event], clock: Callable[[], float] = time.process_time) -> float:
-    """Microseconds of one event: predict, observe and update, called from Python.
+    """Return the microseconds per event: predict, observe and update, called from Python.
 
     Args:
-        learner: learns from the events, so it is of no use afterwards.
-        events: are repeated as often as it takes.
-        clock: in seconds; CPU time, so that other programs count little.
+        learner: Learns from the events; do not use it afterwards.
+        events: Repeated as often as necessary.
+        clock: Returns seconds; CPU time by default, to reduce the influence of other programs.
     """
-    _learn(learner, events, 0, 1)  # compiles, which takes seconds the first time
+    _learn(learner, events, 0, 1)  # compiles the kernels, which can take seconds
     done, size = 1, 1
     while (spent_s := _part_s(learner, events, done, size, clock)) < PART_S:
         done, size = done + size, 2 * size
@@ -74,14 +74,14 @@ def _learn(learner: Learner, events: list[Event], start: int, size: int) -> None
 
 
 STATE_BYTES_MAX = 512_000_000
-"""A larger state is not made only to measure with it."""
+"""Learners with a larger state are not measured."""
 
 TOLD_EVERY_MS = 5_000
-"""Interval of the notices of a measurement."""
+"""Interval of progress notices."""
 
 
 class Size(NamedTuple):
-    """The size that costs are for."""
+    """The problem size for which costs are given."""
 
     n_classes: int
     n_features: int
@@ -93,29 +93,29 @@ class Row(NamedTuple):
 
     name: str
     cls: type[Learner]
-    parameters: Mapping[str, float | int | str]  # as its costs are for
+    parameters: Mapping[str, float | int | str]  # the size of its costs
     cost: Cost
     event_us: float | None  # None: not measured
-    unmeasured: str  # why it was not, where it should have been
-    auto: str  # why auto takes it; nothing where it takes another
+    unmeasured: str  # why it was not measured
+    auto: str  # why auto chooses it; empty for other learners
 
 
 USUAL = Size(9, 400, 25)
 
 
 class Survey(NamedTuple):
-    """Learners, with their costs for a size."""
+    """Learners with their costs for a problem size."""
 
     rows: list[Row]
     size: Size
-    choice: Choice  # of auto
-    dataset: Dataset | None  # None: the costs are counted, and not measured
+    choice: Choice  # the choice of auto
+    dataset: Dataset | None  # None: costs are counted, not measured
 
 
 def data_of(
     data: str, mapping: str | None, on_bad_row: OnBadRow, reward_above: float | None, n_features: int | None
 ) -> Dataset:
-    """The data set on which the costs are measured."""
+    """Return the data set for measurements."""
     if mapping is not None or is_log(data):
         return log_of(data, mapping, on_bad_row, reward_above)
     return load(data, n_features)
@@ -125,9 +125,9 @@ def survey_learners(names: Sequence[str] = (), size: Size = USUAL, dataset: Data
     """Survey learners.
 
     Args:
-        names: only these; all if empty.
-        size: what the costs are for, if there is no data set.
-        dataset: on the first rows of which the costs are measured.
+        names: Names of learners; all if empty.
+        size: Problem size of the costs, without a data set.
+        dataset: Data set whose first rows are used for measurements.
 
     Raises:
         ParameterError: a learner is unknown.
@@ -144,10 +144,10 @@ def survey_learners(names: Sequence[str] = (), size: Size = USUAL, dataset: Data
 
 
 def _rows(names: Sequence[str], size: Size, choice: Choice, dataset: Dataset | None, mean_nnz: float) -> Iterator[Row]:
-    """What is told of each; measured where there are data."""
+    """Return a row for each learner; measured if there is a data set."""
     events = [] if dataset is None else first_events(dataset)
     if dataset is not None:
-        announce(f"measuring {len(names)} learners on {dataset.name}; what was never compiled takes seconds each")
+        announce(f"measuring {len(names)} learners on {dataset.name}; the first compilation of a learner takes seconds")
     tell = every(TOLD_EVERY_MS, lambda: announce(f"{measured} of {len(names)} measured"))
     for measured, name in enumerate(names):
         if events and measured:
@@ -164,20 +164,20 @@ def _rows(names: Sequence[str], size: Size, choice: Choice, dataset: Dataset | N
 def _measured(
     name: str, size: Size, parameters: Mapping[str, Any], cost: Cost, events: list[Event]
 ) -> tuple[float | None, str]:
-    """Microseconds per event, or why there are none."""
+    """Return microseconds per event, or the reason why they were not measured."""
     estimate_s = cost.flops_per_event / FLOPS_PER_S
     if estimate_s > SLOW_S:
-        return None, f"not measured: some {duration(estimate_s)} an event"
+        return None, f"not measured: about {duration(estimate_s)} per event"
     if cost.state_bytes > STATE_BYTES_MAX:
-        return None, f"not measured: a state of more than {STATE_BYTES_MAX / 1e6:,.0f} MB"
+        return None, f"not measured: state larger than {STATE_BYTES_MAX / 1e6:,.0f} MB"
     if registered()[name].needs_label and any(event.known.label is None for event in events):
-        return None, "not measured: the log does not say the true classes"
+        return None, "not measured: the log has no true classes"
     learner = create(name, size.n_classes, size.n_features, **parameters)
     return event_us(learner, events), ""
 
 
 def fields_of(row: Row) -> dict[str, Any]:
-    """A learner as plain values."""
+    """Return a learner as plain values."""
     name, cls, _, cost, measured_us, unmeasured, auto = row
     return {
         "name": name, "summary": cls.summary, "best_for": cls.best_for or None, "paper": cls.paper,

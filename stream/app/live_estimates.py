@@ -1,4 +1,4 @@
-"""`--estimate`: what the learner's own policy would have earned, while it plays the decisions of a log."""
+"""`--estimate`: off-policy estimate of the learner's own policy while logged actions are played."""
 
 from collections.abc import Iterable, Sequence
 from heapq import merge
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 
 class LiveEstimating:
-    """The estimate that a running learner tells; where it is not asked for, it tells none and costs nothing."""
+    """The estimate of a running learner; does nothing unless requested."""
 
     def __init__(self, *, is_asked: bool) -> None:
         self._estimator = _estimator() if is_asked else None
 
     def add(self, commits: Sequence[Commit]) -> None:
-        """Take in what a transaction has published."""
+        """Add the records of committed transactions."""
         if self._estimator is not None:
             for partition, step, effects, *_ in commits:
                 self._estimator.take(
@@ -35,16 +35,16 @@ class LiveEstimating:
                 )
 
     def lines(self, partitions: frozenset[int]) -> list[str]:
-        """What to tell, of a process that has these partitions; none: it waits for some, maybe for the same ones."""
+        """Return the lines for a process with these partitions; none while it has no partitions."""
         if self._estimator is None:
             return []
         if partitions:
             self._estimator.keep(partitions)
-        return estimate_lines(self._estimator.now(), since=" made since this program started")
+        return estimate_lines(self._estimator.now(), since=" since this program started")
 
 
 def from_topics(broker: Broker, topics: Topics, partitions: int) -> "LiveEstimates":
-    """The estimate of all that a run has published, over its decisions in the order of their time."""
+    """Return the estimate from a run's topics, in the order of decision times."""
     estimator = _estimator()
     steps = [0] * partitions
 
@@ -65,29 +65,29 @@ def from_topics(broker: Broker, topics: Topics, partitions: int) -> "LiveEstimat
 
 
 def _estimator() -> "LiveEstimator":
-    from stream.estimating.live import LiveEstimator  # here: it loads what estimators need, and most runs need none
+    from stream.estimating.live import LiveEstimator  # deferred: loads the estimators, which most runs do not need
 
     return LiveEstimator()
 
 
 def estimate_lines(found: "LiveEstimates", prefix: str = "", since: str = "") -> list[str]:
-    """An estimate for people, and what is flagged.
+    """Format an estimate and its flags.
 
     Args:
-        found: the estimate.
-        prefix: which of several it is.
-        since: which decisions it is over.
+        found: The estimate.
+        prefix: Distinguishes several estimates.
+        since: Describes the decisions.
     """
     if not found.estimates:
-        waiting = f"; {found.waiting:,} wait, or are behind one that waits" if found.waiting else ""
+        waiting = f"; {found.waiting:,} are pending or later than a pending one" if found.waiting else ""
         lines = [
-            f"{prefix}estimate: none yet; no decision{since} counts, with an outcome and a logged propensity{waiting}"
+            f"{prefix}estimate: none yet; no settled decision{since} has an outcome and a logged propensity{waiting}"
         ]
     else:
         ips = found.estimates[0]
         assert ips.anytime is not None
         lines = [
-            f"{prefix}estimate: the learner's own policy would earn {ips.value:.3f} "
+            f"{prefix}estimate: mean reward of the learner's own policy {ips.value:.3f} "
             f"(anytime {ips.anytime.low:.3f} to {ips.anytime.high:.3f}) over {found.n:,} settled decisions{since}; "
             f"logged {found.logged:.3f}"
         ]

@@ -24,21 +24,21 @@ _GUESSED = "as guessed"
 
 
 class LogSummary(NamedTuple):
-    """What is known of a log."""
+    """The summary of a log."""
 
     format: Format
-    columns: list[str]  # of a table
+    columns: list[str]  # of a tabular log
     mapping: LogMapping | None
-    guessed: Guess | None  # None: the mapping was given, or none is needed
-    log: LogFile | None  # None: the guess is not enough to read the rows
+    guessed: Guess | None  # None: the mapping was given, or is not needed
+    log: LogFile | None  # None: the guess is insufficient to read rows
     rows: int
     first: LogBatch | None
 
 
 def save_features(shown: LogSummary, path: Path) -> None:
-    """Write which index each named feature has."""
+    """Write the mapping of feature names to indices."""
     if shown.log is None:
-        raise DatasetError(f"{path} is not written: the guessed mapping is not enough to read the rows; give one")
+        raise DatasetError(f"cannot write {path}: the guessed mapping is insufficient to read the rows; use --map")
     try:
         path.write_bytes(orjson.dumps(to_plain(shown.log.encoder)))
     except OSError as error:
@@ -46,13 +46,13 @@ def save_features(shown: LogSummary, path: Path) -> None:
 
 
 def summarise_log(path: str, mapping_given: str | None, reward_above: float | None) -> LogSummary:
-    """Read a log; rows that cannot be used are counted.
+    """Read a log; invalid rows are counted.
 
     Raises:
         DatasetError: the log cannot be read, or is standard input.
     """
     if path == STDIN:
-        raise DatasetError("standard input cannot be shown; give a file")
+        raise DatasetError("cannot show standard input; give a file")
     source = Source(path)
     kind = format_of(source.head(), path)
     mapping = None if mapping_given is None else read_mapping(mapping_given)
@@ -66,7 +66,7 @@ def summarise_log(path: str, mapping_given: str | None, reward_above: float | No
                 mapping = mapping_of(guessed.fields, _GUESSED)
             except DatasetError as error:
                 what = str(error).removeprefix(f"mapping {_GUESSED}: ")
-                remark = f"the rows are shown as soon as that is said: {what}"
+                remark = f"complete it to show rows: {what}"
                 guessed = Guess(guessed.fields, (*guessed.remarks, remark))
                 return LogSummary(kind, columns, None, guessed, None, 0, None)
     log = open_log(path, mapping, on_bad_row="skip", reward_above=reward_above)
@@ -79,12 +79,12 @@ def summarise_log(path: str, mapping_given: str | None, reward_above: float | No
 def _guess(source: Source, kind: Format) -> Guess:
     table = next(table_reader(kind).tables(source, None), None)
     if table is None:
-        raise DatasetError(f"{source.name} is {kind}, and holds no rows")
+        raise DatasetError(f"{source.name} ({kind}) has no rows")
     return guess(table)
 
 
 def rows_of(batch: LogBatch | None, log: LogFile) -> Iterator[dict[str, Any]]:
-    """The first rows, by the names of classes and features; None: the log does not say."""
+    """Return the first rows with the names of classes and features; None for unknown values."""
     if batch is None:
         return
     names = _names_of(log.encoder)
@@ -108,7 +108,7 @@ def rows_of(batch: LogBatch | None, log: LogFile) -> Iterator[dict[str, Any]]:
 
 
 def _names_of(encoder: FeatureEncoder) -> dict[int, str]:
-    """What the indices that are not hashed stand for."""
+    """Return the names of the indices that are not hashed."""
     return {
         index: name if one.kind is Kind.NUMERIC else f"{name}={value}"
         for name, one in encoder.names.items()
@@ -129,7 +129,7 @@ def _time(time_ms: int) -> str | None:
 
 
 def fields_of(path: str, shown: LogSummary) -> dict[str, Any]:
-    """The summary as plain values."""
+    """Return the summary as plain values."""
     log = shown.log
     return {
         "file": path,

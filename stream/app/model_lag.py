@@ -1,17 +1,17 @@
-"""What a running learner says of a shared model: its version, and what holds its log up."""
+"""Status and warnings of a shared model: its version, and transactions that block its log."""
 
 from consumers.shared_model import ENDED_BY, Hold, held_up
 from stream.durations import format_duration
 
 TOLD_MS = 5_000
-"""A transaction that is open for so long is none of a learner that is just making a step."""
+"""Age at which an open transaction is reported; a step's transaction is shorter."""
 
 OVERDUE_MS = 30_000
-"""After its time-out the broker ends a transaction within some ten seconds, when it looks for such."""
+"""Allowance after the transaction timeout; the broker checks timeouts about every ten seconds."""
 
 
 def model_line(version: int, hold: Hold | None) -> str:
-    """Where the replica of a process stands.
+    """Format the version of a process's replica.
 
     >>> model_line(12_000, None)
     'shared model: version 12,000'
@@ -23,25 +23,25 @@ def model_line(version: int, hold: Hold | None) -> str:
 
 
 class LagWarnings:
-    """What people are warned of, each once for each transaction."""
+    """Warnings about blocking transactions, each once per transaction."""
 
     def __init__(self, topic: str, bootstrap: str, lag_max_ms: int, transaction_timeout_ms: int) -> None:
-        """Warn of nothing yet.
+        """Start without warnings.
 
         Args:
-            topic: the log of the model.
-            bootstrap: where its Kafka is.
-            lag_max_ms: see `ModelLag`.
-            transaction_timeout_ms: after which the broker ends a transaction of a learner.
+            topic: The log of the model.
+            bootstrap: Address of Kafka.
+            lag_max_ms: See `ModelLag`.
+            transaction_timeout_ms: The learner's transaction timeout.
         """
         self._topic = topic
         self._bootstrap = bootstrap
         self._lag_max_ms = lag_max_ms
         self._overdue_ms = transaction_timeout_ms + OVERDUE_MS
-        self._told: set[tuple[int, int]] = set()  # offsets, and after how long
+        self._told: set[tuple[int, int]] = set()  # offset and age of reported warnings
 
     def of(self, hold: Hold | None) -> list[str]:
-        """What to say now."""
+        """Return the new warnings."""
         if hold is None:
             self._told.clear()
             return []
@@ -51,18 +51,18 @@ class LagWarnings:
         return fresh
 
     def _warnings(self, hold: Hold) -> list[tuple[int, str]]:
-        """After how long which is due; -1: never."""
+        """Return the warnings with the age at which each is due; -1: never."""
         place = held_up(f"{self._topic}/0", hold.offset)
         command = (
             f"kafka-transactions.sh --bootstrap-server {self._bootstrap} abort --topic {self._topic} --partition 0 "
             f"--start-offset {hold.offset}"
         )
         return [
-            (TOLD_MS, f"{place}; decisions are made on the model that there is; {ENDED_BY}"),
+            (TOLD_MS, f"{place}; decisions use the current model; {ENDED_BY}"),
             (
                 self._lag_max_ms,
-                f"{place}; no decision is made before it ends, by --model-lag-max "
+                f"{place}; no decisions until it ends, because of --model-lag-max "
                 f"{format_duration(max(0, self._lag_max_ms))}",
             ),
-            (self._overdue_ms, f"{place}, and no learner's lasts so long: it hangs; end it: {command}"),
+            (self._overdue_ms, f"{place}, longer than any learner's transaction: it hangs. Run: {command}"),
         ]

@@ -1,4 +1,4 @@
-"""Models of a pipeline at any past moment: exported, imported, and recomputed from the journal."""
+"""Export, import and replay of models at any past moment."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -18,11 +18,11 @@ PROGRESS_INTERVAL_MS = 5_000
 
 
 class Moment(NamedTuple):
-    """When a model was as it is asked for; by default now."""
+    """The moment of a model; now by default."""
 
-    at: str | None = None  # a time of the broker
-    journal: int | None = None  # after a step of the journal
-    version: int | None = None  # of a shared model
+    at: str | None = None  # broker time
+    journal: int | None = None  # step of the journal
+    version: int | None = None  # version of a shared model
 
 
 NOW = Moment()
@@ -32,11 +32,11 @@ def exported(settings: Settings, moment: Moment = NOW, partition: int = 0) -> Mo
     """Rebuild the model of a partition at a moment, from the newest earlier snapshot and the journal after it.
 
     Raises:
-        SettingsError: more than one moment is given, there is no such partition, or no step had been made.
+        SettingsError: more than one moment is given, the partition does not exist, or there was no step yet.
     """
     given = {f"--{name}": value for name, value in moment._asdict().items() if value is not None}
     if len(given) > 1:
-        raise SettingsError(f"{' and '.join(given)}: expected one of them; got {len(given)}")
+        raise SettingsError(f"{' and '.join(given)}: expected only one of them; got {len(given)}")
     with connected(settings) as (broker, topics, partitions):
         _check_partition(partition, partitions)
         at_ms = None if moment.at is None else time_ms(moment.at)
@@ -47,16 +47,16 @@ def exported(settings: Settings, moment: Moment = NOW, partition: int = 0) -> Mo
             )
         except TooEarlyError as error:
             raise SettingsError(
-                f"--at {moment.at}: {error.place} had no step by then; the first one was made at "
-                f"{_like(moment.at or '', error.first_ms)}: give that time or a later one"
+                f"--at {moment.at}: {error.place} has no step at that time; expected "
+                f"{_like(moment.at or '', error.first_ms)} (the first step) or later"
             ) from error
 
 
 class Imported(NamedTuple):
-    """A model that the tasks of a new pipeline begin with."""
+    """The result of an import: the initial model of a new pipeline."""
 
     model: Model
-    partitions: int  # that begin with it
+    partitions: int  # number of partitions with this model
     is_shared: bool
 
 
@@ -64,13 +64,13 @@ def imported(settings: Settings, path: Path, partition: int | None = None) -> Im
     """Write a model to the topics as the state before the first step.
 
     Args:
-        settings: of the connection.
-        path: the file of the model.
-        partition: the only one that begins with it; None: all.
+        settings: Settings of the connection.
+        path: The model's file.
+        partition: The only partition to start with the model; None for all.
 
     Raises:
-        ModelError: the file cannot be read, or a learner has begun already.
-        SettingsError: there is no such partition.
+        ModelError: the file cannot be read, or a learner has already started.
+        SettingsError: the partition does not exist.
     """
     model = read_model(path)
     with connected(settings) as (broker, topics, partitions):
@@ -87,7 +87,7 @@ def imported(settings: Settings, path: Path, partition: int | None = None) -> Im
 
 
 def replayed(settings: Settings) -> list[Replay]:
-    """Apply the whole journal of every partition again."""
+    """Replay the whole journal of every partition."""
     with connected(settings) as (broker, topics, partitions):
         return [
             replay_journal(broker, topics, partition, announced_progress(f"replaying partition {partition}"))
@@ -97,11 +97,11 @@ def replayed(settings: Settings) -> list[Replay]:
 
 def _check_partition(partition: int, partitions: int) -> None:
     if partition >= partitions:
-        raise SettingsError(f"--partition {partition}: the topics have partitions 0 to {partitions - 1}")
+        raise SettingsError(f"--partition: expected 0 to {partitions - 1}; got {partition}")
 
 
 def time_ms(text: str) -> int:
-    """Parse a time, in UTC unless it has a zone; milliseconds since 1970."""
+    """Parse a time, in UTC unless it has a zone; return milliseconds since 1970."""
     try:
         return parse_time(text)
     except ValueError as error:
@@ -109,7 +109,7 @@ def time_ms(text: str) -> int:
 
 
 def _like(text: str, ms: int) -> str:
-    """A time as the user has written another one: in milliseconds, or as a date with its zone."""
+    """Format a time like another one: in milliseconds, or as a date with the same zone."""
     if text.isdecimal():
         return str(ms)
     zone = datetime.fromisoformat(text).tzinfo or UTC
@@ -117,7 +117,7 @@ def _like(text: str, ms: int) -> str:
 
 
 def announced_progress(label: str) -> Callable[[Progress], None]:
-    """A function that announces the progress of a re-application now and then."""
+    """Return a function that logs the progress of a replay at intervals."""
     started_ms = monotonic_ms()
     latest: list[Progress] = []
 

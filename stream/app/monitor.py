@@ -1,4 +1,4 @@
-"""The monitor: a running pipeline on a page and as metrics."""
+"""The monitor: shows a running pipeline on a page and as metrics."""
 
 import tempfile
 import time
@@ -27,40 +27,40 @@ from stream.wire.ticks import is_tick
 from stream.wire.topics import Topics
 
 LOOK_S = 0.3
-"""How often Kafka is asked where its topics end."""
+"""Interval of requests for end offsets."""
 
 AGAIN_S = 2.0
 
 NAMES_S = 5.0
-"""Time between two questions for the learner, its window and its instances."""
+"""Interval of requests for the learner's settings and instances."""
 
 CONTEXTS_MS = 3_000
-"""For so long a context is waited for."""
+"""Timeout for reading a context."""
 
 
 def run_monitor(settings: Settings, policies: Sequence[str], stop: Callable[[], bool]) -> None:
-    """Serve the page until asked to stop; a lost broker is waited for.
+    """Serve the page until stopped; reconnects after a lost connection.
 
     Args:
-        settings: of the pipeline and the page.
-        policies: names of policies that are evaluated besides the usual ones.
-        stop: whether to stop.
+        settings: Settings of the pipeline and the page.
+        policies: Names of policies to evaluate in addition to the default ones.
+        stop: Returns whether to stop.
 
     Raises:
         SettingsError: a package is missing, or the port cannot be used.
         EstimateError: a policy cannot be evaluated on a live pipeline.
     """
-    from stream.telemetry.serving import Page, Site  # here: other commands need no HTTP
+    from stream.telemetry.serving import Page, Site  # deferred: other commands need no HTTP
 
     try:
         import consumers.monitor  # noqa: F401 - here: other commands need no Faust
     except ModuleNotFoundError as error:
         raise SettingsError(
-            f"the monitor needs {error.name}, which is not installed: pip install 'onebit[monitor]'"
+            f"the monitor requires {error.name}, which is not installed. Run: pip install 'onebit[monitor]'"
         ) from error
     check_live(policies)
     topics = settings.topics
-    dashboards: list[Dashboard] = []  # the one, when Kafka has been found
+    dashboards: list[Dashboard] = []  # set once connected
     site = Site(
         {path: Page(*file) for path, file in page_files().items()},
         lambda: dashboards[0].as_json() if dashboards else _NOTHING,
@@ -68,8 +68,8 @@ def run_monitor(settings: Settings, policies: Sequence[str], stop: Callable[[], 
     )
     with watched(settings, MONITOR, site) as watch:
         announce(f"monitor of {topics.journal}: http://{settings.metrics_host}:{settings.page_port}/; Ctrl-C stops it")
-        watch.waits(f"it waits for Kafka at {settings.bootstrap}")
-        broker = connect(settings, watch.beats(stop))
+        watch.set_unready(f"waiting for Kafka at {settings.bootstrap}")
+        broker = connect(settings, watch.with_heartbeat(stop))
         try:
             partitions = require_topics(broker, settings)
         finally:
@@ -82,13 +82,13 @@ def run_monitor(settings: Settings, policies: Sequence[str], stop: Callable[[], 
             _run(settings, dashboard, topics, partitions, watch, stop)
 
 
-_NOTHING = b'{"condition": "unknown", "why": "it waits for Kafka"}'
+_NOTHING = b'{"condition": "unknown", "why": "waiting for Kafka"}'
 
 
 def _run(
     settings: Settings, dashboard: Dashboard, topics: Topics, partitions: int, watch: Watched, stop: Callable[[], bool]
 ) -> None:
-    """Run the application until it is to stop; one that breaks off is made anew."""
+    """Run the application until stopped; restart it after an error."""
     from consumers.monitor import MonitorEndedError, MonitorOptions, MonitorProgram
 
     def goes_on(unready: str) -> bool:
@@ -102,7 +102,7 @@ def _run(
             try:
                 program.run()
             except MonitorEndedError as error:
-                announce(f"the monitor broke off, and begins again: {error}")
+                announce(f"the monitor failed and restarts: {error}")
                 time.sleep(AGAIN_S)
 
 
@@ -114,11 +114,11 @@ def _policies(
     watch: Watched,
     stop: Callable[[], bool],
 ) -> Policies:
-    """The policies that are judged; what their names mean is known after the first step of a task."""
+    """Return the evaluated policies; their names can be resolved after the first step of a task."""
     while (partition := dashboard.active_partition) is None:
         if stop():
             return Policies()
-        watch.show("", dashboard.samples)  # there is nothing to read yet
+        watch.show("", dashboard.samples)  # no step yet
         time.sleep(LOOK_S)
     broker = connect(settings, stop)
     try:
@@ -128,12 +128,12 @@ def _policies(
 
 
 class _Contexts:
-    """Contexts, read again. Where Kafka does not answer there are none, and their decisions are left out."""
+    """Reads contexts again. Without an answer from Kafka returns none, and their decisions are skipped."""
 
     def __init__(self, settings: Settings, topics: Topics) -> None:
         self._settings = settings
         self._topic = topics.contexts
-        self._broker: Broker | None = None  # when one has been asked for
+        self._broker: Broker | None = None  # opened on first use
         self._readers: dict[int, RecordsAt] = {}
 
     def at(self, wanted: Mapping[int, Sequence[int]]) -> dict[tuple[int, int], Record]:
@@ -145,13 +145,15 @@ class _Contexts:
                     found[partition, offset] = record
         except (BrokerError, StoppedError) as error:
             self.close()
-            why = error if isinstance(error, BrokerError) else "Kafka does not answer"
-            announce(f"decisions are left out of the estimates of models, since their contexts cannot be read: {why}")
+            why = error if isinstance(error, BrokerError) else "no answer from Kafka"
+            announce(f"estimates of models skip decisions whose contexts cannot be read: {why}")
         return found
 
     def _reader(self, partition: int) -> RecordsAt:
         if self._broker is None:
-            self._broker = connect(self._settings, lambda: True)  # not waited for: the monitor has more to do
+            self._broker = connect(
+                self._settings, lambda: True
+            )  # does not wait for Kafka, which would block the monitor
         if partition not in self._readers:
             self._readers[partition] = RecordsAt(self._broker, TopicPartition(self._topic, partition))
         return self._readers[partition]
@@ -169,7 +171,7 @@ class _Contexts:
 
 @contextmanager
 def _looking(settings: Settings, dashboard: Dashboard, topics: Topics, partitions: int) -> Iterator[None]:
-    """For this time, in a thread: where the topics end, and the tasks' last steps. A lost broker is waited for."""
+    """Read end offsets and the tasks' last steps in a thread; reconnects after a lost connection."""
     ended = Event()
 
     def look() -> None:
@@ -218,7 +220,7 @@ def _look(broker: Broker, dashboard: Dashboard, topics: Topics, partitions: int,
 
 
 class _Names:
-    """Learner, window and instances of a pipeline, as its journal and its group have them."""
+    """Learner, window and instances of a pipeline, from its journal and its group."""
 
     def __init__(self, broker: Broker, topics: Topics) -> None:
         self._broker = broker
@@ -229,19 +231,19 @@ class _Names:
         self._asked_s = -NAMES_S
 
     def read(self, steps: Mapping[int, JournalStep]) -> Pipeline | None:
-        """Read them; None before the first step of a task, or if its settings are gone."""
+        """Read them; None before the first step of a task, or if its settings record is deleted."""
         if steps and self._settings_from != (key := (first := min(steps), steps[first].settings_from)):
             self._settings, self._settings_from = settings_in_force(self._broker, self._topics, first), key
         if not self._settings:
             return None
         instances: dict[str, list[int]] | None = None
-        with suppress(AccessError):  # not allowed to describe the group
+        with suppress(AccessError):  # no permission to describe the group
             members = self._broker.members(self._group).items()
             instances = {name: sorted({tp.partition for tp in tps}) for name, tps in sorted(members)}
         return Pipeline(self._settings["learner"], self._settings["window_ms"], instances)
 
     def is_due(self) -> bool:
-        """Whether NAMES_S have passed since this was last true."""
+        """Whether NAMES_S seconds have passed since this last returned true."""
         if is_due := time.monotonic() - self._asked_s >= NAMES_S:
             self._asked_s = time.monotonic()
         return is_due

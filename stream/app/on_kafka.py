@@ -1,4 +1,4 @@
-"""A run on Kafka: every program is a process, from the first context to the last settlement."""
+"""Runs on Kafka, with each program in its own process, until every decision is settled."""
 
 import os
 import subprocess
@@ -38,15 +38,15 @@ POLL_MS = 200
 STOP_TIMEOUT_S = 30.0
 
 RESTARTS_MAX = 5
-"""So often a learner that was thrown out of its group is started again, as whoever keeps programs running would."""
+"""Limit of restarts of a learner that its group removed, as a process supervisor would do."""
 
 
 class ProgramEndedError(OnebitError):
-    """A program of the run ended early; the error has its exit code."""
+    """A program of the run ended early; the error has the program's exit code."""
 
 
 class RunStoppedError(OnebitError):
-    """The run was asked to stop before its end."""
+    """The run was stopped before its end."""
 
     exit_code = ExitCode.INTERRUPTED
 
@@ -59,20 +59,20 @@ def run_on_kafka(
     stop: Callable[[], bool] = lambda: False,
     show: ShowProgress = ignore,
 ) -> RunReport:
-    """Run one learner with every program in a process of its own, until every decision is settled.
+    """Run one learner, with each program in its own process, until every decision is settled.
 
     Args:
-        settings: of the run; the programs get them as variables.
-        learner: one of its learners.
-        dataset: its data set.
-        command: the command line, for the report.
-        stop: whether to stop.
-        show: is called with the progress now and then.
+        settings: Settings of the run; passed to the programs as environment variables.
+        learner: One of its learners.
+        dataset: The data set.
+        command: The command line, for the report.
+        stop: Returns whether to stop.
+        show: Called with the progress at intervals.
 
     Raises:
         SettingsError: the topics are in use by an earlier run.
         ProgramEndedError: a program ended early.
-        RunStoppedError: the run was asked to stop.
+        RunStoppedError: the run was stopped.
     """
     settings = _with_own_topics(settings, learner)
     run = resolve_run(settings, learner, dataset, command)
@@ -91,7 +91,7 @@ def run_on_kafka(
             for message in programs.warnings("replay"):
                 warn(f"`onebit replay`: {message}")
         announce(
-            f"{learner}: its topics are kept; audit: {command_hint(settings, 'verify')}; to delete them: "
+            f"{learner}: topics kept. To verify: {command_hint(settings, 'verify')}; to delete: "
             f"{command_hint(settings, 'topics delete')}"
         )
         wall_s = time.perf_counter() - started_s
@@ -104,14 +104,14 @@ def run_on_kafka(
 
 
 def _own_end(broker: Broker, topics: Topics, settings: TaskSettings, partitions: int) -> RunEnd:
-    """What the models of the tasks are in the end."""
+    """Return the final models of the tasks."""
     tasks = [recover(broker, topics, partition, settings).task for partition in range(partitions)]
     digest = state_digest(task.learner.state() for task in tasks)
     return RunEnd(sum(task.updates for task in tasks), sum(task.alarms for task in tasks), digest, 0.0, 0.0, None)
 
 
 def _shared_end(broker: Broker, topics: Topics, settings: TaskSettings, partitions: int) -> RunEnd:
-    """What the model of all tasks is in the end, and what the journals tell of the replicas."""
+    """Return the final shared model, and the replica versions in the journals."""
     replica = replica_at(broker, topics, settings)
     digest, alarms = state_digest([replica.learner.state()]), int(replica.learner.alarms.sum())
     replicas = audit_log(broker, topics, partitions).replicas
@@ -119,7 +119,7 @@ def _shared_end(broker: Broker, topics: Topics, settings: TaskSettings, partitio
 
 
 def _with_own_topics(settings: Settings, learner: str) -> Settings:
-    """Settings whose topics are this run's own, unless a prefix was chosen."""
+    """Return settings with a unique topic prefix, unless a prefix was given."""
     if settings.topic_prefix != DEFAULT_PREFIX:
         suffix = f"{learner}." if len(settings.learner) > 1 else ""
         return settings.model_copy(update={"topic_prefix": settings.topic_prefix + suffix})
@@ -131,23 +131,23 @@ def _refuse_used(broker: Broker, topics: Topics, settings: Settings) -> None:
     tps = [TopicPartition(topics.contexts, partition) for partition in range(settings.partitions)]
     if any(ends.high_watermark > 0 for ends in broker.ends(tps).values()):
         raise SettingsError(
-            f"--topic-prefix {settings.topic_prefix}: {topics.contexts} holds events of an earlier run; choose another "
-            f"prefix, or delete these topics: {command_hint(settings, 'topics delete')}"
+            f"--topic-prefix {settings.topic_prefix}: {topics.contexts} contains events of an earlier run. Use another "
+            f"prefix, or delete the topics: {command_hint(settings, 'topics delete')}"
         )
 
 
 class _Programs:
-    """The processes of a run, and where each writes what it has to say."""
+    """The processes of a run, with their log files."""
 
     def __init__(self, settings: Settings, learner: str, directory: Path) -> None:
         own = settings.model_copy(
             update={"learner": [learner], "with_label": registered()[learner].needs_label or settings.with_label}
         )
-        # The programs cannot all have one port, and what they say is read for their warnings.
+        # The programs cannot share a port, and their logs are parsed for warnings.
         of_their_own = {"metrics_port": "0", "log_format": "text", "log_level": "info"}
         self._environment = os.environ | _scoped_parameters(own).environment()
         self._environment |= {variable_of(name): value for name, value in of_their_own.items()}
-        self._environment.pop(variable_of("profile"), None)  # it is of this process
+        self._environment.pop(variable_of("profile"), None)  # applies to this process
         self._restarts = 0
         self.logs = {name: directory / f"{name}.log" for name in PROGRAMS}
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
@@ -156,13 +156,13 @@ class _Programs:
         """Start all programs.
 
         Raises:
-            ProgramEndedError: one cannot be started.
+            ProgramEndedError: a program cannot be started.
         """
         for name in PROGRAMS:
             try:
                 self.processes[name] = self._start(name)
             except OSError as error:
-                raise ProgramEndedError(f"`onebit {name}` cannot be started: {error}") from error
+                raise ProgramEndedError(f"cannot start `onebit {name}`: {error}") from error
 
     def _start(self, name: str) -> "subprocess.Popen[bytes]":
         with self.logs[name].open("ab") as log:
@@ -172,20 +172,20 @@ class _Programs:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,  # Ctrl-C reaches this process alone, which then stops them in order
+                start_new_session=True,  # only this process receives Ctrl-C, and stops the others in order
             )
 
     def check(self) -> None:
-        """End the run when a program has ended early; only the replay comes to an end by itself."""
+        """End the run if a program ended early; only the replay ends automatically."""
         for name, process in list(self.processes.items()):
             code = process.poll()
             if code == ExitCode.FENCED and self._restarts < RESTARTS_MAX:
                 self._restarts += 1
-                announce(f"`onebit {name}` ended, starting it again: {self._last_lines(name, 1)}")
+                announce(f"`onebit {name}` ended; restarting: {self._last_lines(name, 1)}")
                 self.processes[name] = self._start(name)
             elif code is not None and (code != 0 or name != "replay"):
                 error = ProgramEndedError(
-                    f"`onebit {name}` ended with exit code {code}; its last lines:\n{self._last_lines(name)}"
+                    f"`onebit {name}` ended with exit code {code}; last lines of its log:\n{self._last_lines(name)}"
                 )
                 error.exit_code = next((known for known in ExitCode if known == code != 0), ExitCode.CRASHED)
                 raise error
@@ -194,12 +194,12 @@ class _Programs:
         return "\n".join(self.logs[name].read_text(errors="replace").splitlines()[-count:])
 
     def warnings(self, name: str) -> list[str]:
-        """What a program has warned of: nobody reads where it writes."""
+        """Return a program's warnings from its log file."""
         lines = self.logs[name].read_text(errors="replace").splitlines()
         return [line.removeprefix(WARNING).strip() for line in lines if line.startswith(WARNING)]
 
     def stop(self) -> None:
-        """Stop all programs; each finishes its transaction."""
+        """Stop all programs; each completes its transaction."""
         for process in self.processes.values():
             process.terminate()
         for process in self.processes.values():
@@ -211,7 +211,7 @@ class _Programs:
 
 
 def _scoped_parameters(settings: Settings) -> Settings:
-    """The same settings for one learner alone: parameters of the others would be refused there."""
+    """Return the settings of one learner, without parameters of the others, which it would reject."""
     learner = settings.learner[0]
     names = {parameter.name for parameter in registered()[learner].parameters}
     kept = [
@@ -234,24 +234,24 @@ def _programs(settings: Settings, learner: str) -> Iterator[_Programs]:
 
 
 def _wait_until_settled(broker: Broker, run: Run, programs: _Programs, stop: Callable[[], bool], meter: Meter) -> None:
-    """Wait until all is decided, all feedback has come, and nothing is pending; a lost broker is waited for."""
+    """Wait until all events are decided, all feedback has arrived, and no decision is pending; reconnects."""
     dataset, events, plan = run.dataset, run.events, run.plan
     schedule = dataset.schedule(0, events, run.replay.shuffle_seed)
-    # Of a log without the true classes only the learner's decisions say how much there will be: then the run ends when
-    # none of them is pending.
+    # In a log without true classes the number of feedback records depends on the decisions: the run then ends when no
+    # decision is pending.
     is_log = isinstance(dataset, LogDataset)
     feedback = 0 if is_log else sum(len(plan(event_id, dataset.label(row))) for event_id, row in schedule)
     follower = JournalFollower(broker, run.topics, run.partitions)
     while True:
         programs.check()
         if stop():
-            raise RunStoppedError("the run was stopped before its end; its topics are kept")
+            raise RunStoppedError("the run was stopped early; its topics are kept")
         try:
             ledger = follower.read(POLL_MS)
         except AccessError:
             raise
         except BrokerError as error:
-            announce(f"the broker is away: {error}")
+            announce(f"broker unavailable: {error}")
             time.sleep(1.0)
             continue
         if meter.is_due():
@@ -262,7 +262,7 @@ def _wait_until_settled(broker: Broker, run: Run, programs: _Programs, stop: Cal
 
 
 def _judge(broker: Broker, run: Run) -> tuple[Judge, float]:
-    """Judge all predictions in the order of the broker's time; and the broker's time from the first to the last."""
+    """Evaluate all predictions in the order of broker time; also return the time between the first and the last."""
     judged: list[tuple[int, int, int, Answer]] = []
     for partition in range(run.partitions):
         judged += [

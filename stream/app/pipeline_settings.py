@@ -1,4 +1,4 @@
-"""The settings that a user asks of a pipeline: once it has begun, only those that were given."""
+"""Merge given settings with those of a running pipeline."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -31,21 +31,21 @@ STORED_NAMES = {
     "data": "class_names",
     "model": "model",
 }
-"""The fields of `Settings` that are settings of a task, and how the journal names them."""
+"""Task settings: the field of `Settings`, and the name in the journal."""
 
 
 class Wanted(NamedTuple):
     """The settings of a learner's tasks."""
 
-    task: TaskSettings  # those of a task that has not begun
-    nnz: int  # about how many entries of its contexts are not zero
-    given: frozenset[str]  # the names, as the journal has them, of those that all tasks must have
+    task: TaskSettings  # settings of a new task
+    nnz: int  # approximate non-zeros per context
+    given: frozenset[str]  # names in the journal of the given settings
 
 
 def given_names(settings: Settings) -> frozenset[str]:
-    """The names, as the journal has them, of the settings that a flag, a variable or the file gave.
+    """Return the names in the journal of settings from a flag, a variable or the file.
 
-    A data set gives the numbers of classes and features, and what the classes are called.
+    A data set gives the numbers of classes and features, and the class names.
     """
     names = {STORED_NAMES[field] for field in settings.given & STORED_NAMES.keys()}
     if settings.learner == [AUTO]:
@@ -59,19 +59,19 @@ def given_names(settings: Settings) -> frozenset[str]:
 def wanted_settings(
     settings: Settings, begun: Mapping[str, Any], place: str, model: Sharing = "own", *, change: bool = False
 ) -> Wanted:
-    """The settings of a learner, in a pipeline that has some, by name, or none yet.
+    """Return the settings of a learner in a new or an existing pipeline.
 
     Args:
-        settings: of the user.
-        begun: what the pipeline has; nothing where it has not begun.
-        place: where that stands, for messages.
-        model: whose model decides where it has not begun and none is given, see `Settings.model_of`.
-        change: whether given ones that differ are to hold from now on, where they may change.
+        settings: The user's settings.
+        begun: The pipeline's settings by name; empty for a new pipeline.
+        place: Name of the journal, for messages.
+        model: Kind of model of a new pipeline, unless given; see `Settings.model_of`.
+        change: Whether given settings that differ apply from now on, if they are changeable.
 
     Raises:
-        SettingsDifferError: given ones differ from the pipeline's; see `resolve`.
-        SettingsError: a parameter cannot be read.
-        ParameterError: the learner does not have it.
+        SettingsDifferError: given settings differ from the pipeline's; see `resolve`.
+        SettingsError: a parameter is invalid.
+        ParameterError: the learner does not have the parameter.
     """
     given = given_names(settings)
     if settings.model == AUTO:
@@ -80,7 +80,7 @@ def wanted_settings(
     if begun and "learner" not in given:
         own, learner = settings.model_copy(update={"learner": [begun["learner"]]}), begun["learner"]
     else:
-        is_known = settings.n_classes is None  # of a service's own contexts only the sizes are
+        is_known = settings.n_classes is None  # contexts without a data set: only the sizes are given
         own, _ = with_chosen(settings, n_classes, n_features, mean_nnz if is_known else None)
         learner = own.learner[0]
     task = task_settings(own, learner, n_classes, n_features, class_names)
@@ -88,7 +88,7 @@ def wanted_settings(
 
 
 class _Sizes(NamedTuple):
-    """The numbers of classes and of features, of non-zero entries on average; and what a log calls its classes."""
+    """Numbers of classes and features, mean non-zeros of a context, and class names of a log."""
 
     n_classes: int
     n_features: int
@@ -97,7 +97,7 @@ class _Sizes(NamedTuple):
 
 
 def _sizes(settings: Settings, begun: Mapping[str, Any]) -> _Sizes:
-    """Those that are given, the pipeline's, or the data set's."""
+    """Return the given sizes, the pipeline's, or the data set's."""
     n_classes, n_features = settings.n_classes, n_features_of(settings)
     if begun and "data" not in settings.given:
         n_classes, n_features = n_classes or begun["n_classes"], n_features or begun["n_features"]
@@ -108,9 +108,9 @@ def _sizes(settings: Settings, begun: Mapping[str, Any]) -> _Sizes:
 
 
 def with_hint(error: SettingsDifferError, *, change: bool) -> SettingsError:
-    """The same error with the flag that helps, if one does."""
+    """Add the applicable flag to the error."""
     if change or not error.can_change:
         return SettingsError(str(error))
     flags = {stored: flag_of(setting_name(field)) for field, stored in STORED_NAMES.items()}
     named = ", ".join(flags[difference.name] for difference in error.differences)
-    return SettingsError(f"{error}; or let {named} change from the next step on: --change-settings")
+    return SettingsError(f"{error}; or use --change-settings to change {named} from the next step on")

@@ -18,22 +18,22 @@ from stream.randomness.delays import FeedbackPlan, parse_delay
 
 
 def dataset_of(source: Source) -> Dataset:
-    """Load a data set; of a log only the part that is asked for."""
+    """Load a data set, or the selected part of a log."""
     if source.map is not None or is_log(source.data):
         return _part(source, log_of(source.data, source.map, source.on_bad_row, source.reward_above))
     return _part(source, load(source.data, source.n_features, source.seed))
 
 
 def dataset_of_seed(source: Source, seed: int, dataset: Dataset) -> Dataset:
-    """The data set of the same source with another seed: the same one, unless its rows follow from the seed."""
+    """Return the data set for another seed; only synthetic data depend on it."""
     if seed == source.seed or not any(entry.is_generated for entry in catalogue() if entry.name == source.data):
         return dataset
     return dataset_of(replace(source, seed=seed))
 
 
 def log_of(path: str, mapping: str | None, on_bad_row: OnBadRow, reward_above: float | None) -> LogDataset:
-    """Read a log as a data set; notices report its format and the rows that are left out."""
-    from producers.datasets.logs.cache import cached_log  # here: other data sets need no library of tables
+    """Read a log as a data set; notices report its format and skipped rows."""
+    from producers.datasets.logs.cache import cached_log  # deferred: other data sets do not need pyarrow
     from producers.datasets.logs.mapping import read_mapping
 
     log = cached_log(
@@ -55,46 +55,46 @@ def _part(source: Source, dataset: Dataset) -> Dataset:
 
 
 def class_names_of(dataset: Dataset) -> tuple[str, ...] | None:
-    """What the classes are called, for predictions to say; None: nothing but their numbers, or it is no log."""
+    """Return the class names of a log for predictions; None if classes have only numbers, or without a log."""
     names = dataset.class_names
     return names if isinstance(dataset, LogDataset) and names != tuple(map(str, range(len(names)))) else None
 
 
 def check_play(play: str, dataset: Dataset) -> None:
-    """See that there is a bit for what is played.
+    """Check that the data have feedback for the played actions.
 
     Raises:
-        SettingsError: the learner is to play its own actions, and the log tells of its own alone.
+        SettingsError: the learner plays its own actions, but the log has rewards of logged actions only.
     """
     if play == "own" and not has_labels(dataset):
         raise SettingsError(
-            f"--play own: {dataset.name} has no true classes, and tells of the actions alone that it played; --play "
-            "logged learns from these, and with --play match those of the learner count that are the same"
+            f"--play own: {dataset.name} has no true classes, only rewards of its own actions. Use --play logged to "
+            "learn from these, or --play match to skip events with other actions"
         )
 
 
 LAPS = 10**9
-"""Of a replay that begins again until it is stopped."""
+"""Number of events of a replay that repeats until stopped."""
 
 
 def events_of(replay: Replay, dataset: Dataset) -> int:
-    """How many events are replayed; more than there are rows go on into further epochs."""
+    """Return the number of events; more events than rows continue in further epochs."""
     if replay.loop:
         if replay.events is not None or replay.epochs is not None:
-            raise SettingsError("--loop goes on until it is stopped; leave --events and --epochs out")
+            raise SettingsError("--loop excludes --events and --epochs")
         return dataset.rows * LAPS
     if replay.events is None:
         return dataset.rows * (replay.epochs or 1)
     if replay.epochs is not None and replay.events > dataset.rows * replay.epochs:
         raise SettingsError(
-            f"--events {replay.events}: {replay.epochs} epochs of the {dataset.rows} rows of {dataset.name} have "
-            f"fewer; leave --epochs out, or give {-(-replay.events // dataset.rows)}"
+            f"--events {replay.events}: {replay.epochs} epochs of {dataset.name} ({dataset.rows} rows) have fewer "
+            f"events. Omit --epochs, or use --epochs {-(-replay.events // dataset.rows)}"
         )
     return replay.events
 
 
 def replay_options(replay: Replay, dataset: Dataset, start: int = 0) -> ReplayOptions:
-    """How the data set is replayed."""
+    """Return the options of the replay."""
     return ReplayOptions(
         events=events_of(replay, dataset),
         rate_per_s=replay.rate_per_s,
@@ -106,47 +106,47 @@ def replay_options(replay: Replay, dataset: Dataset, start: int = 0) -> ReplayOp
 
 
 def speed_of(replay: Replay, dataset: Dataset) -> float | None:
-    """How many times faster than it was a log is replayed; None: by the rate.
+    """Return the speed factor of a log's replay; None: use the rate.
 
     Raises:
-        SettingsError: the log has no times, or another setting asks for another order.
+        SettingsError: the log has no times, or --shuffle is given.
     """
     if replay.speed is None:
         return None
     if replay.shuffle:
-        raise SettingsError(f"--speed {replay.speed} replays a log in its order; leave --shuffle out")
+        raise SettingsError(f"--speed {replay.speed} excludes --shuffle")
     speed = parse_speed(replay.speed)
     if speed != inf and not has_times(dataset):
-        raise SettingsError(f"--speed {replay.speed}: {dataset.name} has no times of its decisions; give a --rate")
+        raise SettingsError(f"--speed {replay.speed}: {dataset.name} has no decision times. Use --rate")
     return speed
 
 
 def feedback_speed(feedback: Feedback) -> float:
-    """By how much the delays of a log are shorter: as its times are."""
+    """Return the factor by which logged delays are divided; the same as for the times."""
     return 1.0 if feedback.speed is None else parse_speed(feedback.speed)
 
 
 SHORT_DELAY_SHARE = 0.001
-"""This share of the feedback may come sooner than an embedded learner polls again, and then waits for it."""
+"""Fraction of feedback that may arrive before an embedded learner's next poll, and waits for it."""
 
 
 def shortest_delay_ms(feedback: Feedback, dataset: Dataset) -> int:
-    """The delay of all feedback but a thousandth is at least this."""
+    """Return a lower bound of the delay for all but a thousandth of the feedback."""
     if feedback.delay == LOGGED:
         return int(min(logged_delays_ms(dataset), default=0) / feedback_speed(feedback))
     return parse_delay(feedback.delay).quantile_ms(SHORT_DELAY_SHARE)
 
 
 def feedback_plan(feedback: Feedback, dataset: Dataset) -> FeedbackPlan:
-    """How often and how late feedback comes."""
+    """Return the plan of delays, loss and duplicates."""
     if feedback.delay == LOGGED:
         if not logged_delays_ms(dataset):
             raise SettingsError(
-                f"--delay logged: {dataset.name} has no times of its feedback; give a model of the delay, such as "
+                f"--delay logged: {dataset.name} has no feedback times. Use a delay distribution, such as "
                 "--delay exponential:10s"
             )
         if feedback_speed(feedback) == inf:
-            raise SettingsError("--delay logged: --speed max leaves no time for it; give a factor, such as 60x")
+            raise SettingsError("--delay logged excludes --speed max. Use a factor, such as 60x")
         return FeedbackPlan(feedback.seed, None, feedback.loss, feedback.duplicates)
     delay = parse_delay(feedback.delay)
     delay.check_classes(dataset.n_classes)

@@ -1,4 +1,4 @@
-"""Policies by the names that people give them: on a log, and on a live pipeline."""
+"""Policies by name, on a log or a live pipeline."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,11 +16,11 @@ MODEL = "model:"
 
 
 class Decisions(Protocol):
-    """What policies are judged on."""
+    """The decisions on which policies are evaluated."""
 
     @property
     def name(self) -> str:
-        """As people call it."""
+        """The name for messages."""
         ...
 
     @property
@@ -35,15 +35,15 @@ class Decisions(Protocol):
 
     @property
     def encoder(self) -> FeatureEncoder | None:
-        """Which index each named feature has; None: features are indices."""
+        """The mapping of feature names to indices; None if features are indices."""
         ...
 
 
 def policy_of(spec: str, decisions: Decisions, training: Training) -> Policy:
-    """The policy that a flag names; a model is read from its file.
+    """Return the policy of a flag; a model is read from its file.
 
     Raises:
-        EstimateError: there is none, or the model is not one for these decisions.
+        EstimateError: the policy is unknown, or the model does not match the decisions.
         ModelError: the file cannot be read.
     """
     if not spec.startswith(MODEL):
@@ -55,7 +55,7 @@ def _policy_of_model(spec: str, model: Saved, decisions: Decisions) -> Policy:
     sizes = (model.meta["n_classes"], model.meta["n_features"])
     if sizes != (len(decisions.class_names), decisions.n_features):
         raise EstimateError(
-            f"policy {spec}: the model has {sizes[0]} classes and {sizes[1]} features; {decisions.name} has "
+            f"policy {spec}: the model has {sizes[0]} classes and {sizes[1]} features, but {decisions.name} has "
             f"{len(decisions.class_names)} and {decisions.n_features}"
         )
     _check_names(spec, model, decisions)
@@ -65,10 +65,10 @@ def _policy_of_model(spec: str, model: Saved, decisions: Decisions) -> Policy:
 
 
 def _check_names(spec: str, model: Saved, decisions: Decisions) -> None:
-    """See that the numbers of classes and features mean here what they mean to the model, where its file says it.
+    """Check that classes and features have the same numbers as in the model's file.
 
     Raises:
-        EstimateError: they do not.
+        EstimateError: they differ.
     """
     settings = model.meta.get("settings", {})
     classes = settings.get("class_names")
@@ -77,7 +77,7 @@ def _check_names(spec: str, model: Saved, decisions: Decisions) -> None:
             k for k, pair in enumerate(zip(classes, decisions.class_names, strict=True)) if pair[0] != pair[1]
         )
         raise EstimateError(
-            f"policy {spec}: the model's class {number} is {classes[number]!r}, and that of {decisions.name} is "
+            f"policy {spec}: class {number} is {classes[number]!r} in the model, but in {decisions.name} it is "
             f"{decisions.class_names[number]!r}; list the classes in the mapping as the model has them: "
             f"{', '.join(classes)}"
         )
@@ -85,18 +85,18 @@ def _check_names(spec: str, model: Saved, decisions: Decisions) -> None:
     if features is not None and (encoder := from_plain(features)) != decisions.encoder:
         known = {} if decisions.encoder is None else decisions.encoder.names
         names = dict.fromkeys([*encoder.names, *known])
-        odd = [name for name in names if encoder.names.get(name) != known.get(name)] or ["what is hashed"]
+        odd = [name for name in names if encoder.names.get(name) != known.get(name)] or ["hashed features"]
         raise EstimateError(
-            f"policy {spec}: {', '.join(odd)} of {decisions.name} have other indices than in the model; judge it on a "
+            f"policy {spec}: {', '.join(odd)} of {decisions.name} have other indices than in the model. Use a "
             "log with the same features and values as the one that its --features were saved from"
         )
 
 
 def check_live(specs: Sequence[str]) -> None:
-    """See that policies are such as can be judged on a live pipeline, as far as their names tell.
+    """Check by name that policies can be evaluated on a live pipeline.
 
     Raises:
-        EstimateError: one is not.
+        EstimateError: a policy cannot.
         ModelError: a model's file cannot be read.
     """
     for spec in specs:
@@ -105,13 +105,13 @@ def check_live(specs: Sequence[str]) -> None:
             read_model(Path(spec.removeprefix(MODEL)))
         elif name in registered():
             raise EstimateError(
-                f"--estimate {spec}: a learner learns from what it is judged on, and the monitor keeps no model; judge "
-                "it on a log with `onebit estimate`, or export a model and name its file: model:FILE"
+                f"--estimate {spec}: the monitor does not train learners. Use `onebit estimate` on a log, or "
+                "export a model and use model:FILE"
             )
         elif spec not in (*ALWAYS, "logged") and (name, colon) != ("constant", ":"):
             raise EstimateError(
-                f"--estimate {spec}: expected logged, constant:ACTION or model:FILE; {', '.join(ALWAYS)} are judged "
-                "without being named"
+                f"--estimate: expected logged, constant:ACTION or model:FILE; got {spec}. {', '.join(ALWAYS)} are "
+                "always evaluated"
             )
 
 
@@ -125,15 +125,15 @@ class _Live(NamedTuple):
 
 
 def live_policies(specs: Sequence[str], settings: dict[str, Any], topics: Topics) -> Policies:
-    """The policies that are judged on a live pipeline: those that always are, and those that are named.
+    """Return the policies to evaluate on a live pipeline: the default ones and the named ones.
 
     Args:
-        specs: their names; see `check_live`.
-        settings: the pipeline's, by name.
-        topics: its topics.
+        specs: Names of policies; see `check_live`.
+        settings: The pipeline's settings by name.
+        topics: The pipeline's topics.
 
     Raises:
-        EstimateError: one is not for these decisions.
+        EstimateError: a policy does not match the decisions.
         ModelError: a model's file cannot be read.
     """
     n_classes, n_features = settings["n_classes"], settings["n_features"]
@@ -155,7 +155,7 @@ def _named(spec: str, decisions: Decisions, topics: Topics) -> Named:
 
 
 def _known_to(model: Saved, topics: Topics) -> Known | None:
-    """The decisions of a pipeline that a model may have learned from; None: it is not of this pipeline."""
+    """Return the decisions that a model of this pipeline may have learned from; None for other models."""
     position = model.meta.get("position", {})
     if f"{position.get('topics')}contexts" != topics.contexts:
         return None

@@ -1,10 +1,8 @@
-"""How a use case runs in its process: notices for the user, progress, this host's clocks, and the garbage collector.
+"""Notices, progress, clocks and garbage collection of a process.
 
-Notices go by Python's logging: `onebit` is the logger, and the command line writes its records to stderr. Like every
-library, this one sets no level: an application that wants all notices asks for `logging.INFO`. A record may have two
-attributes: `limited`, False if it must not be dropped when similar records are frequent, and `fields`, a dict for a log
-in JSON.
-
+Notices use Python's logging, with the logger `onebit`. The command line writes its records to stderr. An application
+that wants all notices sets the level `logging.INFO`. A record may have two attributes: `limited`, False if it must not
+be dropped when similar records are frequent, and `fields`, a dict for a log in JSON.
 """
 
 import gc
@@ -21,13 +19,13 @@ logger = logging.getLogger("onebit")
 logger.addHandler(logging.NullHandler())
 
 WARNING = "warning:"
-"""The beginning of a warning on stderr, by which `onebit run --kafka` finds those of its programs."""
+"""The prefix of a warning on stderr; `onebit run --kafka` finds its programs' warnings by it."""
 
 SLOW_S = 2.0
 
 
 def quantity(number: int, noun: str) -> str:
-    """A number with its noun.
+    """Format a number with its noun.
 
     >>> quantity(1, "partition"), quantity(12, "partition")
     ('1 partition', '12 partitions')
@@ -36,24 +34,24 @@ def quantity(number: int, noun: str) -> str:
 
 
 def announce(message: str, *, limited: bool = True, **fields: Any) -> None:
-    """Report what happens.
+    """Log a notice.
 
     Args:
-        message: the text.
-        limited: False if the notice must not be dropped; others are, when they differ in numbers only and are frequent.
-        fields: values for a log in JSON.
+        message: The text.
+        limited: Whether the notice may be dropped if similar ones, with other numbers, are frequent.
+        fields: Values for a log in JSON.
     """
     logger.info("%s", message, extra={"limited": limited, "fields": fields})
 
 
 def warn(message: str) -> None:
-    """Report what is probably a mistake of the user."""
+    """Log a warning about a probable mistake of the user."""
     logger.warning("%s", message, extra={"limited": True, "fields": {}})
 
 
 @contextmanager
 def announced_when_slow(message: str) -> Iterator[None]:
-    """Announce an operation that takes more than two seconds."""
+    """Log a notice if an operation takes more than two seconds."""
     timer = threading.Timer(SLOW_S, announce, (message,))
     timer.daemon = True
     timer.start()
@@ -64,13 +62,13 @@ def announced_when_slow(message: str) -> Iterator[None]:
 
 
 class Status:
-    """Announces lines if they have changed, so that an idle program is silent."""
+    """Logs status lines if they have changed, so that an idle program is silent."""
 
     def __init__(self) -> None:
         self._said: list[str] = []
 
     def show(self, lines: list[str]) -> None:
-        """Announce the lines, unless they are those of the last time."""
+        """Log the lines, unless they are unchanged."""
         if lines != self._said:
             for line in lines:
                 announce(line, limited=False)
@@ -78,18 +76,20 @@ class Status:
 
 
 def monotonic_ms() -> int:
-    """This host's monotonic time, for intervals only."""
+    """Return this host's monotonic time, for intervals only."""
     return time.monotonic_ns() // 1_000_000
 
 
 def boot_ms() -> int:
-    """This host's time since boot, for intervals; unlike the monotonic time it includes suspends."""
-    clock = getattr(time, "CLOCK_BOOTTIME", None)  # of Linux; elsewhere the monotonic clock may include them
+    """Return this host's time since boot, for intervals; unlike the monotonic time it includes suspends."""
+    clock = getattr(
+        time, "CLOCK_BOOTTIME", None
+    )  # Linux only; on other systems the monotonic clock may include suspends
     return monotonic_ms() if clock is None else time.clock_gettime_ns(clock) // 1_000_000
 
 
 def every(interval_ms: int, action: Callable[[], None]) -> Callable[[], None]:
-    """A function that calls the action if the interval has passed since its last call."""
+    """Return a function that calls the action if the interval has passed since its last call."""
     last_ms = monotonic_ms()
 
     def act() -> None:
@@ -102,27 +102,27 @@ def every(interval_ms: int, action: Callable[[], None]) -> Callable[[], None]:
 
 
 SPEED_S = 30.0
-"""The time to go follows from the speed of these last seconds: the first ones are not typical of the others."""
+"""Time over which the speed is measured; the first seconds are not typical."""
 
 INTERVAL_S = 0.1
-"""The shortest time between two calls; a terminal's moving line needs no more."""
+"""Minimum interval between two calls; sufficient for a progress bar."""
 
 
 class Progress(NamedTuple):
-    """How far a run is."""
+    """The progress of a run."""
 
-    name: str  # of the run
-    events: int  # that it will decide
+    name: str  # name of the run
+    events: int  # total number
     decided: int
     pending: int
-    error_rate: float  # of the decisions so far; nan if it is not known
-    to_come: int  # expected feedback that has not come yet
-    per_s: float  # decisions
-    left_s: float  # until all is settled; nan if nothing is done yet
+    error_rate: float  # of the decisions so far; nan if unknown
+    to_come: int  # expected feedback that has not arrived
+    per_s: float  # decisions per second
+    left_s: float  # remaining time; nan at the start
 
     @property
     def done(self) -> float:
-        """The share that is done, from 0 to 1: a decision counts when it is made, and again when it is settled."""
+        """The completed fraction, 0 to 1; deciding and settling an event count half each."""
         return (2 * self.decided - self.pending) / (2 * self.events) if self.events else 1.0
 
 
@@ -134,18 +134,17 @@ def ignore(_progress: Progress) -> None:
 
 
 class TimeToGo:
-    """The time that a run still takes, from its recent speed.
+    """Estimates the remaining time of a run from its recent speed.
 
-    An event is done when it is decided and settled, which count alike: a run whose decisions are all made, and whose
-    feedback is still to be learned from, is half done at most.
+    Deciding and settling an event count half each: a run with all decisions made and no feedback is half done.
     """
 
     def __init__(self, events: int, now_s: float) -> None:
         self._events = events
-        self._seen = deque([(now_s, 0)])  # when, and how many decisions and settlements there were
+        self._seen = deque([(now_s, 0)])  # time, and number of decisions and settlements
 
     def estimate_s(self, decided: int, pending: int, now_s: float) -> float:
-        """Seconds to go; nan while nothing has been done.
+        """Return the remaining seconds; nan at the start.
 
         >>> time_to_go = TimeToGo(events=100, now_s=0.0)
         >>> time_to_go.estimate_s(decided=100, pending=90, now_s=11.0)  # 110 of 200 things, 10 in a second
@@ -162,7 +161,7 @@ class TimeToGo:
 
 
 class Meter:
-    """Measures a run, and calls back with its progress."""
+    """Measures a run, and reports its progress to a callback."""
 
     def __init__(
         self, name: str, events: int, show: ShowProgress = ignore, now_s: Callable[[], float] = time.monotonic
@@ -180,7 +179,7 @@ class Meter:
         return self._now_s() - self._shown_s >= INTERVAL_S
 
     def show(self, decided: int, error_rate: float = math.nan, pending: int = 0, to_come: int = 0) -> None:
-        """Call back with these figures."""
+        """Report these figures."""
         now_s = self._now_s()
         self._shown_s = now_s
         per_s = decided / max(now_s - self._started_s, 1e-9)
@@ -189,14 +188,15 @@ class Meter:
 
 
 NEW_OBJECTS = 50_000
-"""As many are made before the new ones are looked through, some milliseconds' work; Python's own number is 700."""
+"""Threshold of the youngest generation: a collection takes a few milliseconds. Python's default is 700."""
 
 
-def collect_seldom() -> None:
-    """Leave out all that is there now, most of it code, and look at the rest seldom.
+def tune_gc() -> None:
+    """Collect, freeze all present objects, and make collections rare.
 
-    To be called when all is loaded, before records come; and again when a program is made anew, so that the one before
-    is freed. With Python's own numbers the collector took a quarter of a learner's time, and an eighth of an audit's.
+    Call it when everything is loaded, before the first record, and again after a program is recreated, to free the
+    previous one. With Python's defaults garbage collection took a quarter of a learner's time, and an eighth of an
+    audit's.
     """
     gc.unfreeze()
     gc.collect()
@@ -204,22 +204,22 @@ def collect_seldom() -> None:
     gc.set_threshold(NEW_OBJECTS, *gc.get_threshold()[1:])
 
 
-def leave_out_what_stays() -> None:
-    """Leave out what is there between two steps: all that a program remembers, which it forgets by itself in time.
+def freeze_gc() -> None:
+    """Freeze the objects that exist between two steps: the program's state, which reference counting frees.
 
-    To look through it again and again took 2 % of a learner's time, and up to a quarter of a second at once. A cycle
-    that becomes garbage after it was left out stays until a program is made anew; steps, their failures, status lines
-    and metrics make none.
+    Collecting them took 2 % of a learner's time, and up to a quarter of a second at once. A cycle that becomes garbage
+    after it is frozen remains until the program is recreated; steps, their failures, status lines and metrics create no
+    cycles.
     """
     gc.freeze()
 
 
 @contextmanager
-def without_collector() -> Iterator[None]:
-    """Leave the collector out: a run makes no cycles, and all its records would be walked again.
+def gc_disabled() -> Iterator[None]:
+    """Disable garbage collection during a run, which creates no cycles but many records to traverse.
 
-    So would they when the topics are read for the report, which takes half as long again with the collector, and when
-    it is at work again: so what a run leaves is left out then, until the next one begins.
+    At the end all objects are frozen until the next run. With garbage collection, reading the topics for the report
+    takes 1.5 times as long.
     """
     if not gc.isenabled():
         yield

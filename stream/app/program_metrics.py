@@ -1,4 +1,4 @@
-"""The metrics of learner, feedback and replay, made from the counts that they keep anyway."""
+"""Metrics of the learner, feedback and replay programs."""
 
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -11,27 +11,27 @@ from stream.telemetry.metrics import Sample
 from stream.telemetry.rewards import RewardCounts
 from stream.telemetry.sketch import Sketch
 
-if TYPE_CHECKING:  # the other programs need no compiler
+if TYPE_CHECKING:  # other programs need no compiler
     from consumers.learner import LearnerProgram
     from stream.journal.commit import Commit
 
 
 class LearnerCounts:
-    """What a learner's transactions have published since it started, beyond its ledgers."""
+    """Counts of a learner's committed records since its start, in addition to its ledgers."""
 
     def __init__(self) -> None:
         self._rewards = RewardCounts()
         self._latencies = Sketch()
 
     def add(self, commits: "Sequence[Commit]", append_ms: int) -> None:
-        """Take in what a transaction has published, and its time."""
+        """Add the records and the time of committed transactions."""
         for part in commits:
             self._rewards.add(example for example, _ in part.effects.examples)
             for context_ms in part.contexts_ms:
                 self._latencies.add(append_ms - context_ms)
 
     def samples(self, program: "LearnerProgram") -> Iterator[Sample]:
-        """All that the learner tells."""
+        """Return the learner's samples."""
         for partition, task in sorted(program.tasks.items()):
             yield from ledger_samples(partition, task.join.ledger(), task.updates, task.alarms)
             oldest = next(iter(task.join.pending.values()), None)
@@ -46,21 +46,21 @@ class LearnerCounts:
 
 
 def learner_unready(program: "LearnerProgram") -> str:
-    """Why a learner is not ready; empty: it is."""
+    """Return the reason why a learner is not ready; empty if it is."""
     if not program.assigned:
-        return "no partition is assigned to it"
+        return "no partition assigned"
     recovering = sorted(program.assigned - program.tasks.keys())
-    return f"partitions that are not recovered yet: {', '.join(map(str, recovering))}" if recovering else ""
+    return f"partitions in recovery: {', '.join(map(str, recovering))}" if recovering else ""
 
 
 def feedback_samples(program: FeedbackProgram, sent: int) -> Iterator[Sample]:
-    """What the feedback program tells."""
+    """Return the feedback program's samples."""
     yield metrics.FEEDBACK_SENT.at(sent)
     yield metrics.FEEDBACK_WAITING.at(program.waiting)
 
 
 def replay_samples(program: ReplayProgram, events: int) -> Iterator[Sample]:
-    """What the replay tells."""
+    """Return the replay's samples."""
     slip = program.timetable.slip
     yield metrics.REPLAYED.at(program.position)
     yield metrics.REPLAY_EVENTS.at(events)

@@ -1,7 +1,7 @@
-"""The file by which a health check sees whether a learner is ready.
+"""The file that reports to health checks whether a learner is ready.
 
-It exists while the learner is ready, and its time is renewed every second. A process that was killed or is frozen
-leaves the file behind, so that a check must ask for its age too:
+It exists while the learner is ready, and is touched every second. A killed or frozen process leaves the file behind, so
+a check must also test its age:
 
     test -n "$(find "$ONEBIT_READY_FILE" -newermt '10 seconds ago')"
 """
@@ -14,35 +14,35 @@ from stream.app.process import announce, monotonic_ms
 from stream.app.settings import SettingsError
 
 RENEWAL_MS = 1_000
-"""A tenth of the age that a check should accept: one slow step does not make a learner unready."""
+"""A tenth of the age that a check should accept, so that one slow step does not make a learner unready."""
 
 
 class ReadyFile:
-    """Tells readiness by a file; without a path nothing is told."""
+    """Maintains the file; does nothing without a path."""
 
     def __init__(self, path: Path | None, now_ms: Callable[[], int] = monotonic_ms) -> None:
-        """Remove what an earlier process may have left.
+        """Remove the file of an earlier process.
 
         Raises:
-            SettingsError: the file cannot be made or removed.
+            SettingsError: the file cannot be created or removed.
         """
         self._path = path
         self._now_ms = now_ms
-        self._renewed_ms: int | None = None  # None: the file is not there
+        self._renewed_ms: int | None = None  # None: the file does not exist
         self._told_error = False
         if path is None:
             return
         if not (path.parent.is_dir() and os.access(path.parent, os.W_OK)):
-            raise SettingsError(f"--ready-file {path}: expected a file in a folder that can be written to")
+            raise SettingsError(f"--ready-file {path}: expected a file in a writable folder")
         try:
             path.unlink(missing_ok=True)
         except OSError as error:
-            raise SettingsError(f"--ready-file {path}: what is there cannot be removed: {error}") from error
+            raise SettingsError(f"--ready-file {path}: cannot remove the existing file: {error}") from error
 
     def show(self, ready: bool) -> None:
-        """Keep the file fresh while the learner is ready, and remove it when it is not; cheap enough for every step.
+        """Touch the file if the learner is ready, otherwise remove it; cheap enough for every step.
 
-        A disk that is full does not stop the learner: it is told once, and the check finds no fresh file.
+        A full disk does not stop the learner: the error is logged once, and the file becomes outdated.
         """
         if self._path is None:
             return
@@ -56,5 +56,5 @@ class ReadyFile:
                 self._renewed_ms = self._now_ms()
         except OSError as error:
             if not self._told_error:
-                announce(f"--ready-file {self._path}: health checks cannot be told: {error}")
+                announce(f"--ready-file {self._path}: cannot update the file for health checks: {error}")
             self._told_error = True

@@ -1,4 +1,4 @@
-"""The replay program against Kafka: writes the rows of a data set as contexts, at a pace."""
+"""The replay program on Kafka: writes the rows of a data set as contexts at a given rate."""
 
 import time
 from collections.abc import Callable
@@ -20,16 +20,16 @@ from stream.telemetry.metrics import REPLAY
 def run_replay(
     settings: Settings, stop: Callable[[], bool], *, resume: bool = False, show: ShowProgress = ignore
 ) -> None:
-    """Replay a data set to its end, or until asked to stop; a lost broker is waited for.
+    """Replay a data set to its end, or until stopped; reconnects after a lost connection.
 
     Args:
-        settings: of the data set, and of its replay.
-        stop: whether to stop.
-        resume: whether to continue behind the last event in the topic.
-        show: is called with the progress now and then.
+        settings: Settings of the data set and its replay.
+        stop: Returns whether to stop.
+        resume: Whether to continue after the last event in the topic.
+        show: Called with the progress at intervals.
 
     Raises:
-        SettingsError: a setting is invalid, or does not fit the data.
+        SettingsError: a setting is invalid, or does not match the data.
     """
     dataset = dataset_of(settings.source)
     topics = settings.topics
@@ -65,8 +65,8 @@ def run_replay(
         announce(f"{program.position:,} of {options.events:,} events are in {topics.contexts}")
         if timetable.slip.events:
             warn(
-                f"the schedule slipped: {timetable.slip.events:,} events were sent late, the latest "
-                f"{duration(timetable.slip.worst_ms / 1_000)} after its time; a lower --rate or --speed can be kept"
+                f"replay too slow: {timetable.slip.events:,} events were sent late, by up to "
+                f"{duration(timetable.slip.worst_ms / 1_000)}. Use a lower --rate or --speed"
             )
 
     keep_running(settings, REPLAY, stop, work)

@@ -1,4 +1,4 @@
-"""A run: settings and data, resolved once, with its learner and about how long that takes."""
+"""Resolve settings and data into runs, with estimates of their duration."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -33,19 +33,19 @@ from stream.wire.named_features import NamedFeaturesError, from_plain, to_plain
 from stream.wire.topics import Topics
 
 FLOPS_PER_S = 2e9
-"""Of one core in a compiled kernel. Factorisations of 3,600 x 3,600 do 1.8 to 3.2e9; it tells minutes from hours."""
+"""Speed of one core in a compiled kernel, for rough estimates. Factorisations of 3,600 x 3,600 reach 1.8 to 3.2e9."""
 
 SLOW_S = 0.1
-"""From so much an event on people are told."""
+"""Duration of an event from which a warning is logged."""
 
 STEP_S = 0.5
-"""A step of a slow learner takes as many records as take about so long: progress is shown, and the group is polled."""
+"""Approximate duration of a slow learner's step, so that it reports progress and polls the group."""
 
 ROWS_SAMPLED = 1_000
 
 
 def event_s(task: TaskSettings, nnz: int) -> float:
-    """About how long one decision with its update takes.
+    """Estimate the seconds of one decision with its update.
 
     >>> from stream.learners import check_parameters
     >>> task = TaskSettings("newtron", 9, 400, check_parameters("newtron", {}))
@@ -57,61 +57,61 @@ def event_s(task: TaskSettings, nnz: int) -> float:
 
 
 PIPELINE_S = 1e-4
-"""What the rest of an embedded run takes for an event: topics, join, ledger; as learners that cost little show."""
+"""Time per event of an embedded run without the learner: topics, join, ledger; measured with fast learners."""
 
 
 def run_s(task: TaskSettings, nnz: int, events: int) -> float:
-    """About how long an embedded run takes."""
+    """Estimate the seconds of an embedded run."""
     return events * (PIPELINE_S + event_s(task, nnz))
 
 
 def mean_nnz_of(dataset: Dataset) -> float:
-    """How many entries of a row are not zero, on average over the first ones."""
+    """Return the mean number of non-zeros of the first rows."""
     rows = min(dataset.rows, ROWS_SAMPLED)
     return int(dataset.block(0, rows).offsets[-1]) / rows
 
 
 def nnz_of(dataset: Dataset) -> int:
-    """About how many entries of a row are not zero."""
+    """Return the approximate number of non-zeros of a row."""
     return int(mean_nnz_of(dataset))
 
 
 def slow_warning(task: TaskSettings, nnz: int, events: int | None = None) -> str:
-    """What to tell before a slow learner begins; nothing for others. Events: how many come, where that is known."""
+    """Return a warning about a slow learner; empty for others. `events` is their number, if known."""
     one_s = event_s(task, nnz)
     if one_s < SLOW_S:
         return ""
     cls = registered()[task.learner]
-    total = "" if events is None else f", and {events:,} of them some {duration(one_s * events)}"
+    total = "" if events is None else f", {events:,} events about {duration(one_s * events)}"
     instead = f"; faster: {cls.instead}" if cls.instead else ""
     return (
-        f"{task.learner} with {task.n_classes} classes and {task.n_features} features: an update takes some "
+        f"{task.learner} with {task.n_classes} classes and {task.n_features} features: an update takes about "
         f"{duration(one_s)}{total}{instead}"
     )
 
 
 def records_max(task: TaskSettings, nnz: int, most: int) -> int:
-    """How many records a step takes at most."""
+    """Return the maximum number of records in a step."""
     return max(1, min(most, int(STEP_S / max(event_s(task, nnz), 1e-9))))
 
 
 def with_chosen(settings: Settings, n_classes: int, n_features: int, mean_nnz: float | None) -> tuple[Settings, str]:
-    """Settings with a learner in the place of auto, and why that one; nothing to say where auto is not asked for.
+    """Replace the learner auto; return the settings and the reason, which is empty if another learner is given.
 
-    A late-ucb that is named gets no random features where the data are known to be sparse, as auto gives it none.
+    A given late-ucb has no random features if the data are known to be sparse, as with auto.
 
     Args:
-        settings: those of the user; what they give for the learner wins.
-        n_classes: of the data.
-        n_features: of the data.
-        mean_nnz: non-zeros of a context on average; None when the data are not known beforehand.
+        settings: The user's settings; given parameters take precedence.
+        n_classes: Number of classes.
+        n_features: Number of features.
+        mean_nnz: Mean non-zeros of a context; None if unknown.
     """
     learners, chosen, why = settings.learner, [], ""
     if AUTO in learners:
         choice = choose(n_classes, n_features, mean_nnz, correctable=settings.late == "correct")
         learners = [choice.learner if name == AUTO else name for name in learners]
         chosen = [f"{choice.learner}.{name}={value}" for name, value in choice.parameters.items()]
-        why = f"the learner is {choice.learner}: {choice.why}"
+        why = f"learner {choice.learner}: {choice.why}"
     named = [
         f"{learner}.{name}={value}"
         for learner in dict.fromkeys(settings.learner)
@@ -125,10 +125,10 @@ def with_chosen(settings: Settings, n_classes: int, n_features: int, mean_nnz: f
 
 
 def parameters_of(settings: Settings, learner: str) -> dict[str, Any]:
-    """The parameters of one of the learners, checked, with its defaults under the policy for late feedback.
+    """Return the checked parameters of one of the learners, with defaults for the policy for late feedback.
 
     Raises:
-        SettingsError: a parameter that is not NAME=VALUE, or that none of the learners has.
+        SettingsError: a parameter is not NAME=VALUE, or no learner has it.
     """
     given: dict[str, str] = {}
     for text in settings.param:
@@ -137,7 +137,9 @@ def parameters_of(settings: Settings, learner: str) -> dict[str, Any]:
         if not equals or not scoped_name:
             raise SettingsError(f"--param {text!r}: expected NAME=VALUE or LEARNER.NAME=VALUE")
         if dot and scope not in settings.learner:
-            raise SettingsError(f"--param {text!r}: {scope!r} is not among the learners {', '.join(settings.learner)}")
+            raise SettingsError(
+                f"--param {text!r}: expected one of the learners {', '.join(settings.learner)}; got {scope!r}"
+            )
         if dot and scope != learner:
             continue
         owners = [other for other in settings.learner if other in registered() and _has(other, scoped_name)]
@@ -153,7 +155,7 @@ def _has(learner: str, parameter: str) -> bool:
 def task_settings(
     settings: Settings, learner: str, n_classes: int, n_features: int, class_names: tuple[str, ...] | None = None
 ) -> TaskSettings:
-    """All that one learner's state depends on beside its inputs."""
+    """Return all settings that determine a learner's state, in addition to its inputs."""
     return TaskSettings(
         learner=learner,
         n_classes=n_classes,
@@ -173,10 +175,10 @@ def task_settings(
 
 
 def named_features(settings: Settings) -> dict[str, Any] | None:
-    """Which index each named feature has, as it is stored; None: contexts have no named ones.
+    """Return the stored mapping of feature names to indices; None without named features.
 
     Raises:
-        SettingsError: the file cannot be used.
+        SettingsError: the file is invalid.
     """
     if settings.features is None:
         return None
@@ -184,19 +186,19 @@ def named_features(settings: Settings) -> dict[str, Any] | None:
         return to_plain(from_plain(orjson.loads(settings.features.read_bytes())))
     except (OSError, orjson.JSONDecodeError, NamedFeaturesError) as error:
         raise SettingsError(
-            f"--features {settings.features}: expected a file that `onebit data show --save-features` wrote; {error}"
+            f"--features {settings.features}: expected a file from `onebit data show --save-features`; {error}"
         ) from error
 
 
 def n_features_of(settings: Settings) -> int | None:
-    """The number of features that is given, or that named features have."""
+    """Return the given number of features, or that of the named features."""
     features = named_features(settings) if settings.n_features is None else None
     return settings.n_features if features is None else from_plain(features).n_features
 
 
 def compile_kernels(task: TaskSettings) -> None:
-    """Compile the learner before the first event; a notice says so if it takes long."""
-    from stream.learners.kernels import CACHE_DIRECTORY  # here: it loads numba
+    """Compile the learner's kernels before the first event; logs a notice if it takes long."""
+    from stream.learners.kernels import CACHE_DIRECTORY  # deferred: loads numba
 
     cache = (
         "cached for later runs" if CACHE_DIRECTORY else "not cached: no writable cache directory. Set NUMBA_CACHE_DIR"
@@ -207,10 +209,10 @@ def compile_kernels(task: TaskSettings) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """The settings of a run as its report shows them."""
+    """The settings of a run, for its report."""
 
-    settings: Mapping[str, object]  # by name, and the command
-    changed: tuple[str, ...]  # the names of those that differ from their defaults
+    settings: Mapping[str, object]  # settings by name, and the command
+    changed: tuple[str, ...]  # names of the settings that differ from their defaults
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,8 +228,8 @@ class Run:
     replay: ReplayOptions
     plan: FeedbackPlan
     feedback: FeedbackOptions
-    shortest_delay_ms: int  # of the feedback, but for a thousandth
-    is_estimated: bool  # the report says what the learner's own decisions would have earned
+    shortest_delay_ms: int  # lower bound for all but a thousandth of the feedback
+    is_estimated: bool  # whether the report has an estimate for the learner's own policy
     origin: Origin
 
 
@@ -235,14 +237,14 @@ def resolve_run(settings: Settings, learner: str, dataset: Dataset, command: str
     """Resolve the run of one of the learners.
 
     Args:
-        settings: all settings, with a learner in the place of auto.
-        learner: the learner of this run.
-        dataset: the data set of the settings.
-        command: the command line, for the report.
-        name: what the run is called; the learner by default.
+        settings: All settings, with auto replaced.
+        learner: The learner of this run.
+        dataset: The data set of the settings.
+        command: The command line, for the report.
+        name: Name of the run; the learner by default.
 
     Raises:
-        SettingsError: settings contradict each other, or the data.
+        SettingsError: settings contradict each other, or do not match the data.
     """
     return Run(
         name=learner if name is None else name,
@@ -264,14 +266,14 @@ def resolve_run(settings: Settings, learner: str, dataset: Dataset, command: str
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chosen:
-    """Settings whose learners are chosen and checked, and their data."""
+    """Settings with chosen and checked learners, and their data."""
 
     settings: Settings
     dataset: Dataset
-    seconds: tuple[float, ...]  # that a run of each learner takes, about
+    seconds: tuple[float, ...]  # estimated seconds of a run of each learner
 
     def runs(self, command: str = "", seeds: int = 1) -> list[Run]:
-        """The runs of each learner with N consecutive seeds."""
+        """Return the runs of each learner with N consecutive seeds."""
         first = self.settings.seed
         found = []
         for learner in self.settings.learner:
@@ -287,11 +289,11 @@ def choose_learners(settings: Settings) -> Chosen:
     """Load the data, choose a learner for auto, and check every learner before the first one runs.
 
     Raises:
-        SettingsError: settings contradict each other, or the data.
-        ParameterError: a learner, or a parameter of it, is unknown.
+        SettingsError: settings contradict each other, or do not match the data.
+        ParameterError: a learner or a parameter is unknown.
     """
     if settings.loop:
-        raise SettingsError(f"{variable_of('loop')}, or loop in a file: a run comes to an end; leave it out")
+        raise SettingsError(f"{variable_of('loop')}, or loop in a file: not allowed in a run; remove it")
     dataset = dataset_of(settings.source)
     check_play(settings.play, dataset)
     check_estimate(settings.play, is_asked=settings.estimate)
@@ -310,14 +312,12 @@ def choose_learners(settings: Settings) -> Chosen:
 
 
 def check_estimate(play: Play, *, is_asked: bool) -> None:
-    """See that there is something to judge.
+    """Check that an estimate is possible.
 
     Raises:
-        SettingsError: the learner plays its own decisions.
+        SettingsError: the learner plays its own actions.
     """
     if is_asked and play != "logged":
         raise SettingsError(
-            f"--estimate judges what the learner would have done where a log's decisions are played, and --play {play} "
-            "plays its own: what they earn is counted as it is. Leave --estimate out, or play those of a log: --play "
-            "logged"
+            f"--estimate requires --play logged; got --play {play}, which reports the learner's actual reward"
         )

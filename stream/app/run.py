@@ -1,4 +1,4 @@
-"""The whole pipeline to its end, for each learner and seed: embedded or on Kafka."""
+"""Run the pipeline for each learner and seed, embedded or on Kafka."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -19,15 +19,15 @@ def run_all_embedded(
     """Run each learner with N consecutive seeds in virtual time.
 
     Args:
-        settings: of the runs; their seed is the first.
-        seeds: runs of each learner.
-        jobs: runs at once, each in a process; None: one for each core, where that is faster.
-        command: the command line, for the reports.
-        show: is called with the progress of each run now and then.
+        settings: Settings of the runs, with the first seed.
+        seeds: Number of runs of each learner.
+        jobs: Parallel runs, each in its own process; None: one per core, if that is faster.
+        command: The command line, for the reports.
+        show: Called with the progress of each run at intervals.
 
     Raises:
-        SettingsError: settings contradict each other, or the data.
-        BrokenOffError: Ctrl-C broke the runs off.
+        SettingsError: settings contradict each other, or do not match the data.
+        BrokenOffError: Ctrl-C interrupted the runs.
     """
     chosen = choose_learners(settings)
     runs = chosen.runs(command, seeds)
@@ -46,25 +46,25 @@ def run_all_on_kafka(
     stop: Callable[[], bool] = lambda: False,
     show: ShowProgress = ignore,
 ) -> list[RunReport]:
-    """Run each learner on Kafka, one after the other, with every program in a process of its own.
+    """Run each learner on Kafka, one after the other, with each program in its own process.
 
     Args:
-        settings: of the runs.
-        command: the command line, for the reports.
-        stop: whether to stop.
-        show: is called with the progress of each run now and then.
+        settings: Settings of the runs.
+        command: The command line, for the reports.
+        stop: Returns whether to stop.
+        show: Called with the progress of each run at intervals.
 
     Raises:
-        SettingsError: settings contradict each other, or the data, or the topics are in use.
+        SettingsError: settings contradict each other or do not match the data, or the topics are in use.
         ProgramEndedError: a program ended early.
-        RunStoppedError: the run was asked to stop.
+        RunStoppedError: the run was stopped.
     """
     if settings.data == STDIN:
         raise SettingsError(
-            "--data -: each program of a run on Kafka reads the log, and standard input only one can; give a file"
+            "--data -: several programs of a run on Kafka read the log; use a file instead of standard input"
         )
     chosen: Chosen = choose_learners(settings)
-    from stream.app.on_kafka import run_on_kafka  # here: an embedded run needs no Kafka client
+    from stream.app.on_kafka import run_on_kafka  # deferred: an embedded run needs no Kafka client
 
     return [
         run_on_kafka(chosen.settings, name, chosen.dataset, command, stop, show) for name in chosen.settings.learner
@@ -72,13 +72,13 @@ def run_all_on_kafka(
 
 
 PROCESSES_FROM_S = 5.0
-"""Runs that take less in all are made one after the other: a process takes two seconds to start."""
+"""Runs with a shorter total duration run one after the other: starting a process takes two seconds."""
 
 
 def jobs_of(asked: int | None, seconds: Sequence[float], cores: int, *, is_log: bool = False) -> int:
-    """The number of runs at once.
+    """Return the number of parallel runs.
 
-    A log is read from its folder as it is needed, and may be larger than the memory: each process would hold all of it.
+    Runs of a log are not parallel by default: it may be larger than the memory, and each process would load it.
 
     >>> jobs_of(None, [9.0, 1.0, 2.0], cores=2), jobs_of(None, [1.0, 1.0], cores=2), jobs_of(8, [1.0, 1.0], cores=2)
     (2, 1, 2)

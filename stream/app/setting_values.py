@@ -1,10 +1,9 @@
-"""What settings are called, what their values are, and how people write them.
+"""Names, types and text forms of settings.
 
 The field `window_ms` of `Settings` is the setting `window`: the flag `--window`, the variable `ONEBIT_WINDOW`, and the
-name `window` in the file. A type here says what a value is in the program, how it is read, and how it is written again:
-`Duration` is a whole number of milliseconds, and is read and written as 10s. `Source`, `Replay` and `Feedback` are
-settings that belong together: what a function needs of all settings, and no more.
-
+name `window` in the file. A type defines a value in the program, its parser and its text form: `Duration` is a whole
+number of milliseconds, written as 10s. `Source`, `Replay` and `Feedback` are groups of settings for functions that need
+only these.
 """
 
 import json
@@ -29,7 +28,7 @@ _UNITS = ("_ms", "_per_s", "_time")
 
 
 def setting_name(field: str) -> str:
-    """The name of the setting that a field of `Settings` holds: without its unit.
+    """Return the name of a setting: the field of `Settings` without its unit.
 
     >>> setting_name("window_ms"), setting_name("rate_per_s"), setting_name("data")
     ('window', 'rate', 'data')
@@ -40,7 +39,7 @@ def setting_name(field: str) -> str:
 
 
 def flag_of(name: str) -> str:
-    """The flag of a setting.
+    """Return the flag of a setting.
 
     >>> flag_of("on_expiry"), variable_of("on_expiry")
     ('--on-expiry', 'ONEBIT_ON_EXPIRY')
@@ -49,12 +48,12 @@ def flag_of(name: str) -> str:
 
 
 def variable_of(name: str) -> str:
-    """The variable of a setting."""
+    """Return the environment variable of a setting."""
     return PREFIX + name.upper()
 
 
 def config_path() -> Path | None:
-    """The file of settings, if one was named or there is one in the working directory."""
+    """Return the path of the settings file, if one is given or exists in the working directory."""
     named = os.environ.get(CONFIG_VARIABLE)
     if named:
         return Path(named)
@@ -71,10 +70,10 @@ def _duration(value: object) -> object:
 
 
 Duration = Annotated[int, BeforeValidator(_duration), Field(ge=0), PlainSerializer(format_duration)]
-"""Milliseconds; written as 250ms, 10s, 5m or 2h."""
+"""A duration in milliseconds; text form 250ms, 10s, 5m or 2h."""
 
 LOGGED = "logged"
-"""Stands for the delays that a log has."""
+"""Value of `delay` that selects the delays of a log."""
 
 
 def _delay(value: str) -> str:
@@ -87,7 +86,7 @@ def _delay(value: str) -> str:
 
 
 Delay = Annotated[str, AfterValidator(_delay)]
-"""The law of delays, as people write it, or `LOGGED`."""
+"""A delay distribution as text, or `LOGGED`."""
 
 
 def _speed(value: str | None) -> str | None:
@@ -100,11 +99,11 @@ def _speed(value: str | None) -> str | None:
 
 
 Speed = Annotated[str | None, AfterValidator(_speed)]
-"""A factor, written as 60x, or max; None: unset."""
+"""A speed factor; text form 60x or max. None: unset."""
 
 
 def parse_time(text: str) -> int:
-    """A time as milliseconds since 1970: ISO 8601, in UTC where it does not say, or the number itself.
+    """Parse a time, ISO 8601 (in UTC unless it has a zone) or a number, into milliseconds since 1970.
 
     >>> parse_time("1970-01-01T00:01"), parse_time("1970-01-01T01:00:00.5+01:00"), parse_time("250")
     (60000, 500, 250)
@@ -125,7 +124,7 @@ def _time(value: str | None) -> str | None:
 
 
 Time = Annotated[str | None, AfterValidator(_time)]
-"""A time as `parse_time` reads it; None: unset."""
+"""A time, see `parse_time`; None: unset."""
 
 FOR_EVER = "forever"
 
@@ -134,21 +133,21 @@ def _retention(value: object) -> object:
     if value == FOR_EVER:
         return -1
     if _duration(value) == 0:
-        raise ValueError(f"expected a duration of more than 0ms, or {FOR_EVER}; got {value!r}")
+        raise ValueError(f"expected a duration above 0ms, or {FOR_EVER}; got {value!r}")
     return _duration(value)
 
 
 def format_retention(retention_ms: int) -> str:
-    """A retention as people write it."""
+    """Format a retention."""
     return FOR_EVER if retention_ms < 0 else format_duration(retention_ms)
 
 
 Retention = Annotated[int, BeforeValidator(_retention), PlainSerializer(format_retention)]
-"""Milliseconds, -1: for ever; written as 24h, or forever."""
+"""A duration in milliseconds; -1 for unlimited. Text form 24h or forever."""
 
 
 def _list(value: object) -> object:
-    """A list as a variable holds it: a,b or ["a","b"]."""
+    """Parse a list in an environment variable: a,b or ["a","b"]."""
     if not isinstance(value, str):
         return value
     if value.lstrip().startswith("["):
@@ -157,7 +156,7 @@ def _list(value: object) -> object:
 
 
 def _names(value: object) -> object:
-    """Names, each of which may be several with commas between them, wherever they come from."""
+    """Split comma-separated names."""
     parts = _list(value)
     if not isinstance(parts, list) or not all(isinstance(part, str) for part in parts):
         return parts
@@ -169,24 +168,24 @@ def _list_of(text: str) -> list[str]:
 
 
 Names = Annotated[list[str], NoDecode, BeforeValidator(_names)]
-"""Names, written a,b or one by one."""
+"""A list of names; text form a,b or repeated."""
 
 Texts = Annotated[list[str], NoDecode, BeforeValidator(_list)]
-"""Several texts, which may hold commas; in a variable they are written a,b or ["a","b"]."""
+"""A list of texts, which may contain commas; in an environment variable a,b or ["a","b"]."""
 
 HIDDEN = "(hidden)"
 
 Secret = Annotated[SecretStr, PlainSerializer(lambda _: HIDDEN)]
-"""A text that is never shown."""
+"""A text that is never printed."""
 
 Probability = Annotated[float, Field(ge=0.0, le=1.0)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """The data set."""
+    """Settings of the data set."""
 
-    data: str  # a name, or a file
+    data: str  # name or file
     map: str | None
     on_bad_row: OnBadRow
     reward_above: float | None
@@ -199,7 +198,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replay:
-    """The replay of a data set."""
+    """Settings of the replay."""
 
     events: int | None
     epochs: int | None
@@ -213,7 +212,7 @@ class Replay:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Feedback:
-    """The feedback of the simulated environment."""
+    """Settings of the simulated feedback."""
 
     delay: str
     loss: float

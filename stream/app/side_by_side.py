@@ -1,11 +1,11 @@
-"""Embedded runs in parallel, each in a process of its own, some at a time.
+"""Parallel embedded runs, each in its own process.
 
-This process hands out the runs and hears of them:
+This process distributes the runs and receives messages:
 
-    this process   a run's place in the list        →  a worker
-    a worker       Progress, Notice ... and at last RunReport or Failed  →  this process
+    this process   a run's index in the list        →  a worker
+    a worker       Progress, Notice, ..., finally RunReport or Failed  →  this process
 
-A run is a function of settings and data, so that its report is the same wherever it was made, but for the wall time.
+A run is a function of settings and data, so its report does not depend on the process, except for the wall time.
 """
 
 import logging
@@ -36,16 +36,16 @@ class WorkerLostError(OnebitError):
 def run_side_by_side(
     runs: Sequence[Run], order: Sequence[int], jobs: int, show: ShowProgress = ignore
 ) -> list[RunReport]:
-    """Make runs in processes; their reports, in the order of the runs.
+    """Run in parallel processes, and return the reports in the order of the runs.
 
     Args:
-        runs: what is run.
-        order: places in `runs`, in which they begin: the longest runs first.
-        jobs: how many run at once.
-        show: is called with the progress of each run now and then.
+        runs: The runs.
+        order: Indices into `runs` in the order of their start: the longest runs first.
+        jobs: Number of processes.
+        show: Called with the progress of each run at intervals.
 
     Raises:
-        BrokenOffError: Ctrl-C broke them off.
+        BrokenOffError: Ctrl-C interrupted the runs.
         WorkerLostError: a process was killed.
     """
     waiting = deque(order)
@@ -75,7 +75,7 @@ def run_side_by_side(
 
 
 class Notice(NamedTuple):
-    """A record of the logger."""
+    """A log record."""
 
     level: int
     message: str
@@ -83,36 +83,36 @@ class Notice(NamedTuple):
 
 
 class Failed(NamedTuple):
-    """A run has raised this."""
+    """The exception of a run."""
 
     error: Exception
 
 
 class _Worker:
-    """A process, as the first one sees it."""
+    """A worker process, from the view of the main process."""
 
     def __init__(self) -> None:
         context = multiprocessing.get_context("spawn")
         self.connection, theirs = context.Pipe()
         self.process = context.Process(target=_work, args=(theirs,), daemon=True)
         self.process.start()
-        theirs.close()  # so that the end of the process is the end of the pipe
+        theirs.close()  # the pipe ends with the process
         self.place, self.name = -1, "no run yet"
 
     def send(self, message: object) -> None:
-        """Send it something."""
+        """Send a message to the worker."""
         try:
             self.connection.send(message)
         except OSError:
             raise self._lost() from None
 
     def begin(self, place: int, name: str) -> None:
-        """Let it make a run."""
+        """Start a run in the worker."""
         self.place, self.name = place, name
         self.send(place)
 
     def listen(self, show: ShowProgress) -> RunReport | None:
-        """Receive the next message: a report is returned, an error is raised, anything else is passed on."""
+        """Receive the next message: return a report, raise an error, forward anything else."""
         try:
             message = self.connection.recv()
         except (EOFError, OSError):
@@ -131,16 +131,16 @@ class _Worker:
     def _lost(self) -> WorkerLostError:
         self.process.join()
         error = WorkerLostError(f"{self.name}: the process of its run ended with code {self.process.exitcode}")
-        error.hint = "if memory was short, --jobs 1 runs the learners one after the other"
+        error.hint = "if memory was insufficient, use --jobs 1"
         return error
 
 
 @contextmanager
 def _workers(count: int) -> Iterator[list[_Worker]]:
-    """So many processes; none is left afterwards."""
+    """Start N processes, and end all of them on exit."""
     workers: list[_Worker] = []
     try:
-        # Ctrl-C goes to every process of a terminal; the first one alone hears it, and ends the others.
+        # A terminal sends Ctrl-C to all its processes; only the main process handles it, and ends the others.
         before = signal.signal(signal.SIGINT, signal.SIG_IGN)
         try:
             workers.extend(_Worker() for _ in range(count))
@@ -156,13 +156,13 @@ def _workers(count: int) -> Iterator[list[_Worker]]:
 
 
 def _heard(workers: Sequence[_Worker]) -> list[_Worker]:
-    """Wait until some of them have sent something, or have ended."""
+    """Wait until a worker has sent a message or ended."""
     ready = wait([worker.connection for worker in workers])
     return [worker for worker in workers if worker.connection in ready]
 
 
 def _break_off(workers: Sequence[_Worker]) -> list[str]:
-    """End all runs, and tell of each that had begun how far it had come."""
+    """End all runs, and report the progress of each started run."""
     reached = []
     for worker in workers:
         worker.process.terminate()
@@ -176,11 +176,11 @@ def _break_off(workers: Sequence[_Worker]) -> list[str]:
 
 
 def _work(connection: Connection) -> None:
-    """Make runs until no more come."""
-    with suppress(KeyboardInterrupt, EOFError, BrokenPipeError):  # it is told to end, or nobody listens any more
+    """Run until no more runs are assigned."""
+    with suppress(KeyboardInterrupt, EOFError, BrokenPipeError):  # terminated, or the main process is gone
         sender = _Sender(connection)
         logger.addHandler(_SentNotices(sender))
-        logger.setLevel(logging.INFO)  # the first process decides what it writes
+        logger.setLevel(logging.INFO)  # the main process filters log records
         runs: tuple[Run, ...] = connection.recv()
         while True:
             sender.send(_run(runs[connection.recv()], sender))
@@ -191,15 +191,15 @@ def _run(run: Run, sender: "_Sender") -> RunReport | Failed:
         return run_embedded(run, sender.send)
     except (KeyboardInterrupt, BrokenPipeError):
         raise
-    except Exception as error:  # it is raised again in the first process
+    except Exception as error:  # raised again in the main process
         return Failed(_portable(error))
 
 
 def _portable(error: Exception) -> Exception:
-    """The error, or one that says the same, as it can be sent; where it came from is a note of it."""
+    """Return the error, or an equivalent one that can be pickled, with its traceback as a note."""
     error.add_note("".join(traceback.format_exception(error)))
     try:
-        copy(error)  # by its class and its arguments, as it is sent
+        copy(error)  # an exception is pickled by class and arguments
     except TypeError:
         portable = RuntimeError(f"{type(error).__name__}: {error}")
         portable.__notes__ = error.__notes__
@@ -208,11 +208,11 @@ def _portable(error: Exception) -> Exception:
 
 
 class _Sender:
-    """The worker's end of the pipe. SIGTERM is Ctrl-C to a run, but does not cut a message in two."""
+    """The worker's end of the pipe. SIGTERM interrupts a run like Ctrl-C, but never within a message."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._lock = threading.Lock()  # what is slow is announced by a thread of its own
+        self._lock = threading.Lock()  # notices of slow operations come from another thread
         self._sending = self._asked = False
         signal.signal(signal.SIGTERM, self._end)
 
@@ -222,7 +222,7 @@ class _Sender:
             raise KeyboardInterrupt
 
     def send(self, message: Progress | Notice | RunReport | Failed) -> None:
-        """Send something, and raise KeyboardInterrupt afterwards if the process is to end."""
+        """Send a message, then raise KeyboardInterrupt if the process was terminated."""
         with self._lock:
             self._sending = True
             try:
@@ -234,7 +234,7 @@ class _Sender:
 
 
 class _SentNotices(logging.Handler):
-    """Sends the records of the logger to another process."""
+    """Sends log records to the main process."""
 
     def __init__(self, sender: _Sender) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The simulation with the learner program itself, and the runs that it draws from seeds."""
+"""Simulations of the learner program with random schedules."""
 
 from typing import NamedTuple
 
@@ -11,7 +11,7 @@ from stream.task.settings import Sharing
 
 
 def make_learner(setup: LearnerSetup) -> LearnerProgram:
-    """The learner program itself, as the simulation runs it."""
+    """Create the learner program for a simulation."""
     schedule = setup.schedule
     options = LearnerOptions(
         group=GROUP,
@@ -30,17 +30,17 @@ def make_learner(setup: LearnerSetup) -> LearnerProgram:
 
 
 class Runs(NamedTuple):
-    """Runs that are drawn from seeds."""
+    """Runs generated from seeds."""
 
     events: int
     model: Sharing
 
     def draw(self, seed: int) -> Schedule:
-        """The run of a seed."""
+        """Return the run of a seed."""
         return draw_schedule(seed, self.events, self.model)
 
     def replay(self, seed: int, only: str | None = None) -> str:
-        """The command that shows the run of a seed, or some items of it."""
+        """Return the command that shows the run of a seed, or selected items of it."""
         command = f"onebit simulate --seed {seed} --trace"
         if self.events != EVENTS:
             command += f" --events {self.events}"

@@ -1,4 +1,4 @@
-"""Where the settings come from: flags, then `ONEBIT_*` variables, then the TOML file; and what each of them is."""
+"""Sources of settings by priority: flags, `ONEBIT_*` variables, the TOML file."""
 
 import os
 import shlex
@@ -35,12 +35,12 @@ from stream.near_names import close_matches
 
 
 class Described(NamedTuple):
-    """A setting, with all that its field says."""
+    """A setting with the properties of its field."""
 
-    name: str  # as in the file; the flag has - for _
-    field: str  # of Settings, with the unit
+    name: str  # name in the file; the flag has - for _
+    field: str  # field of Settings, with the unit
     annotation: Any
-    is_duration: bool  # written as 250ms, 10s, 5m or 2h
+    is_duration: bool  # text form 250ms, 10s, 5m or 2h
     default: Any
     setting: Setting
     low: float | None
@@ -54,12 +54,12 @@ class Described(NamedTuple):
 
     @property
     def written(self) -> str:
-        """How people give it: by its flag, or, of a secret, by its variable alone."""
+        """The flag, or the environment variable of a secret."""
         return variable_of(self.name) if self.setting.is_secret else self.flag
 
     @property
     def shown_default(self) -> str:
-        """Its default as people write it."""
+        """The default in text form."""
         if self.default is None:
             return self.setting.unset or "none"
         if isinstance(self.default, bool):
@@ -71,7 +71,7 @@ class Described(NamedTuple):
 
     @property
     def accepted(self) -> str:
-        """Which values it takes, for people."""
+        """A description of the accepted values."""
         choices = get_args(self.annotation) if get_origin(self.annotation) is Literal else ()
         if choices:
             return " or ".join(f"`{choice}`" for choice in choices)
@@ -89,7 +89,7 @@ _KINDS: dict[Any, str] = {bool: "yes or no", int: "a whole number", float: "a nu
 
 
 def described() -> Iterator[Described]:
-    """All settings, in the order of the help."""
+    """Return all settings in the order of the help."""
     for field, info in Settings.model_fields.items():
         told = info.metadata
         yield Described(
@@ -113,14 +113,14 @@ def _number(bound: object) -> float | None:
 
 
 FIELDS = tuple(name.replace(".", "_") for name in PROPERTIES if name.replace(".", "_") in Settings.model_fields)
-"""The settings that are properties of a client; the file of properties has more."""
+"""The settings that are properties of a Kafka client; a properties file may have more."""
 
 
 def client_config_of(settings: Settings) -> ClientConfig:
-    """How a client comes in: the file of properties, and over it the settings that were given.
+    """Return the client configuration: the properties file, overridden by given settings.
 
     Raises:
-        SettingsError: the file cannot be read, or properties cannot be used.
+        SettingsError: the file cannot be read, or a property is not supported.
     """
     own = {field.replace("_", "."): getattr(settings, field) for field in FIELDS if field in settings.given}
     given = {
@@ -136,7 +136,7 @@ def client_config_of(settings: Settings) -> ClientConfig:
 
 
 def with_address_of_file(settings: Settings) -> Settings:
-    """Settings that have the address of the file of properties, if it names one and no other was given.
+    """Return settings with the address of the properties file, if it has one and no other is given.
 
     Raises:
         SettingsError: the file cannot be read.
@@ -151,13 +151,13 @@ def with_address_of_file(settings: Settings) -> Settings:
 
 
 def access_hint(error: AccessError) -> str:
-    """The command that grants the missing permissions; empty if none is missing."""
+    """Return the command that grants the missing permissions; empty if none is missing."""
     if not error.missing:
         return ""
     user = shlex.quote(f"User:{error.user or 'NAME'}")
     first, *others = error.missing
     acts = f"--operation {first.operation} --{first.kind} {shlex.quote(first.name)}"
-    more = f", and {len(others)} more of the kind" if others else ""
+    more = f", and {len(others)} similar ones" if others else ""
     return (
         f"ask an administrator of the cluster to run: kafka-acls --add --allow-principal {user} {acts}{more}; "
         "docs/security.md lists what each program needs"
@@ -173,21 +173,24 @@ OTHER_VARIABLES = frozenset(
     (CONFIG_VARIABLE, "ONEBIT_DATA_DIR", "ONEBIT_IMAGE", "ONEBIT_KAFKA_IMAGE", "ONEBIT_KAFKA_PORT", "ONEBIT_KAFKA_HEAP",
      "ONEBIT_MONITOR_PORT", "ONEBIT_PROMETHEUS_IMAGE", "ONEBIT_PROMETHEUS_PORT")
 )  # fmt: skip
-"""Variables that are no settings: the file's path, the folder of experiments' data, and those of the compose files."""
+"""Variables that are not settings: the settings file, the folder of experiments' data, and variables of Compose."""
 
 OTHER_PREFIXES = ("ONEBIT_TEST_",)
-"""What variables of the tests begin with."""
+"""Prefix of variables for tests."""
 
 
 def load_settings(flags: Mapping[str, Any]) -> Settings:
-    """The settings, with flags by the settings' names on top; flags that are None were not given.
+    """Load the settings.
+
+    Args:
+        flags: Flags by the settings' names; None if not given.
 
     Raises:
-        SettingsError: a value that is not accepted, an unknown name in the file, or a file that cannot be read.
+        SettingsError: a value is invalid, a name in the file is unknown, or the file cannot be read.
     """
     path = config_path()
     if path is not None and not path.is_file():
-        raise SettingsError(f"{CONFIG_VARIABLE}: expected a TOML file; there is none at {path}")
+        raise SettingsError(f"{CONFIG_VARIABLE}: file not found: {path}")
     try:
         settings = Settings(**{name: value for name, value in flags.items() if value is not None})
     except ValidationError as error:
@@ -196,31 +199,31 @@ def load_settings(flags: Mapping[str, Any]) -> Settings:
         message = first["msg"].removeprefix("Value error, ")
         if first["type"] == "extra_forbidden":
             known = [one.name for one in described()]
-            raise SettingsError(f"{name} in {path}: no setting has this name{close_matches(name, known)}") from error
+            raise SettingsError(f"{name} in {path}: unknown setting{close_matches(name, known)}") from error
         is_secret = any(one.name == name and one.setting.is_secret for one in described())
         got = "" if is_secret or "; got " in message else f"; got {first['input']!r}"
         raise SettingsError(f"{_origin(name, flags, path)}: {message}{got}") from error
-    except ValueError as error:  # the TOML file, or a list in a variable, cannot be parsed
-        raise SettingsError(f"settings from {path or 'variables'} cannot be read: {error}") from error
+    except ValueError as error:  # invalid TOML, or an invalid list in a variable
+        raise SettingsError(f"cannot read the settings from {path or 'variables'}: {error}") from error
     return with_address_of_file(settings)
 
 
 class _GivenSettings(Settings):
-    """Settings without variables and the file."""
+    """Settings from arguments only, without variables and the file."""
 
     @classmethod
     def settings_customise_sources(
         cls, settings_cls: type[BaseSettings], init_settings: PydanticBaseSettingsSource, *_: Any, **__: Any
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Use the arguments alone."""
+        """Use the arguments only."""
         return (init_settings,)
 
 
 def given_settings(given: Mapping[str, Any]) -> Settings:
-    """Settings by name, with nothing from variables or a file: for tests and for the Python API.
+    """Create settings by name, without variables and the file, for tests and the Python API.
 
     Raises:
-        SettingsError: an unknown name, or a value that is not accepted.
+        SettingsError: a name is unknown, or a value is invalid.
     """
     try:
         settings = _GivenSettings(**{name: value for name, value in given.items() if value is not None})
@@ -229,41 +232,41 @@ def given_settings(given: Mapping[str, Any]) -> Settings:
         name = str(first["loc"][0]) if first["loc"] else "settings"
         if first["type"] == "extra_forbidden":
             known = [one.name for one in described()]
-            raise SettingsError(f"{name}: no setting has this name{close_matches(name, known)}") from error
+            raise SettingsError(f"{name}: unknown setting{close_matches(name, known)}") from error
         raise SettingsError(f"{name}: {first['msg'].removeprefix('Value error, ')}") from error
     return with_address_of_file(settings)
 
 
 def _origin(name: str, flags: Mapping[str, Any], path: Path | None) -> str:
-    """What a setting's value came from, for messages."""
+    """Describe the source of a setting's value."""
     source = source_of(name, flags, path)
     return flag_of(name) if source == "flag" else variable_of(name) if source == "variable" else f"{name} in {path}"
 
 
 def source_of(name: str, flags: Mapping[str, Any], path: Path | None) -> Literal["flag", "variable", "file"]:
-    """Which source a setting that was given comes from."""
+    """Return the source of a given setting."""
     if flags.get(name) is not None:
         return "flag"
     return "variable" if is_set(name) or path is None else "file"
 
 
 def is_set(name: str) -> bool:
-    """Whether a setting has a variable."""
+    """Whether the environment variable of a setting is set."""
     return variable_of(name) in map(str.upper, os.environ)
 
 
 def unknown_variables() -> list[str]:
-    """What to tell about variables that look like settings and are none."""
+    """Return warnings about unknown variables with the prefix of settings."""
     known = {variable_of(one.name) for one in described()} | OTHER_VARIABLES
     return [
-        f"{name}: no setting has this name, and it has no effect{close_matches(name, sorted(known))}"
+        f"{name}: unknown setting, ignored{close_matches(name, sorted(known))}"
         for name in sorted(os.environ)
         if name.startswith(PREFIX) and name not in known and not name.startswith(OTHER_PREFIXES)
     ]
 
 
 def command_line(arguments: list[str]) -> str:
-    """How a run can be repeated: the command, and the settings that came from variables, without secrets."""
+    """Return the command line with the settings from variables, without secrets, to repeat a run."""
     variables = [f"{name}={shlex.quote(value)}" for name, value in sorted(os.environ.items()) if _is_setting(name)]
     return " ".join([*variables, "onebit", *map(shlex.quote, arguments)])
 

@@ -1,4 +1,4 @@
-"""How a program's log begins: which version it is, of what, with which settings."""
+"""The first line of a program's log: version, program, and settings."""
 
 import stream
 from stream.app.connection import by_client
@@ -8,9 +8,9 @@ from stream.app.settings import Program, Settings
 
 
 def announce_start(program: Program, settings: Settings, partitions: int) -> None:
-    """Say what starts: version, client, topics, and the settings that differ from their defaults."""
+    """Log version, client, topics, and the settings that differ from their defaults."""
     differing = settings_that_differ(settings)
-    shown = ", ".join(f"{name} {value}" for name, value in differing.items()) or "all as by default"
+    shown = ", ".join(f"{name} {value}" for name, value in differing.items()) or "all defaults"
     announce(
         f"onebit {stream.__version__} {program}, {by_client(settings)}, topics {settings.topic_prefix}* with "
         f"{quantity(partitions, 'partition')}; settings: {shown}",
@@ -19,7 +19,7 @@ def announce_start(program: Program, settings: Settings, partitions: int) -> Non
 
 
 def settings_that_differ(settings: Settings) -> dict[str, str]:
-    """The settings that are given and are not as by default, as people write them; secrets are hidden."""
+    """Return the given settings that differ from their defaults, in text form; secrets are hidden."""
     shown, fields = settings.shown(), Settings.model_fields
     return {
         setting_name(field): ",".join(map(str, value)) if isinstance(value, list) else str(value)

@@ -1,4 +1,4 @@
-"""What a running learner tells people: its counts, how often it was right, and when it cannot read what it gets."""
+"""Status and warnings of a running learner: counts, reward rate, dead letters and drift alarms."""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -10,7 +10,7 @@ from stream.wire.events import DRIFT_OF_ALL, Outcome
 from stream.wire.ledger import Ledger
 
 DEAD_SHARE_MAX = 0.01
-"""More dead letters than this among the records of an interval, and something is set up wrongly."""
+"""Fraction of dead letters among the records of an interval that indicates a configuration error."""
 
 _ALWAYS = ("decided", "matched", "pending")
 _ORDER = ("decided", "matched", "expired", "pending", "late", "context_duplicates", "feedback_duplicates")
@@ -18,18 +18,18 @@ _TOTALS = ("contexts", "feedback")
 
 
 class Tally:
-    """What was published since the program started, and since people were told last."""
+    """Counts of committed records since the start of the program, and since the last report."""
 
     def __init__(self) -> None:
         self._matched = 0
         self._rewards = 0
-        self._records = 0  # since people were told last, as are those below
+        self._records = 0  # since the last report, as are those below
         self._dead = 0
         self._last_dead: DeadLetter | None = None
-        self._misplaced: dict[int, int] = {}  # by partition, as people were told last
+        self._misplaced: dict[int, int] = {}  # by partition, at the last report
 
     def add(self, commits: Sequence[Commit]) -> None:
-        """Take in what a transaction has published."""
+        """Add the records of committed transactions."""
         for commit in commits:
             effects = commit.effects
             matched = [example for example, _ in effects.examples if example.outcome is Outcome.MATCHED]
@@ -42,21 +42,21 @@ class Tally:
 
     @property
     def reward_rate(self) -> float | None:
-        """Of the decisions that were matched since the program started, the share that got reward 1."""
+        """The fraction of decisions with reward 1 among those matched since the start of the program."""
         return self._rewards / self._matched if self._matched else None
 
     def warning(self) -> str:
-        """What to tell of the dead letters since the last time; nothing when they are few."""
+        """Return a warning about dead letters since the last report; empty if they are few."""
         records, dead, last = self._records, self._dead, self._last_dead
         self._records, self._dead, self._last_dead = 0, 0, None
         if last is None or dead <= DEAD_SHARE_MAX * records:
             return ""
         place = f"{last.record.topic}/{last.record.partition}, offset {last.record.offset}"
-        # Not "of the last": what becomes a dead letter for want of its context came an orphan window before.
-        return f"records gone to the dead letters: {dead:,}, while {records:,} came; the last, {place}: {last.reason}"
+        # Not a fraction of these records: an orphan becomes a dead letter an orphan window after its arrival.
+        return f"dead letters: {dead:,}, records received: {records:,}; last dead letter, {place}: {last.reason}"
 
     def misplaced_warning(self, ledgers: Mapping[int, Ledger]) -> str:
-        """What to tell of misplaced records, by partition; nothing when there are no more than the last time."""
+        """Return a warning about misplaced records by partition; empty unless their number has increased."""
         counts = {partition: misplaced(ledger) for partition, ledger in ledgers.items()}
         if all(count <= self._misplaced.get(partition, 0) for partition, count in counts.items()):
             return ""
@@ -65,11 +65,11 @@ class Tally:
 
 
 def drift_warnings(commits: Sequence[Commit]) -> list[str]:
-    """What to tell of the drift alarms that a transaction has published: where, when, and what begins anew."""
+    """Return warnings about drift alarms in committed transactions: partition, step, time and reset classes."""
     return [
-        f"partition {partition}, step {step.number}, {_utc(example.settled_at_ms)}: drift: the reward has fallen for "
-        f"good, by example {example.id!r}; "
-        + ("all classes begin anew" if example.drift == DRIFT_OF_ALL else f"class {example.drift} begins anew")
+        f"partition {partition}, step {step.number}, {_utc(example.settled_at_ms)}: drift: the reward rate has "
+        f"dropped, detected at example {example.id!r}; "
+        + ("all classes are reset" if example.drift == DRIFT_OF_ALL else f"class {example.drift} is reset")
         for partition, step, effects, *_ in commits
         for example, _ in effects.examples
         if example.drift is not None
@@ -81,12 +81,12 @@ def _utc(at_ms: int) -> str:
 
 
 def misplaced(ledger: Ledger) -> int:
-    """How many contexts and how much feedback stood in another partition than their keys belong to."""
+    """Return the number of contexts and feedback records in a partition that does not match their key."""
     return ledger.contexts_misplaced + ledger.feedback_misplaced
 
 
 def ledger_line(ledger: Ledger) -> str:
-    """The counts of a ledger in one line: the main ones, and all others that are not zero.
+    """Format a ledger in one line: the main counts, and all others that are not zero.
 
     >>> ledger_line(Ledger(contexts=5, decided=3, matched=2, pending=1, context_malformed=2, feedback=2))
     'decided 3, matched 2, pending 1, context malformed 2'

@@ -1,4 +1,4 @@
-"""The topics of a pipeline: created, described and deleted."""
+"""Create, describe and delete the topics of a pipeline."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -12,18 +12,18 @@ from stream.wire.topics import TopicDescription, Topics
 
 
 class Created(NamedTuple):
-    """The topics that are there now."""
+    """The result of creating topics."""
 
     topics: int
     partitions: int
-    updates: str | None  # the log of a shared model, if there is one
+    updates: str | None  # the log of a shared model, if it exists
 
 
 def create_topics(settings: Settings) -> Created:
-    """Create all topics; those that exist are checked.
+    """Create missing topics, and check existing ones.
 
     Raises:
-        TopicSettingsError: a topic exists with other settings; its hint names a retention that fits.
+        TopicSettingsError: a topic exists with another configuration; the hint has its retention.
     """
     shares_model = settings.model_of(settings.partitions) == "shared"
     with _connected(settings) as (broker, topics):
@@ -39,19 +39,19 @@ def create_topics(settings: Settings) -> Created:
 
 
 class Described(NamedTuple):
-    """The topics as they are."""
+    """Descriptions of the topics."""
 
-    topics: Mapping[str, TopicDescription | None]  # by name; None: it is missing
+    topics: Mapping[str, TopicDescription | None]  # by name; None: missing
     warnings: tuple[str, ...]
 
     @property
     def ok(self) -> bool:
-        """Whether all topics are there."""
+        """Whether all topics exist."""
         return None not in self.topics.values()
 
 
 def describe_topics(settings: Settings) -> Described:
-    """Describe the topics, with a warning where records are deleted before a recovery is sure not to need them."""
+    """Describe the topics; warns if retention may delete records that a recovery needs."""
     with _connected(settings) as (broker, topics):
         found = broker.describe_topics(topics.all_of(shares_model=True))
     names = topics.all_of(shares_model=topics.updates in found)
@@ -61,7 +61,7 @@ def describe_topics(settings: Settings) -> Described:
 
 @contextmanager
 def deletable_topics(settings: Settings) -> Iterator[tuple[list[str], Broker]]:
-    """The names of the topics that are there, and the broker that deletes them."""
+    """Return the names of existing topics, and the broker that deletes them."""
     with _connected(settings) as (broker, topics):
         yield list(broker.describe_topics(topics.all_of(shares_model=True))), broker
 
@@ -76,9 +76,9 @@ def _connected(settings: Settings) -> Iterator[tuple[Broker, Topics]]:
 
 
 def _retention_hint(topics: Topics, found: Mapping[str, TopicDescription], asked_ms: int) -> str:
-    """The retention that accepts existing topics, if it is what differs."""
+    """Return the retention of existing topics as a hint, if only the retention differs."""
     kept_ms = {found[name].retention_ms for name in topics.of_events() if name in found}
     if len(kept_ms) != 1 or kept_ms == {asked_ms}:
         return ""
     (retention_ms,) = kept_ms
-    return f"--retention {format_retention(retention_ms)} accepts theirs"
+    return f"use --retention {format_retention(retention_ms)} to keep theirs"

@@ -1,4 +1,4 @@
-"""The ledger of a pipeline, recomputed from its topics."""
+"""Recompute the ledger of a pipeline from its topics."""
 
 from collections.abc import Iterator
 from contextlib import suppress
@@ -8,7 +8,7 @@ from typing import Any
 from stream.app.connection import connected
 from stream.app.models import replayed
 from stream.app.plan import dataset_of, events_of
-from stream.app.process import announce, collect_seldom, every, monotonic_ms
+from stream.app.process import announce, every, monotonic_ms, tune_gc
 from stream.app.settings import Settings, SettingsError
 from stream.app.tally import ledger_line
 from stream.errors import ExitCode, OnebitError
@@ -32,18 +32,18 @@ STATUS_INTERVAL_MS = 5_000
 
 
 class NotSettledError(OnebitError):
-    """The events that were waited for are not settled in time."""
+    """The expected events were not settled within the timeout."""
 
     exit_code = ExitCode.DIFFERS
 
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """What the topics say of a pipeline."""
+    """The result of a verification."""
 
     findings: tuple[Finding, ...]  # by partition
-    log: LogFinding | None  # of a shared model
-    replays: tuple[Replay, ...] | None  # None: the journal was not applied again
+    log: LogFinding | None  # None without a shared model
+    replays: tuple[Replay, ...] | None  # None: the journal was not replayed
     error: MatchedError
 
     @property
@@ -54,7 +54,7 @@ class Verified:
 
     @property
     def exit_code(self) -> ExitCode:
-        """DIFFERS if something differs; USAGE if records that the ledger needs have been deleted."""
+        """DIFFERS if a check failed; USAGE if records that the ledger needs have been deleted."""
         gone = {finding.partition for finding in self.findings if finding.gone}
         wrong = {one.partition for one in self.findings if not one.ok}
         wrong |= {one.partition for one in self.replays or () if not one.ok}
@@ -64,11 +64,11 @@ class Verified:
 
     @property
     def latency(self) -> Latency | None:
-        """How long decisions took; None if there are none."""
+        """The latency of decisions; None if there are none."""
         return quantiles(latencies_of(self.findings))
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields of --json."""
+        """Return the fields of --json."""
         result = {
             "ok": self.ok,
             "matched": self.error.matched,
@@ -94,14 +94,14 @@ def verify(
     """Recompute the ledger of every partition, and compare it with the learner's.
 
     Args:
-        settings: of the connection; with `wait_replay` also of the data set.
-        wait_events: wait first until N events are decided and none is pending.
-        wait_replay: wait first for all events of a replay with these settings.
-        timeout_ms: of that.
-        replay: whether to apply the whole journal again, and to compare the state with a recovery's.
+        settings: Settings of the connection; with `wait_replay` also of the data set.
+        wait_events: First wait until N events are decided and none is pending.
+        wait_replay: First wait for all events of a replay with these settings.
+        timeout_ms: Timeout of the wait.
+        replay: Whether to replay the whole journal, and compare the state with a recovery's.
 
     Raises:
-        NotSettledError: the events that were waited for are not settled in time.
+        NotSettledError: the expected events were not settled within the timeout.
         SettingsError: the topics are missing, or cannot be read.
     """
     if wait_replay and wait_events is None:
@@ -113,19 +113,19 @@ def verify(
 
 
 def audit(settings: Settings, *, wait_events: int | None, timeout_ms: int) -> list[Finding]:
-    """Audit every partition; before that, if asked, wait until a number of events is settled."""
+    """Audit every partition, after waiting for a number of settled events if requested."""
     try:
         with connected(settings) as (broker, topics, partitions):
             if wait_events is not None:
                 _wait(broker, topics, partitions, wait_events, timeout_ms)
-            collect_seldom()
+            tune_gc()
             return [audit_partition(broker, topics, partition, announce) for partition in range(partitions)]
     except JournalError as error:
         raise SettingsError(str(error)) from error
 
 
 def audit_model(settings: Settings) -> LogFinding | None:
-    """Audit the log of the shared model; None: tasks have models of their own."""
+    """Audit the log of the shared model; None if tasks have their own models."""
     with connected(settings) as (broker, topics, partitions):
         return audit_log(broker, topics, partitions) if shares_model(broker, topics, partitions) else None
 
@@ -146,7 +146,7 @@ def _wait(broker: Broker, topics: Topics, partitions: int, events: int, timeout_
 
 
 def matched_error_of(settings: Settings) -> MatchedError:
-    """The error that the examples tell; the audit names those that cannot be read."""
+    """Return the error rate of the examples; the audit reports unreadable ones."""
     with connected(settings) as (broker, topics, partitions):
         return matched_error(_examples(broker, TopicPartition(topics.examples, number)) for number in range(partitions))
 

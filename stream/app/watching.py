@@ -1,4 +1,4 @@
-"""How a program is watched from outside: what it tells by `--metrics-port`."""
+"""Health checks and metrics of a program (`--metrics-port`)."""
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -8,75 +8,75 @@ from stream import __version__
 from stream.app.process import monotonic_ms
 from stream.app.setting_values import flag_of
 from stream.app.settings import Settings, SettingsError
+from stream.telemetry.heartbeat import Heartbeat
 from stream.telemetry.metrics import Sample
-from stream.telemetry.vital import Vital
 
 if TYPE_CHECKING:
     from stream.telemetry.serving import Site
 
 
 class Watched:
-    """A program that others may watch; where nobody may, telling costs nothing."""
+    """The health and metrics of a program; does nothing without a port."""
 
-    def __init__(self, vital: Vital | None) -> None:
-        self._vital = vital
+    def __init__(self, heartbeat: Heartbeat | None) -> None:
+        self._heartbeat = heartbeat
 
     @property
-    def tells(self) -> bool:
-        """Whether anybody may watch: else nothing needs to be counted for it."""
-        return self._vital is not None
+    def is_enabled(self) -> bool:
+        """Whether metrics are served; otherwise counting is unnecessary."""
+        return self._heartbeat is not None
 
-    def beats(self, stop: Callable[[], bool]) -> Callable[[], bool]:
-        """The same question, whether to stop, as a sign of life: whoever asks it is about to go on."""
-        vital = self._vital
-        if vital is None:
+    def with_heartbeat(self, stop: Callable[[], bool]) -> Callable[[], bool]:
+        """Wrap a stop callback so that each call records a heartbeat."""
+        heartbeat = self._heartbeat
+        if heartbeat is None:
             return stop
 
         def ask() -> bool:
-            vital.beat()
+            heartbeat.beat()
             return stop()
 
         return ask
 
-    def waits(self, why: str) -> None:
-        """See Vital."""
-        if self._vital is not None:
-            self._vital.waits(why)
+    def set_unready(self, why: str) -> None:
+        """See Heartbeat."""
+        if self._heartbeat is not None:
+            self._heartbeat.set_unready(why)
 
     def show(self, unready: str, samples: Callable[[], Iterable[Sample]]) -> None:
-        """See Vital."""
-        if self._vital is not None:
-            self._vital.show(unready, samples)
+        """See Heartbeat."""
+        if self._heartbeat is not None:
+            self._heartbeat.show(unready, samples)
 
 
 @contextmanager
 def watched(settings: Settings, program: str, site: "Site | None" = None) -> Iterator[Watched]:
-    """A program, and whoever may watch it by these settings.
+    """Serve a program's health and metrics while the context is open.
 
     Args:
-        settings: they name the address.
-        program: what it is called.
-        site: its pages; a program that has some has a port for them.
+        settings: Settings with host and port.
+        program: The program's name.
+        site: Pages; a program with pages uses the page port.
 
     Raises:
-        SettingsError: it cannot listen at that address.
+        SettingsError: the address cannot be used.
     """
     field = "metrics_port" if site is None else "page_port"
     port: int = getattr(settings, field)
     if port == 0:
         yield Watched(None)
         return
-    from stream.telemetry.serving import VitalServer  # here: most programs are not watched, and need no HTTP
+    from stream.telemetry.serving import HealthServer  # deferred: most programs need no HTTP
 
-    vital = Vital(program, __version__, monotonic_ms)
+    heartbeat = Heartbeat(program, __version__, monotonic_ms)
     try:
-        server = VitalServer(vital, settings.metrics_host, port, site)
+        server = HealthServer(heartbeat, settings.metrics_host, port, site)
     except OSError as error:
         raise SettingsError(
             f"{flag_of(field)} {port}: cannot listen at {settings.metrics_host}: "
-            f"{error.strerror or error}; give each program of this machine a port of its own"
+            f"{error.strerror or error}. Use a different port for each program"
         ) from error
     try:
-        yield Watched(vital)
+        yield Watched(heartbeat)
     finally:
         server.close()

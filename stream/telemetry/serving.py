@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from stream.telemetry.exposition import exposition
-from stream.telemetry.vital import Verdict, Vital
+from stream.telemetry.heartbeat import Heartbeat, Verdict
 
 PATHS = ("/metrics", "/healthz", "/readyz")
 _PLAIN = "text/plain; charset=utf-8"
@@ -65,11 +65,11 @@ class SharedEvent:
             return self._event
 
 
-class VitalServer:
+class HealthServer:
     """Serves requests in its own threads until it is closed."""
 
     def __init__(
-        self, vital: Vital, host: str, port: int, site: Site | None = None, request_s: float = REQUEST_S
+        self, heartbeat: Heartbeat, host: str, port: int, site: Site | None = None, request_s: float = REQUEST_S
     ) -> None:
         """Start to listen.
 
@@ -77,7 +77,7 @@ class VitalServer:
             OSError: the address is in use or not assigned to this machine.
         """
         self._server = (_Server6 if ":" in host else _Server)((host, port), _Handler)
-        self._server.vital, self._server.site, self._server.closed = vital, site or Site(), Event()
+        self._server.heartbeat, self._server.site, self._server.closed = heartbeat, site or Site(), Event()
         event = self._server.site.event
         self._server.event = None if event is None else SharedEvent(event)
         self._server.request_s, self._server.open = request_s, set()
@@ -99,7 +99,7 @@ class _Server(ThreadingHTTPServer):
     block_on_close = False  # open connections do not block the exit of the program
     address_family = AF_INET
     request_queue_size = CONNECTIONS_MAX  # a shorter queue delays simultaneous connections by a second
-    vital: Vital
+    heartbeat: Heartbeat
     site: Site
     event: SharedEvent | None
     closed: Event
@@ -168,7 +168,7 @@ class _Handler(BaseHTTPRequestHandler):
         """Handle a GET request."""
         self.connection.settimeout(self.server.request_s)
         path = self.path.partition("?")[0]
-        vital, site = self.server.vital, self.server.site
+        heartbeat, site = self.server.heartbeat, self.server.site
         event = self.server.event if path == "/events" else None
         if (path in site.pages or event is not None) and not self._is_host_known():
             refusal = b"this host name is not known; start the monitor with --allow-host NAME\n"
@@ -178,12 +178,12 @@ class _Handler(BaseHTTPRequestHandler):
         elif event is not None:
             self._send_events(event)
         elif path == "/metrics":
-            content_type, text = exposition(vital.samples(), self.headers.get("Accept", ""))
+            content_type, text = exposition(heartbeat.samples(), self.headers.get("Accept", ""))
             self._send(HTTPStatus.OK, content_type, text)
         elif path == "/healthz":
-            self._judge(vital.alive())
+            self._judge(heartbeat.alive())
         elif path == "/readyz":
-            self._judge(vital.ready())
+            self._judge(heartbeat.ready())
         else:
             self._send(HTTPStatus.NOT_FOUND, _PLAIN, f"unknown path; available: {', '.join(PATHS)}\n".encode())
 

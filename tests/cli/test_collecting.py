@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from stream.app.process import NEW_OBJECTS, collect_seldom, leave_out_what_stays, without_collector
+from stream.app.process import NEW_OBJECTS, freeze_gc, gc_disabled, tune_gc
 
 
 @pytest.fixture(autouse=True)
@@ -25,7 +25,7 @@ class Program:
 
 
 def test_what_is_there_is_left_out_and_the_rest_is_looked_at_seldom() -> None:
-    collect_seldom()
+    tune_gc()
     assert gc.get_freeze_count() > 0
     assert gc.get_threshold()[0] == NEW_OBJECTS
     program = Program()
@@ -38,11 +38,11 @@ def test_what_is_there_is_left_out_and_the_rest_is_looked_at_seldom() -> None:
 def test_a_program_that_is_made_anew_frees_the_one_before() -> None:
     program = Program()
     left = weakref.ref(program)
-    collect_seldom()
+    tune_gc()
     del program
     gc.collect()
     assert left() is not None
-    collect_seldom()
+    tune_gc()
     assert left() is None
 
 
@@ -50,9 +50,9 @@ def test_a_run_is_without_a_collector_and_has_freed_what_the_one_before_left() -
     program = Program()
     left = weakref.ref(program)
     del program
-    with without_collector():
+    with gc_disabled():
         assert (left(), gc.isenabled()) == (None, False)
-        with without_collector():
+        with gc_disabled():
             pass
         assert not gc.isenabled()
     assert gc.isenabled()
@@ -60,8 +60,8 @@ def test_a_run_is_without_a_collector_and_has_freed_what_the_one_before_left() -
 
 def test_what_stays_after_a_step_is_left_out_and_what_a_run_has_left_after_it() -> None:
     kept: list[list[int]] = [[] for _ in range(10)]
-    leave_out_what_stays()
+    freeze_gc()
     assert not any(one is kept[0] for one in gc.get_objects())
-    with without_collector():
+    with gc_disabled():
         kept.append([])
     assert not any(one is kept[-1] for one in gc.get_objects())

@@ -86,7 +86,7 @@ def test_log_is_one_json_object_a_line(onebit: Onebit, monkeypatch: pytest.Monke
     ended = onebit("verify", "--log-format", "json", "--bootstrap", "127.0.0.1:1", "--connect-timeout", "0ms")
     lines = [json.loads(line) for line in ended.err.splitlines()]
     assert [line["level"] for line in lines] == ["warning", "error"]
-    assert lines[0]["message"].startswith("ONEBIT_WINDOWS: no setting has this name")
+    assert lines[0]["message"].startswith("ONEBIT_WINDOWS:")
     assert lines[1]["exit_code"] == ended.code == ExitCode.UNAVAILABLE
     assert all(line["time"].endswith("Z") for line in lines)
 

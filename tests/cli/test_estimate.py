@@ -131,7 +131,7 @@ def plain_encoder(*names: str) -> dict[str, Any]:
     [
         (
             {"class_names": ["a", "c", "b", "d"]},
-            "the model's class 1 is 'c', and that of shop is 'b'; list the classes",
+            "class 1 is 'c' in the model, but in shop it is 'b'; list the classes",
         ),
         (
             {"features": plain_encoder("x0", "x1", "x2", "x4", "x3")},
@@ -163,7 +163,7 @@ def test_model_whose_names_are_those_of_the_log_is_judged(
 def test_model_of_another_size_is_refused(log: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "model.npz"
     write_file(path, 7, create("late-ucb", N_CLASSES, 7).state())
-    assert "has 4 classes and 7 features; shop has 4 and 5" in " ".join(
+    assert "has 4 classes and 7 features, but shop has 4 and 5" in " ".join(
         failure(capsys, [*log, "--policy", f"model:{path}"]).split()
     )
 

@@ -93,7 +93,7 @@ def test_all_that_ship_are_listed(onebit: Onebit) -> None:
 def test_an_experiment_that_is_not_there_is_refused_with_what_is_near(onebit: Onebit) -> None:
     ended = onebit("experiment", "run", "soba-fig")
     assert ended.code == ExitCode.USAGE
-    assert "no experiment is called 'soba-fig'" in ended.err
+    assert "unknown experiment 'soba-fig'" in ended.err
     assert "soba-fig2" in ended.err
 
 
@@ -133,5 +133,5 @@ learners = [{ learner = "banditron" }]
 def test_every_name_is_checked_before_the_first_experiment_runs(onebit: Onebit) -> None:
     ended = onebit("experiment", "run", "delay", "soba-fig", "--events", "10")
     assert ended.code == ExitCode.USAGE
-    assert "no experiment is called 'soba-fig'" in ended.err
+    assert "unknown experiment 'soba-fig'" in ended.err
     assert not Path("reports").exists()

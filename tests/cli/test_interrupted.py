@@ -46,7 +46,7 @@ def test_embedded_run_says_how_far_it_came(onebit: Onebit, monkeypatch: pytest.M
     ended = onebit("run", "--events", "200", "--learner", "banditron,perceptron")
     assert (ended.code, ended.out) == (ExitCode.INTERRUPTED, "")
     assert re.fullmatch(
-        r"error: banditron: the run was broken off after 50 of 200 events, error \d+\.\d %, \d+ pending; no page is "
+        r"error: banditron: interrupted after 50 of 200 events, error \d+\.\d %, \d+ pending; no page is "
         r"written",
         ended.err.splitlines()[-1],
     )

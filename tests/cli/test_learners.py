@@ -37,7 +37,7 @@ def test_a_log_is_measured_on_by_its_mapping(onebit: Onebit, tmp_path: Path) -> 
     banditron, perceptron = json.loads(ended.out)
     assert banditron["us_per_event"] > 0.0
     assert banditron["cost"]["state_bytes"] == registered()["banditron"].cost(2, 1, 1, {}).state_bytes
-    assert perceptron["unmeasured"] == "not measured: the log does not say the true classes"
+    assert "true classes" in perceptron["unmeasured"]
 
 
 def test_people_are_told_how_far_the_measuring_is(onebit: Onebit, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,14 +80,14 @@ def test_what_takes_too_long_is_estimated(onebit: Onebit) -> None:
     (newtron,) = json.loads(onebit("learners", "newtron", "--data", "synsep", "--json").out)
 
     assert newtron["us_per_event"] is None
-    assert newtron["unmeasured"].startswith("not measured: some ")
+    assert newtron["unmeasured"].startswith("not measured: about ")
 
 
 def test_a_large_state_is_not_made_to_be_measured(onebit: Onebit, tmp_path: Path) -> None:
     (tmp_path / "wide.svm").write_text("0 1:1 2:1\n1 1:1 3:1\n0 2:1\n")
     told = onebit("learners", "late-ucb", "--data", str(tmp_path / "wide.svm"), "--n-features", "9000").out
 
-    assert "not measured: a state of more than 512 MB" in " ".join(told.split())
+    assert "not measured: state larger than 512 MB" in " ".join(told.split())
 
 
 @pytest.mark.parametrize(

@@ -47,10 +47,12 @@ def test_run_tells_what_the_learner_would_have_earned_with_the_log(onebit: Onebi
 
     told = onebit(*RUN, "--play", "logged", "--estimate").out
     line = next(line for line in told.splitlines() if line.startswith("estimate: "))
-    assert line == (
-        f"estimate: the learner's own policy would earn {ips['value']:.3f} (anytime {ips['anytime_low']:.3f} to "
-        f"{ips['anytime_high']:.3f}) over {found['n']} settled decisions; logged {found['logged']:.3f}"
-    )
+    for shown in (
+        f" {ips['value']:.3f} (anytime {ips['anytime_low']:.3f} to {ips['anytime_high']:.3f})",
+        f" {found['n']} settled decisions",
+        f"logged {found['logged']:.3f}",
+    ):
+        assert shown in line
     assert "estimate: outcome-missing: 19 of 300 settled decisions" in told
 
 
@@ -64,11 +66,7 @@ def test_where_the_learner_plays_its_own_there_is_nothing_to_judge(onebit: Onebi
     ended = onebit("run", "--data", "optdigits", "--play", play, "--estimate", "--no-report")
     assert ended.code == ExitCode.USAGE
     told = " ".join(ended.err.split())
-    assert (
-        f"--estimate judges what the learner would have done where a log's decisions are played, and --play {play}"
-        in told
-    )
-    assert "Leave --estimate out, or play those of a log: --play logged" in told
+    assert f"--estimate requires --play logged; got --play {play}" in told
 
 
 def send_logged(pipeline: Pipeline, first: int, events: int, waits: int | None = None) -> None:
@@ -111,14 +109,14 @@ def test_running_learner_tells_it_and_begins_anew_after_a_restart(learn_on: Call
     told = learn_on(pipeline.broker, "--play", "logged", "--estimate")
     whole = from_topics(pipeline.broker, TOPICS, 1)
     assert (whole.n, whole.waiting, whole.logged) == (120, 0, 0.5)
-    (expected,) = (line for line in estimate_lines(whole, "", " made since this program started") if "earn" in line)
+    (expected,) = (line for line in estimate_lines(whole, "", " since this program started") if "anytime" in line)
     assert expected in told
 
     told = learn_on(pipeline.broker, "--estimate")
-    assert "estimate: none yet; no decision made since this program started counts" in told
+    assert "estimate: none yet" in told
     send_logged(pipeline, 120, 60, waits=150)
     told = learn_on(pipeline.broker, "--estimate")
-    assert "over 30 settled decisions made since this program started; logged 0.467" in told
+    assert "over 30 settled decisions since this program started; logged 0.467" in told
 
 
 def test_estimate_goes_on_when_the_broker_was_away(learn_on: Callable[..., str]) -> None:
@@ -140,7 +138,7 @@ def test_learner_that_is_not_asked_tells_none(learn_on: Callable[..., str]) -> N
 
 def test_learner_that_plays_its_own_is_refused_by_what_its_pipeline_has(learn_on: Callable[..., str]) -> None:
     pipeline = Pipeline(small_task())
-    assert "and --play own plays its own" in learn_on(pipeline.broker, "--estimate")
+    assert "got --play own" in learn_on(pipeline.broker, "--estimate")
     send_logged(pipeline, 0, 10)
     learn_on(pipeline.broker, "--play", "logged")
     assert "estimate: none yet" in learn_on(pipeline.broker, "--estimate"), "its pipeline has --play logged"
@@ -155,4 +153,4 @@ def test_several_partitions_are_read_as_one(learn_on: Callable[..., str]) -> Non
     told = learn_on(pipeline.broker, "--play", "logged", "--estimate")
     found = from_topics(pipeline.broker, TOPICS, 2)
     assert (found.n, found.logged) == (3, 2 / 3)
-    assert "over 3 settled decisions made since this program started; logged 0.667" in told
+    assert "over 3 settled decisions since this program started; logged 0.667" in told

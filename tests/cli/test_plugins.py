@@ -124,7 +124,7 @@ def test_a_name_has_one_owner(install: Install, onebit: Onebit) -> None:
     assert learners()["banditron"].__module__ == "stream.learners.banditron"
     with pytest.raises(PluginError, match=r"twin-a 1\.0.* and .*twin-b 1\.0"):
         learners()["twin"]
-    assert "Onebit itself has the name" in onebit("learners", "--json").err
+    assert "is the name of a built-in object" in onebit("learners", "--json").err
 
 
 def test_the_guide_shows_the_example() -> None:

@@ -10,8 +10,8 @@ import yaml
 from stream.app.process import monotonic_ms
 from stream.app.readiness import RENEWAL_MS, ReadyFile
 from stream.app.settings import SettingsError
-from stream.telemetry.serving import VitalServer
-from stream.telemetry.vital import Vital
+from stream.telemetry.heartbeat import Heartbeat
+from stream.telemetry.serving import HealthServer
 from tests.pipeline import TOPICS, Pipeline, small_task
 
 
@@ -67,10 +67,10 @@ def test_file_is_there_while_the_learner_is_ready_and_its_time_is_renewed(tmp_pa
 
 
 def test_file_that_cannot_be_made_is_refused_at_the_start(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match=r"--ready-file .*nowhere/ready: expected a file in a folder"):
+    with pytest.raises(SettingsError, match=r"--ready-file .*nowhere/ready: expected a file in a writable folder"):
         ReadyFile(tmp_path / "nowhere" / "ready")
     (tmp_path / "folder").mkdir()
-    with pytest.raises(SettingsError, match=r"--ready-file .* cannot be removed"):
+    with pytest.raises(SettingsError, match=r"--ready-file .*folder: cannot remove"):
         ReadyFile(tmp_path / "folder")
 
 
@@ -83,17 +83,17 @@ def test_file_that_cannot_be_made_later_on_is_told_once_and_stops_nothing(
     folder.rmdir()
     ready_file.show(ready=True)
     ready_file.show(ready=True)
-    assert capsys.readouterr().err.count("health checks cannot be told") == 1
+    assert capsys.readouterr().err.count("--ready-file") == 1
 
 
-@pytest.mark.parametrize("unready", ["", "no partition is assigned to it"])
+@pytest.mark.parametrize("unready", ["", "no partition assigned"])
 def test_health_check_of_compose_asks_whether_the_program_is_ready(unready: str) -> None:
     compose = yaml.safe_load((Path(__file__).parents[2] / "docker/compose.yaml").read_text())
     kind, *command = compose["services"]["learner"]["healthcheck"]["test"]
-    vital = Vital("learner", "0", monotonic_ms)
-    server = VitalServer(vital, "127.0.0.1", 0)
+    heartbeat = Heartbeat("learner", "0", monotonic_ms)
+    server = HealthServer(heartbeat, "127.0.0.1", 0)
     try:
-        vital.show(unready, tuple)
+        heartbeat.show(unready, tuple)
         asked = [part.replace("/9464;", f"/{server.port};").replace("$$", "$") for part in command]
         assert kind == "CMD"
         assert asked != command

@@ -53,7 +53,7 @@ def test_what_a_guess_leaves_open_is_told(tmp_path: Path, onebit: Onebit) -> Non
     shown = onebit("data", "show", "log.csv")
     assert shown.code == ExitCode.OK
     assert "# no column looks like the played action or the right label" in shown.out
-    assert "\n# the rows are shown as soon as that is said: map action or label" in shown.out
+    assert "\n# complete it to show rows: map action or label" in shown.out
 
 
 def test_rows_that_are_left_out_are_counted(tmp_path: Path, onebit: Onebit) -> None:
@@ -105,4 +105,4 @@ def test_a_file_of_features_that_cannot_be_used_is_refused(tmp_path: Path, onebi
     for name in ("bad.json", "nowhere.json"):
         refused = onebit("learn", "--features", name, "--n-classes", "3")
         assert refused.code == ExitCode.USAGE
-        assert f"--features {name}: expected a file that `onebit data show --save-features` wrote" in refused.err
+        assert f"--features {name}: expected a file from `onebit data show --save-features`" in refused.err

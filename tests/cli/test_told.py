@@ -78,7 +78,7 @@ def test_a_learner_that_cannot_read_its_records_says_why_and_only_then() -> None
         pipeline.context(f"event-{number}", 7)  # there are 4 features
     run()
     message = tally.warning()
-    assert message.startswith("records gone to the dead letters: 20, while 20 came; the last, test.contexts/0, ")
+    assert message.startswith("dead letters: 20, records received: 20; last dead letter, test.contexts/0, ")
     assert "offset 19: " in message
     assert message.endswith("got 7")
     assert tally.warning() == ""  # told once
@@ -97,7 +97,7 @@ def test_feedback_that_waited_long_for_its_context_is_told_though_nothing_else_c
     assert tally.warning() == ""
     pipeline.clock.advance_to(pipeline.now_ms() + pipeline.settings.join.orphan_ms + 1_000)
     run()
-    assert tally.warning().startswith("records gone to the dead letters: 1, while 0 came; the last, test.feedback/")
+    assert tally.warning().startswith("dead letters: 1, records received: 0; last dead letter, test.feedback/")
 
 
 @pytest.mark.parametrize("name", Ledger._fields)
@@ -162,8 +162,8 @@ def test_lines_that_do_not_move_are_announced_now_and_then_and_at_the_end(capsys
 def test_a_slow_learner_is_announced_with_what_is_fast() -> None:
     newtron = TaskSettings("newtron", 9, 400, check_parameters("newtron", {}))
     told = resolve.slow_warning(newtron, 25, 1_000)
-    assert told.startswith("newtron with 9 classes and 400 features: an update takes some 23.4 s")
-    assert "1,000 of them some 6 h" in told
+    assert told.startswith("newtron with 9 classes and 400 features: an update takes about 23.4 s")
+    assert "1,000 events about 6 h" in told
     assert "pnewtron" in told
     assert resolve.records_max(newtron, 25, 2_000) == 1
     for fast in ("pnewtron", "banditron", "soba-diag", "confidit"):
@@ -196,8 +196,8 @@ def test_a_run_that_ends_before_its_feedback_says_so_with_a_rate_that_mends_it(o
     assert ended.code == ExitCode.OK
     assert found["feedback_after_end"] == 1.0
     (message,) = found["warnings"]
-    assert "100.0 % of the feedback came after the last event" in message
-    assert "--rate 3 spreads the same events over 1 min 40 s" in message
+    assert "100.0 % of the feedback" in message
+    assert "--rate 3 (duration 1 min 40 s)" in message
     assert f"warning: {message}" in ended.err
     better = orjson.loads(onebit("run", *flags, "--rate", "3").out)
     assert (better["feedback_after_end"], better["warnings"]) == (pytest.approx(0.1, abs=0.01), [])

@@ -133,7 +133,7 @@ def test_hint_names_the_flags_that_would_change() -> None:
     with pytest.raises(SettingsDifferError) as raised:
         wanted(BEGUN, window="5s", orphan_window="1s")
     assert str(with_hint(raised.value, change=False)).endswith(
-        "; or let --window, --orphan-window change from the next step on: --change-settings"
+        "; or use --change-settings to change --window, --orphan-window from the next step on"
     )
     changed = wanted(BEGUN, change=True, window="5s", orphan_window="1s")
     assert changed == replace(BEGUN, join=replace(BEGUN.join, window_ms=5_000, orphan_ms=1_000))

@@ -154,7 +154,7 @@ def test_zombie_whose_place_is_taken_writes_nothing_whenever_it_is_frozen(
             time.sleep(max(0.0, frozen_s + 4 - time.monotonic()))  # the session lasts 3 s
             zombie.signal(signal.SIGCONT)
             assert zombie.wait() == 3, zombie.said()
-            assert "nothing was written after that" in zombie.said()
+            assert "no uncommitted step was written" in zombie.said()
         assert replay.wait(300) == 0, replay.said()
         pipeline.assert_every_context_is_decided_and_settled_once(events)
     assert learner.stop() == 0

@@ -19,8 +19,8 @@ from stream.kafka.port import Ends
 from stream.monitoring.assets import page_files
 from stream.monitoring.dashboard import Dashboard, Pipeline
 from stream.monitoring.policies import Named, Policies
-from stream.telemetry.serving import Page, Site, VitalServer
-from stream.telemetry.vital import Vital
+from stream.telemetry.heartbeat import Heartbeat
+from stream.telemetry.serving import HealthServer, Page, Site
 from stream.wire.ledger import Ledger
 from stream.wire.records import Record, TopicPartition
 from tests.monitoring.test_state import example, letter, prediction
@@ -78,11 +78,11 @@ def tell(dashboard: Dashboard, numbers: Iterator[int]) -> bytes:
 
 
 @contextmanager
-def served(dashboard: Dashboard, numbers: Iterator[int], port: int = 0) -> Iterator[VitalServer]:
+def served(dashboard: Dashboard, numbers: Iterator[int], port: int = 0) -> Iterator[HealthServer]:
     """The page, as the monitor serves it."""
     pages = {path: Page(*file) for path, file in page_files().items()}
-    vital = Vital("monitor", "0", lambda: 0)
-    server = VitalServer(vital, "127.0.0.1", port, Site(pages, lambda: tell(dashboard, numbers)))
+    heartbeat = Heartbeat("monitor", "0", lambda: 0)
+    server = HealthServer(heartbeat, "127.0.0.1", port, Site(pages, lambda: tell(dashboard, numbers)))
     try:
         yield server
     finally:

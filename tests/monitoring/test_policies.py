@@ -159,9 +159,9 @@ def test_a_model_may_know_the_decisions_of_its_partition_or_of_all_that_were_mad
 @pytest.mark.parametrize(
     ("spec", "says"),
     [
-        ("late-ucb", "--estimate late-ucb: a learner learns from what it is judged on"),
-        ("igw-logistic:step=1", "or export a model and name its file: model:FILE"),
-        ("best", "expected logged, constant:ACTION or model:FILE; greedy, uniform, learner are judged without"),
+        ("late-ucb", "--estimate late-ucb: "),
+        ("igw-logistic:step=1", "export a model and use model:FILE"),
+        ("best", "got best. greedy, uniform, learner"),
         ("constant", "expected logged, constant:ACTION or model:FILE"),
     ],
 )

@@ -176,7 +176,7 @@ def test_the_audit_knows_when_journal_and_examples_tell_of_other_alarms() -> Non
         assert [expected in fault for expected, fault in zip(says, faults, strict=True)] == [True] * len(says), faults
 
 
-@pytest.mark.parametrize(("drift", "anew"), [("global", "all classes begin anew"), ("class", "class 0 begins anew")])
+@pytest.mark.parametrize(("drift", "anew"), [("global", "all classes are reset"), ("class", "class 0 is reset")])
 def test_the_learner_program_warns_once_with_step_time_and_detector_and_its_status_counts(
     drift: str, anew: str
 ) -> None:
@@ -196,7 +196,7 @@ def test_the_learner_program_warns_once_with_step_time_and_detector_and_its_stat
     (raised,) = [fields for fields in pipeline.values(TOPICS.examples) if "drift" in fields]
     ((step, message),) = told
     assert message == (
-        f"partition 0, step {step}, 1970-01-01T00:00:01.{raised['settled_at_ms'] - 1_000:03}Z: drift: the reward has "
-        f"fallen for good, by example '{raised['id']}'; {anew}"
+        f"partition 0, step {step}, 1970-01-01T00:00:01.{raised['settled_at_ms'] - 1_000:03}Z: drift: the reward rate "
+        f"has dropped, detected at example '{raised['id']}'; {anew}"
     )
     assert status_lines(program, tally)[0].endswith(" updates, 1 drift alarms")

@@ -9,8 +9,8 @@ from select import select
 
 import pytest
 
-from stream.telemetry.serving import CONNECTIONS_MAX, EVENT_S, Page, SharedEvent, Site, VitalServer
-from stream.telemetry.vital import Vital
+from stream.telemetry.heartbeat import Heartbeat
+from stream.telemetry.serving import CONNECTIONS_MAX, EVENT_S, HealthServer, Page, SharedEvent, Site
 
 SITE = Site({"/": Page("text/html", b"<!doctype html>")}, lambda: b"{}", ("Onebit.example", "fd00::1"))
 WAIT_S = 10.0
@@ -19,7 +19,7 @@ WAIT_S = 10.0
 @contextmanager
 def served(request_s: float = WAIT_S) -> Iterator[int]:
     """The port of a server at 127.0.0.1."""
-    server = VitalServer(Vital("monitor", "1.2.3", lambda: 0), "127.0.0.1", 0, SITE, request_s)
+    server = HealthServer(Heartbeat("monitor", "1.2.3", lambda: 0), "127.0.0.1", 0, SITE, request_s)
     with closing(server):
         yield server.port
 

@@ -7,9 +7,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from stream.telemetry import metrics
+from stream.telemetry.heartbeat import HANGS_MS, RENEWAL_MS, SLOW_MS, Heartbeat, Verdict
 from stream.telemetry.metrics import Counts, Sample
-from stream.telemetry.serving import Page, Site, VitalServer
-from stream.telemetry.vital import HANGS_MS, RENEWAL_MS, SLOW_MS, Verdict, Vital
+from stream.telemetry.serving import HealthServer, Page, Site
 
 
 class Host:
@@ -17,7 +17,7 @@ class Host:
 
     def __init__(self) -> None:
         self.ms = 0
-        self.vital = Vital("learner", "1.2.3", lambda: self.ms)
+        self.heartbeat = Heartbeat("learner", "1.2.3", lambda: self.ms)
 
 
 def no_samples() -> tuple[Sample, ...]:
@@ -26,20 +26,20 @@ def no_samples() -> tuple[Sample, ...]:
 
 def test_a_program_is_ready_while_its_loop_comes_round_and_says_so() -> None:
     host = Host()
-    told = [host.vital.ready()]
-    host.vital.waits("it waits for Kafka")
-    told.append(host.vital.ready())
-    host.vital.show("partitions that are not recovered yet: 0", no_samples)
-    told.append(host.vital.ready())
-    host.vital.show("", no_samples)
+    told = [host.heartbeat.ready()]
+    host.heartbeat.set_unready("waiting for Kafka")
+    told.append(host.heartbeat.ready())
+    host.heartbeat.show("partitions in recovery: 0", no_samples)
+    told.append(host.heartbeat.ready())
+    host.heartbeat.show("", no_samples)
     host.ms += SLOW_MS
-    told.append(host.vital.ready())
+    told.append(host.heartbeat.ready())
     host.ms += 1
-    told.append(host.vital.ready())
+    told.append(host.heartbeat.ready())
     assert told == [
         Verdict(ok=False, why="starting"),
-        Verdict(ok=False, why="it waits for Kafka"),
-        Verdict(ok=False, why="partitions that are not recovered yet: 0"),
+        Verdict(ok=False, why="waiting for Kafka"),
+        Verdict(ok=False, why="partitions in recovery: 0"),
         Verdict(ok=True, why="running"),
         Verdict(ok=False, why="no iteration of the main loop for 10 s"),
     ]
@@ -48,14 +48,14 @@ def test_a_program_is_ready_while_its_loop_comes_round_and_says_so() -> None:
 def test_a_loop_that_hangs_is_dead_and_one_that_is_not_begun_or_gives_a_sign_is_not() -> None:
     host = Host()
     host.ms += 10 * HANGS_MS  # compiles, say
-    alive = [host.vital.alive().ok]
-    host.vital.show("", no_samples)
+    alive = [host.heartbeat.alive().ok]
+    host.heartbeat.show("", no_samples)
     host.ms += HANGS_MS
-    host.vital.beat()  # a recovery
+    host.heartbeat.beat()  # a recovery
     host.ms += HANGS_MS
-    alive.append(host.vital.alive().ok)
+    alive.append(host.heartbeat.alive().ok)
     host.ms += 1
-    alive.append(host.vital.alive().ok)
+    alive.append(host.heartbeat.alive().ok)
     assert alive == [True, True, False]
 
 
@@ -76,16 +76,16 @@ def test_numbers_are_made_anew_when_they_are_old_or_the_state_changes() -> None:
         (RENEWAL_MS, ""),
     ):
         host.ms = ms
-        host.vital.show(unready, samples)
+        host.heartbeat.show(unready, samples)
         counts.append(made)
     assert counts == [1, 1, 2, 3, 4]
-    assert metrics.FEEDBACK_SENT.at(4) in tuple(host.vital.samples())
+    assert metrics.FEEDBACK_SENT.at(4) in tuple(host.heartbeat.samples())
 
 
 @pytest.fixture
 def served() -> Iterator[tuple[Host, HTTPConnection]]:
     host = Host()
-    server = VitalServer(host.vital, "127.0.0.1", 0)
+    server = HealthServer(host.heartbeat, "127.0.0.1", 0)
     connection = HTTPConnection("127.0.0.1", server.port, timeout=10)
     yield host, connection
     connection.close()
@@ -101,7 +101,7 @@ def asked(connection: HTTPConnection, path: str) -> tuple[int, str]:
 def test_health_is_a_status_and_a_reason(served: tuple[Host, HTTPConnection]) -> None:
     host, connection = served
     answers = [asked(connection, "/readyz"), asked(connection, "/healthz")]
-    host.vital.show("", no_samples)
+    host.heartbeat.show("", no_samples)
     answers += [asked(connection, "/readyz")]
     host.ms += HANGS_MS + 1
     answers += [asked(connection, "/healthz?verbose"), asked(connection, "/")]
@@ -117,7 +117,7 @@ def test_health_is_a_status_and_a_reason(served: tuple[Host, HTTPConnection]) ->
 def test_a_scrape_is_what_prometheus_reads(served: tuple[Host, HTTPConnection]) -> None:
     host, connection = served
     counts = Counts((1, 0, 2, *[0] * 10, 1), 400.5)
-    host.vital.show(
+    host.heartbeat.show(
         "", lambda: [metrics.SETTLED.at(5, "0", "matched"), metrics.DECISION_LATENCY.at(counts),
                      metrics.SETTLED.at(6, "1", "expired")],
     )  # fmt: skip
@@ -147,7 +147,7 @@ def test_a_scrape_is_what_prometheus_reads(served: tuple[Host, HTTPConnection]) 
 def test_events_are_told_as_long_as_somebody_listens_and_pages_need_nothing_from_elsewhere() -> None:
     told = iter((b'{"n": 1}', b'{"n": 2}'))
     site = Site({"/": Page("text/html", b"<!doctype html>")}, lambda: next(told))
-    server = VitalServer(Host().vital, "127.0.0.1", 0, site)
+    server = HealthServer(Host().heartbeat, "127.0.0.1", 0, site)
     connection = HTTPConnection("127.0.0.1", server.port, timeout=10)
     connection.request("GET", "/")
     response = connection.getresponse()

@@ -29,7 +29,7 @@ class _State(NamedTuple):
     samples: tuple[Sample, ...] = ()
 
 
-class Vital:
+class Heartbeat:
     """The state of a program that health checks and scrapes read.
 
     The program's thread writes one immutable value and replaces it as a whole. Readers therefore see consistent numbers
@@ -46,7 +46,7 @@ class Vital:
         """Record that the program is alive."""
         self._seen_ms = self._now_ms()
 
-    def waits(self, why: str) -> None:
+    def set_unready(self, why: str) -> None:
         """Record that the program is outside its loop and not ready, with the reason."""
         self.beat()
         self._state = _State(why, loops=False)
