@@ -1,4 +1,4 @@
-"""`onebit`: its commands, which are loaded when they are called, and how errors become messages and exit codes."""
+"""`onebit`: lazily loaded commands, and the conversion of errors to messages and exit codes."""
 
 import os
 import sys
@@ -18,16 +18,16 @@ from stream.errors import ExitCode, OnebitError, StoppedError
 class Lazy(NamedTuple):
     """A command that is not loaded yet."""
 
-    module: str  # of stream.cli; its `app` has the command, or the commands of the group
+    module: str  # module of stream.cli; its `app` has the command, or the commands of the group
     summary: str  # the first line of its help
 
 
 COMMANDS = {
     "run": Lazy("run", "Run the pipeline to its end, embedded or on Kafka, and report its error."),
     "report": Lazy("report", "Compare saved runs on one page."),
-    "replay": Lazy("replay", "Write the rows of a data set as contexts, at a pace."),
-    "learn": Lazy("learn", "Answer contexts with predictions, and learn from their feedback."),
-    "feedback": Lazy("feedback", "Answer predictions with right or wrong, late."),
+    "replay": Lazy("replay", "Write the rows of a data set as contexts at a given rate."),
+    "learn": Lazy("learn", "Answer contexts with predictions, and learn from feedback."),
+    "feedback": Lazy("feedback", "Send delayed feedback (right or wrong) for predictions."),
     "monitor": Lazy("monitor", "Show a running pipeline on a page: condition, error, delays, ledger, lag."),
     "verify": Lazy("verify", "Recompute the ledger from the topics, and compare it with the learner's."),
     "tail": Lazy("tail", "Show records, one per line."),
@@ -37,7 +37,7 @@ COMMANDS = {
     "settings": Lazy("settings_table", "List every setting with its default."),
     "topics": Lazy("topics", "Create, describe and delete the topics."),
     "config": Lazy("config", "Show the effective settings and their sources."),
-    "dead-letters": Lazy("dead_letters", "Put unusable records into their topics again."),
+    "dead-letters": Lazy("dead_letters", "Write dead letters to their original topics again."),
     "kafka": Lazy("kafka", "Start and stop a local single-node Apache Kafka."),
     "data": Lazy("data", "List and show data sets and logs."),
     "model": Lazy("model", "Export, compare and import models."),
@@ -46,7 +46,7 @@ COMMANDS = {
 
 
 class LoadedCommands(Mapping[str, Any]):
-    """The commands by name, each loaded when it is first asked for."""
+    """The commands by name, each loaded on first access."""
 
     def __init__(self) -> None:
         self._loaded: dict[str, Any] = {}
@@ -66,7 +66,7 @@ class LoadedCommands(Mapping[str, Any]):
 
 
 class LazyGroup(TyperGroup):
-    """`onebit` itself. Its help shows the summaries, and loads no command."""
+    """The group `onebit`. Its help shows the summaries without loading commands."""
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
@@ -86,13 +86,13 @@ class LazyGroup(TyperGroup):
             self.commands = loaded
 
     def invoke(self, ctx: Any) -> Any:
-        """Run a command. By Typer's own rules Ctrl-C at a question, or a closed stdout, would exit with 1."""
+        """Run a command. Typer would exit with 1 after Ctrl-C at a prompt and after a closed stdout."""
         try:
             return super().invoke(ctx)
         except (KeyboardInterrupt, typer.Abort):
             raise _console().interrupted() from None
         except BrokenPipeError:
-            with suppress(OSError):  # or the interpreter reports the closed pipe when it flushes stdout
+            with suppress(OSError):  # otherwise the interpreter reports the closed pipe when it flushes stdout
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(ExitCode.OUTPUT_CLOSED) from None
 
@@ -119,14 +119,14 @@ def _show_version(asked: bool) -> None:
 @app.callback()
 def onebit(
     version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit")
     ] = False,
 ) -> None:
     """Online multiclass learning from one late bit of feedback: right or wrong."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run a command (by default the process's own), and turn what it raises into a message and an exit code."""
+    """Run a command, the process's by default; convert exceptions to a message and an exit code."""
     try:
         app(arguments, prog_name="onebit")
     except StoppedError as error:
@@ -146,5 +146,5 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _console() -> Any:
-    """Printing, which is loaded only by the commands that print."""
+    """Load the console on demand, for commands that print."""
     return import_module("stream.cli.console")

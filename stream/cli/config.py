@@ -1,4 +1,4 @@
-"""`onebit config show`: what holds here and now, and where each value comes from."""
+"""`onebit config show`: effective settings and their sources."""
 
 import sys
 import tomllib
@@ -12,7 +12,7 @@ from rich.table import Table
 from stream.app.setting_values import HIDDEN, config_path, variable_of
 from stream.app.settings import Program, Settings
 from stream.app.sources import Described, client_config_of, described, is_set
-from stream.cli.console import out
+from stream.cli.console import examples, out
 from stream.cli.flags import Json, with_settings
 from stream.kafka.client_config import BOOTSTRAP, SECRETS, property_of, read_properties
 
@@ -22,7 +22,7 @@ DEFAULT = "default"
 
 
 class Effective(NamedTuple):
-    """A value, and where it comes from."""
+    """A value and its source."""
 
     name: str
     value: str
@@ -31,20 +31,20 @@ class Effective(NamedTuple):
 
 @app.callback()
 def config() -> None:
-    """The settings that hold here. `onebit settings` says what each does."""
+    """Show the effective settings. `onebit settings` describes each."""
 
 
-@app.command()
+@app.command(epilog=examples("onebit config show", "onebit config show --given --json"))
 @with_settings(Program.LOCAL)
 def show(
     settings: Settings,
-    given: Annotated[bool, typer.Option("--given", help="Only what is not as by default.")] = False,
+    given: Annotated[bool, typer.Option("--given", help="Only settings that differ from their defaults")] = False,
     json: Json = False,
 ) -> None:
-    """Show every setting as it holds here and now, and where it comes from: a variable, a file, or the default.
+    """Show all effective settings with their sources: a variable, a file, or the default.
 
-    Flags of a command win over what is shown. Of a file of properties for clients (--client-config) what counts is
-    shown, too. Secrets are hidden.
+    Flags of a command override them. Effective properties of a client file (--client-config) are included. Secrets are
+    hidden.
     """
     rows = [*_settings(settings), *_properties(settings)]
     shown = [row for row in rows if not given or row.origin != DEFAULT]
@@ -78,10 +78,10 @@ def _settings(settings: Settings) -> list[Effective]:
 
 
 def _properties(settings: Settings) -> list[Effective]:
-    """What of the file of properties counts: settings win over it."""
+    """Return the effective properties of the properties file, which settings override."""
     if settings.client_config is None:
         return []
-    client_config_of(settings)  # refuses what cannot be used
+    client_config_of(settings)  # rejects unsupported properties
     own = {property_of(field) for field in settings.given} | {BOOTSTRAP}
     return [
         Effective(name, HIDDEN if _is_secret(name) else value, str(settings.client_config))

@@ -1,4 +1,4 @@
-"""Printing: people read tables and progress, programs read JSON; errors and the log never go to stdout."""
+"""Output: tables and progress for people, JSON for programs; errors and the log go to stderr."""
 
 import atexit
 import logging
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Level(IntEnum):
-    """How much a line matters."""
+    """The level of a log line."""
 
     INFO = 0
     WARNING = 1
@@ -37,17 +37,17 @@ LEVELS = {level.name.lower(): level for level in Level}
 
 INTERVAL_MS = 10_000
 LINES_MAX = 10
-"""Of one kind so many lines are written within an interval; the next one, or the end, says how many were not."""
+"""Limit of similar lines in an interval; the next line, or the end, reports the number of dropped lines."""
 
 KINDS_MAX = 1_000
-"""So many kinds are told apart; the one that came first makes room."""
+"""Limit of kinds of lines; the oldest is removed first."""
 
 _NUMBER = re.compile(r"\d[\d.,]*")
 _KIND_CHARACTERS = 100
 
 
 class _Kind:
-    """Lines that differ in their numbers alone, within one interval."""
+    """Lines within an interval that differ only in numbers."""
 
     __slots__ = ("began_ms", "left_out", "written")
 
@@ -58,14 +58,14 @@ class _Kind:
 
 
 class LogLines:
-    """Lets lines through: those that matter enough, and not too many of one kind."""
+    """Filters log lines by level, and limits the rate of similar lines."""
 
     def __init__(self, level: Level = Level.INFO) -> None:
         self.level = level
         self._kinds: dict[tuple[Level, str], _Kind] = {}
 
     def admitted(self, level: Level, message: str, now_ms: int, *, limited: bool = True) -> str | None:
-        """The line as it is to be written; None: it is not. One that is not limited is written however often it comes.
+        """Return the line to write, or None. Lines with `limited=False` are never dropped.
 
         >>> lines = LogLines()
         >>> [lines.admitted(Level.INFO, f"late by {n} s", 0) for n in range(11)][-1]
@@ -92,7 +92,7 @@ class LogLines:
         return f"{message} (and {left_out:,} such {'line was' if left_out == 1 else 'lines were'} left out)"
 
     def left_out(self) -> list[tuple[Level, str]]:
-        """What to say at the end of the lines that were left out, and of which nobody heard."""
+        """Return the final reports of dropped lines."""
         kinds = [(level, text, kind.left_out) for (level, text), kind in self._kinds.items() if kind.left_out]
         return [
             (level, f"{count:,} more {'line was' if count == 1 else 'lines were'} left out such as: {text}")
@@ -109,7 +109,7 @@ class Line(NamedTuple):
 
 
 def as_json(level: Level, message: str, now_ms: int, **more: Any) -> str:
-    """A line as one JSON object.
+    """Format a log line as a JSON object.
 
     >>> as_json(Level.WARNING, "slow", 1_700_000_000_250)
     '{"time":"2023-11-14T22:13:20.250Z","level":"warning","message":"slow"}'
@@ -129,13 +129,13 @@ _debugs = False
 
 
 def write_log(form: Literal["text", "json"], level: str, *, debug: bool = False) -> None:
-    """Set the form and the least level of the log on stderr, and whether errors have tracebacks."""
+    """Set the format and the lowest level of the log on stderr, and whether errors have tracebacks."""
     global _log, _is_json, _debugs
     _log, _is_json, _debugs = LogLines(LEVELS[level]), form == "json", debug
 
 
 def _write(level: Level, message: str, mark: str, **more: Any) -> None:
-    """A line of the log; the mark stands before it, in colours, where it is a text."""
+    """Write a log line; text lines start with the coloured mark."""
     if _is_json:
         err.file.write(as_json(level, message, time.time_ns() // 1_000_000, **more) + "\n")
         err.file.flush()
@@ -144,7 +144,7 @@ def _write(level: Level, message: str, mark: str, **more: Any) -> None:
 
 
 def has_moving_lines() -> bool:
-    """Whether stderr is a terminal on which a line may change, and no log for programs."""
+    """Whether progress bars are possible: stderr is a terminal, and the log is text."""
     return err.is_terminal and not _is_json
 
 
@@ -167,13 +167,13 @@ logger.setLevel(logging.INFO)
 
 
 def end_log() -> None:
-    """Say which lines were left out since the last one of their kind."""
+    """Log the number of dropped lines of each kind."""
     for level, message in _log.left_out():
         _write(level, message, "")
 
 
 def examples(*lines: str) -> str:
-    """Command lines as they stand below a command's help."""
+    """Format example command lines for the end of a command's help."""
     return "[bold]Examples[/]\n\n" + "\n\n".join(f"[cyan]$ {escape(line)}[/]" for line in lines)
 
 
@@ -183,12 +183,12 @@ def print_json(value: object) -> None:
 
 
 def print_table(table: "tables.Table", title: str | None = None) -> None:
-    """Show a table of text on stdout."""
-    # Without a box, and closer on a narrow screen, the columns of a run fit into the usual 80 characters.
+    """Print a table on stdout."""
+    # Without a box, and with narrow padding, the table of a run fits into 80 characters.
     padding = (0, 2 if out.width >= 100 else 1, 0, 0)
     shown = Table(title=title, title_justify="left", box=None, header_style="bold underline", padding=padding)
     for index, column in enumerate(table.columns):
-        is_name = index == 0  # long ones take two lines before a number is cut
+        is_name = index == 0  # long names wrap; numbers are never cut
         shown.add_column(column, justify="left" if is_name else "right", no_wrap=not is_name, overflow="fold")
     for row in table.rows:
         shown.add_row(*row)
@@ -198,7 +198,7 @@ def print_table(table: "tables.Table", title: str | None = None) -> None:
 
 
 def boxed_table(*columns: str, numbers: tuple[str, ...] = ()) -> Table:
-    """A table with lines, to be filled; the columns of numbers stand to the right."""
+    """Create an empty table with borders and right-aligned number columns."""
     table = Table()
     for column in columns:
         table.add_column(column, justify="right" if column in numbers else "left", overflow="fold")
@@ -209,16 +209,16 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class StopRequest:
-    """Whether the process was asked to stop: the first Ctrl-C or SIGTERM asks, a second Ctrl-C breaks off."""
+    """Handles stop signals: the first Ctrl-C or SIGTERM requests a stop, a second Ctrl-C interrupts."""
 
     def __init__(self, first: str = "") -> None:
-        """Listen to these signals from now on.
+        """Install the signal handlers.
 
         Args:
-            first: what is done before the process ends, for people; empty: nothing that takes time.
+            first: Describes the work that is completed before the process stops; empty if there is none.
         """
         self.stopped = False
-        self._told = f"stopping: {first} first" if first else "stopping"
+        self._told = f"stopping: {first}" if first else "stopping"
         for number in STOP_SIGNALS:
             signal.signal(number, self._stop)
         atexit.register(_end_undisturbed)
@@ -234,13 +234,13 @@ class StopRequest:
 
 
 def _end_undisturbed() -> None:
-    """Let the exit code stand: the interpreter takes its handlers away before it ends, but leaves what is ignored."""
+    """Ignore signals during shutdown, so that they do not change the exit code: the interpreter removes handlers."""
     for number in STOP_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
 
 
 def fail(message: str, code: ExitCode, error: BaseException | None = None) -> SystemExit:
-    """Report an error on stderr, with its traceback under --debug; the exception that ends the process."""
+    """Report an error on stderr, with its traceback under --debug; return the exception that ends the process."""
     _write(Level.ERROR, message, "[bold red]error:[/] ", exit_code=int(code))
     if error is not None and is_debugging():
         err.file.write("".join(traceback.format_exception(error)))
@@ -248,18 +248,18 @@ def fail(message: str, code: ExitCode, error: BaseException | None = None) -> Sy
 
 
 def crashed(error: Exception) -> SystemExit:
-    """Report an internal error, which is a bug of Onebit; the exception that ends the process."""
+    """Report an internal error, a bug of Onebit; return the exception that ends the process."""
     what = f"internal error: {type(error).__name__}: {error}"
-    hint = "" if is_debugging() else "; run the command again with --debug for the traceback"
+    hint = "" if is_debugging() else "; use --debug to see the traceback"
     return fail(f"{what}{hint}", ExitCode.CRASHED, error)
 
 
 def is_debugging() -> bool:
-    """Whether --debug or ONEBIT_DEBUG is given; settings that cannot be read do not hide a traceback."""
+    """Whether --debug or ONEBIT_DEBUG is given; also works if the settings cannot be read."""
     return _debugs or "--debug" in sys.argv or os.environ.get("ONEBIT_DEBUG", "").lower() in ("1", "true", "yes", "on")
 
 
 def interrupted() -> SystemExit:
-    """Say that Ctrl-C broke a command off, and the exception that ends the process."""
+    """Report an interruption by Ctrl-C; return the exception that ends the process."""
     _write(Level.ERROR, "interrupted", "", exit_code=int(ExitCode.INTERRUPTED))
     return SystemExit(ExitCode.INTERRUPTED)

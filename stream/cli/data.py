@@ -1,4 +1,4 @@
-"""`onebit data`: the data sets that can be replayed."""
+"""`onebit data`: data sets and logs."""
 
 from pathlib import Path
 from typing import Annotated
@@ -8,16 +8,16 @@ from rich.markup import escape
 
 from producers.datasets.catalogue import catalogue, is_log, load, problems
 from stream.app.process import warn
-from stream.cli.console import boxed_table, out, print_json
+from stream.cli.console import boxed_table, examples, out, print_json
 from stream.cli.flags import Json, LogMap, RewardAbove, with_log_flags
 
 app = typer.Typer(help="List and show data sets and logs.", no_args_is_help=True)
 
 
-@app.command(name="list")
+@app.command(name="list", epilog=examples("onebit data list", "onebit data list --json"))
 @with_log_flags
 def list_data(json: Json = False) -> None:
-    """The data sets that have a name; any svmlight file can be replayed too."""
+    """List the named data sets. Any svmlight file can also be used."""
     for problem in problems():
         warn(f"not listed: {problem}")
     if json:
@@ -29,28 +29,26 @@ def list_data(json: Json = False) -> None:
     out.print(table)
     for entry in catalogue():
         out.print(f"terms of {entry.name}: {escape(entry.terms)}", soft_wrap=True, highlight=False)
-    out.print("also: any svmlight file, .gz too, by its path; and logs of decisions, see onebit data show FILE")
+    out.print("also accepted: svmlight files, optionally .gz, and logs of decisions (see onebit data show FILE)")
 
 
-@app.command()
+@app.command(epilog=examples("onebit data show optdigits", "onebit data show offers.csv.gz --map offers.toml --json"))
 @with_log_flags
 def show(
     name_or_file: Annotated[str, typer.Argument(metavar="NAME-OR-FILE")],
-    n_features: Annotated[
-        int | None, typer.Option(min=1, help="The features of a file whose last ones may be empty.")
-    ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Which of all synthetic data sets it is.")] = 0,
+    n_features: Annotated[int | None, typer.Option(min=1, help="Number of features of an svmlight file")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of a synthetic data set")] = 0,
     mapping: LogMap = None,
     reward_above: RewardAbove = None,
     save_features: Annotated[
         Path | None,
-        typer.Option(help="Of a log: write which index each named feature has, for `onebit learn --features`."),
+        typer.Option(help="Write the mapping of feature names to indices of a log, for `onebit learn --features`"),
     ] = None,
     json: Json = False,
 ) -> None:
-    """Rows, features, classes and terms of one data set, and its first rows; of a log's table, a mapping too."""
+    """Show a data set: rows, features, classes, terms of use and first rows; for a tabular log also a mapping."""
     if is_log(name_or_file):
-        from stream.cli.show_log import show_log  # here: it loads the library of tables
+        from stream.cli.show_log import show_log  # deferred: loads pyarrow
 
         show_log(name_or_file, mapping, reward_above, save_features, as_json=json)
         return

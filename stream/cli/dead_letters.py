@@ -1,4 +1,4 @@
-"""`onebit dead-letters`: what could not be used, put into its topic again."""
+"""`onebit dead-letters`: write dead letters to their topics again."""
 
 from typing import Annotated
 
@@ -12,12 +12,12 @@ from stream.kafka.requeueing import Fate, Requeued, requeue
 from stream.reporting.record_lines import quoted, short_name
 from stream.wire.dead_letters import DeadLetter
 
-app = typer.Typer(help="Put unusable records into their topics again.", no_args_is_help=True)
+app = typer.Typer(help="Write dead letters to their original topics again.", no_args_is_help=True)
 
 
 @app.callback()
 def dead_letters() -> None:
-    """Records that could not be used. `onebit tail dead-letter` shows them."""
+    """Manage dead letters. `onebit tail dead-letter` shows them."""
 
 
 @app.command("requeue", epilog=examples(
@@ -32,16 +32,16 @@ def requeue_letters(
         str | None,
         typer.Option(
             metavar="KIND|TEXT",
-            help="Only those of this kind (malformed, orphan, mismatched), or whose reason has this text in it.",
+            help="Only dead letters of this kind (malformed, orphan, mismatched), or with this text in the reason",
         ),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show which, and write nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the dead letters without writing")] = False,
     json: Json = False,
 ) -> None:
-    """Put dead letters into their topics again, as the records that they were.
+    """Write dead letters to their topics again as the original records.
 
-    Each is put once: the record has a header that names its letter, and a letter whose record is there is passed over.
-    A record that still cannot be used becomes another dead letter. A record of which not all was kept is passed over.
+    Each is written once: the record has a header with the dead letter's offset, and dead letters with such a record are
+    skipped. A record that is still invalid becomes another dead letter. Truncated records are skipped.
     """
 
     def wanted(letter: DeadLetter) -> bool:
@@ -62,6 +62,6 @@ def requeue_letters(
     if json:
         print_json({str(fate): count for fate, count in counts.items()} | {"dry_run": dry_run})
         return
-    verb = "would be put" if dry_run else "put"
+    verb = "would be written" if dry_run else "written"
     passed_over = counts.total() - counts[Fate.REQUEUED]
-    out.print(f"{counts[Fate.REQUEUED]:,} {verb} into their topics again, {passed_over:,} passed over")
+    out.print(f"{counts[Fate.REQUEUED]:,} {verb} to their topics again, {passed_over:,} skipped")

@@ -1,4 +1,4 @@
-"""`onebit`, as a shell starts it: what takes a second to load is loaded once Ctrl-C is heard."""
+"""Entry point of the shell command `onebit`: handles Ctrl-C before slow imports."""
 
 from stream.errors import ExitCode
 

@@ -1,4 +1,4 @@
-"""`onebit estimate`: what other policies would have earned, from a log of decisions."""
+"""`onebit estimate`: off-policy estimates from a log of decisions."""
 
 import sys
 from pathlib import Path
@@ -34,13 +34,15 @@ app = typer.Typer()
 )
 @with_log_flags
 def estimate_policies(
-    data: Annotated[Path, typer.Option(metavar="FILE", help="The log: CSV, JSON lines, Parquet, VW's formats.")],
+    data: Annotated[
+        Path, typer.Option(metavar="FILE", help="Log of decisions: CSV, JSON lines, Parquet, or a VW format")
+    ],
     policy: Annotated[
         list[str],
         typer.Option(
             metavar="SPEC",
-            help="Whom to judge; repeat it for more: logged, uniform, constant:ACTION, model:FILE of "
-            "`onebit model export`, or a learner that learns from the log, NAME or NAME:PARAMETER=VALUE,...",
+            help="Policy to evaluate; repeatable: logged, uniform, constant:ACTION, model:FILE of "
+            "`onebit model export`, or a learner trained on the log, NAME or NAME:PARAMETER=VALUE,...",
         ),
     ],
     mapping: LogMap = None,
@@ -49,42 +51,39 @@ def estimate_policies(
         typer.Option(
             metavar="MODEL",
             show_default="at once",
-            help="How late a learner gets the bits of which the log says no delay, such as exponential:5s.",
+            help="Delay of feedback without a logged delay, for learners, such as exponential:5s",
         ),
     ] = None,
     propensity_min: Annotated[
         float | None,
         typer.Option(
             metavar="P",
-            show_default="the least in the log",
-            help="The least probability that the logging policy gives any class: weights are at most 1/P.",
+            show_default="smallest in the log",
+            help="Smallest probability of a class under the logging policy; weights are at most 1/P",
         ),
     ] = None,
     clip: Annotated[
-        float | None, typer.Option(metavar="W", show_default="√n", help="Where clipped-ips cuts weights.")
+        float | None, typer.Option(metavar="W", show_default="√n", help="Maximum weight of clipped-ips")
     ] = None,
     interval: Annotated[
-        IntervalKind, typer.Option(help="With --json: of which kind low and high are.")
+        IntervalKind, typer.Option(help="With --json, kind of the intervals low and high")
     ] = IntervalKind.BOOTSTRAP,
-    confidence: Annotated[float, typer.Option(help="How often an interval holds.")] = 0.95,
-    resamples: Annotated[int, typer.Option(min=50, max=100_000, help="Of the bootstrap.")] = 500,
-    seed: Annotated[int, typer.Option(min=0, help="Of resampling, folds, acceptance and delays.")] = 0,
-    reward: Annotated[
-        Reward, typer.Option(help="How many classes may be right for one context, for the learners that are judged.")
-    ] = "exclusive",
+    confidence: Annotated[float, typer.Option(help="Confidence level")] = 0.95,
+    resamples: Annotated[int, typer.Option(min=50, max=100_000, help="Number of bootstrap samples")] = 500,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of resampling, folds, acceptance and delays")] = 0,
+    reward: Annotated[Reward, typer.Option(help="Number of correct classes per context, for learners")] = "exclusive",
     reward_above: RewardAbove = None,
     on_bad_row: BadRows = "stop",
     report: Annotated[
         Path | None,
-        typer.Option(metavar="FILE.html", show_default="none", help="Write a page with figures to this file."),
+        typer.Option(metavar="FILE.html", show_default="none", help="Write an HTML report with figures to this file"),
     ] = None,
     json: Json = False,
 ) -> None:
     """Estimate the reward of other policies from a log of decisions.
 
-    The log has propensities and rewards. Six estimators, each with 95 % intervals: by bootstrap, by empirical
-    Bernstein where the weights are bounded and the policy does not change, and for ips and dr one that holds at
-    every moment of the log at once.
+    The log must have propensities and rewards. Prints six estimators with 95 % intervals: bootstrap, empirical
+    Bernstein (bounded weights and a constant policy), and anytime-valid for ips and dr.
     """
     options = Options(seed=seed, confidence=confidence, resamples=resamples, clip=clip, propensity_min=propensity_min)
     log = Log(data, mapping, reward_above, on_bad_row)
@@ -98,19 +97,19 @@ def estimate_policies(
 
 
 def _publish(found: Estimates, confidence: float, path: Path) -> None:
-    """Write the page."""
+    """Write the report."""
     from stream.reporting.estimate_page import estimate_page
     from stream.reporting.pages import write_whole
 
     try:
         write_whole(path, estimate_page(found, confidence, command_line(sys.argv[1:])))
     except OSError as error:
-        raise SettingsError(f"--report {path}: the page cannot be written: {error}") from error
-    announce(f"the page: {path}")
+        raise SettingsError(f"--report {path}: cannot write: {error}") from error
+    announce(f"report: {path}")
 
 
 def show(found: Estimates, options: Options, training: Training) -> None:
-    """Show the estimates to people."""
+    """Print the estimates."""
     out.print(
         f"[bold]{escape(found.data)}[/]: {found.events:,} events, {found.judged:,} with an action and an outcome",
         highlight=False,
@@ -119,18 +118,18 @@ def show(found: Estimates, options: Options, training: Training) -> None:
     for policy in found.policies:
         out.print(_table(policy, options))
         if policy.changes:
-            out.print(f"  the mean value of the policy as it changes; {_when_learned(found, training)}", soft_wrap=True)
+            out.print(f"  mean value of a learning policy; {_when_learned(found, training)}", soft_wrap=True)
         for flag in policy.flags:
             out.print(f"  [bold yellow]{flag.name}:[/] {escape(flag.text)}", highlight=False, soft_wrap=True)
-    out.print("dm's intervals leave out how wrong its model is; anytime ones hold at every moment of the log at once")
+    out.print("dm's intervals ignore the bias of its model; anytime intervals are valid at all times simultaneously")
 
 
 def _when_learned(found: Estimates, training: Training) -> str:
-    """How late the bits came of which a learner learned."""
+    """Describe the delays of a learner's feedback."""
     if training.delay is not None:
-        model = f"by the delay model {training.delay.spec}"
-        return f"its feedback came as logged, else {model}" if found.has_delays else f"its feedback came {model}"
-    return "its feedback came as logged, else at once" if found.has_delays else "its feedback came at once"
+        model = f"with delay {training.delay.spec}"
+        return f"feedback with logged delays, otherwise {model}" if found.has_delays else f"feedback {model}"
+    return "feedback with logged delays, otherwise without delay" if found.has_delays else "feedback without delay"
 
 
 def _table(policy: PolicyEvaluation, options: Options) -> Table:

@@ -1,4 +1,4 @@
-"""`onebit experiment`: sweeps over learners, data, parameters, delays and seeds, by a definition; their figures."""
+"""`onebit experiment`: sweeps over learners, data, parameters, delays and seeds, with figures."""
 
 from pathlib import Path
 from typing import Annotated
@@ -24,23 +24,23 @@ LINE_INTERVAL_MS = 5_000
 app = typer.Typer(no_args_is_help=True, help="Run sweeps over data, learners, parameters, delays and seeds.")
 
 Names = Annotated[
-    list[str], typer.Argument(metavar="NAME...", help="Experiments of `onebit experiment list`, or TOML files.")
+    list[str], typer.Argument(metavar="NAME...", help="Experiments of `onebit experiment list`, or TOML files")
 ]
 DataDir = Annotated[
     Path | None,
     typer.Option(
-        "--data-dir", envvar="ONEBIT_DATA_DIR", metavar="FOLDER", help="Where the data sets are, as svmlight files."
+        "--data-dir", envvar="ONEBIT_DATA_DIR", metavar="FOLDER", help="Folder of data sets as svmlight files"
     ),
 ]
 Results = Annotated[
-    Path, typer.Option("--results", metavar="FOLDER", help="Rows, figures and tables go to FOLDER/NAME.")
+    Path, typer.Option("--results", metavar="FOLDER", help="Write rows, figures and tables to FOLDER/NAME")
 ]
 
 
-@app.command("list")
+@app.command("list", epilog=examples("onebit experiment list", "onebit experiment list --json"))
 @with_log_flags
 def list_experiments(json: Json = False) -> None:
-    """Show the experiments that ship."""
+    """List the built-in experiments."""
     found = {name: read_experiment(path) for name, path in shipped().items()}
     if json:
         print_json([{"name": name, "title": one.title, "data": list(one.data())} for name, one in found.items()])
@@ -65,32 +65,32 @@ def run(
     names: Names,
     data_dir: DataDir = None,
     results: Results = RESULTS,
-    jobs: Annotated[int | None, typer.Option(min=1, show_default="all cores", help="Processes.")] = None,
+    jobs: Annotated[int | None, typer.Option(min=1, show_default="all cores", help="Processes")] = None,
     events: Annotated[
         int | None,
         typer.Option(
             min=1,
-            help="Of each run, at most; a sweep that says fewer keeps those, unless --sweep names it.",
+            help="Maximum number of events per run; smaller values of a sweep are kept, unless --sweep selects it",
         ),
     ] = None,
-    seeds: Annotated[int | None, typer.Option(min=1, help="Instead of what the definition says.")] = None,
-    sweep: Annotated[list[str] | None, typer.Option(help="Of the experiment only this sweep; may be repeated.")] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="Number of seeds, instead of the definition's")] = None,
+    sweep: Annotated[list[str] | None, typer.Option(help="Run only this sweep of the experiment; repeatable")] = None,
 ) -> None:
     """Run experiments, and write their figures and tables.
 
-    Ctrl-C stops a run; the same command goes on where it stood. Data sets that are not there are named, with where to
-    get them, and the rest runs.
+    After Ctrl-C, run the same command again to continue. Missing data sets are reported, with their sources, and their
+    runs are skipped.
     """
     sizes = Sizes(events, seeds, tuple(sweep or ()))
     for experiment, sets in [use_case.prepare(name, sizes, data_dir) for name in names]:
         for told in sets.missing(experiment).values():
-            warn(f"left out: {told}")
+            warn(f"skipped: {told}")
         shown = _Shown(experiment.name)
         try:
             found = use_case.run(experiment, sets, results, jobs, shown.show, sizes.sweeps)
         except KeyboardInterrupt:
             shown.close()
-            announce(f"{experiment.name}: stopped; what has ended is kept, and the same command goes on")
+            announce(f"{experiment.name}: stopped; completed runs are kept. Run the same command again to continue")
             raise typer.Exit(ExitCode.INTERRUPTED) from None
         finally:
             shown.close()
@@ -98,29 +98,27 @@ def run(
         _print(found.report)
 
 
-@app.command()
+@app.command(epilog=examples("onebit experiment report confidit-fig2", "onebit experiment report mine.toml"))
 @with_log_flags
 def report(names: Names, data_dir: DataDir = None, results: Results = RESULTS) -> None:
-    """Write the figures and tables again, from the rows that are there."""
+    """Write the figures and tables again from existing rows."""
     for name in names:
         _print(use_case.report(name, results, data_dir))
 
 
 def _print(written: Written) -> None:
-    out.print(
-        f"{written.page}, {PAGE}, and {written.files} figures and tables beside them", highlight=False, soft_wrap=True
-    )
+    out.print(f"{written.page}, {PAGE}, and {written.files} figures and tables", highlight=False, soft_wrap=True)
 
 
 def _tell(refused: list[Refused]) -> None:
-    """Each reason once."""
+    """Log each reason once."""
     reasons = dict.fromkeys((one.job.sweep, one.job.data, one.job.title, one.reason) for one in refused)
     for sweep, data, learner, reason in reasons:
         warn(f"{sweep}: {learner} on {data} was not run: {reason}")
 
 
 class _Shown:
-    """How far an experiment is: a bar on a terminal, elsewhere a line now and then."""
+    """Progress of an experiment: a bar on a terminal, otherwise lines at intervals."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -134,11 +132,11 @@ class _Shown:
         self._tasks: dict[str, TaskID] = {}
 
     def show(self, far: HowFar) -> None:
-        """Show a run that has ended, or, before the first one, that a sweep begins."""
+        """Show a completed run, or the start of a sweep."""
         self._last = far
         if self._bar is None:
             if far.job is None:
-                self._line()  # its first run may take long
+                self._line()  # the first run may take long
             else:
                 self._announce()
             return
@@ -147,7 +145,7 @@ class _Shown:
         self._bar.update(self._tasks[far.sweep], completed=far.done, figures=self._figures(far))
 
     def close(self) -> None:
-        """Leave the bar as it is."""
+        """Stop updating the bar."""
         if self._bar is not None:
             self._bar.stop()
 

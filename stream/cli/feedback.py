@@ -1,4 +1,4 @@
-"""`onebit feedback`: the simulated environment on its own, against Kafka."""
+"""`onebit feedback`: the feedback program on Kafka."""
 
 import typer
 
@@ -10,12 +10,17 @@ from stream.cli.flags import with_settings
 app = typer.Typer()
 
 
-@app.command(epilog=examples("onebit feedback --delay lognormal:10s,1.0 --loss 0.02 --duplicates 0.01"))
+@app.command(
+    epilog=examples(
+        "onebit feedback --delay lognormal:10s,1.0 --loss 0.02 --duplicates 0.01",
+        "onebit feedback --data synsep --delay fixed:5s --topic-prefix trial.",
+    )
+)
 @with_settings(Program.FEEDBACK)
 def feedback(settings: Settings) -> None:
-    """Answer predictions with right or wrong, late.
+    """Send delayed feedback (right or wrong) for predictions.
 
-    It knows the labels of the data set by event id. Ctrl-C or SIGTERM ends it; feedback that is still due is sent
-    when it is started again.
+    Finds the labels of the data set by event id. Ctrl-C or SIGTERM stops the program; outstanding feedback is sent
+    after a restart.
     """
-    run_feedback(settings, StopRequest("what was sent is acknowledged"))
+    run_feedback(settings, StopRequest("waiting for acknowledgements"))

@@ -1,4 +1,4 @@
-"""The flags of a command, made from the settings that it takes; and `--profile`."""
+"""Flags of commands, generated from settings; and `--profile`."""
 
 import functools
 import inspect
@@ -20,7 +20,7 @@ from stream.cli.console import write_log
 
 @contextmanager
 def profiled(path: str | None) -> Iterator[None]:
-    """Measure what is done meanwhile, and write it to a file at the end, however it ends; None: do not.
+    """Write a profile of the context to a file on exit, also after an error; None: no profile.
 
     Raises:
         SettingsError: the file cannot be written.
@@ -31,10 +31,10 @@ def profiled(path: str | None) -> Iterator[None]:
     from cProfile import Profile
 
     try:
-        with open(path, "ab"):  # before hours have passed
+        with open(path, "ab"):  # fails before a long run
             pass
     except OSError as error:
-        raise SettingsError(f"--profile {path}: cannot be written: {error.strerror}") from error
+        raise SettingsError(f"--profile {path}: cannot write: {error.strerror}") from error
     profile = Profile()
     profile.enable()
     try:
@@ -42,46 +42,44 @@ def profiled(path: str | None) -> Iterator[None]:
     finally:
         profile.disable()
         profile.dump_stats(path)
-        announce(f"the profile is in {path}: python -m pstats {path}")
+        announce(f"profile written to {path}. Run: python -m pstats {path}")
 
 
 Command = Callable[..., None]
 
 Json = Annotated[
     bool,
-    typer.Option("--json", rich_help_panel=Panel.OUTPUT, help="Print one JSON object on stdout, and nothing else."),
+    typer.Option("--json", rich_help_panel=Panel.OUTPUT, help="Print a JSON object on stdout"),
 ]
 Partition = Annotated[
-    int, typer.Option(min=0, rich_help_panel=Panel.KAFKA, help="The partition whose model it is: each learns alone.")
+    int, typer.Option(min=0, rich_help_panel=Panel.KAFKA, help="Partition of the model, if each partition has its own")
 ]
 LogMap = Annotated[
     str | None,
     typer.Option(
         "--map",
         metavar="FILE.toml|PAIRS",
-        help="Of a log in a table: which column is what; in short: action=item,reward=click,categorical=device+region.",
+        help="Columns of a tabular log: a mapping file, or action=item,reward=click,categorical=device+region",
     ),
 ]
 RewardAbove = Annotated[
-    float | None, typer.Option(metavar="X", help="Of a log: a reward above this is 1, any other 0.")
+    float | None, typer.Option(metavar="X", help="Convert the rewards of a log: above this value 1, otherwise 0")
 ]
-BadRows = Annotated[
-    OnBadRow, typer.Option("--on-bad-row", help="Stop at a row of a log that cannot be used, or skip and count it.")
-]
+BadRows = Annotated[OnBadRow, typer.Option("--on-bad-row", help="Stop at an invalid row of a log, or skip it")]
 Config = Annotated[
     Path | None,
     typer.Option(
         rich_help_panel=Panel.OUTPUT,
-        show_default="onebit.toml, if there is one",
-        help="A TOML file of settings; flags and ONEBIT_* variables win over it.",
+        show_default="onebit.toml, if it exists",
+        help="TOML file of settings; flags and ONEBIT_* variables override it",
     ),
 ]
 
 
 def with_settings(program: Program) -> Callable[[Command], Command]:
-    """Give a command the flags of all settings of a program, and --config; it is called with the `Settings` first.
+    """Add the flags of a program's settings and --config to a command; `Settings` is its first argument.
 
-    What the command declares beyond `settings` are flags of its own, which stand below those.
+    The command's other parameters are additional flags, listed after these.
     """
 
     def decorate(command: Command) -> Command:
@@ -92,7 +90,7 @@ def with_settings(program: Program) -> Callable[[Command], Command]:
 
 
 def with_log_flags(command: Command) -> Command:
-    """Give a command that has no settings the flags of every command: of its log, --debug, and --config."""
+    """Add the flags of all commands (log, --debug, --config) to a command without settings."""
 
     def run(_settings: Settings, **values: Any) -> None:
         command(**values)
@@ -119,7 +117,7 @@ def _with_flags(command: Command, program: Program, own: list[inspect.Parameter]
 
 
 def settings_from(config: Path | None, flags: dict[str, Any]) -> Settings:
-    """The settings from flags, variables and file; variables that have no effect are named."""
+    """Load settings from flags, variables and file; warns about unknown variables."""
     if config is not None:
         os.environ[CONFIG_VARIABLE] = str(config)
     try:
@@ -136,7 +134,7 @@ def _parameter(name: str, annotation: Any) -> inspect.Parameter:
 
 
 def _annotation(one: Described) -> Any:
-    """The type of a flag, None when it is not given, and what the help says about it."""
+    """Return the annotation of a flag: its type or None, and its help."""
     kinds = [kind for kind in get_args(one.annotation) if kind is not type(None)]
     is_optional = len(kinds) == 1 and type(None) in get_args(one.annotation)
     kind: Any = str if one.is_duration else kinds[0] if is_optional else one.annotation

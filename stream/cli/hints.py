@@ -1,4 +1,4 @@
-"""Remedies for the errors of the layers below, which do not know the flags."""
+"""Remedies, as flags, for errors of lower layers."""
 
 import sys
 
@@ -14,7 +14,7 @@ POLICY_HINTS = {
     "NOT_FROM_LOGS": "use another --learner, or --play match",
     "ONE_RIGHT_CLASS": "use another --learner",
 }
-"""What to do about a policy that a learner cannot follow, by the name of the reason."""
+"""Remedies for unsupported policies, by reason."""
 
 
 def hint_of(error: OnebitError) -> str:
@@ -23,7 +23,9 @@ def hint_of(error: OnebitError) -> str:
         return access_hint(error)
     if isinstance(error, LocalKafkaPortError):
         return "choose another port with --port"
-    if "stream.task.settings" in sys.modules:  # else nothing can have raised what it has, and it loads the compiler
+    if (
+        "stream.task.settings" in sys.modules
+    ):  # loading the module would load the compiler; if it is not loaded, it cannot have raised the error
         from stream.journal.format import UnrecoverableError
         from stream.task.settings import PolicyError
 

@@ -1,4 +1,4 @@
-"""`onebit kafka`: a real Apache Kafka for this user."""
+"""`onebit kafka`: a local Apache Kafka for development."""
 
 import shlex
 import subprocess
@@ -10,7 +10,7 @@ import typer
 
 from stream.app.process import announce
 from stream.app.settings import SettingsError
-from stream.cli.console import out, print_json
+from stream.cli.console import examples, out, print_json
 from stream.cli.flags import Json, with_log_flags
 from stream.devkafka import local_kafka
 from stream.devkafka.local_kafka import LocalKafka
@@ -18,46 +18,46 @@ from stream.errors import ExitCode
 
 app = typer.Typer(help="Start and stop a local single-node Apache Kafka.", no_args_is_help=True)
 
-DataDir = Annotated[Path | None, typer.Option(help="The broker's home.", show_default=str(local_kafka.default_home()))]
+DataDir = Annotated[
+    Path | None, typer.Option(help="Home folder of the broker", show_default=str(local_kafka.default_home()))
+]
 
 
 def _command(command: str, data_dir: Path | None) -> str:
-    """A command for the broker of this home."""
+    """Return a command line for the broker of this home folder."""
     return f"onebit kafka {command}" + ("" if data_dir is None else f" --data-dir {shlex.quote(str(data_dir))}")
 
 
 def _none_runs(data_dir: Path | None, hint: str) -> None:
-    out.print(f"no Kafka runs in {data_dir or local_kafka.default_home()}{hint}", soft_wrap=True, highlight=False)
+    out.print(f"no Kafka is running in {data_dir or local_kafka.default_home()}{hint}", soft_wrap=True, highlight=False)
     if data_dir is None:
-        out.print("one that was started with a --data-dir is found with that", soft_wrap=True, highlight=False)
+        out.print("if the broker was started with --data-dir, use the same --data-dir", soft_wrap=True, highlight=False)
 
 
 def print_running(kafka: LocalKafka, data_dir: Path | None, runs: str) -> None:
-    """Say where a broker runs, how it is reached, and what stops it."""
+    """Print the broker's address, the flags to connect, and the command to stop it."""
     out.print(f"Kafka {runs} at {kafka.bootstrap}, pid {kafka.pid}, records in {kafka.storage}", soft_wrap=True)
     is_default = kafka.bootstrap == f"{local_kafka.HOST}:{local_kafka.DEFAULT_PORT}"
     at = "" if is_default else f" --bootstrap {kafka.bootstrap}"
     by = f" --client-config {shlex.quote(str(kafka.client_config))}" if kafka.client_config else ""
     if at or by:
-        out.print(f"other commands reach it with:{at}{by}", soft_wrap=True, highlight=False)
-    out.print(f"{_command('down', data_dir)} stops it", soft_wrap=True, highlight=False)
+        out.print(f"flags for other commands:{at}{by}", soft_wrap=True, highlight=False)
+    out.print(f"to stop: {_command('down', data_dir)}", soft_wrap=True, highlight=False)
 
 
-@app.command()
+@app.command(epilog=examples("onebit kafka up", "onebit kafka up --port 9192 --ephemeral"))
 @with_log_flags
 def up(
-    port: Annotated[int, typer.Option(help="Where clients connect, on the loopback interface.")] = 9092,
+    port: Annotated[int, typer.Option(help="Port for clients on the loopback interface")] = 9092,
     data_dir: DataDir = None,
-    ephemeral: Annotated[bool, typer.Option("--ephemeral", help="Keep no records when it stops.")] = False,
-    secure: Annotated[
-        bool, typer.Option("--secure", help="Let clients in by TLS and SCRAM alone, to do what ACLs allow.")
-    ] = False,
+    ephemeral: Annotated[bool, typer.Option("--ephemeral", help="Delete all records when the broker stops")] = False,
+    secure: Annotated[bool, typer.Option("--secure", help="Require TLS and SCRAM, and authorise by ACLs")] = False,
     json: Json = False,
 ) -> None:
-    """Start the broker, and wait until it answers; one that runs already is left as it is.
+    """Start the broker, and wait until it answers; does nothing if it is already running.
 
-    The first time the Java archives are fetched, which takes up to half a minute. A secured broker has certificates of
-    its own, and a user who may do everything; it says which --client-config lets other commands in as that user.
+    The first start downloads the Java archives, which takes up to half a minute. A secured broker creates certificates
+    and an administrator; the output includes the --client-config for other commands.
     """
     kafka = local_kafka.start(port, data_dir, ephemeral=ephemeral, secure=secure, progress=announce)
     if json:
@@ -66,46 +66,46 @@ def up(
         print_running(kafka, data_dir, "runs already" if kafka.already else "runs")
 
 
-@app.command()
+@app.command(epilog=examples("onebit kafka status", "onebit kafka status --json"))
 @with_log_flags
 def status(data_dir: DataDir = None, json: Json = False) -> None:
-    """Say whether the broker runs; exit code 1 when it does not."""
+    """Show whether the broker is running; exit code 1 if not."""
     kafka = local_kafka.status(data_dir)
     if json:
         print_json({"runs": kafka is not None, **({} if kafka is None else kafka._asdict())})
         raise typer.Exit(ExitCode.OK if kafka else ExitCode.DIFFERS)
     if kafka is None:
-        _none_runs(data_dir, f"; start one: {_command('up', data_dir)}")
+        _none_runs(data_dir, f". Run: {_command('up', data_dir)}")
         raise typer.Exit(ExitCode.DIFFERS)
     print_running(kafka, data_dir, "runs")
 
 
-@app.command()
+@app.command(epilog=examples("onebit kafka logs --lines 200", "onebit kafka logs --follow"))
 @with_log_flags
 def logs(
     data_dir: DataDir = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on showing what comes.")] = False,
-    lines: Annotated[int, typer.Option("--lines", "-n", min=1, help="How many of the last lines.")] = 50,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue with new lines until Ctrl-C")] = False,
+    lines: Annotated[int, typer.Option("--lines", "-n", min=1, help="Number of last lines")] = 50,
 ) -> None:
     """Show the broker's log."""
     path = local_kafka.log_path(data_dir)
     if not path.exists():
         raise SettingsError(
-            f"there is no log at {path}: no broker has run there; start one: {_command('up', data_dir)}; one that was "
-            "started with another --data-dir is found with that"
+            f"no log at {path}: no broker was started there. Run: {_command('up', data_dir)}; or use the --data-dir of "
+            "the broker"
         )
     command = ["tail", "-n", str(lines), *(["-f"] if follow else []), str(path)]
     sys.exit(subprocess.call(command))
 
 
-@app.command()
+@app.command(epilog=examples("onebit kafka down", "onebit kafka down --purge"))
 @with_log_flags
 def down(
     data_dir: DataDir = None,
-    purge: Annotated[bool, typer.Option("--purge", help="Remove all records too.")] = False,
+    purge: Annotated[bool, typer.Option("--purge", help="Also delete all records")] = False,
 ) -> None:
-    """Stop the broker. The records stay, unless --purge is given or it was ephemeral."""
+    """Stop the broker. Records are kept, unless --purge is given or the broker is ephemeral."""
     if local_kafka.stop(data_dir, purge=purge, progress=announce):
-        out.print("Kafka is stopped")
+        out.print("Kafka stopped")
     else:
         _none_runs(data_dir, "")

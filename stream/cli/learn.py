@@ -1,4 +1,4 @@
-"""`onebit learn`: the learner program on its own, against Kafka."""
+"""`onebit learn`: the learner program on Kafka."""
 
 from typing import Annotated
 
@@ -27,14 +27,14 @@ def learn(
         typer.Option(
             "--change-settings",
             rich_help_panel=Panel.JOIN,
-            help="In a pipeline that has begun, let what is given here hold from the next step on.",
+            help="Change the given settings of an existing pipeline from the next step on",
         ),
     ] = False,
 ) -> None:
-    """Answer contexts with predictions, and learn from their feedback.
+    """Answer contexts with predictions, and learn from feedback.
 
-    Ctrl-C or SIGTERM finishes the open transaction and exits 0. A learner that was killed goes on where it stood when
-    it is started again. What is not given is then what the pipeline has; what is given and differs is refused, unless
-    --change-settings lets it change: windows, limits, and what expiry teaches.
+    Ctrl-C or SIGTERM completes the open transaction and exits 0. A killed learner continues from its last commit after
+    a restart. Settings that are not given are those of the pipeline. Given settings that differ are rejected;
+    --change-settings changes windows, limits and the expiry policy.
     """
-    run_learner(settings, StopRequest("the open transaction is finished"), change_settings=change_settings)
+    run_learner(settings, StopRequest("completing the open transaction"), change_settings=change_settings)

@@ -1,4 +1,4 @@
-"""`onebit learners`: what can be asked to learn, what is best for what, and what it costs."""
+"""`onebit learners`: uses, parameters and costs of learners."""
 
 from collections.abc import Iterator
 from typing import Annotated
@@ -9,34 +9,38 @@ from rich.table import Table
 
 from stream.app.learners import Row, Size, Survey, data_of, fields_of, survey_learners
 from stream.app.settings import SettingsError
-from stream.cli.console import out, print_json
+from stream.cli.console import examples, out, print_json
 from stream.cli.flags import BadRows, Json, LogMap, RewardAbove, with_log_flags
 from stream.learners import FromLogs
 from stream.learners.auto import choose
 
 LOGS = {
-    FromLogs.LABEL: "needs the true class with its feedback",
+    FromLogs.LABEL: "requires the true class in feedback",
     FromLogs.PROPENSITY: "learns from a log's decisions by their propensities",
     FromLogs.NOTHING: "learns from a log's decisions",
 }
-"""What there is to say of a learner and a log."""
+"""Descriptions of a learner's use of logs."""
 
 app = typer.Typer()
 
 
-@app.command()
+@app.command(epilog=examples("onebit learners", "onebit learners late-ucb soba-diag --data optdigits"))
 @with_log_flags
 def learners(
-    names: Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="These alone.")] = None,
+    names: Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="Names of learners")] = None,
     data: Annotated[
         str | None,
-        typer.Option(metavar="NAME-OR-FILE", help="Measure what an event costs on this machine, on the first rows."),
+        typer.Option(
+            metavar="NAME-OR-FILE", help="Measure the cost per event on this machine with the first rows of a data set"
+        ),
     ] = None,
-    n_classes: Annotated[int | None, typer.Option(min=2, show_default="9", help="K, for the costs.")] = None,
-    n_features: Annotated[int | None, typer.Option(min=1, show_default="400", help="d, for the costs.")] = None,
-    nnz: Annotated[
-        int | None, typer.Option(min=0, show_default="25", help="Non-zeros of x on average, for the costs.")
+    n_classes: Annotated[
+        int | None, typer.Option(min=2, show_default="9", help="Number of classes K for the costs")
     ] = None,
+    n_features: Annotated[
+        int | None, typer.Option(min=1, show_default="400", help="Number of features d for the costs")
+    ] = None,
+    nnz: Annotated[int | None, typer.Option(min=0, show_default="25", help="Mean non-zeros of x for the costs")] = None,
     mapping: LogMap = None,
     on_bad_row: BadRows = "stop",
     reward_above: RewardAbove = None,
@@ -44,8 +48,8 @@ def learners(
 ) -> None:
     """List the learners: uses, parameters, papers and cost per event.
 
-    It also says which learner auto selects. Costs are counts of operations for a size, or, with --data, what was
-    measured.
+    Also shows the learner that auto selects. Costs are operation counts for a problem size, or measurements with
+    --data.
     """
     if data is None:
         found = survey_learners(names or (), Size(n_classes or 9, n_features or 400, 25 if nnz is None else nnz))
@@ -53,7 +57,7 @@ def learners(
         dataset = data_of(data, mapping, on_bad_row, reward_above, n_features)
         found = survey_learners(names or (), dataset=dataset)
     else:
-        raise SettingsError(f"--data {data} tells the classes and the non-zeros: leave --n-classes and --nnz out")
+        raise SettingsError(f"--data {data} excludes --n-classes and --nnz")
     if json:
         print_json([fields_of(row) for row in found.rows])
     else:
@@ -69,16 +73,16 @@ def _print(found: Survey) -> None:
     sizes = f"K = {size.n_classes}, d = {size.n_features}, {size.nnz} non-zeros"
     costs = "costs per event (predict, observe and update)"
     if dataset is None:
-        told = f"{costs} for {sizes}; --data measures them"
+        told = f"{costs} for {sizes}; measure with --data"
     else:
         told = f"{costs} on {dataset.name} ({sizes}), called from Python: CPU time on this machine"
     out.print(told, highlight=False, markup=False)
     given = "".join(f", {name}={value}" for name, value in choice.parameters.items())
-    out.print(f"auto takes {choice.learner}{given}: {choice.why}", highlight=False, markup=False)
+    out.print(f"auto selects {choice.learner}{given}: {choice.why}", highlight=False, markup=False)
     unknown = choose(size.n_classes, size.n_features, None)
     if unknown.learner != choice.learner:
         out.print(
-            f"where the contexts are not known beforehand, auto takes {unknown.learner}: {unknown.why}",
+            f"without known data auto selects {unknown.learner}: {unknown.why}",
             highlight=False,
             markup=False,
         )
@@ -102,4 +106,4 @@ def _lines(row: Row) -> Iterator[str]:
         time = escape(row.unmeasured) or f"{cost.flops_per_event:,} flops"
     yield f"[dim]{time}, state {cost.state_bytes / 1e3:,.0f} kB[/]"
     if row.auto:
-        yield f"[bold]auto takes it[/]: {escape(row.auto)}"
+        yield f"[bold]selected by auto[/]: {escape(row.auto)}"

@@ -1,4 +1,4 @@
-"""`onebit model`: models of any past moment, side by side, into a new pipeline; and the replay of `onebit verify`."""
+"""`onebit model`: export, compare and import models; and the output of `onebit verify --replay`."""
 
 import shlex
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ from stream.verifying.reapply import Replay
 
 app = typer.Typer(help="Export, compare and import models.", no_args_is_help=True)
 
-ModelFile = Annotated[Path, typer.Argument(metavar="FILE", help="A file of `onebit model export`.")]
+ModelFile = Annotated[Path, typer.Argument(metavar="FILE", help="File from `onebit model export`")]
 
 
 @app.command(
@@ -34,30 +34,29 @@ ModelFile = Annotated[Path, typer.Argument(metavar="FILE", help="A file of `oneb
 @with_settings(Program.CONNECT)
 def export(
     settings: Settings,
-    out_file: Annotated[Path, typer.Option("--out", metavar="FILE.npz", help="Where the model is written.")],
+    out_file: Annotated[Path, typer.Option("--out", metavar="FILE.npz", help="Write the model to this file")],
     at: Annotated[
         str | None,
         typer.Option(
             metavar="TIME",
-            help="As it was at a time of the broker: 2026-03-01T12:00:00Z, this host's zone if none is given; or "
-            "milliseconds since 1970.",
+            help="Model at a broker time: 2026-03-01T12:00:00Z (local time without a zone), or milliseconds since 1970",
         ),
     ] = None,
     journal: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="As it was after a step of the journal.")
+        int | None, typer.Option(min=1, metavar="N", help="Model after this step of the journal")
     ] = None,
     version: Annotated[
         int | None,
-        typer.Option(min=1, metavar="N", help="Of a shared model: as the first N entries of its log made it."),
+        typer.Option(min=1, metavar="N", help="Shared model after the first N entries of its log"),
     ] = None,
     partition: Partition = 0,
     json: Json = False,
 ) -> None:
-    """Write the model as it is, or as it was at any past moment, to a numpy file that needs no pickle.
+    """Write the current model, or the model at any past moment, to a numpy file without pickle.
 
-    It is rebuilt from the newest snapshot of before and the journal after it, while the learner may go on. `meta` in
-    the file says which learner it is, with which parameters, where in the topics it stood, and the state's digest. Of a
-    shared model, whatever the partition, it is a version of its log: with --journal the one a step was decided on.
+    The model is rebuilt from the newest earlier snapshot and the journal; the learner may keep running. `meta` in the
+    file has the learner, its parameters, its position in the topics, and the state's digest. A shared model is a
+    version of its log; with --journal the version that the step used.
     """
     model = exported(settings, Moment(at, journal, version), partition)
     write_model(out_file, model)
@@ -72,10 +71,12 @@ def export(
     )
 
 
-@app.command(epilog=examples("onebit model diff monday.npz tuesday.npz"))
+@app.command(
+    epilog=examples("onebit model diff monday.npz tuesday.npz", "onebit model diff monday.npz tuesday.npz --json")
+)
 @with_log_flags
 def diff(first: ModelFile, second: ModelFile, json: Json = False) -> None:
-    """Compare two models array by array; exit code 1 when they are not the same to the bit."""
+    """Compare two models array by array; exit code 1 if they differ in any bit."""
     models = read_model(first), read_model(second)
     differences = compare_models(*models)
     identities = [{name: model.meta[name] for name in ("learner", "parameters")} for model in models]
@@ -99,7 +100,7 @@ def diff(first: ModelFile, second: ModelFile, json: Json = False) -> None:
             shapes = str(shape) if shape == other else f"{shape or 'none'} and {other or 'none'}"
             table.add_row(name, shapes, f"{differing:,}", f"{greatest:.6g}" if differing else "0")
         out.print(table, highlight=False)
-        out.print("[bold green]the same, to the bit" if same else "[bold red]they differ")
+        out.print("[bold green]identical" if same else "[bold red]different")
     if not same:
         raise typer.Exit(ExitCode.DIFFERS)
 
@@ -121,16 +122,16 @@ def import_file(
             min=0,
             show_default="all",
             rich_help_panel=Panel.KAFKA,
-            help="Only this one, whose tasks then have models of their own.",
+            help="Import into this partition only; each partition then has its own model",
         ),
     ] = None,
     json: Json = False,
 ) -> None:
-    """Let a learner that has not begun yet begin with a model; start it with the model's learner and parameters.
+    """Import a model as the initial state of a new learner with the same learner type and parameters.
 
-    The model is written to the snapshots topic, in one transaction, as the state before the first step. So a restart,
-    and `onebit verify --replay`, begin with it too. Where a learner has begun already nothing is written. If the topics
-    have the log of a shared model, it is the one that all partitions share.
+    The model is written to the snapshots topic in one transaction, as the state before the first step. Restarts and
+    `onebit verify --replay` also start from it. Fails if a learner has already started. If the topic updates exists,
+    all partitions share the model.
     """
     found = imported(settings, file, partition)
     meta = found.model.meta
@@ -138,9 +139,9 @@ def import_file(
         print_json({"partitions": found.partitions, "shared": found.is_shared, **meta})
         return
     flags = " ".join(f"--param {shlex.quote(f'{name}={value}')}" for name, value in meta["parameters"].items())
-    whose = ", which is then one model" if found.is_shared else ""
+    whose = " as a shared model" if found.is_shared else ""
     out.print(
-        f"{quantity(found.partitions, 'partition')} will begin with {file}{whose}; start it: "
+        f"{quantity(found.partitions, 'partition')} will start with {file}{whose}. Run: "
         f"{command_hint(settings, 'learn')} "
         f"--learner {meta['learner']} {flags} --n-classes {meta['n_classes']} --n-features {meta['n_features']}",
         highlight=False,
@@ -149,7 +150,7 @@ def import_file(
 
 
 def print_replays(replays: Sequence[Replay]) -> None:
-    """Show what the whole journals came to."""
+    """Print the results of replaying whole journals."""
     for found in replays:
         if found.foreign:
             out.print(f"[yellow]! partition {found.partition}:[/] {escape(found.foreign)}", soft_wrap=True)
@@ -162,7 +163,7 @@ def print_replays(replays: Sequence[Replay]) -> None:
             out.print(f"partition {found.partition}: no step has been made")
         elif found.ok:
             out.print(
-                f"[bold green]✓ partition {found.partition}:[/] {found.steps:,} steps applied again give the state of "
+                f"[bold green]✓ partition {found.partition}:[/] replay of {found.steps:,} steps gives the state of "
                 f"the {compared}, learner {found.state[:16]}"
                 + ("" if found.version is None else f" at version {found.version:,}"),
                 highlight=False,
@@ -170,7 +171,7 @@ def print_replays(replays: Sequence[Replay]) -> None:
             )
         else:
             out.print(
-                f"[bold red]✗ partition {found.partition}:[/] {found.steps:,} steps applied again give the state "
+                f"[bold red]✗ partition {found.partition}:[/] replay of {found.steps:,} steps gives the state "
                 f"{found.replayed[:16]}; the {compared} {found.recovered[:16]}",
                 highlight=False,
                 soft_wrap=True,

@@ -1,4 +1,4 @@
-"""`onebit monitor`: whether a pipeline lives and learns, as a page and for Prometheus."""
+"""`onebit monitor`: a pipeline's state on a page and as Prometheus metrics."""
 
 from typing import Annotated
 
@@ -26,16 +26,16 @@ def monitor(
         list[str] | None,
         typer.Option(
             metavar="POLICY",
-            show_default="the highest score, each class alike",
+            show_default="the highest score, all classes equally",
             rich_help_panel=Panel.WATCHING,
-            help="Whom to judge, too; repeat it for more: logged, constant:ACTION, or model:FILE of `onebit model "
+            help="Additional policy to evaluate; repeatable: logged, constant:ACTION, or model:FILE of `onebit model "
             "export`.",
         ),
     ] = None,
 ) -> None:
     """Show a running pipeline on a page: condition, error, delays, ledger, lag.
 
-    It reads committed records alone, and nothing depends on it. Killed and started again, it goes on with its counts.
-    It needs the extra: pip install 'onebit[monitor]'.
+    Reads committed records only; no other program depends on it. After a restart it continues with its counts.
+    Requires an extra: pip install 'onebit[monitor]'.
     """
     run_monitor(settings, estimate or (), StopRequest())

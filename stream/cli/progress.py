@@ -1,4 +1,4 @@
-"""The progress of runs on stderr: moving lines on a terminal, elsewhere a line now and then."""
+"""Progress of runs on stderr: bars on a terminal, otherwise lines at intervals."""
 
 import math
 from collections.abc import Iterator
@@ -12,11 +12,11 @@ from stream.cli.console import err, has_moving_lines
 from stream.reporting import tables
 
 INTERVAL_MS = 5_000
-"""Between two lines of a run, where they do not move."""
+"""Interval between two lines of a run without a terminal."""
 
 
 def figures(progress: Progress) -> str:
-    """Events, events per second, error so far, pending, time to go."""
+    """Format events, events per second, error so far, pending decisions and remaining time."""
     _, events, decided, pending, error_rate, to_come, per_s, left_s = progress
     shown = [f"{decided:,} of {events:,} events", f"{per_s:,.0f} events/s"]
     if not math.isnan(error_rate):
@@ -24,14 +24,14 @@ def figures(progress: Progress) -> str:
     if pending:
         shown.append(f"pending {pending:,}")
     if to_come and pending == 0 and decided >= events:
-        shown.append(f"all settled, {to_come:,} late or repeated feedback to come")
+        shown.append(f"all settled, {to_come:,} late or repeated feedback outstanding")
     else:
         shown.append(f"ETA {f'{left_s:.0f} s' if left_s < 60 else tables.duration(left_s)}")
     return "  ".join(shown)
 
 
 class AnnouncedLines:
-    """A line for each run, now and then."""
+    """Logs a line for each run at intervals."""
 
     def __init__(self, interval_ms: int = INTERVAL_MS) -> None:
         self._interval_ms = interval_ms
@@ -39,12 +39,12 @@ class AnnouncedLines:
         self._shown_ms: dict[str, int] = {}
 
     def show(self, progress: Progress) -> None:
-        """Announce it if its last line is old enough, or if it has ended."""
+        """Log the progress if the interval has passed, or at the end."""
         now_ms = monotonic_ms()
         is_due = now_ms - self._shown_ms.get(progress.name, self._began_ms) >= self._interval_ms
         if is_due or progress.done >= 1.0:
             self._shown_ms[progress.name] = now_ms
-            announce(f"{progress.name}: {figures(progress)}", limited=False)  # each replaces the one before
+            announce(f"{progress.name}: {figures(progress)}", limited=False)  # each replaces the previous one
 
 
 class MovingLines:
@@ -55,7 +55,7 @@ class MovingLines:
         self._tasks: dict[str, TaskID] = {}
 
     def show(self, progress: Progress) -> None:
-        """Move its bar."""
+        """Update the bar."""
         name = progress.name
         if name not in self._tasks:
             self._tasks[name] = self._bars.add_task(name, total=1.0, figures="")
@@ -65,7 +65,7 @@ class MovingLines:
 
 @contextmanager
 def shown_progress() -> Iterator[ShowProgress]:
-    """Show the progress of runs. On a terminal the lines move, and stay when the runs have ended."""
+    """Show the progress of runs: bars on a terminal, otherwise log lines."""
     if not has_moving_lines():
         yield AnnouncedLines().show
         return

@@ -1,4 +1,4 @@
-"""`onebit replay`: a data set's rows as contexts, against Kafka."""
+"""`onebit replay`: write a data set's rows as contexts to Kafka."""
 
 from typing import Annotated
 
@@ -20,13 +20,13 @@ app = typer.Typer()
 def replay(
     settings: Settings,
     resume: Annotated[
-        bool, typer.Option("--resume", rich_help_panel=Panel.DATA, help="Go on after the last event in the topic.")
+        bool, typer.Option("--resume", rich_help_panel=Panel.DATA, help="Continue after the last event in the topic")
     ] = False,
 ) -> None:
-    """Write the rows of a data set as contexts, at a pace.
+    """Write the rows of a data set as contexts at a given rate.
 
-    Ctrl-C or SIGTERM stops it; --resume continues behind the last event.
+    Ctrl-C or SIGTERM stops the replay; --resume continues after the last event.
     """
-    stop = StopRequest("what was sent is acknowledged")
+    stop = StopRequest("waiting for acknowledgements")
     with shown_progress() as show:
         run_replay(settings, stop, resume=resume, show=show)

@@ -1,4 +1,4 @@
-"""`onebit report`: saved runs, laid side by side on one page."""
+"""`onebit report`: compare saved runs on one page."""
 
 import sys
 from datetime import UTC, datetime
@@ -26,24 +26,23 @@ app = typer.Typer()
 def report(
     runs: Annotated[
         list[Path],
-        typer.Argument(metavar="PAGE...", help="Pages of `onebit run`, or the JSON that such a page hands out."),
+        typer.Argument(metavar="PAGE...", help="Pages of `onebit run`, or JSON downloaded from such pages"),
     ],
     path: Annotated[
         Path | None,
         typer.Option(
             "--report",
             metavar="FILE",
-            show_default="a new one in reports/, listed by reports/index.html",
-            help="Where the page is written.",
+            show_default="a new file in reports/, listed in reports/index.html",
+            help="Write the page to this file",
         ),
     ] = None,
     json: Json = False,
 ) -> None:
     """Compare saved runs on one page.
 
-    The page has their curves, their differing settings and a table. Runs that differ only in their seed are shown by
-    their means, with bands. With --json no page is written: the saved
-    runs are printed, curves included.
+    The page has error curves, differing settings and a table. Runs that differ only in their seed are combined into
+    means with bands. With --json the saved runs are printed instead.
     """
     from stream.reporting.saved_runs import read_runs, runs_json
     from stream.reporting.tables import comparison
@@ -60,5 +59,5 @@ def report(
         with announced_when_slow("drawing the page"):
             written = add_page(REPORTS, found, at) if path is None else write_page(path, found, at)
     except OSError as error:
-        raise fail(f"--report {path or REPORTS}: the page cannot be written: {error}", ExitCode.USAGE) from error
-    out.print(f"the runs side by side: {written}", highlight=False, soft_wrap=True)
+        raise fail(f"--report {path or REPORTS}: cannot write: {error}", ExitCode.USAGE) from error
+    out.print(f"comparison: {written}", highlight=False, soft_wrap=True)

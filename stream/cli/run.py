@@ -1,4 +1,4 @@
-"""`onebit run`: the whole pipeline to its end, embedded or on Kafka, and what is shown of it."""
+"""`onebit run`: run the pipeline to its end, embedded or on Kafka, and print the results."""
 
 import sys
 from dataclasses import replace
@@ -39,26 +39,26 @@ def run(
     settings: Settings,
     kafka: Annotated[
         bool,
-        typer.Option("--kafka", rich_help_panel=Panel.KAFKA, help="Run real processes over topics on Kafka"),
+        typer.Option("--kafka", rich_help_panel=Panel.KAFKA, help="Run each program as a process on Kafka"),
     ] = False,
     report: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
             rich_help_panel=Panel.OUTPUT,
-            show_default=f"a new one in {REPORTS}/, listed by {REPORTS}/index.html",
-            help="Where the page is written.",
+            show_default=f"a new file in {REPORTS}/, listed in {REPORTS}/index.html",
+            help="Write the page to this file",
         ),
     ] = None,
     no_report: Annotated[
-        bool, typer.Option("--no-report", rich_help_panel=Panel.OUTPUT, help="Write no page.")
+        bool, typer.Option("--no-report", rich_help_panel=Panel.OUTPUT, help="Do not write a page")
     ] = False,
     seeds: Annotated[
         int,
         typer.Option(
             min=1,
             metavar="N",
-            help="Run each learner with N consecutive seeds; table and page show means with 95 % intervals.",
+            help="Run each learner with N consecutive seeds; reports means with 95 % intervals",
         ),
     ] = 1,
     jobs: Annotated[
@@ -66,28 +66,28 @@ def run(
         typer.Option(
             min=1,
             show_default="all cores; 1 for short runs and logs",
-            help="Learners and seeds that run at once, embedded, each in a process with its own copy of the data.",
+            help="Number of parallel embedded runs, each in a process with its own copy of the data",
         ),
     ] = None,
     json: Json = False,
 ) -> None:
     """Run the pipeline to its end, embedded or on Kafka, and report its error.
 
-    By default the run is embedded: replay, learner and feedback share a broker in this process, in virtual time. It
-    needs no service, and the same seed gives the same run, bit for bit. The run ends when no decision is pending. It
-    prints a table and writes a page with the error curves. Several learners run in parallel; --jobs 1 runs one at a
-    time, for comparable wall times.
+    By default the run is embedded: replay, learner and feedback share a broker in this process, in virtual time. This
+    requires no service, and the same seed gives the same result, bit for bit. The run ends when no decision is pending.
+    It prints a table and writes a page with error curves. Several learners run in parallel; use --jobs 1 for comparable
+    wall times.
     """
     if kafka and jobs is not None:
-        raise SettingsError(f"--jobs {jobs}: on Kafka the learners run one after the other; leave it out")
+        raise SettingsError(f"--jobs {jobs} excludes --kafka, where learners run one after the other")
     if kafka and seeds > 1:
-        raise SettingsError(f"--seeds {seeds}: a run on Kafka has one seed; leave it out, or leave out --kafka")
+        raise SettingsError(f"--seeds {seeds} excludes --kafka, which runs one seed")
     if no_report and report is not None:
-        raise SettingsError(f"--report {report}: --no-report writes no page; leave one of them out")
+        raise SettingsError(f"--report {report} excludes --no-report")
     command = command_line(sys.argv[1:])
     with shown_progress() as show:
         if kafka:
-            stop = StopRequest("what was begun is finished")
+            stop = StopRequest("completing open transactions")
             reports = run_all_on_kafka(settings, command=command, stop=stop, show=show)
         else:
             reports = run_all_embedded(settings, seeds=seeds, jobs=jobs, command=command, show=show)
@@ -100,16 +100,16 @@ def run(
 
 
 def _publish(reports: list[RunReport], path: Path | None, *, json: bool) -> None:
-    """Write the page, to the given file or under a name of its own, and print the results."""
+    """Write the page to the given or a new file, and print the results."""
     from stream.reporting.pages import add_page, write_page
 
     at = datetime.now(UTC)
     try:
         with announced_when_slow("drawing the page"):
             written = add_page(REPORTS, reports, at) if path is None else write_page(path, reports, at)
-    except OSError as error:  # the results are printed all the same
+    except OSError as error:  # the results are printed anyway
         _print_results(reports, None, json=json)
-        raise fail(f"--report {path or REPORTS}: the page cannot be written: {error}", ExitCode.USAGE) from error
+        raise fail(f"--report {path or REPORTS}: cannot write: {error}", ExitCode.USAGE) from error
     _print_results([replace(report, report=str(written)) for report in reports], written, json=json)
 
 

@@ -9,16 +9,16 @@ from rich.table import Table
 
 from stream.app.settings import CONNECTED, Panel, Program
 from stream.app.sources import Described, described
-from stream.cli.console import out, print_json
+from stream.cli.console import examples, out, print_json
 from stream.cli.flags import Json, with_log_flags
 
 app = typer.Typer()
 
 
-@app.command()
+@app.command(epilog=examples("onebit settings", "onebit settings --json"))
 @with_log_flags
 def settings(
-    markdown: Annotated[bool, typer.Option("--markdown", help="Print docs/settings.md instead.")] = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print docs/settings.md")] = False,
     json: Json = False,
 ) -> None:
     """List every setting with its default.

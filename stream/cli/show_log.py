@@ -1,4 +1,4 @@
-"""What `onebit data show` prints of a log."""
+"""Output of `onebit data show` for logs."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ _CLASSES_SHOWN = 20
 def show_log(
     path: str, mapping_given: str | None, reward_above: float | None, features_file: Path | None, *, as_json: bool
 ) -> None:
-    """Show a log; rows that cannot be used are counted."""
+    """Print a summary of a log; invalid rows are counted."""
     shown = summarise_log(path, mapping_given, reward_above)
     if features_file is not None:
         save_features(shown, features_file)
@@ -28,7 +28,7 @@ def show_log(
         listed = ", ".join(column or "''" for column in shown.columns)
         out.print(f"{len(shown.columns)} columns: {escape(listed)}", soft_wrap=True, highlight=False)
     if shown.guessed is not None:
-        out.print("a mapping, guessed; correct it, save it, and give it with --map:", highlight=False)
+        out.print("guessed mapping; correct it, save it, and use it with --map:", highlight=False)
         out.print(escape(to_toml(shown.guessed)), soft_wrap=True, highlight=False)
     if shown.log is not None:
         _print_rows(shown, shown.log)
@@ -36,7 +36,7 @@ def show_log(
 
 def _print_rows(shown: LogSummary, log: LogFile) -> None:
     rows, features = "row" if shown.rows == 1 else "rows", "feature" if log.n_features == 1 else "features"
-    out.print(f"{shown.rows:,} {rows} that can be used, {log.n_features:,} {features}")
+    out.print(f"{shown.rows:,} valid {rows}, {log.n_features:,} {features}")
     for line in rows_left_out(log):
         out.print(escape(line), soft_wrap=True, highlight=False)
     some = ", ".join(log.class_names[:_CLASSES_SHOWN]) + (", ..." if len(log.class_names) > _CLASSES_SHOWN else "")

@@ -1,4 +1,4 @@
-"""`onebit simulate`: the pipeline's learners through thousands of drawn disasters, in virtual time."""
+"""`onebit simulate`: random fault injection into learners, in virtual time."""
 
 import os
 import time
@@ -11,7 +11,7 @@ from rich.table import Table
 from stream.app.process import announce, every
 from stream.app.settings import SettingsError
 from stream.app.simulate import Runs, make_learner
-from stream.cli.console import out, print_json
+from stream.cli.console import examples, out, print_json
 from stream.cli.flags import with_log_flags
 from stream.errors import ExitCode
 from stream.simulation.campaign import (
@@ -30,7 +30,7 @@ from stream.simulation.tracing import Happened, trace_digest
 from stream.task.settings import Sharing
 
 SHOWN_MAX = 3
-"""So many failing seeds are shrunk and shown; the others are named."""
+"""Number of failing seeds to shrink and show; the others are listed."""
 
 PROGRESS_INTERVAL_MS = 5_000
 
@@ -38,32 +38,30 @@ PROGRESS_INTERVAL_MS = 5_000
 app = typer.Typer()
 
 
-@app.command()
+@app.command(epilog=examples("onebit simulate --seeds 20000 --model shared", "onebit simulate --seed 17 --trace"))
 @with_log_flags
 def simulate(
-    seeds: Annotated[int, typer.Option(min=1, help="How many seeds are run.")] = 2_000,
-    seed: Annotated[int, typer.Option(min=0, help="The first of them.")] = 0,
-    events: Annotated[int, typer.Option(min=1, help="Contexts in each run.")] = EVENTS,
-    model: Annotated[
-        Sharing, typer.Option(help="own: each partition has a model of its own; shared: all decide on one.")
-    ] = "own",
-    jobs: Annotated[int | None, typer.Option(min=1, show_default="all cores", help="Processes.")] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds")] = 2_000,
+    seed: Annotated[int, typer.Option(min=0, help="First seed")] = 0,
+    events: Annotated[int, typer.Option(min=1, help="Number of contexts per run")] = EVENTS,
+    model: Annotated[Sharing, typer.Option(help="Own model for each partition, or a shared one")] = "own",
+    jobs: Annotated[int | None, typer.Option(min=1, show_default="all cores", help="Processes")] = None,
     show_trace: Annotated[
-        bool, typer.Option("--trace", help="Run the one seed --seed, and print all that happens in it.")
+        bool, typer.Option("--trace", help="Run only --seed, and print all events of the run")
     ] = False,
     only: Annotated[
         str | None,
-        typer.Option(metavar="0-3,7", help="Of this seed's schedule only these items, as a failure names them."),
+        typer.Option(metavar="0-3,7", help="Run only these items of the seed's schedule, as printed for a failure"),
     ] = None,
-    no_shrink: Annotated[bool, typer.Option("--no-shrink", help="Show failing seeds as they were drawn.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="The result as JSON on stdout.")] = False,
+    no_shrink: Annotated[bool, typer.Option("--no-shrink", help="Show failing seeds without shrinking")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print the result as JSON")] = False,
 ) -> None:
     """Run learners through random faults, and check the state after each run.
 
-    Crashes at any step, zombies, rebalances, outages, replication that lags, commits of unknown outcome, duplicated,
-    reordered, lost and poisonous records: all drawn from the seed, over the embedded broker, in virtual time. The same
-    seed is the same run. Exit code 1 when a seed fails; it is then cut down, and the command that replays it is
-    printed. Ctrl-C ends it early: what came of the seeds until then is shown, and nothing is cut down.
+    Faults: crashes at any step, zombies, rebalances, outages, replication lag, commits with unknown outcome, and
+    duplicated, reordered, lost and malformed records. All are random functions of the seed, on the embedded broker, in
+    virtual time. Exit code 1 if a seed fails: its schedule is then shrunk, and the command to replay it is printed.
+    After Ctrl-C, prints the results so far without shrinking.
     """
     runs = Runs(events, model)
     if show_trace or only is not None:
@@ -128,22 +126,22 @@ def _print_verdict(campaign: Campaign, seeds: range, wall_s: float, *, interrupt
     per_s = campaign.seeds / max(wall_s, 1e-9)
     shared = " with a shared model" if campaign.model == "shared" else ""
     out.print(
-        f"{campaign.seeds:,} seeds from {seeds.start} on{shared}, {campaign.timeless:,} of them timeless, in "
+        f"{campaign.seeds:,} seeds from {seeds.start}{shared}, {campaign.timeless:,} of them timeless, in "
         f"{wall_s:,.1f} s ({per_s:,.0f} seeds/s)",
         highlight=False,
     )
     if interrupted:
         left = len(seeds) - campaign.seeds
-        out.print(f"[bold yellow]interrupted, with {left:,} of {len(seeds):,} seeds to go", highlight=False)
+        out.print(f"[bold yellow]interrupted, {left:,} of {len(seeds):,} seeds not run", highlight=False)
     missing = campaign.never_occurred()
     if missing:
         out.print(f"[bold red]✗ never occurred in {campaign.seeds:,} seeds: {', '.join(missing)}", highlight=False)
     elif campaign.seeds < COVERED_FROM_SEEDS:
-        out.print(f"[dim]whether everything occurs is asked from {COVERED_FROM_SEEDS:,} seeds on", highlight=False)
+        out.print(f"[dim]coverage is checked from {COVERED_FROM_SEEDS:,} seeds", highlight=False)
     if campaign.failures:
         out.print(f"[bold red]✗ {len(campaign.failures):,} of {campaign.seeds:,} seeds failed", highlight=False)
     else:
-        out.print(f"[bold green]✓ all {'of these ' if interrupted else ''}held", highlight=False)
+        out.print(f"[bold green]✓ all {'of these ' if interrupted else ''}passed", highlight=False)
 
 
 def _print_json(campaign: Campaign, runs: Runs, seeds: range, wall_s: float, *, interrupted: bool) -> None:
@@ -170,18 +168,18 @@ def _print_json(campaign: Campaign, runs: Runs, seeds: range, wall_s: float, *, 
 
 
 def _show_failure(runs: Runs, schedule: Schedule, *, shrinks: bool) -> None:
-    """What is wrong with a failing seed, its schedule cut down, its trace, and how to see it again."""
+    """Print a failing seed: violations, shrunk schedule, trace, and the command to replay it."""
     kept = list(range(len(schedule.items)))
     if shrinks:
         kept = shrink(make_learner, schedule)
-        announce(f"seed {schedule.seed}: {len(kept)} of {len(schedule.items)} items fail by themselves")
+        announce(f"seed {schedule.seed}: shrunk to {len(kept)} of {len(schedule.items)} items")
     shown = schedule.only(kept)
     out.print(f"\n[bold red]✗ seed {schedule.seed}", highlight=False)
     _print_run(shown)
     for what in examine(make_learner, shown)[0]:
         out.print(f"  [red]✗[/] {escape(what)}", highlight=False, soft_wrap=True)
     out.print(
-        f"replay it: {runs.replay(schedule.seed, ranges(kept) if shrinks else None)}",
+        f"to replay: {runs.replay(schedule.seed, ranges(kept) if shrinks else None)}",
         highlight=False,
         soft_wrap=True,
     )
@@ -206,16 +204,16 @@ def _show_seed(runs: Runs, seed: int, only: str | None, *, json: bool) -> bool:
     for what in wrong:
         out.print(f"  [red]✗[/] {escape(what)}", highlight=False, soft_wrap=True)
     if not wrong:
-        out.print("[bold green]✓ all held", highlight=False)
+        out.print("[bold green]✓ passed", highlight=False)
     return not wrong
 
 
 def _print_run(schedule: Schedule) -> None:
-    """The settings of a run, and all that happened in it."""
+    """Print the settings and events of a run."""
     task = schedule.task
     limits = ", ".join(f"{name} {getattr(task.join, name)}" for name in task.join.__dataclass_fields__)
     parts = {name: value for name, value in schedule._asdict().items() if name not in ("task", "items", "seed")}
-    model = "a shared model" if task.model == "shared" else "models of their own"
+    model = "a shared model" if task.model == "shared" else "own models"
     out.print(f"  {task.learner}, {model}, on expiry {task.on_expiry}, late {task.late}; {limits}", highlight=False)
     out.print("  " + ", ".join(f"{name} {value}" for name, value in parts.items()), highlight=False)
     happened = trace(make_learner, schedule)

@@ -1,4 +1,4 @@
-"""`onebit tail`: records as they stand in the topics, a line each."""
+"""`onebit tail`: print records of the topics."""
 
 import sys
 import time
@@ -32,8 +32,8 @@ app = typer.Typer()
 
 @app.command(
     epilog=examples(
-        "onebit tail                          # the last ten records of all topics of events",
-        "onebit tail --id visit-1             # the whole life of one event",
+        "onebit tail                          # the last ten records of all event topics",
+        "onebit tail --id visit-1             # all records of one event",
         "onebit tail dead-letter --since 5m --follow",
         "onebit tail predictions --since 2026-03-01T12:00 --json",
     )
@@ -50,23 +50,23 @@ def tail(
         ),
     ] = None,
     event_id: Annotated[
-        str | None, typer.Option("--id", metavar="ID", help="Only the records of one event, from the first on.")
+        str | None, typer.Option("--id", metavar="ID", help="Only records of this event, from the start of the topics")
     ] = None,
     since: Annotated[
         str | None,
-        typer.Option(metavar="DURATION|TIME", help="All records from then on: 5m (ago), or 2026-03-01T12:00 (UTC)."),
+        typer.Option(metavar="DURATION|TIME", help="Records since this time: 5m (ago), or 2026-03-01T12:00 (UTC)"),
     ] = None,
     last: Annotated[
-        int, typer.Option(min=0, metavar="N", help="Without --id and --since, show so many of the newest.")
+        int, typer.Option(min=0, metavar="N", help="Number of newest records, without --id and --since")
     ] = LAST,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Then show what comes, until Ctrl-C.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue with new records until Ctrl-C")] = False,
     json: Json = False,
 ) -> None:
     """Show records, one per line.
 
-    A line has append time, topic/partition@offset, event id and content. Topics are shown together, in the order of
-    the broker's append time. Only committed records are read. With --id all partitions are read, since a record may
-    be in a wrong one. Ticks, by which the learner marks time in the feedback topic, are left out.
+    A line has append time, topic/partition@offset, event id and content. Records of all topics are ordered by append
+    time. Only committed records are read. --id reads all partitions, because a record may be in a wrong one. Ticks (the
+    learner's time markers in the feedback topic) are skipped.
     """
 
     def is_shown(record: Record) -> bool:
@@ -87,7 +87,7 @@ def tail(
 
 
 def _partitions_of(topic: str | None, topics: Topics, partitions: int) -> list[TopicPartition]:
-    """The partitions to be read, topic by topic."""
+    """Return the partitions to read, by topic."""
     by_name = {short_name(name, topics): name for name in topics}
     if topic is not None and topic not in by_name and topic not in topics:
         hint = close_matches(topic, by_name) or f"; got {topic!r}"
@@ -99,7 +99,7 @@ def _partitions_of(topic: str | None, topics: Topics, partitions: int) -> list[T
 def _starts(
     broker: Broker, tps: list[TopicPartition], since: str | None, last: int | None
 ) -> dict[TopicPartition, int]:
-    """Where to begin in each partition; the newest `last` records of all stand behind that."""
+    """Return a start offset for each partition, such that the newest `last` records are included."""
     if since is not None:
         since_ms = _since_ms(since)
         return {tp: offset_at(broker, tp, since_ms) for tp in tps}
@@ -111,18 +111,18 @@ def _starts(
 
 
 def _start_of_last(broker: Broker, tp: TopicPartition, beginning: int, end: int, last: int) -> int:
-    """An offset behind which the newest `last` records of a partition are, where it has as many."""
-    reach = 2 * last + 2  # a transaction has at least one record and one marker in a partition that it writes to
+    """Return an offset before the newest `last` records of a partition, if it has as many."""
+    reach = 2 * last + 2  # a transaction writes at least one record and one marker to a partition
     while (start := end - reach) > beginning:
         is_enough = islice(filterfalse(is_tick, read_partition(broker, tp, start=start)), last - 1, None)
         if last == 0 or next(is_enough, None) is not None:
             return start
-        reach *= 4  # there are ticks, or more markers
+        reach *= 4  # ticks, or more markers
     return beginning
 
 
 def _since_ms(since: str) -> int:
-    """A time as milliseconds since 1970; a duration is so long ago by this host's clock."""
+    """Parse a time into milliseconds since 1970; a duration is relative to this host's clock."""
     try:
         return time.time_ns() // 1_000_000 - parse_duration(since)
     except DurationError:
@@ -134,7 +134,7 @@ def _since_ms(since: str) -> int:
 
 
 def _noting(records: Iterable[Record], starts: dict[TopicPartition, int]) -> Iterator[Record]:
-    """The records; `starts` is moved behind each that was read, so that what comes then can be read on from there."""
+    """Yield the records, and advance `starts` past each one, so that reading can continue later."""
     for record in records:
         starts[TopicPartition(record.topic, record.partition)] = record.offset + 1
         yield record

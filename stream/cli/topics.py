@@ -12,7 +12,7 @@ from stream.app.connection import command_hint
 from stream.app.process import quantity, warn
 from stream.app.settings import Panel, Program, Settings
 from stream.app.topic_admin import Described, create_topics, deletable_topics, describe_topics
-from stream.cli.console import out, print_json
+from stream.cli.console import examples, out, print_json
 from stream.cli.flags import Json, with_settings
 from stream.errors import ExitCode
 from stream.wire import schemas
@@ -21,25 +21,25 @@ from stream.wire.topics import TopicDescription
 app = typer.Typer(help="Create, describe and delete the topics.", no_args_is_help=True)
 
 
-@app.command()
+@app.command(
+    epilog=examples("onebit topics create --partitions 4", "onebit topics create --replication 3 --retention 168h")
+)
 @with_settings(Program.CREATE)
 def create(settings: Settings, json: Json = False) -> None:
-    """Create all topics, with the broker's append time and compaction where needed; those that exist are checked.
+    """Create all topics with the required configuration; existing topics are checked.
 
-    With a --retention the learner still recovers, from its snapshots, but `onebit verify` cannot recompute the ledger
-    once the first records are deleted. `onebit topics describe` warns when it is too short for a recovery.
+    With --retention the learner can still recover from its snapshots, but `onebit verify` cannot recompute the ledger
+    after the first records are deleted. `onebit topics describe` warns if the retention is too short for a recovery.
     """
     made = create_topics(settings)
     if json:
         print_json(made._asdict())
         return
-    log = f", {made.updates} with one: the log of the model that they share" if made.updates else ""
-    out.print(
-        f"{made.topics} topics {settings.topic_prefix}* with {quantity(made.partitions, 'partition')} are there{log}"
-    )
+    log = f", and {made.updates} with one (log of the shared model)" if made.updates else ""
+    out.print(f"{made.topics} topics {settings.topic_prefix}* with {quantity(made.partitions, 'partition')}{log}")
 
 
-@app.command()
+@app.command(epilog=examples("onebit topics describe", "onebit topics describe --schema"))
 @with_settings(Program.DESCRIBE)
 def describe(
     settings: Settings,
@@ -48,14 +48,14 @@ def describe(
         typer.Option(
             "--schema",
             rich_help_panel=Panel.OUTPUT,
-            help="Print one JSON object instead, without asking Kafka: the JSON Schema of the values of each topic.",
+            help="Print the JSON Schema of the values of each topic, without connecting to Kafka",
         ),
     ] = False,
     json: Json = False,
 ) -> None:
-    """Show the topics as they are; exit code 1 when one is missing.
+    """Show the topics; exit code 1 if one is missing.
 
-    A warning says where records are deleted before a recovery is sure not to need them, with these settings.
+    Warns if retention may delete records that a recovery needs with these settings.
     """
     if schema:
         by_topic = {getattr(settings.topics, name): schemas.schema_of(name) for name in schemas.EVENTS}
@@ -68,7 +68,7 @@ def describe(
     else:
         _print(found)
     if not found.ok:
-        warn(f"topics are missing; create them: {command_hint(settings, 'topics create')}")
+        warn(f"topics are missing. Run: {command_hint(settings, 'topics create')}")
         raise typer.Exit(ExitCode.DIFFERS)
 
 
@@ -92,17 +92,17 @@ def _row(topic: TopicDescription) -> tuple[str, ...]:
     )
 
 
-@app.command()
+@app.command(epilog=examples("onebit topics delete --topic-prefix trial.", "onebit topics delete --yes --json"))
 @with_settings(Program.CONNECT)
 def delete(
     settings: Settings,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation")] = False,
     json: Json = False,
 ) -> None:
-    """Delete all topics of a prefix, with all that they hold."""
+    """Delete all topics of a prefix, with their records."""
     with deletable_topics(settings) as (found, broker):
         if not found and not json:
-            out.print(f"there is no topic {settings.topic_prefix}*")
+            out.print(f"no topics {settings.topic_prefix}*")
             return
         if found and not yes and not typer.confirm(f"Delete {', '.join(found)} on {settings.bootstrap}?", err=True):
             raise typer.Exit(ExitCode.DIFFERS)

@@ -1,4 +1,4 @@
-"""`onebit verify`: the ledger again, from the topics alone; with --replay the learner's whole state too."""
+"""`onebit verify`: recompute the ledger from the topics; with --replay also the learner's state."""
 
 from collections.abc import Sequence
 from typing import Annotated
@@ -33,24 +33,24 @@ app = typer.Typer()
 def verify(
     settings: Settings,
     wait_events: Annotated[
-        int | None, typer.Option(help="First wait until so many events are decided and none is pending.")
+        int | None, typer.Option(help="First wait until N events are decided and none is pending")
     ] = None,
     wait_replay: Annotated[
         bool,
-        typer.Option("--wait-replay", help="First wait for all events of `onebit replay` with the same settings."),
+        typer.Option("--wait-replay", help="First wait for all events of `onebit replay` with the same settings"),
     ] = False,
-    timeout: Annotated[str, typer.Option(metavar="DURATION", help="How long to wait for that.")] = "10m",
+    timeout: Annotated[str, typer.Option(metavar="DURATION", help="Maximum time to wait")] = "10m",
     replay: Annotated[
         bool,
-        typer.Option("--replay", help="Apply the whole journal again too, and compare the state with a recovery's."),
+        typer.Option("--replay", help="Also replay the whole journal, and compare the state with a recovery's"),
     ] = False,
     json: Json = False,
 ) -> None:
     """Recompute the ledger from the topics, and compare it with the learner's.
 
-    With --replay the learner's whole state as well: from the first step on, without any snapshot, it must come out to
-    the bit as a recovery from the newest snapshot gives it. Exit code 1 and the differences when they do not agree; 2
-    when records that the ledger is counted from have been deleted, by retention or otherwise.
+    With --replay, also replays the journal from the first step without snapshots: the state must equal a recovery's
+    from the newest snapshot, bit for bit. Exit code 1 if something differs; 2 if records that the ledger needs have
+    been deleted, by retention or otherwise.
     """
     found = use_case(
         settings,
@@ -73,9 +73,9 @@ def verify(
 
 
 def print_findings(findings: Sequence[Finding], error: MatchedError) -> None:
-    """Show the learner's ledger beside the audited one, for each partition, and all that is wrong.
+    """Print the learner's and the audited ledger of each partition, with all differences.
 
-    The last line is for those who read no other: whether the ledger adds up, and how often the learner was wrong.
+    The last line has the verdict and the error rate.
     """
     for finding in findings:
         if finding.gone:
@@ -99,13 +99,12 @@ def print_findings(findings: Sequence[Finding], error: MatchedError) -> None:
         if finding.foreign_count > len(finding.foreign):
             out.print(f"  [yellow]![/] and {finding.foreign_count - len(finding.foreign):,} more such records")
         if finding.contexts_behind or finding.feedback_behind:
-            out.print(f"  not applied yet: {finding.contexts_behind:,} contexts, {finding.feedback_behind:,} feedback")
+            out.print(f"  not yet applied: {finding.contexts_behind:,} contexts, {finding.feedback_behind:,} feedback")
     gone = [finding for finding in findings if finding.gone]
     wrong = [finding for finding in findings if not finding.ok and not finding.gone]
     if latency := quantiles(latencies_of(findings)):
         out.print(
-            f"decisions came {latency.median_ms:,} ms after their contexts (the median; the 99th percentile: "
-            f"{latency.p99_ms:,} ms)",
+            f"decision latency: median {latency.median_ms:,} ms (99th percentile: {latency.p99_ms:,} ms)",
             highlight=False,
             soft_wrap=True,
         )
@@ -122,21 +121,21 @@ def print_findings(findings: Sequence[Finding], error: MatchedError) -> None:
 
 
 def print_log(log: LogFinding) -> None:
-    """Show what the log of a shared model comes to, and what its processes told of their replicas."""
+    """Print the model of a shared model's log, and the replica versions in the journals."""
     for fault in log.faults:
         out.print(f"  [red]✗[/] {escape(fault)}", highlight=False, soft_wrap=True)
     for warning in log.warnings:
         out.print(f"  [yellow]![/] {escape(warning)}", highlight=False, soft_wrap=True)
     replicas = ", ".join(f"{name} {sha256[:16]} at {version:,}" for name, version, sha256 in log.replicas)
-    verdict = "[bold green]✓ one model[/]" if log.ok else "[bold red]✗ the shared model's log does not agree[/]"
+    verdict = "[bold green]✓ one model[/]" if log.ok else "[bold red]✗ the shared model's log differs[/]"
     out.print(
-        f"{verdict}, version {log.version:,}; {replicas or 'no replica was told'}", highlight=False, soft_wrap=True
+        f"{verdict}, version {log.version:,}; {replicas or 'no replica reported'}", highlight=False, soft_wrap=True
     )
 
 
 def _error_line(error: MatchedError) -> str:
     if not error.matched:
-        return "no feedback has been matched, so that the error is not known"
+        return "error unknown: no feedback has been matched"
     return (
         f"error {percent(error.error_rate)}, last fifth {percent(error.error_rate_last_fifth)} (reward 0 among the "
         f"{error.matched:,} decisions with feedback in time)"

@@ -49,7 +49,7 @@ def test_signal_while_the_interpreter_ends_leaves_the_exit_code(number: signal.S
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("first", "said"), [("", "stopping"), ("all is sent", "stopping: all is sent first")])
+@pytest.mark.parametrize(("first", "said"), [("", "stopping"), ("all is sent", "stopping: all is sent")])
 def test_who_is_to_stop_says_what_is_done_first(first: str, said: str) -> None:
     asking = f"import os; from stream.cli.console import *; s = StopRequest({first!r}); os.kill(os.getpid(), 15); s()"
     ended = subprocess.run([sys.executable, "-c", asking], capture_output=True, timeout=60, check=True)
@@ -112,4 +112,4 @@ def test_profile_of_a_program_is_written_and_can_be_read(onebit: Onebit, tmp_pat
     assert any(name == "step" for _, _, name in pstats.Stats(str(path)).stats)  # type: ignore[attr-defined]
     refused = onebit("run", "--profile", str(tmp_path / "nowhere" / "run.prof"))
     assert refused.code == ExitCode.USAGE
-    assert "cannot be written: No such file or directory" in refused.err
+    assert "cannot write: No such file or directory" in refused.err

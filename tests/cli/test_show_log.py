@@ -22,8 +22,8 @@ def test_a_log_is_shown_with_a_mapping_that_can_be_saved(log: Path, tmp_path: Pa
     shown = onebit("data", "show", str(log))
     assert shown.code == ExitCode.OK
     assert "offers.csv.gz: CSV\n10 columns: visit, shown_at, device" in shown.out
-    _, _, rest = shown.out.partition("give it with --map:\n")
-    toml, _, rows = rest.partition("\n2,000 rows that can be used, ")
+    _, _, rest = shown.out.partition("use it with --map:\n")
+    toml, _, rows = rest.partition("\n2,000 valid rows, ")
     (tmp_path / "guessed.toml").write_text(toml)
     assert rows.startswith("10 features\n10 classes: offer-")
     assert (
@@ -31,7 +31,7 @@ def test_a_log_is_shown_with_a_mapping_that_can_be_saved(log: Path, tmp_path: Pa
     )
     assert "hours_away: 0.53, one, device=phone, region=west" in rows
     again = onebit("data", "show", str(log), "--map", "guessed.toml")
-    assert "2,000 rows that can be used, 10 features" in again.out
+    assert "2,000 valid rows, 10 features" in again.out
     assert "a mapping, guessed" not in again.out
 
 
@@ -68,7 +68,7 @@ def test_rows_that_are_left_out_are_counted(tmp_path: Path, onebit: Onebit) -> N
     counted = json.loads(onebit("data", "show", "more.csv", "--json").out)
     reason = "p: expected a probability in (0, 1]"
     assert (counted["skipped"], counted["first_skipped"]) == ({reason: 2}, {reason: "line 101; got 'abc'"})
-    assert "3 rows that can be used" in onebit("data", "show", "log.csv", "--reward-above", "0.5").out
+    assert "3 valid rows" in onebit("data", "show", "log.csv", "--reward-above", "0.5").out
 
 
 def test_what_is_no_log_is_told_what_it_looks_like(tmp_path: Path, onebit: Onebit) -> None:

@@ -114,11 +114,11 @@ def test_what_cannot_be_told_is_refused(
 def test_letters_of_a_reason_are_put_again_after_a_dry_run(onebit: Onebit, pipeline: Pipeline) -> None:
     why = "dead-letter/0@0 contexts/0@2 malformed: value: expected JSON"
     none = onebit("dead-letters", "requeue", "--reason", "orphan")
-    assert none.out == "0 put into their topics again, 0 passed over\n"
+    assert none.out == "0 written to their topics again, 0 skipped\n"
     dry = onebit("dead-letters", "requeue", "--reason", "expected JSON", "--dry-run").out.splitlines()
     assert dry[0].startswith(why)
     assert dry[0].endswith(": would be put into its topic again")
-    assert dry[1] == "1 would be put into their topics again, 0 passed over"
+    assert dry[1] == "1 would be written to their topics again, 0 skipped"
     assert len(pipeline.records(TOPICS.contexts)) == 3
     for said, again in (("put into its topic again", 4), ("passed over: it was put again before", 4)):
         done = onebit("dead-letters", "requeue", "--reason", "malformed").out.splitlines()

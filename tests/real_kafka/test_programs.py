@@ -277,7 +277,7 @@ def test_sigterm_ends_every_program_with_0_and_nothing_uncommitted(pipeline: Mak
         started_s = time.monotonic()
         assert learner.stop() == 0, learner.said()
         assert time.monotonic() - started_s < 10
-        assert "stopping: the open transaction is finished first" in learner.said()
+        assert "stopping: completing the open transaction" in learner.said()
         assert watch.open_transactions() == []
         wait_for(lambda: watch.ledger() == watch.ledger(), "the journal is read")
         inputs = [TopicPartition(topic, n) for n in range(2) for topic in (ours.topics.contexts, ours.topics.feedback)]

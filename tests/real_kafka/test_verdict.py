@@ -53,7 +53,7 @@ def test_verify_without_any_feedback_says_that_the_error_is_not_known(
             pipeline.start(program)
         verify = pipeline.start("verify", "--wait-replay")
         assert verify.wait() == 0, verify.said()
-        assert verify.said().endswith("one partition; no feedback has been matched, so that the error is not known\n")
+        assert verify.said().endswith("one partition; error unknown: no feedback has been matched\n")
         found = pipeline.verify()
         assert (found["matched"], found["error"], found["error_last_fifth"]) == (0, None, None)
         assert 0 <= found["latency"]["median_ms"] <= found["latency"]["max_ms"]
