@@ -87,11 +87,11 @@ _HOMES = {
     "run": ("onebit.runs", "run"),
     "verify": ("onebit.verification", "verify"),
 }
-"""The module of each public name, and the name there."""
+"""Public names, with module and name in the module."""
 
 
 def __getattr__(name: str) -> Any:
-    """Load a public name; see PEP 562."""
+    """Load a public name on first access; see PEP 562."""
     if name == "__version__":
         value: Any = version("onebit")
     elif name in _HOMES or name == "offline":

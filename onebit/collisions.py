@@ -1,7 +1,7 @@
-"""The check that Onebit's packages are the ones that Python finds.
+"""Detects other packages that shadow Onebit's.
 
-Onebit's own packages have common names. Where another package of such a name comes first, nothing of Onebit can be
-imported. This module imports nothing of Onebit, so that it can report what is in the way.
+Onebit's packages have common names. If Python finds another package with such a name first, Onebit cannot be imported.
+This module imports nothing of Onebit, so that it can report the conflict.
 """
 
 import sys
@@ -16,14 +16,14 @@ DISTRIBUTION = "onebit"
 
 
 class CollisionError(ImportError):
-    """Another package has the name of one of Onebit's; the message names it and the remedy."""
+    """Another package has the name of one of Onebit's packages."""
 
 
 def check_packages() -> None:
-    """Check that Python finds Onebit's packages under their names.
+    """Check that Python finds Onebit's packages.
 
     Raises:
-        CollisionError: it finds another one, or none.
+        CollisionError: Python finds another package, or none.
     """
     home = Path(__file__).resolve().parent.parent
     for name in FILES:

@@ -1,4 +1,4 @@
-"""`onebit.estimate`: what other policies would have earned, from a log of decisions."""
+"""`onebit.estimate`: off-policy estimates from a log of decisions."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -38,7 +38,7 @@ class EstimateReport:
 
     @property
     def events(self) -> int:
-        """Decisions of the log."""
+        """The number of decisions in the log."""
         return self.found.events
 
     def to_dict(self) -> dict[str, Any]:
@@ -91,19 +91,19 @@ def estimate(
     """Estimate the mean reward of other policies from a log of decisions.
 
     Args:
-        data: the log: CSV, JSON lines, Parquet, or a format of Vowpal Wabbit.
+        data: Log file: CSV, JSON lines, Parquet, or a format of Vowpal Wabbit.
         policies: `logged`, `uniform`, `constant:ACTION`, `model:FILE`, or a learner, `NAME:PARAMETER=VALUE,...`.
-        mapping: of a table: a TOML file, or `action=item,reward=click,...`.
-        reward_above: a reward above this is 1, any other 0.
-        on_bad_row: whether to stop at a row that cannot be used.
-        delay: the delay of bits whose delay is not logged, such as `exponential:5s`; by default none.
-        reward: how many classes may be right for one context: exactly one, or any number.
-        propensity_min: the least probability that the logging policy gives any class; by default the least in the log.
-        clip: where clipped-ips cuts weights; by default √n.
-        interval: the kind of low and high.
-        confidence: the confidence level of the intervals.
-        resamples: of the bootstrap.
-        seed: of resampling, folds, acceptance and delays.
+        mapping: Columns of a tabular log: a TOML file, or `action=item,reward=click,...`.
+        reward_above: Rewards above this value are 1, others 0.
+        on_bad_row: Whether to stop at an invalid row, or skip it.
+        delay: Delay of feedback without a logged delay, such as `exponential:5s`; none by default.
+        reward: Number of correct classes per context: exactly one, or any number.
+        propensity_min: Smallest probability of a class under the logging policy; by default the smallest in the log.
+        clip: Maximum weight of clipped-ips; √n by default.
+        interval: Kind of the intervals low and high.
+        confidence: Confidence level of the intervals.
+        resamples: Number of bootstrap samples.
+        seed: Seed of resampling, folds, acceptance and delays.
 
     Raises:
         OnebitError: the log cannot be read, or a policy is unknown.

@@ -1,4 +1,4 @@
-"""`onebit.embedded`: a pipeline in this process and in virtual time, for services and their tests."""
+"""`onebit.embedded`: an in-process pipeline in virtual time, for services and their tests."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,21 +16,21 @@ from stream.wire.ledger import Ledger
 
 
 class Decided(NamedTuple):
-    """A decision as the predictions topic has it."""
+    """A decision, as in the predictions topic."""
 
     id: str
     action: int
     greedy: int  # the class with the highest score
     propensity: float  # of the action
     scores: NDArray[np.float64]  # [K]
-    model_version: int  # updates that the model had seen
+    model_version: int  # number of updates of the model
 
 
 class Pipeline:
-    """A learner over an embedded broker. Time passes only by `advance`, `settle`, and late feedback."""
+    """A learner on an embedded broker. Only `advance`, `settle` and late feedback advance time."""
 
     def __init__(self, **settings: Any) -> None:
-        """Make the topics and the learner, see `embedded`."""
+        """Create the topics and the learner; see `embedded`."""
         self.test = EmbeddedPipeline(**settings)
         self._due: list[tuple[int, int, str, Mapping[str, Any]]] = []  # a heap, by time
         self._numbers = count()
@@ -44,8 +44,8 @@ class Pipeline:
         """Write a context, and return its decision.
 
         Args:
-            event_id: of the event; each id is decided once.
-            x: the features: a list, `{"i": indices, "v": values}`, or values by name.
+            event_id: Id of the event; each id is decided once.
+            x: Features: a list, `{"i": indices, "v": values}`, or values by name.
         """
         self.test.context(event_id, x)
         found = self.test.prediction(event_id)
@@ -59,13 +59,13 @@ class Pipeline:
         )
 
     def feedback(self, event_id: str, reward: int, *, after: str = "0ms", **fields: int) -> None:
-        """Write feedback now, or after some virtual time, which `advance` lets pass.
+        """Write feedback now, or after a virtual delay; see `advance`.
 
         Args:
-            event_id: of the decision.
-            reward: 1 if its action was right, else 0.
-            after: when, as a duration: 30s.
-            fields: `action` or `label`, see docs/topics.md.
+            event_id: Id of the decision.
+            reward: 1 if its action was right, otherwise 0.
+            after: Delay, such as 30s.
+            fields: `action` or `label`; see docs/topics.md.
         """
         if delay_ms := parse_duration(after):
             entry = (self.now_ms + delay_ms, next(self._numbers), event_id, {"reward": reward, **fields})
@@ -75,7 +75,7 @@ class Pipeline:
             self.test.work()
 
     def advance(self, duration: str) -> None:
-        """Let virtual time pass: late feedback comes, and decisions expire, at their moments."""
+        """Advance virtual time; delayed feedback arrives and decisions expire at their times."""
         until_ms = self.now_ms + parse_duration(duration)
         while self._due and self._due[0][0] <= until_ms:
             at_ms, _, event_id, fields = heappop(self._due)
@@ -85,7 +85,7 @@ class Pipeline:
         self._pass(until_ms - self.now_ms)
 
     def settle(self) -> None:
-        """Let time pass until all late feedback has come."""
+        """Advance time until all delayed feedback has arrived."""
         if self._due:
             self.advance(format_duration(max(at_ms for at_ms, *_ in self._due) - self.now_ms))
 
@@ -93,7 +93,7 @@ class Pipeline:
         self.test.advance(format_duration(duration_ms))
 
     def example(self, event_id: str) -> Mapping[str, Any]:
-        """The settled decision, as the examples topic has it."""
+        """Return the settled decision, as in the examples topic."""
         return MappingProxyType(self.test.example(event_id))
 
     @property
@@ -111,16 +111,16 @@ class Pipeline:
 def embedded(
     *, n_classes: int, n_features: int, learner: str = "auto", window: str = "5m", **settings: Any
 ) -> Iterator[Pipeline]:
-    """A pipeline in this process, in virtual time: no Kafka, no waiting, and the same result each time.
+    """Create an in-process pipeline in virtual time: no Kafka, no waiting, reproducible results.
 
-    At the end late feedback comes, and the ledger is verified.
+    At the end, delayed feedback arrives and the ledger is verified.
 
     Args:
-        n_classes: K.
-        n_features: d.
-        learner: its name; auto chooses by the sizes.
-        window: how long a decision waits for its feedback.
-        settings: others of docs/settings.md by name.
+        n_classes: Number of classes K.
+        n_features: Number of features d.
+        learner: Name of the learner; auto chooses by the sizes.
+        window: Time to wait for feedback before a decision expires.
+        settings: Other settings of docs/settings.md by name.
 
     Raises:
         OnebitError: a setting is invalid.

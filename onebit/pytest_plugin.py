@@ -1,6 +1,6 @@
-"""Fixtures of pytest for the tests of a service: a Kafka, pipelines on it, and pipelines in virtual time.
+"""pytest fixtures for tests of services: a Kafka, pipelines on it, and pipelines in virtual time.
 
-pytest loads this in every run of an environment that has Onebit: so all else is imported where it is used.
+pytest loads this module in every environment with Onebit, so other imports are deferred.
 """
 
 from collections.abc import Callable, Iterator
@@ -22,7 +22,7 @@ _failed: pytest.StashKey[bool] = pytest.StashKey()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Pass over what kafka-python warns of when it is loaded: where warnings are errors, no fixture could be used."""
+    """Ignore a warning at the import of kafka-python, which would fail if warnings are errors."""
     config.addinivalue_line("filterwarnings", "ignore:(read|open)_text is deprecated:DeprecationWarning")
 
 
@@ -32,28 +32,26 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--onebit-kafka",
         metavar="HOST:PORT",
-        help="the Kafka of the fixture onebit_kafka; without it one is started from Python packages, and ended",
+        help="address of a Kafka for the fixture onebit_kafka; by default the fixture starts and stops one",
     )
-    group.addoption(
-        "--onebit-client-config", metavar="FILE", help="properties that let a client in, where that Kafka is secured"
-    )
+    group.addoption("--onebit-client-config", metavar="FILE", help="properties file of a client, for a secured Kafka")
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Any:
-    """Tell the lives of the events that a failed test asked of."""
+    """Report the records of the events that a failed test used."""
     report: pytest.TestReport = yield
     if report.failed:
         item.stash[_failed] = True
         for pipeline in item.stash.get(_made, []):
-            with suppress(Exception):  # the broker may be what has failed
+            with suppress(Exception):  # the broker may have failed
                 report.sections.append(("Onebit's pipeline", pipeline.story()))
     return report
 
 
 @pytest.fixture(scope="session")
 def onebit_kafka(pytestconfig: pytest.Config) -> "Iterator[Kafka]":
-    """A real Kafka for the whole run: the one of --onebit-kafka, or one that starts from Python packages."""
+    """A Kafka for the whole session: that of --onebit-kafka, or a local one."""
     check_packages()
     from stream.devkafka.local_kafka import local_kafka
     from stream.testing.on_kafka import Kafka
@@ -70,10 +68,10 @@ def onebit_kafka(pytestconfig: pytest.Config) -> "Iterator[Kafka]":
 def onebit_pipeline(
     request: pytest.FixtureRequest, onebit_kafka: "Kafka", tmp_path: Path
 ) -> "Iterator[Callable[..., KafkaPipeline]]":
-    """Make pipelines on that Kafka: `onebit_pipeline(n_classes=3, n_features=4)`, with any settings by their names.
+    """Create pipelines on that Kafka: `onebit_pipeline(n_classes=3, n_features=4)`, with any settings by name.
 
-    Each has topics of its own and a learner that is ready. At the end of the test the learner is stopped, and its
-    ledger must add up.
+    Each pipeline has its own topics and a ready learner. At the end of the test the learner is stopped, and its ledger
+    must add up.
     """
     from stream.testing.on_kafka import KafkaPipeline
 
@@ -88,7 +86,7 @@ def onebit_pipeline(
 
 @pytest.fixture
 def onebit_embedded(request: pytest.FixtureRequest) -> "Iterator[Callable[..., EmbeddedPipeline]]":
-    """Make pipelines in this process, in virtual time: `onebit_embedded(n_classes=3, n_features=4, window="5s")`."""
+    """Create in-process pipelines in virtual time: `onebit_embedded(n_classes=3, n_features=4, window="5s")`."""
     check_packages()
     from stream.testing.embedded import EmbeddedPipeline
 
@@ -96,7 +94,7 @@ def onebit_embedded(request: pytest.FixtureRequest) -> "Iterator[Callable[..., E
 
 
 def _making(item: pytest.Item, make: Callable[..., Any], pipelines: "list[PipelineUnderTest]") -> Iterator[Any]:
-    """What makes pipelines; at the end they are seen to be in order, and closed."""
+    """Yield a factory of pipelines; at the end verify and close them."""
 
     def made(**settings: object) -> Any:
         pipelines.append(make(**settings))

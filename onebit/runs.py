@@ -1,4 +1,4 @@
-"""`onebit.run`: the whole pipeline to its end, for each learner and seed."""
+"""`onebit.run`: run the pipeline for each learner and seed."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,15 +21,17 @@ from stream.reporting.tables import comparison
 from stream.wire.ledger import Ledger, total_ledger
 
 Learners = str | Sequence[str] | Mapping[str, Mapping[str, object]]
-"""The name of a learner, several names, or names with parameters: `{"late-ucb": {"alpha": 0.5}}`."""
+"""A learner's name, several names, or names with parameters: `{"late-ucb": {"alpha": 0.5}}`."""
 
 
 class Curve(NamedTuple):
     """The progressive error of a run, at up to 400 points."""
 
-    events: NDArray[np.int64]  # [n] decisions so far
-    error: NDArray[np.float64]  # [n] the share of wrong actions among them
-    window_error: NDArray[np.float64]  # [n] the same of the last twentieth of the run; nan before there are enough
+    events: NDArray[np.int64]  # [n] number of decisions
+    error: NDArray[np.float64]  # [n] fraction of wrong actions
+    window_error: NDArray[
+        np.float64
+    ]  # [n] fraction of wrong actions over a window of a twentieth of the run; nan at the start
 
 
 @dataclass(frozen=True)
@@ -55,12 +57,12 @@ class LearnerRun:
 
     @property
     def error(self) -> float:
-        """The share of wrong actions, each judged before any feedback; nan if no outcome is known."""
+        """The fraction of wrong actions, evaluated before learning; nan if no outcome is known."""
         return self.report.errors.error_rate
 
     @property
     def error_last_fifth(self) -> float:
-        """The same over the last fifth of the events."""
+        """The error over the last fifth of the events."""
         return self.report.errors.error_rate_last_fifth
 
     @property
@@ -81,7 +83,7 @@ class LearnerRun:
 
     @property
     def ok(self) -> bool:
-        """Whether the ledger balances, and equals the one that is recomputed from the topics."""
+        """Whether the ledger balances, and equals the ledger recomputed from the topics."""
         return self.report.ledger_ok
 
     @property
@@ -91,7 +93,7 @@ class LearnerRun:
 
     @property
     def wall_s(self) -> float:
-        """Seconds that the run took."""
+        """The wall time in seconds."""
         return self.report.wall_s
 
     def to_dict(self) -> dict[str, object]:
@@ -111,7 +113,7 @@ class RunReport:
         if not found:
             raise KeyError(f"{key!r}: there are {', '.join(map(repr, self.keys()))}")
         if len(found) > 1:
-            raise KeyError(f"{key!r}: it has {len(found)} runs; name the seed: [{learner!r}, {found[0].seed}]")
+            raise KeyError(f"{key!r}: {len(found)} runs; add the seed: [{learner!r}, {found[0].seed}]")
         return found[0]
 
     def __iter__(self) -> Iterator[LearnerRun]:
@@ -131,7 +133,7 @@ class RunReport:
 
     @property
     def ok(self) -> bool:
-        """Whether the ledger of every run is right."""
+        """Whether the ledger of every run is consistent."""
         return all(run.ok for run in self.runs)
 
     def to_dicts(self) -> list[dict[str, object]]:
@@ -142,7 +144,7 @@ class RunReport:
         """Write a page (.html), or the runs as JSON (.json), which `onebit report` reads both.
 
         Raises:
-            ValueError: the name ends otherwise.
+            ValueError: the name has another extension.
             OSError: the file cannot be written.
         """
         target, reports = Path(path), [run.report for run in self.runs]
@@ -152,7 +154,7 @@ class RunReport:
             case ".json":
                 target.write_bytes(runs_json(reports))
                 return target
-        raise ValueError(f"{target}: expected a name that ends with .html or .json")
+        raise ValueError(f"{target}: expected the extension .html or .json")
 
     def _table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         table = comparison([run.report for run in self.runs])
@@ -177,20 +179,20 @@ def run(
     progress: Callable[[Progress], None] = ignore,
     **settings: Any,
 ) -> RunReport:
-    """Run the whole pipeline to its end: replay, learner, feedback.
+    """Run the pipeline to its end: replay, learner, feedback.
 
-    By default embedded, in virtual time: the same seed gives the same run, bit for bit.
+    By default the run is embedded, in virtual time: the same seed gives the same result, bit for bit.
 
     Args:
-        data: a data set of `onebit data list`, an svmlight file, or a log of decisions.
-        learners: one, several, or several with parameters; auto chooses by the data.
-        seed: of all draws.
-        seeds: runs of each learner, with consecutive seeds.
-        jobs: runs at once, each in a process; None: one for each core, where that is faster.
-        kafka: whether to run on the Kafka at `bootstrap`, with every program in a process of its own.
-        progress: is called with the progress of each run, up to ten times a second.
-        settings: any others of docs/settings.md by name: `delay="lognormal:10s,1.0"`, `loss=0.02`, `window="30s"`.
-            Variables and onebit.toml do not count.
+        data: Data set of `onebit data list`, svmlight file, or log of decisions.
+        learners: A learner, several learners, or learners with parameters; auto chooses by the data.
+        seed: Seed of all draws.
+        seeds: Number of runs of each learner, with consecutive seeds.
+        jobs: Number of parallel runs, each in a process; None: one per core, if that is faster.
+        kafka: Whether to run on the Kafka at `bootstrap`, with each program in its own process.
+        progress: Called with the progress of each run, up to ten times per second.
+        settings: Other settings of docs/settings.md by name: `delay="lognormal:10s,1.0"`, `loss=0.02`, `window="30s"`.
+            Environment variables and onebit.toml are ignored.
 
     Raises:
         OnebitError: a setting is invalid, or the data cannot be read.

@@ -1,4 +1,4 @@
-"""`onebit.verify`: the ledger of a pipeline, recomputed from its topics."""
+"""`onebit.verify`: recompute the ledger of a pipeline from its topics."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -15,18 +15,18 @@ COLUMNS = ("partition", "decided", "matched", "expired", "pending", "ok")
 
 @dataclass(frozen=True)
 class VerifyReport:
-    """What the topics say of a pipeline."""
+    """The result of a verification."""
 
     found: Verified
 
     @property
     def ok(self) -> bool:
-        """Whether the recomputed ledgers, and all else that was compared, equal the learner's."""
+        """Whether the recomputed ledgers, and everything else compared, equal the learner's."""
         return self.found.ok
 
     @property
     def error(self) -> float:
-        """The share of reward 0 among the decisions with feedback in time; nan if there are none."""
+        """The fraction of reward 0 among decisions with feedback in time; nan if there are none."""
         return self.found.error.error_rate
 
     @property
@@ -74,15 +74,15 @@ def verify(
     """Recompute the ledger of a pipeline from its topics, and compare it with the learner's.
 
     Args:
-        bootstrap: the address of Kafka, HOST:PORT.
-        topic_prefix: the beginning of the topics' names.
-        wait_events: wait first until N events are decided and none is pending.
-        timeout: of that.
-        replay: whether to apply the whole journal again, and to compare the state with a recovery's.
-        settings: others of docs/settings.md by name, such as `client_config="client.properties"`.
+        bootstrap: Address of Kafka, HOST:PORT.
+        topic_prefix: Prefix of the topics.
+        wait_events: First wait until N events are decided and none is pending.
+        timeout: Timeout of the wait.
+        replay: Whether to replay the whole journal, and compare the state with a recovery's.
+        settings: Other settings of docs/settings.md by name, such as `client_config="client.properties"`.
 
     Raises:
-        OnebitError: no broker answers, the topics are missing, or the events are not settled in time.
+        OnebitError: no broker answers, topics are missing, or the events are not settled within the timeout.
     """
     given = given_settings({"bootstrap": bootstrap, "topic_prefix": topic_prefix, **settings})
     found = use_case(given, wait_events=wait_events, timeout_ms=parse_duration(timeout), replay=replay)

@@ -82,7 +82,7 @@ def test_report_is_plain_values_a_page_and_a_table(report: onebit.RunReport, tmp
     assert [orjson.loads(orjson.dumps(run))["learner"] for run in report.to_dicts()] == ["banditron", "perceptron"]
     for name in ("run.html", "run.json"):
         assert [run.learner for run in read_runs(report.save(tmp_path / name))] == ["banditron", "perceptron"]
-    with pytest.raises(ValueError, match=r"expected a name that ends with \.html or \.json"):
+    with pytest.raises(ValueError, match=r"expected the extension \.html or \.json"):
         report.save(tmp_path / "run.txt")
     assert report._repr_html_().count("<tr>") == len(repr(report).splitlines()) == 3
 
@@ -96,7 +96,7 @@ def test_with_several_seeds_a_run_is_named_by_its_seed() -> None:
     found = onebit.run("optdigits", learners="banditron", events=20, seed=5, seeds=2)
     assert [run.seed for run in found] == [5, 6]
     assert found["banditron", 6].seed == 6
-    with pytest.raises(KeyError, match="name the seed"):
+    with pytest.raises(KeyError, match="add the seed"):
         found["banditron"]
 
 

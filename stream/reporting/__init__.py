@@ -1,1 +1,1 @@
-"""How a run went: figures, tables, and one page."""
+"""Reports of runs: figures, tables, and HTML pages."""

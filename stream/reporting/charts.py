@@ -1,6 +1,6 @@
-"""A chart as numbers, which the script of a page draws.
+"""Chart data, which a page's script draws.
 
-A line has a number of its own, by which it has the same colour in all charts of a page.
+A line's number determines its colour in all charts of a page.
 """
 
 import math
@@ -14,16 +14,16 @@ Scale = Literal["linear", "log", "log2", "symlog"]
 
 
 class Axis(NamedTuple):
-    """A coordinate: what it says, how its numbers are written, and how they are spaced at first."""
+    """An axis: label, number format and initial scale."""
 
     label: str
     form: Form
     scale: Scale = "linear"
-    names: Sequence[str] = ()  # of the places 0, 1, 2 ... where it has names instead of numbers
+    names: Sequence[str] = ()  # names for the positions 0, 1, 2, ..., instead of numbers
 
 
 class Line(NamedTuple):
-    """A line with as many ordinates as abscissas, ascending; with a band around it where low and high are given."""
+    """A line with ascending abscissas; has a band if low and high are given."""
 
     number: int
     label: str
@@ -34,7 +34,7 @@ class Line(NamedTuple):
 
 
 class Level(NamedTuple):
-    """A line across the chart, or through its origin with this slope."""
+    """A horizontal line, or a line through the origin with this slope."""
 
     label: str
     y: float
@@ -42,52 +42,52 @@ class Level(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """A line from the bottom to the top."""
+    """A vertical line."""
 
-    label: str  # empty: another one says it
+    label: str  # empty: another mark has the label
     x: float
-    number: int | None = None  # that of the line that it belongs to; None: it belongs to several
+    number: int | None = None  # number of its line; None: belongs to several lines
 
 
 class Chart(NamedTuple):
-    """All that is shown of something."""
+    """A chart."""
 
-    key: str  # no other chart of the page has it
+    key: str  # unique on the page
     title: str
     caption: str
-    alt: str  # what it shows, for those who cannot see it
+    alt: str  # text alternative
     x: Axis
     y: Axis
     lines: Sequence[Line]
     levels: Sequence[Level] = ()
     marks: Sequence[Mark] = ()
-    is_half: bool = False  # two of them stand side by side where there is room
-    is_pointwise: bool = False  # values with their intervals, not joined by lines
-    is_stepped: bool = False  # a value holds up to the next abscissa
-    hides_start: bool = False  # on a linear abscissa, where the noise of the first points would be one high spike
-    compares: bool = False  # lines may be shown less one of them
-    y_limits: tuple[float, float] | None = None  # of a linear ordinate at first; None: from 0 to above all lines
+    is_half: bool = False  # shown in pairs if the page is wide enough
+    is_pointwise: bool = False  # values with intervals, not joined by lines
+    is_stepped: bool = False  # a value applies up to the next abscissa
+    hides_start: bool = False  # on a linear abscissa, whose first points are noisy
+    compares: bool = False  # lines may be shown relative to one of them
+    y_limits: tuple[float, float] | None = None  # initial range of a linear ordinate; None: from 0 to the largest value
 
 
 def chart_json(charts: Sequence[Chart]) -> str:
-    """The charts as JSON for the script of a page, fit to stand within an element of it."""
+    """Return the charts as JSON for the page's script, escaped for use in an HTML element."""
     return escaped_json([_plain(chart) for chart in charts])
 
 
 def escaped_json(value: object) -> str:
-    """JSON in which no text can end the element that it stands in."""
+    """Escape JSON so that no text can end its HTML element."""
     return orjson.dumps(value).decode().replace("<", "\\u003c")
 
 
 DIGITS = 5
-"""That count, of each number: a hundredth of a pixel."""
+"""Significant digits of a number: a hundredth of a pixel."""
 
 
 def _plain(chart: Chart) -> dict[str, Any]:
     fields = chart._asdict() | {"x": chart.x._asdict(), "y": chart.y._asdict()}
     fields["levels"] = [level._asdict() for level in chart.levels]
     fields["marks"] = [mark._asdict() for mark in chart.marks]
-    xs: list[Sequence[float]] = []  # most lines have the same abscissas
+    xs: list[Sequence[float]] = []  # most lines share their abscissas
     fields["lines"] = []
     for line in chart.lines:
         x = tuple(line.x)

@@ -1,10 +1,8 @@
-"""The error of a run, as numbers: progressive, and as far as it could be known at the time.
+"""Error rates of a run: progressive, and with delayed feedback (censored).
 
-The progressive error judges each decision as it was made, by the true class, which only a simulation knows then. With
-true censoring a decision counts from the time on at which its bit could be known: a matched decision from its feedback
-on, an expired one from its expiry on. Of what is still outstanding when the last decision is made no bit is shown at
-all, although it came afterwards.
-
+The progressive error evaluates each decision when it is made, by the true class, which only a simulation knows at that
+time. With censoring a decision counts from the time at which its outcome is known: a matched decision from its
+feedback, an expired one from its expiry. Feedback after the last decision is excluded.
 """
 
 import math
@@ -18,22 +16,22 @@ from numpy.typing import NDArray
 from stream.wire.events import Example, Outcome
 
 CURVE_POINTS_MAX = 400
-"""Points kept for drawing: a figure is some 700 px wide, and every point costs 15 bytes of the page."""
+"""Points kept for drawing: a figure is about 700 px wide, and every point costs 15 bytes of the page."""
 
 WINDOWS_PER_RUN = 20
-"""The sliding window is this part of the run: long enough to be smooth, short enough to show a change."""
+"""The sliding window as a fraction of the run: long enough to be smooth, short enough to show a change."""
 
 
 class CurvePoint(NamedTuple):
-    """The error as it stood after some number of decisions."""
+    """The error after some number of decisions."""
 
     events: int  # decisions so far
     error_rate: float  # over all decisions so far
-    window_error_rate: float  # over the last `Errors.window_events` decisions; nan before there are so many
+    window_error_rate: float  # over the last `Errors.window_events` decisions; nan if there are fewer
 
 
 class HalfWidths(NamedTuple):
-    """Halves of the 95 % intervals of the rates of one run; nan for too few decisions."""
+    """Half-widths of the 95 % intervals of a run's rates; nan for too few decisions."""
 
     error_rate: float
     error_rate_last_fifth: float
@@ -41,22 +39,22 @@ class HalfWidths(NamedTuple):
 
 
 class Errors(NamedTuple):
-    """The progressive error of a run: every decision is judged as it was made, before anything was learned from it."""
+    """The progressive error of a run: every decision is evaluated before the learner learns from it."""
 
     events: int
     mistakes: int  # decisions whose action was wrong
-    error_rate: float  # nan without a decision, as all rates here
-    error_rate_last_fifth: float  # of the action, over the last fifth of the decisions, rounded up
-    greedy_error_rate: float  # of the class with the highest score, where it could be judged
+    error_rate: float  # nan without decisions, like all rates here
+    error_rate_last_fifth: float  # error of the action over the last fifth of the decisions, rounded up
+    greedy_error_rate: float  # error of the class with the highest score, where known
     window_events: int
     points: tuple[CurvePoint, ...]
     half_widths: HalfWidths = HalfWidths(math.nan, math.nan, math.nan)
 
 
 class ErrorCurve:
-    """Collects the mistakes of one run, in the order of the decisions: one byte and some 0.1 µs for each.
+    """Collects the mistakes of a run in the order of decisions: one byte and about 0.1 µs each.
 
-    For runs that end; a program that runs for ever counts with something bounded.
+    For finite runs only, because memory is unbounded.
 
     >>> curve = ErrorCurve()
     >>> for mistake in (True, True, False, True, False):
@@ -68,27 +66,27 @@ class ErrorCurve:
     __slots__ = ("_append", "_codes", "mistakes")
 
     def __init__(self) -> None:
-        self._codes = bytearray()  # bit 0: the action was wrong; bit 1: the greedy class was; bit 2: nobody knows of it
+        self._codes = bytearray()  # bit 0: wrong action; bit 1: wrong greedy class; bit 2: greedy class unknown
         self._append = self._codes.append
         self.mistakes = 0
 
     def __len__(self) -> int:
-        """Decisions so far."""
+        """Return the number of decisions so far."""
         return len(self._codes)
 
     def add(self, mistake: bool, greedy_mistake: bool | None) -> None:
-        """Take in the next decision: was its action wrong, and would the greedy class have been; None: nobody knows."""
+        """Add a decision: whether its action and the greedy class were wrong; None: unknown."""
         self._append(mistake + (4 if greedy_mistake is None else 2 * greedy_mistake))
         self.mistakes += mistake
 
     @property
     def error_rate(self) -> float:
-        """The error of all decisions so far; nan before the first."""
+        """The error of all decisions so far; nan without decisions."""
         return _rate(self.mistakes, len(self._codes))
 
     def summary(self) -> Errors:
-        """The figures of the run so far; more may be added afterwards."""
-        # A copy: a view would keep the bytearray from growing for as long as it lives.
+        """Return the figures so far; more decisions may be added afterwards."""
+        # A copy: a view would prevent the bytearray from growing.
         codes = np.frombuffer(bytes(self._codes), dtype=np.uint8)
         events = codes.size
         mistakes_before = np.concatenate(([0], np.cumsum(codes & 1, dtype=np.int64)))  # int64[events + 1]
@@ -112,7 +110,7 @@ class ErrorCurve:
 
 
 def evaluate(actions: Sequence[int] | NDArray[Any], greedy: Sequence[int] | NDArray[Any], labels: Any) -> Errors:
-    """The progressive error of decisions in their order, judged by the true classes; all three of one length.
+    """Return the progressive error of decisions by the true classes; all arguments have the same length.
 
     >>> evaluate([0, 1, 1, 2], [0, 1, 1, 1], [0, 1, 2, 2]).error_rate
     0.25
@@ -125,25 +123,25 @@ def evaluate(actions: Sequence[int] | NDArray[Any], greedy: Sequence[int] | NDAr
 
 RESAMPLES = 400
 DECISIONS_MIN = 100
-"""An interval of fewer decisions would be a guess."""
+"""Minimum number of decisions for an interval."""
 
 
 def half_width(mistakes: NDArray[Any]) -> float:
-    """Half of the 95 % interval of the mean of decisions in their order, by a local block bootstrap.
+    """Return the half-width of the 95 % interval of the mean by a local block bootstrap.
 
     Paparoditis, Politis, "Local block bootstrap", Comptes Rendus Mathématique 335, 2002. Blocks of n^(1/3) decisions
-    keep the dependence between neighbours. Each is replaced by one that begins within n/40 decisions: the error falls
-    along a run, and blocks from anywhere would count that as noise.
+    preserve the dependence between neighbours. Each block is replaced by one that starts within n/40 decisions: the
+    error decreases during a run, and distant blocks would count this trend as noise.
 
     Args:
-        mistakes: of each decision, 1 or 0; [n].
+        mistakes: 1 or 0 for each decision, in order; [n].
     """
     n = mistakes.size
     if n < DECISIONS_MIN:
         return math.nan
     length = round(n ** (1 / 3))
     before = np.concatenate(([0], np.cumsum(mistakes, dtype=np.int64)))
-    sums = before[length:] - before[:-length]  # by the block's first decision
+    sums = before[length:] - before[:-length]  # indexed by the block's first decision
     places = np.arange(0, n - length + 1, length)
     draws = np.random.Generator(np.random.PCG64(0))
     reach = n // 40
@@ -156,7 +154,7 @@ def half_width(mistakes: NDArray[Any]) -> float:
 
 
 def _points(mistakes_before: NDArray[np.int64], window_events: int) -> tuple[CurvePoint, ...]:
-    """Points spaced both evenly and geometrically, so that the curve is smooth on a linear and on a log axis."""
+    """Return points spaced both evenly and geometrically, for linear and logarithmic axes."""
     events = mistakes_before.size - 1
     if events == 0:
         return ()
@@ -171,31 +169,31 @@ def _points(mistakes_before: NDArray[np.int64], window_events: int) -> tuple[Cur
 
 
 class MatchedError(NamedTuple):
-    """The error as feedback tells it: the share of reward 0 among the decisions whose feedback came in time.
+    """The error according to feedback: the fraction of reward 0 among decisions with feedback in time.
 
-    Where the true classes are not known, no more can be said. Decisions without feedback in time are not in it.
+    Used when true classes are unknown. Decisions without feedback in time do not count.
     """
 
     matched: int
-    mistakes: int  # those of them with reward 0
-    last_fifth: int  # how many the last fifth of them are, rounded up
+    mistakes: int  # matched decisions with reward 0
+    last_fifth: int  # size of the last fifth, rounded up
     last_fifth_mistakes: int
 
     @property
     def error_rate(self) -> float:
-        """Of all of them; nan without any."""
+        """The error of all matched decisions; nan without any."""
         return _rate(self.mistakes, self.matched)
 
     @property
     def error_rate_last_fifth(self) -> float:
-        """Of the last fifth of them; nan without any."""
+        """The error of the last fifth; nan without any."""
         return _rate(self.last_fifth_mistakes, self.last_fifth)
 
 
 def matched_error(partitions: Iterable[Iterable[Example]]) -> MatchedError:
-    """The error over all examples, those of each partition in the order in which they were settled.
+    """Return the error over all examples, given by partition in the order of settlement.
 
-    One byte is kept for each example of a partition. The last fifth is that of every partition.
+    Uses one byte for each example of a partition. The last fifth is taken from each partition.
 
     >>> wrong, right = (Example("id", Outcome.MATCHED, 1, 0.5, reward, 10, 20) for reward in (0, 1))
     >>> error = matched_error([[wrong, wrong, wrong, wrong, right], [right] * 4 + [wrong]])
@@ -211,7 +209,7 @@ def matched_error(partitions: Iterable[Iterable[Example]]) -> MatchedError:
 
 
 class SharePoint(NamedTuple):
-    """A share among the last decisions, as it stood after some number of them."""
+    """A fraction of the last decisions, after some number of decisions."""
 
     decided: int
     share: float
@@ -221,10 +219,10 @@ SHARE_POINTS_MAX = 200
 
 
 def exploration(explored: bytes | bytearray) -> tuple[SharePoint, ...]:
-    """How often the action was not the greedy class, over the sliding window of the recent error.
+    """Return the rate of non-greedy actions over the sliding window of the recent error.
 
     Args:
-        explored: for each decision, in their order, 1 if its action was not the greedy class, and 0 if it was.
+        explored: For each decision, in order, 1 if its action was not the greedy class, otherwise 0.
 
     >>> exploration(bytes([1, 1, 0, 0]))[-1]
     SharePoint(decided=4, share=0.0)
@@ -238,7 +236,7 @@ def exploration(explored: bytes | bytearray) -> tuple[SharePoint, ...]:
 
 
 def constant_error_rate(labels_per_class: Sequence[int] | NDArray[Any]) -> float:
-    """The error of the best constant answer, the most frequent class; nan without labels.
+    """Return the error of the best constant answer, the most frequent class; nan without labels.
 
     >>> constant_error_rate([10, 60, 30])
     0.4
@@ -252,41 +250,41 @@ def _rate(part: float, whole: float) -> float:
 
 
 class DelayedPoint(NamedTuple):
-    """What could be known when some number of decisions had been made."""
+    """Outcomes known after some number of decisions."""
 
     decided: int
-    matched: int  # of these, those with feedback until then
-    mistakes: int  # of those, with reward 0
+    matched: int  # decisions with feedback by then
+    mistakes: int  # matched decisions with reward 0
     expired: int
     unmatched: int
 
     @property
     def error_rate(self) -> float:
-        """Of the matched ones; nan without any."""
+        """The error of matched decisions; nan without any."""
         return _rate(self.mistakes, self.matched)
 
     @property
     def expired_rate(self) -> float:
-        """The share of expired decisions among those that were settled and count; nan without any."""
+        """The fraction of expired decisions among settled ones that count; nan without any."""
         return _rate(self.expired, self.matched + self.expired)
 
     @property
     def outstanding(self) -> int:
-        """Decisions of which nothing was known yet."""
+        """The number of decisions without a known outcome."""
         return self.decided - self.matched - self.expired - self.unmatched
 
 
 class Settlements:
-    """Collects when decisions were settled, and how: nine bytes for each."""
+    """Collects times and outcomes of settlements: nine bytes each."""
 
     def __init__(self) -> None:
         self._known_ms = array("q")
         self._codes = bytearray()
 
     def take(self, examples: Iterable[Example]) -> Iterator[Example]:
-        """Pass examples on, and take note of each.
+        """Record examples, and yield them again.
 
-        The watermark at which it was settled is the append time of its feedback, and where that came before its context
+        An example is settled at the append time of its feedback. If the feedback preceded the context, it is settled at
         the time of the latest feedback then.
         """
         for example in examples:
@@ -295,10 +293,10 @@ class Settlements:
             yield example
 
     def curve(self, decided_ms: Sequence[int]) -> tuple[DelayedPoint, ...]:
-        """What was known as decisions were made, up to the last one.
+        """Return the known outcomes after each number of decisions.
 
         Args:
-            decided_ms: when each decision was made, in any order.
+            decided_ms: The time of each decision, in any order.
         """
         decided = np.sort(np.asarray(decided_ms, dtype=np.int64))
         if not decided.size:
@@ -314,10 +312,10 @@ class Settlements:
         return tuple(map(DelayedPoint, *(column.tolist() for column in columns)))
 
     def first_feedback(self, decided_ms: Sequence[int]) -> int | None:
-        """How many decisions had been made when the first feedback was matched; None: none ever was.
+        """Return the number of decisions before the first matched feedback; None without matched feedback.
 
         Args:
-            decided_ms: when each decision was made, in any order.
+            decided_ms: The time of each decision, in any order.
         """
         codes = np.frombuffer(bytes(self._codes), dtype=np.uint8)
         matched_ms = np.frombuffer(self._known_ms, dtype=np.int64)[codes <= 1]
@@ -333,10 +331,10 @@ def _code(example: Example) -> int:
 
 
 def _counts(which: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """How many of the first n, for each n from 0 on."""
+    """Return the counts among the first n, for each n from 0."""
     return np.concatenate(([0], np.cumsum(which, dtype=np.int64)))
 
 
 def _places(decisions: int) -> NDArray[np.int64]:
-    """After how many decisions there is a point: the last one is among them."""
+    """Return the numbers of decisions at which points are kept, including the last."""
     return np.unique(np.rint(np.linspace(1, decisions, CURVE_POINTS_MAX)).astype(np.int64))

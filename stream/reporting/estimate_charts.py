@@ -14,17 +14,17 @@ from stream.reporting.tables import percent
 
 
 class _Path(NamedTuple):
-    """An estimate after each of some numbers of decisions."""
+    """An estimate as a function of the number of decisions."""
 
-    number: int  # of its line
+    number: int  # number of its line
     name: str
     n: list[int]
     values: list[float]
-    intervals: list[Interval]  # as many, or none
+    intervals: list[Interval]  # same length, or empty
 
 
 def estimate_charts(policies: Sequence[PolicyEvaluation]) -> list[Chart]:
-    """The charts of policies that were judged on one log."""
+    """Return the charts of policies that were evaluated on a log."""
     said = "; ".join(
         f"{policy.policy} {percent(one.value)}"
         for policy in policies
@@ -43,7 +43,7 @@ def estimate_charts(policies: Sequence[PolicyEvaluation]) -> list[Chart]:
                 "path",
                 "The estimate over the log",
                 "The doubly robust estimate with the running reward model after each number of decisions, and the "
-                "interval that holds at every moment at once.",
+                "anytime-valid interval.",
                 f"Line chart of the doubly robust estimate over the log. At the end: {said}.",
                 paths,
                 _far(policies),
@@ -65,7 +65,7 @@ def _intervals(policies: Sequence[PolicyEvaluation], alt: str) -> Chart:
     return Chart(
         "intervals",
         "Estimates",
-        "Each policy's value by each estimator, with its bootstrap interval. That of dm leaves out its model's error.",
+        "Each policy's value by each estimator, with its bootstrap interval. dm's ignores the bias of its model.",
         alt,
         Axis("estimator", "number", names=names),
         Axis("mean reward", "share"),
@@ -85,8 +85,8 @@ def _weights(policies: Sequence[PolicyEvaluation]) -> Chart:
     return Chart(
         "weights",
         "Weights",
-        "Share of decisions by their importance weight: how often the policy would have played the same, over how "
-        "often the log did. Far right means that few decisions speak for many.",
+        "Share of decisions by importance weight: the policy's probability of the logged action, divided by the "
+        "log's. Large weights mean that few decisions determine the estimate.",
         "Line chart of the distribution of importance weights by policy.",
         Axis("weight", "number", names=["0", *(f"≤ {edge:.3g}" for edge in WEIGHT_EDGES[1 : last + 1])]),
         Axis("share of the decisions", "share"),
@@ -95,10 +95,10 @@ def _weights(policies: Sequence[PolicyEvaluation]) -> Chart:
 
 
 def live_charts(found: Mapping[int, tuple[str, LiveEstimates]]) -> list[Chart]:
-    """The chart of what learners would have earned while they played a log; none where nothing was settled.
+    """Return the chart of learners' own policies during a replay of a log; none without settled decisions.
 
     Args:
-        found: names and estimates, by the number of the learner's lines.
+        found: Names and estimates by the number of the learner's line.
     """
     paths = [
         _Path(number, name, [at.n for at in one.path], [at.ips for at in one.path], [at.anytime for at in one.path])
@@ -107,7 +107,7 @@ def live_charts(found: Mapping[int, tuple[str, LiveEstimates]]) -> list[Chart]:
     longest = max((one.path for _, one in found.values()), key=len)
     if not longest:
         return []
-    # What the log played is the same for each.
+    # The logged actions are the same for all learners.
     paths.append(_Path(max(found) + 1, "logged", [at.n for at in longest], [at.logged for at in longest], []))
     said = "; ".join(f"{path.name} {percent(path.values[-1])}" for path in paths if path.n)
     late = [value for path in paths for n, value in zip(path.n, path.values, strict=True) if n >= longest[-1].n / 20]
@@ -116,8 +116,8 @@ def live_charts(found: Mapping[int, tuple[str, LiveEstimates]]) -> list[Chart]:
         _chart(
             "live",
             "The estimate over the decisions",
-            "The mean reward that each learner's own policy would have had after each number of settled decisions, and "
-            "the interval that holds at every moment at once; and that of what the log played.",
+            "Estimated mean reward of each learner's own policy after each number of settled decisions, with its "
+            "anytime-valid interval; and the mean reward of the logged actions.",
             f"Line chart of the estimate over the settled decisions. At the end: {said}.",
             paths,
             _room([*late, *ends]),
@@ -136,7 +136,7 @@ def _chart(key: str, title: str, caption: str, alt: str, paths: Sequence[_Path],
 
 
 def _far(policies: Sequence[PolicyEvaluation]) -> tuple[float, float]:
-    """What is shown of the rates: all values and bootstrap intervals, and some room for the wider ones."""
+    """Return the range of rates: all values and bootstrap intervals, with a margin for wider intervals."""
     ends = [0.0]
     for policy in policies:
         for one in policy.estimates:
@@ -146,6 +146,6 @@ def _far(policies: Sequence[PolicyEvaluation]) -> tuple[float, float]:
 
 
 def _room(ends: Sequence[float]) -> tuple[float, float]:
-    """An axis of rates, from 0 or the least of these values, to somewhat above the greatest."""
+    """Return an axis of rates, from 0 or the smallest value to slightly above the largest."""
     greatest = max(ends)
     return min(0.0, *ends), min(max(1.25 * greatest, 1e-3), max(1.0, greatest))

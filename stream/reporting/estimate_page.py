@@ -1,4 +1,4 @@
-"""One HTML page about policies that were judged on a log: estimates, their path, the weights, and what is flagged."""
+"""HTML page of off-policy estimates: values, path, weights and flags."""
 
 from typing import NamedTuple
 
@@ -11,7 +11,7 @@ from stream.reporting.tables import Table, between, listed, rate
 
 
 class _Policy(NamedTuple):
-    """A policy, as the page tells of it."""
+    """A policy's entry on the page."""
 
     name: str
     lead: str
@@ -20,12 +20,12 @@ class _Policy(NamedTuple):
 
 
 def estimate_page(found: Estimates, confidence: float, command: str) -> str:
-    """The page as text: one file, nothing fetched.
+    """Return the page as one self-contained file.
 
     Args:
-        found: what was estimated.
-        confidence: how often its intervals hold.
-        command: the command line that did it.
+        found: The estimates.
+        confidence: Confidence level of the intervals.
+        command: The command line.
     """
     from stream.reporting.estimate_charts import estimate_charts
 
@@ -50,7 +50,7 @@ def estimate_page(found: Estimates, confidence: float, command: str) -> str:
 
 def _told(policy: PolicyEvaluation, confidence: float) -> _Policy:
     percent = f"{100 * confidence:g}\N{NO-BREAK SPACE}%"
-    changing = " It learned on the way: its value is the mean over its changes." if policy.changes else ""
+    changing = " The policy learns: its value is the mean over all its states." if policy.changes else ""
     rows = tuple(
         (
             one.estimator,
@@ -66,19 +66,19 @@ def _told(policy: PolicyEvaluation, confidence: float) -> _Policy:
 
 
 _GLOSSARY = (
-    ("value", "The mean reward that the policy would have had: how often its bit would have been 1."),
-    ("weight", "How likely the policy plays what was logged, over how likely the log did."),
-    ("effective sample size", "How many decisions of weight 1 would say as much: (Σw)²/Σw²."),
-    ("replay", "The mean reward of decisions that are kept as if the policy had made them."),
-    ("dm", "Direct method: a model of the reward, asked what the policy would have earned. Its error is not known."),
+    ("value", "The policy's mean reward: its rate of right actions."),
+    ("weight", "The policy's probability of the logged action, divided by the log's."),
+    ("effective sample size", "The number of decisions of weight 1 with the same information: (Σw)²/Σw²."),
+    ("replay", "Rejection sampling: the mean reward of decisions accepted with the policy's probabilities."),
+    ("dm", "Direct method: the mean prediction of a reward model. Its bias is unknown."),
     ("ips", "Inverse propensity scores: the mean of weight times reward."),
-    ("snips", "The same over the mean of the weights."),
-    ("clipped-ips", "The same with weights cut; too low, and steadier."),
-    ("dr", "Doubly robust: the direct method, corrected by the weighted error of its model."),
+    ("snips", "Self-normalised: divided by the mean weight."),
+    ("clipped-ips", "Clipped weights: biased downwards, with less variance."),
+    ("dr", "Doubly robust: the direct method plus the weighted error of its model."),
     (
         "bootstrap",
-        "Between percentiles of resampled logs; about right for many decisions of like weights.",
+        "Percentiles over resampled logs; accurate for many decisions with similar weights.",
     ),
-    ("Bernstein", "Certain for bounded weights and a policy that does not change, and wider."),
-    ("anytime", "Holds after every number of decisions at once, so that one may stop when one likes."),
+    ("Bernstein", "Guaranteed coverage for bounded weights and a constant policy; wider."),
+    ("anytime", "Valid after every number of decisions simultaneously, so that stopping at any time is allowed."),
 )

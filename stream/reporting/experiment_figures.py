@@ -1,6 +1,6 @@
-"""The figures of an experiment as files of their own, SVG and PNG: panels with lines, and bands over seeds.
+"""Figures of experiments as SVG and PNG files: panels with lines, and bands over seeds.
 
-matplotlib draws them. It is an extra, and imported here alone, only to draw: the import takes half a second.
+Requires matplotlib, an extra. It is imported only here and only for drawing: the import takes half a second.
 """
 
 from collections.abc import Sequence
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#000000", "#56b4e9", "#e69f00", "#999999")
-"""Okabe, Ito, "Color universal design", 2008: told apart by colour-blind people, too."""
+"""Okabe, Ito, "Color universal design", 2008: distinguishable for colour-blind people."""
 
 DASHES: tuple[Any, ...] = ("solid", (0, (5, 2)), (0, (2, 1.5)), (0, (7, 2, 1.5, 2)))
-"""Of lines that have a colour together, when there are more of them than colours."""
+"""Line styles, for more lines than colours."""
 
 COLUMNS_MAX = 4
 PANEL_INCHES = (3.6, 3.0)
@@ -29,16 +29,16 @@ LABEL_CHAR_INCHES = 0.065
 
 
 class Line(NamedTuple):
-    """A line; with one value and no abscissa it goes across the panel."""
+    """A line; horizontal if it has one value and no abscissa."""
 
     label: str
     x: Sequence[Any] | None
     y: Sequence[float]
-    spread: Sequence[float]  # the half width of the band
+    spread: Sequence[float]  # half-width of the band
 
 
 class Panel(NamedTuple):
-    """What a panel shows."""
+    """A panel."""
 
     title: str
     lines: Sequence[Line]
@@ -57,7 +57,7 @@ def can_draw() -> bool:
 
 
 def save_figure(folder: Path, name: str, title: str, panels: Sequence[Panel], x: Axis, y: Axis) -> list[Path]:
-    """Draw the panels into NAME.svg and NAME.png in the folder; the same panels give the same SVG."""
+    """Write the panels to NAME.svg and NAME.png in the folder; the SVG is reproducible."""
     import matplotlib as mpl
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -92,7 +92,7 @@ def save_figure(folder: Path, name: str, title: str, panels: Sequence[Panel], x:
 
 
 def alternative(panels: Sequence[Panel], y: Axis) -> str:
-    """What a figure shows, in words: where each line ends.
+    """Return a text alternative with the ends of each line.
 
     >>> alternative([Panel("digits", [Line("arow", [1, 2], [0.5, 0.25], [0, 0])])], Axis("error"))
     'error. digits: arow from 0.5 to 0.25.'
@@ -133,7 +133,7 @@ def _paint(axes: "Axes", panel: Panel, labels: Sequence[str], x: Axis, y: Axis) 
         axes.set_xticks(list(places.values()), [str(value) for value in told], rotation=30, ha="right", fontsize=7)
     elif x.scale == "symlog":
         axes.set_xscale("symlog", linthresh=1.0)
-        axes.set_xlim(left=min(told) - 0.2)  # the usual margin would be one of whole decades
+        axes.set_xlim(left=min(told) - 0.2)  # the default margin would be whole decades
     elif x.scale in ("log", "log2"):
         axes.set_xscale("log", base=2 if x.scale == "log2" else 10)
     if y.scale == "log" and all(value > 0 for line in panel.lines for value in line.y):

@@ -1,7 +1,6 @@
-"""A ledger as a picture: contexts come from the left and feedback from the right, and meet where they are matched.
+"""Flow diagram of a ledger: contexts enter from the left, feedback from the right; they meet where matched.
 
-The width of a band is its count, but for those that would be too thin to be seen. The SVG is written by hand: it has
-nothing of axes and lines.
+The width of a band is proportional to its count, with a visible minimum. The SVG is written directly.
 """
 
 from html import escape
@@ -11,14 +10,14 @@ from stream.wire.ledger import Ledger
 
 
 class Drawing(NamedTuple):
-    """A picture drawn in one size."""
+    """A diagram in one size."""
 
-    size: str  # the class in the style sheet: wide or narrow
-    svg: str  # an <svg> element; text from outside is escaped in it
+    size: str  # CSS class: wide or narrow
+    svg: str  # <svg> element with escaped text
 
 
 class _Node(NamedTuple):
-    """What became of records: from contexts, from feedback, or from both."""
+    """An outcome of records: of contexts, of feedback, or of both."""
 
     name: str
     number: int
@@ -27,28 +26,28 @@ class _Node(NamedTuple):
 
 
 class _Size(NamedTuple):
-    """Where things are, in px."""
+    """Positions in px."""
 
     key: str
     width: int
-    decided_at: int  # of the bars' left edges
+    decided_at: int  # left edges of the bars
     settled_at: int
-    raised: int  # each name of the first row above the one before, where they would meet
+    raised: int  # stack the labels of the first row if they would overlap
 
 
 SIZES = (_Size("wide", 860, 250, 520, 0), _Size("narrow", 350, 112, 214, 16))
 
 _BAR, _GAP, _FULL, _TOP = 10, 26, 150, 54
 _THIN = 2.0
-"""The least height of a band that there is."""
+"""Minimum height of a band."""
 
 
 def ledger_flow(ledger: Ledger, key: str) -> list[Drawing]:
-    """The picture in two sizes; none for an empty ledger.
+    """Return the diagram in two sizes; none for an empty ledger.
 
     Args:
-        ledger: the counts.
-        key: what no other picture of the page has.
+        ledger: The counts.
+        key: Unique id on the page.
     """
     if not ledger.contexts or not ledger.decided:
         return []
@@ -56,11 +55,11 @@ def ledger_flow(ledger: Ledger, key: str) -> list[Drawing]:
 
 
 def flow_words(ledger: Ledger) -> str:
-    """The picture in words."""
+    """Return a text alternative."""
     told = ", ".join(f"{node.number:,} {node.name}" for node in _settled(ledger) if node.from_contexts)
     aside = ", ".join(f"{node.number:,} {node.name}" for node in _settled(ledger) if not node.from_contexts)
     words = f"Of {ledger.contexts:,} contexts {ledger.decided:,} were decided: {told}."
-    return f"{words} Of {ledger.feedback:,} feedback, besides: {aside}." if aside else words
+    return f"{words} Of {ledger.feedback:,} feedback records, others: {aside}." if aside else words
 
 
 def _settled(ledger: Ledger) -> list[_Node]:
@@ -95,7 +94,7 @@ def _drawn(ledger: Ledger, size: _Size, key: str) -> str:
     entries = [_Node("decided", ledger.decided, True, False), *(node for node in aside if node.number)]
     settled = _settled(ledger)
     right = size.width - _BAR
-    # Where the bands of each bar begin, as they leave it one below the other.
+    # The next free position of each bar; bands are stacked downwards.
     leaves_contexts = leaves_decided = leaves_feedback = float(_TOP)
     y = float(_TOP)
     for node in entries:

@@ -1,8 +1,7 @@
-"""One HTML page about runs side by side: what was run, the error curves, the ledger, and how to do it again.
+"""HTML page that compares runs: settings, error curves, ledger, and commands.
 
-The page is one file, and nothing is fetched. A script draws its charts, to be hovered over and zoomed. It follows the
-reader's light or dark mode. The same reports give the same bytes. Its words are in this module, its look in
-`templates/`.
+The page is one self-contained file with interactive charts, in light and dark mode. The same reports give the same
+bytes. Texts are in this module, layout is in `templates/`.
 """
 
 import math
@@ -45,14 +44,14 @@ if TYPE_CHECKING:
 
 
 def page(reports: Sequence[RunReport], entry: str = "") -> str:
-    """The page as text, which holds the runs themselves, see saved_runs.py.
+    """Return the page, which includes the saved runs; see saved_runs.py.
 
     Args:
-        reports: runs, over the same stream or over several.
-        entry: what the list of pages is to know of this one, kept in the page's head.
+        reports: Runs over the same stream or several streams.
+        entry: Entry for the index of pages, stored in the page's head.
 
     Raises:
-        ValueError: there is no report to write about.
+        ValueError: there are no reports.
     """
     if not reports:
         raise ValueError("writing a report: expected at least one run; got none")
@@ -94,7 +93,7 @@ def page(reports: Sequence[RunReport], entry: str = "") -> str:
 
 
 def _named_runs(names: Sequence[str], found: Sequence[Series]) -> list[tuple[str, RunReport]]:
-    """Each run by its name, with its seed where the series has several."""
+    """Return runs with names, and with seeds for series of several runs."""
     return [
         (f"{name}, seed {run.seed}" if len(series.runs) > 1 else name, run)
         for name, series in zip(names, found, strict=True)
@@ -104,7 +103,7 @@ def _named_runs(names: Sequence[str], found: Sequence[Series]) -> list[tuple[str
 
 @cache
 def environment() -> "Environment":
-    """The templates of pages; what they are given is escaped. A page without a script is given none."""
+    """Return the template environment with autoescaping, with or without a script."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     made = Environment(
@@ -115,7 +114,7 @@ def environment() -> "Environment":
 
 
 def title_of(reports: Sequence[RunReport]) -> str:
-    """What was run, as a headline."""
+    """Return the headline: learners, data and delay."""
     learners = list(dict.fromkeys(report.learner for report in reports))
     many = _NUMBERS[len(learners)] if len(learners) < len(_NUMBERS) else str(len(learners))
     names = f"{many} learners" if len(learners) > 2 else listed(learners)
@@ -128,7 +127,7 @@ _NUMBERS = ("", "", "", "Three", "Four", "Five", "Six", "Seven", "Eight", "Nine"
 
 
 def _lateness(report: RunReport) -> str:
-    """How late the feedback of a run is in the median, by the law of its delays; of a log, as it was measured."""
+    """Return the median delay of feedback: of its distribution, or as measured for a log."""
     law = str(report.settings.get("delay", "")).strip()
     if law == "none":
         return "at once"
@@ -145,14 +144,14 @@ def _lateness(report: RunReport) -> str:
 
 
 class _Stream(NamedTuple):
-    """What some runs had to learn from, in words; of: whose it is, empty where it is that of all."""
+    """A description of events and feedback, and the runs that share it; `of` is empty for all runs."""
 
     of: str
     words: str
 
 
 def _streams(names: Sequence[str], found: Sequence[Series]) -> list[_Stream]:
-    """One entry for the runs over the same events with the same feedback."""
+    """Return an entry for each group of runs with the same events and feedback."""
     of: dict[str, list[str]] = {}
     words: dict[str, str] = {}
     for name, series in zip(names, found, strict=True):
@@ -192,7 +191,7 @@ def _delay_clause(report: RunReport) -> str:
 
 
 def _best(names: Sequence[str], found: Sequence[Series]) -> list[tuple[str, str]]:
-    """The learners with the least error, among those that learn from one bit and those that learn from the class."""
+    """Return the learners with the smallest error, among those with one-bit and those with full feedback."""
     best = []
     for full, whom in ((False, "of those that learn from one bit"), (True, "of those that learn from the class")):
         judged = sorted(
@@ -217,7 +216,7 @@ def _baseline(names: Sequence[str], found: Sequence[Series]) -> str:
 
 
 def _seeds(names: Sequence[str], found: Sequence[Series]) -> str:
-    """What the means are over; empty where every series is one run."""
+    """Describe the seeds of means; empty if every series has one run."""
     of: dict[str, list[str]] = {}
     for name, series in zip(names, found, strict=True):
         if len(series.runs) > 1:
@@ -229,7 +228,7 @@ def _seeds(names: Sequence[str], found: Sequence[Series]) -> str:
 
 
 def _differences(names: Sequence[str], found: Sequence[Series]) -> Table | None:
-    """What runs differ in, beside learner and parameters; None where that is nothing."""
+    """Return the differences between runs, other than learner and parameters; None without any."""
     traits = [
         {"data": series.first.data, "events": f"{series.first.events:,}"}
         | {"seeds": listed([str(run.seed) for run in series.runs])}
@@ -246,7 +245,7 @@ def _differences(names: Sequence[str], found: Sequence[Series]) -> Table | None:
 
 
 def _versions(names: Sequence[str], found: Sequence[Series]) -> str:
-    """What the runs were made with."""
+    """Return the versions of the runs."""
     told = [", ".join(f"{name} {value}" for name, value in series.first.versions.items()) for series in found]
     return f"Made with {by_run(names, told)}." if any(told) else ""
 
@@ -255,7 +254,7 @@ def _versions(names: Sequence[str], found: Sequence[Series]) -> str:
 
 
 class _Runs(NamedTuple):
-    """A table of which a cell may be a list of parts, each kept on one line."""
+    """A table whose cells may be lists of unbreakable parts."""
 
     columns: tuple[str, ...]
     rows: list[tuple[str | list[str], ...]]
@@ -286,7 +285,7 @@ def _runs(names: Sequence[str], reports: Sequence[RunReport]) -> _Runs:
 
 
 def _settings(names: Sequence[str], found: Sequence[Series]) -> tuple[Table, Table]:
-    """The settings that are not the defaults in some run, and the others."""
+    """Return the settings that differ from the defaults in some run, and the others."""
     shown = [
         {name: value_text(value) for name, value in series.first.settings.items() if name != "command"}
         | ({"seed": listed([str(run.seed) for run in series.runs])} if len(series.runs) > 1 else {})
@@ -305,7 +304,7 @@ def _settings(names: Sequence[str], found: Sequence[Series]) -> tuple[Table, Tab
 
 
 class _Earned(NamedTuple):
-    """What the learners' own policies would have earned while they played a log."""
+    """Estimates for the learners' own policies during a replay of a log."""
 
     charts: list[Chart]
     table: Table
@@ -314,7 +313,7 @@ class _Earned(NamedTuple):
 
 
 def _earned(names: Sequence[str], reports: Sequence[RunReport]) -> _Earned | None:
-    """None: nobody asked."""
+    """Return the estimates; None if not requested."""
     asked = {name: report.estimate for name, report in zip(names, reports, strict=True) if report.estimate is not None}
     if not asked:
         return None
@@ -330,8 +329,8 @@ def _earned(names: Sequence[str], reports: Sequence[RunReport]) -> _Earned | Non
         charts=live_charts({names.index(name): (name, found) for name, found in asked.items()}),
         table=Table(columns, rows),
         notes=[
-            f"{name}: effective sample size {found.ess:,.0f}, largest weight {found.weight_max:,.4g}; what the log "
-            f"played earned {rate(found.logged)} in the same decisions."
+            f"{name}: effective sample size {found.ess:,.0f}, largest weight {found.weight_max:,.4g}; mean reward "
+            f"of the logged actions {rate(found.logged)} in the same decisions."
             for name, found in asked.items()
         ],
         flags=[
@@ -342,7 +341,7 @@ def _earned(names: Sequence[str], reports: Sequence[RunReport]) -> _Earned | Non
 
 
 class _Command(NamedTuple):
-    """A command line, and whose it is; empty: that of all runs."""
+    """A command line and its runs; empty for all runs."""
 
     of: str
     words: list[str]
@@ -371,18 +370,18 @@ _WORDS = {
 
 
 _OF_LOGS = ("unmatched", "feedback_unmatched")
-"""Parts that there are only in a replay of a log, and are left out elsewhere."""
+"""Parts that occur only in a replay of a log."""
 
 
 class _Count(NamedTuple):
-    """One count of the ledger, under the name that people read."""
+    """A count of the ledger with its display name."""
 
     name: str
     number: int
 
 
 class _Line(NamedTuple):
-    """One line of the books: a total, the signs and parts that follow it, and by how much it is off."""
+    """An equation of the ledger: total, signs and parts, and the difference."""
 
     total: _Count
     parts: list[tuple[str, _Count]]
@@ -390,21 +389,21 @@ class _Line(NamedTuple):
 
 
 class _Account(NamedTuple):
-    """The books of some learners."""
+    """The ledger of one or more learners."""
 
     of: str
-    shared: bool  # by several learners
+    shared: bool  # shared by several learners
     lines: list[_Line]
     notes: list[str]
     flow: list[Drawing]
 
 
 FLOWS_MAX = 6
-"""More pictures of ledgers would make the page large, and nobody looks at them."""
+"""Limit of ledger diagrams on a page."""
 
 
 def _accounts(names: Sequence[str], reports: Sequence[RunReport]) -> list[_Account]:
-    """One account for each learner; learners with the same numbers share one."""
+    """Return the ledgers; learners with equal counts share one."""
     accounts = []
     for number, ledger in enumerate(dict.fromkeys(report.ledger for report in reports)):
         of = [name for name, report in zip(names, reports, strict=True) if report.ledger == ledger]
@@ -437,20 +436,20 @@ def _count(field: str, ledger: Ledger) -> _Count:
 # Words.
 
 _GLOSSARY = (
-    ("context", "What the learner is shown: an id and features. It must answer with one of the classes."),
-    ("decision", "The learner's answer to a context: the class it played, and with which probability."),
-    ("action, greedy", "The action is the class that was played. The greedy class is the one with the highest score."),
-    ("feedback", "One bit that comes later: the action was right (1) or wrong (0). The right class stays unknown."),
+    ("context", "The input of a decision: an id and features. The learner answers with a class."),
+    ("decision", "The learner's answer to a context: the played class and its probability."),
+    ("action, greedy", "The action is the played class. The greedy class is the one with the highest score."),
+    ("feedback", "One late bit: the action was right (1) or wrong (0). The right class remains unknown."),
     ("pending", "Decided, and waiting for feedback."),
-    ("matched", "Feedback came within the window and was joined to its decision; the learner has learned from it."),
+    ("matched", "Feedback arrived within the window and was joined to its decision; the learner has learned from it."),
     ("expired", "The window passed without feedback."),
-    ("unmatched", "A decision that a replayed log gives no bit for, since it holds another action; or its feedback."),
-    ("late", "Feedback that came after its decision had expired."),
-    ("duplicate", "A context or feedback that came again. The first one counts."),
+    ("unmatched", "A decision without feedback because the replayed log has another action; or its feedback."),
+    ("late", "Feedback after its decision expired."),
+    ("duplicate", "A repeated context or feedback. The first one counts."),
     ("conflict", "Duplicate feedback that contradicts the first."),
-    ("orphan", "Feedback whose context has not been seen. It waits a while, then it is dropped."),
-    ("mismatched", "Feedback that names another action than the one that was decided. It is a dead letter."),
-    ("malformed", "A record that cannot be read. It goes to the dead-letter topic with the reason."),
-    ("drift alarm", "The reward fell for good: the learner, or one of its classes, began anew."),
-    ("virtual time", "Time by the broker's clock. The embedded broker's clock jumps over the pauses between events."),
+    ("orphan", "Feedback without a context so far. It is dropped after the orphan window."),
+    ("mismatched", "Feedback for another action than the decided one. It becomes a dead letter."),
+    ("malformed", "An unreadable record. It is written to the dead-letter topic with the reason."),
+    ("drift alarm", "The reward rate dropped: the learner, or one of its classes, was reset."),
+    ("virtual time", "Time by the broker's clock. The embedded broker's clock skips pauses between events."),
 )

@@ -1,7 +1,6 @@
-"""The folder of pages: each run its own, and an index that lists them.
+"""The folder of pages, with an index.
 
-What the index says of a run stands in the head of the run's page, so that the pages in the folder are all there is: one
-that is deleted, or brought from elsewhere, is missing from the list, or in it, after the next run.
+The index is generated from the heads of the pages, so deleted and added pages are reflected after the next run.
 """
 
 import json
@@ -18,29 +17,29 @@ from stream.reporting.run_report import RunReport
 from stream.reporting.tables import labels, rate_text, series_of
 
 REPORTS = Path("reports")
-"""Where pages are written that nobody asked for elsewhere."""
+"""Default folder of pages."""
 
 INDEX = "index.html"
-_HEAD_BYTES = 20_000  # in which the entry stands
+_HEAD_BYTES = 20_000  # contains the index entry
 _ENTRY = re.compile(r'<meta name="onebit-run" content="([^"]*)">')
 
 
 class _Entry(NamedTuple):
-    """What the index says of a page."""
+    """The index entry of a page."""
 
     href: str
     at: str
     data: str
     events: int
-    learners: list[tuple[str, str]]  # with the error of each
+    learners: list[tuple[str, str]]  # with their errors
     ledger_ok: bool
 
 
 def write_page(path: Path, reports: Sequence[RunReport], at: datetime) -> Path:
-    """Write the page of runs to a file, in the place of what was there.
+    """Write the page of runs to a file; replaces an existing file.
 
     Raises:
-        ValueError: there is no report to write about.
+        ValueError: there are no reports.
         OSError: the page cannot be written.
     """
     write_whole(path, page(reports, _entry(reports, at)))
@@ -48,10 +47,10 @@ def write_page(path: Path, reports: Sequence[RunReport], at: datetime) -> Path:
 
 
 def add_page(folder: Path, reports: Sequence[RunReport], at: datetime) -> Path:
-    """Write the page of runs into a folder under a name of its own, and the folder's index; where the page is.
+    """Write the page of runs to a new file in a folder, update the folder's index, and return the page's path.
 
     Raises:
-        ValueError: there is no report to write about.
+        ValueError: there are no reports.
         OSError: the page or the index cannot be written.
     """
     content = page(reports, _entry(reports, at))
@@ -63,7 +62,7 @@ def add_page(folder: Path, reports: Sequence[RunReport], at: datetime) -> Path:
 
 
 def _free_name(folder: Path, reports: Sequence[RunReport], at: datetime) -> Path:
-    """A name that no page of the folder has: the time, and what was run."""
+    """Return an unused file name with the time and the runs."""
     learner = reports[0].learner if len(reports) == 1 else f"{len(reports)}-learners"
     words = re.sub(r"[^A-Za-z0-9]+", "-", f"{Path(reports[0].data).name}-{learner}").strip("-").lower()
     stem = f"{at:%Y%m%d-%H%M%S}-{words[:60]}"
@@ -101,7 +100,7 @@ def _entries(folder: Path) -> list[_Entry]:
 
 
 def write_whole(path: Path, content: str) -> None:
-    """Write a file so that its readers see the old one or the new one, never a part."""
+    """Write a file atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:

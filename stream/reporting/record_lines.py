@@ -1,6 +1,6 @@
-"""Records as people read them, a line each; and as programs do.
+"""Records as lines of text or JSON.
 
-What others have written is shown as JSON or with escapes: no record can send a control character to a terminal.
+Record content is printed as JSON or escaped, so that it cannot send control characters to a terminal.
 """
 
 import base64
@@ -17,11 +17,11 @@ from stream.wire.shown import repr_of
 from stream.wire.topics import Topics
 
 TEXT_MAX = 120
-"""How many characters of a member, or of bytes that are no JSON, a line shows."""
+"""Maximum length of a JSON member, or of bytes that are not JSON."""
 
 
 def record_line(record: Record, topics: Topics) -> str:
-    """Time, place, event id and content of a record.
+    """Format time, position, event id and content of a record.
 
     >>> topics = Topics.with_prefix("my.")
     >>> record_line(Record("my.feedback", 0, 7, 1_700_000_000_250, b"a", b'{"id":"a","reward":1}', ()), topics)
@@ -36,12 +36,12 @@ def record_line(record: Record, topics: Topics) -> str:
 
 
 def short_name(topic: str, topics: Topics) -> str:
-    """A topic's name without the pipeline's prefix."""
+    """Return a topic's name without the pipeline's prefix."""
     return topic.removeprefix(prefix_of(topics))
 
 
 def prefix_of(topics: Topics) -> str:
-    """What all names of a pipeline's topics begin with."""
+    """Return the prefix of a pipeline's topics."""
     return topics.contexts.removesuffix("contexts")
 
 
@@ -58,7 +58,7 @@ def _content(record: Record, topics: Topics) -> list[str]:
 
 
 def _letter(record: Record, topics: Topics) -> list[str]:
-    """Why a dead letter is one, and where its record stood."""
+    """Format the reason of a dead letter and the position of its record."""
     try:
         topic, partition, offset, kind, *_ = decode_dead_letter(record)
     except MalformedError:
@@ -68,7 +68,7 @@ def _letter(record: Record, topics: Topics) -> list[str]:
 
 
 def event_id_of(record: Record) -> str | None:
-    """The id of the event that a record belongs to: the one in its value, else its key; None when neither is one."""
+    """Return a record's event id, from its value or else its key; None if neither has one."""
     fields = _fields(record)
     if fields is not None and isinstance(fields.get("id"), str):
         return str(fields["id"])
@@ -76,7 +76,7 @@ def event_id_of(record: Record) -> str | None:
 
 
 def record_json(record: Record) -> bytes:
-    """A record as one line of JSON; bytes are a text where they are UTF-8, else `{"base64": ...}`."""
+    """Format a record as one line of JSON; bytes are text if valid UTF-8, otherwise `{"base64": ...}`."""
     fields = record._asdict() | {
         "key": _encoded(record.key),
         "value": _encoded(record.value),
@@ -113,7 +113,7 @@ def _id_or_key(record: Record) -> str:
 def _json(value: object) -> str:
     try:
         return orjson.dumps(value).decode()
-    except orjson.JSONEncodeError:  # orjson reads deeper values than it writes
+    except orjson.JSONEncodeError:  # orjson parses deeper nesting than it can write
         return repr_of(value, TEXT_MAX)
 
 
@@ -122,6 +122,6 @@ def _text(data: bytes | None) -> str:
 
 
 def quoted(text: str) -> str:
-    """A text that somebody else wrote: without control characters, and cut."""
+    """Escape control characters of untrusted text, and truncate it."""
     shown = "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
     return shown if len(shown) <= TEXT_MAX else f"{shown[:TEXT_MAX]}…"

@@ -1,4 +1,4 @@
-"""The charts of runs: their errors, what feedback had come when, and how long things took."""
+"""Charts of runs: errors, feedback over time, and latencies."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -14,11 +14,11 @@ from stream.reporting.run_report import RunReport
 from stream.reporting.tables import Series, duration, percent, t_factor, unbroken
 from stream.telemetry.sketch import Sketch
 
-_Points = list[tuple[float, float]]  # abscissa and ordinate, in ascending order of the abscissas
+_Points = list[tuple[float, float]]  # abscissa and ordinate, ascending
 
 
 class _Curve(NamedTuple):
-    """What a chart over the decisions shows of a run."""
+    """A chart over the decisions of a run."""
 
     key: str
     title: str
@@ -27,14 +27,14 @@ class _Curve(NamedTuple):
     alt: str
     label: str
     form: Form = "share"
-    hides_start: bool = False  # and on logarithmic axes the abscissa is logarithmic, too
-    has_constant: bool = False  # the most frequent class is shown beside
+    hides_start: bool = False  # also logarithmic on the abscissa
+    has_constant: bool = False  # with the most frequent class as a reference
     is_half: bool = False
     is_regret: bool = False
 
 
 def _progressive(report: RunReport) -> _Points:
-    few = min(10, report.errors.events)  # the first decisions are all or nothing
+    few = min(10, report.errors.events)  # the first decisions are too noisy
     return [(point.events, point.error_rate) for point in report.errors.points if point.events >= few]
 
 
@@ -71,8 +71,7 @@ _ERRORS = (
         "progressive",
         "Progressive error",
         lambda report: (
-            "Share of wrong decisions among all decisions so far. Each is judged as it was made, "
-            "before its feedback could teach anything."
+            "Share of wrong decisions among all decisions so far. Each is evaluated before the learner learns from it."
         ),
         _progressive,
         "the progressive error after each number of decisions",
@@ -84,8 +83,8 @@ _ERRORS = (
         "windowed",
         "Recent error",
         lambda report: (
-            f"Share of wrong decisions among the last {report.errors.window_events:,}: how good the learner is by "
-            "then, whatever it did at first."
+            f"Share of wrong decisions among the last {report.errors.window_events:,}: the current "
+            "performance, independent of the start."
         ),
         _windowed,
         "the error over a sliding window of decisions",
@@ -96,8 +95,8 @@ _ERRORS = (
         "regret",
         "Regret",
         lambda report: (
-            "Wrong decisions so far: the regret against answers that are always right. A line that gets flat has "
-            "learned all there is to learn."
+            "Wrong decisions so far: the regret against always right answers. A flat line means that the "
+            "learner makes no more mistakes."
         ),
         _mistakes,
         "the wrong decisions after each number of decisions",
@@ -110,8 +109,8 @@ _ERRORS = (
         "known",
         "Error as it could be known",
         lambda report: (
-            "Share of wrong decisions among those whose feedback had come when so many decisions had been made. "
-            f"At the last decision {_outstanding(report)} were outstanding, of which nothing is shown."
+            "Share of wrong decisions among those with feedback by then. At the last decision "
+            f"{_outstanding(report)} were outstanding; these are excluded."
         ),
         _known,
         "the error among the decisions with feedback, as it could be known after each number of decisions",
@@ -145,21 +144,21 @@ _EXPLORED = _Curve(
 )
 
 _LOG_BELOW = 0.02
-"""A linear axis from 0 shows errors below this as a line on the floor."""
+"""Errors below this are invisible on a linear axis from 0."""
 
 
 def error_charts(names: Sequence[str], found: Sequence[Series]) -> list[Chart]:
-    """How often runs erred, by different counts; none for runs without a decision."""
+    """Return the charts of errors; none for runs without decisions."""
     return _charts(_ERRORS, names, found)
 
 
 def time_charts(names: Sequence[str], found: Sequence[Series]) -> list[Chart]:
-    """How late feedback came, what expired for it, how much was explored, and how long decisions took."""
+    """Return the charts of feedback delays, expiry, exploration and latency."""
     charts = _charts((_EXPLORED, _EXPIRED), names, found)
     delays = _spread(
         "delays",
         "Delays",
-        "Share of the matched feedback by how long after its decision it came; ten bins for each power of ten.",
+        "Distribution of matched feedback by delay after its decision; ten bins per power of ten.",
         names,
         found,
         lambda run: run.delay_counts,
@@ -222,11 +221,11 @@ def _charts(curves: Sequence[_Curve], names: Sequence[str], found: Sequence[Seri
     return charts
 
 
-_OF_ALL = 5  # the grey one
+_OF_ALL = 5  # grey
 
 
 def _merged(lines: Sequence[Line]) -> Sequence[Line]:
-    """One line for all where they are the same: they would hide each other."""
+    """Merge identical lines, which would hide each other."""
     if len(lines) > 1 and all(line[2:] == lines[0][2:] for line in lines):
         return [lines[0]._replace(number=_OF_ALL, label="all")]
     return lines
@@ -240,7 +239,7 @@ def _scales(lines: Sequence[Line], curve: _Curve) -> tuple[Scale, Scale]:
 
 
 def _line(number: int, name: str, runs: Sequence[_Points], most: float) -> Line:
-    """The mean over the runs of a series, with its 95 % interval where there are several."""
+    """Return the mean over the runs of a series, with its 95 % interval if there are several."""
     runs = [points for points in runs if points]
     if not runs:
         return Line(number, name, (), ())
@@ -253,7 +252,7 @@ def _line(number: int, name: str, runs: Sequence[_Points], most: float) -> Line:
 
 
 def _banded(number: int, name: str, x: Sequence[float], ys: NDArray[np.float64], most: float = 1.0) -> Line:
-    """The mean of the rows of ys [runs, len(x)], with a band that keeps within 0 and `most`."""
+    """Return the mean of the rows of ys [runs, len(x)], with a band limited to 0 and `most`."""
     mean = ys.mean(axis=0)
     if len(ys) == 1:
         return Line(number, name, x, mean.tolist())
@@ -271,14 +270,14 @@ def _spread(
     counts_of: Callable[[RunReport], Sketch | None],
     what: str,
 ) -> Chart | None:
-    """Histograms as stepped lines; None where there are none."""
+    """Return histograms as stepped lines; None without data."""
     lines, said = [], []
     for number, (name, series) in enumerate(zip(names, found, strict=True)):
         counts = [one for run in series.runs if (one := counts_of(run)) is not None]
         if not counts:
             continue
         shares = [one.shares(_BINS_PER_DECADE) for one in counts]
-        # An empty bin on each side, where the line comes from, and goes to, the floor.
+        # An empty bin on each side, so that the line starts and ends at 0.
         bins = range(min(map(min, shares)) - 1, max(map(max, shares)) + 3)
         edges_ms = [10 ** ((place - 1) / _BINS_PER_DECADE) for place in bins]
         lines.append(
@@ -301,7 +300,7 @@ _BINS_PER_DECADE = 10
 
 
 def _first_feedback(found: Sequence[Series]) -> list[Mark]:
-    """Where the first feedback was matched."""
+    """Return marks at the first matched feedback."""
     at = [[run.first_feedback for run in series.runs if run.first_feedback is not None] for series in found]
     return _marks("first feedback", [float(round(np.mean(matched).item())) if matched else None for matched in at])
 
@@ -317,7 +316,7 @@ def _windows(found: Sequence[Series]) -> list[Mark]:
 
 
 def _marks(label: str, places: Sequence[float | None]) -> list[Mark]:
-    """One for each place, the first with the label: names of others would cover each other."""
+    """Return a mark for each position; only the first has a label, because labels would overlap."""
     of: dict[float, list[int]] = {}
     for number, place in enumerate(places):
         if place is not None:

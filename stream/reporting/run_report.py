@@ -1,8 +1,7 @@
-"""The report of one run: what scripts, tables and the page are made of.
+"""The report of one run, the source of tables, pages and JSON.
 
-The words are those of the topics: a context is *decided*, its decision is *matched* or *expired*, feedback is matched,
+Terms are those of the topics: a context is *decided*, its decision is *matched* or *expired*, feedback is matched,
 *late*, *duplicate*, *orphan* or *malformed*.
-
 """
 
 import math
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def versions() -> dict[str, Any]:
-    """The versions that the bits of a run may depend on, by name."""
+    """Return the versions on which the results of a run may depend, by name."""
     return {
         "onebit": version("onebit"),
         "python": platform.python_version(),
@@ -35,7 +34,7 @@ def versions() -> dict[str, Any]:
 
 
 class Latency(NamedTuple):
-    """How long decisions took, in ms; right within 2.4 %."""
+    """Latency of decisions in ms, accurate within 2.4 %."""
 
     median_ms: int
     p90_ms: int
@@ -44,7 +43,7 @@ class Latency(NamedTuple):
 
 
 def quantiles(latencies: Sketch) -> Latency | None:
-    """The latency that each share of the decisions did not exceed; None without decisions.
+    """Return percentiles of the latency; None without decisions.
 
     >>> quantiles(Sketch({35: 98, 66: 1, 93: 1}))
     Latency(median_ms=5, p90_ms=5, p99_ms=20, max_ms=71)
@@ -54,14 +53,14 @@ def quantiles(latencies: Sketch) -> Latency | None:
 
 
 class LatencyCounts(NamedTuple):
-    """How long the learner took, in real time, and how often."""
+    """Histogram of latencies in real time."""
 
-    of: Literal["decision", "step"]  # from a context in its topic to its prediction; or, embedded, for a whole step
+    of: Literal["decision", "step"]  # from context to prediction; embedded: duration of a step
     counts: Sketch
 
 
 class Delays(NamedTuple):
-    """How late matched feedback came, in ms from the decision."""
+    """Delays of matched feedback in ms after the decision."""
 
     median_ms: float
     p90_ms: float
@@ -70,22 +69,22 @@ class Delays(NamedTuple):
 
 
 def summarise_delays(delays_ms: Sequence[float] | NDArray[Any]) -> Delays | None:
-    """The quantiles of the delays of all matched feedback; None when none was matched."""
+    """Return quantiles of the delays of all matched feedback; None without any."""
     if len(delays_ms) == 0:
         return None
     return Delays(*np.quantile(np.asarray(delays_ms, dtype=np.float64), (0.5, 0.9, 0.99, 1.0)).tolist())
 
 
 class ReplicaReport(NamedTuple):
-    """A replica of a shared model, when it has read the whole log."""
+    """A replica of a shared model after the whole log."""
 
-    instance: str  # the learner process that has it
-    version: int  # entries of the log
-    sha256: str  # of its state
+    instance: str  # its learner process
+    version: int  # number of log entries
+    sha256: str  # digest of its state
 
 
 class Behind(NamedTuple):
-    """How many entries the log of a shared model had before a step wrote to it, and that it was decided without."""
+    """Number of log entries of a shared model before a step's own that the step's decisions did not include."""
 
     median: int
     p99: int
@@ -94,56 +93,56 @@ class Behind(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunReport:
-    """One learner's run over one stream. What follows from the ledger or from the errors is never given twice."""
+    """One learner's run over one stream. Values derived from the ledger or the errors are not stored."""
 
     data: str
     learner: str
     params: Mapping[str, float | int | str]
     seed: int
-    events: int  # contexts that were to be replayed
+    events: int  # contexts to replay
     classes: int
     features: int
     ledger: Ledger
     errors: Errors
-    updates: int  # updates that changed the model
+    updates: int  # number of updates that changed the model
     state_sha256: str
-    virtual_s: float  # how long the run took by the broker's clock
+    virtual_s: float  # duration by the broker's clock
     wall_s: float
-    settings: Mapping[str, object]  # the effective ones, by their names in the settings; `command` is the command line
-    full_information: bool = False  # the learner learns from the true class, not from one bit
+    settings: Mapping[str, object]  # effective settings by name; `command` is the command line
+    full_information: bool = False  # whether the learner learns from the true class
     delays: Delays | None = None
-    constant_error_rate: float = math.nan  # of always answering the most frequent class; nan: not known
-    report: str | None = None  # where the page is
-    feedback_after_end: float = math.nan  # share of the matched feedback that came after the last decision
-    delayed: tuple[DelayedPoint, ...] = ()  # what could be known, as decisions were made
-    warnings: tuple[str, ...] = ()  # what people should know before they trust the figures
-    drift_alarms: int = 0  # how often drift has reset the model, or a class of it
-    estimate: "LiveEstimates | None" = None  # of the learner's own policy; None: not asked for
-    model: str = "own"  # whose decides: `own`, of each partition, or `shared`, of all
-    replicas: tuple[ReplicaReport, ...] = ()  # of a shared one
-    model_behind: Behind | None = None  # likewise, over the steps that wrote to its log
-    first_feedback: int | None = None  # decisions that had been made when the first feedback was matched
-    delay_counts: Sketch | None = None  # of the matched feedback, as `delays`
-    exploration: tuple[SharePoint, ...] = ()  # how often the action was not the greedy class
+    constant_error_rate: float = math.nan  # error of the most frequent class; nan: unknown
+    report: str | None = None  # path of the page
+    feedback_after_end: float = math.nan  # fraction of matched feedback after the last decision
+    delayed: tuple[DelayedPoint, ...] = ()  # known outcomes over time
+    warnings: tuple[str, ...] = ()  # reasons to distrust the figures
+    drift_alarms: int = 0  # number of resets of the model or a class by drift detection
+    estimate: "LiveEstimates | None" = None  # of the learner's own policy; None: not requested
+    model: str = "own"  # `own` for each partition, or `shared`
+    replicas: tuple[ReplicaReport, ...] = ()  # of a shared model
+    model_behind: Behind | None = None  # of a shared model, over the steps that wrote to its log
+    first_feedback: int | None = None  # number of decisions before the first matched feedback
+    delay_counts: Sketch | None = None  # histogram of `delays`
+    exploration: tuple[SharePoint, ...] = ()  # rate of non-greedy actions
     latency_counts: LatencyCounts | None = None
-    changed: tuple[str, ...] = ()  # settings that are not the defaults
-    versions: Mapping[str, str] = field(default_factory=dict)  # of what the run was made with
-    latency: Latency | None = None  # of decisions on a Kafka; in virtual time there is none to be told
-    audit_ok: bool = True  # the ledger recomputed from the topics alone is the learner's
+    changed: tuple[str, ...] = ()  # settings that differ from the defaults
+    versions: Mapping[str, str] = field(default_factory=dict)  # of Onebit and its dependencies
+    latency: Latency | None = None  # of decisions on Kafka; None in virtual time
+    audit_ok: bool = True  # whether the ledger recomputed from the topics equals the learner's
 
     @property
     def duplicates(self) -> int:
-        """Contexts and feedback that came again."""
+        """The number of repeated contexts and feedback."""
         return self.ledger.context_duplicates + self.ledger.feedback_duplicates
 
     @property
     def orphans(self) -> int:
-        """Feedback whose context never came: dropped, or waiting to the end."""
+        """The number of feedback records without a context, dropped or waiting."""
         return self.ledger.orphans_waiting + self.ledger.orphans_dropped
 
     @property
     def malformed(self) -> int:
-        """Contexts and feedback that could not be read."""
+        """The number of unreadable contexts and feedback."""
         return self.ledger.context_malformed + self.ledger.feedback_malformed
 
     @property
@@ -157,7 +156,7 @@ class RunReport:
         return _rate(self.events, self.wall_s)
 
     def as_json(self) -> dict[str, object]:
-        """The report as plain values for JSON, in a fixed order; a rate that is not defined is None."""
+        """Return the report as plain values for JSON, in a fixed order; undefined rates are None."""
         ledger, errors = self.ledger, self.errors
         fields: dict[str, object] = {
             "data": self.data,
@@ -213,7 +212,7 @@ class RunReport:
 
 
 def _delayed(points: tuple[DelayedPoint, ...]) -> dict[str, float] | None:
-    """What was known when the last decision was made."""
+    """Return the outcomes known at the last decision."""
     if not points:
         return None
     last = points[-1]
@@ -221,7 +220,7 @@ def _delayed(points: tuple[DelayedPoint, ...]) -> dict[str, float] | None:
 
 
 def plain(value: object) -> object:
-    """A value as JSON has it: nan and infinities are None, mappings are dicts, what JSON does not know is its text."""
+    """Convert a value for JSON: nan and infinities to None, mappings to dicts, unknown types to text."""
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, float):

@@ -1,6 +1,6 @@
-"""Runs as they are kept: in the page that shows them, or in the JSON file that a page hands out.
+"""Serialisation of runs, in a page or in JSON downloaded from a page.
 
-docs/formats.md has the format. A page has it compressed, in an element that no browser runs.
+docs/formats.md describes the format. A page has it compressed in an inert element.
 """
 
 import base64
@@ -29,41 +29,41 @@ _ELEMENT = re.compile(r'<script type="application/gzip" id="runs">([^<]*)</scrip
 
 
 class SavedRunsError(OnebitError, ValueError):
-    """A file that holds no runs, or none that this version can read."""
+    """The file has no runs, or runs of an unsupported version."""
 
 
 def packed_runs(reports: Sequence[RunReport]) -> str:
-    """Runs as the text of an element of a page: JSON, gzip, and the base64 of addresses."""
+    """Serialise runs for an element of a page: JSON, gzip, URL-safe base64."""
     return base64.urlsafe_b64encode(gzip.compress(runs_json(reports), mtime=0)).decode()
 
 
 def runs_json(reports: Sequence[RunReport]) -> bytes:
-    """Runs as JSON."""
+    """Serialise runs as JSON."""
     return orjson.dumps({"format": FORMAT, "runs": [_saved(report) for report in reports]})
 
 
 def read_runs(path: Path) -> list[RunReport]:
-    """The runs of a page, or of the JSON that a page hands out.
+    """Read the runs of a page, or of JSON downloaded from a page.
 
     Raises:
-        SavedRunsError: there are none in it.
+        SavedRunsError: the file has no readable runs.
     """
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise SavedRunsError(f"{path}: expected the page of a run, or its JSON; it cannot be read: {error}") from error
+        raise SavedRunsError(f"{path}: cannot read the page of a run or its JSON: {error}") from error
     found = _ELEMENT.search(text)
     try:
         fields = orjson.loads(text if found is None else gzip.decompress(base64.urlsafe_b64decode(found[1])))
     except (orjson.JSONDecodeError, binascii.Error, OSError, EOFError) as error:
-        raise SavedRunsError(f"{path}: expected the page of a run, or its JSON; no run is in it") from error
+        raise SavedRunsError(f"{path}: expected the page of a run or its JSON; found no run") from error
     if not isinstance(fields, dict) or fields.get("format") != FORMAT:
         got = fields.get("format") if isinstance(fields, dict) else None
         raise SavedRunsError(f"{path}: expected runs of format {FORMAT}; got {got!r}")
     try:
         return [_loaded(run) for run in fields["runs"]]
     except (KeyError, TypeError, ValueError) as error:
-        raise SavedRunsError(f"{path}: the runs in it are damaged: {type(error).__name__}: {error}") from error
+        raise SavedRunsError(f"{path}: damaged runs: {type(error).__name__}: {error}") from error
 
 
 def _saved(report: RunReport) -> dict[str, object]:

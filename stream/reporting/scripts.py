@@ -1,6 +1,6 @@
-"""What a page runs: uPlot, under the MIT licence, which the page repeats, and the script that hands it the charts.
+"""Script of a page: uPlot (MIT licence, included in the page) and the code that draws the charts.
 
-The page's policy lets a browser run this one text and nothing else, whatever the text of a data set or a setting tries.
+The page's content security policy allows only this script, so that texts of data sets and settings cannot inject code.
 """
 
 import base64
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 
 class Script(NamedTuple):
-    """The text of a script, how the policy knows it, and the style that it needs."""
+    """A script with its hash for the policy, and its style sheet."""
 
     text: str
     digest: str
@@ -20,19 +20,19 @@ class Script(NamedTuple):
 
 @cache
 def script() -> Script:
-    """The script of all pages with charts."""
+    """Return the script of pages with charts."""
     text = f"{uplot()}{_read('charts.js')}\n"
     digest = f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
     return Script(text, digest, uplot_style())
 
 
 def uplot() -> str:
-    """The library, with its licence."""
+    """Return uPlot with its licence."""
     return f"{_read('language.js')}\n/* uPlot\n{_read('uplot/LICENSE')}\n*/\n{_read('uplot/uPlot.iife.min.js')}\n"
 
 
 def uplot_style() -> str:
-    """The style that the library needs."""
+    """Return the style sheet of uPlot."""
     return _read("uplot/uPlot.min.css")
 
 

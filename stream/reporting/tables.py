@@ -1,4 +1,4 @@
-"""Words, figures and tables as people read them, for a terminal or a page; runs that differ in their seed together."""
+"""Formatting of numbers and tables for terminals and pages; runs that differ only in their seed are combined."""
 
 import math
 import re
@@ -12,7 +12,7 @@ from stream.reporting.run_report import RunReport
 
 
 def listed(names: Sequence[str]) -> str:
-    """Names as a sentence has them: a, b and c; nothing for none."""
+    """Join names: a, b and c; empty for none."""
     return "".join(names) if len(names) < 2 else ", ".join(names[:-1]) + " and " + names[-1]
 
 
@@ -22,19 +22,19 @@ def unbroken(text: str) -> str:
 
 
 def shared(values: Iterable[str]) -> str:
-    """What several runs have in common, or what each of them has."""
+    """Return the common value, or all distinct values."""
     return listed(list(dict.fromkeys(values)))
 
 
 def by_run(names: Sequence[str], values: Sequence[str]) -> str:
-    """One value where all runs have the same, else the value of each."""
+    """Return the common value, or the value of each run."""
     if len(set(values)) == 1:
         return values[0]
     return "; ".join(f"{name}: {value}" for name, value in zip(names, values, strict=True))
 
 
 def value_text(value: object) -> str:
-    """A setting or a parameter for people."""
+    """Format the value of a setting or parameter."""
     if value is None:
         return "none"
     if isinstance(value, bool):
@@ -49,19 +49,19 @@ def value_text(value: object) -> str:
 
 
 def is_number(value: object) -> bool:
-    """Whether a setting is a number that can be shown as one."""
+    """Whether a setting is a finite number."""
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def number_text(value: object) -> str:
-    """A number for people: no more digits than count, and a dash for what is not known."""
+    """Format a number with significant digits; a dash if unknown."""
     if not isinstance(value, int | float) or math.isnan(value):
         return "–"
     return f"{value:,.0f}" if abs(value) >= 100 or value == int(value) else f"{value:.3g}"
 
 
 def rate(value: float | None) -> str:
-    """An estimated rate, which may be as small as a click rate; a dash where there is none.
+    """Format an estimated rate, which may be small; a dash if unknown.
 
     >>> rate(0.004), rate(None), rate(float("nan"))
     ('0.00400', '–', '–')
@@ -70,36 +70,36 @@ def rate(value: float | None) -> str:
 
 
 def between(ends: tuple[float, float] | None) -> str:
-    """The ends of an interval of rates; a dash where there is none."""
+    """Format an interval of rates; a dash if unknown."""
     return "–" if ends is None else f"{rate(ends[0])} to {rate(ends[1])}"
 
 
 SAID_ELSEWHERE = frozenset(("command", "data", "events", "learner", "param", "seed", "topic_prefix"))
-"""Settings that do not tell runs apart: a report has what they come to as a field of its own, or it means nothing."""
+"""Settings that do not distinguish runs: a report has their effect in a separate field, or they have none."""
 
 
 class Series(NamedTuple):
-    """Runs of one learner under the same settings, each with a seed of its own."""
+    """Runs of one learner with the same settings and different seeds."""
 
     runs: tuple[RunReport, ...]
 
     @property
     def first(self) -> RunReport:
-        """The run that speaks for all where they are alike."""
+        """The first run, for values that all runs share."""
         return self.runs[0]
 
     def mean(self, figure: Callable[[RunReport], float]) -> float:
-        """The mean of a figure over the runs; nan where a run has none."""
+        """Return the mean of a figure over the runs; nan if a run has none."""
         return mean(map(figure, self.runs))
 
     def half_width(self, figure: Callable[[RunReport], float]) -> float:
-        """Half of the 95 % interval of the mean over the seeds, by Student's t; nan for a single one."""
+        """Return the half-width of the 95 % interval of the mean over seeds, by Student's t; nan for a single run."""
         values = list(map(figure, self.runs))
         return t_factor(len(values)) * stdev(values) if len(values) > 1 else math.nan
 
 
 def t_factor(n: int) -> float:
-    """Half of the 95 % interval of the mean of n values, over their standard deviation.
+    """Return the half-width of the 95 % interval of the mean of n values, divided by their standard deviation.
 
     >>> round(t_factor(10), 3)
     0.715
@@ -110,14 +110,14 @@ def t_factor(n: int) -> float:
 
 
 def by_error(found: Sequence[Series]) -> list[Series]:
-    """Series by their error, the least first; those without a decision last."""
+    """Sort series by error, ascending; series without decisions are last."""
     errors = [series.mean(lambda run: run.errors.error_rate) for series in found]
     order = sorted(range(len(found)), key=lambda i: (math.isnan(errors[i]), errors[i]))
     return [found[i] for i in order]
 
 
 def series_of(reports: Sequence[RunReport]) -> list[Series]:
-    """The runs by series, in the order in which each began; a seed that comes again begins another one."""
+    """Group runs into series in the order of their first run; a repeated seed starts another series."""
     found: list[tuple[bytes, list[RunReport]]] = []
     for report in reports:
         key = _key(report)
@@ -138,11 +138,11 @@ def _key(report: RunReport) -> bytes:
 
 
 class Table(NamedTuple):
-    """Text in rows and columns, for a terminal or a page. The first column names its row; all others are numbers."""
+    """A table of text. The first column is a name, all others are numbers."""
 
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
-    notes: tuple[str, ...] = ()  # below it
+    notes: tuple[str, ...] = ()  # notes below the table
 
 
 _RATES: dict[str, str] = {
@@ -162,10 +162,10 @@ _COUNTS: dict[str, Callable[[RunReport], int]] = {
 
 
 def comparison(reports: Sequence[RunReport]) -> Table:
-    """The runs side by side by their error, those that differ in their seed alone as one row with the means.
+    """Return a table of runs by error; runs that differ only in their seed are one row of means.
 
-    Counts that are the same for all are in the notes. Late and duplicate feedback that differ are in the ledgers alone:
-    80 characters have no room for them. Decisions that a log gave no bit for have a column where there are any.
+    Counts equal in all runs are in the notes. Different counts of late and duplicate feedback are only in the ledgers,
+    to fit into 80 characters. Unmatched decisions have a column if there are any.
     """
     found = by_error(series_of(reports))
     has_seeds = any(len(series.runs) > 1 for series in found)
@@ -191,7 +191,7 @@ def comparison(reports: Sequence[RunReport]) -> Table:
 
 
 def rate_text(series: Series, field: str) -> str:
-    """A rate for people with half of its 95 % interval: over the seeds, or over blocks of the decisions of one run."""
+    """Format a rate with the half-width of its 95 % interval over seeds, or over blocks of one run's decisions."""
     rate = series.mean(lambda run: getattr(run.errors, field))
     is_alone = len(series.runs) == 1
     half: float = (
@@ -207,11 +207,11 @@ def rate_text(series: Series, field: str) -> str:
 
 
 DIFFERENCES_MAX = 3
-"""More of them in a label would leave no room for the lines of a figure."""
+"""Limit of traits in a label of a figure."""
 
 
 def labels(reports: Sequence[RunReport]) -> tuple[str, ...]:
-    """A short name for each run: its learner, with what tells it from other runs of the same learner."""
+    """Return a short name for each run: the learner, and the differences from its other runs."""
     names = [report.learner for report in reports]
     result = []
     for number, report in enumerate(reports, start=1):
@@ -227,7 +227,7 @@ def labels(reports: Sequence[RunReport]) -> tuple[str, ...]:
 
 
 def _traits(report: RunReport) -> dict[str, object]:
-    """All that may tell a run from another, what people look at first at the front."""
+    """Return all properties that distinguish runs, the most important first."""
     settings = {name: value for name, value in report.settings.items() if name not in SAID_ELSEWHERE}
     return {
         **report.params,
@@ -240,7 +240,7 @@ def _traits(report: RunReport) -> dict[str, object]:
 
 
 def percent(rate: float) -> str:
-    """A rate for people: three digits that count, "–" when it is not defined.
+    """Format a rate with three significant digits; "–" if undefined.
 
     >>> [percent(rate) for rate in (0.5, 0.0874, 0.00012, 0.0, float("nan"))]
     ['50.0 %', '8.74 %', '0.012 %', '0 %', '–']
@@ -255,7 +255,7 @@ def percent(rate: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A time span for people.
+    """Format a time span.
 
     >>> [duration(seconds) for seconds in (0.0042, 3.14, 59.96, 125, 7320)]
     ['4 ms', '3.1 s', '1 min 0 s', '2 min 5 s', '2 h 2 min']

@@ -1,1 +1,1 @@
-"""What tests of a service need: pipelines to talk to, on a real Kafka or in virtual time. docs/testing.md tells how."""
+"""Pipelines for tests of services, on a real Kafka or in virtual time; see docs/testing.md."""

@@ -1,4 +1,4 @@
-"""A pipeline in this process, in virtual time: no Kafka, no waiting, and the same result each time."""
+"""An in-process pipeline in virtual time: no Kafka, no waiting, reproducible results."""
 
 from collections.abc import Callable
 from typing import Any
@@ -16,13 +16,13 @@ BEGINS_MS = 1_000
 
 
 class EmbeddedPipeline(PipelineUnderTest):
-    """A pipeline on the embedded broker. Its clock stands still unless a test moves it."""
+    """A pipeline on the embedded broker. Only the test advances its clock."""
 
     def __init__(self, **settings: Any) -> None:
-        """Make the topics, and a learner.
+        """Create the topics and a learner.
 
         Args:
-            settings: those of the learner, by their names: `n_classes=3, window="5s"`.
+            settings: Settings of the learner by name: `n_classes=3, window="5s"`.
         """
         given = given_settings(settings)
         topics = Topics.with_prefix(given.topic_prefix)
@@ -41,17 +41,17 @@ class EmbeddedPipeline(PipelineUnderTest):
         return LearnerProgram(self.broker, self.topics, self._task, self._options, lambda: self.clock.now_ms)
 
     def restart_learner(self) -> None:
-        """Let the learner die as if it was killed, and another one recover its state from the topics."""
+        """Kill the learner; another one recovers its state from the topics."""
         self.learner = self._made()
         self.work()
 
     def work(self) -> None:
-        """Let the learner do all that it can do now; `prediction`, `example` and `wait_until` do so, too."""
+        """Run the learner until it is idle; `prediction`, `example` and `wait_until` also do this."""
         while self.learner.step(0):
             pass
 
     def advance(self, duration: str) -> None:
-        """Let time pass, such as `10s`: what is due within it falls due at its moment."""
+        """Advance time, for example by `10s`; timers within it fire at their times."""
         until_ms = self.clock.now_ms + parse_duration(duration)
         self.work()
         while (due_ms := self.learner.next_due_ms()) is not None and due_ms <= until_ms:

@@ -1,4 +1,4 @@
-"""A pipeline on a real Kafka: topics of its own, and a learner that runs as a process."""
+"""A pipeline on a real Kafka, with its own topics and a learner process."""
 
 import time
 from collections.abc import Callable
@@ -17,29 +17,29 @@ from stream.testing.pipeline import PipelineUnderTest
 from stream.testing.processes import Program, Programs, wait_for
 from stream.wire.topics import Topics
 
-_READY_S_MAX = 10.0  # so old may the learner's sign be that it is ready
+_READY_S_MAX = 10.0  # maximum age of the learner's ready file
 
 
 class Kafka(NamedTuple):
-    """A Kafka that tests may use."""
+    """A Kafka for tests."""
 
     bootstrap: str  # HOST:PORT
-    client_config: Path | None = None  # properties that let a client in, where it is secured
-    local: LocalKafka | None = None  # None: it was there before, and stays
+    client_config: Path | None = None  # properties file of a client, if secured
+    local: LocalKafka | None = None  # None: not started by the tests
 
 
 class KafkaPipeline(PipelineUnderTest):
-    """A pipeline on a real Kafka. Its programs are processes; what waits, waits for what it wants to see."""
+    """A pipeline on a real Kafka. Its programs are processes; methods wait for observable conditions."""
 
     _poll_ms = 20
 
     def __init__(self, kafka: Kafka, directory: Path, **settings: Any) -> None:
-        """Make the topics, and start a learner.
+        """Create the topics, and start a learner.
 
         Args:
-            kafka: where the topics are made.
-            directory: where the programs' output goes.
-            settings: those of the programs, by their names: `n_classes=3, window="5s"`.
+            kafka: The Kafka.
+            directory: Folder for the programs' output.
+            settings: Settings of the programs by name: `n_classes=3, window="5s"`.
         """
         own: dict[str, Any] = {
             "bootstrap": kafka.bootstrap,
@@ -57,10 +57,10 @@ class KafkaPipeline(PipelineUnderTest):
         self._made = topics.specs(given.partitions, shares_model=shares_model)
         broker.create_topics(self._made)
         super().__init__(broker, topics, given.partitions)
-        no_file = directory / "onebit.toml"  # an empty one: that of the working directory is of no test
+        no_file = directory / "onebit.toml"  # an empty file, instead of that in the working directory
         no_file.touch()
         variables = {**given.environment(), CONFIG_VARIABLE: str(no_file)}
-        self.programs = Programs(directory, variables, Path.cwd())  # where relative paths of the settings begin
+        self.programs = Programs(directory, variables, Path.cwd())  # base of relative paths in settings
         try:
             self.learner = self.start_learner()
         except AssertionError:
@@ -68,7 +68,7 @@ class KafkaPipeline(PipelineUnderTest):
             raise
 
     def start_learner(self) -> Program:
-        """Start a learner, and wait until it is ready: again, when a test has killed or stopped the one before."""
+        """Start a learner, and wait until it is ready; use it again after killing or stopping the previous one."""
         self._ready_file.unlink(missing_ok=True)
         self.learner = self.programs.start("learn")
         self.learner.wait_until(self._is_ready, "the learner is ready")
@@ -89,11 +89,11 @@ class KafkaPipeline(PipelineUnderTest):
         self.verify()
 
     def story(self) -> str:
-        """See PipelineUnderTest; and what the programs said last."""
+        """See PipelineUnderTest; adds the last output of the programs."""
         return f"{super().story()}\n{self.programs.said()}"
 
     def close(self) -> None:
-        """Kill what still runs; topics on a Kafka that stays are deleted."""
+        """Kill running programs; delete the topics unless the Kafka is removed."""
         self.programs.close()
         with suppress(BrokerError):
             super().close()

@@ -1,6 +1,6 @@
-"""A pipeline as a test of a service talks to it: contexts and feedback in, predictions and examples out, and the books.
+"""Base class of pipelines under test: send contexts and feedback, read predictions, examples and the ledger.
 
-What is the same on a real Kafka and in virtual time stands here; the two differ in how they wait.
+Subclasses for a real Kafka and for virtual time implement waiting.
 """
 
 from abc import ABC, abstractmethod
@@ -23,20 +23,20 @@ from stream.wire.records import Record, TopicPartition
 from stream.wire.topics import Topics
 
 LIVES_MAX = 5
-"""Of so many events the story of a test that failed tells the life."""
+"""Number of events in the report of a failed test."""
 
 Event = dict[str, Any]
-"""The value of a record, as JSON has it: see docs/topics.md."""
+"""The value of a record as JSON; see docs/topics.md."""
 
 
 class PipelineUnderTest(ABC):
-    """Topics of a pipeline's own, a learner that works on them, and what a test wants to do and to know."""
+    """A pipeline with its own topics and a learner, and operations for tests."""
 
     def __init__(self, broker: Broker, topics: Topics, partitions: int) -> None:
         self.broker = broker
         self.topics = topics
         self.partitions = partitions
-        self._touched: dict[str, None] = {}  # the events that the test asked of, in their order
+        self._touched: dict[str, None] = {}  # the events that the test used, in order
         self._answers: dict[str, dict[str, Event]] = {topics.predictions: {}, topics.examples: {}}
         self._reader = broker.reader(self._partitions_of(self._answers))
         self._follower = JournalFollower(broker, topics, partitions)
@@ -44,30 +44,30 @@ class PipelineUnderTest(ABC):
 
     @abstractmethod
     def _wait(self, claim: Callable[[], bool], what: str, timeout_s: float) -> None:
-        """Let the learner work until something holds.
+        """Run the learner until a condition is true.
 
         Raises:
-            AssertionError: it did not come to hold.
+            AssertionError: the condition did not become true.
         """
 
     @abstractmethod
     def finish(self) -> None:
-        """Let the learner end, and see that the ledger adds up.
+        """Stop the learner, and verify the ledger.
 
         Raises:
-            AssertionError: it does not, or the learner did not end well.
+            AssertionError: the ledger does not add up, or the learner failed.
         """
 
     def context(self, event_id: str, x: Sequence[float] | Mapping[str, Any]) -> None:
-        """Ask for a prediction, as a service does."""
+        """Send a context, as a service does."""
         self.send(self.topics.contexts, event_id, {"id": event_id, "x": x})
 
     def feedback(self, event_id: str, reward: int, *, action: int | None = None, label: int | None = None) -> None:
-        """Tell whether the action was right, as a service does."""
+        """Send feedback, as a service does."""
         self.send(self.topics.feedback, event_id, encode_feedback(Feedback(event_id, reward, label, action)))
 
     def send(self, topic: str, event_id: str, value: bytes | Mapping[str, Any]) -> None:
-        """Write any record, under the event's id as its key; a topic is named with or without the prefix."""
+        """Write any record with the event id as its key; the topic may omit the prefix."""
         name = topic if topic in self.topics else self.prefix + topic
         key = event_id.encode()
         data = value if isinstance(value, bytes) else orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
@@ -76,11 +76,11 @@ class PipelineUnderTest(ABC):
         self._producer.flush()
 
     def prediction(self, event_id: str, timeout_s: float = 30.0) -> Event:
-        """The answer to a context, when it is there."""
+        """Wait for the prediction of a context, and return it."""
         return self._answer(self.topics.predictions, event_id, timeout_s)
 
     def example(self, event_id: str, timeout_s: float = 30.0) -> Event:
-        """The settled decision, when it is there: matched, or expired."""
+        """Wait for the settled decision, matched or expired, and return it."""
         return self._answer(self.topics.examples, event_id, timeout_s)
 
     def _answer(self, topic: str, event_id: str, timeout_s: float) -> Event:
@@ -98,38 +98,38 @@ class PipelineUnderTest(ABC):
     _poll_ms = 0
 
     def wait_until(self, claim: Callable[[Ledger], bool], what: str, timeout_s: float = 30.0) -> None:
-        """Wait until the sum of the tasks' ledgers is so: `lambda ledger: ledger.matched == 3`."""
+        """Wait for a condition on the sum of the tasks' ledgers: `lambda ledger: ledger.matched == 3`."""
         self._wait(lambda: claim(self.ledger()), what, timeout_s)
 
     def ledger(self) -> Ledger:
-        """What the learners have counted in all their steps so far."""
+        """Return the learners' counts so far."""
         return self._follower.read(self._poll_ms)
 
     def records(self, topic: str, partition: int = 0) -> list[Record]:
-        """The committed records of a partition of a topic, which is named with its prefix."""
+        """Return the committed records of a partition; the topic's name includes the prefix."""
         return list(read_partition(self.broker, TopicPartition(topic, partition)))
 
     def life(self, event_id: str) -> list[str]:
-        """All records of an event in the order of their times, a line each."""
+        """Return all records of an event by time, one per line."""
         starts = self.broker.beginnings(self._partitions_of(self.topics.of_events()))
         found = read_in_order(self.broker, starts)
         return [record_line(one, self.topics) for one in found if event_id_of(one) == event_id]
 
     def audits(self) -> list[Finding]:
-        """What an audit finds that counts again from the topics alone."""
+        """Audit the ledger from the topics."""
         return [audit_partition(self.broker, self.topics, partition) for partition in range(self.partitions)]
 
     def verify(self) -> None:
-        """See that the ledger adds up.
+        """Verify the ledger.
 
         Raises:
-            AssertionError: it does not; the message has what differs.
+            AssertionError: the ledger does not add up; the message has the differences.
         """
         wrong = [found for found in self.audits() if not found.ok]
         assert not wrong, "the ledger does not add up:\n" + "\n".join(map(str, wrong))
 
     def story(self) -> str:
-        """What to know when a test has failed: the ledger, and the lives of the events that it asked of last."""
+        """Return the report of a failed test: the ledger, and the records of the last used events."""
         asked = list(self._touched)[-LIVES_MAX:]
         lives = [f"{event_id}:\n" + "".join(f"  {line}\n" for line in self.life(event_id)) for event_id in asked]
         follower = JournalFollower(self.broker, self.topics, self.partitions, from_end=True)
@@ -141,11 +141,11 @@ class PipelineUnderTest(ABC):
 
     @property
     def prefix(self) -> str:
-        """What the names of the topics begin with."""
+        """The prefix of the topics."""
         return self.topics.contexts.removesuffix("contexts")
 
     def close(self) -> None:
-        """Release what was opened."""
+        """Release all resources."""
         self._producer.close()
         self._reader.close()
         self._follower.close()

@@ -1,7 +1,6 @@
-"""Onebit's programs as a user runs them, each in a process of its own.
+"""Run Onebit's programs as processes in tests.
 
-A test tells them what to do by settings and signals, and hears of them by their output, their exit codes and the
-topics.
+Tests control them by settings and signals, and observe output, exit codes and topics.
 """
 
 import os
@@ -21,7 +20,7 @@ WAIT_S = 120.0
 def wait_for(
     claim: Callable[[], bool], what: str, timeout_s: float = WAIT_S, otherwise: Callable[[], str] = str
 ) -> None:
-    """Wait until something holds; `otherwise` tells how things stand when it did not come to hold."""
+    """Wait for a condition; on a timeout the error includes the text of `otherwise`."""
     deadline_s = time.monotonic() + timeout_s
     while not claim():
         if time.monotonic() >= deadline_s:
@@ -30,13 +29,13 @@ def wait_for(
 
 
 class Program:
-    """A process of one of Onebit's programs."""
+    """A process of a program."""
 
     def __init__(self, arguments: list[str], environment: Mapping[str, str], log: Path, cwd: Path) -> None:
         self.log = log
         with log.open("wb") as output:
             self.process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "stream.cli", *arguments],  # -P: nothing is imported from there
+                [sys.executable, "-P", "-m", "stream.cli", *arguments],  # -P: no imports from the working directory
                 cwd=cwd,
                 env=environment,
                 stdin=subprocess.DEVNULL,
@@ -46,15 +45,15 @@ class Program:
             )
 
     def said(self) -> str:
-        """All that it has written."""
+        """Return its output so far."""
         return self.log.read_text(errors="replace")
 
     def wait_until_it_says(self, pattern: str, timeout_s: float = WAIT_S) -> None:
-        """Wait for its output; a process that has ended will say nothing more."""
+        """Wait for output; fails if the process has ended."""
         self.wait_until(lambda: bool(re.search(pattern, self.said())), pattern, timeout_s)
 
     def wait_until(self, claim: Callable[[], bool], what: str, timeout_s: float = WAIT_S) -> None:
-        """Wait until something holds that needs this process: one that has ended will not bring it about."""
+        """Wait for a condition; fails if the process has ended."""
         wait_for(lambda: claim() or self._ended(claim), what, timeout_s, self.said)
 
     def _ended(self, claim: Callable[[], bool]) -> bool:
@@ -63,37 +62,37 @@ class Program:
         return False
 
     def signal(self, number: signal.Signals) -> None:
-        """Send it a signal; it must still run."""
+        """Send a signal; the process must be running."""
         assert self.process.poll() is None, f"ended with exit code {self.process.returncode}:\n{self.said()}"
         self.process.send_signal(number)
 
     def kill(self) -> None:
-        """Kill it, as a machine that goes down would."""
+        """Kill the process, like a machine failure."""
         self.signal(signal.SIGKILL)
         self.process.wait(WAIT_S)
 
     def stop(self) -> int:
-        """Ask it to end; its exit code."""
+        """Stop the process, and return its exit code."""
         self.signal(signal.SIGTERM)
         return self.wait()
 
     def wait(self, timeout_s: float = WAIT_S) -> int:
-        """Its exit code, when it has ended."""
+        """Wait for the end of the process, and return its exit code."""
         with suppress(subprocess.TimeoutExpired):
             return self.process.wait(timeout_s)
         raise AssertionError(f"did not end within {timeout_s:g} s:\n{self.said()}")
 
 
 class Programs:
-    """Programs with the same settings, and nothing of the settings that this process has."""
+    """Programs with common settings, independent of this process's settings."""
 
     def __init__(self, directory: Path, variables: Mapping[str, str], cwd: Path | None = None) -> None:
-        """Set what all programs have in common.
+        """Set the common environment.
 
         Args:
-            directory: for their output.
-            variables: of their environment.
-            cwd: their working directory; by default `directory`, which has no onebit.toml.
+            directory: Folder for output.
+            variables: Environment variables.
+            cwd: Working directory; by default `directory`, which has no onebit.toml.
         """
         self.directory = directory
         self._cwd = directory if cwd is None else cwd
@@ -109,14 +108,14 @@ class Programs:
         return self.started[-1]
 
     def said(self) -> str:
-        """The last that each program has said, and whether it still runs."""
+        """Return the last output and the exit code of each program."""
         return "\n".join(
             f"--- {program.log.name}, exit code {program.process.poll()}:\n{program.said()[-2_000:]}"
             for program in self.started
         )
 
     def close(self) -> None:
-        """Kill what is left."""
+        """Kill the remaining processes."""
         for program in self.started:
             if program.process.poll() is None:
                 with suppress(ProcessLookupError):

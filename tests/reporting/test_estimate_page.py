@@ -29,7 +29,7 @@ def test_page_says_every_estimate(found: Estimates) -> None:
             assert one.value is not None
             row = rf'<th scope="row">{one.estimator}</th><td>{one.n:,}</td><td>{one.value:.5f}</td>'
             assert re.search(row, page)
-    assert page.count("its value is the mean over its changes") == 1
+    assert page.count("its value is the mean over all its states") == 1
     assert "onebit</span> <span>estimate" in page
 
 

@@ -219,7 +219,7 @@ def test_every_figure_is_described_in_words_with_its_final_figures() -> None:
     assert re.search(r"perceptron \d+; banditron \d+; soba-diag \d+\.$", told[2])
     ledgers = [attributes["aria-label"] for attributes in Reader(content).all("svg")]
     assert ledgers == 2 * [
-        "Of 1,000 contexts 1,000 were decided: 980 matched, 20 expired. Of 1,003 feedback, besides: 11 late, "
+        "Of 1,000 contexts 1,000 were decided: 980 matched, 20 expired. Of 1,003 feedback records, others: 11 late, "
         "12 duplicate."
     ]
 

@@ -76,11 +76,11 @@ def test_runs_of_format_1_are_read_and_written_as_they_were() -> None:
 @pytest.mark.parametrize(
     ("content", "told"),
     [
-        ("<p>another page</p>", "expected the page of a run, or its JSON; no run is in it"),
-        ('<script type="application/gzip" id="runs">bm8</script>', "no run is in it"),
+        ("<p>another page</p>", "expected the page of a run or its JSON; found no run"),
+        ('<script type="application/gzip" id="runs">bm8</script>', "found no run"),
         ('{"format": 7, "runs": []}', "expected runs of format 1; got 7"),
         ("[1]", "expected runs of format 1; got None"),
-        ('{"format": 1, "runs": [{"learner": "soba"}]}', "the runs in it are damaged: KeyError: 'ledger'"),
+        ('{"format": 1, "runs": [{"learner": "soba"}]}', "damaged runs: KeyError: 'ledger'"),
     ],
 )
 def test_what_is_no_saved_run_is_refused(tmp_path: Path, content: str, told: str) -> None:
@@ -88,7 +88,7 @@ def test_what_is_no_saved_run_is_refused(tmp_path: Path, content: str, told: str
     path.write_text(content, encoding="utf-8")
     with pytest.raises(SavedRunsError, match=told):
         read_runs(path)
-    with pytest.raises(SavedRunsError, match="it cannot be read"):
+    with pytest.raises(SavedRunsError, match="cannot read the page of a run"):
         read_runs(tmp_path / "none")
 
 
