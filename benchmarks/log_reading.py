@@ -1,11 +1,11 @@
-"""How fast logs of decisions are read, and in how much memory.
+"""Speed and memory of reading logs of decisions.
 
     python benchmarks/log_reading.py [--rows 1000000] [--format parquet|jsonl|csv] [--own-ids]
 
-A log is generated in a temporary folder: 20 actions, three numeric columns, three of categories (75 features in all),
-times, propensities, rewards and delays. It is read in a process of its own, which tells the processor time of the first
-pass, the rows per second of processor time of the reading, and its largest resident memory. With ids of its own, each
-is compared with all before it. The memory is read from /proc, which Linux has.
+Generates a log in a temporary folder: 20 actions, three numeric and three categorical columns (75 features in total),
+times, propensities, rewards and delays. A separate process reads it, and prints the CPU time of the first pass, the
+rows per second of CPU time, and the maximum resident memory. With --own-ids each id is checked for duplicates. Linux only,
+because the memory is read from /proc.
 """
 
 import argparse

@@ -1,9 +1,9 @@
-"""How many entries of its log a replica of a shared model takes in per second, decoding included.
+"""Log entries per second that a replica of a shared model applies, including decoding.
 
     python benchmarks/replica.py [--events N] [--kafka HOST:PORT [--client kafka-python|confluent]]
 
-Learners whose decisions move the model have two entries for an event, the others one. Times are of the processor; with
---kafka the log is written to a topic of one partition, and read from there, and times of the clock are told, too.
+Learners whose decisions change the model have two entries per event, others one. Times are CPU times. With --kafka the
+log is written to and read from a topic with one partition, and wall times are also printed.
 """
 
 import argparse

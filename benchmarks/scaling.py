@@ -1,13 +1,13 @@
-"""What an event costs its learners by the number of processes: models of their own, or one that all share.
+"""CPU time per event by number of processes, with own models or a shared model.
 
     python benchmarks/scaling.py [--events N] [--learner NAME ...]
 
-Embedded, with bytes, codec, join, transactions and journal; one partition for each process, feedback 1 s late, 10,000
-events a second, a step every 20 ms. Times are of the processor, over the steps of all learners.
+Embedded, with bytes, codec, join, transactions and journal; one partition per process, feedback after 1 s, 10,000
+events per second, a step every 20 ms. Times are CPU times over the steps of all learners.
 
-With a shared model a process works on its own events, and takes in the log of all. So with c µs for an event, e entries
-of the log for it, and r µs for each, n processes can do at most n / (c + n e r) events in a µs, and however many there
-are 1 / (e r).
+With a shared model a process handles its own events, and applies the log of all processes. With c µs per event, e log
+entries per event and r µs per entry, n processes handle at most n / (c + n e r) events per µs. The limit for large n is
+1 / (e r).
 """
 
 import argparse

@@ -1,14 +1,13 @@
-"""Snapshots and recovery on a real Kafka: what a snapshot costs, how long it holds decisions up, how fast recovery is.
+"""Snapshots and recovery on a real Kafka: cost of a snapshot, delay of decisions, speed of recovery.
 
     python benchmarks/snapshots.py [--bootstrap HOST:PORT] [--events 40000] [--large-events 12000]
 
-Two tasks: soba-diag on SynSep, and full SOBA with K·d = 3,600, whose state takes 106 MB. A backlog of contexts with
-their feedback is worked through without a pause by a learner that takes a snapshot now and then. All figures are
-ratios within this one run, because machines are shared:
+Two tasks: soba-diag on SynSep, and full SOBA with K·d = 3,600 and a state of 106 MB. A learner with periodic snapshots
+processes a backlog of contexts with feedback. All figures are ratios within one run, because machines are shared:
 
-    hold    how much longer a step takes because of a snapshot: the copy, a portion's chunks, their commit
-    cost    all of that for one snapshot, as a share of the default interval
-    rate    records applied again per second in a recovery from the first step, over those of the learner at work
+    hold    additional duration of a step with a snapshot: copy, chunks of a portion, commit
+    cost    total for one snapshot, as a fraction of the default interval
+    rate    records per second in a recovery from the first step, divided by the learner's
 """
 
 import argparse

@@ -2,9 +2,9 @@
 
     python benchmarks/soak.py [--events 10000000] [--learner soba-diag] [--results FILE.json]
 
-SynSep at 1,000 events/s of virtual time; bits are late by the log-normal ten seconds, some are lost or come twice. The
-topics stay in memory, so that a run of this size would need 20 GB: like the retention of a broker this deletes what
-everybody has read. Before that it counts what is deleted, and at the end holds the learner's ledger to these counts.
+SynSep at 1,000 events/s of virtual time. Feedback has a log-normal delay with a median of ten seconds; some is lost or
+duplicated. All topics of such a run would need 20 GB of memory. Therefore records that all programs have read are
+counted and deleted, like retention on a broker. At the end the learner's ledger is compared with these counts.
 """
 
 import argparse

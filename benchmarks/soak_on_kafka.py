@@ -1,14 +1,13 @@
-"""A long run on a real Kafka: does an event cost the same at its end as at its beginning, and does memory stay?
+"""A long run on a real Kafka: CPU time per event and memory over time.
 
     python benchmarks/soak_on_kafka.py [--events 2000000] [--rate 4000] [--client confluent] [--results FILE.json]
 
-Replay, learner and feedback program run side by side as processes on a single-node Kafka that is started for it. Of
-each is told, by tenths of its events: the processor's time for an event, and the resident memory. In the end `onebit
-verify` counts again, and every event must have been decided and settled.
+Starts a single-node Kafka, and runs replay, learner and feedback program as processes. Prints CPU time per event and
+resident memory of each, by tenths of the events. At the end `onebit verify` recomputes the ledger, and every event must
+be decided and settled.
 
-The rate must be one that the learner keeps up with: of what waits for it the contexts come before the feedback, since
-they are older, and so all of them would be pending at once. Settled ids are remembered for a minute, and 100,000 of
-them at most: so memory comes to its bounds early in the run.
+The learner must keep up with the rate. Otherwise all contexts of a backlog become pending at once, because they are
+older than their feedback. Settled ids are remembered for a minute, at most 100,000, so memory reaches its limit early.
 """
 
 import argparse

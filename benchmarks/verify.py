@@ -1,8 +1,8 @@
-"""How long an audit takes, and how much memory: python benchmarks/verify.py [EVENTS].
+"""Time and memory of an audit: python benchmarks/verify.py [EVENTS].
 
-The topics are not held anywhere: their records are made when they are read, as a pipeline of one partition would have
-written them that decides 1,000 events a step and hears of each one step later. A fiftieth of the decisions expires. In
-the end only ticks let time pass.
+The records of the topics are generated while they are read. They are those of a pipeline with one partition that
+decides 1,000 events per step, with feedback one step later. A fiftieth of the decisions expires. At the end only ticks
+advance time.
 """
 
 import resource
