@@ -4,8 +4,8 @@
 
 Generates a log in a temporary folder: 20 actions, three numeric and three categorical columns (75 features in total),
 times, propensities, rewards and delays. A separate process reads it, and prints the CPU time of the first pass, the
-rows per second of CPU time, and the maximum resident memory. With --own-ids each id is checked for duplicates. Linux only,
-because the memory is read from /proc.
+rows per second of CPU time, and the maximum resident memory. With --own-ids each id is checked for duplicates. Linux
+only, because the memory is read from /proc.
 """
 
 import argparse

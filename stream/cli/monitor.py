@@ -29,7 +29,7 @@ def monitor(
             show_default="the highest score, all classes equally",
             rich_help_panel=Panel.WATCHING,
             help="Additional policy to evaluate; repeatable: logged, constant:ACTION, or model:FILE of `onebit model "
-            "export`.",
+            "export`",
         ),
     ] = None,
 ) -> None:

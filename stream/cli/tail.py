@@ -45,8 +45,8 @@ def tail(
         str | None,
         typer.Argument(
             metavar="[TOPIC]",
-            help="contexts, predictions, feedback, examples, dead-letter, journal or snapshots; without it the first "
-            "five.",
+            help="Topic: contexts, predictions, feedback, examples, dead-letter, journal or snapshots; by default "
+            "the first five",
         ),
     ] = None,
     event_id: Annotated[

@@ -45,7 +45,7 @@ def test_a_definition_of_ones_own_makes_figures_tables_and_a_page(onebit: Onebit
     Path("mine.toml").write_text(MINE)
     ended = onebit("experiment", "run", "mine.toml", "--data-dir", ".", "--jobs", "1")
     assert ended.code == ExitCode.OK
-    assert "left out: reuters4 (Reuters4" in ended.err
+    assert "skipped: reuters4 (Reuters4" in ended.err
     folder = Path("reports") / "experiments" / "mine"
     names = {path.name for path in folder.iterdir()}
     assert names >= {"README.md", "index.html", "rows.jsonl.gz", "errors.svg", "errors.png", "errors.csv", "errors.md"}

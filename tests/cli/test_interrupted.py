@@ -68,7 +68,7 @@ def test_simulation_shows_what_came_of_the_seeds_until_then(
     assert "3 seeds from 0" in ended.out
     assert "interrupted, 6 of 9 seeds not run" in ended.out
     assert ("✗ 1 of 3 seeds failed" if fails else "✓ all of these passed") in ended.out
-    assert ("replay it: onebit simulate --seed 1 --trace\n" in ended.out) == fails
+    assert ("to replay: onebit simulate --seed 1 --trace\n" in ended.out) == fails
     ended = onebit("simulate", "--seeds", "9", "--jobs", "1", "--json")
     found = orjson.loads(ended.out)
     assert (ended.code, found["interrupted"], found["ok"], found["seeds"]) == (ExitCode.INTERRUPTED, True, False, 3)
