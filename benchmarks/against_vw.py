@@ -51,7 +51,7 @@ GRID = {
 }
 COSTS = ((0, 1), (-1, 0))
 LEARNING_RATES = (0.1, 2.0, 8.0)
-"""Beside the default of 0.5, for the best of the grid."""
+"""Learning rates of the grid, in addition to the default of 0.5."""
 
 IN_ORDER = sorted(SETS, key=lambda name: (name not in GOALS[1_000], name not in GOALS[0]))
 """The sets with goals for late bits first, then those with goals for bits at once."""

@@ -140,7 +140,7 @@ def stream_of(
 
 
 def choice_of(data: Loaded) -> Choice:
-    """What `auto` takes for the set."""
+    """Return the choice of `auto` for the set."""
     return choose(data.n_classes, data.n_features, data.examples.indices.size / data.examples.labels.size)
 
 

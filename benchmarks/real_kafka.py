@@ -1,17 +1,17 @@
-"""The three programs on a real Kafka, one partition, by each client: CPU per event, events per second, and latency.
+"""The three programs on a real Kafka with one partition: CPU per event, events per second and latency by client.
 
     python benchmarks/real_kafka.py [--events 20000] [--seconds 20] [--results FILE.json]
     python benchmarks/real_kafka.py --learners banditron --data synsep --turns 3 --results FILE.json
     python benchmarks/real_kafka.py --profile
 
-Starts a single-node Kafka. Everything that is compared runs in the same run, `--turns` times in turns:
+Starts a single-node Kafka. All compared programs run alternately within one run, `--turns` times:
 
 - The replay writes all contexts as fast as the broker accepts them. Then the learner and the feedback program settle
-  them, so that both are always busy. The first `--warm-up` events are settled before and left out.
-- At 1,000 events/s, feedback at once: the time from the append of a context to the append of its prediction, and until
-  a reader of committed records has it; and the same of a bare transaction loop (benchmarks/rivals.py).
-- An agent of Faust that joins the same two topics in memory, with the same learner, in the learner's place.
-- With the banditron: a Kafka Streams application, exactly once, in the learner's place (benchmarks/streams).
+  them, so that both are always busy. The first `--warm-up` events are excluded.
+- At 1,000 events/s with immediate feedback: the time from the append of a context to the append of its prediction, and
+  to its delivery to a read_committed consumer; also for a bare transaction loop (benchmarks/rivals.py).
+- A Faust agent that joins the same two topics in memory, with the same learner, instead of the learner program.
+- With banditron: a Kafka Streams application with exactly-once, instead of the learner program (benchmarks/streams).
 """
 
 import argparse
@@ -68,7 +68,7 @@ class Process:
         """Start it."""
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the process
         self._process = psutil.Popen(command, env=os.environ | settings.environment(), stderr=self._errors)
-        self.used_s = 0.0  # as it was looked at last
+        self.used_s = 0.0  # at the last look
 
     def look(self) -> float:
         """The CPU time that it has used; what it says is shown when it has failed."""
@@ -82,16 +82,16 @@ class Process:
         return self.used_s
 
     def runs(self) -> bool:
-        """Whether it has not come to its end."""
+        """Whether the process is running."""
         self.look()
         return self._process.poll() is None
 
     def stand_still(self, *, still: bool) -> None:
-        """Stop it for a while, or let it go on."""
+        """Suspend or resume the process."""
         (self._process.suspend if still else self._process.resume)()
 
     def stop(self) -> None:
-        """End it, if it has not come to its end."""
+        """Terminate the process if it is running."""
         if self.runs():
             self._process.terminate()
         self._process.wait(60)

@@ -34,7 +34,7 @@ from stream.wire.records import TopicPartition
 from stream.wire.topics import Topics
 
 SLICES = 100
-KEPT = 10_000  # the newest records of a topic, which somebody may have yet to read
+KEPT = 10_000  # number of newest records of a topic, which may be unread
 MEBIBYTE = 1 << 20
 FRESH_EVENTS = 10_000
 
@@ -54,14 +54,14 @@ def soak_settings(events: int) -> Settings:
 
 
 def last_tenth_to_first(of_slices: list[float]) -> float:
-    """What the last tenth of the slices takes, in times of the first."""
+    """Return the time of the last tenth of the slices, divided by that of the first."""
     tenth = len(of_slices) // 10
     return round(mean(of_slices[-tenth:]) / mean(of_slices[:tenth]), 2)
 
 
 @dataclass
 class Soak:
-    """A run that is looked at as it goes on."""
+    """A run with measurements."""
 
     pipeline: EmbeddedPipeline
     slice_size: int
@@ -76,7 +76,7 @@ class Soak:
         self.started_s = time.process_time()
 
     def look(self) -> None:
-        """After each step of the learner."""
+        """Measure after each step of the learner."""
         decided = len(self.pipeline.judge.decided_ms)
         if decided >= self.slice_size * (len(self.rows) + 1):
             used_s = time.process_time() - self.started_s

@@ -80,7 +80,7 @@ def watch(broker: Broker, topics: Topics, programs: Mapping[str, Program], event
 
 
 def slices(looks: Sequence[Look]) -> list[dict[str, float]]:
-    """By equal parts of what was done: the processor's time for an event, and the most memory."""
+    """Return CPU time per event and maximum memory by equal parts of the events."""
     done = np.array([one.done for one in looks], dtype=float)
     bounds = np.linspace(done[0], done[-1], SLICES + 1)
     used_s = np.interp(bounds, done, [one.used_s for one in looks])
