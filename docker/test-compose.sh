@@ -30,12 +30,12 @@ say "the image: $megabytes MB above its base; running it read-only, with and wit
 closed() { docker run --rm --read-only --cap-drop ALL --security-opt no-new-privileges "$@" 2>&1; }
 closed --entrypoint python "$image" -c '
 from pathlib import Path
-from stream.learners.kernels import KEPT_IN
-assert KEPT_IN and any(Path(KEPT_IN).iterdir()), f"no compiled kernels in {KEPT_IN!r}"
+from stream.learners.kernels import CACHE_DIRECTORY
+assert CACHE_DIRECTORY and any(Path(CACHE_DIRECTORY).iterdir()), f"no compiled kernels in {CACHE_DIRECTORY!r}"
 ' || fail "what is compiled in the image is not found"
 closed "$image" run --learner late-ucb --events 200 --no-report || fail "the image needs a folder that is mounted"
 said=$(closed --user 12345 "$image" run --learner late-ucb --events 200 --no-report) || fail "the image needs a folder that can be written to: $said"
-grep -q "kept nowhere" <<<"$said" || fail "a user who can keep nothing is not told: $said"
+grep -q "not cached" <<<"$said" || fail "the missing cache directory is not reported: $said"
 say "starting Kafka, topics, learner, feedback, replay and verify: $events events"
 compose up --detach --no-build
 
