@@ -25,8 +25,8 @@ _RECORDS_MAX = 1_000
 """Records per poll: at most a second of work, for records of typical steps."""
 
 ENDED_BY = (
-    "if its learner died, restart it with the same --instance to abort the transaction at once; otherwise the broker "
-    "aborts it at its timeout"
+    "if its learner died, restart it under the same instance name to abort the transaction at once; otherwise the "
+    "broker aborts it at its timeout"
 )
 """How an open transaction ends, for messages."""
 
