@@ -72,7 +72,7 @@ ALTERATIONS: dict[str, tuple[Alter, str]] = {
     ),
     "one has more partitions": (
         lambda admin, topics: more_partitions(admin, (topics.examples,)),
-        r"same number of partitions; got .*{examples}': 3.*start a new pipeline",
+        r"same number of partitions; got .*{examples}': 3",
     ),
     "all have more partitions": (
         lambda admin, topics: more_partitions(admin, tuple(topics)), r"2 partitions; got 3",
@@ -135,9 +135,7 @@ def test_program_ends_when_its_topics_are_altered(
         later.join()
     assert time.monotonic() - altered_s[0] < 10
     assert ended.value.code == ExitCode.USAGE
-    assert re.search(
-        r"changed while the program was running.*" + says.format(**topics._asdict()), capsys.readouterr().err
-    )
+    assert re.search(says.format(**topics._asdict()), capsys.readouterr().err)
 
 
 def test_record_that_its_sender_dated_ends_the_learner_at_once_and_is_not_applied(

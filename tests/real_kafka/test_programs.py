@@ -95,7 +95,7 @@ def test_run_on_kafka_starts_all_programs_and_ends_with_the_same_report(
         "run", "--kafka", "--bootstrap", kafka.bootstrap, "--json", "--report", str(page), *flags.split()
     )
     assert run.wait() == 0, run.said()
-    assert f"audit: onebit verify --bootstrap {kafka.bootstrap} --topic-prefix {prefix}" in run.said()
+    assert f"onebit verify --bootstrap {kafka.bootstrap} --topic-prefix {prefix}" in run.said()
     report = json.loads(run.said().splitlines()[-1])
     settled = {"decided": 1_500, "pending": 0, "malformed": 0, "ledger_ok": True, "data": "optdigits"}
     assert {name: report[name] for name in settled} == settled
@@ -125,7 +125,7 @@ def test_run_on_kafka_starts_a_learner_that_was_frozen_beyond_its_session_again(
         time.sleep(4.5)  # the session lasts 3 s
         os.kill(learner, signal.SIGCONT)
     assert run.wait() == 0, run.said()
-    assert "starting it again" in run.said()
+    assert "restarting" in run.said()
     assert json.loads(run.said().splitlines()[-1])["ledger_ok"]
     pipeline.assert_every_context_is_decided_and_settled_once(EVENTS)
 
