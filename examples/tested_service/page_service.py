@@ -20,7 +20,7 @@ class PageService:
         self._send = send
         self.shown: dict[str, str] = {}
 
-    def visitor_comes(self, visit: str, interests: list[float]) -> None:
+    def visitor_arrives(self, visit: str, interests: list[float]) -> None:
         """Request a page; interests are numbers, one per page."""
         self._send("contexts", visit, {"id": visit, "x": [*interests, 1.0]})
 
