@@ -29,15 +29,15 @@ class LearnerOptions:
 
     group: str = "onebit-learner"
     instance: str = "learner-1"  # name of this process across restarts; unique for each process
-    records_max: int = 2_000  # limit of records per task in one transaction
-    step_max_ms: int = 500  # limit of work in one step; bounds the latency while a backlog is processed
+    records_max: int = 2_000  # limit on records per task in one transaction
+    step_max_ms: int = 500  # limit on work in one step; bounds the latency while a backlog is processed
     idle_ms: int = 1_000  # interval of ticks while decisions or orphans wait and no feedback arrives
     poll_ms: int = 100
     snapshot_interval_ms: int = 60_000  # interval of a task's snapshots in stream time; 0: no snapshots
     snapshot_bytes_max: int = 2_000_000  # bytes of a snapshot in one transaction; bounds the delay of decisions
     snapshot_chunk_bytes: int = CHUNK_BYTES  # bytes of a snapshot in one record
     model_lag_max_ms: int = -1  # stop deciding when the shared model's log has been blocked this long; -1: never
-    ahead_max: int = 10_000  # limit of a task's decisions that its shared model has not observed
+    ahead_max: int = 10_000  # limit on a task's decisions that its shared model has not observed
 
 
 STANDBY_MS = 10_000
@@ -48,7 +48,7 @@ PORTION_RECORDS = 250
 
 
 class Portion:
-    """Number of records per task in a step. It grows during a backlog, up to a limit of working time."""
+    """Number of records per task in a step. It grows during a backlog, up to a limit on working time."""
 
     def __init__(self, records_max: int, work_max_ms: int) -> None:
         self.records = min(records_max, PORTION_RECORDS)
@@ -116,7 +116,7 @@ class LearnerProgram:
         self._idle_ms = min(options.idle_ms, max(1, settings.join.window_ms // 10))
         self._portion = Portion(options.records_max, options.step_max_ms)
         self._has_recovered = False  # whether the previous step worked on a recovery that continues
-        self._standby_since_ms: int | None = host_ms()  # start without a partition; None: has one, or logged it
+        self._standby_since_ms: int | None = host_ms()  # None: has a partition, or logged that it has none
         self._snapshots = SnapshotSchedule(
             options.snapshot_interval_ms, options.snapshot_bytes_max, options.snapshot_chunk_bytes
         )
@@ -142,7 +142,7 @@ class LearnerProgram:
         )
 
     def on_assigned(self, tps: frozenset[TopicPartition]) -> None:
-        """See RebalanceListener. The next step starts the tasks, outside of the poll; until then they are not read."""
+        """See RebalanceListener. The next step starts the tasks, outside of the poll; they are not read before."""
         self._assigned |= {tp.partition for tp in tps}
         self._consumer.pause([tp for tp in tps if tp.partition not in self._running])
 
@@ -215,7 +215,7 @@ class LearnerProgram:
         return max(min(due), self._append_at_ms + self._idle_ms) if due else None
 
     def step(self, timeout_ms: int) -> int:
-        """Poll once and apply the available records in one transaction; returns the number of things done.
+        """Poll once and apply the available records in one transaction; return the number of things done.
 
         Raises:
             FencedError: another process has this one's place, or the group has removed this member.
@@ -267,7 +267,7 @@ class LearnerProgram:
                 running.take(self._topics.contexts, record)
 
     def _start_assigned(self) -> int:
-        """Start or recover assigned partitions that are not running; returns for how many something was done."""
+        """Start or recover assigned partitions that are not running; return the number of those that made progress."""
         worked_count = 0
         self._has_recovered = False
         for partition in sorted(self._assigned - self._running.keys()):

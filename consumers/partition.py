@@ -88,14 +88,14 @@ class Partition:
         (self.contexts if record.topic == contexts_topic else self.feedback).buffer.append(record)
 
     def needs_tick(self, records: Sequence[Record], now_ms: int, idle_ms: int) -> bool:
-        """Whether to write a tick: an entry waits, and stream time did not move for `idle_ms` nor by these records."""
+        """Whether to write a tick: an entry waits, and neither `idle_ms` nor these records have moved stream time."""
         if not self.waits or now_ms - self.moved_at_ms < idle_ms:
             return False
         return all(record.topic == self.contexts.tp.topic for record in records)
 
     @property
     def waits(self) -> bool:
-        """Whether decisions or orphans wait for stream time to pass."""
+        """Whether any decisions or orphans are waiting for stream time to advance."""
         return bool(self.task.join.pending or self.task.join.orphans)
 
     def next_due_ms(self) -> int | None:

@@ -60,7 +60,7 @@ class Recoveries:
     _running: dict[int, _Steps] = field(default_factory=dict)
 
     def advance(self, partition: int) -> tuple[Partition | None, bool]:
-        """Recover for one time slice; returns the partition if it can run, and whether anything was done.
+        """Recover for one time slice; return the partition if it can run, and whether anything was done.
 
         Raises:
             RecoveryStoppedError: the program was stopped.

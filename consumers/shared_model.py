@@ -71,11 +71,11 @@ class SharedModel:
             pulse: called repeatedly while snapshots are read.
             instance: name of the process, for its reports.
             lag_max_ms: stop deciding when an open transaction has blocked the log this long; -1: never.
-            ahead_max: limit of a task's decisions that the model has not observed. Each step applies all of them on
+            ahead_max: limit on a task's decisions that the model has not observed. Each step applies all of them on
                 top of the model, so without a limit a blocked log would make steps longer and longer.
 
         Raises:
-            JournalError: the snapshot cannot be read or is of another model, or the log after it is deleted.
+            JournalError: the snapshot cannot be read or belongs to another model, or the log after it is deleted.
         """
         self.settings = settings
         self.replica = Replica(settings.make_shareable_learner())

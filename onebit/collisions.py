@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 FILES = {"stream": ("py.typed", "wire"), "producers": ("replay.py",), "consumers": ("learner.py",)}
-"""The packages of Onebit with common names, and what is in them."""
+"""Onebit's packages with common names, and some of the files in them."""
 
 DISTRIBUTION = "onebit"
 
@@ -29,7 +29,7 @@ def check_packages() -> None:
     for name in FILES:
         spec = sys.modules[name].__spec__ if name in sys.modules else find_spec(name)
         if spec is None:
-            raise CollisionError(f"expected Onebit's package {name} in {home}; there is none: install Onebit anew")
+            raise CollisionError(f"expected Onebit's package {name} in {home}; found none. Reinstall Onebit")
         places = spec.submodule_search_locations or [spec.origin or "a module"]
         if Path(places[0]).resolve() != home / name:
             raise CollisionError(
@@ -43,5 +43,5 @@ def check_packages() -> None:
             raise CollisionError(
                 f"{home / name} is not as Onebit's package {name} should be: it lacks {missing[0]}. "
                 + (f"{', '.join(others)} also installs a package of this name; " if others else "")
-                + "install Onebit anew, into an environment of its own"
+                + "reinstall Onebit in its own environment"
             )

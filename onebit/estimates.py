@@ -28,7 +28,9 @@ class EstimateReport:
         for judged in self.found.policies:
             if judged.policy == policy:
                 return judged
-        raise KeyError(f"{policy!r}: there are {', '.join(repr(judged.policy) for judged in self.found.policies)}")
+        raise KeyError(
+            f"{policy!r}: expected one of {', '.join(repr(judged.policy) for judged in self.found.policies)}"
+        )
 
     def __iter__(self) -> Iterator[PolicyEvaluation]:
         return iter(self.found.policies)

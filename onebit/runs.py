@@ -111,7 +111,7 @@ class RunReport:
         learner, seed = key if isinstance(key, tuple) else (key, None)
         found = [run for run in self.runs if run.learner == learner and seed in (None, run.seed)]
         if not found:
-            raise KeyError(f"{key!r}: there are {', '.join(map(repr, self.keys()))}")
+            raise KeyError(f"{key!r}: expected one of {', '.join(map(repr, self.keys()))}")
         if len(found) > 1:
             raise KeyError(f"{key!r}: {len(found)} runs; add the seed: [{learner!r}, {found[0].seed}]")
         return found[0]
@@ -141,7 +141,7 @@ class RunReport:
         return [run.to_dict() for run in self.runs]
 
     def save(self, path: str | Path) -> Path:
-        """Write a page (.html), or the runs as JSON (.json), which `onebit report` reads both.
+        """Write a page (.html), or the runs as JSON (.json); `onebit report` reads both.
 
         Raises:
             ValueError: the name has another extension.

@@ -21,7 +21,7 @@ class VerifyReport:
 
     @property
     def ok(self) -> bool:
-        """Whether the recomputed ledgers, and everything else compared, equal the learner's."""
+        """Whether the recomputed ledgers, and everything else that was compared, equal the learner's."""
         return self.found.ok
 
     @property

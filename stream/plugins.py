@@ -60,7 +60,7 @@ class Plugins(Mapping[str, T], Generic[T]):
         return sum(1 for _ in self)
 
     def problems(self) -> list[str]:
-        """Return the error of each unusable plug-in."""
+        """Return an error for each unusable plug-in."""
         return self._usable()[1]
 
     @contextmanager

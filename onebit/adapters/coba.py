@@ -18,14 +18,14 @@ from stream.wire.events import Decision, Features
 
 
 class Learner:
-    """A learner of Onebit as a learner of coba: every interaction has the same actions, and its reward is 0 or 1.
+    """An Onebit learner as a coba learner. Every interaction must have the same actions, and rewards of 0 or 1.
 
-    `learn` uses the decision that coba hands back from `predict`; for a logged action, the probability of the log. A
+    `learn` uses the decision that coba passes on from `predict`; for a logged action, it uses the log's probability. A
     context is None, a number, a text, a sequence or a mapping from names to values; text values are categories.
 
     Args:
         learner: A learner's name; by default the one that suits the sizes.
-        n_features: The number of features, at most; by default the length of the first context.
+        n_features: The maximum number of features; by default the length of the first context.
         seed: The seed of all draws.
         parameters: The learner's parameters.
 
@@ -53,7 +53,7 @@ class Learner:
         return float(model.distribution(x)[self._actions.index(action)])
 
     def predict(self, context: Any, actions: Sequence[Any]) -> tuple[Any, float, dict[str, Decision]]:
-        """An action, its probability, and the decision, which coba hands to `learn`."""
+        """An action, its probability, and the decision, which coba passes to `learn`."""
         model, x = self._prepared(context, actions)
         decision = model.predict(x, uniform(self._seed, Purpose.ACTION, str(self._decisions)))
         model.observe(x, decision)
@@ -66,8 +66,8 @@ class Learner:
         """Learn the reward of an action that was played with this probability.
 
         Raises:
-            ValueError: the reward is not 0 or 1, neither `predict` nor `score` has seen the actions, or the action is a
-                logged one and the learner cannot learn from logs.
+            ValueError: the reward is not 0 or 1, neither `predict` nor `score` has received the actions, or the action
+                is a logged one and the learner cannot learn from logs.
         """
         if reward not in (0, 1):
             raise ValueError(f"learn: the reward of action {action!r} is {reward}; expected 0 or 1")
@@ -83,11 +83,11 @@ class Learner:
         self._updates += 1
 
     def _prepared(self, context: Any, actions: Sequence[Any]) -> tuple[OnebitLearner, Features]:
-        """The learner, made at the first call, and the context as it takes it."""
+        """The learner, created at the first call, and the context's features."""
         named = _named(context)
         if self._model is None:
             if len(actions) < 2:
-                raise ValueError("a learner needs its actions first: call predict or score before learn")
+                raise ValueError("the learner does not know its actions yet; call predict or score before learn")
             n_features = self._n_features or max(len(named), 1)
             self._actions = list(actions)
             self._model = make_learner(self._name, len(actions), n_features, self._parameters)
@@ -98,7 +98,7 @@ class Learner:
 
 
 def _named(context: Any) -> Mapping[Hashable, object]:
-    """A context by names; those of a sequence are its positions."""
+    """A context as values by name; the items of a sequence are named by their positions."""
     if context is None:
         return {}
     if hasattr(context, "items"):  # coba's sparse rows are no Mapping

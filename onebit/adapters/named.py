@@ -1,4 +1,4 @@
-"""What the adapters share: indices for names, and learners made by name."""
+"""Common parts of the adapters: indices for names, and learners created by name."""
 
 import math
 from collections.abc import Hashable, Iterable, Mapping
@@ -10,7 +10,7 @@ from stream.learners.auto import choose
 from stream.wire.events import Features
 
 AUTO = "auto"
-"""The name that stands for the default learner of the given sizes."""
+"""The name that selects the default learner for the given sizes."""
 
 
 class Names:
@@ -40,8 +40,8 @@ class Names:
             index = len(self.indices)
             if index == self.limit:
                 raise ValueError(
-                    f"{self.kind} {name!r} would be number {index + 1:,}; the learner was made for {self.limit:,}: "
-                    f"make it for more"
+                    f"{self.kind} {name!r} is number {index + 1:,}, but the learner is limited to {self.limit:,}; "
+                    f"create it with a higher limit"
                 )
             self.indices[name] = index
             self.names.append(name)
@@ -74,7 +74,7 @@ def _entry(name: Hashable, value: object) -> tuple[Hashable, float]:
 
 
 def make_learner(name: str, n_classes: int, n_features: int, parameters: Mapping[str, float | int | str]) -> Learner:
-    """Make a learner by name, or the default one of these sizes.
+    """Create a learner by name, or the default one for these sizes.
 
     Raises:
         ParameterError: see `create`.

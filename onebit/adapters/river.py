@@ -17,7 +17,7 @@ from stream.randomness.draws import Purpose, uniform
 from stream.wire.events import Decision, Features
 
 PENDING_MAX = 100_000
-"""More decisions without a label than any delay that River's evaluation is used for."""
+"""Limit on decisions without a label, longer than any delay used with River's evaluation."""
 
 
 class Pending(NamedTuple):
@@ -29,26 +29,27 @@ class Pending(NamedTuple):
 
 
 class Classifier(base.Classifier):
-    """A learner of Onebit that learns from one bit: whether the class it predicted is the label.
+    """An Onebit learner as a River classifier. It learns from one bit: whether the predicted class is the label.
 
     `predict_one` makes a decision and stores it; `learn_one` gives the bit to the oldest stored decision of the same x,
-    however late it comes. So `river.evaluate` with a `delay` measures learning from late bits. `learn_one` of an x
+    however late it arrives. So `river.evaluate` with a `delay` measures learning from late bits. `learn_one` of an x
     without a stored decision makes one first.
 
-    A pipeline's transformers may change x in between, as StandardScaler does. Then name each event, by rows of the form
-    `(x, y, {"event_id": "order-17"})`: the label goes to the decision of that name, and its x at that time is learned.
+    A pipeline's transformers may change x in between, as StandardScaler does. Then name each event, with rows of the
+    form `(x, y, {"event_id": "order-17"})`: the label goes to the decision with that name, and the learner uses the x
+    of that decision.
 
     Features and classes get their indices when they first appear, up to `n_features` and `n_classes`. Text values are
     categories. Name all `classes` if they are known: a decision for a class without a name is None, which River's
     metrics skip.
 
     Args:
-        n_classes: The number of classes, at most.
-        n_features: The number of features, at most; each category counts.
+        n_classes: The maximum number of classes.
+        n_features: The maximum number of features; each category counts.
         learner: A learner's name; by default the one that suits these sizes.
         classes: The labels known beforehand.
         seed: The seed of all draws.
-        pending_max: The limit of stored decisions; the oldest is evicted first.
+        pending_max: The maximum number of stored decisions; the oldest is evicted first.
         parameters: The learner's parameters.
     """
 
@@ -122,7 +123,7 @@ class Classifier(base.Classifier):
         return Pending(number, features, decision)
 
     def _pop(self, key: Hashable) -> Pending:
-        """Take the oldest decision of this key."""
+        """Remove and return the oldest decision with this key."""
         waiting = self._pending[key]
         oldest = waiting.popleft()
         if not waiting:

@@ -207,10 +207,10 @@ def dense_dataset(name: str, x: FloatArray, labels: Sequence[object], terms: str
     """A data set in memory.
 
     Args:
-        name: as people call it; event ids begin with it.
+        name: the display name; event ids begin with it.
         x: the features, float64[n, d].
-        labels: the class of each row; classes are numbered in the order in which they first come.
-        terms: under which the data may be used.
+        labels: the class of each row; classes are numbered in order of first occurrence.
+        terms: the terms of use of the data.
 
     >>> data = dense_dataset("two-points", np.array([[1.0, 0.0], [0.0, 2.0]]), ["left", "right"])
     >>> data.rows, data.class_names, data.row(1).x.values.tolist(), data.event_id(1)

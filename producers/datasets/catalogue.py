@@ -38,7 +38,7 @@ def catalogue() -> tuple[Entry, ...]:
 
 
 def problems() -> list[str]:
-    """Return the error of each plug-in that cannot be loaded."""
+    """Return an error for each plug-in that cannot be loaded."""
     return _ALL.problems()
 
 

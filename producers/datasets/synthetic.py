@@ -73,14 +73,14 @@ def _word(sequence: np.uint64, place: int) -> np.uint64:
 
 @compiled
 def _below(n: int, sequence: np.uint64, place: int) -> int:
-    """Return a uniform in {0, ..., n-1}, to one part in 2³²/n: the upper half of a 32 by 32 bit product."""
+    """Return a uniform number in {0, ..., n-1}, to one part in 2³²/n: the upper half of a 32 by 32 bit product."""
     # In numba, int() of an unsigned number is unsigned, and mixing it with a signed one gives a float.
     return int(np.int64(((_word(sequence, place) >> _S32) * _U64(n)) >> _S32))
 
 
 @compiled
 def _subset(n: int, k: int, sequence: np.uint64, place: int, first: int, chosen: IndexArray, offset: int) -> None:
-    """Write a uniform k-subset of {first, ..., first+n-1}, sorted, to chosen[offset:offset+k]; uses k words.
+    """Write a uniform k-subset of {first, ..., first+n-1}, sorted, to chosen[offset:offset+k]; use k words.
 
     R. W. Floyd's algorithm (Bentley, "A sample of brilliance", 1987).
     """

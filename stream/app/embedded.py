@@ -67,7 +67,7 @@ def answers(examples: Iterable[Example]) -> Answers:
 
 
 def feedback_warnings(found: Answers, events: int, rate_per_s: float) -> tuple[str, ...]:
-    """Return a warning if much feedback arrived after the last decision, with a better --rate."""
+    """Return a warning that suggests a better --rate if much feedback arrived after the last decision."""
     if not found.after_end > AFTER_END_MAX:
         return ()
     mean_s = sum(found.delays_ms) / len(found.delays_ms) / 1_000
@@ -142,7 +142,7 @@ class EmbeddedPipeline:
 
 
 class _Watched:
-    """A learner with timed steps that reports progress: one moment of virtual time can take minutes of updates."""
+    """A learner with timed steps that reports progress: the updates at one moment of virtual time can take minutes."""
 
     def __init__(self, learner: LearnerProgram, progress: Callable[[], None]) -> None:
         self._progress = progress
@@ -231,7 +231,7 @@ def run_embedded(run: Run, show: ShowProgress = ignore) -> RunReport:
 
 
 def _end_of(pipeline: EmbeddedPipeline, wall_s: float, latency: LatencyCounts | None) -> "RunEnd":
-    """Return the final models; for a shared model, after its whole log."""
+    """Return the final models; a shared model first reads its whole log."""
     learner, virtual_s = pipeline.learner, pipeline.clock.now_ms / 1_000
     learner.read_log()
     replica = learner.replica

@@ -20,7 +20,7 @@ STATUS_INTERVAL_MS = 5_000
 
 
 def run_feedback(settings: Settings, stop: Callable[[], bool]) -> None:
-    """Answer predictions until stopped; reconnects after a lost connection.
+    """Answer predictions until stopped; reconnect after a lost connection.
 
     Args:
         settings: Settings of the data set and the feedback.

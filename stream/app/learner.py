@@ -32,7 +32,7 @@ STATUS_INTERVAL_MS = 5_000
 
 
 def run_learner(settings: Settings, stop: Callable[[], bool], *, change_settings: bool = False) -> None:
-    """Run a learner until stopped; reconnects after a lost connection.
+    """Run a learner until stopped; reconnect after a lost connection.
 
     Args:
         settings: Settings of the learner. Settings that are not given are those of the pipeline.

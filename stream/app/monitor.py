@@ -39,7 +39,7 @@ CONTEXTS_MS = 3_000
 
 
 def run_monitor(settings: Settings, policies: Sequence[str], stop: Callable[[], bool]) -> None:
-    """Serve the page until stopped; reconnects after a lost connection.
+    """Serve the page until stopped; reconnect after a lost connection.
 
     Args:
         settings: Settings of the pipeline and the page.
@@ -128,7 +128,7 @@ def _policies(
 
 
 class _Contexts:
-    """Reads contexts again. Without an answer from Kafka returns none, and their decisions are skipped."""
+    """Reads contexts again. If Kafka does not answer, none are returned, and their decisions are skipped."""
 
     def __init__(self, settings: Settings, topics: Topics) -> None:
         self._settings = settings
@@ -171,7 +171,7 @@ class _Contexts:
 
 @contextmanager
 def _looking(settings: Settings, dashboard: Dashboard, topics: Topics, partitions: int) -> Iterator[None]:
-    """Read end offsets and the tasks' last steps in a thread; reconnects after a lost connection."""
+    """Read end offsets and the tasks' last steps in a thread; reconnect after a lost connection."""
     ended = Event()
 
     def look() -> None:
@@ -231,7 +231,7 @@ class _Names:
         self._asked_s = -NAMES_S
 
     def read(self, steps: Mapping[int, JournalStep]) -> Pipeline | None:
-        """Read them; None before the first step of a task, or if its settings record is deleted."""
+        """Read the names; return None before the first step of a task, or if its settings record is deleted."""
         if steps and self._settings_from != (key := (first := min(steps), steps[first].settings_from)):
             self._settings, self._settings_from = settings_in_force(self._broker, self._topics, first), key
         if not self._settings:

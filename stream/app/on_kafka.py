@@ -38,7 +38,7 @@ POLL_MS = 200
 STOP_TIMEOUT_S = 30.0
 
 RESTARTS_MAX = 5
-"""Limit of restarts of a learner that its group removed, as a process supervisor would do."""
+"""Limit on restarts of a learner that its group removed, as a process supervisor would do."""
 
 
 class ProgramEndedError(OnebitError):
@@ -234,7 +234,7 @@ def _programs(settings: Settings, learner: str) -> Iterator[_Programs]:
 
 
 def _wait_until_settled(broker: Broker, run: Run, programs: _Programs, stop: Callable[[], bool], meter: Meter) -> None:
-    """Wait until all events are decided, all feedback has arrived, and no decision is pending; reconnects."""
+    """Wait until all events are decided, all feedback has arrived, and no decision is pending; reconnect if needed."""
     dataset, events, plan = run.dataset, run.events, run.plan
     schedule = dataset.schedule(0, events, run.replay.shuffle_seed)
     # In a log without true classes the number of feedback records depends on the decisions: the run then ends when no

@@ -39,13 +39,13 @@ class Wanted(NamedTuple):
 
     task: TaskSettings  # settings of a new task
     nnz: int  # approximate non-zeros per context
-    given: frozenset[str]  # names in the journal of the given settings
+    given: frozenset[str]  # journal names of the given settings
 
 
 def given_names(settings: Settings) -> frozenset[str]:
-    """Return the names in the journal of settings from a flag, a variable or the file.
+    """Return the journal names of the settings that a flag, a variable or the file gives.
 
-    A data set gives the numbers of classes and features, and the class names.
+    A data set implies the numbers of classes and features, and the class names.
     """
     names = {STORED_NAMES[field] for field in settings.given & STORED_NAMES.keys()}
     if settings.learner == [AUTO]:

@@ -122,7 +122,7 @@ def speed_of(replay: Replay, dataset: Dataset) -> float | None:
 
 
 def feedback_speed(feedback: Feedback) -> float:
-    """Return the factor by which logged delays are divided; the same as for the times."""
+    """Return the factor by which logged delays are divided; it is the same as for the logged times."""
     return 1.0 if feedback.speed is None else parse_speed(feedback.speed)
 
 

@@ -40,7 +40,7 @@ class Decisions(Protocol):
 
 
 def policy_of(spec: str, decisions: Decisions, training: Training) -> Policy:
-    """Return the policy of a flag; a model is read from its file.
+    """Return the policy for a flag; a model is read from its file.
 
     Raises:
         EstimateError: the policy is unknown, or the model does not match the decisions.

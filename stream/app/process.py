@@ -19,7 +19,7 @@ logger = logging.getLogger("onebit")
 logger.addHandler(logging.NullHandler())
 
 WARNING = "warning:"
-"""The prefix of a warning on stderr; `onebit run --kafka` finds its programs' warnings by it."""
+"""The prefix of a warning on stderr; `onebit run --kafka` uses it to find its programs' warnings."""
 
 SLOW_S = 2.0
 

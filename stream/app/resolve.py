@@ -77,7 +77,7 @@ def nnz_of(dataset: Dataset) -> int:
 
 
 def slow_warning(task: TaskSettings, nnz: int, events: int | None = None) -> str:
-    """Return a warning about a slow learner; empty for others. `events` is their number, if known."""
+    """Return a warning about a slow learner; empty for others. `events` is the number of events, if known."""
     one_s = event_s(task, nnz)
     if one_s < SLOW_S:
         return ""
@@ -98,7 +98,7 @@ def records_max(task: TaskSettings, nnz: int, most: int) -> int:
 def with_chosen(settings: Settings, n_classes: int, n_features: int, mean_nnz: float | None) -> tuple[Settings, str]:
     """Replace the learner auto; return the settings and the reason, which is empty if another learner is given.
 
-    A given late-ucb has no random features if the data are known to be sparse, as with auto.
+    As with auto, a given late-ucb has no random features if the data are known to be sparse.
 
     Args:
         settings: The user's settings; given parameters take precedence.
@@ -197,7 +197,7 @@ def n_features_of(settings: Settings) -> int | None:
 
 
 def compile_kernels(task: TaskSettings) -> None:
-    """Compile the learner's kernels before the first event; logs a notice if it takes long."""
+    """Compile the learner's kernels before the first event; log a notice if it takes long."""
     from stream.learners.kernels import CACHE_DIRECTORY  # deferred: loads numba
 
     cache = (

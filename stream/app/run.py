@@ -61,7 +61,7 @@ def run_all_on_kafka(
     """
     if settings.data == STDIN:
         raise SettingsError(
-            "--data -: several programs of a run on Kafka read the log; use a file instead of standard input"
+            "--data -: in a run on Kafka, several programs read the log; use a file instead of standard input"
         )
     chosen: Chosen = choose_learners(settings)
     from stream.app.on_kafka import run_on_kafka  # deferred: an embedded run needs no Kafka client

@@ -51,7 +51,7 @@ class Described(NamedTuple):
 
 
 def describe_topics(settings: Settings) -> Described:
-    """Describe the topics; warns if retention may delete records that a recovery needs."""
+    """Describe the topics; warn if retention may delete records that a recovery needs."""
     with _connected(settings) as (broker, topics):
         found = broker.describe_topics(topics.all_of(shares_model=True))
     names = topics.all_of(shares_model=topics.updates in found)

@@ -37,10 +37,10 @@ LEVELS = {level.name.lower(): level for level in Level}
 
 INTERVAL_MS = 10_000
 LINES_MAX = 10
-"""Limit of similar lines in an interval; the next line, or the end, reports the number of dropped lines."""
+"""Limit on similar lines in an interval; the next line, or the end, reports the number of dropped lines."""
 
 KINDS_MAX = 1_000
-"""Limit of kinds of lines; the oldest is removed first."""
+"""Limit on kinds of lines; the oldest is removed first."""
 
 _NUMBER = re.compile(r"\d[\d.,]*")
 _KIND_CHARACTERS = 100
@@ -255,7 +255,7 @@ def crashed(error: Exception) -> SystemExit:
 
 
 def is_debugging() -> bool:
-    """Whether --debug or ONEBIT_DEBUG is given; also works if the settings cannot be read."""
+    """Whether --debug or ONEBIT_DEBUG is given; this also works if the settings cannot be read."""
     return _debugs or "--debug" in sys.argv or os.environ.get("ONEBIT_DEBUG", "").lower() in ("1", "true", "yes", "on")
 
 

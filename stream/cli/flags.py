@@ -117,7 +117,7 @@ def _with_flags(command: Command, program: Program, own: list[inspect.Parameter]
 
 
 def settings_from(config: Path | None, flags: dict[str, Any]) -> Settings:
-    """Load settings from flags, variables and file; warns about unknown variables."""
+    """Load settings from flags, variables and file; warn about unknown variables."""
     if config is not None:
         os.environ[CONFIG_VARIABLE] = str(config)
     try:

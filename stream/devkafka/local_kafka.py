@@ -410,7 +410,7 @@ def _wait_until_it_answers(kafka: LocalKafka, timeout_s: float) -> None:
 
 
 def _comes_to_answer(kafka: LocalKafka, timeout_s: float) -> bool:
-    """Wait until an existing broker responds; False if it exits, which a killed one does with a delay."""
+    """Wait until an existing broker responds; return False if it exits. A killed broker exits with a delay."""
     deadline_s = time.monotonic() + timeout_s
     while _running(kafka.home) is not None:
         if _answers(kafka):

@@ -1,7 +1,7 @@
 """Intervals for means of bounded or non-negative terms, valid for every sample size.
 
 *Empirical Bernstein*, for one sample size: Maurer, Pontil, "Empirical Bernstein bounds and sample variance
-penalization", COLT 2009, theorem 4. For n independent terms in [0, b], of sample variance v, with probability 1 − δ
+penalization", COLT 2009, theorem 4. For n independent terms in [0, b] with sample variance v, with probability 1 − δ
 
     E X  ≥  mean − √(2 v ln(2/δ)/n) − 7 b ln(2/δ) / (3 (n − 1))
 

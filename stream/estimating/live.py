@@ -144,7 +144,7 @@ class LiveEstimator:
             self._advance()
 
     def _leave(self, partitions: set[int]) -> None:
-        """Discard decisions of partitions after the prefix, also settled ones: those are biased to fast feedback."""
+        """Discard decisions of partitions after the prefix, even settled ones: they favour fast feedback."""
         kept = [decided for decided in self._decided if decided.partition not in partitions]
         self._left += len(self._decided) - len(kept)
         self._decided = deque(kept)

@@ -136,7 +136,7 @@ class Model(Policy):
 
 
 class Training(NamedTuple):
-    """The delay and the random draws of the feedback of logged decisions."""
+    """The delay and the random draws for the feedback on logged decisions."""
 
     seed: int = 0
     delay: DelayModel | None = None  # for rows without a delay; None: no delay

@@ -4,7 +4,7 @@
     r̄ = the mean reward;  θ_a = (A_a + λS)⁻¹ (b_a − r̄ A_a e_last);  q̂(x, a) = r̄ + θ_a·z, limited to [0, 1]
     S = diag of the mean z² over all rows, which makes the model independent of the units of the features
 
-The sums need constant memory and are kept per fold. An *out-of-fold* prediction uses all folds except that of the row.
+The sums need constant memory and are kept per fold. An *out-of-fold* prediction uses all folds except the row's own.
 The λ of a fold is the one of RIDGES with the best prediction on held-out folds; it is computed from the sums as well:
 Σ(r − q̂)² = Σr² − 2 b·θ + θᵀAθ. For an action that was never played q̂ = r̄, and for a rare one q̂ is near r̄.
 
@@ -103,7 +103,7 @@ class _Sums(NamedTuple):
 
 
 def _best_ridge(known: _Sums, held: _Sums) -> float:
-    """Return the λ with the best prediction of the held-out rows from the known ones; the first among ties."""
+    """Return the λ with the best prediction of the held-out rows from the known ones; the first one wins ties."""
     losses = [known.loss_on(held, ridge) for ridge in RIDGES]
     return RIDGES[int(np.argmin(losses))]
 

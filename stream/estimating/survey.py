@@ -131,7 +131,7 @@ class _Counts:
 def independence(table: NDArray[np.int64]) -> float:
     """Return the p-value of Pearson's chi-squared test of independence for counts with rows [K] and two columns.
 
-    Rows with an expected count below 5 are merged. Returns 1 if no test is possible.
+    Rows with an expected count below 5 are merged. The result is 1 if no test is possible.
     """
     rows = table[table.sum(axis=1) > 0]
     total = rows.sum()

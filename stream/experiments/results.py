@@ -1,4 +1,4 @@
-"""Evaluation of the rows of a sweep: lines of a figure, and tables with a paper's numbers; without file access."""
+"""Evaluation of the rows of a sweep: lines of a figure, and tables with a paper's numbers. It accesses no files."""
 
 import json
 import math
@@ -41,7 +41,7 @@ MEASURES = frozenset(_FIGURES)
 def field_of(row: Row, name: str) -> Scalar | None:
     """Return a parameter, a condition or a column of a row; None if it has no such parameter.
 
-    For a multiple of a fact, returns the factor.
+    For a multiple of a fact, return the factor.
     """
     parameters: Parameters = json.loads(row.parameters)
     if name in parameters:
@@ -179,7 +179,7 @@ def _reported(table: Comparison, row: Row) -> Reported | None:
 
 
 P_VALUES = ((0.001, "*"), (0.01, "†"))
-"""Marks of the paper, by a paired t-test over the folds."""
+"""The paper's marks for the p-values of a paired t-test over the folds."""
 
 
 def _mark(table: Comparison, rows: Sequence[Row], groups: dict[tuple[str, ...], list[Row]]) -> str:

@@ -27,7 +27,7 @@ def read_rows(path: Path) -> list[Row]:
     """Return the rows of a file; none if it does not exist.
 
     Raises:
-        ExperimentError: not a result file, or written by another version of Onebit.
+        ExperimentError: the file is not a result file, or another version of Onebit wrote it.
     """
     if not path.exists():
         return []

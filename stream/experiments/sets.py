@@ -28,7 +28,7 @@ Fact = Callable[[float], float]
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A data set in memory; for generated data, that of a seed."""
+    """A data set in memory; generated data belong to one seed."""
 
     name: str
     title: str
@@ -83,7 +83,7 @@ class Sets:
         return self._entries[name].note if name in self._entries else ""
 
     def load(self, name: str, seed: int, rows_max: int | None) -> Loaded:
-        """Load a data set; a generated one for a seed, with at most `rows_max` rows."""
+        """Load a data set, or generate one for a seed, with at most `rows_max` rows."""
         if name == LINEAR:
             return linear_models(seed)
         if name in GENERATED:

@@ -1,9 +1,9 @@
 """Vowpal Wabbit's contextual bandits on the same streams: equal rows, draws and delays.
 
-A single-line bandit of K actions (`--cb_explore K`), which Vowpal Wabbit converts to its multi-line one, with the
-regression over all actions (`--cb_type mtr`). Examples are created from numbers rather than parsed from text, and each
-is used for its prediction and its update, which is the fastest way in the Python package. The bit is passed as a cost,
-with the action and its probability at decision time.
+The bandit is a single-line one with K actions (`--cb_explore K`), which Vowpal Wabbit converts to its multi-line one,
+with the regression over all actions (`--cb_type mtr`). Examples are created from numbers rather than parsed from text,
+and each is used for its prediction and its update, which is the fastest way in the Python package. The bit is passed as
+a cost, with the action and its probability at decision time.
 
     pip install vowpalwabbit==9.11.9
 """

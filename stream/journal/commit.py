@@ -40,7 +40,7 @@ def commit(
     commits: Sequence[Commit],
     after: CrashPoint = lambda number: None,
 ) -> int:
-    """Publish one step of each of some tasks in one transaction; returns the latest append time of its records.
+    """Publish one step for each of several tasks in one transaction; return the latest append time of its records.
 
     The crash tests use the same numbers. The records are in the log (4) before the offsets are sent (5), and only a
     current member of the group can send offsets. So a process that recovers a task either finds an open transaction in

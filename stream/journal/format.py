@@ -6,7 +6,7 @@ Records are JSON objects with the fields of `JournalStep`; fields that are 0 or 
      "partitions": 1, "settings": {"learner": ...}}
     {"number": 2, "contexts": [20, 50], "feedback": [5, 95], "updates": 31, "ledger": {...}, "settings_from": 1, ...}
 
-The first step has the task's settings, and so has the first step after each change. The header `onebit-version`
+The first step has the task's settings, and so does the first step after each change. The header `onebit-version`
 contains the format, 1.
 """
 
@@ -112,7 +112,7 @@ def decode_step(record: Record) -> JournalStep:
     """Decode a journal record.
 
     Raises:
-        JournalError: the record has another format, is of another program, or cannot be read.
+        JournalError: the record has another format, was written by another program, or cannot be read.
     """
     version = dict(record.headers).get(VERSION_HEADER[0])
     if version != HEADERS[0][1]:

@@ -15,8 +15,8 @@ from stream.wire.topics import Topics
 class Published:
     """The predictions of a task from a given step on, in the order of its steps.
 
-    Records without a step number are of other programs and are skipped. If another program writes a record with a step
-    number, the step's digest differs and recovery is refused.
+    Records without a step number come from other programs and are skipped. If another program writes a record with a
+    step number, the step's digest differs and recovery is refused.
     """
 
     def __init__(self, broker: Broker, topics: Topics, partition: int, first: int) -> None:
@@ -35,7 +35,7 @@ class Published:
         """The decisions of the next step, with their event ids.
 
         Raises:
-            UnrecoverableError: they are missing, or differ from their digest in the journal.
+            UnrecoverableError: the decisions are missing, or differ from their digest in the journal.
         """
         expected, digest = (0, "") if step.log is None else (step.log.predictions, step.log.sha256)
         found: list[Record] = []

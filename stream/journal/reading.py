@@ -20,7 +20,7 @@ def read_journal(
     """The steps of a journal with their records, up to its current end; see `read_partition`.
 
     Raises:
-        JournalError: a record cannot be read, or is of another program.
+        JournalError: a record cannot be read, or was written by another program.
     """
     for record in read_partition(broker, journal, start=start, open_ms=open_ms):
         yield record, decode_step(record)
@@ -49,8 +49,8 @@ def last_step(broker: Broker, journal: TopicPartition) -> JournalStep | None:
 def settings_in_force(broker: Broker, topics: Topics, partition: int, pulse: Pulse = lambda: None) -> dict[str, Any]:
     """The settings of a task after its last step, by name.
 
-    The settings of the imported model if the task has made no step. Empty if the task has not started or its settings
-    record is deleted; in the latter case recovery reports the missing records.
+    If the task has made no step, these are the settings of the imported model. The result is empty if the task has not
+    started or its settings record is deleted; in the latter case recovery reports the missing records.
 
     Args:
         broker: the broker.
@@ -79,7 +79,8 @@ def settings_in_force(broker: Broker, topics: Topics, partition: int, pulse: Pul
 def pipeline_settings(broker: Broker, topics: Topics, partitions: int, pulse: Pulse = lambda: None) -> dict[str, Any]:
     """The settings by name for tasks that have not started: those of the first task that has started.
 
-    If no task has started, the settings of the first imported model. Empty in a new pipeline. See `settings_in_force`.
+    If no task has started, these are the settings of the first imported model. The result is empty in a new pipeline.
+    See `settings_in_force`.
     """
     for topic in (topics.journal, topics.snapshots):
         ends = broker.ends([TopicPartition(topic, partition) for partition in range(partitions)])

@@ -80,7 +80,7 @@ def recovery(
     change_settings: bool = False,
     pulse: Pulse = lambda: None,
 ) -> Recovery:
-    """Restore a task after its last commit, step by step. Writes nothing.
+    """Restore a task after its last commit, step by step, without writing anything.
 
     Args:
         broker: where the topics are.
@@ -126,7 +126,7 @@ def rebuilding(
     decides: Decides | None = None,
     pulse: Pulse = lambda: None,
 ) -> Recovery:
-    """Restore a task after its last step or an earlier one, without a shared model. Writes nothing.
+    """Restore a task after its last step or an earlier one, without a shared model and without writing anything.
 
     Args:
         broker: where the topics are.
@@ -137,8 +137,8 @@ def rebuilding(
         until: number of the last step to apply; None: all.
         snapshots: False to start with the journal's first step.
         observe: called with the output of each step that is applied again.
-        decides: called before each step of a task with a shared model, which then repeats its decisions; None: the
-            published decisions are used.
+        decides: called before each step of a task with a shared model, so that the step repeats its decisions; None:
+            the published decisions are used.
         pulse: called repeatedly while snapshots are read, before the first step.
 
     Raises:
@@ -194,7 +194,7 @@ rebuild = at_once(rebuilding)
 
 
 def _from_snapshot(topics: Topics, stored: Stored, pulse: Pulse) -> Recovered:
-    """The task in its newest snapshot."""
+    """The task as restored from its newest snapshot."""
     assert stored.newest is not None
     found = decode(stored.newest, pulse)
     settings = task_settings(found.settings)
@@ -259,7 +259,7 @@ def _steps(broker: Broker, journal: TopicPartition, first: int, last: int) -> It
     """The steps of a journal in a range of numbers.
 
     Raises:
-        JournalError: they are not consecutive, or some are deleted.
+        JournalError: the steps are not consecutive, or some are deleted.
     """
     for expected, (_, step) in enumerate(read_from_step(broker, journal, first), first):
         if step.number != expected:

@@ -14,7 +14,7 @@ _append_ms = attrgetter("append_ms")
 
 
 def offset_at(broker: Broker, tp: TopicPartition, time_ms: int) -> int:
-    """The offset of a partition's first record appended at a time or later; the end if there is none.
+    """The offset of a partition's first record appended at a time or later; the partition's end if there is none.
 
     Raises:
         BrokerUnavailableError: see `offset_of_number`.

@@ -1,4 +1,4 @@
-"""Access to a secured Kafka: TLS, a user's name and password, or a token; in librdkafka's property names.
+"""Access to a secured Kafka with TLS, a user's name and password, or a token; properties have librdkafka's names.
 
 It reads property files for Kafka's Java client or for librdkafka. Properties that both understand are accepted; Java's
 user and PEM store properties are translated. Properties that change how Onebit reads or writes are rejected. Unknown
@@ -54,7 +54,7 @@ class ClientConfig:
 
     @property
     def uses_sasl(self) -> bool:
-        """Whether the client authenticates by SASL."""
+        """Whether the client authenticates with SASL."""
         return self.security_protocol.startswith("SASL_")
 
     def librdkafka(self) -> dict[str, str]:

@@ -115,7 +115,7 @@ class Connection:
             self.refuse(what, error, needs)
 
     def forbidden(self, what: str, needs: Iterable[Acl], kind: str, is_named: Callable[[str], bool]) -> AccessError:
-        """The error for a refusal about resources of a kind: those named in it, or else all that are needed."""
+        """The error for denied access to resources of one kind: those that the refusal names, or all needed ones."""
         of_kind = list(dict.fromkeys(acl for acl in needs if acl.kind == kind))
         named = [acl for acl in of_kind if is_named(acl.name)]
         missing = named or [acl for acl in of_kind if acl.operation == of_kind[0].operation]

@@ -182,7 +182,7 @@ class EmbeddedBroker:
         return log
 
     def append(self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers) -> _Log:
-        """Append one record at the clock's time; returns its log."""
+        """Append one record at the clock's time; return its log."""
         log = self._logs.get((topic, partition)) or self.log((topic, partition))
         if value is not None:
             if len(value) > RECORD_BYTES_MAX:
@@ -286,7 +286,7 @@ class EmbeddedTransactionalProducer:
         self._offsets: list[tuple[_Group, Mapping[TopicPartition, int]]] = []
 
     def fence(self) -> None:
-        """Abort its open transaction; every later call raises FencedError."""
+        """Abort the producer's open transaction; every later call raises FencedError."""
         self._is_fenced = True
         self._discard()
 

@@ -18,13 +18,13 @@ class BrokerError(OnebitError):
 
 
 class BrokerUnavailableError(BrokerError):
-    """No answer in time; the outcome of the operation may be unknown."""
+    """The broker did not answer in time; the outcome of the operation may be unknown."""
 
     exit_code = ExitCode.UNAVAILABLE
 
 
 class FencedError(BrokerError):
-    """Another process has this one's transactional id or place in the group, or the group has removed it."""
+    """Another process has this one's transactional id or place in the group, or the group has removed this process."""
 
     exit_code = ExitCode.FENCED
 
@@ -71,7 +71,7 @@ class Producer(Protocol):
         """Queue a record."""
 
     def flush(self) -> int:
-        """Wait until all queued records are acknowledged; returns their latest append time, -1 if none was queued.
+        """Wait until all queued records are acknowledged; return their latest append time, -1 if none was queued.
 
         Raises:
             BrokerUnavailableError: not all were acknowledged in time; they may or may not have been written.
@@ -111,7 +111,7 @@ class TransactionalProducer(Protocol):
         """
 
     def commit(self) -> int:
-        """Commit; returns the latest append time of the transaction's records, -1 if it has none.
+        """Commit; return the latest append time of the transaction's records, -1 if it has none.
 
         Raises:
             FencedError: another producer has taken over; the transaction is aborted.
@@ -133,7 +133,7 @@ class Consumer(Protocol):
         """The partitions that this consumer reads now."""
 
     def poll(self, timeout_ms: int, records_max: int) -> list[Record]:
-        """Records of the assigned partitions, in offset order within each; empty if none came in time.
+        """Records of the assigned partitions, in offset order within each; empty if none arrived in time.
 
         Rebalance callbacks run here only.
 
@@ -145,7 +145,7 @@ class Consumer(Protocol):
         """The next offset to be read; past everything that will never be visible (markers, aborted records)."""
 
     def lag(self, tp: TopicPartition) -> int:
-        """Offsets between the position and the last stable offset of the last fetch response; asks the broker nothing.
+        """Offsets between the position and the last stable offset of the last fetch response; no request is sent.
 
         Counts records that the client has fetched and `poll` has not returned, and what `poll` will skip before them.
         0 at the last stable offset, even if records follow it, and before the first fetch.
@@ -178,12 +178,12 @@ class Member(Consumer, Protocol):
         """Ask the group, if it can be reached, whether this member still has its place in it.
 
         Raises:
-            FencedError: it does not. A member that can rejoin is fenced only if another process has its place.
+            FencedError: the place is lost. A member that can rejoin is fenced only if another process has its place.
         """
 
 
 class RebalanceListener(Protocol):
-    """Called inside `poll` when partitions are assigned or revoked."""
+    """Callbacks for partitions that are assigned or revoked; `poll` calls them."""
 
     def on_revoked(self, tps: frozenset[TopicPartition]) -> None:
         """These partitions are about to be revoked; the last commit must be complete."""

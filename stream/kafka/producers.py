@@ -20,14 +20,14 @@ class Sink(Protocol):
         """Queue a record."""
 
     def settle(self) -> dict[TopicPartition, int]:
-        """Wait until all queued records are acknowledged; the latest append time of each partition written to."""
+        """Wait until all queued records are acknowledged; return each written partition's latest append time."""
 
     def release(self) -> None:
         """Close without waiting for queued records."""
 
 
 class TransactionSink(Sink, Protocol):
-    """A client's producer of transactions. It has fenced earlier producers of its id."""
+    """A client's producer of transactions. It has fenced earlier producers with its id."""
 
     failure: BrokerError | None  # raised by every later call: it was fenced, or the outcome of a commit is unknown
 

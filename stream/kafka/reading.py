@@ -27,7 +27,7 @@ def read_partition(
             its partitions a little longer than in others, until each broker has written its marker.
 
     Raises:
-        BrokerUnavailableError: no record came for `timeout_ms`.
+        BrokerUnavailableError: no record arrived for `timeout_ms`.
     """
     ends = broker.ends([tp])[tp]
     end = ends.high_watermark if open_ms else ends.stable
@@ -59,7 +59,7 @@ def read_towards(
     Polls are short, because the position passes the marker of a commit without any record.
 
     Raises:
-        BrokerUnavailableError: no record came for `timeout_ms`.
+        BrokerUnavailableError: no record arrived for `timeout_ms`.
     """
     for _ in range(timeout_ms // _POLL_MS):
         records = consumer.poll(_POLL_MS, records_max)
@@ -72,12 +72,12 @@ def read_towards(
 
 
 def offset_of_number(broker: Broker, tp: TopicPartition, number: int, number_of: Callable[[Record], int | None]) -> int:
-    """The offset from which records have at least a number, where numbers grow along a partition; by bisection.
+    """The first offset from which records have at least a number, found by bisection: numbers grow along a partition.
 
     Records without a number are skipped.
 
     Raises:
-        BrokerUnavailableError: no record came for as long as `read_towards` waits.
+        BrokerUnavailableError: no record arrived for as long as `read_towards` waits.
     """
     low, high = broker.beginnings([tp])[tp], broker.ends([tp])[tp].stable
     with closing(broker.reader([tp])) as consumer:
@@ -108,14 +108,14 @@ class RecordsAt:
         self._consumer = broker.reader([tp])
 
     def read(self, offsets: Iterable[int], timeout_ms: int = READ_TIMEOUT_MS) -> dict[int, Record]:
-        """The records at these offsets, by offset; those that are kept and visible.
+        """The kept and visible records at these offsets, by offset.
 
         Args:
             offsets: in any order.
             timeout_ms: limit on waiting for the next records.
 
         Raises:
-            BrokerUnavailableError: no record came for `timeout_ms`.
+            BrokerUnavailableError: no record arrived for `timeout_ms`.
         """
         begin, end = self._broker.beginnings([self._tp])[self._tp], self._broker.ends([self._tp])[self._tp].stable
         wanted = sorted({offset for offset in offsets if begin <= offset < end})

@@ -1,4 +1,4 @@
-"""TLS contexts, and reasons of failed connections by TLS."""
+"""TLS contexts, and the reasons why TLS connections fail."""
 
 import re
 import ssl
@@ -18,7 +18,7 @@ _FAILURES = {
     ),
     "": "the TLS handshake failed ({said})",
 }
-"""Reasons of failed handshakes, by OpenSSL's messages; the first that matches."""
+"""Reasons for failed handshakes, by OpenSSL's messages; the first match is used."""
 
 _OTHER_NAME = (
     "its certificate is for another name ({said}); use the address by the name in the certificate, or, if there is no "
@@ -73,7 +73,7 @@ def context_of(config: ClientConfig) -> ssl.SSLContext:
 
 
 def reason_of(error: BaseException, config: ClientConfig) -> str | None:
-    """The reason and remedy of a connection that failed by TLS; None for other failures."""
+    """The reason and remedy for a connection that failed because of TLS; None for other failures."""
     chain: list[BaseException] = [error]  # the error and its causes
     for one in chain:
         causes = [one.__cause__, one.__context__, *one.args]

@@ -14,7 +14,7 @@ class Program(Protocol):
     """A part of the pipeline."""
 
     def step(self, timeout_ms: int) -> int:
-        """Do the work that is possible now; returns the number of things done."""
+        """Do the work that is possible now; return the number of things done."""
 
     def next_due_ms(self) -> int | None:
         """The next time at which work is due without new records, or None."""

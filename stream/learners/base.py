@@ -173,7 +173,7 @@ class Learner(ABC):
         """Decide for x (sparse, or dense float64[d]) with one uniform u in [0, 1); change nothing."""
 
     def distribution(self, x: Features | FloatArray) -> FloatArray:
-        """Return the probability of each class being chosen for x now, float64[K]; changes nothing.
+        """Return the probability of each class being chosen for x now, float64[K]; change nothing.
 
         Computed from `predict`: each class is chosen for an interval of u whose length is the propensity. Requires one
         call per class with positive probability.
@@ -194,12 +194,12 @@ class Learner(ABC):
     def update(
         self, x: Features | FloatArray, decision: Decision, reward: int, v: float = 0.0, label: int | None = None
     ) -> bool:
-        """Learn that `decision` for x was right (reward 1) or wrong (0). Returns True if the model changed."""
+        """Learn that `decision` for x was right (reward 1) or wrong (0). Return True if the model changed."""
 
     def retract(
         self, x: Features | FloatArray, decision: Decision, assumed_reward: int, reward: int, v: float = 0.0
     ) -> bool:
-        """Reverse an update made with an assumed reward and apply the real reward. Returns True if the model changed.
+        """Reverse an update made with an assumed reward and apply the real reward. Return True if the model changed.
 
         If the order of updates does not matter, the result equals, to rounding, the model that received the real reward
         at first. Each retractable learner documents the conditions.
@@ -371,7 +371,7 @@ class KernelLearner(Learner):
     ) -> bool:
         """See Learner."""
         if reward != 0 and reward != 1:
-            raise ValueError(f"{self.name}: expected reward 0 or 1; got {reward!r}")
+            raise ValueError(f"{self.name}: expected a reward of 0 or 1; got {reward!r}")
         if self.randomised_update and not 0.0 <= v < 1.0:
             raise ValueError(f"{self.name}: expected v in [0, 1); got {v!r}")
         if not self.needs_label:

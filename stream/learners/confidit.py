@@ -47,7 +47,7 @@ class Switch(Parameter):
 
 @register
 class Confidit(KernelLearner):
-    """Ridge scores per class, played by upper confidence bound; the most accurate linear bandit of this package.
+    """Ridge scores per class, played by upper confidence bound; the most accurate linear bandit in this package.
 
     Crammer, Gentile, "Multiclass classification with bandit feedback using adaptive regularization", Machine Learning
     90 (2013), Fig. 1 and Table 2 (and ICML 2011, where (9) is (5)).

@@ -91,7 +91,7 @@ def all_positive(c: FloatArray) -> bool:
 
 @compiled
 def highest_bound(scores: FloatArray, c: FloatArray, multiplier: float) -> int:
-    """Return the class with the highest s_i + ε_i; the lowest class among ties."""
+    """Return the class with the highest s_i + ε_i; the lowest class wins ties."""
     bounds = np.empty(scores.size)
     for k in range(scores.size):
         bounds[k] = scores[k] + sqrt(multiplier * c[k])  # (4)

@@ -186,7 +186,7 @@ def current_scores(indices: IndexArray, values: FloatArray, W: FloatArray) -> Fl
 
 @compiled
 def argmax(scores: FloatArray) -> int:
-    """Return the class with the highest score; the lowest class among ties."""
+    """Return the class with the highest score; the lowest class wins ties."""
     best = 0
     for k in range(1, scores.size):
         if scores[k] > scores[best]:
@@ -196,7 +196,7 @@ def argmax(scores: FloatArray) -> int:
 
 @compiled
 def argmax_except(scores: FloatArray, excluded: int) -> int:
-    """Return the class with the highest score except `excluded`; the lowest class among ties."""
+    """Return the class with the highest score except `excluded`; the lowest class wins ties."""
     best = 1 if excluded == 0 else 0
     for k in range(best + 1, scores.size):
         if k != excluded and scores[k] > scores[best]:

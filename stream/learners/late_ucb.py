@@ -124,7 +124,7 @@ def observe(
     scores: FloatArray,
     model: FloatArray,
 ) -> None:
-    """Add x to the action's covariance, with the decision's own score as the target until the bit arrives."""
+    """Add x to the action's covariance, and use the decision's own score as the target until the bit arrives."""
     K = int(model[CLASSES])
     check_decision(indices, values, action, scores[:K], K, int(model[FEATURES]))
     counts, weights = counts_of(model), weights_of(model)
@@ -209,7 +209,7 @@ class LateUcb(WatchingLearner):
     optimization", JMLR 15, 2014: their hallucinated observations, applied to one linear model per class (Li, Chu,
     Langford, Schapire, WWW 2010); late bits as in Vernade et al., ICML 2020.
 
-        x ← x/‖x‖, and a constant entry b behind it: d' = d + 1 features
+        x ← x/‖x‖, and a constant entry b after it: d' = d + 1 features
         decide    s_k = w_kᵀx;  rough_k = s_k + √(η‖x‖²/(λ + N_k/d'));  the M classes with the largest are the shortlist
                   ŷ = argmax over it of s_k + √(η xᵀP_k x);  with probability f any class instead
         observe   N_ŷ += ‖x‖²;  P_ŷ −= zzᵀ/(1 + xᵀz), z = P_ŷ x;  w_ŷ += (s_ŷ − w_ŷᵀx) P_ŷ x, P_ŷ the new one

@@ -221,7 +221,7 @@ def score_at_decision(action: int, scores: FloatArray, model: FloatArray) -> flo
 def highest_bound(
     places: IndexArray, x: FloatArray, length_sq: float, scores: FloatArray, counts: FloatArray, model: FloatArray
 ) -> int:
-    """Return the class of a shortlist with the highest s_k + √(η xᵀP_k x); the lowest class among ties."""
+    """Return the class of a shortlist with the highest s_k + √(η xᵀP_k x); the lowest class wins ties."""
     P = inverses_of(model, BELIEVED)
     K, size = P.shape[0], P.shape[2]
     z = np.empty(size)

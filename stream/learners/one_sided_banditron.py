@@ -154,7 +154,7 @@ class OneSidedBanditron(KernelLearner):
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
-        """Return the cost of K·nnz products for the scores; on a mistake one or more projection cycles over W."""
+        """Return the cost of K·nnz products for the scores and, on a mistake, of the projection cycles over W."""
         return Cost(
             flops_per_event=2 * nnz * (n_classes + 1) + 12 * n_classes * n_features,
             bytes_per_event=8 * nnz * (n_classes + 2) + 8 * 5 * n_classes * n_features,

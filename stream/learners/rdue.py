@@ -21,7 +21,7 @@ from stream.learners.registry import register
 from stream.wire.events import FloatArray, IndexArray
 
 SQUARES_START = 1e-8
-"""Of the paper's appendix H.1: the first step divides by no zero."""
+"""From the paper's appendix H.1: it prevents a division by zero in the first step."""
 
 
 @compiled
@@ -42,7 +42,7 @@ def softmax(scores: FloatArray) -> FloatArray:
 def predict(
     indices: IndexArray, values: FloatArray, u: float, scores: FloatArray, W: FloatArray, rest: FloatArray, q: float
 ) -> tuple[int, int, float]:
-    """Algorithm 2, with algorithm 1 in it; both draws are made by the one u."""
+    """Algorithm 2, which includes algorithm 1; the same u makes both draws."""
     check_event(indices, values, W.shape[1])
     linear_scores(indices, values, W, scores)
     K = scores.size
@@ -93,21 +93,21 @@ class Rdue(KernelLearner):
 
     Shibukawa, Tsuchiya, Sakaue, Yamanishi, "Bandit and delayed feedback in online structured prediction", NeurIPS 2025:
     the algorithm of appendix G.3.1 for variable delays, that is algorithms 1, 2 and 4, in multiclass classification
-    with the logistic loss. With no delay it is the one of section 3.3.
+    with the logistic loss. Without delay it is the algorithm of section 3.3.
 
         θ = Wx;  ŷ = softmax(θ);  y* = argmax ŷ;  p = min{1, 2 (1 - ŷ_y*)}
         play ỹ: with probability q uniform, else with probability p a draw from ŷ, else y*        (algorithms 1 and 2)
-        when the bit comes: Ĝ = [ỹ = y] (ŷ - e_ỹ) xᵀ / p_ỹ;  W -= B Ĝ / √(2 (1e-8 + Σ‖Ĝ‖²))     (sections 3.2 and 3.3)
+        when the bit arrives: Ĝ = [ỹ = y] (ŷ - e_ỹ) xᵀ / p_ỹ;  W -= B Ĝ / √(2 (1e-8 + Σ‖Ĝ‖²))   (sections 3.2 and 3.3)
 
-    Symbols: W weights [K, d]; θ scores [K]; q the share of uniform exploration; B `diameter`, of the weights that it is
-    measured against; p_ỹ the action's propensity; Σ the sum over the feedback so far. A wrong action teaches nothing.
+    Symbols: W weights [K, d]; θ scores [K]; q the share of uniform exploration; B `diameter` of the set of weights that
+    W is compared with; p_ỹ the propensity; Σ the sum over the feedback so far. A wrong action changes nothing.
 
-    Under delay each feedback makes one step when it comes, in the order of arrival, with ŷ, ỹ and p_ỹ of prediction
+    Under delay each bit causes one step when it arrives, in the order of arrival, with ŷ, ỹ and p_ỹ of prediction
     time (algorithm 4). The paper sets q = B √(K/T); the default of q is that of B = 10, K = 10 and T = 10⁵.
 
-    Departures from the paper: late bits, too, have the learning rate of section 3.2, with the constants of the paper's
-    experiments (appendix H.1: 1e-8, B = 10, no projection) in place of the rate of lemma G.1, whose formula the copy of
-    the paper that this was written from lacks.
+    Departures from the paper: late bits also use the learning rate of section 3.2, with the constants of the paper's
+    experiments (appendix H.1: 1e-8, B = 10, no projection). The rate of lemma G.1 is not used, because its formula is
+    missing from the available copy of the paper.
 
     >>> from stream.learners import create
     >>> learner = create("rdue", n_classes=2, n_features=1, q=0.5, diameter=1.0)
@@ -135,7 +135,7 @@ class Rdue(KernelLearner):
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
-        """K·nnz products for the scores, and as many for a step."""
+        """Return the cost of K·nnz products for the scores, and as many for a step."""
         return Cost(
             flops_per_event=4 * nnz * n_classes,
             bytes_per_event=8 * nnz * 3 * n_classes,

@@ -9,7 +9,7 @@ from stream.near_names import close_matches
 from stream.plugins import Plugins
 
 STATE_BYTES_MAX = 8 * 2**30
-"""The largest state that `create` allocates: more would exceed the memory of a common machine, and a snapshot."""
+"""The largest state that `create` allocates: a larger one exceeds a common machine's memory, and a snapshot's size."""
 
 LearnerType = TypeVar("LearnerType", bound=type[Learner])
 

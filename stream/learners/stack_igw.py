@@ -263,7 +263,7 @@ class StackIgw(WatchingLearner):
     that were right and wrong for a class, h and w [K] their numbers, nr = ‖C_k‖² (`norm_sq`, `hits`, `misses`); pend
     (`waiting`) pending decisions; `df_log` ln(df+1); W and A [K, d+1]; v and P [13] and [13, 13] of the stack, shared
     by all classes, [9] without vectors; `totals` m, n and settled bits; π_a the propensity; scores p. Word vectors:
-    `row` and `stamp` of each feature; `vectors` [rows, 128] with U and G, allocated by need; `words` rows in use,
+    `row` and `stamp` of each feature; `vectors` [rows, 128] with U and G, allocated as needed; `words` rows in use,
     number of refreshes, whether the vectors are used, rows at the last refresh; `basis` B, `gram` GᵀG, `overlap` GᵀV,
     `sketch` GᵀC; `centroids` Ĉ.
 
@@ -279,7 +279,7 @@ class StackIgw(WatchingLearner):
     Drift: a lasting fall of the reward (`drift`) resets W, A, C, N, nr, h, w, Ĉ, b and R of every class, or of one.
     `alarms` counts the resets, one entry per class and a last one for resets of all. An unstable learner may raise an
     alarm on a stationary stream: this happened in one of six orders of a review set with 7 classes and 13,000 rows,
-    with bits 1,000 events late.
+    with bits that arrived 1,000 events late.
 
     Departures from the papers: the oracle is a stack; the gaps are those of its probabilities times a bonus; γ is a
     schedule not derived from a bound.

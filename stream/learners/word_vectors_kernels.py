@@ -79,7 +79,7 @@ def by_class(words: FloatArray, K: int, m: int) -> tuple[FloatArray, FloatArray,
 
 @compiled
 def hashed(feature: int, column: int) -> float:
-    """Return a fixed number in (−½, ½), by the finaliser of splitmix64."""
+    """Return a fixed number in (−½, ½), computed with the finaliser of splitmix64."""
     h = np.uint64(feature) * np.uint64(64) + np.uint64(column) + np.uint64(0x9E3779B97F4A7C15)
     h = (h ^ (h >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     h = (h ^ (h >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

@@ -132,7 +132,7 @@ class PartitionState:
 
 
 def _group(kind: str, reason: str) -> str:
-    """Return the common part of a reason: malformed records append the value that was found.
+    """Return the common part of a reason: reasons for malformed records end with the value that was found.
 
     >>> _group("malformed", "x: expected 64 numbers; got 63"), _group("orphan", "feedback for 'a': none")
     ('malformed x: expected 64 numbers', 'orphan')

@@ -14,7 +14,7 @@ ANSWERS_MS = 3_000
 
 
 FAULTY_SHARE = 0.05
-"""Share of malformed and misplaced records from which a pipeline is degraded."""
+"""Share of malformed and misplaced records at which a pipeline counts as degraded."""
 
 
 class Condition(StrEnum):

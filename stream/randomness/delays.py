@@ -38,7 +38,7 @@ GRAMMAR = (
 
 
 class DelayError(OnebitError, ValueError):
-    """An invalid delay specification, probability or file of delays."""
+    """An invalid delay specification, probability or delay file."""
 
 
 class Law(Protocol):
@@ -56,13 +56,13 @@ class Fixed:
     delay_ms: int
 
     def quantile_ms(self, u: float) -> int:
-        """Return the delay for any u."""
+        """Return the constant delay; u has no effect."""
         return self.delay_ms
 
 
 @dataclass(frozen=True, slots=True)
 class Geometric:
-    """Ticks of 1 ms up to and including the first success, of probability 1/mean: P(D > n) = (1 - 1/mean)ⁿ."""
+    """Ticks of 1 ms up to and including the first success, with probability 1/mean: P(D > n) = (1 - 1/mean)ⁿ."""
 
     mean_ms: int  # at least 1
 
@@ -138,7 +138,7 @@ class DelayModel:
         return law.quantile_ms(u)
 
     def quantile_ms(self, u: float) -> int:
-        """Return a delay that at least a share 1 - u of the delays of every class reaches."""
+        """Return a lower limit that, in every class, at least a share 1 - u of the delays reach."""
         return min(law.quantile_ms(u) for law in (self.otherwise, *self.by_class.values()))
 
     def check_classes(self, n_classes: int) -> None:

@@ -127,7 +127,7 @@ _NUMBERS = ("", "", "", "Three", "Four", "Five", "Six", "Seven", "Eight", "Nine"
 
 
 def _lateness(report: RunReport) -> str:
-    """Return the median delay of feedback: of its distribution, or as measured for a log."""
+    """Return the median feedback delay: from its distribution, or as measured in a log."""
     law = str(report.settings.get("delay", "")).strip()
     if law == "none":
         return "at once"
@@ -399,7 +399,7 @@ class _Account(NamedTuple):
 
 
 FLOWS_MAX = 6
-"""Limit of ledger diagrams on a page."""
+"""Limit on ledger diagrams on a page."""
 
 
 def _accounts(names: Sequence[str], reports: Sequence[RunReport]) -> list[_Account]:

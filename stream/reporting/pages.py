@@ -36,7 +36,7 @@ class _Entry(NamedTuple):
 
 
 def write_page(path: Path, reports: Sequence[RunReport], at: datetime) -> Path:
-    """Write the page of runs to a file; replaces an existing file.
+    """Write the page of runs to a file; replace an existing file.
 
     Raises:
         ValueError: there are no reports.

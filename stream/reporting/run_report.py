@@ -84,7 +84,7 @@ class ReplicaReport(NamedTuple):
 
 
 class Behind(NamedTuple):
-    """Number of log entries of a shared model before a step's own that the step's decisions did not include."""
+    """Number of shared-model log entries that precede a step's own and that its decisions did not include."""
 
     median: int
     p99: int

@@ -1,4 +1,4 @@
-"""Script of a page: uPlot (MIT licence, included in the page) and the code that draws the charts.
+"""The script of a page: uPlot (MIT licence, included in the page) and the code that draws the charts.
 
 The page's content security policy allows only this script, so that texts of data sets and settings cannot inject code.
 """

@@ -54,14 +54,14 @@ def is_number(value: object) -> bool:
 
 
 def number_text(value: object) -> str:
-    """Format a number with significant digits; a dash if unknown."""
+    """Format a number with significant digits; an unknown one becomes a dash."""
     if not isinstance(value, int | float) or math.isnan(value):
         return "–"
     return f"{value:,.0f}" if abs(value) >= 100 or value == int(value) else f"{value:.3g}"
 
 
 def rate(value: float | None) -> str:
-    """Format an estimated rate, which may be small; a dash if unknown.
+    """Format an estimated rate, which may be small; an unknown one becomes a dash.
 
     >>> rate(0.004), rate(None), rate(float("nan"))
     ('0.00400', '–', '–')
@@ -70,7 +70,7 @@ def rate(value: float | None) -> str:
 
 
 def between(ends: tuple[float, float] | None) -> str:
-    """Format an interval of rates; a dash if unknown."""
+    """Format an interval of rates; an unknown one becomes a dash."""
     return "–" if ends is None else f"{rate(ends[0])} to {rate(ends[1])}"
 
 
@@ -207,7 +207,7 @@ def rate_text(series: Series, field: str) -> str:
 
 
 DIFFERENCES_MAX = 3
-"""Limit of traits in a label of a figure."""
+"""Limit on traits in a label of a figure."""
 
 
 def labels(reports: Sequence[RunReport]) -> tuple[str, ...]:

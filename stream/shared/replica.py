@@ -57,8 +57,8 @@ class Replica:
     def read(self, records: Sequence[Record]) -> int:
         """Apply the next records, and return the number of their entries.
 
-        Skips records of steps and parts that were read before, because a mirror can write a record twice, and records
-        of other programs. After an error the replica is unusable.
+        Records of steps and parts that were read before are skipped, because a mirror can write a record twice. Records
+        of other programs are skipped, too. After an error the replica is unusable.
 
         Args:
             records: records of the log from `offset` on, in order; offsets without a record can be missing.
@@ -122,7 +122,7 @@ def check(learner: KernelLearner, entries: Entries) -> None:
     """Check that entries fit a model.
 
     Raises:
-        ValueError: they do not.
+        ValueError: the entries do not fit.
     """
     K, d = learner.n_classes, learner.n_features
     width = K + learner.logged_size
@@ -150,7 +150,7 @@ def check(learner: KernelLearner, entries: Entries) -> None:
 
 
 def take_in(learner: KernelLearner, entries: Entries) -> int:
-    """Apply checked entries to a model; returns the number of bits and corrections that changed it.
+    """Apply checked entries to a model; return the number of bits and corrections that changed it.
 
     Corrections run outside the compiled loop and cost about 10 µs each.
     """

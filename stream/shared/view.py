@@ -61,14 +61,14 @@ def check_room(learner: Learner, x: Features) -> None:
     """Check that the entries of a context fit a record of the log.
 
     Raises:
-        MalformedError: they do not.
+        MalformedError: the entries do not fit.
     """
     assert isinstance(learner, KernelLearner)
     width = learner.n_classes + learner.logged_size
     if (needed := entry_bytes(x.indices.size, width)) > RECORD_BYTES_MAX:
         raise MalformedError(
             f"x: expected at most {RECORD_BYTES_MAX} bytes for an entry in the shared model's log; got {needed}, for "
-            f"{x.indices.size} features and {width} numbers of a decision"
+            f"{x.indices.size} features and {width} numbers per decision"
         )
 
 
@@ -192,20 +192,20 @@ class Recall:
         """The published decision of an event; u is not used.
 
         Raises:
-            RecallError: there is none.
+            RecallError: the event has no published decision.
         """
         if not self._decisions or self._decisions[0][0] != event_id:
             raise RecallError(f"{event_id!r} has no published decision, but applied again it has one")
         return self._decisions.popleft()[1]
 
     def observe(self, x: Features, decision: Decision) -> None:
-        """The log has it."""
+        """Do nothing: the log has the decision."""
 
     def settle(self, x: Features, decision: Decision, reward: int, v: float, label: int | None) -> Drift | None:
-        """The log has it."""
+        """Do nothing: the log has the bit."""
 
     def correct(self, x: Features, decision: Decision, assumed: int, reward: int, v: float) -> None:
-        """The log has it."""
+        """Do nothing: the log has the correction."""
 
 
 class RecallError(Exception):

@@ -46,7 +46,7 @@ def run_seed(make_learner: MakeLearner, seed: int, events: int = EVENTS, model: 
 
 
 def examine(make_learner: MakeLearner, schedule: Schedule) -> tuple[list[str], Counter[str]]:
-    """Run a schedule and check it; returns findings and coverage."""
+    """Run a schedule and check it; return findings and coverage."""
     world = World(schedule, make_learner)
     coverage = world.trace.fired
     coverage[schedule.taught] += 1
@@ -89,7 +89,7 @@ def expected_coverage(model: Sharing = "own") -> list[str]:
 
 
 COVERED_FROM_SEEDS = 2_000
-"""Minimum number of seeds for which missing coverage is a failure: the rarest event occurs in one of about 100."""
+"""Minimum number of seeds for which missing coverage is a failure: the rarest event occurs in about one seed in 100."""
 
 
 @dataclass(slots=True)

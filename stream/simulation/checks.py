@@ -56,7 +56,7 @@ class _Partition:
         return TopicPartition(topic, self.number)
 
     def is_tick(self, record: Record) -> bool:
-        """Whether a feedback record was not sent from outside, and so is a tick."""
+        """Whether a feedback record is a tick, that is, was not sent from outside."""
         return (record.topic, self.number, record.offset) not in self.world.outside.sent
 
     def _audit(self) -> None:
@@ -180,7 +180,7 @@ def differences(what: str, expected: list[Any], got: list[Any]) -> list[str]:
 
 
 def _ticks(partition: _Partition) -> list[str]:
-    """A step with decisions has one tick in its transaction, other steps at most one; at the end nothing waits."""
+    """A step with decisions has one tick in its transaction, other steps have at most one; at the end nothing waits."""
     wrong: list[str] = []
     world, (predictions, feedback) = partition.world, map(partition.tp, (TOPICS.predictions, TOPICS.feedback))
     transactions = {
@@ -262,7 +262,7 @@ def _settled_by_times_alone(partition: _Partition) -> list[str]:
 
 
 def _recovered_is_the_same(partition: _Partition, task: Task) -> list[str]:
-    """A task's final state equals the one restored from its topics; without a shared model."""
+    """Without a shared model, a task's final state equals the one restored from its topics."""
     wrong: list[str] = []
     model = state_digest([partition.reference.learner.state()])
     state, digest = state_of(task), task_digest(task)
@@ -282,7 +282,7 @@ def _recovered_is_the_same(partition: _Partition, task: Task) -> list[str]:
 
 
 def state_of(task: Task) -> dict[str, object]:
-    """A task's whole state as comparable values; without a shared model."""
+    """The whole state of a task without a shared model, as comparable values."""
     join = task.join
     return {
         "model": None if task.settings.model == "shared" else state_digest([task.learner.state()]),

@@ -1,4 +1,4 @@
-"""The faults of a run: faults armed for processes, and their effects on calls of the broker.
+"""The faults of a run: those armed for processes, and their effects on broker calls.
 
 A process pauses within a call: the call runs the rest of the world before it returns.
 """
@@ -21,7 +21,7 @@ from stream.wire.records import TopicPartition
 
 @dataclass(eq=False)
 class Faults:
-    """The faults: each one happens at once, or is armed until its process makes a matching call."""
+    """The faults of a run. Each one happens at once, or is armed until its process makes a matching call."""
 
     _schedule: Schedule
     _processes: Processes
@@ -32,7 +32,7 @@ class Faults:
     _armed: dict[str, list[Item]] = field(default_factory=dict)
     _slow_until_ms: int = 0
     _call_ms: int = 0  # duration of an operation until then
-    _held: dict[TopicPartition, int] = field(default_factory=dict)  # end of the hold by partition without replication
+    _held: dict[TopicPartition, int] = field(default_factory=dict)  # end of the hold, by partition without replication
 
     @property
     def _clock(self) -> VirtualClock:

@@ -27,7 +27,7 @@ class Fate(Enum):
 
 
 class Verdict(Enum):
-    """The fault of an operation. Unless it proceeds, the result is unknown to the client."""
+    """The fault of an operation. Unless the operation proceeds, its result is unknown to the client."""
 
     PROCEEDS = auto()
     IS_LOST = auto()  # the operation is not executed
@@ -75,14 +75,14 @@ class FaultyBroker:
     hang: Callable[["FaultyTransactionalProducer"], None] = lambda producer: None  # can call `finish` later
     observe: Callable[[Transaction], None] = lambda transaction: None  # called after an acknowledged commit
     lingers: bool = False  # whether records are queued until a flush
-    poll_max: int = 1_000_000  # limit of records in a poll
+    poll_max: int = 1_000_000  # limit on records in a poll
     dry_every: int = 0  # every Nth poll returns nothing; 0: never
     old_lags: bool = False  # whether lags are those of the last fetch, as in Kafka's clients
     polls: int = 0
     may_be_dry: bool = True  # False: repeated polls at one moment must return everything
     moved: int = 0  # number of polls that advanced, possibly past invisible records only
     member: EmbeddedMember | None = None  # of the group
-    transaction: Transaction = field(default_factory=lambda: Transaction("", "", Fate.ABORTED))  # begun last
+    transaction: Transaction = field(default_factory=lambda: Transaction("", "", Fate.ABORTED))  # the last one begun
     _old_ends: dict[TopicPartition, tuple[Ends, int]] = field(default_factory=dict)  # stale, to report N times
 
     create_topics: ClassVar[Any] = _forwarded("create_topics")

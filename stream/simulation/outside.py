@@ -1,4 +1,4 @@
-"""Clients other than learners: send contexts, feedback and other records by a schedule."""
+"""Clients other than learners: they send contexts, feedback and other records according to a schedule."""
 
 import json
 from dataclasses import dataclass, field

@@ -32,7 +32,7 @@ class Learner(Protocol):
     """The part of a learner program that the simulation uses."""
 
     def step(self, timeout_ms: int) -> int:
-        """Poll once and process; returns the number of things done."""
+        """Poll once and process; return the number of things done."""
 
     def next_due_ms(self) -> int | None:
         """The next time at which something is due without new records."""
@@ -94,13 +94,13 @@ class SeenModel(NamedTuple):
 
 
 ROUNDS_MAX = 2_000
-"""Limit of rounds at one time, larger than any run needs."""
+"""Limit on rounds at one time, larger than any run needs."""
 
 DRY_ROUNDS_MAX = 8
-"""Limit of polls at one time that return nothing although records are available."""
+"""Limit on polls at one time that return nothing although records are available."""
 
 RESTARTS_MAX = 500
-"""Limit of starts in one run."""
+"""Limit on starts in one run."""
 
 
 class UnexpectedError(Exception):
@@ -173,7 +173,7 @@ class Processes:
         raise UnexpectedError(f"at {self._clock.now_ms} ms the learners do not become idle")
 
     def _guard(self, process: Process, call: Callable[[], int]) -> int:
-        """Run a call of a process, and end or restart the process after an error; returns the number of things done."""
+        """Run a call of a process, and end or restart the process after an error; return the number of things done."""
         broker = process.broker
         process.busy = True
         moved = broker.moved
@@ -273,7 +273,7 @@ class Processes:
             self._timers.after(self._schedule.session_timeout_ms, lambda: self._session_ends(process))
 
     def _start(self, name: str, parked: object = None) -> None:
-        """Start a process; restarts it after an error during the start."""
+        """Start a process; restart it after an error during the start."""
         self._starts += 1
         if self._starts > RESTARTS_MAX:
             raise UnexpectedError(f"{name} is restarted repeatedly, and ends each time")

@@ -74,7 +74,7 @@ class OwnReference:
         self.updates += self.learner.retract(x, decision, 0, reward, v)
 
     def differs(self, step: JournalStep) -> bool:
-        """Whether a step's journal has other numbers of updates or drift alarms."""
+        """Whether the numbers of updates or drift alarms in a step's journal record are different."""
         return (self.updates, int(self.learner.alarms.sum())) != (step.updates, step.alarms)
 
 

@@ -156,7 +156,7 @@ class Schedule(NamedTuple):
     taught: str  # which of LEARNERS
     task: TaskSettings
     records_max: int  # of one transaction
-    poll_max: int  # limit of records in one poll
+    poll_max: int  # limit on records in one poll
     dry_every: int  # every Nth poll returns nothing; 0: never
     old_lags: bool  # whether lags are those of the last fetch
     idle_ms: int
@@ -166,7 +166,7 @@ class Schedule(NamedTuple):
     lingers: bool  # whether records are sent only at a flush
     transaction_timeout_ms: int
     session_timeout_ms: int
-    replication_timeout_ms: int  # limit of a learner's wait for followers
+    replication_timeout_ms: int  # limit on a learner's wait for followers
     clock_stands: bool
     items: tuple[Item, ...]
 

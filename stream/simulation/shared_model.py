@@ -107,7 +107,7 @@ def _plain(entry: Entry) -> tuple[Any, ...]:
 
 
 def _versions(partition: int, written: Written, log: Sequence[_Logged]) -> list[str]:
-    """A task's version never falls, is that of the offset up to which it read the log, and is in its predictions."""
+    """A task's version never falls, belongs to the offset up to which it read the log, and is in its predictions."""
     wrong: list[str] = []
     latest = 0
     for step, decided in zip(written.steps, written.decided, strict=True):

@@ -12,7 +12,7 @@ from stream.simulation.timers import Timers
 from stream.simulation.tracing import Trace
 
 SETTLING_MAX = 400
-"""Limit of due actions between the last item and the end of the run."""
+"""Limit on due actions between the last item and the end of the run."""
 
 
 class World:

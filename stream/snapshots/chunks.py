@@ -142,7 +142,7 @@ def _cut(parts: Iterable[bytes | memoryview], chunk_bytes: int) -> Iterator[byte
 
 
 def decode_chunk(chunk: bytes) -> tuple[ChunkHead, memoryview] | None:
-    """Head and payload of a chunk; None if it is not a chunk or its checksum is wrong."""
+    """Head and payload of a chunk; None if the value is not a chunk or its checksum is wrong."""
     start = 4 + int.from_bytes(chunk[:4], "little")
     try:
         head = convert(orjson.loads(chunk[4:start]), ChunkHead)
@@ -223,7 +223,8 @@ class Stored:
     def chunks_in(self, slot: str) -> int:
         """The number of chunks in a slot, which the next generation overwrites or deletes.
 
-        Only consecutive chunks count. A much larger index is of another program, and would require endless deletions.
+        Only consecutive chunks count. A much larger index comes from another program, and would require endless
+        deletions.
         """
         return next(index for index in count() if index not in self._chunks[slot])
 

@@ -1,7 +1,7 @@
 """The schedule of snapshots in a learner process: one at a time, a portion with each step.
 
-A snapshot is due if the state has changed since the last one, and stream time has advanced by the interval or nothing
-was applied for the interval. An idle task takes one, too: after retention has deleted its inputs, the task can be
+A snapshot is due if the state has changed since the last one, and either stream time has advanced by the interval or
+nothing was applied for that long. An idle task takes one, too: after retention has deleted its inputs, the task can be
 recovered only from a snapshot taken after its last input.
 """
 
@@ -75,7 +75,7 @@ class SnapshotSchedule:
             self._writing = None
 
     def abandon(self, partition: int) -> None:
-        """Abort the snapshot of a partition, because its remaining chunks would have another state."""
+        """Abort the snapshot of a partition, because its remaining chunks would contain a different state."""
         if self._writing is not None and self._writing[0].partition == partition:
             self._writing[0].stored.taken_of = None
             self._writing = None

@@ -146,7 +146,7 @@ def restore_model(snapshot: ModelSnapshot, replica: Replica, settings: TaskSetti
     """Restore a snapshot into a fresh replica.
 
     Raises:
-        JournalError: the snapshot is of another model.
+        JournalError: the snapshot belongs to another model.
     """
     if (expected := model_settings(settings)) != snapshot.settings:
         raise JournalError(
@@ -267,14 +267,14 @@ class Kind(NamedTuple):
     ndim: int = 1
 
     def of(self, to_stored: Callable[[Any], Any], from_stored: Callable[[Any], Any]) -> "Kind":
-        """This kind of column with a conversion of its values."""
+        """A column of this kind whose values are converted."""
         return self._replace(
             encode=lambda values: self.encode(list(map(to_stored, values))),
             decode=lambda *arrays: list(map(from_stored, self.decode(*arrays))),
         )
 
     def or_none(self) -> "Kind":
-        """This kind of column for values that are at least 0 or None; None is stored as -1."""
+        """A column of this kind whose values are at least 0, or None, which is stored as -1."""
         return self.of(lambda value: -1 if value is None else value, lambda value: None if value < 0 else value)
 
 

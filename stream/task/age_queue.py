@@ -28,7 +28,7 @@ class AgeQueue:
         return self._times_ms[self._head] if self._ids else None
 
     def popleft(self) -> bool:
-        """Remove the oldest id; returns whether this freed the memory of a quarter of the ids."""
+        """Remove the oldest id; return whether this freed the memory of a quarter of the ids."""
         self._ids.popleft()
         self._head += 1
         if self._head <= len(self._ids) >> 2:

@@ -29,7 +29,7 @@ class JoinSettings:
 
     window_ms: int = 300_000  # how long a decision waits for its feedback
     orphan_ms: int = 300_000  # how long feedback waits for its context
-    retain_ms: int = 3_600_000  # how long a settled id is remembered, to know duplicates and late feedback
+    retain_ms: int = 3_600_000  # how long a settled id is remembered, to recognise duplicates and late feedback
     pending_max: int = 150_000  # beyond it, the oldest decision expires
     orphans_max: int = 50_000  # beyond it, the oldest orphan is dropped
     retained_max: int = 1_000_000  # beyond it, the oldest settled id is forgotten
@@ -110,7 +110,7 @@ class Overflows(NamedTuple):
 
 
 class _Collection:
-    """The entries of ids in a state, oldest first, with their limits."""
+    """The entries of the ids in one state, oldest first, with their limits."""
 
     __slots__ = ("entries", "entries_max", "limit_ms", "overflows", "state")
 

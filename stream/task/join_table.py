@@ -137,8 +137,8 @@ def check_table(table: Table) -> None:
     """Reject a table that the join cannot follow.
 
     Raises:
-        TableError: a rule is missing or impossible, has needs that its state and input do not meet, has another next
-            state or outcome than its move, or violates an equation of the ledger.
+        TableError: a rule is missing or impossible, its state and input do not meet its needs, its next state or
+            outcome differs from its move's, or it violates an equation of the ledger.
     """
     rows = {(state, happened) for state in State for happened in Input if happened.requires <= state.has}
     for state, happened in rows ^ table.keys():

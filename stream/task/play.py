@@ -1,8 +1,8 @@
-"""Replay of logged decisions: plays the learner's decision, the log's decision, or requires that both agree.
+"""Replay of logged decisions: the learner's decision or the log's is played, or both must agree.
 
 - *own*: the learner decides, and the log is ignored.
-- *logged*: the log's action is played with the log's propensity, and learned. The learner's own decision is the
-  *target*.
+- *logged*: the log's action is played with the log's propensity, and the learner learns from it. The learner's own
+  decision is the *target*.
 - *match*: the learner decides, and the decision counts only if the log has the same action (Li, Chu, Langford, Wang,
   "Unbiased offline evaluation of contextual-bandit-based news article recommendation algorithms", WSDM 2011). If the
   log's actions are uniform, the matched events are distributed as if the learner had made the logged decisions. For

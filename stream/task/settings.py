@@ -50,7 +50,7 @@ class TaskSettings:
     learner: str
     n_classes: int
     n_features: int
-    parameters: dict[str, Any] = field(default_factory=dict)  # those given, or all
+    parameters: dict[str, Any] = field(default_factory=dict)  # the given parameters, or all
     seed: int = 0
     join: JoinSettings = field(default_factory=JoinSettings)
     on_expiry: OnExpiry = "drop"  # the update for an expired decision: none, or as if it were wrong
@@ -78,7 +78,7 @@ class TaskSettings:
         """Create a learner for a model that tasks share.
 
         Raises:
-            ParameterError: the learner has no kernels, or see `make_learner`.
+            ParameterError: the learner has no kernels, or `make_learner` raises it.
         """
         learner = self.make_learner()
         if not isinstance(learner, KernelLearner):
@@ -122,7 +122,7 @@ class TaskSettings:
         """Check that the learner can follow `on_expiry`, `late`, `play` and `reward`.
 
         Raises:
-            PolicyError: it cannot.
+            PolicyError: the learner cannot follow one of them.
         """
         if learner.needs_label and self.on_expiry == "negative":
             raise PolicyError(Unsuitable.NO_LABEL, self.learner)

@@ -48,8 +48,8 @@ def merge(
 ) -> list[Record]:
     """Remove and return the next records, ordered by append time, then contexts before feedback, then offset.
 
-    If one buffer is empty, the other one waits only if the last fetch reported more records of the empty one on the
-    broker, as in Kafka Streams with `max.task.idle.ms=0`.
+    If one buffer is empty, records in the other one wait only if the last fetch reported that the broker has more
+    records for the empty one, as in Kafka Streams with `max.task.idle.ms=0`.
 
         contexts   10 ──── 30              returned: 10, 20, 25
         feedback      20 25 (lag 3)        30 waits: the broker has feedback that can be earlier
@@ -114,7 +114,7 @@ class Task:
         """Change the settings from the next step on. That step first settles entries that are overdue or beyond limits.
 
         Args:
-            settings: can differ in window, limits and policies only.
+            settings: the new settings, in which only window, limits and policies can differ.
         """
         self.settings = settings = settings.resolved()
         self.join.change_settings(
@@ -199,7 +199,7 @@ class Task:
         return context.id
 
     def _answer(self, context: Context, record: Record, effects: Effects) -> tuple[Pending, bool]:
-        """Decide on a context and publish the prediction; returns also whether a bit is possible (see `Join`)."""
+        """Decide on a context and publish the prediction; also return whether a bit is possible (see `Join`)."""
         event_id, x, logged = context
         decision, target, counts = self.model.decide(event_id, x, self._draw_action(event_id)), None, True
         if logged is not None:
@@ -219,7 +219,7 @@ class Task:
         return pending, counts
 
     def _play(self, context: Context, own: Decision) -> Played:
-        """Play a decision, with the log's if there is one."""
+        """Play the log's decision, or the learner's own one, which counts only if the log agrees."""
         assert context.logged is not None
         if self.settings.play == "logged":
             return play_logged(self.learner, context.x, own, context.logged, self._propensity_min)
@@ -236,7 +236,7 @@ class Task:
         return decision._replace(propensity=self._propensity_min if propensity < self._propensity_min else 1.0)
 
     def _apply_feedback(self, record: Record, effects: Effects) -> str:
-        """Apply a feedback, and return its id."""
+        """Apply a feedback record, and return its id."""
         feedback = decode_feedback(record, self.settings.n_classes, needs_label=self.learner.needs_label)
         self._act_on(self.join.receive_feedback(feedback, record), effects)
         return feedback.id

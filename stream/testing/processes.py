@@ -49,11 +49,11 @@ class Program:
         return self.log.read_text(errors="replace")
 
     def wait_until_it_says(self, pattern: str, timeout_s: float = WAIT_S) -> None:
-        """Wait for output; fails if the process has ended."""
+        """Wait for output; fail if the process has ended."""
         self.wait_until(lambda: bool(re.search(pattern, self.said())), pattern, timeout_s)
 
     def wait_until(self, claim: Callable[[], bool], what: str, timeout_s: float = WAIT_S) -> None:
-        """Wait for a condition; fails if the process has ended."""
+        """Wait for a condition; fail if the process has ended."""
         wait_for(lambda: claim() or self._ended(claim), what, timeout_s, self.said)
 
     def _ended(self, claim: Callable[[], bool]) -> bool:

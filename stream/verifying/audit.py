@@ -76,7 +76,7 @@ def latencies_of(findings: Iterable[Finding]) -> Sketch:
 
 
 FAULTS_SHOWN_MAX = 20
-"""Limit of reported faults: one cause often affects thousands of records."""
+"""Limit on reported faults: one cause often affects thousands of records."""
 
 SETTLED_COUNTS = ("matched", "expired", "unmatched")
 LETTER_COUNTS = ("context_malformed", "feedback_malformed", "mismatched", "orphans_dropped")
@@ -337,7 +337,7 @@ class _Audit:
     def _predictions(self, step: JournalStep, last: JournalStep) -> dict[int, tuple[Record, Prediction]]:
         """The predictions of a step, by the offsets of their contexts.
 
-        With a shared model the journal has their number and digest: further ones are of other programs.
+        With a shared model the journal has their number and digest: further ones come from other programs.
         """
         topic, log = self._topics.predictions, step.log
         records = self._outputs[topic].take(step.number, step.ledger.decided - last.ledger.decided)
@@ -413,7 +413,7 @@ class _Audit:
                 self._fault(f"{place_of(record)}: no step has published it")
 
     def _decoded(self, records: Iterable[Record], decode: Callable[[Record], Any]) -> Iterator[tuple[Record, Any]]:
-        """Records with their decoded contents; reports records that cannot be decoded."""
+        """Records with their decoded contents; records that cannot be decoded are reported."""
         for record in records:
             try:
                 yield record, decode(record)

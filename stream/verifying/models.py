@@ -58,13 +58,14 @@ def export_model(
     version: int | None = None,
     progress: Report = lambda progress: None,
 ) -> Model:
-    """Export the current model of a task, or its model after a step of its journal or at a time of the broker.
+    """Export the current model of a task, or its model after a step of its journal or at a broker time.
 
     A shared model is exported at a version: the newest version, the version of a step's decisions, or the log's version
     at a time.
 
     Raises:
-        ModelError: there is no model; TooEarlyError: the task had no step at that time.
+        ModelError: there is no model.
+        TooEarlyError: the task had no step at that time.
         JournalError: required records are deleted.
     """
     journal = TopicPartition(topics.journal, partition)
@@ -139,7 +140,7 @@ def _version_of(broker: Broker, journal: TopicPartition, number: int) -> int:
 
 
 def _step_at(broker: Broker, journal: TopicPartition, at_ms: int, last: JournalStep) -> int:
-    """The last step of the journal at a time of the broker; `last` is its current last step.
+    """The last step of the journal at a broker time; `last` is its current last step.
 
     Raises:
         TooEarlyError: there was no step.
@@ -189,7 +190,7 @@ def import_shared_model(broker: Broker, topics: Topics, partitions: int, model: 
 
 
 def _model_settings(model: Model) -> dict[str, Any]:
-    """The stored form of a model's settings; checks that its state fits them."""
+    """Return the stored form of a model's settings; check that its state fits them."""
     of_model = identity(model.meta)
     given = of_model.pop("parameters")
     try:

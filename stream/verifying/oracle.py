@@ -129,7 +129,7 @@ class Oracle:
     def context(
         self, context: Context, record: Record, prediction: Prediction | None, date: list[int], *, is_aside: bool
     ) -> str:
-        """Apply a context; returns the fault of its prediction, or "".
+        """Apply a context; return the fault of its prediction, or "".
 
         Args:
             context: the context.

@@ -43,8 +43,8 @@ def replay_journal(broker: Broker, topics: Topics, partition: int, progress: Rep
 
     Every prediction and example must equal the published one byte for byte, the ledger after each step must equal the
     journal's, and the final state must equal that of a recovery. With a shared model every decision is repeated on its
-    version, and the log must contain the steps' entries, see `LogAgain`. Its journal identifies the predictions of a
-    step, so records of other programs with a step's number are skipped, as in a recovery.
+    version, and the log must contain the steps' entries, see `LogAgain`. The journal then identifies the predictions of
+    a step, so records of other programs with a step's number are skipped, as in a recovery.
     """
     if last_step(broker, TopicPartition(topics.journal, partition)) is None:
         return Replay(partition, 0, 0, "", "", "", "")
@@ -80,7 +80,7 @@ def replay_journal(broker: Broker, topics: Topics, partition: int, progress: Rep
 
 
 class _Published:
-    """Compares a task's published records step by step with those of the steps applied again."""
+    """Compares a task's published records, step by step, with the records of the replay."""
 
     def __init__(self, broker: Broker, topics: Topics, partition: int, *, passes_over: bool) -> None:
         """Open the topics.

@@ -17,7 +17,7 @@ def fresh_replica(settings: TaskSettings, imported: Generation | None = None) ->
     """A replica before the first entry of the log, with the imported model if there is one.
 
     Raises:
-        JournalError: the imported model cannot be read, or is of another learner.
+        JournalError: the imported model cannot be read, or belongs to another learner.
     """
     replica = Replica(settings.make_shareable_learner())
     if imported is not None:
@@ -40,7 +40,7 @@ def replica_at(
     Raises:
         ModelError: no record of the log ends at this version.
         UpdatesError: the log cannot be read further.
-        JournalError: the newest snapshot cannot be read, or is of another model.
+        JournalError: the newest snapshot cannot be read, or belongs to another model.
     """
     stored = read_model_snapshots(broker, topics)
     replica, newest = fresh_replica(settings, stored.imported), stored.newest

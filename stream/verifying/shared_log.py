@@ -34,7 +34,7 @@ class Told(NamedTuple):
     replica: ReplicaDigest
 
     def __str__(self) -> str:
-        """For people."""
+        """The report as text."""
         return f"{self.replica.instance} in step {self.step} of partition {self.partition}: {self.replica.sha256[:16]}"
 
 
@@ -43,7 +43,7 @@ class LogFinding(NamedTuple):
 
     version: int  # number of entries in the log
     replicas: tuple[ReplicaReport, ...]  # the last report of each process
-    behind: Behind | None  # over the steps that wrote to the log; None: none did
+    behind: Behind | None  # over the steps that wrote to the log; None if none did
     faults: tuple[str, ...]
     warnings: tuple[str, ...]
 

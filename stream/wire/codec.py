@@ -113,13 +113,13 @@ def decode_context(
         encoder: the encoder of named features, or None.
 
     Raises:
-        MalformedError: not a context, or its features or a required logged decision are invalid.
+        MalformedError: the record is not a context, or its features or its required logged decision are invalid.
     """
     fields = _read(CONTEXT_READERS[encoder is not None, log is not None], record)
     x = fields.x
     if type(x) is list:
         if len(x) != n_features:
-            raise MalformedError(f"x: expected {n_features} numbers, as the learner has features; got {len(x)}")
+            raise MalformedError(f"x: expected {n_features} numbers, one per feature; got {len(x)}")
         dense = np.fromiter(x, np.float64, n_features)
         indices = np.flatnonzero(dense).astype(np.int32)
         features = Features(indices, dense[indices])
@@ -206,7 +206,7 @@ def decode_prediction(record: Record) -> tuple[Prediction, int]:
     """Decode a prediction and the offset of its context.
 
     Raises:
-        MalformedError: not a prediction.
+        MalformedError: the record is not a prediction.
     """
     fields = _prediction(record)
     target, logged, propensity = fields.target, None, fields.propensity
@@ -225,7 +225,7 @@ def decode_answer(record: Record) -> Answer:
     """Decode the fields of a prediction that are needed to judge it, without its arrays.
 
     Raises:
-        MalformedError: not a prediction.
+        MalformedError: the record is not a prediction.
     """
     fields = _prediction(record)
     return make(Answer, (fields.id, fields.action, fields.greedy, fields.context_offset))
@@ -244,7 +244,7 @@ def _prediction(record: Record) -> PredictionFields:
 
 
 def encode_feedback(feedback: Feedback) -> bytes:
-    """Encode a feedback's value."""
+    """Encode the value of a feedback record."""
     fields: dict[str, Any] = {"id": feedback.id, "reward": feedback.reward}
     if feedback.label is not None:
         fields["label"] = feedback.label
@@ -260,7 +260,7 @@ def decode_feedback(record: Record, n_classes: int, *, needs_label: bool = False
     absent.
 
     Raises:
-        MalformedError: not feedback, or the label that a full-information learner needs is missing.
+        MalformedError: the record is not feedback, or it lacks the label that a full-information learner needs.
     """
     fields = _read(read_feedback, record)
     reward, action, label = fields.reward, fields.action, None
@@ -295,7 +295,7 @@ def decode_example(record: Record) -> tuple[Example, int | None]:
     """Decode an example and the offset of its feedback.
 
     Raises:
-        MalformedError: not an example.
+        MalformedError: the record is not an example.
     """
     fields = _read(read_example, record)
     propensity = math.nan if fields.propensity is None else fields.propensity

@@ -11,15 +11,15 @@ DEAD_LETTER_ORPHAN = "orphan"
 DEAD_LETTER_MISMATCHED = "mismatched"
 
 DEAD_LETTER_BYTES_MAX = 500_000
-"""Limit of the key, and of the value. A topic can contain larger records than a producer can send, because the limit
+"""Limit on the key, and on the value. A topic can contain larger records than a producer can send, because the limit
 applies to the compressed size. Dead letters of such records are truncated, and a header reports it."""
 
 _CONTENT_BYTES_MAX = 1_020_000
-"""Limit of key, value and the record's own headers together: Kafka's default of 1 MiB for a record, minus space for
-Onebit's headers. At least 20,000 bytes of own headers fit, and usually all of them."""
+"""Limit on key, value and the record's own headers together: Kafka's default of 1 MiB for a record, minus space for
+Onebit's headers. At least 20,000 bytes of the record's headers fit, and usually all of them."""
 
 _REASON_CHARACTERS_MAX = 2_000  # some reasons contain names from the record
-_HEADER_OVERHEAD_BYTES = 10  # maximum for two lengths
+_HEADER_OVERHEAD_BYTES = 10  # maximum size of the two length fields
 
 _RESERVED_NAME = re.compile(r"(original-)*onebit-")
 """Names of the record's own headers that get the prefix `original-` in a dead letter."""
@@ -54,7 +54,7 @@ def dead_letter_headers(topic: str, partition: int, offset: int, kind: str, reas
 def encode_dead_letter(record: Record, kind: str, reason: str) -> tuple[bytes | None, bytes | None, Headers]:
     """Key, value and headers of a record's dead letter: Onebit's headers first, then the record's own.
 
-    Own headers with reserved names get the prefix `original-`, so that reserved names are always Onebit's.
+    The record's headers with reserved names get the prefix `original-`, so that reserved names are always Onebit's.
     """
     headers = dead_letter_headers(record.topic, record.partition, record.offset, kind, reason)
     key, value = record.key, record.value

@@ -1,7 +1,7 @@
 """The events of the pipeline as Python objects.
 
-They are NamedTuples because creating one takes 0.3 µs, and a frozen dataclass 1 µs, for every event. All are immutable,
-and their arrays must not be written to.
+They are NamedTuples because one is created for every event: this takes 0.3 µs, and 1 µs for a frozen dataclass. All are
+immutable, and their arrays must not be written to.
 """
 
 from enum import StrEnum
@@ -117,7 +117,7 @@ class Outcome(StrEnum):
 
 
 Drift = Literal["global"] | int
-"""A drift detector: the one for all classes together, or that of a class."""
+"""A drift detector: the one for all classes together, or the one for a class."""
 
 DRIFT_OF_ALL: Drift = "global"
 

@@ -26,7 +26,7 @@ from stream.wire.shown import shown
 
 VERSION: Literal[1] = 1
 HASH_BITS_MAX = 30
-"""Limit of hash bits: indices have 32 bits, and names with a vocabulary need some of them."""
+"""Limit on hash bits: indices have 32 bits, and names with a vocabulary need some of them."""
 
 NO_INDEX = -1
 """The index of a value that is not in the vocabulary, if nothing is hashed."""

@@ -37,13 +37,13 @@ def place_of(record: Record) -> str:
 
 
 class Foreign(NamedTuple):
-    """The number of records of other programs in a topic of Onebit, which are skipped."""
+    """The number of skipped records that other programs wrote to a topic of Onebit."""
 
     records: int = 0
     first: str = ""  # position of the first one
 
     def and_also(self, record: Record) -> "Foreign":
-        """One more."""
+        """Count one more record."""
         return Foreign(self.records + 1, self.first or place_of(record))
 
     def describe(self, where: str) -> str:

@@ -63,7 +63,7 @@ class Topics(NamedTuple):
     def specs(
         self, partitions: int, replication: int = 1, retention_ms: int = -1, *, shares_model: bool = False
     ) -> list[TopicSpec]:
-        """The specifications of all topics, with equal numbers of partitions, so that an event has the same one in all.
+        """The specifications of all topics. All have equal numbers of partitions, so an event has the same one in each.
 
         The retention applies to the topics of events. The journal and the log of a shared model have unlimited
         retention: an idle task cannot be recovered without the step of its newest snapshot.
@@ -85,9 +85,9 @@ class Topics(NamedTuple):
     ) -> list[str]:
         """Warnings for topics whose retention can delete records that a recovery needs.
 
-        A recovery needs two snapshot intervals, because the newest snapshot can be torn, plus a window, so that a
-        learner that was stopped for a window finds all feedback. With a shared model it also reads predictions and the
-        model's whole log.
+        A recovery needs two snapshot intervals, because the newest snapshot can be torn. It also needs a window, so
+        that a learner that was stopped for that long finds all feedback. With a shared model it also reads predictions
+        and the model's whole log.
         """
         needed_ms = 2 * snapshot_interval_ms + window_ms if snapshot_interval_ms else -1
         names = [self.contexts, self.feedback, self.journal]

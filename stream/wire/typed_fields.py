@@ -49,7 +49,7 @@ class LoggedContextFields(ContextFields[X], Generic[X], gc=False):
 
 
 class FeedbackFields(EventFields, gc=False):
-    """A feedback."""
+    """A feedback record."""
 
     reward: float | bool
     label: Whole | UnsetType = UNSET

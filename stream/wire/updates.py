@@ -6,7 +6,7 @@ The *entries* of one step are one record, or several parts if the record would b
     {"name": "updates", "values": {"partition": 2, "step": 41, "part": 0, "follows": 39}, "arrays": [...]}
 
     kind         |i1 [n]        0 decided, 1 settled, 2 corrected
-    action       <i4 [n]        of the decision, as the next three
+    action       <i4 [n]        of the decision, like the next three
     greedy       <i4 [n]
     propensity   <f8 [n]
     scores       <f8 [n, K+L]   the scores, then the further numbers that the learner stores
@@ -21,8 +21,8 @@ The *entries* of one step are one record, or several parts if the record would b
 An entry contains everything needed to apply it, so a reader of the log stores no pending decisions.
 `follows` is the previous step that wrote to the log, 0 for the first: a reader notices missing and repeated steps.
 
-The header `onebit-version` is the format. A record without it, or without a section of this name, is of another
-program.
+The header `onebit-version` is the format. A record without it, or without a section of this name, was written by
+another program.
 """
 
 from collections.abc import Iterator, Sequence
@@ -41,7 +41,7 @@ FORMAT = 1
 HEADERS: Headers = ((VERSION_HEADER[0], b"%d" % FORMAT),)
 
 RECORD_BYTES_MAX = 900_000
-"""Limit of the entries in one record: less than Kafka's default of 1 MB, which leaves room for the head."""
+"""Limit on the entries in one record: less than Kafka's default of 1 MB, which leaves room for the head."""
 
 DECIDED, SETTLED, CORRECTED = 0, 1, 2
 """Kinds of entries: a decision, its bit (real or assumed), and the real bit that replaces an assumed one."""
@@ -133,7 +133,7 @@ def columns_of(entries: Sequence[Entry]) -> Entries:
 
 
 def entry_at(entries: Entries, place: int, end: int, n_classes: int) -> Entry:
-    """The entry at a place, whose features end before `end`."""
+    """The entry at an index; its features end before `end`."""
     part = slice(end - int(entries.sizes[place]), end)
     row = entries.scores[place].copy()  # scores and logged numbers of one decision share an array
     decision = Decision(
@@ -158,10 +158,10 @@ def encode_updates(
 
     Args:
         partition: the task.
-        step: its number.
+        step: the step's number.
         follows: the number of the task's previous step with entries, 0 if this is the first.
         entries: one or more.
-        bytes_max: limit of the entries in a record.
+        bytes_max: size limit of the entries in a record.
     """
     values = {"partition": partition, "step": step, "part": 0, "follows": follows}
     return [

@@ -42,7 +42,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def numbers(column: Column, field: str, expected: str, problems: list[Problem]) -> FloatArray:
-    """Return the values as numbers, NaN if missing; reports each value that is not a finite number."""
+    """Return the values as numbers, NaN if missing; report each value that is not a finite number."""
     found = _finite(column)
     return _converted(column, field, expected, problems, _number, np.nan) if found is None else found
 
@@ -140,7 +140,7 @@ def _converted(
     read: Callable[[Any], float | None],
     missing: float,
 ) -> NDArray[Any]:
-    """Return the converted values; reports each value for which `read` returns None."""
+    """Return the converted values; report each value for which `read` returns None."""
     if isinstance(column, Texts):
         values: Sequence[Any] = column.distinct
         codes = column.codes

@@ -46,7 +46,7 @@ def tables(source: Source, columns: Sequence[str] | None = None) -> Iterator[Tab
 
 
 def _open(source: Source) -> parquet.ParquetFile:
-    """Raises: DatasetError: the file cannot be read, or has changed."""
+    """Open the file; raise DatasetError if it cannot be read, or has changed."""
     source.check_unchanged()
     try:
         return parquet.ParquetFile(source.file(), pre_buffer=False)

@@ -40,7 +40,7 @@ _SUFFIX = re.compile(r"\.(gz|zst|zstd|csv|tsv|jsonl|ndjson|json|parquet|dsjson|v
 
 
 class TableReader(Protocol):
-    """A reader of a table format."""
+    """A reader for a table format."""
 
     def column_names(self, source: Source) -> list[str]:
         """Return the column names."""
@@ -55,10 +55,10 @@ TABLES = (Format.CSV, Format.JSONL, Format.PARQUET)
 
 
 def table_reader(kind: Format) -> TableReader:
-    """Return the reader of a table format.
+    """Return the reader for a table format.
 
     Raises:
-        DatasetError: a required package is not installed.
+        DatasetError: a package that the format requires is not installed.
     """
     if kind is Format.CSV:
         return csv_tables
@@ -143,7 +143,7 @@ class LogFile:
                 yield self._batch(checked, kept)
 
     def _kept(self, checked: "_Checked") -> NDArray[np.bool_]:
-        """Return which rows are used; counts or raises the problems of the others."""
+        """Return which rows are used; count or raise the problems of the others."""
         batch = checked.batch
         kept = np.ones(batch.n, np.bool_)
         for row in batch.left_out:

@@ -95,7 +95,7 @@ class _Vocabularies:
         return found
 
     def hashed_distinct(self) -> float:
-        """Estimate by linear counting (Whang, Vander-Zanden, Taylor 1990) from the empty bits of a bitmap."""
+        """Estimate the number from the empty bits of a bitmap: linear counting (Whang, Vander-Zanden, Taylor 1990)."""
         places = 1 << _BITMAP_BITS
         empty = places - int(np.bitwise_count(self._seen).sum(dtype=np.int64))
         return -places * math.log(max(empty, 1) / places)

@@ -1,4 +1,4 @@
-"""Apache Kafka behind the Broker port, by confluent-kafka (librdkafka); the only package that imports that client.
+"""The Broker port implemented with confluent-kafka (librdkafka); only this package imports that client.
 
 connection   properties, access, and error translation
 headers      header names that the client cannot read

@@ -1,4 +1,4 @@
-"""Apache Kafka behind the Broker port: see the modules beside this one.
+"""The Broker implemented with confluent-kafka; see the other modules of this package.
 
 kafka-python, which every installation has, handles topics, offsets and groups, because librdkafka's admin client:
 

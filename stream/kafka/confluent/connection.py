@@ -2,7 +2,7 @@
 
 kafka-python connects first, for topics and groups (`ConfluentBroker`), and reports why access is denied. This module
 handles later refusals: an ACL, or a password or certificate that has changed. librdkafka retries those forever, and
-reports them by its error callback only.
+reports them through its error callback only.
 """
 
 import logging
@@ -95,7 +95,7 @@ class ConfluentConnection(Connection):
         self._refused_s = -math.inf  # its time, by the monotonic clock
 
     def properties(self, **own: Any) -> dict[str, Any]:
-        """The properties of a client by librdkafka's names: the common ones, and its own with `_` for a dot."""
+        """A client's properties under librdkafka's names: the common ones, and its own with `_` for a dot."""
         return {
             "bootstrap.servers": ",".join(self.servers),
             "client.id": "onebit",

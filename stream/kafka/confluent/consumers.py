@@ -2,7 +2,7 @@
 
 Workarounds for librdkafka:
 
-- `consume` waits until it has as many records as requested, or until its timeout. So this first reads the available
+- `consume` waits until it has as many records as requested, or until its timeout. So `poll` first reads the available
   records, and otherwise waits for one record.
 - It keeps the high watermark of the last fetch response, but not the last stable offset (`lag`).
 - Its position does not advance past transaction markers and aborted records. Here the event for the end of a partition
@@ -45,7 +45,7 @@ a resumed partition."""
 _FETCHED_RECORDS_MIN = 10_000
 _FETCHED_KIB_MAX = 16 << 10
 _UNPACKED_BYTES_MAX = 1 << 30
-"""Limit of a decompressed zstd batch; the client's default is a tenth."""
+"""Limit on a decompressed zstd batch; the client's default is a tenth."""
 
 _ASIDE_RECORDS_MAX = 10_000
 _GRAIN_S = 0.001
@@ -83,7 +83,7 @@ def make_consumer(connection: ConfluentConnection, **own: Any) -> Any:
 
 
 class Reader:
-    """See Consumer; without a group."""
+    """A Consumer without a group."""
 
     # librdkafka looks up the group of a reader, although it never joins.
     _ignored: ClassVar[frozenset[int]] = frozenset((_code.GROUP_AUTHORIZATION_FAILED,))
@@ -100,7 +100,7 @@ class Reader:
         self._stopped: set[TopicPartition] = set()  # paused for the client, too
         self._aside: dict[TopicPartition, deque[Any]] = {}  # events set aside for paused partitions
         self._ends: dict[TopicPartition, int] = {}  # last stable offset reported since the last seek
-        self._is_drained = False  # whether the last poll returned everything that the client had fetched
+        self._is_drained = False  # whether the last poll returned all records that the client had fetched
         self._has_moved = False  # whether the position passed markers or aborted records only
         self._has_lost_its_way = False  # whether the client reads at another offset than requested
         self._errors: list[Any] = []  # reported by the client and not yet raised by poll
@@ -233,7 +233,7 @@ class Reader:
             self._errors.append(error)
 
     def _on_no_such_offset(self, tp: TopicPartition, event: Any, error: Any) -> None:
-        """Handle a missing offset, which may be a stale one: from before a seek, or after a damaged batch."""
+        """Handle a missing offset, which may be stale: from before a seek, or after a damaged batch."""
         offset = self._positions.get(tp)
         if offset is None:
             return

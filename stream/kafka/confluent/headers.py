@@ -20,7 +20,7 @@ for a line that has run several times, crashes if the method returns both a resu
 
 
 def headers_read(message: Any) -> Headers:
-    """The headers of a record that was read, for the port: a null value becomes an empty one."""
+    """The port's headers for a record that was read; a null value becomes an empty one."""
     try:
         found = _headers_of(message)
     except SystemError as error:
@@ -35,7 +35,7 @@ def headers_read(message: Any) -> Headers:
 
 
 def headers_to_send(topic: str, headers: Headers) -> list[tuple[str, bytes]]:
-    """Headers for confluent-kafka."""
+    """The port's headers as confluent-kafka expects them."""
     taken = [(name, value) for name, value in headers if _is_sendable(name)]
     for name, _ in headers if len(taken) < len(headers) else ():
         if not _is_sendable(name):

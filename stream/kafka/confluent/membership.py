@@ -1,4 +1,4 @@
-"""Membership of a consumer group: rebalances, losses, and losing the place in it.
+"""Membership of a consumer group: rebalances, lost partitions, and the loss of the member's place.
 
 Workarounds for librdkafka:
 
@@ -40,7 +40,7 @@ _METADATA_TAG = b"CGMDv2:"
 
 
 class GroupConsumer(Reader):
-    """See Member; a static member of a group. The client's callbacks run within `poll`, on the caller's thread."""
+    """A static member of a group; see Member. The client's callbacks run within `poll`, on the caller's thread."""
 
     _ignored: ClassVar[frozenset[int]] = frozenset()
 
@@ -175,7 +175,7 @@ class GroupConsumer(Reader):
         self._subscribe()
 
     def _ask_place(self) -> bool:
-        """Whether the group knows this member; raises if another process has its place or the group removed it."""
+        """Whether the group knows this member; raise if another process has its place or the group removed it."""
         place = self._admin.member_ids(self.subscription.group).get(self.subscription.member)
         if place not in (None, self._member_id):
             self._out = self.subscription.replaced()
@@ -237,7 +237,7 @@ class GroupConsumer(Reader):
             time.sleep(RETRY_S)  # until a heartbeat fails, and the next poll joins again
 
     def needs(self) -> list[Acl]:
-        """See Reader; the group first."""
+        """See Reader. The group's ACL is first."""
         return self.subscription.needs()
 
     def on_offsets_accepted(self) -> None:

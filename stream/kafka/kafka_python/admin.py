@@ -1,4 +1,4 @@
-"""Topics, offsets and groups, by kafka-python's admin client.
+"""Topics, offsets and groups, managed with kafka-python's admin client.
 
 - `create_topics` and `delete_topics` run with `raise_errors=False`, because another program may do the same and
   kafka-python raises only the first error. `_refuse_unless` checks the response for each topic.
@@ -36,7 +36,7 @@ class Admin:
     """The part of Broker that all adapters share."""
 
     def __init__(self, settings: ConnectionSettings) -> None:
-        """Connect; waits for a broker that is not running yet, see `stream.kafka.connecting.connect`."""
+        """Connect; wait for a broker that is not running yet, see `stream.kafka.connecting.connect`."""
         self._connection = KafkaConnection(settings)
         self._admin_client = self._connect(settings)
         self._connection.missing_of = self.missing_of
@@ -108,7 +108,7 @@ class Admin:
         return found[topic].partitions if found else 0
 
     def missing_of(self, needs: Sequence[Acl]) -> Sequence[Acl]:
-        """The missing ACLs among some of one kind, because a refusal does not always name its topic."""
+        """Those of these ACLs that are missing: a refusal does not always name its topic. All are of one kind."""
         if len(needs) < 2 or needs[0].kind != "topic":
             return needs
         with suppress(BrokerError):
@@ -139,7 +139,7 @@ class Admin:
             raise self._connection.lacks(f"{what} topics", missing)
 
     def _refuse_unless(self, answer: Mapping[str, Any], what: str, done_already: type[Any]) -> None:
-        """Raise if a topic was refused, except with the error that shows that it was done already."""
+        """Raise if a topic was refused, unless the error shows that the operation had already been done."""
         self._check_allowed(answer["topics"], what)
         refused = [
             f"{topic['name']}: {kafka_errors.for_code(topic['error_code']).__name__} {topic['error_message'] or ''}"
@@ -173,7 +173,7 @@ class Admin:
         return {tp: found[KafkaTopicPartition(*tp)].offset for tp in tps}
 
     def committed(self, group: str, tps: Sequence[TopicPartition], client: Any = None) -> dict[TopicPartition, int]:
-        """See Broker; uses a consumer of the group if there is one."""
+        """See Broker. A consumer of the group reads them if there is one."""
         if client is None:
             client = self._connection.make_consumer(group_id=group)
             try:

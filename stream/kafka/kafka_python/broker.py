@@ -1,4 +1,4 @@
-"""Apache Kafka behind the Broker port: see the modules beside this one."""
+"""The Broker implemented with kafka-python; see the other modules of this package."""
 
 from collections.abc import Sequence
 

@@ -46,7 +46,7 @@ _FORBIDDEN = {
     kafka_errors.TransactionalIdAuthorizationFailedError.__name__: "transactional-id",
     kafka_errors.ClusterAuthorizationFailedError.__name__: "topic",  # a producer cannot write to any topic
 }
-"""The kind of resource that each refusal is about, by the error's name: some occur only in the text of another."""
+"""The kind of resource that each refusal is about, by the error's name: some occur only in another's text."""
 
 
 def kind_of(error: object) -> str | None:
@@ -164,7 +164,7 @@ class KafkaConnection(Connection):
 
 
 class _NetClient(KafkaNetClient):  # type: ignore[misc]
-    """Leaves no socket open when it is closed."""
+    """A client's network layer that leaves no socket open when it is closed."""
 
     def close(self, node_id: Any = None) -> None:
         super().close(node_id)
@@ -173,7 +173,7 @@ class _NetClient(KafkaNetClient):  # type: ignore[misc]
 
 
 class _Socket(KafkaNetSocket):  # type: ignore[misc]
-    """Closes the socket of a failed attempt, which kafka-python leaves open; chosen by the scheme of `proxy_url`."""
+    """A socket that is closed after a failed attempt, unlike kafka-python's; the scheme of `proxy_url` selects it."""
 
     SCHEMES = ("direct",)
 

@@ -49,7 +49,7 @@ def _follow_stable_ends(fetcher: Any) -> Mapping[tuple[str, int], int]:
 
 
 class Reader:
-    """See Consumer; without a group."""
+    """A Consumer without a group."""
 
     def __init__(self, connection: KafkaConnection, admin: Admin, client: Any) -> None:
         self._connection = connection
@@ -88,7 +88,7 @@ class Reader:
         return [Acl("topic", topic, "Read") for topic in sorted({tp.topic for tp in self.assignment()})]
 
     def _check_times(self, polled: Mapping[Any, Any]) -> None:
-        """Refuse records appended after their topic was altered to CreateTime; checks each last one."""
+        """Refuse records appended after their topic was altered to CreateTime; check the last one per partition."""
         dated_by_sender = {
             records[-1].topic: records[-1] for records in polled.values() if records[-1].timestamp_type == _CREATE_TIME
         }
@@ -113,7 +113,7 @@ class Reader:
         return int(offset)
 
     def lag(self, tp: TopicPartition) -> int:
-        """See Consumer; the client's `position` could send a request."""
+        """See Consumer. The client's own `position` is not used, because it could send a request."""
         state = self._client._subscription.assignment.get(KafkaTopicPartition(*tp))
         if state is None or state.position is None:
             return 0

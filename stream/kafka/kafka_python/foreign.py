@@ -44,12 +44,12 @@ class HeaderName(str):
 
 
 def headers_to_send(headers: Headers) -> list[tuple[str, bytes]]:
-    """Headers for kafka-python."""
+    """The port's headers as kafka-python expects them."""
     return [(name if name.isascii() else HeaderName(name), value) for name, value in headers]
 
 
 def headers_read(headers: Iterable[tuple[str, bytes | None]]) -> Headers:
-    """Headers for the port."""
+    """The port's headers for those that kafka-python has read."""
     return tuple([(str(name), b"" if value is None else value) for name, value in headers])
 
 

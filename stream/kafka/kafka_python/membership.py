@@ -1,4 +1,4 @@
-"""Membership of a consumer group: rebalances, joins, and losing the place in it.
+"""Membership of a consumer group: rebalances, joins, and the loss of the member's place.
 
 Workarounds for kafka-python:
 
@@ -116,7 +116,7 @@ class _Joins:
 
 
 class GroupConsumer(Reader):
-    """See Member; a static member of a group."""
+    """A static member of a group; see Member."""
 
     def __init__(self, connection: KafkaConnection, admin: Admin, subscription: Subscription) -> None:
         client = connection.make_consumer(
@@ -232,5 +232,5 @@ class GroupConsumer(Reader):
 
 
 def offsets_of(offsets: Mapping[TopicPartition, int]) -> dict[Any, Any]:
-    """Offsets for kafka-python."""
+    """Offsets as kafka-python expects them."""
     return {KafkaTopicPartition(*tp): OffsetAndMetadata(offset, "", -1) for tp, offset in offsets.items()}

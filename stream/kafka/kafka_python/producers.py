@@ -3,7 +3,7 @@
 Workarounds for kafka-python:
 
 - `commit_transaction`, `abort_transaction` and `send_offsets_to_transaction` wait without a limit. Here every wait has
-  a timeout (`_wait_for`). After a commit without a response its outcome is unknown, and the producer is unusable.
+  a timeout (`_wait_for`). If a commit gets no response, its outcome is unknown, and the producer is unusable.
 - A producer that renews its epoch in the middle of a transaction (KIP-360) later reports success for a commit although
   the broker has aborted what was sent. So a commit is sent only after each record was acknowledged (`settle`).
 - When a member is removed from its group, the consumer's group metadata fall back to "no generation", which the broker

@@ -1,8 +1,8 @@
 """JSON Schemas of the values in the topics of events, for services in any language.
 
 JSON Schema cannot express some rules: increasing indices, equal numbers of values and indices, the size of an id, and
-the learner's classes and features. These are in `$comment` and in docs/formats.md. So a context or feedback that its
-schema rejects is malformed, and one that it accepts can still be malformed. The schemas accept everything that Onebit
+the learner's classes and features. These are in `$comment` and in docs/formats.md. Contexts and feedback that their
+schemas reject are malformed; those that they accept can still be malformed. The schemas accept everything that Onebit
 writes.
 """
 
