@@ -142,7 +142,7 @@ class LearnerProgram:
         )
 
     def on_assigned(self, tps: frozenset[TopicPartition]) -> None:
-        """See RebalanceListener. The next step starts the tasks, outside of the poll; they are not read before."""
+        """See RebalanceListener. The next step, outside of the poll, starts the tasks and reads the partitions."""
         self._assigned |= {tp.partition for tp in tps}
         self._consumer.pause([tp for tp in tps if tp.partition not in self._running])
 

@@ -88,7 +88,10 @@ class Partition:
         (self.contexts if record.topic == contexts_topic else self.feedback).buffer.append(record)
 
     def needs_tick(self, records: Sequence[Record], now_ms: int, idle_ms: int) -> bool:
-        """Whether to write a tick: an entry waits, and neither `idle_ms` nor these records have moved stream time."""
+        """Whether to write a tick.
+
+        True if an entry waits, stream time has not moved for `idle_ms`, and these records do not move it.
+        """
         if not self.waits or now_ms - self.moved_at_ms < idle_ms:
             return False
         return all(record.topic == self.contexts.tp.topic for record in records)

@@ -32,7 +32,7 @@ from stream.wire.topics import TopicDescription, Topics
 NEW_PIPELINE = "start a new pipeline with another prefix and copy the model (onebit model export, import)"
 
 WATCH_INTERVAL_MS = 30_000
-"""Interval between two checks of a running program's topics."""
+"""Interval between checks of a running program's topics."""
 
 REFUSALS_MAX = 5
 REFUSED_WITHIN_MS = 60_000

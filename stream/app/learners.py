@@ -77,7 +77,7 @@ STATE_BYTES_MAX = 512_000_000
 """Learners with a larger state are not measured."""
 
 TOLD_EVERY_MS = 5_000
-"""Interval of progress notices."""
+"""Interval between progress notices."""
 
 
 class Size(NamedTuple):

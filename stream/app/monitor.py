@@ -27,12 +27,12 @@ from stream.wire.ticks import is_tick
 from stream.wire.topics import Topics
 
 LOOK_S = 0.3
-"""Interval of requests for end offsets."""
+"""Interval between requests for end offsets."""
 
 AGAIN_S = 2.0
 
 NAMES_S = 5.0
-"""Interval of requests for the learner's settings and instances."""
+"""Interval between requests for the learner's settings and instances."""
 
 CONTEXTS_MS = 3_000
 """Timeout for reading a context."""

@@ -36,7 +36,7 @@ FLOPS_PER_S = 2e9
 """Speed of one core in a compiled kernel, for rough estimates. Factorisations of 3,600 x 3,600 reach 1.8 to 3.2e9."""
 
 SLOW_S = 0.1
-"""Duration of an event from which a warning is logged."""
+"""Time per event above which a warning is logged."""
 
 STEP_S = 0.5
 """Approximate duration of a slow learner's step, so that it reports progress and polls the group."""

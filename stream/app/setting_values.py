@@ -183,7 +183,7 @@ Probability = Annotated[float, Field(ge=0.0, le=1.0)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """Settings of the data set."""
+    """Settings for the data set."""
 
     data: str  # name or file
     map: str | None
@@ -198,7 +198,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replay:
-    """Settings of the replay."""
+    """Settings for the replay."""
 
     events: int | None
     epochs: int | None
@@ -212,7 +212,7 @@ class Replay:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Feedback:
-    """Settings of the simulated feedback."""
+    """Settings for the simulated feedback."""
 
     delay: str
     loss: float

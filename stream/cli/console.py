@@ -248,7 +248,7 @@ def fail(message: str, code: ExitCode, error: BaseException | None = None) -> Sy
 
 
 def crashed(error: Exception) -> SystemExit:
-    """Report an internal error, a bug of Onebit; return the exception that ends the process."""
+    """Report an internal error, a bug in Onebit; return the exception that ends the process."""
     what = f"internal error: {type(error).__name__}: {error}"
     hint = "" if is_debugging() else "; use --debug to see the traceback"
     return fail(f"{what}{hint}", ExitCode.CRASHED, error)

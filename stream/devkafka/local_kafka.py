@@ -291,7 +291,7 @@ def _free_port(*taken: int) -> int:
 
 
 def _class_path(say: Progress) -> list[str]:
-    """Return the jars of Kafka; their paths are cached, so only the first start requires the network.
+    """Return Kafka's jars; their paths are cached, so only the first start requires the network.
 
     Kafka and its logging are resolved in two calls. In a single call the resolver selects an older kafka-clients, and
     the broker fails with NoSuchMethodError.

@@ -197,7 +197,7 @@ def _online(job: Job, data: Loaded, stream: Stream) -> Row:
 
 
 def _opposed(job: Job, data: Loaded, stream: Stream) -> tuple[Run, float]:
-    """Return the run of another library's learner; its greedy class is unknown, and set to the action."""
+    """Return the run of another library's learner; its greedy class is unknown, and is set to the action."""
     if job.conditions.window >= 0 or job.conditions.model == "shared":
         raise ParameterError(f"{job.learner} supports neither window nor shared model")
     started_s = time.process_time()
@@ -208,7 +208,7 @@ def _opposed(job: Job, data: Loaded, stream: Stream) -> tuple[Run, float]:
 
 
 def _parts(job: Job, stream: Stream) -> list[tuple[Stream, NDArray[np.int64]]]:
-    """Return the streams of the learners of a run, with the events of each."""
+    """Return the streams for a run's learners, with the events of each."""
     size, conditions = stream.truth.size, job.conditions
     if conditions.partitions > 1 and conditions.model == "own":
         return [(part_of(stream, own), own) for own in partitioned(size, conditions.partitions, job.seed)]

@@ -1,4 +1,4 @@
-"""Learners of other libraries on the same streams: equal rows, draws and delays. They are called from Python.
+"""Learners from other libraries on the same streams, with equal rows, draws and delays. They are called from Python.
 
 `vw` is Vowpal Wabbit's contextual bandit (see `vowpal_wabbit.py`). `river` is one of River's learners: LinUCB with a
 model per class, which receives the bit, or one-versus-rest logistic regressions, which receive the true class. Both
@@ -114,7 +114,7 @@ def _vowpal_wabbit(parameters: Mapping[str, Scalar], data: Loaded, examples: Exa
 
 
 class River:
-    """A learner of River as an opponent."""
+    """A River learner as an opponent."""
 
     def __init__(self, parameters: Mapping[str, Scalar], data: Loaded, examples: Examples) -> None:
         model = parameters.get("model", "linucb")

@@ -1,4 +1,4 @@
-"""Vowpal Wabbit's contextual bandits on the same streams: equal rows, draws and delays.
+"""Vowpal Wabbit's contextual bandits on the same streams, with equal rows, draws and delays.
 
 The bandit is a single-line one with K actions (`--cb_explore K`), which Vowpal Wabbit converts to its multi-line one,
 with the regression over all actions (`--cb_type mtr`). Examples are created from numbers rather than parsed from text,

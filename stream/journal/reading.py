@@ -27,7 +27,7 @@ def read_journal(
 
 
 def read_from_step(broker: Broker, journal: TopicPartition, number: int) -> Iterator[tuple[Record, JournalStep]]:
-    """The steps of a journal from a number on; see `read_journal`."""
+    """The steps of a journal, starting at a number; see `read_journal`."""
     return read_journal(
         broker, journal, offset_of_number(broker, journal, number, lambda record: decode_step(record).number)
     )

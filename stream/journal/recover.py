@@ -29,7 +29,7 @@ class Recovered(NamedTuple):
     settings: TaskSettings  # settings of the next step; the task still has those of its last step
     stored: Stored  # its snapshots
     imported: str | None = None  # the imported model that the task started with
-    foreign: Foreign = Foreign()  # records of other programs among the predictions read back
+    foreign: Foreign = Foreign()  # records from other programs among the predictions read back
 
 
 class Progress(NamedTuple):

@@ -47,7 +47,7 @@ def chosen(client: str) -> str:
 
 
 def connect(settings: ConnectionSettings | str, client: str = AUTO) -> Broker:
-    """Connect to a Kafka, and wait for one that is not up yet.
+    """Connect to a Kafka cluster, and wait for one that is not up yet.
 
     Args:
         settings: The connection's settings, or only its address.

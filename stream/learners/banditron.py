@@ -154,7 +154,7 @@ class Banditron(KernelLearner):
     def retract(
         self, x: Features | FloatArray, decision: Decision, assumed_reward: int, reward: int, v: float = 0.0
     ) -> bool:
-        """Add the difference of the two bits times x / p_action."""
+        """Add the difference between the two bits times x / p_action."""
         indices, values = sparse(x, self.n_features)
         return bool(
             retract(

@@ -173,7 +173,7 @@ class Confidit(KernelLearner):
     def retract(
         self, x: Features | FloatArray, decision: Decision, assumed_reward: int, reward: int, v: float = 0.0
     ) -> bool:
-        """Move w_action by the difference of the two signs, through the current inverse."""
+        """Move w_action by the difference between the two signs, through the current inverse."""
         if not self.retractable:
             return super().retract(x, decision, assumed_reward, reward, v)
         indices, values = sparse(x, self.n_features)

@@ -388,7 +388,7 @@ class LateUcb(WatchingLearner):
     def retract(
         self, x: Features | FloatArray, decision: Decision, assumed_reward: int, reward: int, v: float = 0.0
     ) -> bool:
-        """Move w_action by the difference of the bits."""
+        """Move w_action by the difference between the bits."""
         if not self.retractable:
             return super().retract(x, decision, assumed_reward, reward, v)
         indices, values = sparse(x, self.n_features)

@@ -234,7 +234,7 @@ class SobaAdaptive(KernelLearner):
     `observe` counts the rounds: t - 1 is the number of earlier decisions. Delay: the sum includes the updates made so
     far; otherwise as in soba and soba-diag, also for retraction.
 
-    Departures from the paper: cannot be determined, see above.
+    Departures from the paper: they cannot be determined, see above.
 
     >>> from stream.learners import create
     >>> learner = create("soba-adaptive", n_classes=2, n_features=2, covariance="diag")

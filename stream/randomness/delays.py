@@ -138,7 +138,7 @@ class DelayModel:
         return law.quantile_ms(u)
 
     def quantile_ms(self, u: float) -> int:
-        """Return a lower limit that, in every class, at least a share 1 - u of the delays reach."""
+        """Return a lower limit: in every class, at least a share 1 - u of the delays reach it."""
         return min(law.quantile_ms(u) for law in (self.otherwise, *self.by_class.values()))
 
     def check_classes(self, n_classes: int) -> None:

@@ -127,7 +127,7 @@ DECISIONS_MIN = 100
 
 
 def half_width(mistakes: NDArray[Any]) -> float:
-    """Return the half-width of the 95 % interval of the mean by a local block bootstrap.
+    """Return the half-width of the 95 % interval of the mean, from a local block bootstrap.
 
     Paparoditis, Politis, "Local block bootstrap", Comptes Rendus Mathématique 335, 2002. Blocks of n^(1/3) decisions
     preserve the dependence between neighbours. Each block is replaced by one that starts within n/40 decisions: the

@@ -47,7 +47,7 @@ class Replica:
         self.updates = 0  # those entries that are bits or corrections and changed the model
         self.offset = 0  # next offset to read
         self.places: dict[int, Place] = {}  # by partition
-        self.foreign = Foreign()  # records of other programs, which are skipped
+        self.foreign = Foreign()  # records from other programs, which are skipped
         self.is_overlaid = False  # whether a task's own decisions are applied on top, see `stream.shared.view`
 
     def place_of(self, partition: int) -> Place:

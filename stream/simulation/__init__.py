@@ -2,7 +2,7 @@
 
 schedule.py       draws a schedule from a seed: contexts and feedback of every kind, and faults
 faulty_broker.py  a process's connection to the embedded broker, which injects faults into operations
-outside.py        contexts, feedback and records of other clients
+outside.py        contexts, feedback and records from other clients
 processes.py      starts and ends of learner processes, and the broker's timeouts
 faults.py         active faults and their effects on calls
 timers.py         actions scheduled in virtual time

@@ -109,7 +109,7 @@ class Faults:
                 return
 
     def hang(self, process: Process, producer: FaultyTransactionalProducer) -> None:
-        """End the process of a hanging commit, and complete the commit later."""
+        """End the process whose commit hangs, and complete the commit later."""
 
         def finish() -> None:
             try:

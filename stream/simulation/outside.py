@@ -79,7 +79,7 @@ class Outside:
 
     def __init__(self, broker: EmbeddedBroker, partitions: int, trace: Trace) -> None:
         self.sent: dict[tuple[str, int, int], Sent] = {}  # by topic, partition and offset
-        self.foreign_outputs: set[Place] = set()  # committed records of other clients in the learners' topics
+        self.foreign_outputs: set[Place] = set()  # committed records from other clients in the learners' topics
         self._broker = broker
         self._partitions = partitions
         self._trace = trace

@@ -53,7 +53,7 @@ class Finding(NamedTuple):
     contexts_behind: int  # number of context offsets not applied yet
     feedback_behind: int
     gone: tuple[str, ...] = ()  # deleted parts of the topics; if any, nothing was recomputed
-    foreign: tuple[str, ...] = ()  # the first records of other programs in the learner's topics
+    foreign: tuple[str, ...] = ()  # the first records from other programs in the learner's topics
     foreign_count: int = 0
     latencies: Sketch = Sketch()  # of decisions
 
@@ -126,7 +126,7 @@ class _Output:
         self._ahead: dict[int, list[Record]] = {}  # records of later steps
 
     def take(self, step: int, count: int) -> list[Record]:
-        """The next `count` records of a step, including those of earlier steps among them."""
+        """The next `count` records of a step; records of earlier steps among them are included."""
         taken = self._ahead.pop(step, [])
         count -= len(taken)
         while count > 0 and len(self._ahead) < STEPS_AHEAD_MAX and (record := next(self._records, None)) is not None:
@@ -463,7 +463,7 @@ class _Audit:
             self._faults.append(message)
 
     def _pass_over(self, record: Record, reason: str) -> None:
-        """Count a record of another program."""
+        """Count a record from another program."""
         self._foreign_count += 1
         if len(self._foreign) < FAULTS_SHOWN_MAX:
             self._foreign.append(f"{place_of(record)} is not of a learner: {reason}")

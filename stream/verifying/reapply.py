@@ -30,7 +30,7 @@ class Replay(NamedTuple):
     state: str  # digest of the replayed learner's state alone, as printed by `onebit run`
     fault: str  # the reason of a failure, or empty
     version: int | None = None  # version of a shared model, to which `state` then belongs
-    foreign: str = ""  # message about records of other programs with step numbers, if they can be identified
+    foreign: str = ""  # message about records from other programs with step numbers, if they can be identified
 
     @property
     def ok(self) -> bool:
@@ -44,7 +44,7 @@ def replay_journal(broker: Broker, topics: Topics, partition: int, progress: Rep
     Every prediction and example must equal the published one byte for byte, the ledger after each step must equal the
     journal's, and the final state must equal that of a recovery. With a shared model every decision is repeated on its
     version, and the log must contain the steps' entries, see `LogAgain`. The journal then identifies the predictions of
-    a step, so records of other programs with a step's number are skipped, as in a recovery.
+    a step, so records from other programs with a step's number are skipped, as in a recovery.
     """
     if last_step(broker, TopicPartition(topics.journal, partition)) is None:
         return Replay(partition, 0, 0, "", "", "", "")
@@ -89,7 +89,7 @@ class _Published:
             broker: the broker.
             topics: the pipeline's topics.
             partition: the task's partition.
-            passes_over: whether unexpected records are skipped as records of other programs, and are not a fault.
+            passes_over: whether unexpected records are skipped as records from other programs, and are not a fault.
         """
         self.foreign = Foreign()  # records that were skipped
         self._predictions = _of_learners(broker, TopicPartition(topics.predictions, partition))

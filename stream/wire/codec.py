@@ -77,7 +77,7 @@ def step_headers(step: int) -> Headers:
 
 
 def step_of(record: Record) -> int | None:
-    """The step that published a record; 0 for another program of Onebit; None for any other client."""
+    """The step that published a record; 0 for another Onebit program; None for any other client."""
     headers = dict(record.headers)
     if _STEP_HEADER in headers:
         return header_number(headers[_STEP_HEADER])

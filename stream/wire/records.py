@@ -37,7 +37,7 @@ def place_of(record: Record) -> str:
 
 
 class Foreign(NamedTuple):
-    """The number of skipped records that other programs wrote to a topic of Onebit."""
+    """The number of skipped records that other programs wrote to an Onebit topic."""
 
     records: int = 0
     first: str = ""  # position of the first one

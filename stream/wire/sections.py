@@ -65,7 +65,7 @@ class SectionReader:
         """The next section.
 
         Raises:
-            ValueError, TypeError, KeyError, IndexError, AttributeError: the bytes are not a section.
+            ValueError, TypeError, KeyError, IndexError, AttributeError: the bytes do not contain a section.
         """
         head = orjson.loads(self._bytes(int.from_bytes(self._bytes(4), "little")))
         arrays = {}

@@ -66,7 +66,7 @@ class Truth(NamedTuple):
     hours: FloatArray  # float64[K]
 
     def click(self, visits: "Visits") -> FloatArray:
-        """Return P(click | x, a) of each visit and offer, float64[n, K]."""
+        """Return P(click | x, a) for each visit and offer, float64[n, K]."""
         logit = self.base + self.device.T[visits.devices] + self.region.T[visits.regions]
         return 1.0 / (1.0 + np.exp(-(logit + visits.hours[:, np.newaxis] * self.hours)))
 

@@ -60,7 +60,7 @@ _SEEK_TRIED_S = 1.0
 
 
 def make_consumer(connection: ConfluentConnection, **own: Any) -> Any:
-    """A consumer of confluent-kafka that reads committed records of any client."""
+    """A confluent-kafka consumer that reads committed records from any client."""
     with connection.translating("make a consumer"):
         return _kafka.Consumer(
             connection.properties(

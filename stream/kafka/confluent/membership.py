@@ -175,7 +175,7 @@ class GroupConsumer(Reader):
         self._subscribe()
 
     def _ask_place(self) -> bool:
-        """Whether the group knows this member; raise if another process has its place or the group removed it."""
+        """Return whether the group knows this member; raise if another process has its place, or it was removed."""
         place = self._admin.member_ids(self.subscription.group).get(self.subscription.member)
         if place not in (None, self._member_id):
             self._out = self.subscription.replaced()

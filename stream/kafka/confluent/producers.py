@@ -7,7 +7,7 @@ Workarounds for librdkafka:
   makes the broker create the topic.
 - Delivery callbacks alone report whether all records of a flush were written, and when. Reading each message in the
   callback would cost 3 µs per record, so the callback keeps only the last message of each partition.
-- If a transaction begins before the markers of the last one are written, it is retried after 20 ms, whatever the
+- If a transaction begins before the markers of the last one are written, librdkafka retries after 20 ms, whatever the
   settings. So `begin` waits a little (`_MARKERS_S`).
 - If a commit gets no answer, its outcome is unknown, and the producer cannot be used any more.
 - `send_offsets_to_transaction` may never return, whatever its timeout, if the group's coordinator is away when it
@@ -217,7 +217,7 @@ class ConfluentTransactionSink(ConfluentSink):
         self.drop()
 
     def _raise_cause(self, error: Any) -> None:
-        """Raise the reason of an aborted transaction, which only its commit reports."""
+        """Raise the reason for an aborted transaction, which only its commit reports."""
         if error.code() in _IN_VAIN:
             with self._translating("write records"):
                 self._client.commit_transaction(self._connection.request_timeout_s)

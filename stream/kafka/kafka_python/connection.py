@@ -96,7 +96,7 @@ class KafkaConnection(Connection):
         return AccessError(f"no connection to Kafka at {self.bootstrap}: {failed}") if failed else None
 
     def make(self, kind: Callable[..., Any], **settings: Any) -> Any:
-        """Create a client of kafka-python; after a failed connection nothing stays open."""
+        """Create a kafka-python client; after a failed connection nothing stays open."""
         made: list[Any] = []
 
         def network(**configs: Any) -> Any:
@@ -127,7 +127,7 @@ class KafkaConnection(Connection):
             raise
 
     def make_consumer(self, **settings: Any) -> Any:
-        """A consumer of kafka-python that reads committed records of any client."""
+        """A kafka-python consumer that reads committed records from any client."""
         with self.translating("connect a consumer"):
             client = self.make(
                 KafkaConsumer,

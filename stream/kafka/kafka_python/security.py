@@ -4,7 +4,7 @@ Workarounds for kafka-python:
 
 - It retries a refused password or an untrusted certificate until its timeout, and does not report the reason.
   `Manager` keeps the error, and the next attempt raises it.
-- It discards data that a broker sends just before it closes the connection: the reason of the refusal.
+- It discards data that a broker sends just before it closes the connection: the reason for the refusal.
 - It creates a TLS context for each connection, and reports "handshake failed" for a missing file. Here the context is
   created once, before connecting.
 - It does not escape the name of a SCRAM user.
@@ -35,7 +35,7 @@ _TIMEOUTS = (kafka_errors.RequestTimedOutError, kafka_errors.KafkaTimeoutError)
 
 
 def settings_of(config: ClientConfig) -> dict[str, Any]:
-    """The settings of a client of kafka-python.
+    """The settings of a kafka-python client.
 
     Raises:
         ClientConfigError: a certificate or a key cannot be read.
@@ -60,7 +60,7 @@ def settings_of(config: ClientConfig) -> dict[str, Any]:
 
 
 class Manager(KafkaConnectionManager):  # type: ignore[misc]
-    """Keeps the reasons of failed connections."""
+    """Keeps the reasons for failed connections."""
 
     def __init__(self, net: Any, **configs: Any) -> None:
         super().__init__(net, **configs)
