@@ -22,7 +22,7 @@ _failed: pytest.StashKey[bool] = pytest.StashKey()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Ignore a warning at the import of kafka-python, which would fail if warnings are errors."""
+    """Ignore a warning when kafka-python is imported; the import would fail if warnings are errors."""
     config.addinivalue_line("filterwarnings", "ignore:(read|open)_text is deprecated:DeprecationWarning")
 
 
@@ -51,7 +51,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Any:
 
 @pytest.fixture(scope="session")
 def onebit_kafka(pytestconfig: pytest.Config) -> "Iterator[Kafka]":
-    """A Kafka for the whole session: that of --onebit-kafka, or a local one."""
+    """A Kafka for the whole session: the one given by --onebit-kafka, or a local one."""
     check_packages()
     from stream.devkafka.local_kafka import local_kafka
     from stream.testing.on_kafka import Kafka

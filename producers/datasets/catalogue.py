@@ -33,7 +33,7 @@ OPTDIGITS_TERMS = (
 
 
 def catalogue() -> tuple[Entry, ...]:
-    """Return all named data sets, sorted by name, with those of the entry points `onebit.datasets`."""
+    """Return all named data sets, sorted by name, including those from the entry points `onebit.datasets`."""
     return tuple(_ALL.values())
 
 

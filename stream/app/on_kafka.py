@@ -211,7 +211,7 @@ class _Programs:
 
 
 def _scoped_parameters(settings: Settings) -> Settings:
-    """Return the settings of one learner, without parameters of the others, which it would reject."""
+    """Return the settings for one learner, without the other learners' parameters, which it would reject."""
     learner = settings.learner[0]
     names = {parameter.name for parameter in registered()[learner].parameters}
     kept = [

@@ -78,7 +78,7 @@ def conditions_text(conditions: Conditions) -> str:
 
 
 def best_parameters(rows: Sequence[Row]) -> dict[tuple[str, str, str], Parameters]:
-    """Return the parameters with the smallest mean error, by data set, learner title and conditions."""
+    """Return the parameters with the smallest mean error for each data set, learner title and conditions."""
     errors: dict[tuple[str, str, str], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for row in rows:
         errors[row.data, row.title, row.conditions][row.parameters].append(row.error)

@@ -205,7 +205,7 @@ def _by_chance(differences: Sequence[float]) -> float:
 
 
 def differs(line: Compared, tolerance: float) -> bool:
-    """Return whether our value differs from the paper's, by the tolerance and by two standard errors."""
+    """Return whether our value differs from the paper's by more than the tolerance and two standard errors."""
     if line.paper is None:
         return False
     chance = 0.0 if math.isnan(line.se) else 2.0 * line.se

@@ -85,7 +85,7 @@ def noisy(labels: Labels, n_classes: int, share: float, rng: np.random.Generator
 
 
 def renamed(labels: Labels, n_classes: int, rng: np.random.Generator) -> Labels:
-    """Rename the labels of the second half, by a random cyclic permutation of the classes."""
+    """Rename the labels of the second half with a random cyclic permutation of the classes."""
     circle = rng.permutation(n_classes)
     names = np.empty(n_classes, dtype=np.int64)
     names[circle] = np.roll(circle, 1)

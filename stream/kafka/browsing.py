@@ -33,7 +33,7 @@ def read_in_order(broker: Broker, starts: Mapping[TopicPartition, int]) -> Itera
 
 
 def follow(broker: Broker, starts: Mapping[TopicPartition, int]) -> Iterator[Sequence[Record]]:
-    """New records, endlessly: those of each poll ordered by append time, or an empty sequence."""
+    """Yield new records endlessly: the records of each poll by append time, or an empty sequence."""
     with closing(broker.reader(list(starts))) as consumer:
         for tp, start in starts.items():
             consumer.seek(tp, start)

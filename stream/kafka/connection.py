@@ -73,7 +73,7 @@ class Connection:
                 client.close()
 
     def deadline_s(self) -> float:
-        """The deadline of a request that starts now, by this host's monotonic clock."""
+        """The deadline for a request that starts now, on this host's monotonic clock."""
         return time.monotonic() + self.request_timeout_s
 
     def ask(self, what: str, question: Callable[[], Result], needs: Iterable[Acl] = ()) -> Result:

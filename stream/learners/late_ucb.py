@@ -73,7 +73,7 @@ from stream.learners.symmetric_kernels import add_observation, block_of, sum_of_
 from stream.wire.events import Decision, Features, FloatArray, IndexArray
 
 SIZE_MAX = 512
-"""Limit on d' of an expansion: beyond it the cost of the pairs exceeds their benefit; memory is quadratic in d'."""
+"""Limit on the d' of an expansion: beyond it the cost of the pairs exceeds their benefit; memory is quadratic in d'."""
 
 PROJECTION_SEED, WAVES_SEED = 20_260_101, 20_260_102
 """Fixed seeds: the random matrices are equal in every run and are not part of the learned state."""

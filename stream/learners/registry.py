@@ -25,7 +25,7 @@ def register(cls: LearnerType) -> LearnerType:
 
 
 def registered() -> Plugins[type[Learner]]:
-    """Return all learners, sorted by name, with those of the entry points `onebit.learners`."""
+    """Return all learners, sorted by name, including those from the entry points `onebit.learners`."""
     return _ALL
 
 

@@ -287,7 +287,7 @@ class SobaAdaptive(KernelLearner):
 def retract_by_updating(
     learner: KernelLearner, x: Features | FloatArray, decision: Decision, assumed_reward: int, reward: int
 ) -> bool:
-    """Retract an assumed 0 of a learner that does not change after wrong actions, by making the update."""
+    """Retract an assumed 0 by making the update, for a learner that does not change after wrong actions."""
     if assumed_reward != 0:
         raise ValueError(f"{learner.name}: can retract only an assumed reward of 0; got {assumed_reward!r}")
     return learner.update(x, decision, reward)

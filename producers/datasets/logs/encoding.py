@@ -53,7 +53,7 @@ HARMLESS = 1e290
 
 
 def overflowing_rows(encoder: FeatureEncoder, n: int, features: Sequence[FeatureEntries]) -> list[int]:
-    """Return those of n rows with an entry, or a sum of entries with the same index, beyond the range of float64."""
+    """Return which of n rows have an entry, or a sum of entries with the same index, beyond the range of float64."""
     numbers = [feature.numbers for feature in features if feature.numbers is not None]
     if all(one.size == 0 or (one.max() <= HARMLESS and one.min() >= -HARMLESS) for one in numbers):
         return []
