@@ -81,10 +81,10 @@ def test_reader_uses_nothing_of_onebit_and_no_numpy() -> None:
 def test_every_section_names_golden_files_that_are_there() -> None:
     text = PAGE.read_text(encoding="utf-8")
     sections = re.split(r"^## ", text, flags=re.MULTILINE)[1:]
-    without = {section.split("\n", 1)[0] for section in sections if "*Held by:*" not in section}
+    without = {section.split("\n", 1)[0] for section in sections if "*Covered by:*" not in section}
     assert without == {"Conventions"}
-    held_by = " ".join(re.findall(r"\*Held by:\*(.*?)(?:\n\n|\Z)", text, flags=re.DOTALL))
-    named = set(re.findall(r"`([^`]+)`", held_by))
+    covered_by = " ".join(re.findall(r"\*Covered by:\*(.*?)(?:\n\n|\Z)", text, flags=re.DOTALL))
+    named = set(re.findall(r"`([^`]+)`", covered_by))
     there = {path.name for path in HERE.iterdir()}
     assert named - there == set()
     stored = {path.name for path in HERE.iterdir() if path.is_file() and path.suffix != ".py"}
