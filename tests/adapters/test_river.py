@@ -135,7 +135,7 @@ def test_texts_are_categories_and_missing_values_have_no_entry() -> None:
     model = classifier(n_features=2)
     model.predict_one({"color": "red", "size": None})
     model.predict_one({"color": "blue"})
-    with pytest.raises(ValueError, match="made for 2"):
+    with pytest.raises(ValueError, match="limited to 2"):
         model.predict_one({"color": "green"})
 
 
@@ -145,7 +145,7 @@ def test_value_that_is_not_finite_is_refused() -> None:
 
 
 def test_class_beyond_the_limit_is_refused() -> None:
-    with pytest.raises(ValueError, match="made for 2"):
+    with pytest.raises(ValueError, match="limited to 2"):
         classifier(classes=("cat", "dog")).learn_one(X, "cow")
 
 
