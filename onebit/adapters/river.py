@@ -112,8 +112,8 @@ class Classifier(base.Classifier):
         key = _key(features, event_id)
         number, features, decision = self._pop(key) if key in self._pending else self._decide(features)
         v = uniform(self.seed, Purpose.UPDATE, str(number)) if self._model.randomised_update else 0.0
-        told = label if self._model.needs_label else None
-        self._model.update(features, decision, int(decision.action == label), v, told)
+        revealed = label if self._model.needs_label else None
+        self._model.update(features, decision, int(decision.action == label), v, revealed)
 
     def _decide(self, features: Features) -> Pending:
         number = self._decisions

@@ -91,17 +91,17 @@ _KINDS: dict[Any, str] = {bool: "yes or no", int: "a whole number", float: "a nu
 def described() -> Iterator[Described]:
     """Return all settings in the order of the help."""
     for field, info in Settings.model_fields.items():
-        told = info.metadata
+        metadata = info.metadata
         yield Described(
             name=setting_name(field),
             field=field,
             annotation=info.annotation,
-            is_duration=any(isinstance(item, PlainSerializer) and item.func in _WRITES_DURATIONS for item in told),
+            is_duration=any(isinstance(item, PlainSerializer) and item.func in _WRITES_DURATIONS for item in metadata),
             default=info.get_default(call_default_factory=False),
-            setting=next(item for item in told if isinstance(item, Setting)),
-            low=next((_number(item.ge) for item in told if isinstance(item, Ge)), None),
-            high=next((_number(item.le) for item in told if isinstance(item, Le)), None),
-            above=next((_number(item.gt) for item in told if isinstance(item, Gt)), None),
+            setting=next(item for item in metadata if isinstance(item, Setting)),
+            low=next((_number(item.ge) for item in metadata if isinstance(item, Ge)), None),
+            high=next((_number(item.le) for item in metadata if isinstance(item, Le)), None),
+            above=next((_number(item.gt) for item in metadata if isinstance(item, Gt)), None),
         )
 
 

@@ -73,10 +73,10 @@ def _print(found: Survey) -> None:
     sizes = f"K = {size.n_classes}, d = {size.n_features}, {size.nnz} non-zeros"
     costs = "costs per event (predict, observe and update)"
     if dataset is None:
-        told = f"{costs} for {sizes}; measure with --data"
+        text = f"{costs} for {sizes}; measure with --data"
     else:
-        told = f"{costs} on {dataset.name} ({sizes}), called from Python: CPU time on this machine"
-    out.print(told, highlight=False, markup=False)
+        text = f"{costs} on {dataset.name} ({sizes}), called from Python: CPU time on this machine"
+    out.print(text, highlight=False, markup=False)
     given = "".join(f", {name}={value}" for name, value in choice.parameters.items())
     out.print(f"auto selects {choice.learner}{given}: {choice.why}", highlight=False, markup=False)
     unknown = choose(size.n_classes, size.n_features, None)
