@@ -6,20 +6,19 @@ A state is a sequence of sections, see `stream.wire.sections`:
     learner   one part of `Learner.state()`; one section for each part
     pending   a block of pending decisions, oldest first; as many sections as needed
     orphans   a block of feedback that waits for its context
-    retained  a block of settled ids
-    kept      a block of decisions of settled ids, for late feedback to correct
+    retained  a block of settled ids, with the decisions that late feedback can correct
     end       empty; comes last
 
-A *block* has up to BLOCK_ENTRIES entries, with one column for each of their fields. `BLOCKS` lists the columns.
+A *block* has up to BLOCK_ENTRIES entries of the join, in MessagePack: the bytes of the array `entries`.
 """
 
-import json
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import accumulate
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
+from msgspec import msgpack
 from numpy.typing import NDArray
 
 from stream.journal.format import JournalError, JournalStep, plain_step, step_of_plain
@@ -30,12 +29,15 @@ from stream.snapshots.chunks import Generation, Pulse, SnapshotError
 from stream.task.join import Orphan, Overflows, Pending, Retained
 from stream.task.settings import TaskSettings
 from stream.task.task import Task
-from stream.wire.events import Decision, DecisionTime, Features, Feedback, Outcome
-from stream.wire.records import Record
+from stream.wire.events import NOTHING_LOGGED, DecisionTime, FloatArray, IndexArray
 from stream.wire.sections import Section, SectionReader, encode_section
 
 BLOCK_ENTRIES = 2_000
 """Entries of the join in one section: encoding one takes about 5 ms."""
+
+
+Entries = Sequence[Sequence[Any]]
+"""Entries of the join, oldest first, as columns; no columns if there are none."""
 
 
 class Snapshot(NamedTuple):
@@ -48,9 +50,9 @@ class Snapshot(NamedTuple):
     stream_ms: int
     overflows: Overflows
     learner: State  # empty with a shared model
-    pending: tuple[Sequence[str], Sequence[Pending]]  # with their ids
-    orphans: tuple[Sequence[str], Sequence[Orphan]]
-    retained: tuple[Sequence[str], Sequence[Retained], Sequence[int]]  # with the stream times of settlement
+    pending: Entries = ()  # columns: ids, Pending
+    orphans: Entries = ()  # columns: ids, Orphan
+    retained: Entries = ()  # columns: ids, Retained, stream times of settlement
 
 
 class ModelSnapshot(NamedTuple):
@@ -127,15 +129,12 @@ def restore(snapshot: Snapshot, settings: TaskSettings, contexts_topic: str, pla
 
     join = task.join
     join.dated_ms, join.stream_ms = snapshot.dated_ms, snapshot.stream_ms
-    ids, retained, settled_ms = snapshot.retained
     join.restore(
-        zip(snapshot.pending[0], map(dated, snapshot.pending[1]), strict=True),
+        ((event_id, dated(pending)) for event_id, pending in zip(*snapshot.pending, strict=True)),
         zip(*snapshot.orphans, strict=True),
-        zip(
-            ids,
-            (one if one.pending is None else one._replace(pending=dated(one.pending)) for one in retained),
-            settled_ms,
-            strict=True,
+        (
+            (event_id, one if one.pending is None else one._replace(pending=dated(one.pending)), settled_ms)
+            for event_id, one, settled_ms in zip(*snapshot.retained, strict=True)
         ),
     )
     join.restore_counts(snapshot.step.ledger, snapshot.overflows)
@@ -170,15 +169,10 @@ def _task_sections(snapshot: Snapshot) -> Iterator[Section]:
     yield Section("state", values | {"step": plain_step(snapshot.step), "overflows": snapshot.overflows._asdict()})
     yield from _learner_sections(snapshot.learner)
     undated = frozenset(snapshot.undated)
-    for name in ("pending", "orphans", "retained"):
-        kept = getattr(snapshot, name)
-        for start in range(0, len(kept[0]), BLOCK_ENTRIES):
-            entries = [each[start : start + BLOCK_ENTRIES] for each in kept]
-            yield Section(name, arrays=encode_block(name, *entries, undated=undated))
-            if name == "retained":
-                ids, retained, _ = entries
-                if corrected := [(i, one.pending) for i, one in zip(ids, retained, strict=True) if one.pending]:
-                    yield Section("kept", arrays=encode_block("kept", *zip(*corrected, strict=True), undated=undated))
+    for name in _ROWS:
+        entries = zip(*getattr(snapshot, name), strict=True)
+        while rows := list(islice(entries, BLOCK_ENTRIES)):
+            yield Section(name, arrays={"entries": np.frombuffer(encode_block(name, rows, undated), np.uint8)})
 
 
 def _model_sections(snapshot: ModelSnapshot) -> Iterator[Section]:
@@ -207,15 +201,11 @@ def decode(generation: Generation, pulse: Pulse = lambda: None) -> Snapshot:
         SnapshotError: the snapshot cannot be decoded.
     """
     with _refusing(generation):
-        values, learner, blocks = _read(generation, pulse)
-        ids, retained, settled_ms = blocks["retained"]
-        if kept := dict(zip(*blocks["kept"], strict=True)):
-            retained = [one._replace(pending=kept.get(event_id)) for event_id, one in zip(ids, retained, strict=True)]
-        pending, orphans = ((blocks[name][0], blocks[name][1]) for name in ("pending", "orphans"))
+        values, learner, rows = _read(generation, pulse)
+        columns: dict[str, Any] = {name: tuple(zip(*rows[name], strict=True)) for name in rows}
         return Snapshot(
             check_settings(values["settings"]), step_of_plain(values["step"]), values["dated_ms"], values["undated"],
-            values["stream_ms"], Overflows(**values["overflows"]), learner, pending, orphans,
-            (ids, retained, settled_ms),
+            values["stream_ms"], Overflows(**values["overflows"]), learner, **columns,
         )  # fmt: skip
 
 
@@ -237,12 +227,12 @@ def _refusing(generation: Generation) -> Iterator[None]:
         raise SnapshotError(f"{generation.place}: generation {generation.number} cannot be read: {error!r}") from error
 
 
-def _read(generation: Generation, pulse: Pulse) -> tuple[Mapping[str, Any], State, dict[str, list[list[Any]]]]:
+def _read(generation: Generation, pulse: Pulse) -> tuple[Mapping[str, Any], State, dict[str, list[Any]]]:
     """The values of the first section, the learner's state, and the entries of all blocks by name."""
     reader = SectionReader(generation.payloads)
     values = reader.section().values
     learner: State = {}
-    blocks: dict[str, list[list[Any]]] = {name: [[] for _ in range(block.lists)] for name, block in BLOCKS.items()}
+    rows: dict[str, list[Any]] = {name: [] for name in _ROWS}
     while (section := reader.section()).name != "end":
         pulse()
         if section.name == "learner":
@@ -250,191 +240,70 @@ def _read(generation: Generation, pulse: Pulse) -> tuple[Mapping[str, Any], Stat
             learner |= section.values.get("values", {})
             learner |= {name: float(array) if python else array for name, array in section.arrays.items()}
         else:
-            for all_, entries in zip(blocks[section.name], decode_block(section.name, section.arrays), strict=True):
-                all_ += entries
-    return values, learner, blocks
+            rows[section.name] += decode_block(section.name, section.arrays["entries"].data)
+    return values, learner, rows
 
 
-Columns = Mapping[str, NDArray[Any]]
+_Undated = Collection[int]
+_ROWS: Mapping[str, Any] = {
+    "pending": list[tuple[str, Pending]],
+    "orphans": list[tuple[str, Orphan, tuple[tuple[bytes, bytes], ...]]],  # with the record's headers
+    "retained": list[tuple[str, Retained, int]],
+}
+"""The types of the entries of a block."""
 
 
-class Kind(NamedTuple):
-    """A kind of column: converts its values to arrays, and back."""
-
-    arrays: tuple[str, ...]  # suffixes of the arrays' names
-    encode: Callable[[Sequence[Any]], Iterable[NDArray[Any]]]
-    decode: Callable[..., Sequence[Any]]
-    ndim: int = 1
-
-    def of(self, to_stored: Callable[[Any], Any], from_stored: Callable[[Any], Any]) -> "Kind":
-        """A column of this kind whose values are converted."""
-        return self._replace(
-            encode=lambda values: self.encode(list(map(to_stored, values))),
-            decode=lambda *arrays: list(map(from_stored, self.decode(*arrays))),
-        )
-
-    def or_none(self) -> "Kind":
-        """A column of this kind whose values are at least 0, or None, which is stored as -1."""
-        return self.of(lambda value: -1 if value is None else value, lambda value: None if value < 0 else value)
-
-
-def _numbers(dtype: str) -> Kind:
-    return Kind(("",), lambda values: (np.array(values, dtype),), lambda array: array.tolist())
-
-
-def _ragged(dtype: str) -> Kind:
-    """Arrays of different lengths."""
-
-    def decode(lengths: NDArray[Any], items: NDArray[Any]) -> list[NDArray[Any]]:
-        if lengths.min(initial=0) < 0 or lengths.sum() != len(items):
-            raise ValueError(f"lengths: expected a sum of {len(items)}; got {lengths.sum()}")
-        return np.split(items, np.cumsum(lengths)[:-1])
-
-    return Kind(
-        (".lengths", ".items"),
-        lambda values: (
-            np.array([value.size for value in values], "<i4"),
-            np.concatenate(values).astype(dtype, copy=False),
-        ),
-        decode,
-    )
-
-
-def _encode_blobs(blobs: Sequence[bytes | None]) -> tuple[NDArray[Any], ...]:
-    lengths = np.array([-1 if blob is None else len(blob) for blob in blobs], "<i4")
-    return lengths, np.frombuffer(b"".join(filter(None, blobs)), "|u1")
-
-
-def _decode_blobs(lengths: NDArray[Any], items: NDArray[Any]) -> list[bytes | None]:
-    joined, sizes = items.tobytes(), lengths.tolist()
-    ends = list(accumulate(max(size, 0) for size in sizes))
-    if len(joined) != (ends[-1] if ends else 0):
-        raise ValueError(f"lengths: expected a sum of {len(joined)}; got {ends[-1:]}")
-    return [None if size < 0 else joined[end - size : end] for size, end in zip(sizes, ends, strict=True)]
-
-
-def _headers_json(headers: Any) -> bytes:
-    # Not orjson, which rejects the lone surrogates of a name that is not UTF-8.
-    return json.dumps([(name, value.hex()) for name, value in headers], separators=(",", ":")).encode()
-
-
-def _headers_of(stored: bytes) -> tuple[tuple[str, bytes], ...]:
-    return tuple((name, bytes.fromhex(value)) for name, value in json.loads(stored))
-
-
-I1, I4, I8, F8 = map(_numbers, ("|i1", "<i4", "<i8", "<f8"))
-ROWS = Kind(("",), lambda values: (np.concatenate(values).reshape(len(values), values[0].size),), list, ndim=2)
-BLOBS = Kind((".lengths", ".items"), _encode_blobs, _decode_blobs)
-TEXTS = BLOBS.of(str.encode, bytes.decode)
-HEADERS = BLOBS.of(_headers_json, _headers_of)
-OUTCOMES = I1.of((*Outcome,).index, (*Outcome,).__getitem__)
-
-
-class Block(NamedTuple):
-    """The columns of a block, and the conversion between its entries and their values."""
-
-    columns: Mapping[str, Kind]
-    split: Callable[..., Iterable[Sequence[Any]]]  # arguments: entries, and steps without a time
-    join: Callable[..., list[list[Any]]]
-    lists: int = 2  # number of lists that `join` returns: ids, entries and, for settled ids, the times
-
-
-def _split_pending(ids: Sequence[str], entries: Sequence[Pending], undated: Collection[int]) -> Iterable[Sequence[Any]]:
-    xs, decisions, times = zip(*entries, strict=True)
-    decided_ms = [-time.step if time.ms is None or time.step in undated else time.ms for time in times]
-    return ids, decided_ms, *zip(*decisions, strict=True), *zip(*xs, strict=True)
-
-
-def _join_pending(ids: list[str], decided_ms: list[int], *parts: Sequence[Any]) -> list[list[Any]]:
-    times = {ms: DecisionTime(-ms) if ms < 0 else DecisionTime(0, ms) for ms in decided_ms}
-    decisions, xs = map(Decision, *parts[:5]), map(Features, *parts[5:])
-    return [ids, list(map(Pending, xs, decisions, map(times.__getitem__, decided_ms)))]
-
-
-def _split_orphans(ids: Sequence[str], entries: Sequence[Orphan], undated: Collection[int]) -> Iterable[Sequence[Any]]:
-    feedback, records, kept_at_ms = zip(*entries, strict=True)
-    _, *bits = zip(*feedback, strict=True)
-    return ids, *bits, kept_at_ms, *zip(*records, strict=True)
-
-
-def _join_orphans(
-    ids: list[str], rewards: list[int], labels: list[Any], actions: list[Any], kept_at_ms: list[int], *parts: Any
-) -> list[list[Any]]:
-    feedback = map(Feedback, ids, rewards, labels, actions)
-    return [ids, list(map(Orphan, feedback, map(Record, *parts), kept_at_ms))]
-
-
-def _split_retained(
-    ids: Sequence[str], entries: Sequence[Retained], settled_ms: Sequence[int], undated: Collection[int]
-) -> Iterable[Sequence[Any]]:
-    *parts, _ = zip(*entries, strict=True)
-    return ids, *parts, settled_ms
-
-
-def _join_retained(ids: list[str], *parts: Any) -> list[list[Any]]:
-    return [ids, list(map(Retained, *parts[:3])), parts[3]]
-
-
-_PENDING = Block(
-    {
-        "id": TEXTS, "decided_ms": I8, "action": I4, "greedy": I4, "propensity": F8, "scores": ROWS, "logged": ROWS,
-        "indices": _ragged("<i4"), "values": _ragged("<f8"),
-    },
-    _split_pending,
-    _join_pending,
-)  # fmt: skip
-BLOCKS: dict[str, Block] = {
-    "pending": _PENDING,
-    "orphans": Block(
-        {
-            "id": TEXTS, "reward": I1, "label": I8.or_none(), "feedback_action": I8.or_none(), "kept_at_ms": I8,
-            "topic": TEXTS, "partition": I4, "offset": I8, "append_ms": I8, "key": BLOBS, "value": BLOBS,
-            "headers": HEADERS,
-        },
-        _split_orphans,
-        _join_orphans,
-    ),
-    "retained": Block(
-        {"id": TEXTS, "outcome": OUTCOMES, "reward": I1.or_none(), "decided_action": I8, "settled_at_ms": I8},
-        _split_retained,
-        _join_retained,
-        lists=3,
-    ),
-    "kept": _PENDING,
-}  # fmt: skip
-
-
-def encode_block(name: str, *entries: Sequence[Any], undated: Collection[int] = ()) -> dict[str, NDArray[Any]]:
-    """The arrays of a block.
+def encode_block(name: str, rows: Sequence[Any], undated: _Undated = ()) -> bytes:
+    """Encode the entries of a block.
 
     Args:
         name: name of the block.
-        entries: event ids, entries and, for settled ids, the times at which they were settled.
+        rows: event ids, entries and, for settled ids, the stream times at which they were settled.
         undated: steps without a time when the snapshot was taken. Their ticks can be applied while it is written.
     """
-    block = BLOCKS[name]
-    arrays: dict[str, NDArray[Any]] = {}
-    for (column, kind), values in zip(block.columns.items(), block.split(*entries, undated), strict=True):
-        arrays |= zip((column + suffix for suffix in kind.arrays), kind.encode(values), strict=True)
-    return arrays
+
+    def encode_object(value: Any) -> bytes | int:
+        if isinstance(value, DecisionTime):
+            return -value.step if value.ms is None or value.step in undated else value.ms
+        encoded: bytes = value.astype(value.dtype.newbyteorder("<"), copy=False).tobytes()
+        return encoded
+
+    if name == "orphans":
+        rows = [(event_id, *_without_headers(orphan)) for event_id, orphan in rows]
+    return msgpack.encode(rows, enc_hook=encode_object)
 
 
-def decode_block(name: str, arrays: Columns) -> list[list[Any]]:
-    """Decode the entries of a block; the inverse of `encode_block`.
+def _without_headers(orphan: Orphan) -> tuple[Orphan, list[tuple[bytes, bytes]]]:
+    """Feedback and the headers of its record, whose names can be other bytes than UTF-8."""
+    headers = [(name.encode(errors="surrogateescape"), value) for name, value in orphan.record.headers]
+    return orphan._replace(record=orphan.record._replace(headers=())), headers
+
+
+def decode_block(name: str, encoded: bytes | memoryview) -> list[Any]:
+    """Decode the entries of a block; the inverse of `encode_block`. Decisions with one time share it.
 
     Raises:
-        ValueError, TypeError, KeyError, IndexError: the arrays are not those of such a block, or their lengths differ.
+        ValueError, TypeError: the bytes are not such a block.
     """
-    block = BLOCKS[name]
-    expected = {column + suffix: kind for column, kind in block.columns.items() for suffix in kind.arrays}
-    if arrays.keys() != expected.keys():
-        raise ValueError(f"columns: expected {sorted(expected)}; got {sorted(arrays)}")
-    for column, kind in expected.items():
-        if arrays[column].ndim != kind.ndim:
-            raise ValueError(f"{column}: expected {kind.ndim} dimensions; got {arrays[column].shape}")
-    firsts = {column: len(arrays[column + kind.arrays[0]]) for column, kind in block.columns.items()}
-    if len(set(firsts.values())) != 1:  # checked first: a wrong length could decode to any number of rows
-        raise ValueError(f"columns: expected one length; got {firsts}")
-    return block.join(
-        *(kind.decode(*(arrays[column + suffix] for suffix in kind.arrays)) for column, kind in block.columns.items())
-    )
+    times: dict[int, DecisionTime] = {}
+
+    def decode_object(kind: Any, value: Any) -> Any:
+        if kind is DecisionTime:
+            return times.setdefault(value, DecisionTime(-value) if value < 0 else DecisionTime(0, value))
+        if not value:
+            return _EMPTY[kind]
+        return np.frombuffer(value, _EMPTY[kind].dtype.newbyteorder("<")).astype(_EMPTY[kind].dtype)
+
+    rows: list[Any] = msgpack.decode(encoded, type=_ROWS[name], dec_hook=decode_object)
+    if name != "orphans":
+        return rows
+    return [(event_id, _with_headers(orphan, headers)) for event_id, orphan, headers in rows]
+
+
+def _with_headers(orphan: Orphan, stored: Iterable[tuple[bytes, bytes]]) -> Orphan:
+    headers = tuple((name.decode(errors="surrogateescape"), value) for name, value in stored)
+    return orphan._replace(record=orphan.record._replace(headers=headers))
+
+
+_EMPTY: Mapping[Any, NDArray[Any]] = {IndexArray: np.zeros(0, np.int32), FloatArray: NOTHING_LOGGED}
+"""An array without entries of each type."""

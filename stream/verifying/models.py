@@ -172,8 +172,7 @@ def import_model(broker: Broker, topics: Topics, partition: int, model: Model, t
             f"the tasks of {topics.contexts} share a model: none can have its own; use another topic prefix"
         )
     step = JournalStep(0, (0, 0), (0, 0), model.meta["updates"], Ledger())
-    nothing: tuple[list[str], list[Any]] = ([], [])
-    snapshot = Snapshot(settings, step, 0, (), 0, Overflows(), model.state, nothing, nothing, (*nothing, []))
+    snapshot = Snapshot(settings, step, 0, (), 0, Overflows(), model.state)
     writer = ChunkWriter(0, encode(snapshot), str(partition), IMPORT_SLOT)
     _import(broker, topics, [partition], writer, transactional_id)
 

@@ -1,4 +1,4 @@
-"""A reader of what Onebit stores, written from docs/formats.md alone. Nothing of Onebit is used, and no numpy.
+"""A reader of what Onebit stores, written from docs/formats.md alone. Of Onebit and numpy nothing is used.
 
 It is here to hold that page true, and shows what a reader in another language has to do.
 """
@@ -12,6 +12,8 @@ from hashlib import sha256
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import msgspec
 
 LEDGER = (
     "contexts", "decided", "context_duplicates", "context_malformed",
@@ -282,39 +284,49 @@ def sections(payload: bytes) -> Iterator[Section]:
         yield Section(head["name"], head["values"], arrays)
 
 
-Arrays = Mapping[str, Array]
+Entry = dict[str, Any]
+"""An entry of a block: its fields by name, those of parts included."""
+
+DECISION = ("indices", "values", "action", "greedy", "propensity", "scores", "logged", "decided_ms")
+RECORD = ("topic", "partition", "offset", "append_ms", "key", "value")
+FIELDS: Mapping[str, tuple[str, ...]] = {
+    "pending": ("id", *DECISION),
+    "orphans": ("id", "reward", "label", "feedback_action", *RECORD, "kept_at_ms", "headers"),
+    "retained": ("id", "outcome", "reward", "decided_action", "decision", "settled_at_ms"),
+}
+"""The fields of an entry of each block."""
 
 
-def numbers(arrays: Arrays, name: str) -> list[Any]:
-    """A column of numbers."""
-    return arrays[name].entries()
+def entries(section: Section) -> list[Entry]:
+    """The entries of a block."""
+    known(section.arrays, ("entries",))
+    return [_ENTRY[section.name](*row) for row in msgspec.msgpack.decode(section.arrays["entries"].content)]
 
 
-def rows(arrays: Arrays, name: str) -> list[Any]:
-    """A column of rows."""
-    return arrays[name].rows()
+def _pending(event_id: str, decision: list[Any]) -> Entry:
+    (indices, values), (action, greedy, propensity, scores, logged), decided_ms = decision
+    features = _numbers("i", indices), _numbers("d", values)
+    learner = action, greedy, propensity, _numbers("d", scores), _numbers("d", logged)
+    return dict(zip(FIELDS["pending"], (event_id, *features, *learner, decided_ms), strict=True))
 
 
-def blobs(arrays: Arrays, name: str) -> list[Any]:
-    """A column of bytes."""
-    lengths, content = arrays[f"{name}.lengths"].entries(), arrays[f"{name}.items"].content
-    parts = iter(split(content, [length for length in lengths if length >= 0]))
-    return [None if length < 0 else next(parts) for length in lengths]
+def _orphan(event_id: str, orphan: list[Any], headers: list[Any]) -> Entry:
+    (of, reward, label, action), (*record, none), kept_at_ms = orphan
+    assert (of, none) == (event_id, [])
+    return dict(zip(FIELDS["orphans"], (event_id, reward, label, action, *record, kept_at_ms, headers), strict=True))
 
 
-def texts(arrays: Arrays, name: str) -> list[Any]:
-    """A column of texts."""
-    return [None if blob is None else blob.decode() for blob in blobs(arrays, name)]
+def _retained(event_id: str, settled: list[Any], settled_at_ms: int) -> Entry:
+    outcome, reward, action, kept = settled
+    decision = None if kept is None else _pending(event_id, kept)
+    return dict(zip(FIELDS["retained"], (event_id, outcome, reward, action, decision, settled_at_ms), strict=True))
 
 
-def lists(arrays: Arrays, name: str) -> list[Any]:
-    """A column of lists of numbers."""
-    return split(arrays[f"{name}.items"].entries(), arrays[f"{name}.lengths"].entries())
+def _numbers(code: str, content: bytes) -> list[Any]:
+    return [number for (number,) in struct.iter_unpack(f"<{code}", content)]
 
 
-def headers(arrays: Arrays, name: str) -> list[Any]:
-    """The column of a record's headers."""
-    return [[(key, bytes.fromhex(value)) for key, value in json.loads(blob)] for blob in blobs(arrays, name)]
+_ENTRY: Mapping[str, Callable[..., Entry]] = {"pending": _pending, "orphans": _orphan, "retained": _retained}
 
 
 def split(joined: Any, lengths: Sequence[int]) -> list[Any]:
@@ -322,41 +334,6 @@ def split(joined: Any, lengths: Sequence[int]) -> list[Any]:
     ends = list(accumulate(lengths, initial=0))
     assert ends[-1] == len(joined)
     return [joined[start:end] for start, end in pairwise(ends)]
-
-
-Column = Callable[[Arrays, str], list[Any]]
-"""Reads a column of a block."""
-
-PENDING: Mapping[str, Column] = {
-    "id": texts, "decided_ms": numbers, "action": numbers, "greedy": numbers, "propensity": numbers, "scores": rows,
-    "logged": rows, "indices": lists, "values": lists,
-}  # fmt: skip
-COLUMNS: Mapping[str, Mapping[str, Column]] = {
-    "pending": PENDING,
-    "orphans": {
-        "id": texts, "reward": numbers, "label": numbers, "feedback_action": numbers, "kept_at_ms": numbers,
-        "topic": texts, "partition": numbers, "offset": numbers, "append_ms": numbers, "key": blobs, "value": blobs,
-        "headers": headers,
-    },
-    "retained": {
-        "id": texts, "outcome": numbers, "reward": numbers, "decided_action": numbers, "settled_at_ms": numbers,
-    },
-    "kept": PENDING,
-}  # fmt: skip
-"""The columns of each kind of block."""
-
-OUTCOMES = ("matched", "expired", "unmatched")
-
-Entry = dict[str, Any]
-"""An entry of a block: what it has in each column."""
-
-
-def entries(section: Section) -> list[Entry]:
-    """The entries of a block."""
-    declared = COLUMNS[section.name]
-    known({name.split(".")[0] for name in section.arrays}, declared)
-    columns = [read(section.arrays, name) for name, read in declared.items()]
-    return [dict(zip(declared, entry, strict=True)) for entry in zip(*columns, strict=True)]
 
 
 def state_digest(parts: Mapping[str, Part]) -> str:
@@ -421,18 +398,3 @@ def _places(shape: Sequence[int]) -> list[int]:
     if not shape:
         return [0]
     return [index + shape[0] * place for index in range(shape[0]) for place in _places(shape[1:])]
-
-
-def partition_of(key: bytes, partitions: int) -> int:
-    """Murmur2 with Kafka's seed, without the sign bit, modulo the number of partitions."""
-    mask, multiplier = 0xFFFFFFFF, 0x5BD1E995
-    value = 0x9747B28C ^ len(key)
-    for start in range(0, len(key) - 3, 4):
-        word = int.from_bytes(key[start : start + 4], "little") * multiplier & mask
-        word = (word ^ word >> 24) * multiplier & mask
-        value = value * multiplier & mask ^ word
-    rest = key[len(key) & ~3 :]
-    if rest:
-        value = (value ^ int.from_bytes(rest, "little")) * multiplier & mask
-    value = (value ^ value >> 13) * multiplier & mask
-    return ((value ^ value >> 15) & 0x7FFFFFFF) % partitions

@@ -1,9 +1,9 @@
 """A reader of the log of a shared model, written from docs/formats.md alone as `format_reader` is."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from tests.golden.format_reader import Column, Entry, known, numbers, rows, sections, split
+from tests.golden.format_reader import Array, Entry, known, sections, split
 
 NEEDED = object()
 """Marks a column that is always there."""
@@ -12,21 +12,21 @@ NEEDED = object()
 class UpdateColumn(NamedTuple):
     """A column of updates, and the value of its entries where it is absent."""
 
-    read: Column
+    read: Callable[[Array], list[Any]]
     absent: Any = NEEDED
 
 
 UPDATE_COLUMNS: Mapping[str, UpdateColumn] = {
-    "kind": UpdateColumn(numbers),
-    "action": UpdateColumn(numbers),
-    "greedy": UpdateColumn(numbers),
-    "propensity": UpdateColumn(numbers),
-    "scores": UpdateColumn(rows),
-    "reward": UpdateColumn(numbers),
-    "nnz": UpdateColumn(numbers),
-    "assumed": UpdateColumn(numbers, -1),
-    "v": UpdateColumn(numbers, 0.0),
-    "label": UpdateColumn(numbers, -1),
+    "kind": UpdateColumn(Array.entries),
+    "action": UpdateColumn(Array.entries),
+    "greedy": UpdateColumn(Array.entries),
+    "propensity": UpdateColumn(Array.entries),
+    "scores": UpdateColumn(Array.rows),
+    "reward": UpdateColumn(Array.entries),
+    "nnz": UpdateColumn(Array.entries),
+    "assumed": UpdateColumn(Array.entries, -1),
+    "v": UpdateColumn(Array.entries, 0.0),
+    "label": UpdateColumn(Array.entries, -1),
 }
 """The columns of a record of updates that have a number or a row for each entry."""
 
@@ -41,7 +41,7 @@ def update(value: bytes) -> tuple[dict[str, Any], list[Entry]]:
     values = section.arrays["x.values"].entries() if "x.values" in section.arrays else [1.0] * len(indices)
     xs = [dict(zip(*each, strict=True)) for each in zip(split(indices, sizes), split(values, sizes), strict=True)]
     columns = [
-        column.read(section.arrays, name)
+        column.read(section.arrays[name])
         if name in section.arrays or column.absent is NEEDED
         else [column.absent] * len(sizes)
         for name, column in UPDATE_COLUMNS.items()

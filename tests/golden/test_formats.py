@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from stream.journal.digests import state_digest
@@ -20,12 +21,11 @@ from stream.verifying.models import export_model
 from stream.wire.updates import encode_updates
 from tests.golden import format_reader
 from tests.golden.format_reader import (
-    COLUMNS,
+    FIELDS,
     LEDGER,
     SETTINGS,
     Generation,
     Journal,
-    Section,
     UnknownError,
     dead_letter,
     entries,
@@ -74,7 +74,7 @@ def test_reader_uses_nothing_of_onebit_and_no_numpy() -> None:
         imported |= {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
         imported |= {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     assert imported - {format_reader.__name__} == {
-        "ast", "json", "struct", "zipfile", "collections.abc", "hashlib", "itertools", "pathlib", "typing",
+        "ast", "json", "struct", "zipfile", "msgspec", "collections.abc", "hashlib", "itertools", "pathlib", "typing",
     }  # fmt: skip
 
 
@@ -208,18 +208,8 @@ def test_chunk_holds_place_counts_learner_and_blocks() -> None:
     assert found.learner()
 
 
-def stored_columns(section: Section) -> set[str]:
-    return {name.split(".")[0] for name in section.arrays}
-
-
-def test_reader_knows_all_columns_that_are_written_and_no_others() -> None:
-    blocks = {section.name: stored_columns(section) for section in golden_generation().sections if section.arrays}
-    del blocks["learner"]
-    assert blocks == {name: set(columns) for name, columns in COLUMNS.items() if name != "kept"}
-
-
-def columns_of_the_page(name: str) -> dict[str, str]:
-    """The columns in the page's table of a block or of updates, and what it says of their absence."""
+def fields_of_the_page(name: str) -> dict[str, str]:
+    """The fields in the page's table of a block or of updates, and what it says of their absence."""
     (section,) = re.findall(
         rf"^##+ `?{name}`?(?::|$).*?(?=^##)", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
     )
@@ -232,12 +222,12 @@ def columns_of_the_page(name: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", ["pending", "orphans", "retained"])
-def test_page_has_a_line_for_each_column(name: str) -> None:
-    assert columns_of_the_page(name).keys() == COLUMNS[name].keys()
+def test_page_has_a_line_for_each_field(name: str) -> None:
+    assert sorted(fields_of_the_page(name)) == sorted(FIELDS[name])
 
 
 def test_page_has_a_line_for_each_column_of_updates_and_says_what_it_means_where_it_is_absent() -> None:
-    lines = columns_of_the_page("Updates")
+    lines = fields_of_the_page("Updates")
     for name in ("name", "values", "arrays"):  # the table of the head, which says nothing of absence
         del lines[name]
     expected = {
@@ -260,11 +250,12 @@ def test_page_has_a_line_for_each_count() -> None:
     assert [name for line in lines for name in re.findall(r"`([^`]+)`", line.split(" | ")[0])] == list(LEDGER)
 
 
-def test_column_is_needed() -> None:
+def test_field_is_needed() -> None:
     (section,) = [section for section in golden_generation().sections if section.name == "pending"]
-    without = {name: array for name, array in section.arrays.items() if name != "greedy"}
-    with pytest.raises(KeyError, match="greedy"):
-        entries(section._replace(arrays=without))
+    entry, *_ = msgspec.msgpack.decode(section.arrays["entries"].content)
+    without = section.arrays["entries"]._replace(content=msgspec.msgpack.encode([entry[:-1]]))
+    with pytest.raises(TypeError, match="decision"):
+        entries(section._replace(arrays={"entries": without}))
 
 
 def pipeline_of(settings: TaskSettings) -> Pipeline:
@@ -320,10 +311,11 @@ def test_reader_finds_in_a_snapshot_what_onebit_does(present: Pipeline) -> None:
     assert [(entry["id"], entry["decided_action"]) for entry in newest.of("retained")] == [
         (event_id, settled.action) for event_id, settled in join.retained.items()
     ]
-    assert [(entry["id"], entry["values"]) for entry in newest.of("kept")] == [
+    kept = [entry["decision"] for entry in newest.of("retained") if entry["decision"]]
+    assert [(entry["id"], entry["values"]) for entry in kept] == [
         (event_id, settled.pending.x.values.tolist()) for event_id, settled in join.retained.items() if settled.pending
     ]
-    assert all((join.pending, join.orphans, join.retained, newest.of("kept")))
+    assert all((join.pending, join.orphans, join.retained, kept))
 
 
 def test_reader_finds_in_a_model_file_what_was_exported(present: Pipeline, tmp_path: Path) -> None:

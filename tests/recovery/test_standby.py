@@ -9,7 +9,7 @@ import pytest
 from consumers.learner import STANDBY_MS, LearnerOptions, LearnerProgram
 from consumers.recovery import POLL_INTERVAL_MS, RecoveryStoppedError
 from stream.kafka.port import Consumer
-from stream.snapshots.state import Columns, decode_block
+from stream.snapshots.state import decode_block
 from stream.wire.records import Record
 from tests.pipeline import TOPICS, Pipeline, small_task
 
@@ -78,7 +78,7 @@ def with_a_large_snapshot(monkeypatch: pytest.MonkeyPatch) -> Pipeline:
     """A task whose snapshot has a section for each decision that waits, in small chunks."""
     monkeypatch.setattr("stream.snapshots.state.BLOCK_ENTRIES", 1)
     pipeline = Pipeline(small_task())
-    learner = pipeline.learner(snapshot_interval_ms=50, snapshot_chunk_bytes=300)
+    learner = pipeline.learner(snapshot_interval_ms=50, snapshot_chunk_bytes=150)
     learner.step(0)
     for number in range(SNAPSHOT_PARTS):
         pipeline.context(f"event-{number}")
@@ -102,9 +102,9 @@ def slow_to_read(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def slow_to_decode(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
-    def decode(name: str, arrays: Columns) -> list[list[Any]]:
+    def decode(name: str, encoded: bytes) -> list[Any]:
         pipeline.clock.advance_to(pipeline.now_ms() + PART_MS)
-        return decode_block(name, arrays)
+        return decode_block(name, encoded)
 
     monkeypatch.setattr("stream.snapshots.state.decode_block", decode)
 
