@@ -44,7 +44,7 @@ def bare(events: int) -> None:
     settings = load_settings({})
     topics = Topics.with_prefix(settings.topic_prefix)
     broker = connect(settings.bootstrap, client=settings.client)
-    consumer = broker.group_consumer("bare", "bare", (topics.contexts,), Assigned())
+    consumer = broker.group_consumer(f"{settings.topic_prefix}bare", "bare", (topics.contexts,), Assigned())
     producer = broker.transactional_producer("bare")
     value, done = b"x" * 350, 0
     while done < events:
