@@ -8,6 +8,7 @@ from rich.markup import escape
 
 from producers.datasets.catalogue import catalogue, is_log, load, problems
 from stream.app.process import warn
+from stream.cli.completion import data_names
 from stream.cli.console import boxed_table, examples, out, print_json
 from stream.cli.flags import Json, LogMap, RewardAbove, with_log_flags
 
@@ -35,7 +36,7 @@ def list_data(json: Json = False) -> None:
 @app.command(epilog=examples("onebit data show optdigits", "onebit data show offers.csv.gz --map offers.toml --json"))
 @with_log_flags
 def show(
-    name_or_file: Annotated[str, typer.Argument(metavar="NAME-OR-FILE")],
+    name_or_file: Annotated[str, typer.Argument(metavar="NAME-OR-FILE", autocompletion=data_names)],
     n_features: Annotated[int | None, typer.Option(min=1, help="Number of features of an svmlight file")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of a synthetic data set")] = 0,
     mapping: LogMap = None,

@@ -13,6 +13,7 @@ from stream.app.estimate import estimate_policies as use_case
 from stream.app.process import announce
 from stream.app.settings import SettingsError
 from stream.app.sources import command_line
+from stream.cli.completion import policy_names
 from stream.cli.console import examples, out, print_json
 from stream.cli.flags import BadRows, Json, LogMap, RewardAbove, with_log_flags
 from stream.estimating.estimate import Estimates
@@ -41,6 +42,7 @@ def estimate_policies(
         list[str],
         typer.Option(
             metavar="SPEC",
+            autocompletion=policy_names,
             help="Policy to evaluate; repeatable: logged, uniform, constant:ACTION, model:FILE of "
             "`onebit model export`, or a learner trained on the log, NAME or NAME:PARAMETER=VALUE,...",
         ),

@@ -15,6 +15,7 @@ from stream.app.process import announce, warn
 from stream.app.setting_values import CONFIG_VARIABLE
 from stream.app.settings import Panel, Program, Settings, SettingsError
 from stream.app.sources import Described, described, load_settings, unknown_variables
+from stream.cli.completion import COMPLETED
 from stream.cli.console import write_log
 
 
@@ -150,5 +151,6 @@ def _annotation(one: Described) -> Any:
             help=one.setting.help,
             min=one.low if numeric else None,
             max=one.high if numeric else None,
+            autocompletion=COMPLETED.get(one.name),
         ),
     ]

@@ -9,6 +9,7 @@ from rich.table import Table
 
 from stream.app.learners import Row, Size, Survey, data_of, fields_of, survey_learners
 from stream.app.settings import SettingsError
+from stream.cli.completion import learner_names
 from stream.cli.console import examples, out, print_json
 from stream.cli.flags import BadRows, Json, LogMap, RewardAbove, with_log_flags
 from stream.learners import FromLogs
@@ -27,7 +28,9 @@ app = typer.Typer()
 @app.command(epilog=examples("onebit learners", "onebit learners late-ucb soba-diag --data optdigits"))
 @with_log_flags
 def learners(
-    names: Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="Names of learners")] = None,
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[NAME]...", help="Names of learners", autocompletion=learner_names)
+    ] = None,
     data: Annotated[
         str | None,
         typer.Option(

@@ -1,0 +1,23 @@
+"""Completion of values in a shell."""
+
+import pytest
+
+from tests.cli.conftest import Onebit
+
+
+@pytest.mark.parametrize(
+    ("typed", "completed"),
+    [
+        ("run --learner late", {"late-ucb"}),
+        ("run --learner aut", {"auto"}),
+        ("run --data syn", {"synsep", "synnonsep"}),
+        ("data show opt", {"optdigits"}),
+        ("learners late", {"late-ucb"}),
+        ("estimate --policy uni", {"uniform"}),
+    ],
+)
+def test_names_are_completed(onebit: Onebit, monkeypatch: pytest.MonkeyPatch, typed: str, completed: set[str]) -> None:
+    monkeypatch.setenv("_ONEBIT_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", f"onebit {typed}")
+    monkeypatch.setenv("COMP_CWORD", str(len(typed.split())))
+    assert set(onebit().out.split()) == completed
