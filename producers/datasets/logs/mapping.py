@@ -1,5 +1,6 @@
 """The mapping of table columns to roles, and its file."""
 
+import os.path
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
@@ -155,7 +156,7 @@ def read_mapping(file_or_pairs: Path | str) -> LogMapping:
     """
     path = Path(file_or_pairs)
     text = str(file_or_pairs)
-    if "=" in text and not path.exists():
+    if "=" in text and not os.path.exists(path):  # unlike Path.exists, it accepts pairs longer than any file name
         return mapping_of(_fields_of_pairs(text), repr(text))
     try:
         fields = tomllib.loads(path.read_text(encoding="utf-8"))

@@ -185,6 +185,12 @@ def test_an_outcome_that_cannot_be_used_is_no_feature_either(tmp_path: Path) -> 
     ]  # fmt: skip
 
 
+def test_pairs_can_be_longer_than_a_file_name() -> None:
+    columns = [f"column{number}" for number in range(100)]
+    mapping = read_mapping(f"action=item,reward=click,numeric={'+'.join(columns)}")
+    assert list(mapping.features.numeric) == columns
+
+
 def test_pairs_say_the_same_as_a_file() -> None:
     pairs = "action=item,reward=click,propensity=p,classes=a+b,numeric=price, categorical=device+user.region"
     assert read_mapping(pairs) == mapping_of(
