@@ -15,7 +15,7 @@ _CONNECTION_MS_MAX = 5_000
 
 REASONS = {
     FencedError: "another process has taken over",
-    StaleMemberError: "the group has moved on without this member",
+    StaleMemberError: "the group has rebalanced without this member",
     BrokerUnavailableError: "no answer in time; check that the broker runs and is reachable",
     BrokerError: "the broker or the client refused it",
 }
