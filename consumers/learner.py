@@ -215,7 +215,7 @@ class LearnerProgram:
         return max(min(due), self._append_at_ms + self._idle_ms) if due else None
 
     def step(self, timeout_ms: int) -> int:
-        """Poll once and apply the available records in one transaction; return the number of things done.
+        """Poll once and apply the available records in one transaction; return the amount of work done, 0 for none.
 
         Raises:
             FencedError: another process has replaced this one, or the group has removed this member.
