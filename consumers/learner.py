@@ -1,4 +1,4 @@
-"""The learner program: poll, merge, apply, send, flush, date, commit, for all partitions of one process.
+"""The learner program: polls, merges, applies, sends, flushes, dates and commits for all partitions of one process.
 
 The program only moves records. Each task's step determines decisions, updates and expiries from the records alone.
 """
@@ -44,7 +44,7 @@ STANDBY_MS = 10_000
 """Time without a partition after which a learner logs the members that have partitions."""
 
 PORTION_RECORDS = 250
-"""Records of the first step: a few milliseconds of work for most learners."""
+"""Records in the first step: a few milliseconds of work for most learners."""
 
 
 class Portion:
@@ -56,7 +56,7 @@ class Portion:
         self._work_max_ms = work_max_ms
 
     def took(self, records: int, ms: int) -> None:
-        """Adapt to the working time of a step of N records per task, excluding the broker's time."""
+        """Adapt to the working time of a step with N records per task, excluding the broker's time."""
         if ms > self._work_max_ms:
             self.records = max(1, min(records, self.records) // 2)
         elif records >= self.records and ms <= self._work_max_ms / 4:
@@ -91,13 +91,13 @@ class LearnerProgram:
         Args:
             broker: the broker.
             topics: the pipeline's topics.
-            settings: settings of tasks that have not started; for other tasks, see `given`.
+            settings: settings for tasks that have not started; for other tasks, see `given`.
             options: options of the program.
             host_ms: this host's clock, for intervals; it must include time in which the machine is suspended.
             announce: called with each log message.
             crash_point: see CrashPoint.
             stop: returns whether to stop; called during a recovery, which can take long.
-            given: names of the settings that a started task must match, else it is refused; None: all.
+            given: names of the settings that must equal those of a started task, else it is refused; None: all.
             change_settings: whether given settings that differ apply from the next step on, where possible.
             committed: called with the output of each transaction.
             parked: the result of the previous program's `park`.
@@ -170,7 +170,7 @@ class LearnerProgram:
 
     @property
     def broker_ms(self) -> int:
-        """The broker's time, for metrics: the last commit's append time plus the elapsed time; 0 before it."""
+        """The broker's time, for metrics: the last commit's append time plus the elapsed time; 0 before the first."""
         return self._append_ms and self._append_ms + self._host_ms() - self._append_at_ms
 
     def lag(self) -> dict[TopicPartition, int]:
@@ -210,23 +210,23 @@ class LearnerProgram:
                 self._commit(commits)
 
     def next_due_ms(self) -> int | None:
-        """The next time at which a step is due without new records, if the host's clock is the broker's."""
+        """The next time at which a step is due without new records, if the host's and broker's clocks are equal."""
         due = [due_ms for running in self._running.values() if (due_ms := running.next_due_ms()) is not None]
         return max(min(due), self._append_at_ms + self._idle_ms) if due else None
 
     def step(self, timeout_ms: int) -> int:
-        """Poll once and apply the available records in one transaction; return the number of things done.
+        """Poll once and apply the available records in one transaction; return the amount of work done, 0 for none.
 
         Raises:
-            FencedError: another process has this one's place, or the group has removed this member.
+            FencedError: another process has replaced this one, or the group has removed this member.
             AccessError: the broker does not allow an operation of the step.
             BrokerError: the outcome of the commit is unknown, or the broker is unavailable.
         """
         try:
             return self._step(timeout_ms)
         except BrokerError as error:
-            # After a pause, requests may have timed out or the transaction may be aborted. The group knows the cause,
-            # and whether this process can continue.
+            # After a pause, requests may have timed out, or the transaction may have been aborted. The group knows the
+            # cause, and whether this process can continue.
             if not isinstance(error, AccessError):
                 self._consumer.check_place()
             raise
@@ -343,7 +343,7 @@ class LearnerProgram:
         try:
             append_ms = commit(self._producer, self._consumer, self._topics, commits, self._crash_point)
         except StaleMemberError as error:
-            self._announce(f"the group has moved on; aborting this step, to be repeated for tasks that stay: {error}")
+            self._announce(f"the group has rebalanced; this step is repeated for the tasks that stay: {error}")
             self._producer.abort()
             self._park(set(self._running))
             return False

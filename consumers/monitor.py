@@ -1,16 +1,16 @@
 """The monitor's Faust application: reads committed records into partition states. Only this module imports Faust.
 
 A partition's state contains its counts and its next offsets, as one value of a table. The state is written to the table
-before the records of a batch are acknowledged, and Faust flushes the table's changelog before it commits offsets. So
-after a crash records are read again and never skipped, and the state identifies the ones that it already has.
+before the records of a batch are acknowledged, and Faust flushes the table's changelog before it commits offsets. After
+a crash, records are therefore read again and never skipped, and the state identifies those that it already has.
 
-Faust's driver reads uncommitted records unless it uses transactions itself, and with transactions it loses sends. Here
-it reads committed records (`_CommittedThread`), at least once. All fetched records of a partition are passed on as one
-message (`_Batch`): a message costs Faust about 150 µs, a record within one a tenth of that.
+Faust's driver reads uncommitted records unless it uses transactions, and with transactions it loses messages that it
+sends. Here it reads committed records (`_CommittedThread`), at least once. All fetched records of a partition are
+passed on as one message (`_Batch`): Faust takes about 150 µs for a message, and a tenth of that for a record in one.
 
-While Faust recovers its table it can fetch records of any topic and discard them. It then passes on later records
-before it seeks to the committed offset, if there is one. A state would count the discarded records as read. So here the
-consumer seeks to the offsets in the states (`_PlacedConsumer`), and passes on nothing that was fetched before the seek.
+While Faust recovers its table, it can fetch records from any topic and discard them. It then passes on later records
+before it seeks to the committed offset, if there is one. A state would count the discarded records as read. Therefore
+the consumer here seeks to the offsets in the states (`_PlacedConsumer`), and discards what it fetched before the seek.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ FETCHED_MAX = 2_000
 
 MESSAGES_MAX = 8
 BATCH_S = 0.2
-"""Limits on number and age of a batch of messages; they bound the delay of the page."""
+"""Limits on the number and age of messages in a batch; they bound the delay of the page."""
 
 BUFFERED_MAX = 16
 """Maximum number of messages waiting to be processed."""
@@ -47,7 +47,7 @@ _ROUND_S = 0.1
 
 
 class MonitorEndedError(Exception):
-    """The application failed. A new one continues at the same offsets."""
+    """The application failed. A new application continues at the same offsets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class MonitorOptions:
 
 
 class MonitorProgram:
-    """One monitor."""
+    """One monitor process."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class MonitorProgram:
             broker_commit_interval=1.0,
             broker_max_poll_records=FETCHED_MAX,
             stream_buffer_maxsize=BUFFERED_MAX,
-            stream_wait_empty=False,  # at the end, unprocessed messages are dropped: they are read again
+            stream_wait_empty=False,  # unprocessed messages are dropped at the end, and read again later
             consumer_auto_offset_reset="earliest",
             consumer_group_instance_id=options.group,  # a restarted monitor rejoins at once
             processing_guarantee="at_least_once",
@@ -191,7 +191,7 @@ class _CommittedThread(AIOKafkaConsumerThread):
         return consumer
 
     async def place(self, offsets: Mapping[TP, int]) -> None:
-        """Seek to these offsets, or to the first one that is kept."""
+        """Seek to these offsets, or to the first available one."""
         await self.call_thread(self._place, offsets)
 
     async def _place(self, offsets: Mapping[TP, int]) -> None:

@@ -22,7 +22,7 @@ from stream.wire.ticks import is_tick
 
 @dataclass(slots=True)
 class Input:
-    """The position in contexts or feedback of one partition, with buffered records."""
+    """The position in one partition of contexts or feedback, with buffered records."""
 
     tp: TopicPartition
     offset: int  # of the first unapplied record
@@ -70,7 +70,7 @@ class Partition:
 
     @property
     def partition(self) -> int:
-        """Its number."""
+        """The partition's number."""
         return self.contexts.tp.partition
 
     @property
@@ -90,7 +90,7 @@ class Partition:
     def needs_tick(self, records: Sequence[Record], now_ms: int, idle_ms: int) -> bool:
         """Whether to write a tick.
 
-        True if an entry waits, stream time has not moved for `idle_ms`, and these records do not move it.
+        True if an entry is waiting, stream time has not advanced for `idle_ms`, and these records do not advance it.
         """
         if not self.waits or now_ms - self.moved_at_ms < idle_ms:
             return False

@@ -1,4 +1,4 @@
-"""Start of assigned partitions: parked tasks resume, other tasks are recovered in time slices."""
+"""Starts assigned partitions: parked tasks resume, and other tasks are recovered in time slices."""
 
 from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ from stream.wire.topics import Topics
 
 REPORT_INTERVAL_MS = 5_000
 POLL_INTERVAL_MS = 2_000
-"""Interval between polls while snapshots are read: much shorter than any session."""
+"""Interval between polls while snapshots are read: much shorter than any session timeout."""
 SLICE_MS = 100
 """Time slice of a recovery, after which the running partitions make a step."""
 
@@ -154,7 +154,7 @@ class Recoveries:
         return recovered
 
     def _read_log(self, partition: int, recovered: Recovered) -> Generator[bool, None, None]:
-        """Read the shared model's log up to the task's last record in it, and the version of its last decision."""
+        """Read the shared model's log up to the task's last record in it and the version of its last decision."""
         shared = self.parked.shared = self.parked.shared or self.make_shared(
             settings=recovered.settings, pulse=self._pulse
         )
@@ -224,7 +224,7 @@ class Recoveries:
         """Whether a transaction is open in the task's journal or snapshots.
 
         The previous process of this partition can still commit it, and then its records must be recovered. The
-        transaction ends when that process ends it, or by the broker's timeout.
+        transaction ends when that process ends it, or when the broker's timeout expires.
         """
         topics = [self.topics.journal, self.topics.snapshots]
         shares = self.settings.model == "shared"

@@ -1,4 +1,4 @@
-"""The commit of a step in numbered stages: its outputs, journal record and offsets, in one transaction."""
+"""Commits a step in numbered stages: its outputs, journal record and offsets, in one transaction."""
 
 from collections.abc import Callable, Iterable, Sequence
 from hashlib import sha256
@@ -40,11 +40,11 @@ def commit(
     commits: Sequence[Commit],
     after: CrashPoint = lambda number: None,
 ) -> int:
-    """Publish one step for each of several tasks in one transaction; return the latest append time of its records.
+    """Publish one step for each of several tasks in one transaction; return the latest append time of the records.
 
-    The crash tests use the same numbers. The records are in the log (4) before the offsets are sent (5), and only a
-    current member of the group can send offsets. So a process that recovers a task either finds an open transaction in
-    the task's journal and waits for it, or no transaction of an earlier process can follow.
+    The crash tests use the numbers of the stages. The records are in the log (4) before the offsets are sent (5), and
+    only a current member of the group can send offsets. So a process that recovers a task either finds an open
+    transaction in the task's journal, which it waits for, or an earlier process can commit nothing more.
     """
     producer.begin()
     after(1)

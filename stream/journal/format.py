@@ -6,7 +6,7 @@ Records are JSON objects with the fields of `JournalStep`; fields that are 0 or 
      "partitions": 1, "settings": {"learner": ...}}
     {"number": 2, "contexts": [20, 50], "feedback": [5, 95], "updates": 31, "ledger": {...}, "settings_from": 1, ...}
 
-The first step has the task's settings, and so does the first step after each change. The header `onebit-version`
+The task's first step contains its settings, and so does the first step after each change. The header `onebit-version`
 contains the format, 1.
 """
 
@@ -28,11 +28,11 @@ HEADERS: Headers = ((VERSION_HEADER[0], b"%d" % FORMAT),)
 
 
 class JournalError(OnebitError):
-    """The journal cannot be continued; the message says what to do."""
+    """The journal cannot be continued; the message contains the remedy."""
 
 
 class UnrecoverableError(JournalError):
-    """Records that a recovery needs are deleted or have changed; a pipeline on these topics cannot continue."""
+    """Records that a recovery needs were deleted or changed; a pipeline on these topics cannot continue."""
 
 
 class LogStep(NamedTuple):

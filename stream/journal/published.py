@@ -13,7 +13,7 @@ from stream.wire.topics import Topics
 
 
 class Published:
-    """The predictions of a task from a given step on, in the order of its steps.
+    """A task's predictions from a given step on, in the order of its steps.
 
     Records without a step number come from other programs and are skipped. If another program writes a record with a
     step number, the step's digest differs and recovery is refused.
@@ -58,8 +58,8 @@ class Published:
             return self.decisions(step)
         where = f"; the first is at {place_of(found[0])}" if found else ""
         raise UnrecoverableError(
-            f"{self._tp.topic}/{self._tp.partition}: expected the {expected} predictions of step {step.number}, as "
-            f"{self._journal} has their digest; got {len(found)}{where}. They were deleted, or another program wrote "
+            f"{self._tp.topic}/{self._tp.partition}: expected the {expected} predictions of step {step.number} with "
+            f"the digest in {self._journal}; got {len(found)}{where}. They were deleted, or another program wrote "
             "records with this step's number"
         )
 

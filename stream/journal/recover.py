@@ -1,4 +1,4 @@
-"""Recovery: restores a task after its last commit, or after an earlier step, from snapshots, journal and inputs."""
+"""Recovery: restores a task to its last commit, or to an earlier step, from snapshots, journal and inputs."""
 
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, closing
@@ -80,15 +80,15 @@ def recovery(
     change_settings: bool = False,
     pulse: Pulse = lambda: None,
 ) -> Recovery:
-    """Restore a task after its last commit, step by step, without writing anything.
+    """Restore a task to its last commit, step by step, without writing anything.
 
     Args:
-        broker: where the topics are.
+        broker: the broker.
         topics: the topics.
         partition: the task.
         settings: the user's settings; see `resolve`.
         progress: called with the progress before the first step and after each step.
-        given: names of the settings that the user gave; None: all. A started task keeps its own values of the others.
+        given: names of the settings that the user gave; None: all. A started task keeps its own values for the others.
         change_settings: whether given settings that differ apply from the next step on.
         pulse: called repeatedly while snapshots are read, before the first step.
 
@@ -126,16 +126,16 @@ def rebuilding(
     decides: Decides | None = None,
     pulse: Pulse = lambda: None,
 ) -> Recovery:
-    """Restore a task after its last step or an earlier one, without a shared model and without writing anything.
+    """Restore a task to its last step or an earlier one, without a shared model and without writing anything.
 
     Args:
-        broker: where the topics are.
+        broker: the broker.
         topics: the topics.
         partition: the task.
-        settings: settings if the task has made no step; None: the task must have made one.
+        settings: settings for a task that has made no step; None: the task must have made one.
         progress: called with the progress before the first step and after each step.
         until: number of the last step to apply; None: all.
-        snapshots: False to start with the journal's first step.
+        snapshots: whether to use snapshots; False starts with the journal's first step.
         observe: called with the output of each step that is applied again.
         decides: called before each step of a task with a shared model, so that the step repeats its decisions; None:
             the published decisions are used.
@@ -194,7 +194,7 @@ rebuild = at_once(rebuilding)
 
 
 def _from_snapshot(topics: Topics, stored: Stored, pulse: Pulse) -> Recovered:
-    """The task as restored from its newest snapshot."""
+    """The task restored from its newest snapshot."""
     assert stored.newest is not None
     found = decode(stored.newest, pulse)
     settings = task_settings(found.settings)
@@ -222,8 +222,8 @@ def _from_beginning(
     else:
         if imported != first.imported and (shared or first.imported is not None):
             raise UnrecoverableError(
-                f"{place} was begun with {_named(first.imported)}; {where} holds {_named(imported)}. The snapshots "
-                "topic has changed"
+                f"{place} started with {_named(first.imported)}; {where} contains {_named(imported)}. The snapshots "
+                "topic was changed"
             )
         imported, contexts, feedback = first.imported, first.contexts[0], first.feedback[0]
         stored.taken_ms = record.append_ms
@@ -280,6 +280,6 @@ def _check_same(task: Task, step: JournalStep, journal: TopicPartition) -> None:
 
 def _inputs_changed(step: JournalStep, journal: TopicPartition, difference: str) -> UnrecoverableError:
     return UnrecoverableError(
-        f"step {step.number} of {journal.topic}/{journal.partition}: {difference}. The inputs have changed since the "
+        f"step {step.number} of {journal.topic}/{journal.partition}: {difference}. The inputs were changed after the "
         "step"
     )

@@ -1,4 +1,4 @@
-"""Resolves the pipeline's settings and the user's, and checks which of them can change."""
+"""Combines the pipeline's settings with the user's, and checks which of them can change."""
 
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
@@ -56,13 +56,13 @@ class SettingsDifferError(JournalError):
 def resolve(
     begun: Mapping[str, Any], wanted: TaskSettings, given: Given = None, *, change: bool = False, place: str
 ) -> TaskSettings:
-    """The settings of the next step.
+    """The settings for the next step.
 
     Args:
         begun: the pipeline's settings by name: all, those of an imported model, or none.
         wanted: the user's settings and the current defaults; a default applies only to a setting missing in `begun`.
         given: names of the settings that the user gave.
-        change: whether a given setting that differs applies from now on, if it can change.
+        change: whether given settings that differ and can change apply from now on.
         place: the topic and partition of the pipeline's settings, for messages.
 
     Raises:
@@ -82,7 +82,7 @@ def resolve(
         if begun and begun.get(name) != value and (name in begun or name in parameters)
     )
     if learner := tuple(difference for difference in differences if difference.name == "learner"):
-        differences = learner  # the parameters then belong to another learner, too
+        differences = learner  # the parameters then also belong to another learner
     if differences and not change:
         raise SettingsDifferError(place, differences, _REMEDY)
     if fixed := tuple(difference for difference in differences if not difference.can_change):

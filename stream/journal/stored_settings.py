@@ -34,7 +34,7 @@ def model_settings(settings: TaskSettings) -> dict[str, Any]:
 
 
 def check_settings(stored: Mapping[str, Any]) -> dict[str, Any]:
-    """Check that settings are those of a task or of `model_settings`, and return them.
+    """Check that these are all settings of a task, or those of `model_settings`, and return them.
 
     Raises:
         ValueError: settings or parameters are missing or unknown, or the learner is unknown.

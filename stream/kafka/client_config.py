@@ -1,6 +1,6 @@
-"""Access to a secured Kafka with TLS, a user's name and password, or a token; properties have librdkafka's names.
+"""Access to a secured Kafka with TLS, a user name and password, or a token. Properties have librdkafka's names.
 
-It reads property files for Kafka's Java client or for librdkafka. Properties that both understand are accepted; Java's
+Property files may be those of Kafka's Java client or of librdkafka. Properties that both understand are accepted; Java's
 user and PEM store properties are translated. Properties that change how Onebit reads or writes are rejected. Unknown
 names are rejected too, because otherwise a property without effect would go unnoticed.
 
@@ -28,7 +28,7 @@ BOOTSTRAP = "bootstrap.servers"
 
 
 class ClientConfigError(BrokerError):
-    """Properties that cannot be used; the message has the property, the expected value and the remedy."""
+    """Properties that cannot be used; the message contains the property, the expected value and the remedy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,8 +97,8 @@ _REFUSED = {
     "ssl.keystore.": _PEM,
     "ssl.truststore.": _PEM,
     "enable.ssl.certificate.verification": (
-        "certificates are always verified; set ssl.ca.location to your own authority; to accept another host name, set "
-        "ssl.endpoint.identification.algorithm=none"
+        "certificates are always verified; set ssl.ca.location to the certificate of your authority, or, to accept "
+        "another host name, ssl.endpoint.identification.algorithm=none"
     ),
     "client.dns.lookup": "all addresses of a name are always tried: remove the line",
     "session.timeout.ms": "use the setting session_timeout: remove the line",
@@ -112,7 +112,7 @@ _REFUSED = {
         _OWN,
     ),
 }  # fmt: skip
-"""Rejected properties of other clients (with a final dot: a prefix), and the remedy."""
+"""Rejected properties of other clients (a name with a final dot is a prefix), and the remedy."""
 
 _JAAS = re.compile(r"[\w.]*\.(?P<module>Scram|Plain)LoginModule\s+required\b(?P<options>.*);\s*", re.DOTALL)
 _JAAS_OPTION = re.compile(r"""(\w+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|([^\s;"']+))""")
@@ -122,7 +122,7 @@ def client_config(properties: Mapping[str, str]) -> ClientConfig:
     """The configuration for properties.
 
     Raises:
-        ClientConfigError: an unknown property, a value that is not accepted, or values that contradict each other.
+        ClientConfigError: an unknown property, an invalid value, or inconsistent values.
     """
     translated = _translated(properties)
     unknown = [_unknown(name) for name in translated if name not in PROPERTIES]
@@ -185,7 +185,7 @@ def _translated(properties: Mapping[str, str]) -> dict[str, str]:
     given = {name: value for name, value in properties.items() if name != BOOTSTRAP}
     mechanism = given.pop("sasl.mechanisms", None)
     if mechanism is not None and given.setdefault("sasl.mechanism", mechanism) != mechanism:
-        raise ClientConfigError("sasl.mechanism and sasl.mechanisms mean the same, and differ; remove one")
+        raise ClientConfigError("sasl.mechanism and sasl.mechanisms are synonyms, but their values differ; remove one")
     if (jaas := given.pop("sasl.jaas.config", None)) is not None:
         given = _of_jaas(jaas, given.get("sasl.mechanism")) | given
     for store, names in _PEM_STORES.items():
@@ -198,7 +198,7 @@ def _translated(properties: Mapping[str, str]) -> dict[str, str]:
 
 
 def _of_jaas(text: str, mechanism: str | None) -> dict[str, str]:
-    """The user of Java's login module."""
+    """The user in the settings of Java's login module."""
     found = _JAAS.fullmatch(text.strip())
     if found is None:
         raise ClientConfigError(
@@ -207,8 +207,8 @@ def _of_jaas(text: str, mechanism: str | None) -> dict[str, str]:
         )
     if _JAAS_OPTION.sub("", found["options"]).strip():
         raise ClientConfigError(
-            "sasl.jaas.config: expected NAME=VALUE options separated by blanks; got something else: a quote within "
-            'quotes is written \\" in a file of properties'
+            "sasl.jaas.config: expected NAME=VALUE options separated by spaces; got something else. In a property file, "
+            'write a quote within quotes as \\"'
         )
     options = {
         name: re.sub(r"\\(.)", r"\1", next(filter(None, values), ""))
@@ -219,7 +219,9 @@ def _of_jaas(text: str, mechanism: str | None) -> dict[str, str]:
             f"sasl.jaas.config: expected username=... and password=...; got {', '.join(sorted(options)) or 'neither'}"
         )
     if mechanism is None and found["module"] == "Scram":
-        raise ClientConfigError("sasl.jaas.config: its module is that of SCRAM; add sasl.mechanism=SCRAM-SHA-512")
+        raise ClientConfigError(
+            "sasl.jaas.config: ScramLoginModule requires a SCRAM mechanism; add sasl.mechanism=SCRAM-SHA-512"
+        )
     return {f"sasl.{name}": value for name, value in options.items()} | {"sasl.mechanism": mechanism or "PLAIN"}
 
 
@@ -256,19 +258,19 @@ def _check(config: ClientConfig) -> None:
         useless = [name for name in given if name.startswith(start)]
         if useless and not is_used:
             raise ClientConfigError(
-                f"security.protocol: with {protocol} {property_of(useless[0])} has no effect; expected {expected}: "
+                f"security.protocol: {property_of(useless[0])} has no effect with {protocol}; expected {expected}. Set "
                 f"security.protocol={expected}"
             )
     if config.uses_sasl and mechanism is None:
-        raise ClientConfigError(f"sasl.mechanism: {protocol} needs one of {', '.join(MECHANISMS)}; got none")
+        raise ClientConfigError(f"sasl.mechanism: {protocol} requires one of {', '.join(MECHANISMS)}; got none")
     for name in _NEEDED.get(mechanism or "", ()):
         if not _plain(getattr(config, name) or ""):
             how = " (set the variable ONEBIT_SASL_PASSWORD, or the property)" if name == "sasl_password" else ""
-            raise ClientConfigError(f"{property_of(name)}: {mechanism} needs it; got none{how}")
+            raise ClientConfigError(f"{property_of(name)}: {mechanism} requires this property; got none{how}")
     if (config.ssl_certificate_location is None) != (config.ssl_key_location is None):
         raise ClientConfigError(
-            "ssl.certificate.location and ssl.key.location: a client's certificate needs its key, and a key its "
-            "certificate; set both (one PEM file may contain both)"
+            "ssl.certificate.location and ssl.key.location: a client certificate and its key require each other; set "
+            "both (one PEM file may contain both)"
         )
     if mechanism == BY_TOKEN:
         try:
@@ -277,8 +279,7 @@ def _check(config: ClientConfig) -> None:
             wrong = str(error).lower()
         if wrong:
             raise ClientConfigError(
-                "sasl.oauthbearer.token.command: expected a command and its arguments, with quotes as in a shell; "
-                f"{wrong}"
+                f"sasl.oauthbearer.token.command: expected a command and its arguments, quoted as in a shell; {wrong}"
             )
 
 

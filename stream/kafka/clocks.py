@@ -1,4 +1,4 @@
-"""Clocks of the broker's time: the embedded broker's clock, and an estimate for a real broker."""
+"""Clocks for the broker's time: the embedded broker's clock, and an estimate for a real broker."""
 
 from collections.abc import Callable
 

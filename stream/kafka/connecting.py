@@ -57,7 +57,7 @@ def connect(settings: ConnectionSettings | str, client: str = AUTO) -> Broker:
         BootstrapError: the address is malformed.
         ClientMissingError: the client is not installed.
         ClientConfigError: a certificate cannot be read.
-        AccessError: the broker does not let this client in, or cannot be trusted.
+        AccessError: the broker rejects this client, or cannot be trusted.
         BrokerUnavailableError: no broker answered within `connect_timeout_ms`.
     """
     module, _, name = ADAPTERS[chosen(client)].adapter.partition(":")

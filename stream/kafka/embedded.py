@@ -44,7 +44,7 @@ class _Log:
         return Ends(self.open.get(_HOLD, self.end()), self.stable())
 
     def check_replicated(self, offset: int) -> None:
-        """Raise as a producer with acks=all does, when a record is beyond the held high watermark."""
+        """Raise the error of a producer with acks=all if a record is beyond the held high watermark."""
         if offset >= self.open.get(_HOLD, offset + 1):
             record = self.at(offset)
             raise BrokerUnavailableError(
@@ -187,7 +187,7 @@ class EmbeddedBroker:
         if value is not None:
             if len(value) > RECORD_BYTES_MAX:
                 raise BrokerError(
-                    f"could not send a record of {len(value)} bytes to {topic}/{partition}: at most {RECORD_BYTES_MAX}"
+                    f"could not send a record to {topic}/{partition}: expected at most {RECORD_BYTES_MAX} bytes; got {len(value)}"
                 )
             # An encoder's bytes keep their whole buffer alive, a page of memory for each record.
             value = b"%b" % value
@@ -294,7 +294,7 @@ class EmbeddedTransactionalProducer:
         """See TransactionalProducer."""
         self._check_fenced()
         if self._is_open:
-            raise BrokerError(f"a transaction of {self._id} is open already: commit or abort it first")
+            raise BrokerError(f"a transaction of {self._id} is already open: commit or abort it first")
         self._is_open = True
 
     def send(self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers = ()) -> None:

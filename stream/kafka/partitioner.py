@@ -2,7 +2,7 @@
 
 
 def partition_for(key: bytes, partitions: int) -> int:
-    """The partition of a key: murmur2 as in Kafka's own default partitioner, so that other producers agree."""
+    """The partition of a key. Kafka's default partitioner also uses murmur2, so other producers choose the same one."""
     if partitions == 1:
         return 0
     return (_murmur2(key) & 0x7FFFFFFF) % partitions

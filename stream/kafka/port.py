@@ -30,7 +30,7 @@ class FencedError(BrokerError):
 
 
 class StaleMemberError(BrokerError):
-    """The consumer group has moved on: the partitions of this step belong to a newer generation."""
+    """The consumer group has rebalanced: the partitions of this step belong to a newer generation."""
 
 
 class Acl(NamedTuple):
@@ -42,7 +42,7 @@ class Acl(NamedTuple):
 
 
 class AccessError(BrokerError):
-    """The broker does not let this client in, cannot be trusted, or does not allow an operation.
+    """The broker rejects this client, cannot be trusted, or does not allow an operation.
 
     A retry cannot succeed: a password, a certificate or an ACL must be changed.
     """
@@ -61,7 +61,7 @@ class AccessError(BrokerError):
 
 
 class TopicSettingsError(BrokerError):
-    """A topic exists with settings that Onebit cannot work with."""
+    """A topic exists with settings that Onebit does not support."""
 
 
 class Producer(Protocol):
@@ -79,11 +79,11 @@ class Producer(Protocol):
         """
 
     def close(self) -> None:
-        """Flush and release."""
+        """Flush, and release the connection."""
 
 
 class TransactionalProducer(Protocol):
-    """Writes records and consumed offsets in transactions. A new one fences all earlier ones of the same id."""
+    """Writes records and consumed offsets in transactions. A new producer fences all earlier ones with the same id."""
 
     def begin(self) -> None:
         """Open a transaction. It may wait some milliseconds until the markers of the last one are written."""
@@ -106,7 +106,7 @@ class TransactionalProducer(Protocol):
         """Add the member's next offsets to the transaction.
 
         Raises:
-            StaleMemberError: the group has moved on without this member.
+            StaleMemberError: the group has rebalanced without this member.
             FencedError: another process has taken over.
         """
 
@@ -123,7 +123,7 @@ class TransactionalProducer(Protocol):
         """Abort the open transaction, if there is one."""
 
     def close(self) -> None:
-        """Abort an open transaction, and release."""
+        """Abort an open transaction, and release the connection."""
 
 
 class Consumer(Protocol):
@@ -142,7 +142,7 @@ class Consumer(Protocol):
         """
 
     def position(self, tp: TopicPartition) -> int:
-        """The next offset to be read; past everything that will never be visible (markers, aborted records)."""
+        """The next offset to read, past everything that will never be visible (markers, aborted records)."""
 
     def lag(self, tp: TopicPartition) -> int:
         """Offsets between the position and the last stable offset of the last fetch response; no request is sent.
@@ -155,23 +155,23 @@ class Consumer(Protocol):
         """Continue reading at this offset."""
 
     def pause(self, tps: Iterable[TopicPartition]) -> None:
-        """Leave these partitions out of the following polls."""
+        """Exclude these partitions from the following polls."""
 
     def resume(self, tps: Iterable[TopicPartition]) -> None:
         """Read paused partitions again."""
 
     def close(self) -> None:
-        """Leave the group and release."""
+        """Leave the group, and release the connection."""
 
 
 class Member(Consumer, Protocol):
     """A consumer in a group."""
 
     def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Commit offsets outside of a transaction, for programs that work at least once.
+        """Commit offsets outside of a transaction, for programs with at-least-once processing.
 
         Raises:
-            StaleMemberError: the group has moved on without this member.
+            StaleMemberError: the group has rebalanced without this member.
         """
 
     def check_place(self) -> None:
@@ -219,14 +219,14 @@ class Broker(Protocol):
         """A producer outside of transactions."""
 
     def transactional_producer(self, transactional_id: str) -> TransactionalProducer:
-        """A producer of transactions; an open transaction of an earlier one with this id is aborted."""
+        """A producer of transactions; an open transaction of an earlier producer with this id is aborted."""
 
     def group_consumer(
         self, group: str, member: str, topics: Sequence[str], listener: RebalanceListener, *, rejoins: bool = True
     ) -> Member:
         """A member of a consumer group: equal partition numbers of all topics go to the same member.
 
-        `member` is the member's name across restarts (static membership): a restarted member has its old place at once,
+        `member` is the member's name across restarts (static membership): a restarted member gets its old place at once,
         and fences its predecessor. Reading starts at the committed offset, or at the beginning if there is none.
 
         The group removes a member that sends no heartbeats for a session, for example because it is paused or
@@ -243,10 +243,10 @@ class Broker(Protocol):
         """The first offset that is still kept in each partition."""
 
     def committed(self, group: str, tps: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """The committed offsets of a group; partitions without one are left out."""
+        """The committed offsets of a group; partitions without one are omitted."""
 
     def members(self, group: str) -> dict[str, frozenset[TopicPartition]]:
-        """The members of a group by name, each with its partitions; none while a rebalance is under way.
+        """The members of a group by name, each with its partitions; none while a rebalance is in progress.
 
         A group that does not exist has no members.
         """

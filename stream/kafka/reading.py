@@ -10,7 +10,7 @@ READ_TIMEOUT_MS = 60_000
 _POLL_MS = 100
 
 OPEN_MS = 20_000
-"""Limit on waiting for an open transaction, because its topics can show the commit at different times."""
+"""Limit on waiting for an open transaction, because its partitions can show the commit at different times."""
 
 
 def read_partition(
@@ -72,7 +72,7 @@ def read_towards(
 
 
 def offset_of_number(broker: Broker, tp: TopicPartition, number: int, number_of: Callable[[Record], int | None]) -> int:
-    """The first offset from which records have at least a number, found by bisection: numbers grow along a partition.
+    """The offset from which records have at least a given number, found by bisection: numbers increase with the offset.
 
     Records without a number are skipped.
 

@@ -1,4 +1,4 @@
-"""Requeueing of dead letters: each is sent to its original topic again, at most once."""
+"""Requeues dead letters: each one is sent to its original topic again, at most once."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -48,7 +48,7 @@ def requeue(
     """Send the original records of dead letters to their topics again, and count the results.
 
     A record is sent to the partition of its key, with an additional header that identifies the dead letter. So no
-    letter is requeued twice, even if this process is killed during its work. A record that is still unusable becomes
+    letter is requeued twice, even if this process is killed before it ends. A record that is still unusable becomes
     another dead letter.
 
     Args:

@@ -78,7 +78,7 @@ class TokenCommand:
                     raise
                 raise _refusal(f"the command {name} was killed: it took longer than {COMMAND_TIMEOUT_S:g} s") from None
         if process.returncode != 0:
-            raise _refusal(f"the command {name} ended with exit code {process.returncode}; run it by hand")
+            raise _refusal(f"the command {name} failed with exit code {process.returncode}; run it manually")
         return printed.decode("utf-8-sig", errors="replace")
 
 
@@ -86,7 +86,7 @@ def read_token(printed: str, now_s: float) -> Token:
     """The token in the output of a command, at a time in seconds since 1970.
 
     Raises:
-        AccessError: there is none.
+        AccessError: the output contains no token.
     """
     text, expires_s = printed.strip(), 0.0
     if text.startswith("{"):

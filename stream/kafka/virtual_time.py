@@ -14,7 +14,7 @@ class Program(Protocol):
     """A part of the pipeline."""
 
     def step(self, timeout_ms: int) -> int:
-        """Do the work that is possible now; return the number of things done."""
+        """Do the work that is possible now; return the amount of work done, 0 for none."""
 
     def next_due_ms(self) -> int | None:
         """The next time at which work is due without new records, or None."""

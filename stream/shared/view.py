@@ -1,8 +1,8 @@
 """One task's view of a shared model: a replica with the task's own later decisions on top.
 
-A task decides on the model at version n *plus the observes of its own decisions that are not among those n entries*, in
-order. Without these, a learner that relies on `observe` plays the same class repeatedly until its decisions arrive
-through the log. Decisions of other tasks arrive through the log only.
+A task decides on the model at version n *plus an `observe` call for each of its own decisions that is not among those n
+entries*, in order. Without these calls, a learner that relies on `observe` plays the same class repeatedly until its
+decisions arrive through the log. Decisions of other tasks arrive through the log only.
 
 A decision is therefore a function of the log, of n and of the task's earlier decisions, and can be reproduced.
 """
@@ -24,9 +24,9 @@ from stream.wire.updates import CORRECTED, DECIDED, NO_BIT, NO_LABEL, RECORD_BYT
 
 
 class Overlay:
-    """Observes on top of a model that can be undone exactly.
+    """Observed decisions on top of a model, which can be undone exactly.
 
-    Each part of the state that an observe changes is copied before its first change. The learner's `observed_parts`
+    Each part of the state that `observe` changes is copied before its first change. The learner's `observed_parts`
     names the parts: the action's row of an array by class, the entries of x of an array by feature, or a whole array.
     """
 
@@ -47,7 +47,7 @@ class Overlay:
         self._learner.observe(x, decision)
 
     def take_off(self) -> None:
-        """Restore the model's state before the first observe."""
+        """Restore the model's state before the first observed decision."""
         for array, index, was in reversed(self._was):
             array[index] = was
         self._was.clear()
@@ -58,7 +58,7 @@ class Overlay:
 
 
 def check_room(learner: Learner, x: Features) -> None:
-    """Check that the entries of a context fit a record of the log.
+    """Check that a context's entries fit in a record of the log.
 
     Raises:
         MalformedError: the entries do not fit.
@@ -76,7 +76,7 @@ class View:
     """The Model of a task with a shared model: the replica, and the task's entries for the log."""
 
     def __init__(self, replica: Replica, partition: int) -> None:
-        """Start without own decisions: the replica must have read all earlier ones of the task from the log."""
+        """Start without own decisions: the replica must have read all of the task's earlier decisions from the log."""
         self._replica = replica
         self._partition = partition
         self._own: deque[tuple[Features, Decision]] = deque()  # own decisions from number `_first` on
@@ -146,7 +146,7 @@ class View:
         return self._replica.offset
 
     def _forget_those_in_the_log(self) -> None:
-        """Remove the own decisions that the model has observed.
+        """Remove the task's own decisions that the model has observed.
 
         It can have observed more decisions than this view made, if another process has continued the task and this
         process has not noticed. The commit of this step will then be refused.
@@ -158,9 +158,9 @@ class View:
 
 
 class Recall:
-    """A Model that returns published decisions, to apply again the steps of a task with a shared model.
+    """A Model that returns published decisions, for a task with a shared model whose steps are applied again.
 
-    So the task is recovered without the model versions that it used. Its entries are already in the log.
+    Its recovery does not need the model versions that it used. Its entries are already in the log.
     """
 
     def __init__(self, learner: KernelLearner) -> None:
@@ -186,7 +186,7 @@ class Recall:
         """
         yield []
         if self._decisions:
-            raise RecallError(f"{self._decisions[0][0]!r} has a published decision, but applied again it has none")
+            raise RecallError(f"{self._decisions[0][0]!r}: expected its published decision; the repeated step has none")
 
     def decide(self, event_id: str, x: Features, u: float) -> Decision:
         """The published decision of an event; u is not used.
@@ -195,7 +195,7 @@ class Recall:
             RecallError: the event has no published decision.
         """
         if not self._decisions or self._decisions[0][0] != event_id:
-            raise RecallError(f"{event_id!r} has no published decision, but applied again it has one")
+            raise RecallError(f"{event_id!r}: expected no decision, as published; the repeated step has one")
         return self._decisions.popleft()[1]
 
     def observe(self, x: Features, decision: Decision) -> None:

@@ -1,8 +1,8 @@
-"""Snapshots as records of the snapshots topic: chunks in slots, and the search for the newest whole generation.
+"""Snapshots as records in the snapshots topic: chunks in slots, and the search for the newest whole generation.
 
 The topic is compacted; a record's key is `KEYS/SLOT/INDEX`. KEYS is the task's partition, or `0/model` for a shared
 model. Generations alternate between the slots `a` and `b`, so that the previous generation stays whole while the next
-one is written. The slot `import` has the model written by `onebit model import`. A generation's number is the step
+one is written. The slot `import` contains the model written by `onebit model import`. A generation's number is the step
 after which it was taken, or the version of the shared model. The value is a *chunk*:
 
     length of the head, u32 | head, JSON | payload, at most CHUNK_BYTES
@@ -160,7 +160,7 @@ class Stored:
 
         Args:
             keys: prefix of the keys: the task's partition, or MODEL_KEYS.
-            number_max: greatest number of a generation; None: any.
+            number_max: greatest generation number; None: any.
         """
         self.keys = keys
         self.newest: Generation | None = None
@@ -263,7 +263,7 @@ def read_snapshots(
         broker: the broker.
         topics: the pipeline's topics.
         partition: partition of the snapshots topic.
-        number_max: greatest number of a generation; None: any.
+        number_max: greatest generation number; None: any.
         pulse: called after each record.
         keys: prefix of the keys; None: the prefix of the partition's task.
 

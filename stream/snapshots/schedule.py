@@ -1,8 +1,8 @@
 """The schedule of snapshots in a learner process: one at a time, a portion with each step.
 
 A snapshot is due if the state has changed since the last one, and either stream time has advanced by the interval or
-nothing was applied for that long. An idle task takes one, too: after retention has deleted its inputs, the task can be
-recovered only from a snapshot taken after its last input.
+no records were applied for that long. An idle task takes one, too: after retention has deleted its inputs, the task can
+be recovered only from a snapshot taken after its last input.
 """
 
 from collections.abc import Callable, Iterable, Sequence

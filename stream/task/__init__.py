@@ -1,1 +1,1 @@
-"""The join of decisions and feedback, and the pure step of a task."""
+"""The join of decisions with feedback, and the pure step of a task."""

@@ -1,4 +1,4 @@
-"""A queue of ids and their times, oldest first, with 17 to 19 bytes per id."""
+"""A queue of ids and their times, oldest first, using 17 to 19 bytes per id."""
 
 from array import array
 from collections import deque
@@ -11,7 +11,7 @@ class AgeQueue:
 
     def __init__(self) -> None:
         self._ids: deque[str] = deque()
-        self._times_ms = array("q")  # valid from `_head` on; earlier ones are of removed ids
+        self._times_ms = array("q")  # valid from `_head` on; earlier ones belong to removed ids
         self._head = 0
 
     def append(self, event_id: str, time_ms: int) -> None:

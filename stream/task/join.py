@@ -1,13 +1,13 @@
-"""The join of decisions and their feedback: a state machine per event id, driven by the table of `join_table`.
+"""The join of decisions with their feedback: a state machine per event id, driven by the table of `join_table`.
 
-Time here is *stream time*: the largest append time of the feedback that was applied. So what is matched and what is
-late depends on append times alone, not on when records were read:
+All times are *stream time*: the largest append time of the feedback applied so far. Whether feedback is matched or late
+therefore depends only on append times, not on when records are read:
 
     feedback appended  ─────●───────────────●──────────●────────▶ broker's time
                             in time         │          late
     decision     decided ├──── window_ms ───┤ deadline (the deadline itself is in time)
 
-The code looks up the rule for an input and follows it. Next states and counts are in the table only.
+The code looks up the rule for an input and follows it. Only the table contains the next states and the counts.
 """
 
 from collections import OrderedDict
@@ -25,7 +25,7 @@ from stream.wire.records import Record, make
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinSettings:
-    """The limits of the join. Beyond a limit the oldest entry is evicted, and counted."""
+    """The limits of the join. If a limit is exceeded, the oldest entry is evicted and counted."""
 
     window_ms: int = 300_000  # how long a decision waits for its feedback
     orphan_ms: int = 300_000  # how long feedback waits for its context
@@ -57,7 +57,7 @@ class Orphan(NamedTuple):
 
 
 class Retained(NamedTuple):
-    """A settled decision, kept to recognise further records of its id. Ids with equal entries share one."""
+    """A settled decision, kept to recognise further records with its id. Ids with equal entries share one entry."""
 
     outcome: Outcome
     reward: int | None  # the first bit; None: unmatched, or expired without an assumed bit
@@ -110,7 +110,7 @@ class Overflows(NamedTuple):
 
 
 class _Collection:
-    """The entries of the ids in one state, oldest first, with their limits."""
+    """The entries for the ids in one state, oldest first, with their limits."""
 
     __slots__ = ("entries", "entries_max", "limit_ms", "overflows", "state")
 
@@ -132,8 +132,8 @@ _ledger_counts = itemgetter(*Ledger._fields)
 class Join:
     """The state machines of all event ids of one task.
 
-    The task passes each input to `receive_context`, `receive_feedback` or `pass_time`, and processes the events
-    returned. Stream time never decreases, so the oldest entry of each collection is the next one due.
+    The task passes each input to `receive_context`, `receive_feedback` or `pass_time`, and processes the returned
+    events. Stream time never decreases, so the oldest entry of each collection is the next one due.
 
     Pending decisions and orphans are removed in any order, so each collection is an `OrderedDict`. Settled ids are the
     most numerous and are removed in order of insertion, so they use a plain dict and a queue.
@@ -150,7 +150,7 @@ class Join:
         """Create an empty join.
 
         Raises:
-            TableError: the table contradicts itself.
+            TableError: the table is inconsistent.
         """
         check_table(table)
         self._table = dict(table)
@@ -263,7 +263,7 @@ class Join:
 
         Args:
             event_id: its id.
-            decide: makes the decision, and returns whether feedback is possible: False if a replayed log has another
+            decide: returns the decision, and whether feedback is possible: False if a replayed log has another
                 action. Called only for an id without a decision.
         """
         self._counts["contexts"] += 1
@@ -307,7 +307,7 @@ class Join:
         return min((due_ms for due_ms in due if due_ms is not None), default=None)
 
     def date(self, time: DecisionTime, ms: int) -> None:
-        """Set the time of a step's decisions, but not before earlier decisions: a new leader's clock can be behind.
+        """Set the time of a step's decisions, at least that of earlier decisions: a new leader's clock can be behind.
 
         The task calls this once per step. Until then the step's decisions are never due.
         """

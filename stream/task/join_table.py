@@ -29,7 +29,7 @@ class State(Enum):
 
 
 class Input(Enum):
-    """An input of an event id. It is possible in a state that has all of `requires`."""
+    """An input for an event id. It is possible in a state that has all of `requires`."""
 
     __hash__ = object.__hash__
 
@@ -56,12 +56,12 @@ class Move(Enum):
     KEEP_ORPHAN = "the feedback waits for its context", ("new feedback", "no decision"), State.ORPHAN
     MATCH = "learn", ("new feedback", "a pending decision"), State.MATCHED, Outcome.MATCHED
     IGNORE_FEEDBACK = "the first bit counts", ("new feedback", "a first bit")
-    REPLACE = "a different bit replaces the first; if settled, only with late=correct", ("new feedback", "a first bit")
+    REPLACE = "a different bit replaces the first (if settled: late=correct)", ("new feedback", "a first bit")
     REFUSE = "the feedback is a dead letter", ("new feedback", "a decision", "another action")
     TAKE_LATE = "ignore the bit, or correct the assumed one", ("new feedback", "an expired decision")
     PASS_OVER = "the feedback is for a decision set aside", ("new feedback", "a decision set aside")
     EXPIRE = "settle without feedback", ("no record", "a pending decision"), State.EXPIRED, Outcome.EXPIRED
-    DROP_ORPHAN = "the context did not come", ("no record", "waiting feedback"), State.UNSEEN
+    DROP_ORPHAN = "the context did not arrive", ("no record", "waiting feedback"), State.UNSEEN
     FORGET = "the id may be used again", ("no record", "a settled decision"), State.UNSEEN
 
     def __init__(
@@ -120,8 +120,9 @@ TRANSITIONS: dict[tuple[State, Input], Rule] = {
 """The default table.
 
 Feedback for another action is refused in every state with a decision: it neither settles nor corrects, and is not a
-duplicate. Of two orphans with one id the first counts, whatever the second one's action. The action of feedback for an
-unmatched decision is not checked either, because such feedback is about the log's action and is not learned.
+duplicate. If two orphans have the same id, the first one counts, whatever the second one's action. The action of
+feedback for an unmatched decision is not checked either, because such feedback is about the log's action and is not
+learned.
 """
 
 _LEVELS = {"pending": State.PENDING, "orphans_waiting": State.ORPHAN}  # counts of ids in a state

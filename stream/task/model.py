@@ -21,7 +21,7 @@ class Model(Protocol):
         """The underlying learner."""
 
     def step(self) -> AbstractContextManager[Sequence[Entry]]:
-        """The context for the calls below; yields the step's entries for the shared model's log."""
+        """The context manager for the calls below; yields the step's entries for the shared model's log."""
 
     def decide(self, event_id: str, x: Features, u: float) -> Decision:
         """Make a decision with the uniform draw u; the state does not change."""

@@ -5,9 +5,9 @@
   decision is the *target*.
 - *match*: the learner decides, and the decision counts only if the log has the same action (Li, Chu, Langford, Wang,
   "Unbiased offline evaluation of contextual-bandit-based news article recommendation algorithms", WSDM 2011). If the
-  log's actions are uniform, the matched events are distributed as if the learner had made the logged decisions. For
-  another log with a minimum propensity m, a decision with propensity p is first accepted with probability m/p, so that
-  all actions are equally likely among the accepted ones.
+  log's actions are uniform, the matched events are distributed as if the learner had made the logged decisions. For a
+  non-uniform log with a minimum propensity m, a decision with propensity p is first accepted with probability m/p, so
+  that all actions are equally likely among the accepted ones.
 """
 
 from typing import Literal, NamedTuple
@@ -18,7 +18,7 @@ from stream.wire.events import Decision, Features, Logged, Target
 Play = Literal["own", "logged", "match"]
 
 Reward = Literal["exclusive", "any"]
-"""The number of right classes per context: exactly one, or any number; the bit is about the played class only."""
+"""The number of right classes per context: exactly one, or any number; the bit concerns only the played class."""
 
 UNKNOWN_PROPENSITY = float("nan")
 

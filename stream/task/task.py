@@ -1,8 +1,8 @@
 """The pure step of a task: turns records, in order, into decisions, updates and effects.
 
-A task is partition n of contexts and of feedback, with its own join, and its own model or a view of a shared one. It
-reads no clock: stream time is the largest append time of the feedback records applied. So the same records in the same
-order give the same state, bit for bit.
+A task applies partition n of contexts and feedback. It has its own join, and its own model or a view of a shared one.
+It reads no clock: stream time is the largest append time of the feedback records applied. The same records in the same
+order therefore produce the same state, bit for bit.
 """
 
 from collections import deque
@@ -52,7 +52,7 @@ def merge(
     records for the empty one, as in Kafka Streams with `max.task.idle.ms=0`.
 
         contexts   10 ──── 30              returned: 10, 20, 25
-        feedback      20 25 (lag 3)        30 waits: the broker has feedback that can be earlier
+        feedback      20 25 (lag 3)        30 waits: the broker has feedback that may be earlier
     """
     merged: list[Record] = []
     while contexts and feedback and len(merged) < records_max:
@@ -86,7 +86,7 @@ class Task:
         )
         self._contexts_topic = contexts_topic
         self._time = DecisionTime(0)  # shared by the decisions of the current step
-        self.undated: dict[int, DecisionTime] = {}  # by number, of steps whose ticks were not applied yet
+        self.undated: dict[int, DecisionTime] = {}  # by number: steps whose ticks have not been applied
         self._is_broken = False
         self._draw_action = Draws(settings.seed, Purpose.ACTION)
         self._draw_update = Draws(settings.seed, Purpose.UPDATE)
@@ -114,7 +114,7 @@ class Task:
         """Change the settings from the next step on. That step first settles entries that are overdue or beyond limits.
 
         Args:
-            settings: the new settings, in which only window, limits and policies can differ.
+            settings: the new settings, which can differ only in windows, limits and policies.
         """
         self.settings = settings = settings.resolved()
         self.join.change_settings(
@@ -134,7 +134,7 @@ class Task:
         Args:
             records: contexts and feedback, as returned by `merge`.
             number: the step's number.
-            partitions: the number of partitions of the inputs, for the partition of a key.
+            partitions: the number of partitions of each input, which determines the partition of a key.
 
         Raises:
             StepFailedError: an earlier step raised.
@@ -181,8 +181,8 @@ class Task:
     def _apply_tick(self, record: Record) -> None:
         """Set the time of the decisions of the step that wrote a tick.
 
-        It is the tick's append time, but not before earlier decisions: the clock can step back when another broker
-        becomes the leader of the partition.
+        It is the tick's append time, but at least the time of earlier decisions: the clock can step back when another
+        broker becomes the leader of the partition.
         """
         time = self.undated.pop(tick_step(record) or 0, None)
         if time is not None:
@@ -219,7 +219,7 @@ class Task:
         return pending, counts
 
     def _play(self, context: Context, own: Decision) -> Played:
-        """Play the log's decision, or the learner's own one, which counts only if the log agrees."""
+        """Play the log's decision, or the learner's own, which counts only if the log agrees."""
         assert context.logged is not None
         if self.settings.play == "logged":
             return play_logged(self.learner, context.x, own, context.logged, self._propensity_min)
@@ -280,7 +280,7 @@ class Task:
 
     def _refuse(self, mismatched: Mismatched, effects: Effects) -> None:
         feedback, record, action = mismatched
-        reason = f"feedback for {feedback.id!r}: expected action {action}, as it was decided; got {feedback.action}"
+        reason = f"feedback for {feedback.id!r}: expected action {action}, as decided; got {feedback.action}"
         effects.dead_letters.append(DeadLetter(record, DEAD_LETTER_MISMATCHED, reason))
 
     def _update_draw(self, event_id: str) -> float:

@@ -51,7 +51,7 @@ VALUE_BYTES_MAX = 1_000_000
 """Kafka's default limit for a record; larger values are not parsed."""
 
 UNIFORM_TOLERANCE = 1e-3
-"""Relative tolerance for a propensity of 1/K, because logs round: .0125 for 1/80, or .0294 for 1/34."""
+"""Relative tolerance for a propensity of 1/K, because logs contain rounded values: .0125 for 1/80, .0294 for 1/34."""
 
 _STEP_HEADER = "onebit-step"
 _HEADER_DIGITS_MAX = 18  # digits of a number that fits 64 bits
@@ -60,7 +60,7 @@ Fields = TypeVar("Fields", bound=EventFields)
 
 
 class MalformedError(ValueError):
-    """A record that cannot be read; the message names the field, the expected value and the actual one."""
+    """A record that cannot be read; the message names the field, the expected value and the actual value."""
 
 
 class LogReading(NamedTuple):
@@ -77,7 +77,7 @@ def step_headers(step: int) -> Headers:
 
 
 def step_of(record: Record) -> int | None:
-    """The step that published a record; 0 for another Onebit program; None for any other client."""
+    """The number of the step that published a record; 0 for another Onebit program; None for any other client."""
     headers = dict(record.headers)
     if _STEP_HEADER in headers:
         return header_number(headers[_STEP_HEADER])
@@ -163,7 +163,7 @@ def _logged(logged: LoggedFields, log: LogReading) -> Logged:
         if log.needs_propensity:
             raise MalformedError("logged.propensity: expected the probability of the log's action; got nothing")
     elif log.is_uniform and abs(propensity * log.n_classes - 1.0) > UNIFORM_TOLERANCE:
-        expected = f"{1.0 / log.n_classes:.4g}, the same for {log.n_classes} classes, as no propensity_min is set"
+        expected = f"{1.0 / log.n_classes:.4g}, uniform over {log.n_classes} classes, because propensity_min is not set"
         raise MalformedError(f"logged.propensity: expected {expected}; got {propensity}")
     return Logged(logged.action, propensity)
 
@@ -239,7 +239,7 @@ def _prediction(record: Record) -> PredictionFields:
     if fields.target is not None:
         _check_class("target.action", fields.target.action, n_classes)
     elif fields.propensity is None:
-        raise MalformedError("propensity: expected a probability, as there is no target; got nothing")
+        raise MalformedError("propensity: expected a probability, because there is no target; got nothing")
     return fields
 
 
@@ -270,7 +270,7 @@ def decode_feedback(record: Record, n_classes: int, *, needs_label: bool = False
         label = fields.label
         _check_class("label", label, n_classes)
     elif needs_label:
-        raise MalformedError("label: expected the true class, which this learner needs; got none")
+        raise MalformedError("label: expected the true class, which this learner requires; got none")
     if action is not None:
         _check_class("action", action, n_classes)
     return make(Feedback, (fields.id, int(reward), label, action))
@@ -307,7 +307,7 @@ def decode_example(record: Record) -> tuple[Example, int | None]:
 
 
 def _read(decode: Callable[[bytes], Fields], record: Record) -> Fields:
-    """Decode the fields of a record's value, and check the parts that all events have."""
+    """Decode the fields of a record's value, and check the parts common to all events."""
     value = record.value
     if not value:
         raise MalformedError("value: expected a JSON object; got " + ("nothing" if value is None else "an empty value"))
@@ -338,7 +338,7 @@ def _check_class(name: str, value: int, n_classes: int) -> None:
 
 _MISSING = re.compile(r"Object missing required field `(\w+)`")
 _PATH = re.compile(r"\.(\w+)|\[(\d+)\]")
-_TYPES = re.compile(r"(?<=`)[\w. ]+ \| [\w. |]+(?=`)")  # msgspec lists them in a different order in each process
+_TYPES = re.compile(r"(?<=`)[\w. ]+ \| [\w. |]+(?=`)")  # msgspec's order differs between processes
 
 
 def _reason(error: ValidationError, value: bytes) -> str:

@@ -11,12 +11,12 @@ DEAD_LETTER_ORPHAN = "orphan"
 DEAD_LETTER_MISMATCHED = "mismatched"
 
 DEAD_LETTER_BYTES_MAX = 500_000
-"""Limit on the key, and on the value. A topic can contain larger records than a producer can send, because the limit
-applies to the compressed size. Dead letters of such records are truncated, and a header reports it."""
+"""Size limit for the key and for the value. A topic can contain larger records than a producer can send, because
+Kafka's limit applies to the compressed size. Dead letters for such records are truncated, and a header reports it."""
 
 _CONTENT_BYTES_MAX = 1_020_000
-"""Limit on key, value and the record's own headers together: Kafka's default of 1 MiB for a record, minus space for
-Onebit's headers. At least 20,000 bytes of the record's headers fit, and usually all of them."""
+"""Total size limit for the key, the value and the record's own headers: Kafka's default of 1 MiB for a record, minus
+space for Onebit's headers. At least 20,000 bytes of the record's headers fit, and usually all of them."""
 
 _REASON_CHARACTERS_MAX = 2_000  # some reasons contain names from the record
 _HEADER_OVERHEAD_BYTES = 10  # maximum size of the two length fields
@@ -52,7 +52,7 @@ def dead_letter_headers(topic: str, partition: int, offset: int, kind: str, reas
 
 
 def encode_dead_letter(record: Record, kind: str, reason: str) -> tuple[bytes | None, bytes | None, Headers]:
-    """Key, value and headers of a record's dead letter: Onebit's headers first, then the record's own.
+    """Encode a record as a dead letter: its key, value and headers, with Onebit's headers before the record's own.
 
     The record's headers with reserved names get the prefix `original-`, so that reserved names are always Onebit's.
     """
@@ -78,7 +78,7 @@ def decode_dead_letter(record: Record) -> DeadLetter:
     """Decode a dead letter.
 
     Raises:
-        MalformedError: the headers are not those of a dead letter.
+        MalformedError: the record does not have the headers of a dead letter.
     """
     ours = {name: content for name, content in record.headers if name.startswith("onebit-")}
     own = tuple(

@@ -1,7 +1,7 @@
 """The events of the pipeline as Python objects.
 
-They are NamedTuples because one is created for every event: this takes 0.3 µs, and 1 µs for a frozen dataclass. All are
-immutable, and their arrays must not be written to.
+They are created for every event, so they are NamedTuples: creating one takes 0.3 µs, a frozen dataclass 1 µs. All are
+immutable; do not write to their arrays.
 """
 
 from enum import StrEnum
@@ -22,7 +22,7 @@ class Features(NamedTuple):
 
 
 class Logged(NamedTuple):
-    """The logged decision of a context that is replayed from a log."""
+    """The logged decision for a context that is replayed from a log."""
 
     action: int  # the class that was played
     propensity: float | None = None  # the probability with which it was played; None: not in the log
@@ -44,7 +44,7 @@ class Decision(NamedTuple):
 
     action: int  # the class that was played, sampled from p
     greedy: int  # the class with the highest score
-    propensity: float  # p[action], the probability with which it was played; NaN: played by a log without propensities
+    propensity: float  # p[action], the probability with which it was played; NaN: taken from a log without propensities
     scores: FloatArray  # float64[K]
     logged: FloatArray = NOTHING_LOGGED  # float64[L], further numbers that the learner stores; empty for most learners
 
@@ -80,7 +80,7 @@ class Target(NamedTuple):
 
 
 class Prediction(NamedTuple):
-    """A decision as published."""
+    """A published decision."""
 
     id: str
     decision: Decision
@@ -117,7 +117,7 @@ class Outcome(StrEnum):
 
 
 Drift = Literal["global"] | int
-"""A drift detector: the one for all classes together, or the one for a class."""
+"""A drift detector: for all classes together, or for one class."""
 
 DRIFT_OF_ALL: Drift = "global"
 

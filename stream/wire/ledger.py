@@ -35,7 +35,7 @@ class Ledger(NamedTuple):
     pending: int = 0
     late: int = 0
     feedback_duplicates: int = 0
-    conflicts: int = 0  # those of feedback_duplicates whose bit differs from the first
+    conflicts: int = 0  # feedback_duplicates whose bit differs from the first
     orphans_waiting: int = 0
     orphans_dropped: int = 0
     feedback_malformed: int = 0
@@ -52,7 +52,7 @@ class Ledger(NamedTuple):
         return not self.imbalances()
 
     def imbalances(self) -> tuple[str, ...]:
-        """The identities that are violated, with their numbers; empty if all are true.
+        """The violated identities, with their numbers; empty if there are none.
 
         >>> Ledger(contexts=3, decided=2, matched=2, feedback=2).imbalances()
         ('contexts 3 != 2 = decided 2 + context_duplicates 0 + context_malformed 0',)

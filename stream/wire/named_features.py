@@ -1,12 +1,12 @@
 """Encoder of named features, `{"price": 3, "country": "de"}`, as indices and values. It can be stored as JSON.
 
-A number is one entry with that value. A category has an index for each of its values, with the value 1. A text has an
-entry for each of its words in lower case, with the number of occurrences. Null, an empty text and the number 0 have no
-entry.
+A number has one entry with its value. A category has one index for each distinct value; the entry's value is 1. A text
+has one entry for each lower-case word; the entry's value is the number of occurrences. Null, an empty text and the
+number 0 have no entry.
 
 A name with a small vocabulary has its own indices, one for each value. A name with a large vocabulary is hashed: its
 values share 2**hash_bits indices after all others. Entries of a row with equal indices are summed. An encoder without
-names hashes all names, including numbers.
+names hashes all names, including those of numbers.
 """
 
 import math
@@ -70,8 +70,8 @@ class FeatureEncoder:
         """Encode one row. A category or word outside the vocabulary has no entry if nothing is hashed.
 
         Raises:
-            NamedFeaturesError: a name is unknown, a value does not have the kind of its name, or numbers that
-                share an index have a sum that is too large.
+            NamedFeaturesError: a name is unknown, a value does not have the kind of its name, or the sum of numbers
+                that share an index is too large.
         """
         entries: dict[int, float] = {}
         for name, given in x.items():
@@ -85,7 +85,7 @@ class FeatureEncoder:
                 continue
             text = text_of(given)
             if text is None:
-                expected = "a text, a number or a truth value"
+                expected = "a string, a number or a boolean"
                 raise NamedFeaturesError(f"{_shown_name(name)}: expected {expected}; got {shown(given)}")
             words = words_of(text) if kind is Kind.TEXT else [text] if text else []
             for index in self.indices_of(name, words).tolist():
@@ -136,7 +136,7 @@ class FeatureEncoder:
 def build(
     names: Mapping[str, tuple[Kind, Sequence[str] | None]], hash_bits: int | None, *, unknown: bool = False
 ) -> FeatureEncoder:
-    """Build an encoder from names with their vocabularies; a vocabulary of None is hashed.
+    """Build an encoder from names and their vocabularies; the values of a name without a vocabulary are hashed.
 
     Args:
         names: the names, in the order of their indices.
@@ -193,10 +193,10 @@ def from_plain(fields: Mapping[str, Any]) -> FeatureEncoder:
     try:
         plain = convert(fields, _PlainEncoder)
     except ValidationError as error:
-        raise NamedFeaturesError(f"encoder of features: {error}") from error
+        raise NamedFeaturesError(f"feature encoder: {error}") from error
     for one in plain.names:
         if one.values is not None and len(set(one.values)) < len(one.values):
-            raise NamedFeaturesError(f"encoder of features, {one.name[:100]!r}: expected different values")
+            raise NamedFeaturesError(f"feature encoder, {one.name[:100]!r}: expected distinct values")
     names = {one.name: (one.kind, one.values) for one in plain.names}
     return build(names, plain.hash_bits, unknown=plain.hash_bits is not None)
 
@@ -219,7 +219,7 @@ def text_of(value: object) -> str | None:
 
 
 def number_of(name: str, value: object) -> float:
-    """The number of an entry of a numeric name.
+    """The value of a numeric name's entry.
 
     Raises:
         NamedFeaturesError: the value is not a finite number.
@@ -258,5 +258,5 @@ def sharing(distinct: float, hash_bits: int) -> float:
 
 
 def _shown_name(name: str) -> str:
-    """A name for a message, escaped, because any client can choose it."""
+    """Escape a name for a message, because any client can choose it."""
     return name[:100] if name.isprintable() else repr(name[:100])

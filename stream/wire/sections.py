@@ -53,7 +53,7 @@ def section_name(data: bytes) -> str | None:
 
 
 class SectionReader:
-    """Reads sections from payloads, and releases each payload after it was read."""
+    """Reads sections from payloads, and releases each payload after reading it."""
 
     def __init__(self, payloads: list[memoryview]) -> None:
         self._payloads = payloads
@@ -72,7 +72,8 @@ class SectionReader:
         for name, dtype, shape in head["arrays"]:
             size = math.prod(shape) * np.dtype(dtype).itemsize
             if np.dtype(dtype).kind not in "biuf" or size > self._remaining:
-                raise ValueError(f"{name}: {dtype} of {shape} is not an array of the {self._remaining} bytes left")
+                expected = f"an array of numbers in at most {self._remaining} bytes"
+                raise ValueError(f"{name}: expected {expected}; got type {dtype}, shape {shape}")
             # A copy, because the kernels require aligned and writable arrays.
             array = np.empty(shape, dtype)
             if array.size:
@@ -82,7 +83,7 @@ class SectionReader:
 
     def _bytes(self, size: int) -> bytes:
         if size > self._remaining:
-            raise ValueError(f"a head of {size} bytes, with {self._remaining} left")
+            raise ValueError(f"expected at most {self._remaining} bytes; got a length of {size}")
         data = bytearray(size)
         self._fill(memoryview(data))
         return bytes(data)

@@ -1,7 +1,7 @@
 """Ticks: records that the learner appends to the feedback topic to advance stream time and to date decisions.
 
-A tick has no key and no value. The header `onebit-tick` has the number of the step that wrote it. Readers of the topic
-recognise ticks by the header and skip them, and the ledger does not count them.
+A tick has no key and no value. The header `onebit-tick` contains the number of the step that wrote it. Readers of
+the topic recognise ticks by the header and skip them, and the ledger does not count them.
 """
 
 from stream.wire.codec import VERSION_HEADER, header_number

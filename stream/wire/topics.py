@@ -57,15 +57,15 @@ class Topics(NamedTuple):
         return [*self, self.updates] if shares_model else [*self]
 
     def of_events(self) -> tuple[str, ...]:
-        """The topics of events; all others are for recovery."""
+        """The event topics; all others are for recovery."""
         return (self.contexts, self.predictions, self.feedback, self.examples, self.dead_letter)
 
     def specs(
         self, partitions: int, replication: int = 1, retention_ms: int = -1, *, shares_model: bool = False
     ) -> list[TopicSpec]:
-        """The specifications of all topics. All have equal numbers of partitions, so an event has the same one in each.
+        """The specifications of all topics. All have the same number of partitions, and an event the same one in each.
 
-        The retention applies to the topics of events. The journal and the log of a shared model have unlimited
+        The retention applies to the event topics. The journal and the log of a shared model have unlimited
         retention: an idle task cannot be recovered without the step of its newest snapshot.
         """
         log = [TopicSpec(self.updates, 1, replication=replication)] if shares_model else []
@@ -85,9 +85,9 @@ class Topics(NamedTuple):
     ) -> list[str]:
         """Warnings for topics whose retention can delete records that a recovery needs.
 
-        A recovery needs two snapshot intervals, because the newest snapshot can be torn. It also needs a window, so
-        that a learner that was stopped for that long finds all feedback. With a shared model it also reads predictions
-        and the model's whole log.
+        A recovery needs two snapshot intervals, because the newest snapshot can be torn. It also needs one window,
+        so that a learner that was stopped for that long finds all feedback. With a shared model it also reads
+        predictions and the model's whole log.
         """
         needed_ms = 2 * snapshot_interval_ms + window_ms if snapshot_interval_ms else -1
         names = [self.contexts, self.feedback, self.journal]

@@ -17,7 +17,7 @@ Probability = Annotated[float, Meta(gt=0, le=1)]
 
 
 class EventFields(Struct, gc=False):
-    """The common field of all events. Unknown fields are ignored."""
+    """The field common to all events. Unknown fields are ignored."""
 
     id: str
 

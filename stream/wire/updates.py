@@ -1,7 +1,7 @@
-"""The topic of updates, the log of a shared model: encoding and decoding of its records.
+"""The updates topic, which is the log of a shared model: encoding and decoding of its records.
 
-The *entries* of one step are one record, or several parts if the record would be too large. The value is a section, see
-`stream.wire.sections`, whose arrays are columns of the step's entries in order:
+The *entries* of one step form one record, or several parts if the record would be too large. The value is a section
+(see `stream.wire.sections`). Its arrays are columns of the step's entries, in order:
 
     {"name": "updates", "values": {"partition": 2, "step": 41, "part": 0, "follows": 39}, "arrays": [...]}
 
@@ -13,16 +13,16 @@ The *entries* of one step are one record, or several parts if the record would b
     reward       |i1 [n]        the bit; -1 if decided
     nnz          <i4 [n]        the number of features of x
     x.indices    <i4            of all x, concatenated
-    x.values     <f8            likewise. Absent: ones
+    x.values     <f8            of all x, concatenated. Absent: ones
     assumed      |i1 [n]        the bit that a correction replaces; -1 if none. Absent: -1
     v            <f8 [n]        the draw of a randomised update. Absent: 0
     label        <i4 [n]        the true class; -1 if none was given. Absent: -1
 
 An entry contains everything needed to apply it, so a reader of the log stores no pending decisions.
-`follows` is the previous step that wrote to the log, 0 for the first: a reader notices missing and repeated steps.
+`follows` is the previous step that wrote to the log, or 0. It lets a reader detect missing and repeated steps.
 
-The header `onebit-version` is the format. A record without it, or without a section of this name, was written by
-another program.
+The header `onebit-version` contains the format version. A record without it, or without a section of this name, was
+written by another program.
 """
 
 from collections.abc import Iterator, Sequence
@@ -41,7 +41,7 @@ FORMAT = 1
 HEADERS: Headers = ((VERSION_HEADER[0], b"%d" % FORMAT),)
 
 RECORD_BYTES_MAX = 900_000
-"""Limit on the entries in one record: less than Kafka's default of 1 MB, which leaves room for the head."""
+"""Size limit for the entries in one record: less than Kafka's default of 1 MB, which leaves room for the head."""
 
 DECIDED, SETTLED, CORRECTED = 0, 1, 2
 """Kinds of entries: a decision, its bit (real or assumed), and the real bit that replaces an assumed one."""
@@ -57,7 +57,7 @@ class UpdatesError(OnebitError):
 
 
 class Entry(NamedTuple):
-    """An entry of a step in the log: a decision, a bit, or a correction."""
+    """A step's entry in the log: a decision, a bit, or a correction."""
 
     kind: int
     x: Features
@@ -77,7 +77,7 @@ class Entries(NamedTuple):
     propensities: FloatArray  # float64[n]
     scores: FloatArray  # float64[n, K + L]: the logged numbers follow the scores
     rewards: NDArray[np.int8]  # int8[n]
-    sizes: NDArray[np.int32]  # int32[n], the features of each x
+    sizes: NDArray[np.int32]  # int32[n], number of features of each x
     indices: IndexArray  # int32[sum of sizes]
     values: FloatArray  # float64[sum of sizes]
     assumed: NDArray[np.int8]  # int8[n]
@@ -120,7 +120,7 @@ class Update(NamedTuple):
 
 
 def columns_of(entries: Sequence[Entry]) -> Entries:
-    """The columns of one or more entries of one model."""
+    """The columns for one or more entries of one model."""
     kinds, xs, decisions, rewards, assumed, v, labels = zip(*entries, strict=True)
     actions, greedy, propensities, scores, logged = zip(*decisions, strict=True)
     indices, values = zip(*xs, strict=True)
@@ -171,9 +171,10 @@ def encode_updates(
 
 
 def decode_update(record: Record) -> Update | None:
-    """Decode a record of the log; None if another program wrote it, without a version or a section of updates.
+    """Decode a record of the log.
 
-    Such a record cannot hide a missing step, because the steps of a task are chained by their numbers.
+    The result is None for a record without a version or without a section of updates, which another program wrote. Such
+    a record cannot hide a missing step, because the steps of a task are chained by their numbers.
 
     Raises:
         UpdatesError: the record has another format, or cannot be decoded.
@@ -184,12 +185,13 @@ def decode_update(record: Record) -> Update | None:
     place = place_of(record)
     if version != HEADERS[0][1]:
         raise UpdatesError(
-            f"{place}: expected the header {VERSION_HEADER[0]}={FORMAT}; got {version!r}: the log cannot be read on"
+            f"{place}: expected the header {VERSION_HEADER[0]}={FORMAT}; got {version!r}. "
+            "The log cannot be read further"
         )
     try:
         return _update(SectionReader([memoryview(record.value or b"")]).section())
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-        raise UpdatesError(f"{place}: expected a record of updates; cannot be read: {error!r}") from error
+        raise UpdatesError(f"{place}: expected a record of updates; decoding failed: {error!r}") from error
 
 
 def entry_bytes(nnz: int, width: int) -> int:
@@ -231,7 +233,7 @@ def _update(section: Section) -> Update:
         columns.append(column)
     entries = Entries(*columns)
     if entries.sizes.min(initial=0) < 0 or entries.sizes.sum() != size:
-        raise ValueError(f"nnz: expected {size} in all; got {entries.sizes.sum()}")
+        raise ValueError(f"nnz: expected {size} in total; got {entries.sizes.sum()}")
     partition, step, part, follows = numbers = [section.values[name] for name in Update._fields[:4]]
     if not all(type(number) is int for number in numbers):
         raise ValueError(f"partition, step, part, follows: expected whole numbers; got {numbers}")

@@ -1,4 +1,4 @@
-"""Timeouts for calls of librdkafka that may never return, whatever their own timeout."""
+"""Timeouts for librdkafka calls that may never return, whatever their own timeout."""
 
 from collections.abc import Callable
 from concurrent.futures import Future, wait
@@ -8,7 +8,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 _SLICE_S = 0.1
-"""Longest step of the clock that counts. After a pause of the whole process, a pending result is still received."""
+"""Slice of the timeout. A pause of the whole process uses only one slice, so a pending result is still received."""
 
 
 def bounded(call: Callable[[], T], seconds: float) -> T:
@@ -18,7 +18,7 @@ def bounded(call: Callable[[], T], seconds: float) -> T:
     thread blocks in the client's destructor.
 
     Raises:
-        TimeoutError: the call has not returned. Its client cannot be used any more.
+        TimeoutError: the call has not returned. Its client can no longer be used.
     """
     made: Future[T] = Future()
 

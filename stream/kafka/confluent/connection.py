@@ -30,12 +30,12 @@ _SILENT.propagate = False
 _code: Any = KafkaError  # its codes are attributes unknown to mypy
 
 RAISED = (KafkaException, SystemError)
-"""A fatal error ends the current call of the client, and Python turns one within a callback into SystemError."""
+"""A fatal error ends the client's current call. If that call runs a callback, Python raises SystemError instead."""
 
 FENCED = frozenset(
     (_code._FENCED, _code._FATAL, _code.PRODUCER_FENCED, _code.INVALID_PRODUCER_EPOCH, _code.FENCED_INSTANCE_ID)
 )
-"""Another process has the place. `_FATAL` of a consumer means the same, as it has no other fatal error."""
+"""Codes for a place that another process has taken. A consumer has no other fatal error than these."""
 
 _STALE = frozenset((_code.ILLEGAL_GENERATION, _code.UNKNOWN_MEMBER_ID, _code.REBALANCE_IN_PROGRESS))
 _MISSING = frozenset((_code.UNKNOWN_TOPIC_OR_PART, _code._UNKNOWN_TOPIC, _code._UNKNOWN_PARTITION))
@@ -52,14 +52,14 @@ _TRANSIENT = _CUT_OFF | frozenset(
         _code.FENCED_LEADER_EPOCH, _code.UNKNOWN_LEADER_EPOCH,
     )
 )  # fmt: skip
-_NOT_LET_IN = frozenset((_code._AUTHENTICATION, _code.SASL_AUTHENTICATION_FAILED))
+_UNAUTHENTICATED = frozenset((_code._AUTHENTICATION, _code.SASL_AUTHENTICATION_FAILED))
 _FORBIDDEN = {
     _code.TOPIC_AUTHORIZATION_FAILED: "topic",
     _code.GROUP_AUTHORIZATION_FAILED: "group",
     _code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "transactional-id",
     _code.CLUSTER_AUTHORIZATION_FAILED: "topic",  # raised for a producer that cannot write to any topic
 }
-"""The kind of resource that each refusal is about."""
+"""The kind of resource for each refusal."""
 
 
 def is_transient(error: Any) -> bool:
@@ -99,7 +99,7 @@ class ConfluentConnection(Connection):
         return {
             "bootstrap.servers": ",".join(self.servers),
             "client.id": "onebit",
-            # It logs errors that it retries; final errors are raised.
+            # librdkafka logs errors that it retries; final errors are raised.
             "log_level": 0,
             "logger": _SILENT,
             "error_cb": self._on_error,
@@ -121,7 +121,7 @@ class ConfluentConnection(Connection):
         """Make a call that may never return.
 
         Raises:
-            BrokerUnavailableError: the call has not returned. Its client cannot be used any more.
+            BrokerUnavailableError: the call has not returned. Its client can no longer be used.
         """
         try:
             bounded(call, self.patience_s)
@@ -132,7 +132,7 @@ class ConfluentConnection(Connection):
     def _on_error(self, error: Any) -> None:
         if error.code() in _CUT_OFF:
             self.cut_off_s = time.monotonic()
-        elif is_refusal(error) or _is_not_let_in(error):
+        elif is_refusal(error) or _is_unauthenticated(error):
             self._refusal, self._refused_s = error, time.monotonic()
 
     def classify(self, error: Any) -> tuple[type[BrokerError], str]:
@@ -157,13 +157,13 @@ class ConfluentConnection(Connection):
             found = self._refusal
         if is_refusal(found):
             return self.forbidden(what, needs, _FORBIDDEN[found.code()], lambda name: name in found.str())
-        if _is_not_let_in(found):
-            return AccessError(f"Kafka at {self.bootstrap} does not let this client in any more: {found.str()}")
+        if _is_unauthenticated(found):
+            return AccessError(f"Kafka at {self.bootstrap} no longer accepts this client: {found.str()}")
         return None
 
 
-def _is_not_let_in(error: Any) -> bool:
-    return error.code() in _NOT_LET_IN or (error.code() == _code._SSL and "certificate" in error.str())
+def _is_unauthenticated(error: Any) -> bool:
+    return error.code() in _UNAUTHENTICATED or (error.code() == _code._SSL and "certificate" in error.str())
 
 
 def _security_of(config: ClientConfig) -> dict[str, Any]:

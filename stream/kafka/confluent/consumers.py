@@ -11,7 +11,7 @@ Workarounds for librdkafka:
   aside here, up to a limit; beyond the limit the client pauses it, too.
 - A damaged batch is an event, and the client continues with the next batch. Here its partition is not read any further.
 - Only a record's timestamp type shows whether its time is the broker's or its sender's.
-- A seek fails just after an assignment. A reader assigns its partitions in its first poll.
+- A seek fails just after an assignment. So a reader assigns its partitions in its first poll.
 - A seek also fails in a partition that the client has abandoned: after an offset that does not exist, and sometimes
   after a damaged batch, whose rest it reads as further batches. Then all partitions are assigned again.
 - A close waits for the group without a limit, and may never return. Here it has a timeout.
@@ -39,17 +39,17 @@ _code: Any = confluent_kafka.KafkaError
 _BY_BROKER = _kafka.TIMESTAMP_LOG_APPEND_TIME
 
 _FETCH_WAIT_MS = 100
-"""Time that the broker may wait for records in a fetch. It bounds the delay of an end behind a marker, and the delay of
-a resumed partition."""
+"""Time that the broker may wait for records in a fetch. It bounds the delay of an end that follows a marker, and the
+delay of a resumed partition."""
 
 _FETCHED_RECORDS_MIN = 10_000
 _FETCHED_KIB_MAX = 16 << 10
 _UNPACKED_BYTES_MAX = 1 << 30
-"""Limit on a decompressed zstd batch; the client's default is a tenth."""
+"""Limit on a decompressed zstd batch; the client's default is a tenth of it."""
 
 _ASIDE_RECORDS_MAX = 10_000
 _GRAIN_S = 0.001
-"""The client waits for whole milliseconds; a shorter timeout would be a busy loop of about 100 calls."""
+"""The client waits for whole milliseconds; a shorter timeout would cause a busy loop of about 100 calls."""
 
 _CLOSED_WITHIN_S = 5.0
 """Timeout of a close; a client that is still open stays open until the process ends."""
@@ -85,7 +85,7 @@ def make_consumer(connection: ConfluentConnection, **own: Any) -> Any:
 class Reader:
     """A Consumer without a group."""
 
-    # librdkafka looks up the group of a reader, although it never joins.
+    # librdkafka looks up a reader's group, although the reader never joins it.
     _ignored: ClassVar[frozenset[int]] = frozenset((_code.GROUP_AUTHORIZATION_FAILED,))
 
     def __init__(
@@ -101,8 +101,8 @@ class Reader:
         self._aside: dict[TopicPartition, deque[Any]] = {}  # events set aside for paused partitions
         self._ends: dict[TopicPartition, int] = {}  # last stable offset reported since the last seek
         self._is_drained = False  # whether the last poll returned all records that the client had fetched
-        self._has_moved = False  # whether the position passed markers or aborted records only
-        self._has_lost_its_way = False  # whether the client reads at another offset than requested
+        self._has_moved = False  # whether the position passed only markers or aborted records
+        self._is_astray = False  # whether the client reads at another offset than requested
         self._errors: list[Any] = []  # reported by the client and not yet raised by poll
         self._unreadable: dict[TopicPartition, str] = {}  # with the reason
         connection.clients.append(self)
@@ -118,8 +118,8 @@ class Reader:
         ends_s = time.monotonic() + timeout_ms / 1000
         while True:
             self._raise_errors()
-            if self._has_lost_its_way and self._positions:
-                self._assign_anew()
+            if self._is_astray and self._positions:
+                self._reassign()
             self._has_moved = False
             events = self._take_aside(records_max)
             if len(events) < records_max:
@@ -141,7 +141,7 @@ class Reader:
             self._client.assign([_kafka.TopicPartition(*tp, offset) for tp, offset in self._positions.items()])
         self._ends.clear()
         self._is_assigned = True
-        self._has_lost_its_way = False
+        self._is_astray = False
 
     def _take_aside(self, count: int) -> list[Any]:
         """Up to `count` events that were set aside for partitions that are not paused."""
@@ -240,7 +240,7 @@ class Reader:
         if event.offset() != offset:
             first, end = self._admin.beginnings([tp])[tp], self._admin.ends([tp])[tp].high_watermark
             if first <= offset <= end:
-                self._has_lost_its_way = True
+                self._is_astray = True
                 return
         self._unreadable[tp] = (
             f"cannot read an offset that is no longer kept or never existed: "
@@ -306,13 +306,13 @@ class Reader:
                 if error_of(raised).code() != _code._STATE:
                     self._connection.refuse(f"seek to {offset} in {tp.topic}/{tp.partition}", raised)
                 if time.monotonic() > given_up_s:
-                    self._assign_anew()
+                    self._reassign()
                     return
                 time.sleep(_SEEK_RETRY_S)
             else:
                 return
 
-    def _assign_anew(self) -> None:
+    def _reassign(self) -> None:
         """Assign all partitions again at their current positions; events set aside are fetched again."""
         self._client.resume([_kafka.TopicPartition(*tp) for tp in self._stopped])
         self._stopped.clear()

@@ -39,7 +39,9 @@ def headers_to_send(topic: str, headers: Headers) -> list[tuple[str, bytes]]:
     taken = [(name, value) for name, value in headers if _is_sendable(name)]
     for name, _ in headers if len(taken) < len(headers) else ():
         if not _is_sendable(name):
-            _logger.warning("a header named %r cannot be sent by this client: left out of a record for %s", name, topic)
+            _logger.warning(
+                "this client cannot send a header named %r; it is omitted from a record for %s", name, topic
+            )
     return taken
 
 
@@ -52,8 +54,8 @@ def _is_sendable(name: str) -> bool:
 def _lenient(message: Any, error: SystemError) -> Headers:
     """The headers whose names are UTF-8.
 
-    A second call of the client returns its incomplete list: the tuple of an unreadable header has an empty first item,
-    and an access to it crashes Python. The garbage collector's references of the tuple omit it.
+    A second call returns the client's incomplete list. In the tuple for an unreadable header, the first item is empty,
+    and accessing it crashes Python. The garbage collector's list of the tuple's references omits that item.
     """
     kept: list[tuple[str, bytes]] = []
     left_out = 0
@@ -67,7 +69,7 @@ def _lenient(message: Any, error: SystemError) -> Headers:
     cause = error.__cause__
     name = cause.object if isinstance(cause, UnicodeDecodeError) else b""
     _logger.warning(
-        "%s/%d, offset %d: %d of its headers, one of them %r, left out: a name that is not UTF-8",
+        "%s/%d, offset %d: omitted %d headers, one of them %r, because their names are not UTF-8",
         message.topic(), message.partition(), message.offset(), left_out, name,
     )  # fmt: skip
     return tuple(kept)

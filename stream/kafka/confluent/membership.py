@@ -5,13 +5,13 @@ Workarounds for librdkafka:
 - A member that was disconnected for longer than its session may find its client fenced although no other process has
   its place. Here the group is asked; the program then creates a new client, as after any outage.
 - A member that has lost its partitions (the group has removed it, or did not respond for a session) joins again
-  automatically, and takes the place from its current owner. Here it waits until the group has reported who has the
-  place (`_settle_loss`).
-- It returns metadata of a former or future membership, and the broker accepts them. The generation in their bytes shows
-  that (`membership`).
+  automatically, and takes the place from its current owner. Here it waits until the group has reported which
+  process has the place (`_settle_loss`).
+- It returns metadata for a former or future membership, and the broker accepts it. The generation in its bytes shows
+  this (`membership`).
 - A static member (`group.instance.id`) never leaves its group at close; `close` removes it.
 - It does not report the answer to a heartbeat. The group is asked instead (`check_place`).
-- A commit of offsets has no timeout, and waits as long as a broker hangs (`commit`).
+- An offset commit has no timeout, and waits as long as a broker hangs (`commit`).
 """
 
 import time
@@ -106,7 +106,7 @@ class GroupConsumer(Reader):
         self._known_s = time.monotonic()
         joined_as = self._client.memberid()
         if self._member_id not in ("", joined_as) and not self.subscription.rejoins:
-            # Removed during a rebalance, without partitions to lose, the client has joined again automatically.
+            # The group removed the client while it had no partitions to lose; it has joined again automatically.
             self._admin.leave(self.subscription, joined_as)
             self._out = self.subscription.thrown_out()
             self._raise_if_out()
@@ -168,7 +168,7 @@ class GroupConsumer(Reader):
         if self._is_broken:
             raise BrokerUnavailableError(
                 f"the client of {self.subscription.member} in group {self.subscription.group} has failed, and no other "
-                "process has its place: make a new one"
+                "process has its place; create a new client"
             )
         self._lost = self._was_busy = False
         self._member_id = ""
@@ -270,12 +270,12 @@ def _generation_of(metadata: bytes) -> int:
     """The generation in a group's metadata: four little-endian bytes after a tag.
 
     Raises:
-        BrokerError: the metadata have another format.
+        BrokerError: the metadata has another format.
     """
     begin = len(_METADATA_TAG)
     if not metadata.startswith(_METADATA_TAG) or len(metadata) < begin + 4:
         raise BrokerError(
-            f"metadata of a consumer group: expected {_METADATA_TAG!r} and four bytes; got {metadata[:40]!r}: this "
-            "version of confluent-kafka writes another form; install the one that Onebit requires"
+            f"metadata of a consumer group: expected {_METADATA_TAG!r} and four bytes; got {metadata[:40]!r}. This "
+            "version of confluent-kafka uses another format; install the version that Onebit requires"
         )
     return int.from_bytes(metadata[begin : begin + 4], "little", signed=True)

@@ -3,16 +3,16 @@
 Workarounds for librdkafka:
 
 - A record for a topic or a partition that does not exist is queued, and fails after the request timeout. `_look_up`
-  reads the number of partitions with kafka-python before the first record to a topic, because a producer that asks
-  makes the broker create the topic.
-- Delivery callbacks alone report whether all records of a flush were written, and when. Reading each message in the
+  reads the number of partitions with kafka-python before the first record to a topic, because a producer that requests
+  it makes the broker create the topic.
+- Only delivery callbacks report whether all records of a flush were written, and when. Reading each message in the
   callback would cost 3 µs per record, so the callback keeps only the last message of each partition.
 - If a transaction begins before the markers of the last one are written, librdkafka retries after 20 ms, whatever the
   settings. So `begin` waits a little (`_MARKERS_S`).
-- If a commit gets no answer, its outcome is unknown, and the producer cannot be used any more.
-- `send_offsets_to_transaction` may never return, whatever its timeout, if the group's coordinator is away when it
-  begins. Here it has the request timeout.
-- Neither the records nor a flush report why a transaction was aborted. Its commit does (`_raise_cause`).
+- If a commit gets no answer, its outcome is unknown, and the producer can no longer be used.
+- `send_offsets_to_transaction` may never return, whatever its timeout, if the group's coordinator is unavailable when
+  the call begins. Here it has the request timeout.
+- Only the commit reports why a transaction was aborted; its records and a flush do not (`_raise_cause`).
 """
 
 import math
@@ -39,11 +39,11 @@ _RECORD_BYTES_MAX = 1 << 20
 _LINGER_MS = 5
 _MARKERS_S = 0.003
 """Time between a commit and the next transaction. The median time of a transaction with 30 records on a busy machine
-is 41 ms without this wait, 9 ms with 2 ms, and no less with 10 ms."""
+is 41 ms without this wait, 9 ms with a wait of 2 ms, and no less with 10 ms."""
 _RETRY_MS = 20
 
 _IN_VAIN = frozenset((_kafka.KafkaError._STATE, _kafka.KafkaError._PURGE_QUEUE))
-"""Errors of records whose transaction was aborted."""
+"""Errors for records whose transaction was aborted."""
 
 
 class ConfluentSink:
@@ -139,7 +139,7 @@ class ConfluentSink:
         return appended_ms
 
     def needs(self) -> list[Acl]:
-        """The ACLs for the topics that were refused, or else for all."""
+        """The ACLs for the topics that were refused, or for all topics if none was."""
         return [Acl("topic", topic, "Write") for topic in sorted(self._refused or self._callbacks)]
 
     def drop(self) -> None:

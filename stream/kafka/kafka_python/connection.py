@@ -2,7 +2,7 @@
 
 Workarounds for kafka-python:
 
-- A client whose constructor cannot connect leaves its thread and its sockets open. `Connection.make` closes them, and
+- A client whose constructor cannot connect leaves its thread running and its sockets open. `Connection.make` closes them, and
   `_Socket` closes the socket of each failed attempt. A client that is closed while it writes leaves that socket open.
 - It waits 10 s, later 30 s, for a frozen broker before it tries another one. Here the limit is lower.
 - Shortly after an outage a partition has no leader, and the client sends a request to "broker -1". Such errors are
@@ -46,7 +46,7 @@ _FORBIDDEN = {
     kafka_errors.TransactionalIdAuthorizationFailedError.__name__: "transactional-id",
     kafka_errors.ClusterAuthorizationFailedError.__name__: "topic",  # a producer cannot write to any topic
 }
-"""The kind of resource that each refusal is about, by the error's name: some occur only in another's text."""
+"""The kind of resource for each refusal, by the error's name; some names occur only in the text of another error."""
 
 
 def kind_of(error: object) -> str | None:
@@ -66,7 +66,7 @@ class KafkaConnection(Connection):
         self._security = settings_of(settings.config)
         self._failure: BaseException | None = None  # error of the last client that failed to connect
         logger = logging.getLogger("kafka")
-        if logger.level == logging.NOTSET:  # it logs errors that it retries; final errors are raised
+        if logger.level == logging.NOTSET:  # kafka-python logs errors that it retries; final errors are raised
             logger.setLevel(logging.CRITICAL)
 
     def classify(self, error: Any) -> tuple[type[BrokerError], str]:
@@ -86,8 +86,8 @@ class KafkaConnection(Connection):
             if isinstance(reason, AccessError):
                 return reason
             if isinstance(reason, NOT_LET_IN):
-                why = self._why_not_let_in(reason)
-                return AccessError(f"Kafka at {self.bootstrap} does not let {self.user()} in: {why}")
+                why = self._rejection_reason(reason)
+                return AccessError(f"Kafka at {self.bootstrap} rejects {self.user()}: {why}")
             if (resource := kind_of(reason)) is not None:
                 parts = (part if isinstance(part, set | list | tuple) else (part,) for part in reason.args)
                 named = {str(name) for part in parts for name in part}
@@ -148,18 +148,18 @@ class KafkaConnection(Connection):
         if not isinstance(failure, kafka_errors.KafkaProtocolError) and "socket disconnected" not in str(failure):
             return ""
         by = f"{config.security_protocol} {config.sasl_mechanism}" if config.uses_sasl else config.security_protocol
-        return f"; the server there speaks another protocol than {by}: check security.protocol"
+        return f"; the server there uses another protocol than {by}: check security.protocol"
 
-    def _why_not_let_in(self, error: BaseException) -> str:
+    def _rejection_reason(self, error: BaseException) -> str:
         mechanism = self.config.sasl_mechanism
         if isinstance(error, kafka_errors.UnsupportedSaslMechanismError):
             others = ", ".join(one for one in MECHANISMS if one != mechanism)
             return f"it does not offer sasl.mechanism={mechanism}; try one that it offers ({others})"
         if isinstance(error, kafka_errors.IllegalSaslStateError):
             protocol = "SSL" if self.config.uses_tls else "PLAINTEXT"
-            return f"it has no SASL at this port; check the port, or set security.protocol={protocol}"
+            return f"it does not use SASL on this port; check the port, or set security.protocol={protocol}"
         if mechanism == BY_TOKEN:
-            return "it does not accept the token that sasl.oauthbearer.token.command has printed"
+            return "it does not accept the token printed by sasl.oauthbearer.token.command"
         return f"the name or the password is wrong (sasl.username, sasl.password; {mechanism})"
 
 

@@ -1,10 +1,10 @@
-"""Records of other clients that kafka-python cannot read or cannot send again.
+"""Records from other clients that kafka-python cannot read or cannot send again.
 
-- A header's name can be any bytes: Kafka does not check it. kafka-python reports a batch with a name that is not UTF-8
+- A header's name can be any bytes, because Kafka does not check it. kafka-python reports a batch with a name that is not UTF-8
   as corrupt. Here a byte that is not UTF-8 becomes a lone surrogate (`surrogateescape`), and is restored when the name
   is sent (`HeaderName`).
-- The value of a header can be null. The port has no null values: it is read as an empty one.
-- A record can have neither key nor value. kafka-python reads it, but sends it only if its serializer returns the null
+- The value of a header can be null. The port has no null values, so null is read as an empty value.
+- A record can have neither key nor value. kafka-python reads it, but sends it only if its serializer returns null
   (`NullSerializer`).
 - For an unreadable batch (wrong checksum, missing codec) kafka-python raises the codec's error without a position. On
   the next read it enters an endless loop. `PartitionRecords` raises an error with the position at each read.
@@ -80,7 +80,7 @@ class PartitionRecords(Fetcher.PartitionRecords):  # type: ignore[misc]
 
 def _remedy(error: Exception) -> str:
     is_codec = isinstance(error, kafka_errors.UnsupportedCodecError)
-    return "install the package of the codec that its batch is compressed with" if is_codec else ""
+    return "install the package for the codec that compressed the batch" if is_codec else ""
 
 
 class _Batches:

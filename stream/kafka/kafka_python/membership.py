@@ -77,9 +77,9 @@ class _Joins:
     then, the client starts another one and the first result is lost.
 
     It also replaces the coordinator's method that resets its membership, to detect that the group has removed the
-    member: the broker then reports an unknown member id. It reports the same to a member whose first join was
-    interrupted by a restart of the broker, which has lost nothing; a completed join survives a restart. A member that
-    is too busy to poll resets its membership itself and joins again.
+    member: the broker then reports an unknown member id. A member whose first join was interrupted by a broker restart
+    gets the same error, but has lost nothing; a completed join survives a restart. A member that is too busy to poll
+    resets its membership itself and joins again.
     """
 
     def __init__(self, coordinator: Any, *, rejoins: bool) -> None:
@@ -129,9 +129,9 @@ class GroupConsumer(Reader):
         self._fenced = False
         self._joins = _Joins(client._coordinator, rejoins=subscription.rejoins)
         client.subscribe(list(subscription.topics), listener=self._rebalances)
-        # A group leader without metadata assigns no partitions, and the group has to join a second time.
+        # A group leader without metadata assigns no partitions, and the group must join a second time.
         try:
-            with connection.translating(f"read about {', '.join(subscription.topics)}", self.needs()):
+            with connection.translating(f"read the metadata of {', '.join(subscription.topics)}", self.needs()):
                 update = client._cluster.request_update()
                 client._net.run(client._manager.wait_for, update, connection.request_timeout_ms)
         except BaseException:

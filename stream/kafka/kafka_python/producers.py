@@ -6,14 +6,14 @@ Workarounds for kafka-python:
   a timeout (`_wait_for`). If a commit gets no response, its outcome is unknown, and the producer is unusable.
 - A producer that renews its epoch in the middle of a transaction (KIP-360) later reports success for a commit although
   the broker has aborted what was sent. So a commit is sent only after each record was acknowledged (`settle`).
-- When a member is removed from its group, the consumer's group metadata fall back to "no generation", which the broker
+- When a member is removed from its group, the consumer's group metadata falls back to "no generation", which the broker
   does not check. Then no offsets are sent (`GroupConsumer.membership`). The consumer does not receive an
   UNKNOWN_MEMBER_ID in the response to a producer's offsets (`send_offsets`).
-- When the broker does not allow the offsets of a topic, the client refuses to abort the transaction, although the
+- When the broker does not authorise the offsets of a topic, the client refuses to abort the transaction, although the
   broker would abort it. Other readers would be blocked until its timeout (`abort`).
 - When the broker reports that an epoch is not the newest (a zombie is fenced), the client requests a new epoch, as for
   a lost sequence. Sometimes it gets one and fences its successor. Here it does not request one.
-- Its metadata of a record in a CreateTime topic contain the sender's time as append time (`settle`).
+- Its metadata for a record in a CreateTime topic contains the sender's time as the append time (`settle`).
 - Its queue has no limit, and its close raises and leaves its thread running when records are unsettled.
 """
 
@@ -186,7 +186,7 @@ class KafkaTransactionSink(KafkaSink):
             if "Invalid transition" in str(error):
                 raise FencedError(
                     f"could not {what}: the broker has aborted the transaction, because it was open for longer than "
-                    f"its time-out or another process has taken over"
+                    f"its timeout or another process has taken over"
                 ) from error
             if self._manager.has_fatal_error():  # the client also treats a request without a response as fatal
                 self.failure = outcome_unknown(self._connection, self._id, f"could not {what}: {error}")

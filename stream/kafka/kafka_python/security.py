@@ -69,7 +69,7 @@ class Manager(KafkaConnectionManager):  # type: ignore[misc]
         self._transports: WeakSet[Any] = WeakSet()
 
     def get_connection(self, node_id: Any, **settings: Any) -> Any:
-        """A connection. For a node that has refused one before, raise the same error again."""
+        """Return a connection. For a node that has refused one before, raise the same error again."""
         if node_id in self._refusals:
             raise self._refusals[node_id]
         known = self._conns.get(node_id)
