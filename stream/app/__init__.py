@@ -2,6 +2,6 @@
 
 import os
 
-# Must precede the import of numpy. The summation order of BLAS, and with it the last bits of full SOBA, depends on its
-# number of threads. One thread is also the fastest on a machine that runs the other programs too.
+# This must precede the import of numpy. The number of BLAS threads determines the order of summation, and therefore the
+# last bits of full SOBA's results. One thread is also the fastest if the machine runs the other programs, too.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")

@@ -83,7 +83,7 @@ def by_client(settings: Settings) -> str:
 
 
 def _start_hint(settings: Settings) -> str:
-    """Return the command that starts a local Kafka at a non-default port; empty if not applicable."""
+    """Return the command that starts a local Kafka on a non-default port; empty if not applicable."""
     host, _, port = settings.bootstrap.rpartition(":")
     if host not in ("localhost", local_kafka.HOST) or port == str(local_kafka.DEFAULT_PORT):
         return ""
@@ -145,14 +145,14 @@ def watch_topics(
 ) -> Callable[[], None]:
     """Return a function that checks every 30 s whether the topics have changed, and raises SettingsError if so.
 
-    Another number of partitions separates the records of an event. Without the broker's append time records have no
-    order. Compaction deletes records that recovery and audit read. A recreated topic has other records at the stored
-    offsets.
+    If the number of partitions changes, the records of one event are in different partitions. Without LogAppendTime,
+    records have no order. Compaction deletes records that recovery and audit read. A recreated topic has different
+    records at the stored offsets.
     """
-    began = _required(broker, settings, shares_model=shares_model)
+    initial = _required(broker, settings, shares_model=shares_model)
     contexts = settings.topics.contexts
 
-    def look() -> None:
+    def check() -> None:
         try:
             found = _required(broker, settings, shares_model=shares_model)
         except BrokerUnavailableError:
@@ -160,9 +160,9 @@ def watch_topics(
         except SettingsError as error:
             raise _altered(error) from error
         _require_as_many(partitions, found[contexts].partitions)
-        _require_the_same(began, found)
+        _require_the_same(initial, found)
 
-    return every(WATCH_INTERVAL_MS, look)
+    return every(WATCH_INTERVAL_MS, check)
 
 
 def _require_as_many(partitions: int, found: int) -> None:
@@ -173,17 +173,17 @@ def _require_as_many(partitions: int, found: int) -> None:
         )
 
 
-def _require_the_same(began: Mapping[str, TopicDescription], found: Mapping[str, TopicDescription]) -> None:
-    anew = [name for name, topic in found.items() if topic.topic_id != began[name].topic_id]
-    if anew:
+def _require_the_same(initial: Mapping[str, TopicDescription], found: Mapping[str, TopicDescription]) -> None:
+    recreated = [name for name, topic in found.items() if topic.topic_id != initial[name].topic_id]
+    if recreated:
         raise SettingsError(
-            f"topics changed while the program was running: {', '.join(anew)} was deleted and recreated; its records "
-            f"are lost. To continue, {NEW_PIPELINE}"
+            f"topics changed while the program was running: {', '.join(recreated)} was deleted and recreated; its "
+            f"records are lost. To continue, {NEW_PIPELINE}"
         )
 
 
 class Connected(NamedTuple):
-    """A connection, and the pipeline's topics."""
+    """A connection and the pipeline's topics."""
 
     broker: Broker
     topics: Topics

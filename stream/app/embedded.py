@@ -35,10 +35,10 @@ from stream.wire.ledger import total_ledger
 from stream.wire.records import TopicPartition
 
 AFTER_END_MAX = 1 / 3
-"""Warn if a larger fraction of the feedback arrives after the last decision: the learner cannot use it."""
+"""Warn if more than this fraction of the feedback arrives after the last decision; the learner cannot use it."""
 
 DELAYS_PER_RUN = 10
-"""A run of this many mean delays receives at most a tenth of its feedback after its last decision."""
+"""A run that lasts this many mean delays receives at most a tenth of its feedback after its last decision."""
 
 
 class Answers(NamedTuple):
@@ -142,7 +142,7 @@ class EmbeddedPipeline:
 
 
 class _Watched:
-    """A learner with timed steps that reports progress: the updates at one moment of virtual time can take minutes."""
+    """Times a learner's steps and reports progress; the updates at one instant of virtual time can take minutes."""
 
     def __init__(self, learner: LearnerProgram, progress: Callable[[], None]) -> None:
         self._progress = progress
@@ -151,7 +151,7 @@ class _Watched:
         self.next_due_ms = learner.next_due_ms
 
     def step(self, timeout_ms: int) -> int:
-        """See Program."""
+        """See `Program`."""
         began_s = time.perf_counter()
         done = self._step(timeout_ms)
         if done:
@@ -165,7 +165,7 @@ class _Watched:
 
 
 def prepare_embedded(run: Run) -> EmbeddedPipeline:
-    """Create topics and programs, and compile the learner, so that they do not count as run time."""
+    """Create topics and programs, and compile the learner, so that this does not count as run time."""
     run = replace(run, task=replace(run.task, dated_by="context"))
     task, topics = run.task, run.topics
     compile_kernels(task)
@@ -231,7 +231,7 @@ def run_embedded(run: Run, show: ShowProgress = ignore) -> RunReport:
 
 
 def _end_of(pipeline: EmbeddedPipeline, wall_s: float, latency: LatencyCounts | None) -> "RunEnd":
-    """Return the final models; a shared model first reads its whole log."""
+    """Return the final models. A shared model is complete only after it has read its whole log."""
     learner, virtual_s = pipeline.learner, pipeline.clock.now_ms / 1_000
     learner.read_log()
     replica = learner.replica
@@ -269,8 +269,8 @@ def _reached(pipeline: EmbeddedPipeline) -> str:
 
 
 POLL_MS_MAX = 100
-"""Virtual time between two polls; each poll is one transaction. The result is the same for any value up to the shortest
-delay, and larger values are hardly faster. With shorter delays the learner polls at every record."""
+"""Maximum virtual time between two polls; each poll is one transaction. Any value up to the shortest delay gives the
+same result, and larger values are hardly faster. With shorter delays, the learner polls more often."""
 
 
 class RunEnd(NamedTuple):

@@ -126,21 +126,21 @@ def announced_progress() -> Progress:
     started_ms = monotonic_ms()
     latest = (0, 0)
 
-    def tell() -> None:
+    def report() -> None:
         read, events = latest
         rate = 1_000 * read / max(monotonic_ms() - started_ms, 1)
         what = f"evaluating: {read:,} of {events:,}" if events else f"first pass: {read:,}"
         announce(f"{what} events, {rate:,.0f} events/s")
 
-    shown = every(PROGRESS_INTERVAL_MS, tell)
+    report_if_due = every(PROGRESS_INTERVAL_MS, report)
 
-    def told(read: int, events: int) -> None:
+    def update(read: int, events: int) -> None:
         nonlocal latest, started_ms
-        is_second_begun = events > 0 and latest[1] == 0
+        starts_second_pass = events > 0 and latest[1] == 0
         latest = (read, events)
-        if is_second_begun:
-            started_ms = monotonic_ms()  # the second pass has another speed
+        if starts_second_pass:
+            started_ms = monotonic_ms()  # the second pass has a different speed
         else:
-            shown()
+            report_if_due()
 
-    return told
+    return update

@@ -16,11 +16,11 @@ from stream.learners import registered
 from stream.near_names import close_matches
 
 AS_RUN = "experiment.json"
-"""Copy of the definition in the results folder, from which reports are created."""
+"""File in the results folder with a copy of the definition; reports use this copy."""
 
 
 class Sizes(NamedTuple):
-    """Overrides of a definition."""
+    """Overrides for a definition."""
 
     events: int | None = None  # maximum per run
     seeds: int | None = None
@@ -91,7 +91,7 @@ def run(
 
 
 def report(name: str, results: Path, data_dir: Path | None) -> Written:
-    """Write the report of an experiment again from existing rows.
+    """Recreate the report of an experiment from existing rows.
 
     Raises:
         ExperimentError: there are no rows.

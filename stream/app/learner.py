@@ -35,7 +35,7 @@ def run_learner(settings: Settings, stop: Callable[[], bool], *, change_settings
     """Run a learner until stopped; reconnect after a lost connection.
 
     Args:
-        settings: Settings of the learner. Settings that are not given are those of the pipeline.
+        settings: Settings of the learner. The pipeline provides the settings that are not given.
         stop: Returns whether to stop.
         change_settings: Whether given settings that differ from the pipeline's apply from the next step on.
 
@@ -47,8 +47,8 @@ def run_learner(settings: Settings, stop: Callable[[], bool], *, change_settings
     check_given(settings)
     ready_file = ReadyFile(Path(settings.ready_file) if settings.ready_file else None)
     estimating = LiveEstimating(is_asked=settings.estimate)  # kept across reconnects
-    counts = LearnerCounts()  # likewise
-    parked = Parked()  # likewise: tasks resume if their journals have not moved on
+    counts = LearnerCounts()  # kept across reconnects
+    parked = Parked()  # kept across reconnects: tasks resume if their journals have no new records
 
     def work(broker: Broker, partitions: int, watched: Watched) -> None:
         nonlocal parked
@@ -146,7 +146,7 @@ def _options(settings: Settings, task: TaskSettings, nnz: int) -> LearnerOptions
 def lacks_log(broker: Broker, settings: Settings, topics: Topics, partitions: int) -> bool:
     """Whether a new pipeline would share a model by default, but has no updates topic.
 
-    The broker is asked only if the result matters, so that other learners need no permission for that topic.
+    Queries the broker only if the result matters, so that other learners need no permission for that topic.
     """
     is_wanted = settings.model == AUTO and settings.model_of(partitions) == "shared"
     return is_wanted and topics.updates not in broker.describe_topics([topics.updates])
@@ -189,4 +189,4 @@ def check_given(settings: Settings) -> None:
     if settings.learner != [AUTO]:
         parameters_of(settings, settings.learner[0])
     if settings.n_classes is not None and n_features_of(settings) is None:
-        raise SettingsError(f"--n-classes {settings.n_classes}: contexts without a data set require --n-features, too")
+        raise SettingsError(f"--n-classes {settings.n_classes}: contexts without a data set also require --n-features")

@@ -17,10 +17,10 @@ from stream.reporting.tables import duration
 from stream.wire.events import Features
 
 PART_S = 0.01
-"""Minimum duration of a part of a measurement: a thousand events of a fast learner, or one of a slow learner."""
+"""Minimum duration of one part of a measurement: a thousand events with a fast learner, or one with a slow learner."""
 
 PARTS = 4
-"""Number of parts; the fastest counts, because other programs on the machine only slow a part down."""
+"""Number of parts. The fastest part counts, because other programs on the machine can only slow a part down."""
 
 SEED = 1
 
@@ -42,11 +42,11 @@ def first_events(dataset: Dataset) -> list[Event]:
 
 
 def event_us(learner: Learner, events: list[Event], clock: Callable[[], float] = time.process_time) -> float:
-    """Return the microseconds per event: predict, observe and update, called from Python.
+    """Return the time per event in microseconds: predict, observe and update, called from Python.
 
     Args:
-        learner: Learns from the events; do not use it afterwards.
-        events: Repeated as often as necessary.
+        learner: The learner to measure. It learns from the events; do not use it afterwards.
+        events: The events, repeated as often as necessary.
         clock: Returns seconds; CPU time by default, to reduce the influence of other programs.
     """
     _learn(learner, events, 0, 1)  # compiles the kernels, which can take seconds
@@ -89,11 +89,11 @@ class Size(NamedTuple):
 
 
 class Row(NamedTuple):
-    """One learner."""
+    """A learner with its costs."""
 
     name: str
     cls: type[Learner]
-    parameters: Mapping[str, float | int | str]  # the size of its costs
+    parameters: Mapping[str, float | int | str]  # the costs are for these
     cost: Cost
     event_us: float | None  # None: not measured
     unmeasured: str  # why it was not measured
@@ -104,11 +104,11 @@ USUAL = Size(9, 400, 25)
 
 
 class Survey(NamedTuple):
-    """Learners with their costs for a problem size."""
+    """The learners and their costs for a problem size."""
 
     rows: list[Row]
     size: Size
-    choice: Choice  # the choice of auto
+    choice: Choice  # the learner that auto chooses
     dataset: Dataset | None  # None: costs are counted, not measured
 
 
@@ -144,14 +144,14 @@ def survey_learners(names: Sequence[str] = (), size: Size = USUAL, dataset: Data
 
 
 def _rows(names: Sequence[str], size: Size, choice: Choice, dataset: Dataset | None, mean_nnz: float) -> Iterator[Row]:
-    """Return a row for each learner; measured if there is a data set."""
+    """Return a row for each learner, with measured costs if there is a data set."""
     events = [] if dataset is None else first_events(dataset)
     if dataset is not None:
         announce(f"measuring {len(names)} learners on {dataset.name}; the first compilation of a learner takes seconds")
-    tell = every(TOLD_EVERY_MS, lambda: announce(f"{measured} of {len(names)} measured"))
+    report_progress = every(TOLD_EVERY_MS, lambda: announce(f"{measured} of {len(names)} measured"))
     for measured, name in enumerate(names):
         if events and measured:
-            tell()
+            report_progress()
         chosen = name == choice.learner
         of_data = choice.parameters if chosen else defaults_for(name, size.n_features, mean_nnz)
         parameters = check_parameters(name, of_data)
@@ -164,7 +164,7 @@ def _rows(names: Sequence[str], size: Size, choice: Choice, dataset: Dataset | N
 def _measured(
     name: str, size: Size, parameters: Mapping[str, Any], cost: Cost, events: list[Event]
 ) -> tuple[float | None, str]:
-    """Return microseconds per event, or the reason why they were not measured."""
+    """Return the time per event in microseconds, or the reason why it was not measured."""
     estimate_s = cost.flops_per_event / FLOPS_PER_S
     if estimate_s > SLOW_S:
         return None, f"not measured: about {duration(estimate_s)} per event"

@@ -46,7 +46,7 @@ def save_features(shown: LogSummary, path: Path) -> None:
 
 
 def summarise_log(path: str, mapping_given: str | None, reward_above: float | None) -> LogSummary:
-    """Read a log; invalid rows are counted.
+    """Read a log and count its invalid rows.
 
     Raises:
         DatasetError: the log cannot be read, or is standard input.

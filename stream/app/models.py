@@ -1,4 +1,4 @@
-"""Export, import and replay of models at any past moment."""
+"""Export models as of any past moment, import them, and replay their journals."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -29,7 +29,7 @@ NOW = Moment()
 
 
 def exported(settings: Settings, moment: Moment = NOW, partition: int = 0) -> Model:
-    """Rebuild the model of a partition at a moment, from the newest earlier snapshot and the journal after it.
+    """Rebuild a partition's model as of a moment, from the newest earlier snapshot and the journal after it.
 
     Raises:
         SettingsError: more than one moment is given, the partition does not exist, or there was no step yet.
@@ -109,7 +109,7 @@ def time_ms(text: str) -> int:
 
 
 def _like(text: str, ms: int) -> str:
-    """Format a time like another one: in milliseconds, or as a date with the same zone."""
+    """Format a time in the form of another one: in milliseconds, or as a date with the same zone."""
     if text.isdecimal():
         return str(ms)
     zone = datetime.fromisoformat(text).tzinfo or UTC
@@ -121,15 +121,15 @@ def announced_progress(label: str) -> Callable[[Progress], None]:
     started_ms = monotonic_ms()
     latest: list[Progress] = []
 
-    def tell() -> None:
+    def report() -> None:
         number, _, last, records = latest[-1]
         rate = 1_000 * records / max(monotonic_ms() - started_ms, 1)
         announce(f"{label}: step {number:,} of {last:,}, {rate:,.0f} records/s")
 
-    show = every(PROGRESS_INTERVAL_MS, tell)
+    report_if_due = every(PROGRESS_INTERVAL_MS, report)
 
-    def told(progress: Progress) -> None:
+    def update(progress: Progress) -> None:
         latest[:] = [progress]
-        show()
+        report_if_due()
 
-    return told
+    return update

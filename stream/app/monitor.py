@@ -43,7 +43,7 @@ def run_monitor(settings: Settings, policies: Sequence[str], stop: Callable[[], 
 
     Args:
         settings: Settings of the pipeline and the page.
-        policies: Names of policies to evaluate in addition to the default ones.
+        policies: Names of the policies to evaluate, in addition to the default ones.
         stop: Returns whether to stop.
 
     Raises:
@@ -53,7 +53,7 @@ def run_monitor(settings: Settings, policies: Sequence[str], stop: Callable[[], 
     from stream.telemetry.serving import Page, Site  # deferred: other commands need no HTTP
 
     try:
-        import consumers.monitor  # noqa: F401 - here: other commands need no Faust
+        import consumers.monitor  # noqa: F401 - deferred: other commands need no Faust
     except ModuleNotFoundError as error:
         raise SettingsError(
             f"the monitor requires {error.name}, which is not installed. Run: pip install 'onebit[monitor]'"
@@ -91,18 +91,18 @@ def _run(
     """Run the application until stopped; restart it after an error."""
     from consumers.monitor import MonitorEndedError, MonitorOptions, MonitorProgram
 
-    def goes_on(unready: str) -> bool:
+    def continues(unready: str) -> bool:
         watch.show(unready, dashboard.samples)
         return not stop()
 
     with tempfile.TemporaryDirectory(prefix="onebit-monitor-") as directory:
         options = MonitorOptions(f"{settings.topic_prefix}monitor-{settings.instance}", settings.bootstrap, directory)
         while not stop():
-            program = MonitorProgram(topics, partitions, options, client_config_of(settings), dashboard, goes_on)
+            program = MonitorProgram(topics, partitions, options, client_config_of(settings), dashboard, continues)
             try:
                 program.run()
             except MonitorEndedError as error:
-                announce(f"the monitor failed and restarts: {error}")
+                announce(f"the monitor failed; restarting it: {error}")
                 time.sleep(AGAIN_S)
 
 
@@ -114,7 +114,7 @@ def _policies(
     watch: Watched,
     stop: Callable[[], bool],
 ) -> Policies:
-    """Return the evaluated policies; their names can be resolved after the first step of a task."""
+    """Return the policies to evaluate. Their names can be resolved only after the first step of a task."""
     while (partition := dashboard.active_partition) is None:
         if stop():
             return Policies()
@@ -128,7 +128,7 @@ def _policies(
 
 
 class _Contexts:
-    """Reads contexts again. If Kafka does not answer, none are returned, and their decisions are skipped."""
+    """Rereads contexts. If Kafka does not answer, it returns none, and their decisions are skipped."""
 
     def __init__(self, settings: Settings, topics: Topics) -> None:
         self._settings = settings
@@ -137,7 +137,7 @@ class _Contexts:
         self._readers: dict[int, RecordsAt] = {}
 
     def at(self, wanted: Mapping[int, Sequence[int]]) -> dict[tuple[int, int], Record]:
-        """See ContextsAt."""
+        """See `ContextsAt`."""
         found: dict[tuple[int, int], Record] = {}
         try:
             for partition, offsets in wanted.items():
@@ -181,13 +181,13 @@ def _looking(settings: Settings, dashboard: Dashboard, topics: Topics, partition
             except StoppedError:
                 return
             except BrokerError as error:
-                announce(f"the broker is away, connecting again: {error}")
+                announce(f"broker unavailable, reconnecting: {error}")
                 ended.wait(AGAIN_S)
                 continue
             try:
                 _look(broker, dashboard, topics, partitions, ended)
             except BrokerError as error:
-                announce(f"the broker is away, connecting again: {error}")
+                announce(f"broker unavailable, reconnecting: {error}")
                 ended.wait(AGAIN_S)
             finally:
                 broker.close()
@@ -231,7 +231,7 @@ class _Names:
         self._asked_s = -NAMES_S
 
     def read(self, steps: Mapping[int, JournalStep]) -> Pipeline | None:
-        """Read the names; return None before the first step of a task, or if its settings record is deleted."""
+        """Read the names; return None before the first step of a task, or if its settings record was deleted."""
         if steps and self._settings_from != (key := (first := min(steps), steps[first].settings_from)):
             self._settings, self._settings_from = settings_in_force(self._broker, self._topics, first), key
         if not self._settings:

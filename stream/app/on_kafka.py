@@ -38,11 +38,11 @@ POLL_MS = 200
 STOP_TIMEOUT_S = 30.0
 
 RESTARTS_MAX = 5
-"""Limit on restarts of a learner that its group removed, as a process supervisor would do."""
+"""Maximum number of restarts of a learner that its group removed; a process supervisor would restart it, too."""
 
 
 class ProgramEndedError(OnebitError):
-    """A program of the run ended early; the error has the program's exit code."""
+    """A program of the run ended early; the error contains the program's exit code."""
 
 
 class RunStoppedError(OnebitError):
@@ -172,7 +172,7 @@ class _Programs:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,  # only this process receives Ctrl-C, and stops the others in order
+                start_new_session=True,  # only this process receives Ctrl-C; it stops the others in order
             )
 
     def check(self) -> None:
@@ -211,7 +211,7 @@ class _Programs:
 
 
 def _scoped_parameters(settings: Settings) -> Settings:
-    """Return the settings for one learner, without the other learners' parameters, which it would reject."""
+    """Return the settings for one learner: it would reject the parameters of the other learners."""
     learner = settings.learner[0]
     names = {parameter.name for parameter in registered()[learner].parameters}
     kept = [
@@ -237,7 +237,7 @@ def _wait_until_settled(broker: Broker, run: Run, programs: _Programs, stop: Cal
     """Wait until all events are decided, all feedback has arrived, and no decision is pending; reconnect if needed."""
     dataset, events, plan = run.dataset, run.events, run.plan
     schedule = dataset.schedule(0, events, run.replay.shuffle_seed)
-    # In a log without true classes the number of feedback records depends on the decisions: the run then ends when no
+    # Without true classes in a log, the number of feedback records depends on the decisions; the run then ends when no
     # decision is pending.
     is_log = isinstance(dataset, LogDataset)
     feedback = 0 if is_log else sum(len(plan(event_id, dataset.label(row))) for event_id, row in schedule)

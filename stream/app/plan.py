@@ -25,7 +25,7 @@ def dataset_of(source: Source) -> Dataset:
 
 
 def dataset_of_seed(source: Source, seed: int, dataset: Dataset) -> Dataset:
-    """Return the data set for another seed; only synthetic data depend on it."""
+    """Return the data set for another seed; only synthetic data depend on the seed."""
     if seed == source.seed or not any(entry.is_generated for entry in catalogue() if entry.name == source.data):
         return dataset
     return dataset_of(replace(source, seed=seed))
@@ -55,7 +55,7 @@ def _part(source: Source, dataset: Dataset) -> Dataset:
 
 
 def class_names_of(dataset: Dataset) -> tuple[str, ...] | None:
-    """Return the class names of a log for predictions; None if classes have only numbers, or without a log."""
+    """Return a log's class names, for predictions; None if classes have only numbers, or there is no log."""
     names = dataset.class_names
     return names if isinstance(dataset, LogDataset) and names != tuple(map(str, range(len(names)))) else None
 
@@ -64,11 +64,11 @@ def check_play(play: str, dataset: Dataset) -> None:
     """Check that the data have feedback for the played actions.
 
     Raises:
-        SettingsError: the learner plays its own actions, but the log has rewards of logged actions only.
+        SettingsError: the learner plays its own actions, but the log has rewards for logged actions only.
     """
     if play == "own" and not has_labels(dataset):
         raise SettingsError(
-            f"--play own: {dataset.name} has no true classes, only rewards of its own actions. Use --play logged to "
+            f"--play own: {dataset.name} has no true classes, only rewards for logged actions. Use --play logged to "
             "learn from these, or --play match to skip events with other actions"
         )
 
@@ -78,7 +78,7 @@ LAPS = 10**9
 
 
 def events_of(replay: Replay, dataset: Dataset) -> int:
-    """Return the number of events; more events than rows continue in further epochs."""
+    """Return the number of events; if there are more events than rows, the replay continues with further epochs."""
     if replay.loop:
         if replay.events is not None or replay.epochs is not None:
             raise SettingsError("--loop excludes --events and --epochs")
@@ -122,16 +122,16 @@ def speed_of(replay: Replay, dataset: Dataset) -> float | None:
 
 
 def feedback_speed(feedback: Feedback) -> float:
-    """Return the factor by which logged delays are divided; it is the same as for the logged times."""
+    """Return the divisor for logged delays; it is the same as for logged times."""
     return 1.0 if feedback.speed is None else parse_speed(feedback.speed)
 
 
 SHORT_DELAY_SHARE = 0.001
-"""Fraction of feedback that may arrive before an embedded learner's next poll, and waits for it."""
+"""Fraction of feedback that may arrive before an embedded learner's next poll and has to wait for it."""
 
 
 def shortest_delay_ms(feedback: Feedback, dataset: Dataset) -> int:
-    """Return a lower bound of the delay for all but a thousandth of the feedback."""
+    """Return a lower bound for the delay of all but a thousandth of the feedback."""
     if feedback.delay == LOGGED:
         return int(min(logged_delays_ms(dataset), default=0) / feedback_speed(feedback))
     return parse_delay(feedback.delay).quantile_ms(SHORT_DELAY_SHARE)

@@ -38,7 +38,7 @@ def announce(message: str, *, limited: bool = True, **fields: Any) -> None:
 
     Args:
         message: The text.
-        limited: Whether the notice may be dropped if similar ones, with other numbers, are frequent.
+        limited: Whether the notice may be dropped if similar notices, which differ only in numbers, are frequent.
         fields: Values for a log in JSON.
     """
     logger.info("%s", message, extra={"limited": limited, "fields": fields})
@@ -81,10 +81,10 @@ def monotonic_ms() -> int:
 
 
 def boot_ms() -> int:
-    """Return this host's time since boot, for intervals; unlike the monotonic time it includes suspends."""
+    """Return this host's time since boot, for intervals; unlike monotonic time, it includes time in suspend."""
     clock = getattr(
         time, "CLOCK_BOOTTIME", None
-    )  # Linux only; on other systems the monotonic clock may include suspends
+    )  # Linux only; on other systems the monotonic clock may include time in suspend
     return monotonic_ms() if clock is None else time.clock_gettime_ns(clock) // 1_000_000
 
 
@@ -115,7 +115,7 @@ class Progress(NamedTuple):
     events: int  # total number
     decided: int
     pending: int
-    error_rate: float  # of the decisions so far; nan if unknown
+    error_rate: float  # for the decisions so far; nan if unknown
     to_come: int  # expected feedback that has not arrived
     per_s: float  # decisions per second
     left_s: float  # remaining time; nan at the start
@@ -134,9 +134,10 @@ def ignore(_progress: Progress) -> None:
 
 
 class TimeToGo:
-    """Estimates the remaining time of a run from its recent speed.
+    """Estimates a run's remaining time from its recent speed.
 
-    Deciding and settling an event count half each: a run with all decisions made and no feedback is half done.
+    Deciding and settling an event count half each: a run that has made all decisions, but has no feedback, is half
+    done.
     """
 
     def __init__(self, events: int, now_s: float) -> None:
@@ -147,7 +148,7 @@ class TimeToGo:
         """Return the remaining seconds; nan at the start.
 
         >>> time_to_go = TimeToGo(events=100, now_s=0.0)
-        >>> time_to_go.estimate_s(decided=100, pending=90, now_s=11.0)  # 110 of 200 things, 10 in a second
+        >>> time_to_go.estimate_s(decided=100, pending=90, now_s=11.0)  # 110 of 200 are done, at 10 per second
         9.0
         """
         done = 2 * decided - pending
@@ -161,7 +162,7 @@ class TimeToGo:
 
 
 class Meter:
-    """Measures a run, and reports its progress to a callback."""
+    """Measures a run and reports its progress to a callback."""
 
     def __init__(
         self, name: str, events: int, show: ShowProgress = ignore, now_s: Callable[[], float] = time.monotonic
@@ -192,11 +193,11 @@ NEW_OBJECTS = 50_000
 
 
 def tune_gc() -> None:
-    """Collect, freeze all present objects, and make collections rare.
+    """Collect garbage, freeze all existing objects, and make collections rare.
 
-    Call it when everything is loaded, before the first record, and again after a program is recreated, to free the
-    previous one. With Python's defaults garbage collection took a quarter of a learner's time, and an eighth of an
-    audit's.
+    Call it when everything is loaded, before the first record. To free a program that has been replaced, call it again
+    after creating the new one. With Python's defaults, garbage collection took a quarter of a learner's time, and an
+    eighth of an audit's.
     """
     gc.unfreeze()
     gc.collect()
@@ -207,18 +208,18 @@ def tune_gc() -> None:
 def freeze_gc() -> None:
     """Freeze the objects that exist between two steps: the program's state, which reference counting frees.
 
-    Collecting them took 2 % of a learner's time, and up to a quarter of a second at once. A cycle that becomes garbage
-    after it is frozen remains until the program is recreated; steps, their failures, status lines and metrics create no
-    cycles.
+    Collecting them took 2 % of a learner's time, with pauses of up to a quarter of a second. A cycle that becomes
+    garbage after it is frozen is not freed until the program is recreated; steps, their failures, status lines and
+    metrics create no cycles.
     """
     gc.freeze()
 
 
 @contextmanager
 def gc_disabled() -> Iterator[None]:
-    """Disable garbage collection during a run, which creates no cycles but many records to traverse.
+    """Disable garbage collection during a run: a run creates no cycles, but many records that collections traverse.
 
-    At the end all objects are frozen until the next run. With garbage collection, reading the topics for the report
+    At the end, all objects are frozen until the next run. With garbage collection, reading the topics for the report
     takes 1.5 times as long.
     """
     if not gc.isenabled():

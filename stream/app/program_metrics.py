@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # other programs need no compiler
 
 
 class LearnerCounts:
-    """Counts of a learner's committed records since its start, in addition to its ledgers."""
+    """Counts of the records that a learner has committed since its start, in addition to its ledgers."""
 
     def __init__(self) -> None:
         self._rewards = RewardCounts()
@@ -46,7 +46,7 @@ class LearnerCounts:
 
 
 def learner_unready(program: "LearnerProgram") -> str:
-    """Return the reason why a learner is not ready; empty if it is."""
+    """Return the reason why a learner is not ready; empty if it is ready."""
     if not program.assigned:
         return "no partition assigned"
     recovering = sorted(program.assigned - program.tasks.keys())

@@ -39,13 +39,13 @@ SLOW_S = 0.1
 """Time per event above which a warning is logged."""
 
 STEP_S = 0.5
-"""Approximate duration of a slow learner's step, so that it reports progress and polls the group."""
+"""Approximate duration of a slow learner's step; between steps it reports progress and polls the group."""
 
 ROWS_SAMPLED = 1_000
 
 
 def event_s(task: TaskSettings, nnz: int) -> float:
-    """Estimate the seconds of one decision with its update.
+    """Estimate the time for one decision and its update in seconds.
 
     >>> from stream.learners import check_parameters
     >>> task = TaskSettings("newtron", 9, 400, check_parameters("newtron", {}))
@@ -61,7 +61,7 @@ PIPELINE_S = 1e-4
 
 
 def run_s(task: TaskSettings, nnz: int, events: int) -> float:
-    """Estimate the seconds of an embedded run."""
+    """Estimate the duration of an embedded run in seconds."""
     return events * (PIPELINE_S + event_s(task, nnz))
 
 
@@ -77,13 +77,13 @@ def nnz_of(dataset: Dataset) -> int:
 
 
 def slow_warning(task: TaskSettings, nnz: int, events: int | None = None) -> str:
-    """Return a warning about a slow learner; empty for others. `events` is the number of events, if known."""
+    """Return a warning about a slow learner; empty for other learners. `events` is the number of events, if known."""
     one_s = event_s(task, nnz)
     if one_s < SLOW_S:
         return ""
     cls = registered()[task.learner]
-    total = "" if events is None else f", {events:,} events about {duration(one_s * events)}"
-    instead = f"; faster: {cls.instead}" if cls.instead else ""
+    total = "" if events is None else f", and {events:,} events take about {duration(one_s * events)}"
+    instead = f". Faster: {cls.instead}" if cls.instead else ""
     return (
         f"{task.learner} with {task.n_classes} classes and {task.n_features} features: an update takes about "
         f"{duration(one_s)}{total}{instead}"
@@ -96,9 +96,9 @@ def records_max(task: TaskSettings, nnz: int, most: int) -> int:
 
 
 def with_chosen(settings: Settings, n_classes: int, n_features: int, mean_nnz: float | None) -> tuple[Settings, str]:
-    """Replace the learner auto; return the settings and the reason, which is empty if another learner is given.
+    """Replace the learner `auto`; return the settings and the reason, which is empty without `auto`.
 
-    As with auto, a given late-ucb has no random features if the data are known to be sparse.
+    A given late-ucb has no random features if the data are known to be sparse, as if `auto` had chosen it.
 
     Args:
         settings: The user's settings; given parameters take precedence.
@@ -125,7 +125,7 @@ def with_chosen(settings: Settings, n_classes: int, n_features: int, mean_nnz: f
 
 
 def parameters_of(settings: Settings, learner: str) -> dict[str, Any]:
-    """Return the checked parameters of one of the learners, with defaults for the policy for late feedback.
+    """Return the checked parameters of one of the learners, with the defaults that suit the policy for late feedback.
 
     Raises:
         SettingsError: a parameter is not NAME=VALUE, or no learner has it.
@@ -191,13 +191,13 @@ def named_features(settings: Settings) -> dict[str, Any] | None:
 
 
 def n_features_of(settings: Settings) -> int | None:
-    """Return the given number of features, or that of the named features."""
+    """Return the given number of features, or the number of named features."""
     features = named_features(settings) if settings.n_features is None else None
     return settings.n_features if features is None else from_plain(features).n_features
 
 
 def compile_kernels(task: TaskSettings) -> None:
-    """Compile the learner's kernels before the first event; log a notice if it takes long."""
+    """Compile the learner's kernels before the first event; log a notice if this takes long."""
     from stream.learners.kernels import CACHE_DIRECTORY  # deferred: loads numba
 
     cache = (
@@ -228,8 +228,8 @@ class Run:
     replay: ReplayOptions
     plan: FeedbackPlan
     feedback: FeedbackOptions
-    shortest_delay_ms: int  # lower bound for all but a thousandth of the feedback
-    is_estimated: bool  # whether the report has an estimate for the learner's own policy
+    shortest_delay_ms: int  # lower bound for the delay of all but a thousandth of the feedback
+    is_estimated: bool  # whether the report has an estimate of the learner's own policy
     origin: Origin
 
 
@@ -266,11 +266,11 @@ def resolve_run(settings: Settings, learner: str, dataset: Dataset, command: str
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chosen:
-    """Settings with chosen and checked learners, and their data."""
+    """Settings with chosen and checked learners, and the data."""
 
     settings: Settings
     dataset: Dataset
-    seconds: tuple[float, ...]  # estimated seconds of a run of each learner
+    seconds: tuple[float, ...]  # estimated duration of each learner's run
 
     def runs(self, command: str = "", seeds: int = 1) -> list[Run]:
         """Return the runs of each learner with N consecutive seeds."""
@@ -286,7 +286,7 @@ class Chosen:
 
 
 def choose_learners(settings: Settings) -> Chosen:
-    """Load the data, choose a learner for auto, and check every learner before the first one runs.
+    """Load the data, choose a learner for `auto`, and check every learner before the first one runs.
 
     Raises:
         SettingsError: settings contradict each other, or do not match the data.

@@ -72,13 +72,13 @@ def run_all_on_kafka(
 
 
 PROCESSES_FROM_S = 5.0
-"""Runs with a shorter total duration run one after the other: starting a process takes two seconds."""
+"""Minimum total duration of parallel runs; starting a process takes two seconds."""
 
 
 def jobs_of(asked: int | None, seconds: Sequence[float], cores: int, *, is_log: bool = False) -> int:
     """Return the number of parallel runs.
 
-    Runs of a log are not parallel by default: it may be larger than the memory, and each process would load it.
+    By default, runs on a log are not parallel: each process would load the log, which may be larger than the memory.
 
     >>> jobs_of(None, [9.0, 1.0, 2.0], cores=2), jobs_of(None, [1.0, 1.0], cores=2), jobs_of(8, [1.0, 1.0], cores=2)
     (2, 1, 2)

@@ -28,7 +28,7 @@ _UNITS = ("_ms", "_per_s", "_time")
 
 
 def setting_name(field: str) -> str:
-    """Return the name of a setting: the field of `Settings` without its unit.
+    """Return the name of a setting: its field in `Settings` without the unit.
 
     >>> setting_name("window_ms"), setting_name("rate_per_s"), setting_name("data")
     ('window', 'rate', 'data')
@@ -73,7 +73,7 @@ Duration = Annotated[int, BeforeValidator(_duration), Field(ge=0), PlainSerializ
 """A duration in milliseconds; text form 250ms, 10s, 5m or 2h."""
 
 LOGGED = "logged"
-"""Value of `delay` that selects the delays of a log."""
+"""Value of `delay` that selects the delays in a log."""
 
 
 def _delay(value: str) -> str:
@@ -171,12 +171,12 @@ Names = Annotated[list[str], NoDecode, BeforeValidator(_names)]
 """A list of names; text form a,b or repeated."""
 
 Texts = Annotated[list[str], NoDecode, BeforeValidator(_list)]
-"""A list of texts, which may contain commas; in an environment variable a,b or ["a","b"]."""
+"""A list of strings, which may contain commas; in an environment variable a,b or ["a","b"]."""
 
 HIDDEN = "(hidden)"
 
 Secret = Annotated[SecretStr, PlainSerializer(lambda _: HIDDEN)]
-"""A text that is never printed."""
+"""A string that is never printed."""
 
 Probability = Annotated[float, Field(ge=0.0, le=1.0)]
 
@@ -212,7 +212,7 @@ class Replay:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Feedback:
-    """Settings for the simulated feedback."""
+    """Settings for simulated feedback."""
 
     delay: str
     loss: float

@@ -40,7 +40,7 @@ def run_side_by_side(
 
     Args:
         runs: The runs.
-        order: Indices into `runs` in the order of their start: the longest runs first.
+        order: Indices into `runs` in the order in which to start them: the longest runs first.
         jobs: Number of processes.
         show: Called with the progress of each run at intervals.
 
@@ -89,7 +89,7 @@ class Failed(NamedTuple):
 
 
 class _Worker:
-    """A worker process, from the view of the main process."""
+    """A worker process, as seen by the main process."""
 
     def __init__(self) -> None:
         context = multiprocessing.get_context("spawn")
@@ -130,7 +130,7 @@ class _Worker:
 
     def _lost(self) -> WorkerLostError:
         self.process.join()
-        error = WorkerLostError(f"{self.name}: the process of its run ended with code {self.process.exitcode}")
+        error = WorkerLostError(f"{self.name}: its process ended with exit code {self.process.exitcode}")
         error.hint = "if memory was insufficient, use --jobs 1"
         return error
 
@@ -140,7 +140,7 @@ def _workers(count: int) -> Iterator[list[_Worker]]:
     """Start N processes, and end all of them on exit."""
     workers: list[_Worker] = []
     try:
-        # A terminal sends Ctrl-C to all its processes; only the main process handles it, and ends the others.
+        # A terminal sends Ctrl-C to all its processes; only the main process handles it and ends the others.
         before = signal.signal(signal.SIGINT, signal.SIG_IGN)
         try:
             workers.extend(_Worker() for _ in range(count))
@@ -177,7 +177,7 @@ def _break_off(workers: Sequence[_Worker]) -> list[str]:
 
 def _work(connection: Connection) -> None:
     """Run until no more runs are assigned."""
-    with suppress(KeyboardInterrupt, EOFError, BrokenPipeError):  # terminated, or the main process is gone
+    with suppress(KeyboardInterrupt, EOFError, BrokenPipeError):  # terminated, or the main process has ended
         sender = _Sender(connection)
         logger.addHandler(_SentNotices(sender))
         logger.setLevel(logging.INFO)  # the main process filters log records
@@ -208,7 +208,7 @@ def _portable(error: Exception) -> Exception:
 
 
 class _Sender:
-    """The worker's end of the pipe. SIGTERM interrupts a run like Ctrl-C, but never within a message."""
+    """The worker's end of the pipe. Like Ctrl-C, SIGTERM interrupts a run, but never while a message is being sent."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -241,7 +241,7 @@ class _SentNotices(logging.Handler):
         self._sender = sender
 
     def emit(self, record: logging.LogRecord) -> None:
-        """See logging.Handler."""
+        """See `logging.Handler`."""
         names = ("limited", "fields")
         attributes: dict[str, Any] = {name: vars(record)[name] for name in names if name in vars(record)}
         self._sender.send(Notice(record.levelno, record.getMessage(), attributes))

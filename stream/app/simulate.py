@@ -30,17 +30,17 @@ def make_learner(setup: LearnerSetup) -> LearnerProgram:
 
 
 class Runs(NamedTuple):
-    """Runs generated from seeds."""
+    """Random runs, each generated from a seed."""
 
     events: int
     model: Sharing
 
     def draw(self, seed: int) -> Schedule:
-        """Return the run of a seed."""
+        """Return the run for a seed."""
         return draw_schedule(seed, self.events, self.model)
 
     def replay(self, seed: int, only: str | None = None) -> str:
-        """Return the command that shows the run of a seed, or selected items of it."""
+        """Return the command that shows the run for a seed, or only selected items from it."""
         command = f"onebit simulate --seed {seed} --trace"
         if self.events != EVENTS:
             command += f" --events {self.events}"

@@ -49,7 +49,7 @@ class Described(NamedTuple):
 
     @property
     def flag(self) -> str:
-        """Its flag."""
+        """The flag."""
         return flag_of(self.name)
 
     @property
@@ -113,7 +113,7 @@ def _number(bound: object) -> float | None:
 
 
 FIELDS = tuple(name.replace(".", "_") for name in PROPERTIES if name.replace(".", "_") in Settings.model_fields)
-"""The settings that are properties of a Kafka client; a properties file may have more."""
+"""The settings that are properties of a Kafka client; a properties file may contain others."""
 
 
 def client_config_of(settings: Settings) -> ClientConfig:
@@ -136,7 +136,7 @@ def client_config_of(settings: Settings) -> ClientConfig:
 
 
 def with_address_of_file(settings: Settings) -> Settings:
-    """Return settings with the address of the properties file, if it has one and no other is given.
+    """Return the settings with the address from the properties file, if it has one and no other is given.
 
     Raises:
         SettingsError: the file cannot be read.
@@ -173,10 +173,10 @@ OTHER_VARIABLES = frozenset(
     (CONFIG_VARIABLE, "ONEBIT_DATA_DIR", "ONEBIT_IMAGE", "ONEBIT_KAFKA_IMAGE", "ONEBIT_KAFKA_PORT", "ONEBIT_KAFKA_HEAP",
      "ONEBIT_MONITOR_PORT", "ONEBIT_PROMETHEUS_IMAGE", "ONEBIT_PROMETHEUS_PORT")
 )  # fmt: skip
-"""Variables that are not settings: the settings file, the folder of experiments' data, and variables of Compose."""
+"""Variables that are not settings: the settings file, the folder for experiment data, and Compose variables."""
 
 OTHER_PREFIXES = ("ONEBIT_TEST_",)
-"""Prefix of variables for tests."""
+"""Prefix for test variables."""
 
 
 def load_settings(flags: Mapping[str, Any]) -> Settings:
@@ -209,7 +209,7 @@ def load_settings(flags: Mapping[str, Any]) -> Settings:
 
 
 class _GivenSettings(Settings):
-    """Settings from arguments only, without variables and the file."""
+    """Settings from arguments only, without variables or the file."""
 
     @classmethod
     def settings_customise_sources(
@@ -220,7 +220,7 @@ class _GivenSettings(Settings):
 
 
 def given_settings(given: Mapping[str, Any]) -> Settings:
-    """Create settings by name, without variables and the file, for tests and the Python API.
+    """Create settings from names and values, without variables or the file, for tests and the Python API.
 
     Raises:
         SettingsError: a name is unknown, or a value is invalid.

@@ -10,7 +10,7 @@ from stream.wire.events import DRIFT_OF_ALL, Outcome
 from stream.wire.ledger import Ledger
 
 DEAD_SHARE_MAX = 0.01
-"""Fraction of dead letters among the records of an interval that indicates a configuration error."""
+"""If a larger fraction of an interval's records are dead letters, the configuration is probably wrong."""
 
 _ALWAYS = ("decided", "matched", "pending")
 _ORDER = ("decided", "matched", "expired", "pending", "late", "context_duplicates", "feedback_duplicates")
@@ -18,12 +18,12 @@ _TOTALS = ("contexts", "feedback")
 
 
 class Tally:
-    """Counts of committed records since the start of the program, and since the last report."""
+    """Counts of committed records since the program started, and since the last report."""
 
     def __init__(self) -> None:
         self._matched = 0
         self._rewards = 0
-        self._records = 0  # since the last report, as are those below
+        self._records = 0  # since the last report, like the two below
         self._dead = 0
         self._last_dead: DeadLetter | None = None
         self._misplaced: dict[int, int] = {}  # by partition, at the last report
@@ -42,17 +42,17 @@ class Tally:
 
     @property
     def reward_rate(self) -> float | None:
-        """The fraction of decisions with reward 1 among those matched since the start of the program."""
+        """The fraction of decisions with reward 1 among those matched since the program started."""
         return self._rewards / self._matched if self._matched else None
 
     def warning(self) -> str:
-        """Return a warning about dead letters since the last report; empty if they are few."""
+        """Return a warning about dead letters since the last report; empty if there are only a few."""
         records, dead, last = self._records, self._dead, self._last_dead
         self._records, self._dead, self._last_dead = 0, 0, None
         if last is None or dead <= DEAD_SHARE_MAX * records:
             return ""
         place = f"{last.record.topic}/{last.record.partition}, offset {last.record.offset}"
-        # Not a fraction of these records: an orphan becomes a dead letter an orphan window after its arrival.
+        # The message has no percentage: an orphan becomes a dead letter only one orphan window after its arrival.
         return f"dead letters: {dead:,}, records received: {records:,}; last dead letter, {place}: {last.reason}"
 
     def misplaced_warning(self, ledgers: Mapping[int, Ledger]) -> str:
@@ -81,7 +81,7 @@ def _utc(at_ms: int) -> str:
 
 
 def misplaced(ledger: Ledger) -> int:
-    """Return the number of contexts and feedback records in a partition that does not match their key."""
+    """Return the number of contexts and feedback records that are in the wrong partition for their key."""
     return ledger.contexts_misplaced + ledger.feedback_misplaced
 
 
@@ -93,5 +93,5 @@ def ledger_line(ledger: Ledger) -> str:
     """
     others = [name for name in Ledger._fields if name not in (*_ORDER, *_TOTALS)]
     counts = {name: getattr(ledger, name) for name in (*_ORDER, *others)}
-    told = [f"{name.replace('_', ' ')} {count:,}" for name, count in counts.items() if count or name in _ALWAYS]
-    return ", ".join(told)
+    parts = [f"{name.replace('_', ' ')} {count:,}" for name, count in counts.items() if count or name in _ALWAYS]
+    return ", ".join(parts)

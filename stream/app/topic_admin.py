@@ -23,7 +23,7 @@ def create_topics(settings: Settings) -> Created:
     """Create missing topics, and check existing ones.
 
     Raises:
-        TopicSettingsError: a topic exists with another configuration; the hint has its retention.
+        TopicSettingsError: a topic exists with a different configuration; the hint contains its retention.
     """
     shares_model = settings.model_of(settings.partitions) == "shared"
     with _connected(settings) as (broker, topics):

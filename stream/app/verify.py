@@ -48,7 +48,7 @@ class Verified:
 
     @property
     def ok(self) -> bool:
-        """Whether everything agrees."""
+        """Whether all checks passed."""
         parts: tuple[Finding | Replay, ...] = (*self.findings, *(self.replays or ()))
         return all(part.ok for part in parts) and (self.log is None or self.log.ok)
 
@@ -94,11 +94,11 @@ def verify(
     """Recompute the ledger of every partition, and compare it with the learner's.
 
     Args:
-        settings: Settings of the connection; with `wait_replay` also of the data set.
+        settings: Settings of the connection and, with `wait_replay`, of the data set.
         wait_events: First wait until N events are decided and none is pending.
         wait_replay: First wait for all events of a replay with these settings.
         timeout_ms: Timeout of the wait.
-        replay: Whether to replay the whole journal, and compare the state with a recovery's.
+        replay: Whether to replay the whole journal and compare the state with that of a recovery.
 
     Raises:
         NotSettledError: the expected events were not settled within the timeout.

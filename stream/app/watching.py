@@ -39,12 +39,12 @@ class Watched:
         return ask
 
     def set_unready(self, why: str) -> None:
-        """See Heartbeat."""
+        """See `Heartbeat`."""
         if self._heartbeat is not None:
             self._heartbeat.set_unready(why)
 
     def show(self, unready: str, samples: Callable[[], Iterable[Sample]]) -> None:
-        """See Heartbeat."""
+        """See `Heartbeat`."""
         if self._heartbeat is not None:
             self._heartbeat.show(unready, samples)
 
@@ -56,7 +56,7 @@ def watched(settings: Settings, program: str, site: "Site | None" = None) -> Ite
     Args:
         settings: Settings with host and port.
         program: The program's name.
-        site: Pages; a program with pages uses the page port.
+        site: The program's pages; a program with pages uses the page port.
 
     Raises:
         SettingsError: the address cannot be used.
@@ -73,7 +73,7 @@ def watched(settings: Settings, program: str, site: "Site | None" = None) -> Ite
         server = HealthServer(heartbeat, settings.metrics_host, port, site)
     except OSError as error:
         raise SettingsError(
-            f"{flag_of(field)} {port}: cannot listen at {settings.metrics_host}: "
+            f"{flag_of(field)} {port}: cannot listen on {settings.metrics_host}: "
             f"{error.strerror or error}. Use a different port for each program"
         ) from error
     try:

@@ -73,11 +73,11 @@ class LazyGroup(TyperGroup):
         self.commands: Mapping[str, Any] = LoadedCommands()  # type: ignore[assignment]
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """The names; see TyperGroup."""
+        """Return the names of the commands; see `TyperGroup`."""
         return list(self.commands)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Write the help; see TyperGroup."""
+        """Write the help; see `TyperGroup`."""
         loaded = self.commands
         self.commands = {name: TyperCommand(name, help=lazy.summary) for name, lazy in COMMANDS.items()}
         try:
@@ -86,7 +86,7 @@ class LazyGroup(TyperGroup):
             self.commands = loaded
 
     def invoke(self, ctx: Any) -> Any:
-        """Run a command. Typer would exit with 1 after Ctrl-C at a prompt and after a closed stdout."""
+        """Run a command. Typer itself would exit with 1 after Ctrl-C at a prompt, or if stdout is closed."""
         try:
             return super().invoke(ctx)
         except (KeyboardInterrupt, typer.Abort):
@@ -126,7 +126,7 @@ def onebit(
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run a command, the process's by default; convert exceptions to a message and an exit code."""
+    """Run a command (by default, the process's arguments); convert exceptions to a message and an exit code."""
     try:
         app(arguments, prog_name="onebit")
     except StoppedError as error:

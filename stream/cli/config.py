@@ -43,8 +43,8 @@ def show(
 ) -> None:
     """Show all effective settings with their sources: a variable, a file, or the default.
 
-    Flags of a command override them. Effective properties of a client file (--client-config) are included. Secrets are
-    hidden.
+    A command's flags override them. The effective properties from a client file (--client-config) are included. Secrets
+    are hidden.
     """
     rows = [*_settings(settings), *_properties(settings)]
     shown = [row for row in rows if not given or row.origin != DEFAULT]
@@ -78,7 +78,7 @@ def _settings(settings: Settings) -> list[Effective]:
 
 
 def _properties(settings: Settings) -> list[Effective]:
-    """Return the effective properties of the properties file, which settings override."""
+    """Return the properties from the properties file that no setting overrides."""
     if settings.client_config is None:
         return []
     client_config_of(settings)  # rejects unsupported properties

@@ -24,12 +24,12 @@ LINE_INTERVAL_MS = 5_000
 app = typer.Typer(no_args_is_help=True, help="Run sweeps over data, learners, parameters, delays and seeds.")
 
 Names = Annotated[
-    list[str], typer.Argument(metavar="NAME...", help="Experiments of `onebit experiment list`, or TOML files")
+    list[str], typer.Argument(metavar="NAME...", help="Experiments from `onebit experiment list`, or TOML files")
 ]
 DataDir = Annotated[
     Path | None,
     typer.Option(
-        "--data-dir", envvar="ONEBIT_DATA_DIR", metavar="FOLDER", help="Folder of data sets as svmlight files"
+        "--data-dir", envvar="ONEBIT_DATA_DIR", metavar="FOLDER", help="Folder with data sets as svmlight files"
     ),
 ]
 Results = Annotated[
@@ -70,15 +70,15 @@ def run(
         int | None,
         typer.Option(
             min=1,
-            help="Maximum number of events per run; smaller values of a sweep are kept, unless --sweep selects it",
+            help="Maximum number of events per run; a sweep keeps a lower maximum, unless --sweep selects the sweep",
         ),
     ] = None,
-    seeds: Annotated[int | None, typer.Option(min=1, help="Number of seeds, instead of the definition's")] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="Number of seeds; overrides the definition")] = None,
     sweep: Annotated[list[str] | None, typer.Option(help="Run only this sweep of the experiment; repeatable")] = None,
 ) -> None:
-    """Run experiments, and write their figures and tables.
+    """Run experiments and write their figures and tables.
 
-    After Ctrl-C, run the same command again to continue. Missing data sets are reported, with their sources, and their
+    After Ctrl-C, run the same command again to continue. Missing data sets are reported with their sources, and their
     runs are skipped.
     """
     sizes = Sizes(events, seeds, tuple(sweep or ()))
@@ -101,7 +101,7 @@ def run(
 @app.command(epilog=examples("onebit experiment report confidit-fig2", "onebit experiment report mine.toml"))
 @with_log_flags
 def report(names: Names, data_dir: DataDir = None, results: Results = RESULTS) -> None:
-    """Write the figures and tables again from existing rows."""
+    """Recreate the figures and tables from existing rows."""
     for name in names:
         _print(use_case.report(name, results, data_dir))
 
@@ -136,7 +136,7 @@ class _Shown:
         self._last = far
         if self._bar is None:
             if far.job is None:
-                self._line()  # the first run may take long
+                self._line()  # the first run may take a long time
             else:
                 self._announce()
             return

@@ -20,7 +20,7 @@ app = typer.Typer()
 def feedback(settings: Settings) -> None:
     """Send delayed feedback (right or wrong) for predictions.
 
-    Finds the labels of the data set by event id. Ctrl-C or SIGTERM stops the program; outstanding feedback is sent
+    Looks up labels in the data set by event id. Ctrl-C or SIGTERM stops the program; outstanding feedback is sent
     after a restart.
     """
     run_feedback(settings, StopRequest("waiting for acknowledgements"))

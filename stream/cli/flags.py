@@ -21,7 +21,7 @@ from stream.cli.console import write_log
 
 @contextmanager
 def profiled(path: str | None) -> Iterator[None]:
-    """Write a profile of the context to a file on exit, also after an error; None: no profile.
+    """Profile a context, and write the result to a file on exit, even after an error; None: no profile.
 
     Raises:
         SettingsError: the file cannot be written.
@@ -64,7 +64,10 @@ LogMap = Annotated[
     ),
 ]
 RewardAbove = Annotated[
-    float | None, typer.Option(metavar="X", help="Convert the rewards of a log: above this value 1, otherwise 0")
+    float | None,
+    typer.Option(
+        metavar="X", help="Convert the rewards of a log to 1 if they are greater than this value, otherwise to 0"
+    ),
 ]
 BadRows = Annotated[OnBadRow, typer.Option("--on-bad-row", help="Stop at an invalid row of a log, or skip it")]
 Config = Annotated[
@@ -91,7 +94,7 @@ def with_settings(program: Program) -> Callable[[Command], Command]:
 
 
 def with_log_flags(command: Command) -> Command:
-    """Add the flags of all commands (log, --debug, --config) to a command without settings."""
+    """Add the flags that all commands have (log, --debug, --config) to a command without settings."""
 
     def run(_settings: Settings, **values: Any) -> None:
         command(**values)

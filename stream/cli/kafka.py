@@ -24,7 +24,7 @@ DataDir = Annotated[
 
 
 def _command(command: str, data_dir: Path | None) -> str:
-    """Return a command line for the broker of this home folder."""
+    """Return a command line for the broker with this home folder."""
     return f"onebit kafka {command}" + ("" if data_dir is None else f" --data-dir {shlex.quote(str(data_dir))}")
 
 
@@ -51,10 +51,10 @@ def up(
     port: Annotated[int, typer.Option(help="Port for clients on the loopback interface")] = 9092,
     data_dir: DataDir = None,
     ephemeral: Annotated[bool, typer.Option("--ephemeral", help="Delete all records when the broker stops")] = False,
-    secure: Annotated[bool, typer.Option("--secure", help="Require TLS and SCRAM, and authorise by ACLs")] = False,
+    secure: Annotated[bool, typer.Option("--secure", help="Require TLS and SCRAM, and authorise with ACLs")] = False,
     json: Json = False,
 ) -> None:
-    """Start the broker, and wait until it answers; does nothing if it is already running.
+    """Start the broker, and wait until it answers; do nothing if it is already running.
 
     The first start downloads the Java archives, which takes up to half a minute. A secured broker creates certificates
     and an administrator; the output includes the --client-config for other commands.
@@ -69,7 +69,7 @@ def up(
 @app.command(epilog=examples("onebit kafka status", "onebit kafka status --json"))
 @with_log_flags
 def status(data_dir: DataDir = None, json: Json = False) -> None:
-    """Show whether the broker is running; exit code 1 if not."""
+    """Show whether the broker is running; exit with 1 if it is not."""
     kafka = local_kafka.status(data_dir)
     if json:
         print_json({"runs": kafka is not None, **({} if kafka is None else kafka._asdict())})
@@ -84,8 +84,10 @@ def status(data_dir: DataDir = None, json: Json = False) -> None:
 @with_log_flags
 def logs(
     data_dir: DataDir = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue with new lines until Ctrl-C")] = False,
-    lines: Annotated[int, typer.Option("--lines", "-n", min=1, help="Number of last lines")] = 50,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Print new lines until Ctrl-C")] = False,
+    lines: Annotated[
+        int, typer.Option("--lines", "-n", min=1, help="Number of lines to print, from the end of the log")
+    ] = 50,
 ) -> None:
     """Show the broker's log."""
     path = local_kafka.log_path(data_dir)

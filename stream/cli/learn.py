@@ -33,8 +33,8 @@ def learn(
 ) -> None:
     """Answer contexts with predictions, and learn from feedback.
 
-    Ctrl-C or SIGTERM completes the open transaction and exits 0. A killed learner continues from its last commit after
-    a restart. Settings that are not given are those of the pipeline. Given settings that differ are rejected;
+    Ctrl-C or SIGTERM completes the open transaction and exits with 0. After a restart, a killed learner continues from
+    its last commit. The pipeline provides the settings that are not given. Given settings that differ are rejected;
     --change-settings changes windows, limits and the expiry policy.
     """
     run_learner(settings, StopRequest("completing the open transaction"), change_settings=change_settings)

@@ -55,8 +55,8 @@ def export(
     """Write the current model, or the model at any past moment, to a numpy file without pickle.
 
     The model is rebuilt from the newest earlier snapshot and the journal; the learner may keep running. `meta` in the
-    file has the learner, its parameters, its position in the topics, and the state's digest. A shared model is a
-    version of its log; with --journal the version that the step used.
+    file contains the learner, its parameters, its position in the topics, and the state's digest. A shared model is
+    exported at a version of its log; with --journal, at the version that the step used.
     """
     model = exported(settings, Moment(at, journal, version), partition)
     write_model(out_file, model)

@@ -28,14 +28,14 @@ def monitor(
             metavar="POLICY",
             show_default="the highest score, all classes equally",
             rich_help_panel=Panel.WATCHING,
-            help="Additional policy to evaluate; repeatable: logged, constant:ACTION, or model:FILE of `onebit model "
-            "export`",
+            help="Additional policy to evaluate; repeatable: logged, constant:ACTION, or model:FILE from `onebit "
+            "model export`",
         ),
     ] = None,
 ) -> None:
     """Show a running pipeline on a page: condition, error, delays, ledger, lag.
 
-    Reads committed records only; no other program depends on it. After a restart it continues with its counts.
+    Reads committed records only; no other program depends on it. After a restart, it continues with the same counts.
     Requires an extra: pip install 'onebit[monitor]'.
     """
     run_monitor(settings, estimate or (), StopRequest())

@@ -12,7 +12,7 @@ from stream.cli.console import err, has_moving_lines
 from stream.reporting import tables
 
 INTERVAL_MS = 5_000
-"""Interval between two lines of a run without a terminal."""
+"""Interval between two lines about a run without a terminal."""
 
 
 def figures(progress: Progress) -> str:
@@ -24,7 +24,7 @@ def figures(progress: Progress) -> str:
     if pending:
         shown.append(f"pending {pending:,}")
     if to_come and pending == 0 and decided >= events:
-        shown.append(f"all settled, {to_come:,} late or repeated feedback outstanding")
+        shown.append(f"all settled, waiting for {to_come:,} late or repeated feedback records")
     else:
         shown.append(f"ETA {f'{left_s:.0f} s' if left_s < 60 else tables.duration(left_s)}")
     return "  ".join(shown)
@@ -44,7 +44,7 @@ class AnnouncedLines:
         is_due = now_ms - self._shown_ms.get(progress.name, self._began_ms) >= self._interval_ms
         if is_due or progress.done >= 1.0:
             self._shown_ms[progress.name] = now_ms
-            announce(f"{progress.name}: {figures(progress)}", limited=False)  # each replaces the previous one
+            announce(f"{progress.name}: {figures(progress)}", limited=False)  # each line supersedes the previous one
 
 
 class MovingLines:

@@ -73,7 +73,7 @@ def run(
 ) -> None:
     """Run the pipeline to its end, embedded or on Kafka, and report its error.
 
-    By default the run is embedded: replay, learner and feedback share a broker in this process, in virtual time. This
+    By default, the run is embedded: replay, learner and feedback share a broker in this process, in virtual time. This
     requires no service, and the same seed gives the same result, bit for bit. The run ends when no decision is pending.
     It prints a table and writes a page with error curves. Several learners run in parallel; use --jobs 1 for comparable
     wall times.
@@ -100,7 +100,7 @@ def run(
 
 
 def _publish(reports: list[RunReport], path: Path | None, *, json: bool) -> None:
-    """Write the page to the given or a new file, and print the results."""
+    """Write the page to the given file or a new one, and print the results."""
     from stream.reporting.pages import add_page, write_page
 
     at = datetime.now(UTC)

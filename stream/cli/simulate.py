@@ -30,7 +30,7 @@ from stream.simulation.tracing import Happened, trace_digest
 from stream.task.settings import Sharing
 
 SHOWN_MAX = 3
-"""Number of failing seeds to shrink and show; the others are listed."""
+"""Number of failing seeds to shrink and show; the others are only listed."""
 
 PROGRESS_INTERVAL_MS = 5_000
 
@@ -44,7 +44,7 @@ def simulate(
     seeds: Annotated[int, typer.Option(min=1, help="Number of seeds")] = 2_000,
     seed: Annotated[int, typer.Option(min=0, help="First seed")] = 0,
     events: Annotated[int, typer.Option(min=1, help="Number of contexts per run")] = EVENTS,
-    model: Annotated[Sharing, typer.Option(help="Own model for each partition, or a shared one")] = "own",
+    model: Annotated[Sharing, typer.Option(help="One model per partition, or one for all partitions")] = "own",
     jobs: Annotated[int | None, typer.Option(min=1, show_default="all cores", help="Processes")] = None,
     show_trace: Annotated[
         bool, typer.Option("--trace", help="Run only --seed, and print all events of the run")
@@ -56,7 +56,7 @@ def simulate(
     no_shrink: Annotated[bool, typer.Option("--no-shrink", help="Show failing seeds without shrinking")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print the result as JSON")] = False,
 ) -> None:
-    """Run learners through random faults, and check the state after each run.
+    """Run learners through random faults, and check their state after each run.
 
     Faults: crashes at any step, zombies, rebalances, outages, replication lag, commits with unknown outcome, and
     duplicated, reordered, lost and malformed records. All are random functions of the seed, on the embedded broker, in
@@ -80,7 +80,7 @@ def _run(runs: Runs, seeds: range, jobs: int, *, shrinks: bool, json: bool) -> E
         campaign = so_far
         show()
 
-    def tell() -> None:
+    def report() -> None:
         per_s = campaign.seeds / max(time.monotonic() - started_s, 1e-9)
         left_s = (len(seeds) - campaign.seeds) / per_s
         announce(
@@ -88,7 +88,7 @@ def _run(runs: Runs, seeds: range, jobs: int, *, shrinks: bool, json: bool) -> E
             f"ETA {left_s:,.0f} s"
         )
 
-    show = every(PROGRESS_INTERVAL_MS, tell)
+    show = every(PROGRESS_INTERVAL_MS, report)
     interrupted = False
     try:
         campaign = run_campaign(make_learner, seeds, runs.events, jobs, progress, runs.model)
@@ -104,7 +104,7 @@ def _run(runs: Runs, seeds: range, jobs: int, *, shrinks: bool, json: bool) -> E
             _show_failure(runs, runs.draw(failure.seed), shrinks=shrinks)
         if len(campaign.failures) > SHOWN_MAX:
             more = ", ".join(str(failure.seed) for failure in campaign.failures[SHOWN_MAX:])
-            out.print(f"failed too: {more}", highlight=False)
+            out.print(f"also failed: {more}", highlight=False)
     if interrupted:
         return ExitCode.INTERRUPTED
     return ExitCode.OK if campaign.ok else ExitCode.DIFFERS

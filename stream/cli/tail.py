@@ -57,16 +57,16 @@ def tail(
         typer.Option(metavar="DURATION|TIME", help="Records since this time: 5m (ago), or 2026-03-01T12:00 (UTC)"),
     ] = None,
     last: Annotated[
-        int, typer.Option(min=0, metavar="N", help="Number of newest records, without --id and --since")
+        int, typer.Option(min=0, metavar="N", help="Number of newest records, unless --id or --since is given")
     ] = LAST,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue with new records until Ctrl-C")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Print new records until Ctrl-C")] = False,
     json: Json = False,
 ) -> None:
     """Show records, one per line.
 
-    A line has append time, topic/partition@offset, event id and content. Records of all topics are ordered by append
-    time. Only committed records are read. --id reads all partitions, because a record may be in a wrong one. Ticks (the
-    learner's time markers in the feedback topic) are skipped.
+    Each line contains the append time, topic/partition@offset, event id and content. Records from all topics are
+    ordered by append time. Only committed records are read. --id reads all partitions, because a record may be in the
+    wrong partition. Ticks (the learner's time markers in the feedback topic) are skipped.
     """
 
     def is_shown(record: Record) -> bool:
@@ -111,7 +111,7 @@ def _starts(
 
 
 def _start_of_last(broker: Broker, tp: TopicPartition, beginning: int, end: int, last: int) -> int:
-    """Return an offset before the newest `last` records of a partition, if it has as many."""
+    """Return an offset before the newest `last` records of a partition, if it has that many."""
     reach = 2 * last + 2  # a transaction writes at least one record and one marker to a partition
     while (start := end - reach) > beginning:
         is_enough = islice(filterfalse(is_tick, read_partition(broker, tp, start=start)), last - 1, None)

@@ -26,7 +26,7 @@ app = typer.Typer(help="Create, describe and delete the topics.", no_args_is_hel
 )
 @with_settings(Program.CREATE)
 def create(settings: Settings, json: Json = False) -> None:
-    """Create all topics with the required configuration; existing topics are checked.
+    """Create all topics with the required configuration, and check existing topics.
 
     With --retention the learner can still recover from its snapshots, but `onebit verify` cannot recompute the ledger
     after the first records are deleted. `onebit topics describe` warns if the retention is too short for a recovery.
@@ -48,12 +48,12 @@ def describe(
         typer.Option(
             "--schema",
             rich_help_panel=Panel.OUTPUT,
-            help="Print the JSON Schema of the values of each topic, without connecting to Kafka",
+            help="Print the JSON Schema for the values in each topic, without connecting to Kafka",
         ),
     ] = False,
     json: Json = False,
 ) -> None:
-    """Show the topics; exit code 1 if one is missing.
+    """Show the topics; exit with 1 if one is missing.
 
     Warns if retention may delete records that a recovery needs with these settings.
     """
@@ -87,7 +87,7 @@ def _row(topic: TopicDescription) -> tuple[str, ...]:
         str(topic.partitions),
         "LogAppendTime" if topic.append_time else "[red]CreateTime[/]",
         "compact" if topic.compacted else "delete",
-        "for ever" if topic.retention_ms < 0 else f"{topic.retention_ms / 3_600_000:,.1f} h",
+        "forever" if topic.retention_ms < 0 else f"{topic.retention_ms / 3_600_000:,.1f} h",
         str(topic.replication),
     )
 
@@ -99,7 +99,7 @@ def delete(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation")] = False,
     json: Json = False,
 ) -> None:
-    """Delete all topics of a prefix, with their records."""
+    """Delete all topics with a prefix, and their records."""
     with deletable_topics(settings) as (found, broker):
         if not found and not json:
             out.print(f"no topics {settings.topic_prefix}*")

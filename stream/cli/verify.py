@@ -42,15 +42,15 @@ def verify(
     timeout: Annotated[str, typer.Option(metavar="DURATION", help="Maximum time to wait")] = "10m",
     replay: Annotated[
         bool,
-        typer.Option("--replay", help="Also replay the whole journal, and compare the state with a recovery's"),
+        typer.Option("--replay", help="Also replay the whole journal, and compare the state with that of a recovery"),
     ] = False,
     json: Json = False,
 ) -> None:
     """Recompute the ledger from the topics, and compare it with the learner's.
 
-    With --replay, also replays the journal from the first step without snapshots: the state must equal a recovery's
-    from the newest snapshot, bit for bit. Exit code 1 if something differs; 2 if records that the ledger needs have
-    been deleted, by retention or otherwise.
+    With --replay, also replays the journal from the first step without snapshots: the state must be the same, bit for
+    bit, as after a recovery from the newest snapshot. Exits with 1 if something differs; with 2 if records that the
+    ledger needs have been deleted, by retention or otherwise.
     """
     found = use_case(
         settings,
@@ -64,7 +64,7 @@ def verify(
     else:
         if found.log is not None and found.log.ok:
             print_log(found.log)
-        print_findings(found.findings, found.error)  # whose last line is the verdict
+        print_findings(found.findings, found.error)  # the last line is the verdict
         if found.log is not None and not found.log.ok:
             print_log(found.log)
         print_replays(found.replays or ())
@@ -75,7 +75,7 @@ def verify(
 def print_findings(findings: Sequence[Finding], error: MatchedError) -> None:
     """Print the learner's and the audited ledger of each partition, with all differences.
 
-    The last line has the verdict and the error rate.
+    The last line contains the verdict and the error rate.
     """
     for finding in findings:
         if finding.gone:

@@ -1,11 +1,11 @@
 """A one-pass bootstrap: every row has a Poisson(1) count in every resample.
 
 Oza, Russell, "Online bagging and boosting", AISTATS 2001; Chamandy, Muralidharan, Najmi, Naidu, "Estimating uncertainty
-for massive data streams", 2012. The count of a row is a function of the seed, its event id and the resample. The same
-log therefore gives the same intervals, in batches of any size. Each resample stores sums only; an estimate is a
-function of the sums, and its interval lies between percentiles of the resamples (Efron, Tibshirani 1993, chapter 13).
+for massive data streams", 2012. A row's count is a function of the seed, its event id and the resample. The same log
+therefore gives the same intervals, in batches of any size. Each resample stores only sums; an estimate is a function of
+the sums, and its interval lies between percentiles of the resamples (Efron, Tibshirani 1993, chapter 13).
 
-Assumes many rows, none of which dominates. The coverage is approximate.
+The method assumes many rows, none of which dominates. The coverage is approximate.
 """
 
 from math import exp, factorial
@@ -20,13 +20,14 @@ from stream.wire.events import FloatArray
 RESAMPLES = 500
 
 DRAWS_PER_WORD = 4
-"""A draw uses 16 bits: the probabilities of the counts are exact to 2⁻¹⁷, far below the resolution of 500 resamples."""
+"""Each draw uses 16 bits, so the probabilities of the counts are exact to 2⁻¹⁷, far below the resolution of 500
+resamples."""
 
 SPREAD_MIN = 1e-12
 """A smaller spread counts as rounding error."""
 
 COUNT_MAX = 7
-"""Limit on a Poisson(1) count: larger ones have probability 10⁻⁶, below the resolution of 16 bits."""
+"""Maximum Poisson(1) count: larger counts have probability 10⁻⁶, below the resolution of 16 bits."""
 
 
 def _poisson_table() -> NDArray[np.float32]:

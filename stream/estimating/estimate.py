@@ -1,4 +1,4 @@
-"""Estimation in two passes over a log: summary and reward model first, then the evaluation of the policies."""
+"""Estimation in two passes over a log: first the summary and the reward model, then the evaluation of the policies."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
@@ -14,7 +14,7 @@ from stream.estimating.survey import FOLDS, UNIFORM_WITHIN, Flag, Survey, survey
 from stream.randomness.draws import Draws, Purpose
 
 Progress = Callable[[int, int], None]
-"""Callback with the number of rows read and the total; the total is 0 in the first pass, which counts them."""
+"""Callback with the number of rows read and the total. The total is 0 in the first pass, which counts the rows."""
 
 
 class Estimates(NamedTuple):
@@ -30,16 +30,17 @@ class Estimates(NamedTuple):
 def estimate(
     log: DecisionLog, policies: Sequence[Policy], options: Options | None = None, progress: Progress | None = None
 ) -> Estimates:
-    """Evaluate policies on a log, in constant memory besides the learners and the pending bits.
+    """Evaluate policies on a log, in constant memory apart from the learners and the pending bits.
 
     Args:
         log: The log, which is read twice from its start.
-        policies: The policies. A learning policy is trained afterwards, so use each object once.
+        policies: The policies. A learning policy is trained in the process, so use each object only once.
         options: The settings of the evaluation.
         progress: Called periodically.
 
     Raises:
-        EstimateError: the log has no decision with an action and an outcome, or lacks data that a policy requires.
+        EstimateError: no decision in the log has both an action and an outcome, or a policy requires data that the log
+            does not have.
     """
     options = options or Options()
     draws = Draws(options.seed, Purpose.ESTIMATE)
@@ -65,7 +66,7 @@ def estimate(
 
 
 def limits_of(found: Survey, options: Options) -> Limits:
-    """Return the limits on the weights, from the options or else from the log."""
+    """Return the limits on the weights, from the options if given, otherwise from the log."""
     least = options.propensity_min if options.propensity_min is not None else found.propensity_min
     return Limits(
         propensity_min=least if found.weighted else 1.0,

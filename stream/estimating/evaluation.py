@@ -10,17 +10,17 @@ For a row with weight w = π(a|x)/μ(a|x), bit r and reward model q̂; n rows; q
     clipped-ips  Σ min(w, M) r/n               (Ionides 2008; Bottou et al., JMLR 2013)
     dr           Σ (q̂_π + w (r − q̂(x, a)))/n   (Dudík, Langford, Li, ICML 2011), q̂ out of fold
 
-Assumptions, besides correct propensities and contexts that are independent of earlier actions:
+Assumptions, in addition to correct propensities and contexts that are independent of earlier actions:
 
 - dm: a correct reward model. Its intervals do not include the model's error.
 - replay, and all empirical Bernstein intervals: weights of at most w_max, which follows from the smallest propensity of
-  any class under the logging policy. Without a given minimum it is estimated from the log.
-- empirical Bernstein intervals: independent rows, so a fixed policy. There are none for snips, which is a ratio.
+  any class under the logging policy. If no minimum is given, it is estimated from the log.
+- empirical Bernstein intervals: independent rows, and therefore a fixed policy. snips is a ratio, so it has none.
 - clipped-ips: its bootstrap interval covers the clipped mean, which is at most the value. Its empirical Bernstein
   interval covers the value, because clipping 1 − r raises the upper limit.
-- the sequence of ips: non-negative weights only. The sequence of dr, which uses the running reward model: w_max; q̂(x,
-  a) is limited to k over the largest possible weight of a, so that w q̂ is at most k.
-- the intervals of dr: a log with positive probability for every action of the policy. They are omitted if the mean
+- the ips sequence: only non-negative weights. The dr sequence, which uses the running reward model: w_max; q̂(x, a) is
+  limited to k divided by the largest possible weight of a, so that w q̂ is at most k.
+- the dr intervals: a log with positive probability for every action of the policy. They are omitted if the mean
   weight differs from 1 and no minimum propensity was given. The terms share the folds' reward models, so the empirical
   Bernstein interval is exact only if these are the same for other rows.
 """
@@ -41,7 +41,7 @@ from stream.wire.events import FloatArray
 ESTIMATORS = ("replay", "dm", "ips", "snips", "clipped-ips", "dr")
 
 DR_BELOW_MAX = 4.0
-"""k of the sequence of dr. A larger value limits q̂ less, but needs more rows."""
+"""k for the dr sequence. A larger value limits q̂ less, but needs more rows."""
 
 ESS_MIN = 100.0
 """A smaller effective sample size is flagged: intervals from so few rows are unreliable."""
@@ -158,7 +158,7 @@ class Moments:
         return bernstein_low(self.n, self.mean, self.variance, span, delta)
 
     def mirrored_low(self, span: float, delta: float) -> float:
-        """Return the same limit for the negated terms."""
+        """Return the corresponding limit for the negated terms."""
         return bernstein_low(self.n, -self.mean, self.variance, span, delta)
 
 
@@ -186,7 +186,7 @@ class PolicyEvaluator:
         Args:
             chunk: The rows.
             q: The out-of-fold reward model for the rows with an action and an outcome, float64[m, K].
-            running_q: The reward model of the preceding rows, for the same rows.
+            running_q: For the same rows, the reward model from the preceding rows.
             counts: The bootstrap counts of the same rows, [m, resamples].
         """
         p = self.policy.probabilities(chunk)[chunk.judged]
@@ -241,7 +241,7 @@ class PolicyEvaluator:
         row = np.arange(actions.size)
         running_dr = self._running_dr_sum + np.cumsum((p * q).sum(axis=1) + weights * (rewards - q[row, actions]))
         self._running_dr_sum = float(running_dr[-1])
-        with np.errstate(divide="ignore"):  # q̂ of a class that is never played is not limited
+        with np.errstate(divide="ignore"):  # q̂ is not limited for a class that is never played
             cut = self._below / self.policy.weight_bounds(p, self._limits.propensity_min)
         of_reward, of_failure = (
             (p * side_q).sum(axis=1) + weights * (side_rewards - side_q[row, actions])
@@ -256,12 +256,12 @@ class PolicyEvaluator:
             )
 
     def result(self, flags: tuple[Flag, ...]) -> PolicyEvaluation:
-        """Return the evaluation; the log's flags precede the policy's."""
+        """Return the evaluation; the log's flags precede the policy's flags."""
         weights = self._moments["w"]
         own = weight_flags(weights)
         ess = weights.ess
-        # If the log never plays the policy's actions, dr consists of the reward model only. A given minimum propensity
-        # excludes this; a minimum estimated from the log does not.
+        # If the log never plays the policy's actions, dr is the reward model alone. A given minimum propensity excludes
+        # this; a minimum estimated from the log does not.
         without_overlap = self._options.propensity_min is None and any(flag.name == WEIGHTS_OFF_ONE for flag in own)
         return PolicyEvaluation(
             policy=self.policy.name,

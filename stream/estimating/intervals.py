@@ -5,19 +5,20 @@ penalization", COLT 2009, theorem 4. For n independent terms in [0, b] with samp
 
     E X  ≥  mean − √(2 v ln(2/δ)/n) − 7 b ln(2/δ) / (3 (n − 1))
 
-*Confidence sequence*, for all sample sizes at once: Waudby-Smith, Wu, Ramdas, Karampatziakis, Mineiro, "Anytime-valid
-off-policy inference for contextual bandits", 2022, after Howard, Ramdas, McAuliffe, Sekhon, "Time-uniform,
-nonparametric, nonasymptotic confidence sequences", 2021, and Waudby-Smith, Ramdas, "Estimating means of bounded random
-variables by betting", 2024. Terms φ_t ≥ −k with the conditional means m_t, scaled: ξ_t = φ_t/(k + 1); a guess ξ̂_t ≤
-1/(k + 1) from the terms before t. For each λ in (0, 1), ψ(λ) = −ln(1 − λ) − λ,
+*Confidence sequence*, for all sample sizes simultaneously: Waudby-Smith, Wu, Ramdas, Karampatziakis, Mineiro,
+"Anytime-valid off-policy inference for contextual bandits", 2022, based on Howard, Ramdas, McAuliffe, Sekhon,
+"Time-uniform, nonparametric, nonasymptotic confidence sequences", 2021, and Waudby-Smith, Ramdas, "Estimating means of
+bounded random variables by betting", 2024. The terms φ_t ≥ −k have the conditional means m_t and are scaled:
+ξ_t = φ_t/(k + 1). ξ̂_t ≤ 1/(k + 1) is a prediction from the terms before t. For each λ in (0, 1), with
+ψ(λ) = −ln(1 − λ) − λ,
 
     exp(λ Σ (ξ_t − m_t/(k + 1)) − ψ(λ) Σ (ξ_t − ξ̂_t)²)
 
-is a supermartingale with initial value 1, because ξ_t − ξ̂_t ≥ −1 (Fan, Grama, Liu 2015), and so is a mixture over a
-grid of λ. The probability that it ever exceeds 1/δ is at most δ (Ville). Solved for the sum, this bounds the running
-mean of the m_t from below at all t at once, whether the m_t are constant or not.
+is a supermartingale with initial value 1, because ξ_t − ξ̂_t ≥ −1 (Fan, Grama, Liu 2015); a mixture over a grid of λ is
+also a supermartingale. The probability that it ever exceeds 1/δ is at most δ (Ville). Solved for the sum, this bounds
+the running mean of the m_t from below at all t simultaneously, even if the m_t change.
 
-A mixture over λ is used rather than a λ_t per row, because the latter would bound a mean of the m_t weighted by λ_t,
+The sequence uses a mixture over λ instead of a λ_t per row. The latter would bound a mean of the m_t weighted by λ_t,
 which differs from the mean value of a changing policy.
 """
 
@@ -30,7 +31,7 @@ import numpy as np
 from stream.wire.events import FloatArray
 
 LAMBDAS: FloatArray = 0.8 * 0.5 ** np.arange(14.0)
-"""The grid of λ: for Σ(ξ − ξ̂)² between 1 and 10⁸ one of them is within a factor √2 of the optimum."""
+"""The grid of λ. For Σ(ξ − ξ̂)² between 1 and 10⁸, one of the values is within a factor of √2 of the optimum."""
 
 NEWTON_STEPS = 60
 NEWTON_TOLERANCE = 1e-10
@@ -48,8 +49,8 @@ def bernstein_low(n: int, mean: float, variance: float, span: float, delta: floa
 
     Args:
         n: The number of terms, at least 2.
-        mean: Their mean.
-        variance: Their sample variance, with n − 1.
+        mean: The mean of the terms.
+        variance: The sample variance of the terms, with n − 1.
         span: The width of the range of the terms.
         delta: The error probability.
 
@@ -69,7 +70,7 @@ def mixture_bound(variance_sums: FloatArray, delta: float) -> FloatArray:
     V = np.asarray(variance_sums, dtype=np.float64)[..., None]
     shift = -(-np.log1p(-LAMBDAS) - LAMBDAS) * V - log(LAMBDAS.size)  # [..., J]
     target = log(1.0 / delta)
-    s: FloatArray = ((target - shift) / LAMBDAS).min(axis=-1)  # at this s a single term reaches 1/δ
+    s: FloatArray = ((target - shift) / LAMBDAS).min(axis=-1)  # at this s, a single term reaches 1/δ
     for _ in range(NEWTON_STEPS):
         exponents = LAMBDAS * s[..., None] + shift
         largest = exponents.max(axis=-1)
@@ -154,7 +155,7 @@ class Sequence01:
     """A confidence sequence for a mean of bits, from lower sequences for the reward and for 1 − reward."""
 
     def __init__(self, below: float, delta: float) -> None:
-        """Initialise both sides, each with half of delta; see LowerSequence."""
+        """Initialise both sides, each with half of delta; see `LowerSequence`."""
         self._sides = (LowerSequence(below, delta / 2.0), LowerSequence(below, delta / 2.0))
 
     def extend(self, of_reward: FloatArray, of_failure: FloatArray, at: Sequence[int] = ()) -> list[Interval]:

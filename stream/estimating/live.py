@@ -1,32 +1,33 @@
-"""Off-policy estimates of a learner's own policy, while it processes the decisions of a log.
+"""Off-policy estimates of a learner's own policy while it processes the decisions of a log.
 
-A prediction contains the class a that the log played, its propensity μ(a|x), and the target: one class a′ that the
-learner drew from its own distribution π(·|x), with π(a′|x). The weight of the learner's policy, π(a|x)/μ(a|x), is
-therefore unknown. It is replaced by
+A prediction contains the class a that the log played, its propensity μ(a|x), and the target: a class a′ that the
+learner drew from its own distribution π(·|x), with π(a′|x). The prediction does not contain π(a|x), so the exact weight
+π(a|x)/μ(a|x) is unknown. It is replaced by
 
     w = 1[a′ = a]/μ(a|x),  whose mean over the draw of a′ is π(a|x)/μ(a|x)
 
-because a′ is drawn independently of the log's action. Over n decisions with the bit r
+because a′ is drawn independently of the log's action. Over n decisions with the bit r,
 
     ips    Σ w r/n       is unbiased, as with the exact weight
     snips  Σ w r/Σ w     is consistent
 
-with more variance: on average over a′, w² is larger by the factor 1/π(a|x). π(a′|x) is not used. The confidence
-sequence of ips requires only non-negative weights and conditional means. It remains valid at all times and for a
-changing policy, and bounds the mean value of the policy at each decision. The direct method and dr require all of π, or
-the context; `onebit estimate` computes them from the log.
+Both have more variance: on average over a′, w² is larger by the factor 1/π(a|x). π(a′|x) is not used. The confidence
+sequence for ips requires only non-negative weights and conditional means. It remains valid at all times and for a
+changing policy, and bounds the mean value of the policies at the individual decisions. The direct method and dr require
+the whole distribution π, or the context; `onebit estimate` computes them from the log.
 
-*Prefix.* Fast rewards arrive first. If right answers arrive sooner than wrong ones, counting each bit at its arrival
-would bias the estimates upwards. A decision is therefore counted when it and all earlier decisions are settled:
+*Prefix.* Fast feedback arrives first. If feedback for right answers arrives sooner than for wrong ones, counting each
+bit on arrival would bias the estimates upwards. A decision is therefore counted when it and all earlier decisions are
+settled:
 
     decided   1  2  3  4  5  6
-    settled   ✓  ✓  …  ✓  ✓  …      counted: 1, 2. With 3, decisions 4 and 5 are counted as well.
+    settled   ✓  ✓  …  ✓  ✓  …      counted: 1, 2. When 3 is settled, 3 to 5 are counted.
 
-An expired decision is settled without an outcome. It does not block the prefix, has a counter of its own, and raises a
+An expired decision is settled without an outcome. It does not block the prefix, is counted separately, and raises a
 flag: the estimate covers only decisions with an outcome.
 
-*Memory.* Decisions after the first pending one are stored. A decision is pending for at most one window, so at most a
-window of decisions is stored; the join stores more of each.
+*Memory.* Decisions after the first pending one are stored. A decision is pending for at most one window, so at most one
+window of decisions is stored. The join stores more data for each of them.
 """
 
 from collections import deque
@@ -44,7 +45,7 @@ from stream.estimating.survey import Flag
 from stream.wire.events import Example, FloatArray, Outcome, Prediction
 
 PATH_POINTS_MAX = 400
-"""Limit on the points of a path; every other point is removed when it is reached."""
+"""Maximum number of points in a path; when it is reached, every other point is removed."""
 
 
 class LivePoint(NamedTuple):
@@ -59,18 +60,18 @@ class LivePoint(NamedTuple):
 class LiveEstimates(NamedTuple):
     """The current estimates of the learner's own policy."""
 
-    n: int  # settled decisions with an outcome and a weight, which the estimates cover
+    n: int  # settled decisions with an outcome and a weight; the estimates cover these
     without_outcome: int  # settled decisions that expired
     waiting: int  # decisions that are pending or after a pending one
     ess: float
     weight_max: float
-    logged: float  # mean reward of the log's actions over the same n; NaN if there are none
+    logged: float  # mean reward of the log's actions over the n decisions; NaN if n is 0
     flags: tuple[Flag, ...]
     estimates: tuple[LiveEstimate, ...]
-    path: tuple[LivePoint, ...]  # evenly spaced over the n, at most PATH_POINTS_MAX
+    path: tuple[LivePoint, ...]  # evenly spaced over the n decisions, at most PATH_POINTS_MAX
 
     def as_json(self) -> dict[str, object]:
-        """Return plain values for JSON, without the path; field names are those of `onebit estimate`."""
+        """Return plain values for JSON, without the path. The field names are the same as in `onebit estimate`."""
         return {
             "n": self.n,
             "without_outcome": self.without_outcome,
@@ -94,7 +95,7 @@ class _Decided:
 
 
 class LiveEstimator:
-    """Counts decisions in the order of publication, each when it and all earlier ones are settled."""
+    """Counts decisions in the order of publication, each once it and all earlier ones are settled."""
 
     def __init__(self) -> None:
         self._decided: deque[_Decided] = deque()
@@ -109,15 +110,15 @@ class LiveEstimator:
         self._left = 0
 
     def take(self, partition: int, step: int, predictions: Iterable[Prediction], examples: Iterable[Example]) -> None:
-        """Add the output of a step of a partition.
+        """Add the output of a partition's step.
 
-        Examples of unknown decisions are ignored: they were made before this estimator started.
+        Examples for unknown decisions are ignored: the decisions were made before this estimator started.
 
         Args:
             partition: The partition.
-            step: The number of the step. A gap means that another process made steps, and may have settled decisions.
+            step: The number of the step. A gap means that another process made steps and may have settled decisions.
             predictions: The decisions, in order.
-            examples: The settled decisions, of this and of earlier steps.
+            examples: The settled decisions, from this and earlier steps.
         """
         if self._steps.get(partition, step - 1) != step - 1:
             self._leave({partition})
@@ -144,7 +145,7 @@ class LiveEstimator:
             self._advance()
 
     def _leave(self, partitions: set[int]) -> None:
-        """Discard decisions of partitions after the prefix, even settled ones: they favour fast feedback."""
+        """Discard the partitions' decisions after the prefix, even settled ones, because they favour fast feedback."""
         kept = [decided for decided in self._decided if decided.partition not in partitions]
         self._left += len(self._decided) - len(kept)
         self._decided = deque(kept)
@@ -216,9 +217,9 @@ class LiveEstimator:
 
 
 def live_weight_flags(weights: Moments) -> list[Flag]:
-    """Return the flags of weights for estimates that are checked repeatedly.
+    """Return the flags for weights of estimates that are checked repeatedly.
 
-    The test of the mean weight runs at every check. With few rows, whose distribution is far from normal, it would
+    The mean weight is tested at every check. With few rows, its distribution is far from normal, and the test would
     raise false alarms at the start of every log.
     """
     return [flag for flag in weight_flags(weights) if flag.name != WEIGHTS_OFF_ONE or weights.ess >= ESS_MIN]

@@ -1,8 +1,8 @@
 """Policies that can be evaluated: the probability with which each would play each class.
 
-A policy processes the decisions of a log once, in order. A learning policy is trained along the way, on logged actions
-whose feedback time precedes the decision. The estimate is then the mean value of the changing policy over the log,
-trained on the log's actions.
+A policy processes the decisions of a log once, in order. Before each decision, a learning policy is trained on the
+logged actions with earlier feedback. The estimate is then the mean value of the changing policy over the log, trained
+on the log's actions.
 """
 
 import heapq
@@ -22,7 +22,7 @@ from stream.task.play import Reward
 from stream.wire.events import Decision, Features, FloatArray
 
 UNUSED_PROPENSITY = 1.0
-"""Propensity in decisions for learners that do not use it."""
+"""The propensity in decisions passed to learners that do not use it."""
 
 _UNSOUND = {
     FromLogs.UNSOUND: "its updates assume that it chose the actions itself",
@@ -31,7 +31,7 @@ _UNSOUND = {
 
 
 class EstimateError(OnebitError, ValueError):
-    """A log or a policy that cannot be evaluated; the message contains the reason and the remedy."""
+    """A log or policy cannot be evaluated; the message contains the reason and the remedy."""
 
 
 class Policy(ABC):
@@ -52,7 +52,7 @@ class Policy(ABC):
         return self.probability_max / propensity_min
 
     def weight_bounds(self, p: FloatArray, propensity_min: float) -> FloatArray:
-        """Return the same limit for each class of each row, float64[n, K]."""
+        """Return the same limit for each class and row, float64[n, K]."""
         return p / propensity_min
 
     def weights(self, p: FloatArray, actions: NDArray[np.int64], propensities: FloatArray) -> FloatArray:
@@ -90,7 +90,7 @@ class Constant(Policy):
 
 
 class Logged(Policy):
-    """The policy that wrote the log: all weights are 1, and the drawn class replaces the unknown probabilities."""
+    """The policy that wrote the log: all weights are 1, and the played class replaces the unknown probabilities."""
 
     is_logged = True
 
@@ -128,7 +128,7 @@ class Model(Policy):
         self._learner = learner
 
     def probabilities(self, chunk: Chunk) -> FloatArray:
-        """Return the probabilities of its decisions."""
+        """Return the probabilities of the learner's decisions."""
         p = np.zeros((len(chunk.ids), self._learner.n_classes))
         for j in np.flatnonzero(chunk.judged):
             p[j] = self._learner.distribution(chunk.features(int(j)))
@@ -171,8 +171,8 @@ class Trained(Policy):
         if training.reward == "any" and learner.one_right_class:
             fitting = [one for one in evaluable_learners() if not registered()[one].one_right_class]
             raise EstimateError(
-                f"{name} cannot be evaluated if several classes may be right, because it assumes that a right answer "
-                f"makes all others wrong; use one of {', '.join(fitting)}"
+                f"{name} cannot be evaluated if several classes may be correct, because it assumes exactly one "
+                f"correct class; use one of {', '.join(fitting)}"
             )
         self.name = name
         self._is_weighing = learner.from_logs is FromLogs.PROPENSITY
@@ -184,7 +184,7 @@ class Trained(Policy):
         self._number = 0
 
     def probabilities(self, chunk: Chunk) -> FloatArray:
-        """Return the probabilities of its decisions, each after learning from earlier feedback."""
+        """Return the probabilities of the learner's decisions, each after it has learned from earlier feedback."""
         p = np.zeros((len(chunk.ids), self._learner.n_classes))
         judged, learned, known = chunk.judged, chunk.actions >= 0, usable(chunk.propensities)
         if self._is_weighing:
@@ -208,7 +208,7 @@ class Trained(Policy):
             self._learn(heapq.heappop(self._waiting))
 
     def _hold(self, chunk: Chunk, j: int, x: Features, decision: Decision) -> None:
-        """Store a decision until its bit arrives, or learn the bit immediately."""
+        """Store a decision until its bit arrives, or learn from the bit immediately."""
         delay_ms = self._delay_ms(chunk, j)
         decided_at_ms = int(chunk.decided_at_ms[j])
         if delay_ms and decided_at_ms < 0:
@@ -245,10 +245,10 @@ def evaluable_learners() -> list[str]:
 def parse_policy(spec: str, class_names: Sequence[str], n_features: int, training: Training) -> Policy:
     """Parse a policy: logged, uniform, constant:ACTION, or a learner as NAME:PARAMETER=VALUE,...
 
-    The caller reads model files, see `Model`.
+    The caller reads model files; see `Model`.
 
     Raises:
-        EstimateError: unknown policy.
+        EstimateError: the policy is unknown.
         ParameterError: the learner does not accept the parameters.
     """
     n_classes = len(class_names)
@@ -261,7 +261,7 @@ def parse_policy(spec: str, class_names: Sequence[str], n_features: int, trainin
         if rest not in class_names:
             shown = ", ".join(class_names[:20]) + (", ..." if n_classes > 20 else "")
             raise EstimateError(
-                f"policy {spec}: expected a class of the log after constant:, one of {shown}; got {rest!r}"
+                f"policy {spec}: expected one of the log's classes after constant: ({shown}); got {rest!r}"
             )
         return Constant(n_classes, class_names.index(rest), rest)
     if name not in registered():
@@ -278,6 +278,6 @@ def _parameters(spec: str, text: str) -> dict[str, Any]:
     for part in filter(None, text.split(",")):
         name, equals, value = part.partition("=")
         if not equals or not name:
-            raise EstimateError(f"policy {spec}: expected parameters NAME=VALUE separated by commas; got {part!r}")
+            raise EstimateError(f"policy {spec}: expected parameters as NAME=VALUE, separated by commas; got {part!r}")
         parameters[name] = value
     return parameters

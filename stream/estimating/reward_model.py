@@ -1,15 +1,15 @@
-"""The reward model of the direct method and of doubly robust estimates: a ridge regression of the bit per action.
+"""The reward model for the direct method and for doubly robust estimates: one ridge regression of the bit per action.
 
     A_a = Σ z zᵀ,  b_a = Σ r z  over the rows in which a was played;  z = (x, 1)
     r̄ = the mean reward;  θ_a = (A_a + λS)⁻¹ (b_a − r̄ A_a e_last);  q̂(x, a) = r̄ + θ_a·z, limited to [0, 1]
-    S = diag of the mean z² over all rows, which makes the model independent of the units of the features
+    S = diag of the mean z² over all rows; it makes the model independent of the units of the features
 
 The sums need constant memory and are kept per fold. An *out-of-fold* prediction uses all folds except the row's own.
-The λ of a fold is the one of RIDGES with the best prediction on held-out folds; it is computed from the sums as well:
-Σ(r − q̂)² = Σr² − 2 b·θ + θᵀAθ. For an action that was never played q̂ = r̄, and for a rare one q̂ is near r̄.
+The λ of a fold is the value in RIDGES with the best prediction on held-out folds. Its error also follows from the sums:
+Σ(r − q̂)² = Σr² − 2 b·θ + θᵀAθ. For an action that was never played, q̂ = r̄; for a rare action, q̂ is near r̄.
 
 If d features need too much memory, x is hashed to m features with signs (Weinberger et al., "Feature hashing for large
-scale multitask learning", ICML 2009). The coarser model widens intervals and biases only the direct method.
+scale multitask learning", ICML 2009). The coarser model widens intervals, and biases only the direct method.
 """
 
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ SIZE_MIN = 8
 """Minimum of m."""
 
 VALUE_MAX = 1e100
-"""Limit on features, so that the sums of their squares are finite."""
+"""Limit on the magnitude of features, so that the sums of their squares are finite."""
 
 RIDGES = (1.0, 10.0, 100.0, 1000.0)
 
@@ -39,7 +39,7 @@ SIGN_STATE = 20_260_301
 
 
 def size_of(n_features: int, n_classes: int, folds: int) -> int:
-    """Return the number of features without the constant: all, or as many as the memory limit allows.
+    """Return the number of features, excluding the constant: all, or as many as the memory limit allows.
 
     >>> size_of(27, 80, 5), size_of(100_000, 80, 5) < 200
     (27, True)
@@ -49,14 +49,14 @@ def size_of(n_features: int, n_classes: int, folds: int) -> int:
 
 
 class _Sums(NamedTuple):
-    """A and b of every action, and derived values."""
+    """A and b for every action, and derived values."""
 
     A: FloatArray  # [K, m + 1, m + 1]
     b: FloatArray  # [K, m + 1]
 
     @classmethod
     def of(cls, parts: Sequence["_Sums"]) -> "_Sums":
-        """Return the sums over all parts. Subtracting parts instead would leave rounding errors of large values."""
+        """Return the sums over all parts. Subtracting parts from a total leaves rounding errors of large values."""
         A, b = parts[0]
         for part in parts[1:]:
             A, b = A + part.A, b + part.b
@@ -64,7 +64,7 @@ class _Sums(NamedTuple):
 
     @property
     def mean(self) -> float:
-        """Return r̄; one half without rows."""
+        """Return r̄; one half if there are no rows."""
         rows = self.A[:, -1, -1].sum()
         return float(self.b[:, -1].sum() / rows) if rows > 0.5 else 0.5
 
@@ -82,7 +82,7 @@ class _Sums(NamedTuple):
         return self.b - mean * self.A[:, :, -1]
 
     def weights(self, ridge: float) -> FloatArray:
-        """Return θ of every action, float64[K, m + 1]; 0 for actions that were never played."""
+        """Return θ for every action, float64[K, m + 1]; 0 for actions that were never played."""
         scale = self.scale
         right = self.centred(self.mean) * scale
         diagonal = np.arange(scale.size)
@@ -95,7 +95,7 @@ class _Sums(NamedTuple):
         return theta
 
     def loss_on(self, held: "_Sums", ridge: float) -> float:
-        """Return the squared error of these weights on other rows, without the part that no weights change."""
+        """Return the squared error of these weights on other rows, without the term common to all weights."""
         theta = self.weights(ridge)
         cross = held.centred(self.mean)
         squares = theta[:, None, :] @ held.A @ theta[:, :, None]
@@ -103,13 +103,13 @@ class _Sums(NamedTuple):
 
 
 def _best_ridge(known: _Sums, held: _Sums) -> float:
-    """Return the λ with the best prediction of the held-out rows from the known ones; the first one wins ties."""
+    """Return the λ with the best prediction of the held-out rows from the known rows; the first one wins ties."""
     losses = [known.loss_on(held, ridge) for ridge in RIDGES]
     return RIDGES[int(np.argmin(losses))]
 
 
 class RewardModel:
-    """Ridge regressions of the bit per action and fold."""
+    """Ridge regressions of the bit, one per action and fold."""
 
     def __init__(self, n_features: int, n_classes: int, folds: int) -> None:
         self.folds = folds
@@ -123,7 +123,7 @@ class RewardModel:
         self._mean = np.full(folds, 0.5)
 
     def features(self, chunk: Chunk) -> FloatArray:
-        """Return z of every row, float64[n, m + 1]."""
+        """Return z for every row, float64[n, m + 1]."""
         n = len(chunk.ids)
         rows = np.repeat(np.arange(n), np.diff(chunk.offsets))
         z = np.zeros((n, self.size + 1))
@@ -162,7 +162,7 @@ class RewardModel:
             self._mean[f], self._theta[f] = known.mean, known.weights(_best_ridge(_Sums.of(others), held))
 
     def predict(self, z: FloatArray, fold: NDArray[np.int64]) -> FloatArray:
-        """Return q̂ of every action, float64[n, K], with the weights of each row's fold."""
+        """Return q̂ for every action, float64[n, K], with the weights of each row's fold."""
         q = np.empty((z.shape[0], self.n_classes))
         for f in range(self.folds):
             rows = fold == f
@@ -177,7 +177,7 @@ REFIT_GROWTH = 1.5
 
 
 class RunningRewardModel:
-    """A reward model fitted on preceding rows only: predictable, as a confidence sequence requires."""
+    """A reward model fitted on preceding rows only, so that it is predictable, as a confidence sequence requires."""
 
     def __init__(self, n_features: int, n_classes: int) -> None:
         self.model = RewardModel(n_features, n_classes, folds=2)
@@ -185,7 +185,7 @@ class RunningRewardModel:
         self._refit_at = REFIT_FIRST
 
     def predict_then_add(self, z: FloatArray, actions: NDArray[np.int64], rewards: NDArray[np.int64]) -> FloatArray:
-        """Return q̂ [n, K] for rows in order, each from a model of earlier rows; then add the rows."""
+        """Return q̂ [n, K] for rows in order, each from a model of earlier rows. Then add the rows."""
         q = np.empty((z.shape[0], self.model.n_classes))
         start = 0
         while start < z.shape[0]:

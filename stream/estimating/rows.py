@@ -1,4 +1,4 @@
-"""Logged decisions as input of the estimators: columns of up to 1024 rows with random draws per row."""
+"""Logged decisions as input for the estimators: columns of up to 1024 rows, with random draws for each row."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, Protocol
@@ -11,14 +11,14 @@ from stream.randomness.splitmix import GAMMA, mix_words
 from stream.wire.events import Features, FloatArray, IndexArray
 
 ROWS_MAX = 1024
-"""Rows per chunk: the bootstrap counts are a table of rows by resamples."""
+"""Rows per chunk; limits the size of the bootstrap counts, a table of rows by resamples."""
 
 FOLD_WORD, ACCEPT_WORD, RESAMPLE_WORD = 1, 2, 3
-"""Use of the words of a row's random sequence; resampling uses all that follow."""
+"""Positions in a row's sequence of random words, by purpose; resampling uses all words that follow."""
 
 
 class LoggedRows(Protocol):
-    """Columns of n logged decisions. A negative integer, or a NaN propensity, is a missing value."""
+    """Columns of n logged decisions. A negative integer or a NaN propensity is a missing value."""
 
     @property
     def ids(self) -> Sequence[str]:
@@ -116,12 +116,12 @@ class Chunk(NamedTuple):
 
     @property
     def judged(self) -> NDArray[np.bool_]:
-        """Rows with an action and an outcome."""
+        """Marks the rows with an action and an outcome."""
         return (self.actions >= 0) & (self.rewards >= 0)
 
     @property
     def weighted(self) -> NDArray[np.bool_]:
-        """Those of these rows with a usable propensity."""
+        """Marks the judged rows with a usable propensity."""
         return self.judged & usable(self.propensities)
 
     def words(self, first: int, count: int) -> NDArray[np.uint64]:
@@ -144,7 +144,7 @@ def usable(propensities: FloatArray) -> NDArray[np.bool_]:
 
 
 def chunks(batches: Iterable[LoggedRows], draws: Draws, rows_max: int = ROWS_MAX) -> Iterator[Chunk]:
-    """Split batches of any size into chunks, in order, with the random words of their event ids."""
+    """Split batches of any size into chunks, in order, with random words that depend on the event ids."""
     for batch in batches:
         n = len(batch.ids)
         for start in range(0, n, rows_max):

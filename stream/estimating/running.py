@@ -18,7 +18,7 @@ class LiveEstimate(NamedTuple):
     estimator: str
     value: float | None
     normal: Interval | None  # approximate, for many rows with similar weights, at one time; None below ESS_MIN
-    anytime: Interval | None  # valid at all times at once
+    anytime: Interval | None  # valid at all times simultaneously
 
 
 class RunningEstimate:
@@ -47,7 +47,7 @@ class RunningEstimate:
         return LiveEstimate("ips", moments.mean, interval, self._sequence.now())
 
     def snips(self) -> LiveEstimate:
-        """Return the weighted bits divided by the sum of the weights; no value if that is 0."""
+        """Return the sum of the weighted bits divided by the sum of the weights; no value if the latter is 0."""
         weight_sum = self.weights.sum
         if weight_sum == 0.0:
             return LiveEstimate("snips", None, None, None)
@@ -74,8 +74,8 @@ class RunningEstimate:
     def __add__(self, other: "RunningEstimate") -> "RunningEstimate":
         """Combine the rows of two partitions.
 
-        The sums of the confidence sequences are added as well. At each λ the product of two supermartingales that
-        alternate is a supermartingale, so the mixture of the products remains valid.
+        The sums of the confidence sequences are also added. At each λ, the product of two alternating supermartingales
+        is a supermartingale, so the mixture of the products remains valid.
         """
         both = RunningEstimate()
         mine, others = self.state(), other.state()

@@ -14,17 +14,17 @@ from stream.estimating.rows import Chunk
 FOLDS = 5
 
 P_VALUE_MIN = 0.001
-"""Significance level of the tests; it is low because several tests are made on each log."""
+"""Significance level of the tests; it is low because each log is subject to several tests."""
 
 EXPECTED_MIN = 5.0
 """Classes with smaller expected counts are merged for the chi-squared test (Cochran 1954)."""
 
 UNIFORM_WITHIN = 0.01
-"""Relative tolerance for a propensity of 1/K: logs round a third to .333."""
+"""Relative tolerance for a propensity of 1/K; for example, logs round 1/3 to 0.333."""
 
 
 class Flag(NamedTuple):
-    """A warning about a log, or about a policy on it, that affects the estimates."""
+    """A warning about a log, or about a policy evaluated on it, that affects the estimates."""
 
     name: str
     text: str
@@ -35,8 +35,8 @@ class Survey(NamedTuple):
 
     events: int
     judged: int  # events with an action and an outcome
-    weighted: int  # of these, events with a propensity in (0, 1]
-    propensity_min: float  # the smallest of these; NaN if there is none
+    weighted: int  # judged events with a propensity in (0, 1]
+    propensity_min: float  # the smallest propensity of these events; NaN if there are none
     has_delays: bool
     has_times: bool
     flags: tuple[Flag, ...]
@@ -44,7 +44,7 @@ class Survey(NamedTuple):
 
 
 def survey(chunks: Iterable[Chunk], n_features: int, n_classes: int) -> Survey:
-    """Read a whole log."""
+    """Read a whole log, and return its contents."""
     reward_model = RewardModel(n_features, n_classes, FOLDS)
     counts = _Counts(n_classes)
     for chunk in chunks:
@@ -129,7 +129,7 @@ class _Counts:
 
 
 def independence(table: NDArray[np.int64]) -> float:
-    """Return the p-value of Pearson's chi-squared test of independence for counts with rows [K] and two columns.
+    """Return the p-value of Pearson's chi-squared test of independence for a table of counts with two columns, [K, 2].
 
     Rows with an expected count below 5 are merged. The result is 1 if no test is possible.
     """
@@ -148,12 +148,12 @@ def independence(table: NDArray[np.int64]) -> float:
 
 
 def mean_of_weights(n: int, mean: float, variance: float) -> float:
-    """Return the p-value of the test that the mean weight is 1, as for correct propensities (normal approximation)."""
+    """Return the p-value for a mean weight of 1, which correct propensities imply (normal approximation)."""
     if n < 2 or variance <= 0.0:
         return 1.0 if n == 0 or abs(mean - 1.0) < 1e-9 else 0.0
     return float(erfc(abs(mean - 1.0) / sqrt(2.0 * variance / n)))
 
 
 def effective_sample_size(weight_sum: float, square_sum: float) -> float:
-    """Return (Σw)²/Σw²; 0 without weights."""
+    """Return (Σw)²/Σw²; 0 if there are no weights."""
     return weight_sum * weight_sum / square_sum if square_sum > 0.0 else 0.0

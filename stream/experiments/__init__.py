@@ -1,1 +1,1 @@
-"""Experiments: runs of learners over data, parameters, delays and seeds, with figures and tables of the results."""
+"""Experiments: learners run over data, parameters, delays and seeds, with figures and tables of the results."""

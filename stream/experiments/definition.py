@@ -1,7 +1,7 @@
 """The definition of an experiment, read from a TOML file; docs/experiments.md describes the format.
 
-An experiment consists of sweeps, each a product of data sets, learners with parameter grids, stream conditions and
-seeds; and of figures, tables and reported numbers, created from the rows of the sweeps.
+An experiment consists of sweeps, and of figures, tables and reported numbers, which are created from the rows of the
+sweeps. A sweep is a product of data sets, learners with parameter grids, stream conditions and seeds.
 """
 
 import tomllib
@@ -33,7 +33,7 @@ class _Table(BaseModel):
 
 
 class Powers(_Table):
-    """The powers of `powers_of` from `start` to `stop` in steps of `step`; plain, or multiples of a fact of the data.
+    """The powers of `powers_of` from `start` to `stop` in steps of `step`, or multiples of a fact about the data.
 
     >>> Powers(powers_of=2, start=-2, stop=0).values()
     [0.25, 0.5, 1.0]
@@ -45,7 +45,7 @@ class Powers(_Table):
     start: int
     stop: int
     step: Annotated[int, Field(ge=1)] = 1
-    of: str | None = None  # a fact of the data set, of which the values are multiples
+    of: str | None = None  # a fact about the data set; the values are multiples of it
 
     def values(self) -> list[Scalar]:
         """Return all values."""
@@ -57,7 +57,7 @@ Values = Scalar | list[Scalar] | Powers
 
 
 def values_of(values: Values) -> list[Scalar]:
-    """Return a value, a list of values or powers as a list."""
+    """Return a list from a value, a list of values, or powers."""
     if isinstance(values, Powers):
         return values.values()
     return values if isinstance(values, list) else [values]
@@ -79,9 +79,9 @@ class Contender(_Table):
     learner: str
     label: str | None = None  # name in figures and tables; None: the learner's name
     parameters: dict[str, Values] = {}
-    data: list[str] | None = None  # data sets; None: all of the sweep
+    data: list[str] | None = None  # data sets; None: all data sets of the sweep
     added: bool = False  # not part of the paper's experiment
-    events: Annotated[int, Field(ge=1)] | None = None  # limit on events; None: that of the sweep
+    events: Annotated[int, Field(ge=1)] | None = None  # limit on events; None: the sweep's limit
 
     @property
     def title(self) -> str:
@@ -99,16 +99,16 @@ class Conditions(_Table):
     """Conditions of the stream. Times are counted in decisions."""
 
     delay: int | str = 0  # or a distribution as in `onebit run --delay`, with 1 ms per decision
-    loss: Annotated[float, Field(ge=0, le=1)] = 0.0  # share of lost bits
+    loss: Annotated[float, Field(ge=0, le=1)] = 0.0  # fraction of lost bits
     window: Annotated[int, Field(ge=-1)] = -1  # decisions until expiry; -1: never
     on_expiry: OnExpiry = "drop"
     late: LatePolicy = "ignore"
-    noise: Annotated[float, Field(ge=0, le=1)] = 0.0  # share of training labels replaced by a uniform class
+    noise: Annotated[float, Field(ge=0, le=1)] = 0.0  # fraction of training labels replaced with a uniform class
     change: Change = "none"  # change of the classes during the stream
     partitions: Annotated[int, Field(ge=1)] = 1
     model: Literal["own", "shared"] = "own"  # one model per partition, or a shared one
-    lag: Annotated[int, Field(ge=1)] = 1  # of a shared model: decisions between two reads of its log
-    outage: Annotated[int, Field(ge=0)] = 0  # of a shared model: duration of an outage of its log, from the middle on
+    lag: Annotated[int, Field(ge=1)] = 1  # for a shared model: decisions between two reads of its log
+    outage: Annotated[int, Field(ge=0)] = 0  # for a shared model: duration of an outage of its log, from half time on
     forget_every: Annotated[int, Field(ge=0)] = 0  # interval at which the learner loses its state; 0: never
 
     @property
@@ -133,7 +133,7 @@ class Sweep(_Table):
     data: list[str]
     learners: list[Contender]
     seeds: Annotated[int, Field(ge=1)] = 1
-    events: Annotated[int, Field(ge=1)] | None = None  # limit on events; None: every row once per epoch
+    events: Annotated[int, Field(ge=1)] | None = None  # limit on events; None: each row once per epoch
     epochs: Annotated[int, Field(ge=1)] = 1
     evaluate: Evaluation = "online"
     best_of: str | None = None  # use the best parameters of this sweep
@@ -141,12 +141,12 @@ class Sweep(_Table):
 
 
 class Figure(_Table):
-    """A figure: a panel for each value of `panels`, a line for each learner and value of `lines`."""
+    """A figure with a panel for each value of `panels`, and a line for each learner and value of `lines`."""
 
     name: str
     title: str
     sweeps: list[str]
-    x: str  # a parameter, a condition, or `examples`; of several separated by |, the first that a learner has
+    x: str  # a parameter, a condition, or `examples`; if several are separated by |, the first that a learner has
     y: str = "error"
     panels: str = "data"
     lines: list[str] = []
@@ -169,7 +169,7 @@ class Reported(_Table):
 
 
 class Comparison(_Table):
-    """A table of errors with the numbers of a paper."""
+    """A table of errors with the numbers from a paper."""
 
     name: str
     title: str
@@ -224,7 +224,7 @@ class Experiment(_Table):
         return list(dict.fromkeys(name for sweep in self.sweeps for name in sweep.data))
 
     def resized(self, events: int | None, seeds: int | None, exactly: Sequence[str] = ()) -> "Experiment":
-        """Return a copy with other numbers of events and seeds; None leaves them unchanged.
+        """Return a copy with different numbers of events and seeds; None leaves a number unchanged.
 
         Args:
             events: Limit on events per run; sweeps with a lower limit keep it.
@@ -247,7 +247,7 @@ class SetEntry(_Table):
     title: str
     get: str  # source of the data
     convert: str = "no conversion required: it is an svmlight file"
-    note: str = ""  # difference from the data set of the papers
+    note: str = ""  # difference from the papers' data set
 
 
 def shipped() -> dict[str, Path]:
@@ -259,7 +259,7 @@ def read_experiment(path: Path) -> Experiment:
     """Read a definition; the experiment is named after the file.
 
     Raises:
-        ExperimentError: an unreadable file or an invalid definition.
+        ExperimentError: the file is unreadable, or the definition is invalid.
     """
     try:
         return Experiment.model_validate({"name": path.stem, **_toml(path)})
@@ -268,7 +268,7 @@ def read_experiment(path: Path) -> Experiment:
 
 
 def read_sets() -> dict[str, SetEntry]:
-    """Return the named data sets of experiments."""
+    """Return the named data sets for experiments."""
     return {name: SetEntry.model_validate(entry) for name, entry in _toml(FILES / SETS_FILE).items()}
 
 

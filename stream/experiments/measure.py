@@ -1,4 +1,4 @@
-"""A run of an experiment: a learner on the stream of a seed, and the resulting row."""
+"""A run in an experiment: a learner processes a seed's stream, and the result is a row."""
 
 import json
 import time
@@ -35,18 +35,18 @@ from stream.reporting.run_report import versions
 from stream.task.settings import TaskSettings
 
 CURVE_POINTS = 60
-"""Number of stored points per run, equidistant on a logarithmic axis."""
+"""Number of stored points per run, evenly spaced on a logarithmic axis."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """A run to be made: everything that determines its row, except the data and the code."""
+    """A planned run: everything that determines its row, except the data and the code."""
 
     sweep: str
     data: str
     learner: str
-    title: str  # of the learner in figures and tables
-    parameters: Parameters = field(default_factory=dict)  # those in the definition
+    title: str  # the learner's name in figures and tables
+    parameters: Parameters = field(default_factory=dict)  # from the definition
     conditions: Conditions = field(default_factory=Conditions)
     seed: int = 0
     events: int | None = None
@@ -70,15 +70,15 @@ class Row(NamedTuple):
     data: str
     learner: str
     title: str
-    parameters: str  # JSON: those in the definition
-    conditions: str  # JSON: those that differ from the defaults
+    parameters: str  # JSON, from the definition
+    conditions: str  # JSON, without those at their defaults
     seed: int
     fold: int
     events: int
-    error: float  # share of wrong actions, or of wrong answers on test rows
+    error: float  # fraction of wrong actions, or of wrong answers on test rows
     error_last_tenth: float  # over the last tenth of the events; NaN with test rows
-    error_greedy: float  # of the greedy class
-    explored: float  # share of actions other than the greedy class
+    error_greedy: float  # error of the greedy class
+    explored: float  # fraction of actions other than the greedy class
     updates: int
     matched: int
     expired: int
@@ -112,7 +112,7 @@ class _Data:
 
 
 def measure(job: Job, sets: Sets) -> Row:
-    """Make a run.
+    """Run a job, and return its row.
 
     Raises:
         ParameterError: the learner cannot be created or does not support the conditions.
@@ -144,7 +144,7 @@ _warm: set[object] = set()
 
 
 def _run(job: Job, data: Loaded, learner: Learner, stream: Stream) -> tuple[Run, float]:
-    """Return the run and the CPU time of its loop, without loading the kernels."""
+    """Return the run and the CPU time of its loop, excluding the time to load the kernels."""
     kernels = getattr(learner, "kernels", None)
     if kernels not in _warm:
         few = life_of(stream, np.arange(min(2, stream.truth.size)))
@@ -155,7 +155,7 @@ def _run(job: Job, data: Loaded, learner: Learner, stream: Stream) -> tuple[Run,
     patience = Patience(window, conditions.on_expiry, conditions.late)
     events = stream.examples, stream.u, stream.v, stream.delays, patience
     started_s = time.process_time()
-    if conditions.lag == 1 and not conditions.outage:  # then the number of readers of the log does not matter
+    if conditions.lag == 1 and not conditions.outage:  # the number of readers of the log then does not matter
         result = run(learner, *events)
     else:
         assert isinstance(learner, KernelLearner)
@@ -197,9 +197,9 @@ def _online(job: Job, data: Loaded, stream: Stream) -> Row:
 
 
 def _opposed(job: Job, data: Loaded, stream: Stream) -> tuple[Run, float]:
-    """Return the run of another library's learner; its greedy class is unknown, and is set to the action."""
+    """Return the run of another library's learner. Its greedy class is unknown; the action is used instead."""
     if job.conditions.window >= 0 or job.conditions.model == "shared":
-        raise ParameterError(f"{job.learner} supports neither window nor shared model")
+        raise ParameterError(f"{job.learner} supports neither a window nor a shared model")
     started_s = time.process_time()
     actions = oppose(job.learner, job.parameters, data, stream)
     seconds = time.process_time() - started_s
@@ -218,11 +218,11 @@ def _parts(job: Job, stream: Stream) -> list[tuple[Stream, NDArray[np.int64]]]:
 
 
 SPLIT_FOLDS = 5
-"""A single split uses a fifth of the rows as test rows."""
+"""Number of folds for a single split: a fifth of the rows are test rows."""
 
 
 def _tested(job: Job, data: Loaded) -> Row:
-    """Train on some rows; answer the others greedily without learning."""
+    """Train on the training rows; answer the test rows greedily without learning."""
     if job.learner in OPPONENTS:
         raise ParameterError(f'{job.learner} does not support test rows; use evaluate = "online"')
     folds = SPLIT_FOLDS if job.evaluate == "split" else FOLDS
@@ -275,7 +275,7 @@ def _row(job: Job, *, counts: NDArray[np.int64], **figures: Any) -> Row:
 
 
 def curve_points(size: int) -> NDArray[np.int64]:
-    """Return the numbers of events at which a run is recorded, from 10 to the last.
+    """Return the numbers of events at which a run's curve has points, from 10 to the last.
 
     >>> curve_points(100).tolist()[:3], curve_points(100).tolist()[-1], curve_points(5).tolist()
     ([10, 11, 12], 100, [5])

@@ -1,4 +1,4 @@
-"""Learners from other libraries on the same streams, with equal rows, draws and delays. They are called from Python.
+"""Learners from other libraries on the same streams, with the same rows, draws and delays. They are called from Python.
 
 `vw` is Vowpal Wabbit's contextual bandit (see `vowpal_wabbit.py`). `river` is one of River's learners: LinUCB with a
 model per class, which receives the bit, or one-versus-rest logistic regressions, which receive the true class. Both
@@ -29,10 +29,10 @@ OPPONENTS: dict[str, frozenset[str]] = {
 
 
 class Opponent(Protocol):
-    """A learner that decides and learns event by event."""
+    """A learner that processes one event at a time."""
 
     def decide(self, t: int, u: float) -> tuple[int, Any]:
-        """Return the action for event t from one uniform, and an object that is passed to `learn`."""
+        """Return the action for event t from one uniform, and an object to pass to `learn`."""
 
     def learn(self, kept: Any, action: int, label: int) -> None:
         """Learn from the bit, or from the label for full-information learners."""
@@ -65,7 +65,7 @@ def oppose(name: str, parameters: Mapping[str, Scalar], data: Loaded, stream: St
 
 
 def play(opponent: Opponent, stream: Events) -> NDArray[np.int64]:
-    """Make decisions and deliver late bits in the order of `stream.offline.run`."""
+    """Make decisions and deliver late bits in the same order as `stream.offline.run`."""
     size = stream.examples.labels.size
     labels, u = stream.examples.labels.tolist(), stream.u.tolist()
     came = np.flatnonzero(stream.delays != NEVER)
@@ -120,27 +120,27 @@ class River:
         model = parameters.get("model", "linucb")
         if model not in ("linucb", "logistic"):
             raise ParameterError(f"river: parameter model must be linucb or logistic; got {model!r}")
-        self._is_told = model == "logistic"
+        self._learns_class = model == "logistic"
         self._classes = list(range(data.n_classes))
         self._examples = examples
-        if self._is_told:
+        if self._learns_class:
             linear, multiclass = _package("river.linear_model"), _package("river.multiclass")
             self._model = multiclass.OneVsRestClassifier(linear.LogisticRegression())
         else:
             self._model = _package("river.bandit").LinUCBDisjoint(seed=0)
 
     def decide(self, t: int, u: float) -> tuple[int, Any]:
-        """See Opponent; ties are broken by River's own generator."""
+        """See `Opponent`. River's own generator breaks ties."""
         indices, values = self._examples.features(t)
         norm = float(np.linalg.norm(values)) or 1.0
         x = dict(zip(indices.tolist(), (values / norm).tolist(), strict=True))
-        if self._is_told:
+        if self._learns_class:
             return int(self._model.predict_one(x) or 0), x
         return int(self._model.pull(self._classes, context=x)), x
 
     def learn(self, kept: Any, action: int, label: int) -> None:
         """See Opponent."""
-        if self._is_told:
+        if self._learns_class:
             self._model.learn_one(kept, label)
         else:
             self._model.update(action, kept, float(action == label))

@@ -54,11 +54,11 @@ _FORMS: dict[str, Form] = {"error": "share", "last_tenth": "share", "mistakes": 
 
 
 def charts_of(key: str, measure: str, panels: Sequence[Panel], x: DrawnAxis, y: DrawnAxis) -> list[Chart]:
-    """Return the panels of a figure as charts; a label has the same colour in all of them.
+    """Return the panels of a figure as charts; a label has the same colour in all charts.
 
     Args:
-        key: A unique key of the figure on the page.
-        measure: The measure on the y axis, by its name in the definition.
+        key: A key for the figure, unique on the page.
+        measure: The measure on the y axis; its name in the definition.
         panels: The panels.
         x: The x axis.
         y: The y axis.
@@ -68,14 +68,14 @@ def charts_of(key: str, measure: str, panels: Sequence[Panel], x: DrawnAxis, y: 
     labels = list(dict.fromkeys(line.label for panel in panels for line in panel.lines))
     charts = []
     for number, panel in enumerate(panels):
-        told = list(dict.fromkeys(value for line in panel.lines for value in line.x or ()))
-        names = [] if all(isinstance(value, int | float) for value in told) else [str(value) for value in told]
+        values = list(dict.fromkeys(value for line in panel.lines for value in line.x or ()))
+        names = [] if all(isinstance(value, int | float) for value in values) else [str(value) for value in values]
         lines, levels = [], []
         for line in panel.lines:
             if line.x is None:
                 levels.append(Level(line.label, line.y[0]))
                 continue
-            at = [told.index(value) for value in line.x] if names else line.x
+            at = [values.index(value) for value in line.x] if names else line.x
             points = sorted(zip(at, line.y, line.spread, strict=True))
             band = any(line.spread)
             lines.append(

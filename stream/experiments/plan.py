@@ -73,7 +73,7 @@ def _parameters(
 
 
 def conditions_text(conditions: Conditions) -> str:
-    """Return conditions as stored in rows: JSON of those that differ from the defaults."""
+    """Return conditions as stored in rows: JSON, without those at their defaults."""
     return json.dumps(conditions.model_dump(exclude_defaults=True), sort_keys=True)
 
 
@@ -96,7 +96,7 @@ def check_learners(experiment: Experiment, accepted: Mapping[str, frozenset[str]
         accepted: The parameters of each learner.
 
     Raises:
-        ExperimentError: an unknown learner or parameter.
+        ExperimentError: a learner or parameter is unknown.
     """
     for sweep in experiment.sweeps:
         for contender in sweep.learners:

@@ -1,4 +1,4 @@
-"""Evaluation of the rows of a sweep: lines of a figure, and tables with a paper's numbers. It accesses no files."""
+"""Evaluate the rows of a sweep: lines for figures, and tables with a paper's numbers. This module accesses no files."""
 
 import json
 import math
@@ -19,7 +19,7 @@ EXAMPLES = "examples"
 """The x axis of learning curves."""
 
 POLICY = "policy"
-"""The treatment of expired decisions: drop, negative, or correct."""
+"""The treatment of expired decisions: drop, negative or correct."""
 
 _CURVES: dict[str, Callable[[Row], list[float]]] = {
     "error": lambda row: [m / n for m, n in zip(row.curve_mistakes, row.curve_events, strict=True)],
@@ -39,7 +39,7 @@ MEASURES = frozenset(_FIGURES)
 
 
 def field_of(row: Row, name: str) -> Scalar | None:
-    """Return a parameter, a condition or a column of a row; None if it has no such parameter.
+    """Return a parameter, a condition or a column of a row; None if the row has no such parameter.
 
     For a multiple of a fact, return the factor.
     """
@@ -59,13 +59,13 @@ def field_of(row: Row, name: str) -> Scalar | None:
 
 
 def first_field_of(row: Row, names: str) -> Scalar | None:
-    """Return the first available of several names separated by |."""
+    """Return the first available field; `names` are separated by |."""
     return next((value for name in names.split("|") if (value := field_of(row, name)) is not None), None)
 
 
 def panels_of(figure: Figure, rows: Sequence[Row], titles: Callable[[str], str]) -> list[Panel]:
     """Return the panels of a figure, with a line for each learner and each value of `lines`."""
-    # A learner without the parameter is shown for all its values.
+    # A learner without the parameter is shown in all panels.
     shown = [row for row in rows if all(field_of(row, name) in (None, value) for name, value in figure.where.items())]
     panels: dict[str, dict[str, list[Row]]] = defaultdict(lambda: defaultdict(list))
     for row in shown:
@@ -104,7 +104,7 @@ def _line(figure: Figure, label: str, rows: Sequence[Row]) -> list[Line]:
 
 
 def _means(groups: Sequence[Sequence[float]]) -> tuple[list[float], list[float]]:
-    """Return mean and standard deviation of each group."""
+    """Return the mean and standard deviation of each group."""
     return [mean(group) for group in groups], [stdev(group) if len(group) > 1 else 0.0 for group in groups]
 
 
@@ -133,7 +133,7 @@ class Compared(NamedTuple):
 
     @property
     def difference(self) -> float:
-        """Return our value minus the paper's; NaN without one."""
+        """Return our value minus the paper's value; NaN if the paper has none."""
         return math.nan if self.paper is None else self.ours - self.paper.value
 
 
@@ -179,7 +179,7 @@ def _reported(table: Comparison, row: Row) -> Reported | None:
 
 
 P_VALUES = ((0.001, "*"), (0.01, "†"))
-"""The paper's marks for the p-values of a paired t-test over the folds."""
+"""The paper's marks for p-values of a paired t-test over the folds."""
 
 
 def _mark(table: Comparison, rows: Sequence[Row], groups: dict[tuple[str, ...], list[Row]]) -> str:
@@ -199,7 +199,7 @@ def _mark(table: Comparison, rows: Sequence[Row], groups: dict[tuple[str, ...], 
 
 
 def _by_chance(differences: Sequence[float]) -> float:
-    """Return the p-value of the t-test that at least two differences, not all 0, have mean 0."""
+    """Return the p-value of the t-test for mean 0, for at least two differences that are not all 0."""
     n, spread = len(differences), stdev(differences)
     return float(2.0 * stdtr(n - 1, -abs(mean(differences)) * math.sqrt(n) / spread)) if spread else 0.0
 
@@ -226,7 +226,7 @@ def sentence(line: Compared, table: Comparison, note: str) -> str:
 
 
 def table_of(table: Comparison, lines: Sequence[Compared], note: Callable[[str], str]) -> Table:
-    """Return the lines as text: paper, ours and the difference."""
+    """Return the lines as text, with the paper's value, ours and the difference."""
     has_paper = any(line.paper for line in lines)
     columns = [
         "data",
@@ -254,7 +254,7 @@ def table_of(table: Comparison, lines: Sequence[Compared], note: Callable[[str],
 
 
 def shown(value: Scalar | None) -> str:
-    """Format a value; powers of two as such.
+    """Format a value; show powers of two as powers.
 
     >>> shown(0.0078125), shown(0.3), shown(None), shown("drop")
     ('2^-7', '0.3', '–', 'drop')

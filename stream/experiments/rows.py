@@ -17,17 +17,17 @@ from stream.experiments.measure import Row
 def write_rows(path: Path, rows: Sequence[Row]) -> None:
     """Replace the rows of a file."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_suffix(".new")
+    temporary = path.with_suffix(".new")
     lines = b"".join(orjson.dumps(row._asdict(), option=orjson.OPT_APPEND_NEWLINE) for row in rows)
-    beside.write_bytes(gzip.compress(lines, mtime=0))  # equal rows give equal bytes
-    os.replace(beside, path)
+    temporary.write_bytes(gzip.compress(lines, mtime=0))  # the same rows give the same bytes
+    os.replace(temporary, path)
 
 
 def read_rows(path: Path) -> list[Row]:
     """Return the rows of a file; none if it does not exist.
 
     Raises:
-        ExperimentError: the file is not a result file, or another version of Onebit wrote it.
+        ExperimentError: the file is not a result file, or was written by another version of Onebit.
     """
     if not path.exists():
         return []

@@ -22,7 +22,7 @@ SAVE_INTERVAL_S = 5.0
 
 
 class Refused(NamedTuple):
-    """A run that failed, and the reason."""
+    """A failed run and the reason."""
 
     job: Job
     reason: str
@@ -51,7 +51,7 @@ class TimeLeft:
             self._seconds.setdefault(place, []).append(seconds)
 
     def estimate_s(self, left: Sequence[Job]) -> float:
-        """Return the estimated seconds for these runs; NaN if unknown."""
+        """Return the estimated time for these runs in seconds; NaN if unknown."""
         if not self._seconds:
             return float("nan")
         means = {place: sum(seconds) / len(seconds) for place, seconds in self._seconds.items()}
@@ -81,7 +81,7 @@ def run_experiment(
     progress: Callable[[Progress], None] = lambda progress: None,
     only: Sequence[str] | None = None,
 ) -> list[Refused]:
-    """Make the runs without a row, sweep by sweep, and store their rows; return the runs that failed.
+    """Run the jobs that have no row yet, sweep by sweep, and store their rows; return the runs that failed.
 
     Args:
         experiment: The experiment.
@@ -158,7 +158,7 @@ _sets: list[Sets] = []
 
 
 def _start(sets: Sets) -> None:
-    # Ctrl-C reaches every process of a terminal; only the parent handles it, and terminates the others.
+    # A terminal sends Ctrl-C to all its processes; only the parent handles it and terminates the others.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _sets.append(sets)
 

@@ -1,4 +1,4 @@
-"""The data sets of experiments: generated, included, or files in the data directory."""
+"""The data sets for experiments: generated, included, or files in the data directory."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ from stream.near_names import close_matches
 from stream.offline import Examples
 
 LINEAR = "linear-models"
-"""The data of Confidit's figure 2: five random linear models of dimension 5, and four irrelevant features."""
+"""The data for Confidit's figure 2: five random linear models of dimension 5, and four irrelevant features."""
 
 LINEAR_CLASSES, LINEAR_TOLD, LINEAR_FEATURES, LINEAR_ROWS = 5, 5, 9, 1_000
 
@@ -23,7 +23,7 @@ GENERATED = ("synsep", "synnonsep", LINEAR)
 
 
 Fact = Callable[[float], float]
-"""A fact of the data: maps a factor to a parameter value."""
+"""A fact about the data; maps a factor to a parameter value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Loaded:
     rows: int
     examples: Examples
     is_generated: bool = False
-    note: str = ""  # difference from the data set of the papers
+    note: str = ""  # difference from the papers' data set
     facts: Mapping[str, Fact] = field(default_factory=dict)
 
 
@@ -52,11 +52,11 @@ class Sets:
         """Return a message for each missing data set, by name.
 
         Raises:
-            ExperimentError: an unknown name.
+            ExperimentError: a name is unknown.
         """
-        return {name: told for name in experiment.data() if (told := self._told_if_missing(name)) is not None}
+        return {name: text for name in experiment.data() if (text := self._missing_message(name)) is not None}
 
-    def _told_if_missing(self, name: str) -> str | None:
+    def _missing_message(self, name: str) -> str | None:
         if name in GENERATED or name == "optdigits":
             return None
         path = self._path(name)
@@ -115,11 +115,11 @@ def _loaded(dataset: Dataset, title: str, rows: int, *, is_generated: bool = Fal
 
 
 def linear_models(seed: int) -> Loaded:
-    """Generate the data of Crammer, Gentile 2013, section 5.2: the class is the greatest of five random u·x.
+    """Generate the data from Crammer, Gentile 2013, section 5.2: the class is the argmax of u·x over five random u.
 
-    The paper does not specify the distributions of x and u in the relevant dimensions; these are uniform in [-1, 1] and
-    standard normal. It sets ‖U‖ to multiples of the models' squared norm; the fact `squared_norm` is the square of
-    that, for `u_norm_sq`.
+    The paper does not specify the distributions of x and u in the relevant dimensions; here, x is uniform in [-1, 1]
+    and u is standard normal. The paper sets ‖U‖ to multiples of the models' squared norm; the fact `squared_norm` is
+    the square of this, for `u_norm_sq`.
     """
     rng = np.random.default_rng(seed)
     X = rng.normal(size=(LINEAR_ROWS, LINEAR_FEATURES))
@@ -137,7 +137,7 @@ def linear_models(seed: int) -> Loaded:
 
 
 def with_facts(parameters: Mapping[str, Scalar], facts: Mapping[str, Fact]) -> dict[str, Scalar]:
-    """Replace facts of the data in parameters by their values.
+    """Replace facts about the data in parameters with their values.
 
     >>> with_facts({"u_norm_sq": "0.5 squared_norm", "variant": 1}, {"squared_norm": lambda times: (times * 8.0) ** 2})
     {'u_norm_sq': 16.0, 'variant': 1}

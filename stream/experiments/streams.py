@@ -1,6 +1,6 @@
-"""Streams: the rows of a data set in an order, with draws, delays, noise and changes, all from one seed.
+"""Streams: ordered rows of a data set with draws, delays, noise and changes, all from one seed.
 
-Draws for different purposes are independent: a seed gives the same order and uniforms under every delay, noise and
+Draws for different purposes are independent: a seed gives the same order and uniforms with every delay, noise and
 change.
 """
 
@@ -22,7 +22,7 @@ Indices = NDArray[np.int64]
 
 
 def generator(seed: int, purpose: str) -> np.random.Generator:
-    """Return the random generator of a seed for one purpose."""
+    """Return a seed's random generator for one purpose."""
     return np.random.default_rng([seed, _PURPOSES.index(purpose)])
 
 
@@ -37,7 +37,7 @@ class Stream(NamedTuple):
 
 
 def stream_of(data: Loaded, seed: int, events: int | None, epochs: int, conditions: Conditions) -> Stream:
-    """Return the stream of a seed: the rows in a random order per epoch, limited to `events`.
+    """Return the stream for a seed: the rows in random order in each epoch, limited to `events`.
 
     Generated rows keep their order, which already depends on the seed.
     """
@@ -69,7 +69,7 @@ def _order(data: Loaded, seed: int, epochs: int) -> Indices:
 
 
 def in_order(examples: Examples, order: Indices) -> Examples:
-    """Return the rows in another order; rows may be omitted or repeated."""
+    """Return the rows in the given order, which may omit or repeat rows."""
     if order.size == examples.labels.size and np.array_equal(order, np.arange(order.size)):
         return examples
     sizes = np.diff(examples.offsets)[order]
@@ -79,7 +79,7 @@ def in_order(examples: Examples, order: Indices) -> Examples:
 
 
 def noisy(labels: Labels, n_classes: int, share: float, rng: np.random.Generator) -> Labels:
-    """Replace a share of the labels by uniform classes, possibly the same."""
+    """Replace a fraction of the labels with uniform classes, which may be the original ones."""
     replaced = rng.random(labels.size) < share
     return np.where(replaced, rng.integers(0, n_classes, labels.size), labels)
 
@@ -94,10 +94,9 @@ def renamed(labels: Labels, n_classes: int, rng: np.random.Generator) -> Labels:
 
 
 def come_and_go(order: Indices, labels: Labels, n_classes: int, rng: np.random.Generator) -> Indices:
-    """Return the rows such that a third of the classes occurs only in the first half, and a third only in the second.
+    """Reorder the rows: a third of the classes occurs only in the first half, and a third only in the second.
 
-    Rows of these classes in the wrong half are exchanged with rows of the remaining classes while there are any; the
-    others are omitted.
+    Rows in the wrong half are exchanged in pairs, one of each kind. The rest of the rows in the wrong half are omitted.
     """
     classes = rng.permutation(n_classes)
     third = n_classes // 3
@@ -131,9 +130,9 @@ def delays_of(labels: Labels, seed: int, conditions: Conditions) -> Labels:
 
 
 def part_of(stream: Stream, events: Indices) -> Stream:
-    """Return the stream of some of the events.
+    """Return a stream with some of the events.
 
-    A bit arrives with the last of these events that is not later than its original time.
+    A bit arrives with the last of these events that is not later than the bit's original time of arrival.
     """
     due = events + stream.delays[events]
     delays = np.searchsorted(events, due, side="right") - 1 - np.arange(events.size)
@@ -141,7 +140,7 @@ def part_of(stream: Stream, events: Indices) -> Stream:
 
 
 def life_of(stream: Stream, events: Indices) -> Stream:
-    """Return consecutive events after which the state is lost; later bits have no effect."""
+    """Return a stream of consecutive events after which the state is lost; later bits have no effect."""
     delays = stream.delays[events]
     return _taken(stream, events, np.where(events + delays > events[-1], NEVER, delays))
 
@@ -152,7 +151,7 @@ def _taken(stream: Stream, events: Indices, delays: Labels) -> Stream:
 
 
 def partitioned(size: int, partitions: int, seed: int) -> list[Indices]:
-    """Return the events of each partition, uniformly at random like hashed keys."""
+    """Return the events of each partition, assigned uniformly at random, as with hashed keys."""
     partition = generator(seed, "partition").integers(0, partitions, size)
     return [np.flatnonzero(partition == number) for number in range(partitions)]
 

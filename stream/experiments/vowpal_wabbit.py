@@ -1,9 +1,9 @@
-"""Vowpal Wabbit's contextual bandits on the same streams, with equal rows, draws and delays.
+"""Vowpal Wabbit's contextual bandits on the same streams, with the same rows, draws and delays.
 
-The bandit is a single-line one with K actions (`--cb_explore K`), which Vowpal Wabbit converts to its multi-line one,
-with the regression over all actions (`--cb_type mtr`). Examples are created from numbers rather than parsed from text,
-and each is used for its prediction and its update, which is the fastest way in the Python package. The bit is passed as
-a cost, with the action and its probability at decision time.
+The bandit has the single-line format with K actions (`--cb_explore K`), which Vowpal Wabbit converts to its multi-line
+format, with one regression over all actions (`--cb_type mtr`). Examples are created from numbers, not parsed from text,
+and each is used for both its prediction and its update; this is the fastest way in the Python package. The bit is
+passed as a cost, with the action and its probability at decision time.
 
     pip install vowpalwabbit==9.11.9
 """
@@ -32,7 +32,7 @@ class Sizes(Protocol):
 
 
 NAMESPACE = "f"
-"""The namespace of the features f0, f1, ...; integer names are not hashed and collide."""
+"""The namespace for the features f0, f1, ...; integer names are not hashed, and collide."""
 
 SQUARECB = "--squarecb --gamma_scale 100"
 """The default exploration."""
@@ -45,7 +45,7 @@ class Setting(NamedTuple):
     """A configuration of Vowpal Wabbit."""
 
     exploration: str  # its arguments
-    costs: tuple[int, int]  # of a right and of a wrong action
+    costs: tuple[int, int]  # costs of a right and of a wrong action
     unit: bool  # whether to scale x to unit norm
     learning_rate: float = 0.5
 
@@ -101,7 +101,7 @@ class Bandit:
         self._hashes = hashes(data.n_features, bits)
 
     def example(self, examples: Examples, t: int) -> Any:
-        """Return event t without a label."""
+        """Return event t as an example without a label."""
         indices, values = examples.features(t)
         norm = float(np.linalg.norm(values)) if self._setting.unit else 1.0
         entries = values / norm if norm > 0.0 else values
@@ -127,7 +127,7 @@ class Bandit:
         return last, probabilities[last]
 
     def learn(self, example: Any, action: int, probability: float, *, right: bool) -> None:
-        """Learn the bit of an example used by `decide`; an example can be labelled only once."""
+        """Learn from the bit for an example that `decide` has used; an example can be labelled only once."""
         example.set_label_string(f"{action + 1}:{self._setting.costs[0 if right else 1]}:{probability:.8g}")
         example.set_test_only(False)  # examples without a label are test-only
         self._model.learn(self._workspace, example)
