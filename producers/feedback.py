@@ -1,10 +1,10 @@
 """The feedback program: simulates the environment by answering predictions with delayed feedback.
 
-For a data set with labels it answers every prediction. For a log it answers predictions of the logged action; if the
-log contains the true class, it answers any.
+For a data set with labels, the program answers every prediction. For a log, it answers a prediction only if the action
+is the logged one or the log contains the true class.
 
-Delivery is at least once. The program stores no record of sent feedback: it commits an offset of the predictions when
-all earlier feedback is sent, and starts from there after a restart. The join drops duplicates.
+Delivery is at least once. The program stores no record of sent feedback: it commits an offset of the predictions topic
+when all earlier feedback has been sent, and resumes from that offset after a restart. The join drops duplicates.
 """
 
 import heapq
@@ -26,7 +26,7 @@ from stream.wire.topics import Topics
 
 
 class _Due(NamedTuple):
-    """Feedback that is scheduled; a heap orders it by time, then by arrival."""
+    """A scheduled feedback record; a heap orders the records by time, then by arrival."""
 
     due_ms: int
     sequence: int
@@ -41,11 +41,11 @@ class FeedbackOptions:
     """The options of the program."""
 
     group: str = "onebit-feedback"
-    instance: str = "feedback-1"  # the name of this process across restarts, unique per process
+    instance: str = "feedback-1"  # name of this process, unique and constant across restarts
     with_label: bool = False  # include the true class, for full-information baselines
     speed: float = 1.0  # divides the delays of a log
     records_max: int = 5_000  # maximum number of predictions per poll
-    waiting_max: int = 1_000_000  # limit on scheduled feedback; above it no predictions are read
+    waiting_max: int = 1_000_000  # limit on scheduled feedback; above it, no predictions are read
     commit_interval_ms: int = 1_000
 
 
@@ -73,12 +73,13 @@ class FeedbackProgram:
             topics: The topic names.
             known_of: Returns the known outcome of an event id; raises UnknownEventError if the data set does not
             contain the event.
-            plan: Determines number and delays of each event's feedback.
+            plan: Determines the number and the delays of each event's feedback records.
             options: See FeedbackOptions.
             now_ms: Returns the estimated broker time.
             heard: Called with every append time, to estimate the broker time.
             observe: Called with every prediction, its known outcome, and the decision time.
-            decided_ms: Returns the decision time, from which delays count; by default the prediction's append time.
+            decided_ms: Returns the decision time, from which delays are measured; by default the prediction's append
+            time.
             announce: Called with messages for the user.
         """
         self._broker = broker
@@ -92,10 +93,10 @@ class FeedbackProgram:
         self._decided_ms = decided_ms
         self._announce = announce
         self._sequence = 0
-        self._untimed = 0  # number of outcomes without times in a log
+        self._untimed = 0  # number of outcomes in the log without a time
         self._paused = False
         self._due: list[_Due] = []  # a heap
-        # Per partition, predictions with unsent feedback and its number.
+        # Number of unsent feedback records, by partition and offset of the prediction.
         self._unsent: dict[int, OrderedDict[int, int]] = {}
         self._committed_at_ms = now_ms()
         self._acknowledged = True  # whether all sent records are acknowledged
@@ -110,8 +111,8 @@ class FeedbackProgram:
             offset = self._consumer.position(tp)
             if offset < first:
                 self._announce(
-                    f"{tp.topic}/{tp.partition}: offsets {offset} to {first - 1} of the predictions are deleted and "
-                    "receive no feedback; their decisions expire. Increase retention.ms of the topic"
+                    f"{tp.topic}/{tp.partition}: the predictions at offsets {offset} to {first - 1} have been deleted "
+                    "and receive no feedback; their decisions expire. Increase retention.ms of the topic"
                 )
                 self._consumer.seek(tp, first)
 
@@ -159,19 +160,19 @@ class FeedbackProgram:
             now_ms = self._now_ms()
         if now_ms - self._committed_at_ms >= self._options.commit_interval_ms:
             self._committed_at_ms = now_ms
-            self._producer.flush()  # also writes dead letters before their predictions count as done
+            self._producer.flush()  # also writes dead letters before the offsets of their predictions are committed
             self.commit()
         return sent
 
     def _pace(self) -> None:
-        """Pause reading while too much feedback is scheduled; polling continues, to remain in the group."""
+        """Pause reading while too much feedback is scheduled; polling continues, to keep the group membership."""
         full = len(self._due) >= self._options.waiting_max
         if full != self._paused:
             self._paused = full
             (self._consumer.pause if full else self._consumer.resume)(self._consumer.assignment())
 
     def commit(self) -> None:
-        """Commit the offsets before unsent feedback; after a rebalance the next owner does this."""
+        """Commit offsets up to the first unsent feedback; after a rebalance, the next owner does this."""
         offsets = {}
         for partition, unsent in self._unsent.items():
             tp = TopicPartition(self._topics.predictions, partition)
@@ -230,9 +231,9 @@ class FeedbackProgram:
         self._producer.send(self._topics.dead_letter, record.partition, *letter)
 
     def close(self) -> None:
-        """Commit the offsets before unsent feedback and leave the group.
+        """Commit offsets up to the first unsent feedback and leave the group.
 
-        After a failed flush nothing is committed, because feedback may be missing; it is sent again.
+        After a failed flush nothing is committed, because feedback may be missing; it is then sent again.
         """
         try:
             self._producer.close()

@@ -1,7 +1,7 @@
 """The replay program: writes the rows of a data set as contexts, at a fixed rate or at the times of a log.
 
-Each event has a scheduled time. Events sent later are counted as late ("slipped"); the schedule itself does not change.
-The count shows whether a replay kept its schedule.
+Each event has a scheduled time. Events that are sent later count as late ("slipped"), and the schedule itself does not
+change. The count shows whether a replay kept to its schedule.
 """
 
 from collections.abc import Callable
@@ -22,7 +22,7 @@ from stream.wire.topics import Topics
 class ReplayOptions:
     """The data to replay, and the rate."""
 
-    events: int  # number of positions of the schedule, from the first
+    events: int  # number of positions in the schedule, from the first
     rate_per_s: float = 1_000.0  # inf: as fast as the broker accepts them
     speed: float | None = None  # speed-up of the log's time; inf: at once; None: use the rate
     shuffle_seed: int | None = None  # None: in row order
@@ -50,10 +50,10 @@ class Slip:
 
 @dataclass(slots=True)
 class Timetable:
-    """The origin of a replay's schedule, and its late events; a restarted program continues with it."""
+    """The origin of a replay's schedule, and its late events; a restarted program continues from it."""
 
     started_ms: int
-    position: int  # of the event that was due at that time
+    position: int  # position of the event that was due at that time
     slip: Slip = field(default_factory=Slip)
 
 
@@ -76,7 +76,7 @@ class ReplayProgram:
         self._now_ms = now_ms
         self._schedule = dataset.schedule(options.start, options.events, options.shuffle_seed)
         self._producer = broker.producer()
-        self.position = options.start  # of the next event
+        self.position = options.start  # position of the next event
         self.timetable = timetable or Timetable(now_ms(), options.start)
         self._due = self.timetable.started_ms
         self._lap_ms = self._begun_ms = self._origin_ms = 0
@@ -108,9 +108,9 @@ class ReplayProgram:
         return self._due if log_ms is None else max(self._due, started_ms + int((log_ms - self._origin_ms) / speed))
 
     def _log_ms(self, position: int) -> int | None:
-        """Return the log time at a position, from the start of the log; laps follow each other.
+        """Return the log time at a position, from the start of the log; laps over the log are consecutive.
 
-        None: the log has no time for this row; it is sent with the previous one.
+        None if the log has no time for this row; its event is then sent together with the previous one.
         """
         lap, row = divmod(position, self._dataset.rows)
         at_ms = time_of(self._dataset, row)
@@ -120,7 +120,8 @@ class ReplayProgram:
         """Send the events that are due; return their number.
 
         Raises:
-            BrokerUnavailableError: the broker did not acknowledge them in time; they may or may not be in the topic.
+            BrokerUnavailableError: the broker did not acknowledge the events in time; they may or may not be in the
+            topic.
         """
         now_ms, first = self._now_ms(), self.position
         if self._due > now_ms:
@@ -141,15 +142,15 @@ class ReplayProgram:
         return self.position - first
 
     def close(self) -> None:
-        """Flush and release."""
+        """Flush and close the producer."""
         self._producer.close()
 
 
 def resume_position(broker: Broker, topics: Topics, dataset: Dataset, options: ReplayOptions) -> int:
     """Return the first position of this replay whose event is not in the topic.
 
-    A killed replay may have written only some events of its last batch. All from the first missing one are sent again,
-    and the join drops the duplicates. After a complete replay nothing is sent again.
+    A killed replay may have written only some events of its last batch. All events from the first missing one are sent
+    again, and the join drops the duplicates. After a complete replay, nothing is sent again.
     """
     written = {
         record.key.decode(errors="replace")

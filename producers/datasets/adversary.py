@@ -1,4 +1,4 @@
-"""The adversary: generates rows whose labels depend on the learner's probabilities.
+"""An adversary that generates rows with labels that depend on the learner's probabilities.
 
 "Bandit Multiclass Classification" (the Notes), sect. 10, Algorithm 7, for two classes:
 
@@ -6,18 +6,19 @@
     else, free points are left:  a free point x; class 1 (the paper's 2) if p_t(x) ≥ 1 - max(√V, 1/√T), else class 0
     else:                        any row that has been shown
 
-Symbols: p_t(x) the probability with which the learner would play class 0 at x; T `rounds`; V the share of the free
-space that one point occupies; free: both classes are still possible for it, given the rows shown and the margin γ.
+Symbols: p_t(x) is the probability with which the learner would play class 0 at x, T is `rounds`, and V is the share of
+the free space that one point occupies. A point is free if both classes are still possible for it, given the rows shown
+and the margin γ.
 
 A learner whose probabilities depend only on its right answers (Assumption 3; SOBA and Selectron are examples) makes
 Ω(min(√T, 1/√V)) mistakes on average. If it is ever certain at a free point, it is certain of the wrong class and
 receives the point repeatedly. Otherwise it errs with probability √V at each of 1/V points.
 
 Departures from the paper: the free space is a finite set of n points of equal mass, so V = 1/n. The paper does not
-specify their placement. Here they are on a sphere, at an angle at which a plane separates each point from the others
-with margin γ. They are drawn at random until 1,000 consecutive draws fail: about (1/γ)^((d-2)/2) points in d features,
-the last of which is constant so that planes need not pass through the origin. After a row of class 1, more points than
-the shown one may no longer be free; V is then not a bound, but the lower bound does not require one after that.
+specify their placement. Here they are on a sphere, at such an angle that a plane separates each point from the others
+with margin γ. They are drawn at random until 1,000 consecutive draws fail: about (1/γ)^((d-2)/2) points in d features.
+The last feature is constant, so that planes need not pass through the origin. After a row of class 1, more points than
+the shown one may no longer be free; V is then no longer a bound, but the lower bound does not require one from then on.
 """
 
 from collections.abc import Callable
@@ -32,20 +33,20 @@ from stream.learners.base import Learner
 from stream.wire.events import Features, FloatArray
 
 DRAWS_MAX = 1_000
-"""Number of consecutive failed draws after which the sphere counts as full."""
+"""Number of consecutive failed draws after which the sphere is considered full."""
 
 RESIDUAL_MIN = 1e-9
-"""A smaller least-squares residual counts as zero: no separating plane exists. Its square is 1/(1 + ‖v‖²), and ‖v‖ =
-10⁹ far exceeds the limit of 2."""
+"""A smaller least-squares residual is treated as zero: no separating plane exists. Its square is 1/(1 + ‖v‖²), and ‖v‖
+= 10⁹ far exceeds the limit of 2."""
 
 Probability = Callable[[Features], float]
 """The probability with which a learner would play class 0."""
 
 
 def cut_margin(cosine: float) -> float:
-    """Return the margin of the plane that separates a point of the sphere from all others at this angle or more.
+    """Return the margin of the plane that separates a point on the sphere from all points at this angle or more.
 
-    The plane is ⟨v, (z, 1)⟩ = 0 with v = s (z_i, -c), c half way between 1 and the cosine, and s such that ‖v‖ = 2.
+    The plane is ⟨v, (z, 1)⟩ = 0 with v = s (z_i, -c), c halfway between 1 and the cosine, and s such that ‖v‖ = 2.
     """
     middle = 0.5 * (1.0 + cosine)
     return sqrt(2.0) * (1.0 - middle) / sqrt(1.0 + middle * middle)
@@ -54,8 +55,8 @@ def cut_margin(cosine: float) -> float:
 def separator_norm(X: FloatArray, signs: FloatArray, margin: float) -> float:
     """Return ‖v‖ of the shortest v with sign_s ⟨v, x_s⟩ ≥ margin for all s; infinity if there is none.
 
-    Least-distance programming by non-negative least squares (Lawson, Hanson, "Solving Least Squares Problems", 1974,
-    ch. 23).
+    Solves the least-distance problem with non-negative least squares (Lawson, Hanson, "Solving Least Squares Problems",
+    1974, ch. 23).
     """
     G = signs[:, np.newaxis] * X
     stacked = np.vstack([G.T, np.full(len(G), margin)])
@@ -69,9 +70,9 @@ def separator_norm(X: FloatArray, signs: FloatArray, margin: float) -> float:
 
 
 def probability_of_first_class(learner: Learner) -> Probability:
-    """Return the function that the adversary observes: the learner's probability of class 0, without changing it.
+    """Return the function that the adversary observes: the learner's probability of class 0.
 
-    At u = 0 the learner plays the first class with positive probability.
+    The function does not change the learner. At u = 0 the learner plays the first class with positive probability.
     """
 
     def probability(x: Features) -> float:
@@ -108,7 +109,7 @@ class Adversary:
             n_features: d, at least 3; the last feature is constant.
             margin: γ, with ⟨w_y - w_i, x⟩ ≥ γ for some w of norm at most 1, and ‖x‖ = 1.
             rounds: T, used only for the threshold.
-            seed: Seed of the points, and of the rows shown when no point is free.
+            seed: Seed for the points, and for the rows shown when no point is free.
         """
         if n_features < 3 or rounds < 1 or not 0.0 < margin < cut_margin(0.0):
             raise DatasetError(
@@ -127,7 +128,7 @@ class Adversary:
         self._next_point = 0
 
     def next_row(self, probability: Probability) -> Row:
-        """Return the next row, labelled against the learner's probability of class 0."""
+        """Return the next row, with a label chosen by the learner's probability of class 0."""
         if self._current is None:
             self._show(self._next_point, 0)  # line 1
         elif not self._wrong:
@@ -171,7 +172,7 @@ class Adversary:
 
 
 def _place(n_features: int, margin: float, generator: np.random.Generator) -> FloatArray:
-    """Place points (z, 1)/√2 with z on the sphere of d - 1 features, at the angle required by the margin."""
+    """Place points (z, 1)/√2 with z on the sphere in d - 1 dimensions, at the angle required by the margin."""
     low, high = 0.0, 1.0
     for _ in range(60):  # bisection: cut_margin decreases from cosine 0 to 1
         cosine = 0.5 * (low + high)

@@ -1,7 +1,7 @@
-"""Data sets: numbered rows of features and labels, event ids that identify a row, and the order of replay.
+"""Data sets: numbered rows of features and labels, event ids that identify rows, and the replay order.
 
-An event id contains the data set, the epoch and the row: `optdigits-0-000123`. It does not contain the position in the
-stream. It is therefore independent of shuffling, and the feedback program finds the label of an event from its id.
+An event id contains the data set, the epoch and the row, such as `optdigits-0-000123`, but not the position in the
+stream. The id is therefore independent of shuffling, and the feedback program can derive the label of an event from it.
 """
 
 from array import array
@@ -38,7 +38,7 @@ class Row(NamedTuple):
 
 
 class Block(NamedTuple):
-    """Rows [start, stop) in compressed form: row j consists of the entries offsets[j] to offsets[j+1]."""
+    """Rows [start, stop) in compressed form: row j consists of the entries offsets[j] to offsets[j+1] - 1."""
 
     offsets: OffsetArray  # int64[n + 1], from 0
     indices: IndexArray  # int32[nnz]
@@ -50,7 +50,7 @@ class Rows(Protocol):
     """A source of rows. `Dataset` checks the row numbers."""
 
     def row(self, row: int) -> Row:
-        """Return a row, at low cost in any order; do not write to its arrays."""
+        """Return a row. Random access is cheap. Do not write to the row's arrays."""
         ...
 
     def label(self, row: int) -> int:
@@ -58,13 +58,13 @@ class Rows(Protocol):
         ...
 
     def block(self, start: int, stop: int) -> Block:
-        """Return the rows [start, stop); do not write to its arrays."""
+        """Return the rows [start, stop). Do not write to their arrays."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class SparseRows:
-    """All rows in compressed form: row i consists of the entries offsets[i] to offsets[i+1]."""
+    """All rows in compressed form: row i consists of the entries offsets[i] to offsets[i+1] - 1."""
 
     offsets: OffsetArray  # int64[n + 1]
     indices: IndexArray  # int32[nnz]
@@ -92,15 +92,15 @@ class SparseRows:
 
 
 class Known(NamedTuple):
-    """The known outcome of an event, independent of the action of the pipeline."""
+    """The known outcome of an event, independent of the pipeline's action."""
 
     label: int | None = None  # the true class
     action: int | None = None  # the class played in a log
-    reward: int | None = None  # whether the logged action was right
+    reward: int | None = None  # 1 if the logged action was right, else 0
     delay_ms: int | None = None  # delay of the feedback in the log
 
     def bit(self, action: int) -> int | None:
-        """Return whether an action is right; None if unknown.
+        """Return 1 if an action is right, 0 if it is wrong, or None if unknown.
 
         >>> Known(label=2).bit(1), Known(action=1, reward=1).bit(1), Known(action=1, reward=1).bit(2)
         (0, 1, None)
@@ -111,7 +111,7 @@ class Known(NamedTuple):
 
 
 class Slot(NamedTuple):
-    """A position in the order of replay."""
+    """A position in the replay order."""
 
     event_id: str
     row: int
@@ -122,11 +122,11 @@ class Dataset:
     """Rows with labels and random access."""
 
     name: str  # the display name
-    id_prefix: str  # the start of its event ids
+    id_prefix: str  # the prefix of its event ids
     rows: int
     n_features: int
     n_classes: int
-    class_names: tuple[str, ...]  # class k is called class_names[k] in the source data
+    class_names: tuple[str, ...]  # the names of the classes in the source data
     terms: str  # the terms of use of the data
     source: Rows
 
@@ -145,7 +145,7 @@ class Dataset:
         return self.source.block(start, stop)
 
     def event_id(self, row: int, epoch: int = 0) -> str:
-        """Return the id of the event that replays this row in this epoch; ids sort in row order."""
+        """Return the id of the event that replays this row in this epoch. Ids sort in row order."""
         return f"{self.id_prefix}-{epoch}-{row:06}"
 
     def parse_event_id(self, event_id: str) -> tuple[int, int]:
@@ -158,7 +158,7 @@ class Dataset:
                 return int(parts[1]), row
         raise UnknownEventError(
             f"event {event_id[:100]!r} does not belong to {self.name}: expected {self.id_prefix}-EPOCH-ROW with a row "
-            f"from {0:06} to {self.rows - 1:06}; use the same data set (and seed of synthetic data) as the replay"
+            f"from {0:06} to {self.rows - 1:06}; use the data set of the replay, with the same seed if synthetic"
         )
 
     def label_of(self, event_id: str) -> int:
@@ -177,13 +177,13 @@ class Dataset:
         """Return the rows of an epoch in replay order: in row order, or shuffled differently in each epoch.
 
         Shuffling sorts the rows by a hash of (seed, epoch, row). It does not depend on a library's random generator, so
-        a replay can be resumed with other library versions.
+        a replay can be resumed with other versions of the library.
         """
         if shuffle_seed is None:
             return range(self.rows)
         key = Draws(shuffle_seed, Purpose.SHUFFLE).bits(f"{self.id_prefix}-{epoch}")
         order = np.argsort(splitmix.words(key, self.rows), kind="stable").astype(np.int64)
-        return array("q", order.tobytes())  # contains Python integers, at 8 bytes per row
+        return array("q", order.tobytes())  # yields Python integers, and uses 8 bytes per row
 
     def schedule(self, start: int, stop: int, shuffle_seed: int | None = None) -> Iterator[Slot]:
         """Yield the events at the positions [start, stop) of a replay; position p is in epoch p // rows."""
@@ -204,13 +204,13 @@ class Dataset:
 
 
 def dense_dataset(name: str, x: FloatArray, labels: Sequence[object], terms: str = "") -> Dataset:
-    """A data set in memory.
+    """Create a data set in memory.
 
     Args:
-        name: the display name; event ids begin with it.
-        x: the features, float64[n, d].
-        labels: the class of each row; classes are numbered in order of first occurrence.
-        terms: the terms of use of the data.
+        name: The display name, which is also the prefix of event ids.
+        x: The features, float64[n, d].
+        labels: The class of each row; classes are numbered in order of first occurrence.
+        terms: The terms of use of the data.
 
     >>> data = dense_dataset("two-points", np.array([[1.0, 0.0], [0.0, 2.0]]), ["left", "right"])
     >>> data.rows, data.class_names, data.row(1).x.values.tolist(), data.event_id(1)
@@ -231,6 +231,6 @@ def dense_dataset(name: str, x: FloatArray, labels: Sequence[object], terms: str
 
 
 def _is_written(text: str, width: int) -> bool:
-    """Return whether a text is a decimal integer padded with zeros to this width."""
+    """Return whether a text is a decimal integer padded to this width with zeros."""
     digits = len(text)
     return (digits == width or (width < digits <= 18 and text[0] != "0")) and text.isascii() and text.isdecimal()

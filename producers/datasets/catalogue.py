@@ -1,4 +1,4 @@
-"""The catalogue of data sets, and loading by name or file."""
+"""The catalogue of data sets, and functions that load them by name or file."""
 
 from collections.abc import Callable
 from importlib.resources import as_file, files
@@ -14,7 +14,7 @@ from stream.plugins import Plugins
 
 
 class Entry(NamedTuple):
-    """A data set of the catalogue."""
+    """A data set in the catalogue."""
 
     name: str
     rows: int
@@ -22,7 +22,7 @@ class Entry(NamedTuple):
     n_classes: int
     summary: str
     terms: str
-    load: Callable[[int], Dataset]  # the argument is a seed, used by generated data only
+    load: Callable[[int], Dataset]  # the argument is a seed, used only for generated data
     is_generated: bool = False
 
 
@@ -46,15 +46,15 @@ def load(name_or_file: str, n_features: int | None = None, seed: int = 0) -> Dat
     """Load a data set by name, or an svmlight file by path.
 
     Args:
-        name_or_file: A name of the catalogue, otherwise a path.
-        n_features: Number of features of a file; required if the last ones may be empty.
-        seed: Seed of generated data.
+        name_or_file: A name in the catalogue, otherwise a path.
+        n_features: Number of features in a file; required if the last features may be empty.
+        seed: Seed for generated data.
     """
     if name_or_file in _ALL:
         entry = _ALL[name_or_file]
         if n_features not in (None, entry.n_features):
             raise DatasetError(
-                f"{entry.name} has {entry.n_features} features; n_features={n_features} applies to files only"
+                f"{entry.name} has {entry.n_features} features; n_features={n_features} applies only to files"
             )
         return _load(entry, seed)
     path = Path(name_or_file)
@@ -154,7 +154,7 @@ def _check_plugin(name: str, plugin: object) -> Entry:
     if not isinstance(plugin, Entry):
         raise TypeError(f"expected a onebit.DatasetEntry; got {plugin!r}")
     if plugin.name != name:
-        raise ValueError(f"its name is {plugin.name!r}; expected {name!r}, as the entry point is called")
+        raise ValueError(f"its name is {plugin.name!r}; expected {name!r}, the name of the entry point")
     return plugin
 
 

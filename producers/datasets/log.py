@@ -1,4 +1,4 @@
-"""The log interface: contexts in the order of their decisions, with the known outcomes.
+"""The log interface: contexts in decision order, with known outcomes.
 
 A log is read as a stream of column batches, in constant memory. Missing values are `MISSING` in integer columns and NaN
 in propensities.
@@ -21,7 +21,7 @@ OnBadRow = Literal["stop", "skip"]
 
 
 class LogBatch(NamedTuple):
-    """n rows of a log as columns. Row j consists of the entries offsets[j] to offsets[j+1] of indices and values."""
+    """n rows of a log as columns. Row j has the entries offsets[j] to offsets[j+1] - 1 of indices and values."""
 
     ids: Sequence[str]  # n event ids
     offsets: OffsetArray  # int64[n + 1], from 0
@@ -36,7 +36,7 @@ class LogBatch(NamedTuple):
 
 
 class Log(DecisionLog, Protocol):
-    """A log in a file; class k is called class_names[k] in the file."""
+    """A log in a file."""
 
     def batches(self) -> Iterator[LogBatch]:
         """Return the rows in order.
@@ -58,7 +58,7 @@ class Log(DecisionLog, Protocol):
 
 
 def rows_left_out(log: Log, *, of: str = "") -> Iterator[str]:
-    """Yield one line per reason for the rows skipped by the last pass, with the log's name if given."""
+    """Yield one line per reason for the rows that the last pass skipped; `of` is the log's name."""
     for reason, count in log.skipped.items():
         rows = "1 row" if count == 1 else f"{count:,} rows"
         first = log.first_skipped.get(reason)
@@ -80,7 +80,7 @@ class LoggedOutcome(NamedTuple):
 class LogRows(Rows, Protocol):
     """The rows of a log stored as columns on disk: random access in constant memory.
 
-    The label of a row without one is MISSING.
+    If a row has no label, its label is MISSING.
     """
 
     def outcome(self, row: int) -> LoggedOutcome:

@@ -1,4 +1,4 @@
-"""A log of decisions as a data set, in whole or restricted by time or number."""
+"""A decision log as a data set, complete or restricted by time or number of rows."""
 
 import re
 from bisect import bisect_left
@@ -11,12 +11,12 @@ from stream.wire.events import Logged
 
 @dataclass(frozen=True, slots=True)
 class LogDataset(Dataset):
-    """The decisions of a log as a data set; rows have their own ids and outcomes, and possibly labels."""
+    """The decisions in a log as a data set; rows have their own ids and outcomes, and may have labels."""
 
     log: LogRows  # also `source`
 
     def event_id(self, row: int, epoch: int = 0) -> str:
-        """Return the id of the row in the log, with the epoch appended after the first."""
+        """Return the id of the row in the log; after the first epoch, the epoch is appended."""
         event_id = self.log.event_id(row)
         return f"{event_id}~{epoch}" if epoch else event_id
 
@@ -28,7 +28,7 @@ class LogDataset(Dataset):
         own, _, epoch = event_id.rpartition("~")
         row = self.log.row_of(own) if _EPOCH.fullmatch(epoch) else None
         if row is None:
-            message = f"event {event_id[:100]!r} does not belong to {self.name}; use the log of the replay"
+            message = f"event {event_id[:100]!r} does not belong to {self.name}; use the log that was replayed"
             raise UnknownEventError(message)
         return int(epoch), row
 
@@ -55,7 +55,7 @@ def log_dataset(
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """The `count` rows of a log from `first` on."""
+    """The `count` rows of a log that start at `first`."""
 
     source: LogRows
     first: int
@@ -82,12 +82,12 @@ class _Part:
 
 
 def part_of(dataset: Dataset, from_ms: int | None, to_ms: int | None, limit: int | None) -> Dataset:
-    """Return the rows of a log decided in a time range, limited in number.
+    """Return the rows of a log that were decided in a time range, at most `limit` rows.
 
     The log must be in time order.
 
     Raises:
-        DatasetError: not a log, no times, or no rows in the range.
+        DatasetError: the data set is not a log, has no times, or has no rows in the range.
     """
     if from_ms is None and to_ms is None and limit is None:
         return dataset
@@ -115,18 +115,18 @@ def decided_at_ms(dataset: Dataset, row: int) -> int:
     found = time_of(dataset, row)
     if found is None:
         raise DatasetError(
-            f"{dataset.name}, row {row}: no decision time, which a replay in the time of the log requires"
+            f"{dataset.name}, row {row}: no decision time; a replay at the times of the log requires one"
         )
     return found
 
 
 def time_of(dataset: Dataset, row: int) -> int | None:
-    """Return the decision time of a row; None if missing or not a log."""
+    """Return the decision time of a row; None if it is missing or the data set is not a log."""
     return dataset.log.outcome(row).decided_at_ms if isinstance(dataset, LogDataset) else None
 
 
 def has_times(dataset: Dataset) -> bool:
-    """Return whether this is a log with decision times (of its first row)."""
+    """Return whether this is a log with decision times; checks the first row."""
     return time_of(dataset, 0) is not None
 
 
@@ -136,7 +136,7 @@ def _row_at(dataset: Dataset, at_ms: int) -> int:
 
 
 SAMPLED = 1_000
-"""Number of rows checked to find out which columns have values."""
+"""Number of rows checked to determine which columns have values."""
 
 
 def has_labels(dataset: Dataset) -> bool:

@@ -5,11 +5,11 @@ import numpy as np
 from stream.wire.events import FloatArray
 
 TOLERANCE = 1e-13
-"""Values below this share of the largest |A_ij| and |b_i| count as zero."""
+"""Values below this share of the largest |A_ij| and |b_i| are treated as zero."""
 
 
 def nnls(A: FloatArray, b: FloatArray) -> tuple[FloatArray, float]:
-    """Return the x ≥ 0 with the smallest ‖A x - b‖, and that norm.
+    """Return the x ≥ 0 that minimises ‖A x - b‖, and that norm.
 
     Lawson and Hanson, "Solving Least Squares Problems", 1974, ch. 23, algorithm NNLS.
 
@@ -17,8 +17,8 @@ def nnls(A: FloatArray, b: FloatArray) -> tuple[FloatArray, float]:
         A: float64[m, n].
         b: float64[m].
 
-    Departures from the book: if rounding makes the z of a column added in steps 4 and 5 non-positive, the column is
-    excluded until x changes. It would otherwise be added again endlessly.
+    Departures from the book: if a column is added in steps 4 and 5 and rounding makes its z non-positive, the column is
+    excluded until x changes. Otherwise it would be added again endlessly.
 
     >>> nnls(np.array([[1.0, 0.0], [0.0, 1.0]]), np.array([2.0, -1.0]))
     (array([2., 0.]), 1.0)
@@ -47,7 +47,7 @@ def nnls(A: FloatArray, b: FloatArray) -> tuple[FloatArray, float]:
 
 
 def _unbounded(A: FloatArray, b: FloatArray, is_positive: "np.ndarray[tuple[int], np.dtype[np.bool_]]") -> FloatArray:
-    """Return the least-squares solution for these columns."""
+    """Return the unconstrained least-squares solution for these columns."""
     z = np.zeros(A.shape[1])
     z[is_positive] = np.linalg.lstsq(A[:, is_positive], b, rcond=None)[0]
     return z

@@ -1,11 +1,10 @@
 """Data sets from svmlight files: `LABEL INDEX:VALUE INDEX:VALUE ...`, one row per line, gzip or plain.
 
-The reader is strict, because a misread column would only show as a poor learner. Indices are integers that strictly
-increase within a row, values are finite, and a row has one label. A comment starts with # and ends with the line. Blank
-lines are skipped. Ranking files (qid:) and multiple labels per row (1,3) are rejected.
+The reader is strict, because the only symptom of a misread column would be a poor learner. Indices are integers that
+strictly increase within a row, values are finite, and a row has one label. A comment starts with # and extends to the
+end of the line. Blank lines are skipped. Ranking files (qid:) and multiple labels per row (1,3) are rejected.
 
-Indices start at 1, unless one of them is 0: then all start at 0. For a file that starts at 0 but never uses feature 0,
-set `index_base=0`.
+Indices start at 1, or at 0 if any index is 0. For a file that starts at 0 but never uses feature 0, set `index_base=0`.
 
 Labels are arbitrary words. Classes are numbered 0 to K-1: in numeric order if all labels are numbers (1, +1 and 1.0 are
 the same class), otherwise in order of first occurrence.
@@ -47,9 +46,10 @@ def read(
 
     Args:
         path: The file; gzip is detected by its first bytes.
-        n_features: The number of features, if the last ones may be empty in this file; by default the largest index.
+        n_features: The number of features, if the last features may be empty in this file; by default the largest
+        index.
         index_base: 0 or 1; None detects it.
-        name: By default the file name without suffixes.
+        name: The display name; by default the file name without suffixes.
         terms: The terms of use of the data.
     """
     try:
@@ -101,7 +101,7 @@ def _lines(path: Path, file: BinaryIO) -> Iterator[bytes]:
 
 
 class _Table:
-    """The rows as in the file; global checks follow at the end."""
+    """The rows as they are in the file; checks across rows run at the end."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -119,7 +119,7 @@ class _Table:
                 self._add(number, tokens)
         if not self._labels:
             raise DatasetError(f"{self._path} contains no rows; expected lines such as '3 1:0.5 7:1'")
-        # Copied, so that the memory of `array` can be freed.
+        # Copy the arrays so that the memory of `array` can be freed.
         self.offset_array: OffsetArray = np.array(self._offsets, np.int64)
         self.index_array: NDArray[np.int64] = np.array(self._indices, np.int64)
         self.value_array: FloatArray = np.array(self._values, np.float64)
@@ -149,7 +149,7 @@ class _Table:
         self._offsets.append(len(self._indices))
 
     def _fail_entry(self, number: int, entries: list[bytes]) -> NoReturn:
-        """Report the entry of a line that cannot be read."""
+        """Raise an error for the first invalid entry of a line."""
         for entry in entries:
             if entry.startswith(b"qid:"):
                 self._fail(number, "ranking files (qid:) are not supported; remove the qid: entries to classify")
@@ -205,7 +205,7 @@ class _Table:
         return (self.index_array - index_base).astype(np.int32), seen if n_features is None else n_features
 
     def classes(self) -> tuple[LabelArray, tuple[str, ...]]:
-        """Return the class of each row, and the labels of the classes in the file."""
+        """Return the class of each row, and the class labels in the file."""
         distinct = dict.fromkeys(self._labels)
         numbers = {label: parse_number(label) for label in distinct}
         if all(number is not None for number in numbers.values()):

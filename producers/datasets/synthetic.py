@@ -1,18 +1,17 @@
 """SynSep and SynNonSep: synthetic document-like data, generated row by row.
 
 S. M. Kakade, S. Shalev-Shwartz, A. Tewari, "Efficient bandit algorithms for online multiclass prediction", ICML 2008,
-section 5. There are 400 binary features, 120 of them keywords (0 to 119) and 280 common words (120 to 399), and 9
-classes. Each class has n fixed keywords, n uniform in {20, ..., 40}, drawn without replacement; classes may share some.
-A row has a uniform class, the class's keywords except 5, and 20 of the common words. The values are 1, not normalised,
-and there is no bias feature. SynNonSep has the same rows; with probability 0.05 the label is one of the 8 wrong
-classes, uniformly.
+section 5. There are 9 classes and 400 binary features: 120 keywords (0 to 119) and 280 common words (120 to 399). Each
+class has n fixed keywords, drawn without replacement, with n uniform in {20, ..., 40}; classes may share keywords. A
+row has a uniform class, all but 5 of its keywords, and 20 common words. The values are 1, not normalised, and there is
+no bias feature. SynNonSep has the same rows; with probability 0.05 the label is one of the 8 wrong classes, uniformly.
 
-Departures from the paper: none. A "document" of the paper is a row here.
+Departures from the paper: none. A row corresponds to a "document" in the paper.
 
-Row i is a function of (seed, i), so a million rows need no memory and access is random. Its random numbers are words of
-a SplitMix64 sequence (Steele, Lea, Flood, "Fast splittable pseudorandom number generators", 2014) that starts at a hash
-of the seed and the row. Each number has a fixed position in the sequence, so label noise does not change the features.
-Two of a million sequences overlap with probability 4e-6.
+Row i is a function of (seed, i), so a million rows need no memory, and access in any order is fast. Its random numbers
+are words of a SplitMix64 sequence (Steele, Lea, Flood, "Fast splittable pseudorandom number generators", 2014) that
+starts at a hash of the seed and the row. Each number has a fixed position in the sequence, so label noise does not
+change the features. Among a million sequences, two overlap with probability 4e-6.
 """
 
 from dataclasses import dataclass
@@ -74,7 +73,7 @@ def _word(sequence: np.uint64, place: int) -> np.uint64:
 @compiled
 def _below(n: int, sequence: np.uint64, place: int) -> int:
     """Return a uniform number in {0, ..., n-1}, to one part in 2³²/n: the upper half of a 32 by 32 bit product."""
-    # In numba, int() of an unsigned number is unsigned, and mixing it with a signed one gives a float.
+    # In numba, int() of an unsigned number is unsigned, and mixing it with a signed number yields a float.
     return int(np.int64(((_word(sequence, place) >> _S32) * _U64(n)) >> _S32))
 
 
@@ -229,7 +228,7 @@ def synsep(seed: int = 0, rows: int = ROWS) -> Dataset:
 
 
 def synnonsep(seed: int = 0, rows: int = ROWS) -> Dataset:
-    """Create SynNonSep: the features of SynSep with the same seed, and 5 % wrong labels."""
+    """Create SynNonSep: the same features as SynSep with the same seed, and 5 % wrong labels."""
     return _synthetic("synnonsep", seed, rows, noise=LABEL_NOISE)
 
 
@@ -240,7 +239,7 @@ def _synthetic(name: str, seed: int, rows: int, noise: float) -> Dataset:
         raise DatasetError(f"{name}: expected at least 1 row; got {rows}")
     return Dataset(
         name=name,
-        # The id contains the seed: labels of another seed would make all feedback wrong without an error.
+        # The id contains the seed, because labels from another seed would make all feedback wrong without an error.
         id_prefix=f"{name}.{seed}",
         rows=rows,
         n_features=N_FEATURES,

@@ -69,7 +69,7 @@ def update_by_current_scores(
     W: FloatArray,
     gamma: float,
 ) -> bool:
-    """The same update with the class that is greedy under the current W."""
+    """Apply the same update with the greedy class of the current W."""
     if not usable(indices, values, action, propensity, scores, W.shape[0], W.shape[1]):
         return False
     greedy_now = argmax(current_scores(indices, values, W))
@@ -96,7 +96,7 @@ def retract(
 
 @register
 class Banditron(KernelLearner):
-    """Perceptron updates whose expectation is correct, from one bit.
+    """Perceptron updates from one bit, correct in expectation.
 
     Kakade, Shalev-Shwartz, Tewari, "Efficient bandit algorithms for online multiclass prediction", ICML 2008.
 
@@ -104,17 +104,17 @@ class Banditron(KernelLearner):
         W_r += x ([ỹ = y][r = ỹ] / p_ỹ - [r = ŷ])
 
     Symbols: W weights [K, d]; γ `gamma`, the share of uniform exploration, in [0, 1]; ŷ greedy class; ỹ action; p_ỹ the
-    action's propensity, at least γ/K. ŷ and ỹ may be the same class. Every round subtracts x from W_ŷ, whether right or
-    wrong.
+    action's propensity, at least γ/K. ŷ and ỹ may be the same class. Every round subtracts x from W_ŷ, whether the
+    action is right or wrong.
 
-    Delay: ỹ and p_ỹ are those of prediction time, because the estimate is unbiased only over the distribution of the
-    action. ŷ is the greedy class when the bit arrives (margin=feedback) or at prediction time (margin=decision). Both
-    equal the paper's algorithm without delay. With long delays margin=feedback is far more accurate, because it does
-    not repeat corrections that other updates have made.
+    Delay: an update uses ỹ and p_ỹ from prediction time, because the estimate is unbiased only over the distribution of
+    the action. ŷ is the greedy class when the bit arrives (margin=feedback) or at prediction time (margin=decision).
+    Without delay, both settings equal the paper's algorithm. With long delays margin=feedback is far more accurate,
+    because it does not repeat corrections that other updates have made.
 
-    Retraction: the bit contributes x / p_ỹ to the update, which is subtracted or added. With margin=decision W is a sum
-    over the events and equals, to rounding, the model that received the real bit at first, given the same decisions.
-    With margin=feedback the updates in between used the greedy classes that followed from the assumed bit.
+    Retraction: the bit contributes x / p_ỹ to the update, which is subtracted or added. With margin=decision, W is a
+    sum over the events and equals, up to rounding, a model that received the real bit from the start, given the same
+    decisions. With margin=feedback, updates in between have used greedy classes that depend on the assumed bit.
 
     Departures from the paper: none.
 

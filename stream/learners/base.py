@@ -33,7 +33,7 @@ U_STEP = 2.0**-53
 """Initial step of `distribution` when rounding leaves u short of the end of an interval."""
 
 U_REST = 1e-12
-"""Tolerance for the end of [0, 1) after the intervals of all classes."""
+"""`distribution` stops when u is this close to 1."""
 
 
 NO_DETECTORS: FloatArray = np.zeros(0)
@@ -54,7 +54,7 @@ class Extent(Enum):
 
 
 class FromLogs(Enum):
-    """What a learner requires to learn from decisions of a log, which it did not make."""
+    """What a learner requires to learn from logged decisions that it did not make."""
 
     UNSOUND = auto()  # the updates assume that the learner chose the action
     NOTHING = auto()  # regresses the reward of the action, whichever policy chose it
@@ -105,7 +105,7 @@ class Parameter:
         return self.correctable if correctable and self.correctable is not None else self.default
 
     def check(self, learner: str, value: object) -> float | int | str:
-        """Return the value in the parameter's type; raise ParameterError if it is not accepted."""
+        """Return the value, converted to the parameter's type; raise ParameterError if it is not accepted."""
         converted = self._converted(value)
         if converted is None:
             raise ParameterError(
@@ -147,15 +147,15 @@ class Learner(ABC):
     needs_label: ClassVar[bool] = False  # full-information baseline: `update` requires `label`
     randomised_update: ClassVar[bool] = False  # `update` consumes `v`
     retractable: ClassVar[bool] = False  # an update can be reversed with `retract`
-    from_logs: ClassVar[FromLogs] = FromLogs.UNSOUND  # what it requires to learn from the decisions of a log
+    from_logs: ClassVar[FromLogs] = FromLogs.UNSOUND  # requirement for learning from logged decisions
     one_right_class: ClassVar[bool] = True  # a right action implies that all other classes are wrong
-    instead: ClassVar[str] = ""  # the alternative that is suggested if the state would be too large
-    observed: Mapping[str, Extent] = {}  # the arrays of the state that `observe` may change, and which part
+    instead: ClassVar[str] = ""  # alternative suggested if the state would be too large
+    observed: Mapping[str, Extent] = {}  # state arrays that `observe` may change, and the part of each
 
     _parameters: Mapping[str, Any]  # the constructor's arguments except the sizes
 
     def __new__(cls, *sizes: int, **parameters: Any) -> Self:
-        """Create an uninitialised learner that stores its parameters, for copies."""
+        """Create an uninitialised learner and store its parameters for copies."""
         learner = super().__new__(cls)
         learner._parameters = parameters
         return learner
@@ -165,18 +165,18 @@ class Learner(ABC):
         self.n_features = n_features
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Copy and pickle sizes, parameters and state; kernels and array views are created again."""
+        """Copy or pickle the sizes, parameters and state; kernels and array views are recreated."""
         return _restored, (type(self), self.n_classes, self.n_features, dict(self._parameters), self.state())
 
     @abstractmethod
     def predict(self, x: Features | FloatArray, u: float) -> Decision:
-        """Decide for x (sparse, or dense float64[d]) with one uniform u in [0, 1); change nothing."""
+        """Return a decision for x (sparse, or dense float64[d]) from one uniform u in [0, 1); change nothing."""
 
     def distribution(self, x: Features | FloatArray) -> FloatArray:
         """Return the probability of each class being chosen for x now, float64[K]; change nothing.
 
-        Computed from `predict`: each class is chosen for an interval of u whose length is the propensity. Requires one
-        call per class with positive probability.
+        A class is chosen for an interval of u whose length is its propensity. The method therefore calls `predict` once
+        per class with positive probability.
         """
         return _distribution(self.n_classes, lambda u: self.predict(x, u)[:3])
 
@@ -186,7 +186,7 @@ class Learner(ABC):
     def as_played(self, x: Features | FloatArray, decision: Decision, action: int, propensity: float) -> Decision:
         """Return the decision for x as if another policy had chosen `action` with probability `propensity`.
 
-        Replaces all action-dependent fields of `decision`. Call it before the model changes.
+        All action-dependent fields of `decision` are replaced. Call this method before the model changes.
         """
         return decision._replace(action=action, propensity=propensity)
 
@@ -201,8 +201,8 @@ class Learner(ABC):
     ) -> bool:
         """Reverse an update made with an assumed reward and apply the real reward. Return True if the model changed.
 
-        If the order of updates does not matter, the result equals, to rounding, the model that received the real reward
-        at first. Each retractable learner documents the conditions.
+        If the order of updates does not matter, the result equals, up to rounding, a model that received the real
+        reward from the start. Each retractable learner documents the conditions.
 
         Raises:
             NotImplementedError: the learner is not retractable.
@@ -211,10 +211,10 @@ class Learner(ABC):
 
     @property
     def alarms(self) -> FloatArray:
-        """The number of alarms of each drift detector: one per class, then the global one.
+        """The number of alarms raised by each drift detector: one per class, then the global one.
 
         float64[K + 1], or float64[0] without drift detection. This is the state itself, not a copy, because it is read
-        around every update.
+        before and after every update.
         """
         return NO_DETECTORS
 
@@ -223,7 +223,7 @@ class Learner(ABC):
         """Return a copy of the state."""
 
     def state_into(self, copy: State) -> State:
-        """Return the state in the arrays of an earlier state of the same learner, which are overwritten.
+        """Return the state, written into the arrays of an earlier state of the same learner.
 
         For states of 100 MB, allocating memory can cost ten times as much as copying.
         """
@@ -257,7 +257,7 @@ def _restored(
 
 
 def _distribution(n_classes: int, play: Callable[[float], tuple[int, int, float]]) -> FloatArray:
-    """Return the probability [K] of each class, from the function that maps u to an action and its propensity."""
+    """Return the probability of each class, float64[K], from a function that maps u to a class and its propensity."""
     p = np.zeros(n_classes)
     u, step = 0.0, U_STEP
     while u < 1.0 - U_REST:
@@ -299,8 +299,8 @@ class KernelLearner(Learner):
         Args:
             n_classes: K.
             n_features: d.
-            arrays: The whole state by name. Each is an array of `model` or a view into one. Passing an array costs 0.1
-            µs per call, so learners stack arrays of equal shape.
+            arrays: The whole state by name. Each entry is an array of `model` or a view into one. Passing an array
+            costs 0.1 µs per call, so learners stack arrays of equal shape.
             model: The kernels' arguments after the event: arrays (including scratch space), then constants.
             kernels: Replaces the class's kernels.
         """
@@ -312,7 +312,7 @@ class KernelLearner(Learner):
         self._observes = self._observe is not observe_nothing
 
     def predict(self, x: Features | FloatArray, u: float) -> Decision:
-        """Decide for x with one uniform u in [0, 1)."""
+        """Return a decision for x from one uniform u in [0, 1)."""
         if not 0.0 <= u < 1.0:
             raise ValueError(f"{self.name}: expected u in [0, 1); got {u!r}")
         indices, values = x if isinstance(x, Features) else sparse(x, self.n_features)
@@ -390,7 +390,7 @@ class KernelLearner(Learner):
         return {name: array.copy() for name, array in self.arrays.items()}
 
     def state_into(self, copy: State) -> State:
-        """See Learner. Entries other than arrays follow from the parameters and are not changed."""
+        """See Learner. Entries that are not arrays follow from the parameters and do not change."""
         for name, array in self.arrays.items():
             np.copyto(np.asarray(copy[name]), array)
         return copy
@@ -425,7 +425,7 @@ MARGIN = Parameter(
 DRIFT = Parameter(
     "drift",
     "global",
-    "reset after a lasting fall of the reward: nothing, all classes, or also single classes",
+    "what a lasting drop in the reward resets: nothing, all classes, or also single classes",
     choices=DRIFTS,
     correctable="off",
 )

@@ -62,26 +62,26 @@ class Confidit(KernelLearner):
         A_ŷ += x̂x̂ᵀ (`diag`: its diagonal);  w_ŷ = A_new⁻¹(A_old w'_ŷ + X)
 
     Symbols: w_i weights [K, d]; A_i correlations [K, d, d] or their diagonals [K, d], (1+α)² I at the start, stored as
-    inverses when full; α `alpha`, in (-1, 1], how far the classes' scores may lie apart; η `eta`; ‖U‖² `u_norm_sq`; δ
+    inverses when full; α `alpha`, in (-1, 1], how far apart the classes' scores may be; η `eta`; ‖U‖² `u_norm_sq`; δ
     `delta`; q `approx_error`, power `approx_error_power`; t rounds, from 1. `variant` 1 to 5 selects a row of the
-    paper's Table 2 and overrides the three options; 0 uses the options. At α = 1 every wrong answer demotes the class
+    paper's Table 2 and overrides the three options; 0 uses the options. At α = 1, every wrong answer demotes the class,
     and v has no effect.
 
     The action is deterministic: every propensity is 1, and u has no effect. At t = 1 all classes tie, and the lowest is
     played. Variant 5 can starve a class permanently: the diagonal treats features as independent, so the bound of a
     class that was demoted on common features may never be high enough again.
 
-    Delay: an update uses the current w and A and, of the decision, only the action. w is a ridge regression, A⁻¹ΣX,
-    whose order does not matter. t and Σ q_s count decisions; Σ x̂ᵀA⁻¹x̂ counts updates, each with the A that it
-    produced. The current W is projected at every decision, as in the paper: `predict` decides by W', and `observe`
-    replaces W by W'.
+    Delay: an update uses the current w and A and, of the decision, only the action. w = A⁻¹ΣX is a ridge regression, so
+    the order of updates does not matter. t and Σ q_s count decisions; Σ x̂ᵀA⁻¹x̂ counts updates, each with the A that
+    it produced. The current W is projected at every decision, as in the paper: `predict` uses W', and `observe`
+    replaces W with W'.
 
-    Retraction: A is the same for either reward, and without projection w = A⁻¹ΣX. The result equals, to rounding and in
-    any order, the model that received the real bit at first, given the same actions. A projection cannot be reversed;
-    with it the learner is not retractable.
+    Retraction: A is the same for either reward, and without projection w = A⁻¹ΣX. Up to rounding and in any order, the
+    result equals a model that received the real bit from the start, given the same actions. A projection cannot be
+    reversed, so a learner with projection is not retractable.
 
-    Departures from the paper: none for x ≠ 0. A zero x is not scaled, projected (its constraint has no solution) or
-    learned from. The rank-one changes of an inverse are applied 32 at a time, which gives the same matrix.
+    Departures from the paper: none for x ≠ 0. A zero x causes no scaling, projection (its constraint has no solution)
+    or update. The rank-one changes of an inverse are applied 32 at a time, which gives the same matrix.
 
     >>> from stream.learners import create
     >>> learner = create("confidit", n_classes=3, n_features=2, variant=2)
@@ -118,7 +118,7 @@ class Confidit(KernelLearner):
     _retract: Kernel
 
     def __new__(cls, *sizes: int, **parameters: Any) -> Self:
-        """Select the class for the options: `retractable` is a class attribute."""
+        """Select the class for the options, because `retractable` is a class attribute."""
         projection, _, _ = _options(parameters)
         fitting: Any = ConfiditProjected if projection else Confidit
         learner: Self = super().__new__(fitting, *sizes, **parameters)

@@ -8,9 +8,8 @@ from stream.learners.kernels import argmax, bounded, check_event, compiled, line
 from stream.wire.events import FloatArray, IndexArray
 
 PENDING_MAX = 32
-"""Number of rank-one changes of a class's inverse that are applied in one pass. The pass is limited by memory
-bandwidth: 32 changes together cost a fifth of 32 passes. A multiple of 8, see `subtract_outer`.
-"""
+"""Number of rank-one changes to a class's inverse that are applied in one pass. The pass is limited by memory
+bandwidth: 32 changes together cost a fifth of 32 passes. Must be a multiple of 8; see `subtract_outer`."""
 
 # Indices in `memory`, the running totals.
 ROUNDS = 0  # t, decisions made
@@ -52,7 +51,7 @@ def count_round(memory: FloatArray, settings: FloatArray) -> None:
 def shifts(scores: FloatArray, c: FloatArray, alpha: float) -> FloatArray:
     """Return β_i + λ of the projection of sect. 3.1, using one sort and one pass over the classes.
 
-    With ρ_i = (α + s_i) / c_i it is max(λ, -ρ_i), where λ solves Σ_i max(-α, s_i + λ c_i) = 1 + α - Kα.
+    With ρ_i = (α + s_i) / c_i, the shift is max(λ, -ρ_i), where λ solves Σ_i max(-α, s_i + λ c_i) = 1 + α - Kα.
     """
     K = scores.size
     rho = np.empty(K)
@@ -110,7 +109,7 @@ def _variances(
 ) -> None:
     """c_i = xᵀA_i⁻¹x for every class, from half of the nnz × nnz entries and the pending changes.
 
-    Four independent sums, because scattered reads limit the speed.
+    Uses four independent sums, because scattered reads limit the speed.
     """
     n = indices.size
     dots = np.empty(columns.shape[2])
@@ -140,7 +139,7 @@ def _variances(
                     dots[m] += x[a] * column[m]
             for m in range(counts[k]):
                 total -= dots[m] * dots[m]
-        c[k] = max(total, 0.0)  # A⁻¹ is positive definite; negative only by rounding
+        c[k] = max(total, 0.0)  # A⁻¹ is positive definite; negative only due to rounding
 
 
 @compiled
@@ -205,7 +204,7 @@ def predict_full(
     if settings[PROJECTION] != 0.0 and all_positive(c):
         shift = shifts(scores, c, settings[ALPHA])
         for k in range(scores.size):
-            scores[k] = bounded(scores[k] + shift[k] * c[k])  # those of W'
+            scores[k] = bounded(scores[k] + shift[k] * c[k])  # the scores of W'
     action = highest_bound(scores, c, next_multiplier(memory, settings))
     return action, argmax(scores), 1.0
 
@@ -226,7 +225,7 @@ def observe_full(
     memory: FloatArray,
     settings: FloatArray,
 ) -> None:
-    """Step 2 with one full matrix per class: W' replaces W; count the round."""
+    """Step 2 with one full matrix per class: replace W with W' and count the round."""
     check_event(indices, values, W.shape[1])
     count_round(memory, settings)
     if settings[PROJECTION] == 0.0:
@@ -349,7 +348,7 @@ def predict_diag(
     if settings[PROJECTION] != 0.0 and all_positive(c):
         shift = shifts(scores, c, settings[ALPHA])
         for k in range(scores.size):
-            scores[k] = bounded(scores[k] + shift[k] * c[k])  # those of W'
+            scores[k] = bounded(scores[k] + shift[k] * c[k])  # the scores of W'
     action = highest_bound(scores, c, next_multiplier(memory, settings))
     return action, argmax(scores), 1.0
 
@@ -366,7 +365,7 @@ def observe_diag(
     memory: FloatArray,
     settings: FloatArray,
 ) -> None:
-    """Step 2 with one diagonal per class: W' replaces W; count the round."""
+    """Step 2 with one diagonal per class: replace W with W' and count the round."""
     W, A = M[0], M[1]
     check_event(indices, values, W.shape[1])
     count_round(memory, settings)

@@ -1,4 +1,4 @@
-"""Feature blocks: a table of small cells of the feature space with the class of each."""
+"""Feature blocks: a table of small cells in feature space, each with its class."""
 
 from collections.abc import Mapping
 from math import floor, sqrt
@@ -49,7 +49,7 @@ def place_of(
             key = (key ^ np.uint64(np.uint32(cells[j]))) * np.uint64(1099511628211)
             key ^= key >> np.uint64(29)
             outside += 1
-    place = int(np.int64(key % np.uint64(table.size)))  # mixing signed and unsigned integers would give a float
+    place = int(np.int64(key % np.uint64(table.size)))  # mixing signed and unsigned integers would yield a float
     while table[place] >= 0:
         block = int(table[place])
         same = occupied[block] == outside
@@ -75,7 +75,7 @@ def predict(
     fill: NDArray[np.int32],
     side: float,
 ) -> tuple[int, int, float]:
-    """Play the block's known class, else a uniform one of those not excluded; scores are probabilities."""
+    """Play the block's class if known, else a uniform class among those not excluded; scores are probabilities."""
     check_event(indices, values, blocks.shape[1])
     block, _ = place_of(indices, cells_of(values, side), table, blocks, occupied)
     K = scores.size
@@ -92,7 +92,7 @@ def predict(
     cumulative = 0.0
     for i in range(K):
         cumulative += scores[i]
-        if scores[i] > 0.0:  # keeps a playable class if rounding leaves u above the sum
+        if scores[i] > 0.0:  # the last such class is played if rounding leaves u above the sum
             action = i
         if u < cumulative:
             break
@@ -147,7 +147,7 @@ def update(
 
 @register
 class FeatureBlocks(KernelLearner):
-    """Learns the class of each small block of the feature space by trial and error.
+    """Learns the class of each small block in feature space by trial and error.
 
     "Bandit Multiclass Classification" (the Notes), sect. 2, first approach.
 
@@ -157,19 +157,19 @@ class FeatureBlocks(KernelLearner):
 
     Symbols: γ `gamma`, the margin of the data; blocks int32[blocks_max, d], the cells; known and excluded, the class
     and the excluded classes of a block; scores, the probabilities of the classes. A cell's diagonal is γ, and two x of
-    different classes are at least γ apart: with ‖w_i‖ ≤ 1, (w_y - w_i)ᵀx ≥ γ and (w_i - w_y)ᵀx' ≥ γ add up to 2γ, and
-    ‖w_y - w_i‖ ≤ 2.
+    different classes are at least γ apart: (w_y - w_i)ᵀx ≥ γ and (w_i - w_y)ᵀx' ≥ γ add up to 2γ, and ‖w_y - w_i‖ ≤ 2
+    because ‖w_i‖ ≤ 1.
 
     Assumes linear separability with margin γ: at most K-1 mistakes in each block, so K (1/γ)^O(d) in the unit ball.
 
-    Memory: the table contains at most `blocks_max` blocks. For x in any further block the action is uniform and nothing
-    is stored.
+    Memory: the table contains at most `blocks_max` blocks. In any other block the action is uniform, and nothing is
+    stored.
 
     Delay: several trials of a block may be pending at once; each bit has the same effect as without delay. The mistake
     bound then includes the pending trials.
 
-    Departures from the paper: the limit on the number of blocks. A block is reset if its class turns out wrong or if
-    every class was wrong, because the separability assumption fails.
+    Departures from the paper: the limit on the number of blocks. Also, a block is reset if its class turns out wrong or
+    if every class was wrong, because the separability assumption does not hold there.
 
     >>> from stream.learners import create
     >>> learner = create("feature-blocks", n_classes=3, n_features=2, gamma=0.1)
@@ -188,7 +188,9 @@ class FeatureBlocks(KernelLearner):
     paper: ClassVar[str] = "Notes, sect. 2"
     parameters: ClassVar[tuple[Parameter, ...]] = (
         Parameter("gamma", 0.1, "margin of the data", low=1e-9, high=1e9),
-        Parameter("blocks_max", 1_024, "blocks stored; x in other blocks is guessed", low=1, high=10_000_000),
+        Parameter(
+            "blocks_max", 1_024, "maximum number of stored blocks; other blocks are guessed", low=1, high=10_000_000
+        ),
     )
     predict_kernel = staticmethod(predict)
     update_kernel = staticmethod(update)
@@ -205,7 +207,7 @@ class FeatureBlocks(KernelLearner):
         super().__init__(n_classes, n_features, arrays, (*arrays.values(), gamma / sqrt(n_features)))
 
     def weights(self) -> FloatArray:
-        """Raise NotImplementedError: the learner is not linear in x.
+        """Raise NotImplementedError, because the learner is not linear in x.
 
         Raises:
             NotImplementedError: always.
@@ -214,7 +216,7 @@ class FeatureBlocks(KernelLearner):
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
-        """Return the cost of a hash-table search at the prediction and at the update."""
+        """Return the cost of a hash-table search for the prediction and another for the update."""
         blocks_max = int(parameters["blocks_max"])
         return Cost(
             flops_per_event=4 * nnz + 2 * n_classes,

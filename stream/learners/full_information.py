@@ -67,7 +67,7 @@ def update_perceptron_by_current_scores(
     label: int,
     W: FloatArray,
 ) -> bool:
-    """The same update with the class that the current weights would play."""
+    """Apply the same update with the class that the current weights would play."""
     if not usable(indices, values, action, propensity, scores, W.shape[0], W.shape[1]):
         return False
     now = argmax(current_scores(indices, values, W))
@@ -100,7 +100,7 @@ class Perceptron(KernelLearner):
 
     name: ClassVar[str] = "perceptron"
     summary: ClassVar[str] = "full information: the multiclass perceptron"
-    best_for: ClassVar[str] = "a baseline: value of the true class to a first-order learner"
+    best_for: ClassVar[str] = "measuring the value of the true class to a first-order learner"
     paper: ClassVar[str] = "Notes, Alg. 1"
     parameters: ClassVar[tuple[Parameter, ...]] = (MARGIN,)
     from_logs: ClassVar[FromLogs] = FromLogs.LABEL
@@ -173,7 +173,7 @@ def update_second_order_by_current_scores(
     label: int,
     M: FloatArray,
 ) -> bool:
-    """The same update with the class that the current weights would play."""
+    """Apply the same update with the class that the current weights would play."""
     if not usable(indices, values, action, propensity, scores, M.shape[1], M.shape[2]):
         return False
     now = argmax(current_scores(indices, values, M[0]))
@@ -193,10 +193,10 @@ class SecondOrderPerceptron(KernelLearner):
     y the label.
 
     Delay: ŷ is the greedy class of the current W (margin=feedback) or of prediction time (margin=decision); V and A are
-    the current ones. With margin=decision both are sums, and the order of updates does not matter.
+    the current ones. With margin=decision, both are sums, and the order of updates does not matter.
 
     Departures from the paper: one diagonal per class instead of the full correlation matrix. The paper is binary and
-    adds xxᵀ of the present x before predicting; this implementation does not.
+    adds xxᵀ for the current x before predicting; this implementation does not.
 
     >>> from stream.learners import create
     >>> learner = create("second-order-perceptron", n_classes=2, n_features=2, a=1.0)
@@ -209,7 +209,7 @@ class SecondOrderPerceptron(KernelLearner):
 
     name: ClassVar[str] = "second-order-perceptron"
     summary: ClassVar[str] = "full information: the second-order perceptron, diagonal"
-    best_for: ClassVar[str] = "a baseline: value of the true class to a second-order learner"
+    best_for: ClassVar[str] = "measuring the value of the true class to a second-order learner"
     paper: ClassVar[str] = "Cesa-Bianchi, Conconi, Gentile 2005"
     parameters: ClassVar[tuple[Parameter, ...]] = (
         Parameter("a", 1.0, "initial value of the diagonal of A", low=1e-9, high=1e9),
@@ -257,7 +257,7 @@ def update_arow(
     M: FloatArray,
     r: float,
 ) -> bool:
-    """Move the label and its strongest rival to a margin of 1 by their variances, then shrink these."""
+    """Move the label and its strongest rival towards a margin of 1 by their variances, then shrink the variances."""
     W, S = M[0], M[1]
     if not usable(indices, values, action, propensity, scores, W.shape[0], W.shape[1]):
         return False
@@ -296,7 +296,7 @@ def update_arow_by_current_scores(
     M: FloatArray,
     r: float,
 ) -> bool:
-    """The same update with the scores of the current weights."""
+    """Apply the same update with the scores of the current weights."""
     if not usable(indices, values, action, propensity, scores, M.shape[1], M.shape[2]):
         return False
     current = current_scores(indices, values, M[0])
@@ -314,11 +314,11 @@ class Arow(KernelLearner):
         v = Σ_j x_j² (S_y,j + S_r̄,j);  β = 1/(v + r);  α = (1 - m) β
         μ_y += α S_y x;  μ_r̄ -= α S_r̄ x;  then S⁻¹ += x²/r in both rows
 
-    Symbols: μ mean weights [K, d] (array W); S variances [K, d], 1 at the start; `r` regularisation, > 0; s scores;
-    y the label. It updates on correct rounds too, while the margin m is below 1.
+    Symbols: μ mean weights [K, d] (array W); S variances [K, d], 1 at the start; `r` regularisation, > 0; s scores; y
+    the label. The learner also updates on correct rounds while the margin m is below 1.
 
-    Delay: s, and so r̄ and m, are those of the current weights (margin=feedback) or of prediction time
-    (margin=decision); S is the current one.
+    Delay: s, r̄ and m come from the current weights (margin=feedback) or from prediction time (margin=decision); S is
+    always the current one.
 
     Departures from the paper: multiclass, using the label's class and its strongest rival (the paper is binary); one
     diagonal of Σ per class; S⁻¹ += x²/r, the diagonal of the exact inverse update.
@@ -334,7 +334,7 @@ class Arow(KernelLearner):
 
     name: ClassVar[str] = "arow"
     summary: ClassVar[str] = "full information: adaptive regularisation of weights, diagonal"
-    best_for: ClassVar[str] = "a baseline: value of the true class with noisy labels"
+    best_for: ClassVar[str] = "measuring the value of the true class with noisy labels"
     paper: ClassVar[str] = "Crammer, Kulesza, Dredze 2009"
     parameters: ClassVar[tuple[Parameter, ...]] = (Parameter("r", 1.0, "regularisation", low=1e-9, high=1e9), MARGIN)
     from_logs: ClassVar[FromLogs] = FromLogs.LABEL

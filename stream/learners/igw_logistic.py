@@ -37,7 +37,7 @@ COUNTS = 6
 
 @compiled
 def probabilities(indices: IndexArray, x: FloatArray, M: FloatArray, rest: FloatArray, p: FloatArray) -> None:
-    """p_k = σ(w_k·x) with the constant entry; a row of M contains a feature's W of all classes, then its A."""
+    """Compute p_k = σ(w_k·x) with the constant entry; a row of M contains a feature's W for all classes, then its A."""
     K = p.size
     last = M[M.shape[0] - 1]
     for k in range(K):
@@ -119,7 +119,7 @@ def update(
     M: FloatArray,
     rest: FloatArray,
 ) -> bool:
-    """Update every class: the action's towards the bit, the others' towards the bit's evidence about them."""
+    """Update every class: the action towards the bit, the others towards the bit's evidence about them."""
     d, K = M.shape[0] - 1, M.shape[1] // 2
     check_decision(indices, values, action, scores, K, d)
     x = unit(values)
@@ -165,19 +165,19 @@ class IgwLogistic(WatchingLearner):
     including this one (`rounds`[0] before it); π_a the propensity; scores p; `scale`, `step` and `others` as in the
     formulas.
 
-    The bit also updates the other classes: a right answer is evidence against them, a wrong one is shared among them in
-    proportion to their probabilities. There is no importance weight.
+    The bit also updates the other classes: a right answer is evidence against them, and a wrong answer is shared among
+    them in proportion to their probabilities. There is no importance weight.
 
-    Assumes sparse x: on correlated dense data the diagonal is inaccurate (47 % error on satimage, late-ucb 21 %).
+    Assumes sparse x: on correlated dense data the diagonal is inaccurate (47 % error on satimage; late-ucb has 21 %).
 
     Delay: an update uses the current W and A and, of the decision, only the action. The order of the bits matters, so
     an update cannot be retracted.
 
-    Drift: a lasting fall of the reward (`drift`) resets W and A of every class, or of one. `alarms` counts the resets,
-    one entry per class and a last one for resets of all.
+    Drift: a lasting drop in the reward (`drift`) resets W and A of every class, or of one. `alarms` counts the resets,
+    with one entry per class and a last one for resets of all.
 
     Departures from the papers: the oracle is one logistic regression per class, which also learns about classes that
-    were not played; γ_t is a schedule not derived from a bound.
+    were not played; the schedule γ_t is not derived from a bound.
 
     >>> from stream.learners import create
     >>> learner = create("igw-logistic", n_classes=3, n_features=2)
@@ -225,13 +225,13 @@ class IgwLogistic(WatchingLearner):
         super().__init__(n_classes, n_features, arrays, (M, rest))
 
     def weights(self) -> FloatArray:
-        """Return the weights of x of unit norm, float64[K, d], as a copy, without the constant's."""
+        """Return a copy of the weights for x of unit norm, float64[K, d], without the constant's weight."""
         weights: FloatArray = self.arrays["W"][:, : self.n_features].copy()
         return weights
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
-        """Return the cost of K·nnz products twice, and K·nnz steps with a root and a division."""
+        """Return the cost of K·nnz products twice and of K·nnz steps, each with a root and a division."""
         return Cost(
             flops_per_event=n_classes * (nnz + 1) * 11,
             bytes_per_event=8 * n_classes * (nnz + 1) * 6,

@@ -23,20 +23,20 @@ from stream.learners.registry import register
 from stream.wire.events import FloatArray, IndexArray
 
 SUPPORT_LIMIT = 30_000
-"""Limit on `support_max`: the factors of 30,000 examples of one class need 3.6 GB."""
+"""Limit on `support_max`: the factors for 30,000 examples of one class need 3.6 GB."""
 
 SLACK = 1e-9
 """A class is skipped only if its bound is below the highest by this margin, relative to the score: a million times the
-rounding error, so that the action equals that of the full computation."""
+rounding error, so that the action is the same as in the full computation."""
 
 
 @compiled
 def variance(
     k: int, own: FloatArray, alone: float, enough: float, members: IndexArray, starts: IndexArray, L: FloatArray
 ) -> float:
-    """k(x, x) - k_kᵀG_k⁻¹k_k = k(x, x) - ‖L_k⁻¹k_k‖², from the similarities `own` to the examples of class k.
+    """Return k(x, x) - k_kᵀG_k⁻¹k_k = k(x, x) - ‖L_k⁻¹k_k‖², from the similarities `own` to the examples of class k.
 
-    Each row decreases the value. The loop stops when it is below `enough`; the result is then an upper bound.
+    Each row decreases the value. The loop stops when the value is below `enough`; the result is then an upper bound.
     """
     rest = alone
     for i in range(own.size):
@@ -57,7 +57,7 @@ def variance(
             j += 1
         z = (s0 + s1) + (s2 + s3)
         rest -= z * z
-    return max(rest, 0.0)  # negative only by rounding
+    return max(rest, 0.0)  # negative only due to rounding
 
 
 @compiled
@@ -99,7 +99,7 @@ def predict(
     norm_sq = squared_length(x)
     similar = dots(indices, x, S, n)
     alone = similarity(kind, norm_sq, norm_sq, norm_sq, degree, width)
-    grouped = np.empty(n)  # the similarities, class by class
+    grouped = np.empty(n)  # the similarities, grouped by class
     first = np.zeros(scores.size + 1, np.int64)
     for k in range(scores.size):
         start = first[k]
@@ -152,7 +152,7 @@ def update(
     alpha: float,
     eta: float,
 ) -> bool:
-    """Append x to the examples of the action's class: a row of L⁻¹, and a new a = L⁻ᵀL⁻¹t; no effect if S is full."""
+    """Append x to the action's examples: add a row to L⁻¹ and recompute a = L⁻ᵀL⁻¹t. No effect if S is full."""
     if not usable(indices, values, action, propensity, scores, sizes.size, S.shape[0]):
         return False
     n = sizes.sum()
@@ -219,8 +219,9 @@ class ConfiditKernel(KernelLearner):
     offsets in `starts`; a_i = G_i⁻¹t_i, in row 1 of `support`; α `alpha`, in (-1, 1]; η `eta`. Each update appends one
     row; no matrix is inverted.
 
-    Memory: all classes together store at most `support_max` examples. After that an update changes nothing and returns
-    False. The first examples are kept, because removing one would widen its bounds and cause endless exploration.
+    Memory: all classes together store at most `support_max` examples. After that, an update changes nothing and returns
+    False. The first examples are kept, because removing one would widen the bounds near it and cause endless
+    exploration.
 
     Delay: an update uses the current examples and, of the decision, only the action. A ridge regression does not depend
     on the order of its examples, but the order determines which examples are stored.
@@ -248,7 +249,7 @@ class ConfiditKernel(KernelLearner):
         Parameter(
             "support_max",
             1_000,
-            "limit on stored examples of all classes; further ones are ignored",
+            "maximum number of stored examples; later examples are ignored",
             low=1,
             high=SUPPORT_LIMIT,
         ),
@@ -283,7 +284,7 @@ class ConfiditKernel(KernelLearner):
         super().__init__(n_classes, n_features, arrays, (*arrays.values(), *constants))
 
     def weights(self) -> FloatArray:
-        """Raise NotImplementedError: the learner is not linear in x.
+        """Raise NotImplementedError, because the learner is not linear in x.
 
         Raises:
             NotImplementedError: always; see the support in `state()`.
@@ -292,7 +293,7 @@ class ConfiditKernel(KernelLearner):
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
-        """Return the cost with full support, equally shared by the classes: its products twice, and all triangles."""
+        """Return the cost with full support, divided equally among the classes: its products twice, and all factors."""
         n = int(parameters["support_max"])
         triangles = n * n // (2 * n_classes)
         return Cost(

@@ -36,8 +36,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 VALUE_MAX = 1e100
-"""Updates from x with a larger entry are rejected: its square over a propensity could exceed float64, and an infinite
-weight would turn the model into NaN. Predictions are still made."""
+"""Updates from x with a larger entry are rejected: its square divided by a propensity could overflow float64, and an
+infinite weight would turn the model into NaN. Predictions are still made."""
 
 PROPENSITY_MIN = 1e-100
 """Updates from decisions with a smaller propensity are rejected, for the same reason."""
@@ -68,7 +68,7 @@ def _cache_directory() -> str:
         directory = Path(root) / f"kernels-{digest}"
         try:
             directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-            # Machine code is loaded from here: in a shared temporary directory, another user must not own it.
+            # Machine code is loaded from this directory, so no other user may own it.
             if os.access(directory, os.W_OK) and directory.stat().st_uid == os.getuid():
                 return str(directory)
         except OSError:
@@ -79,7 +79,7 @@ def _cache_directory() -> str:
 CACHE_DIRECTORY = _cache_directory()
 """The directory of compiled machine code; empty if none is writable."""
 
-setattr(numba.config, "CACHE_DIR", CACHE_DIRECTORY)  # noqa: B010 (numba makes the attribute at run time)
+setattr(numba.config, "CACHE_DIR", CACHE_DIRECTORY)  # noqa: B010 (numba creates the attribute at run time)
 
 
 def compiled(function: Callable[P, R]) -> Callable[P, R]:
@@ -88,7 +88,7 @@ def compiled(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def inlined(function: Callable[P, R]) -> Callable[P, R]:
-    """Compile a kernel inline into its callers: passing an array costs 0.01 µs, plus reference counting."""
+    """Inline a kernel into its callers, because a call costs 0.01 µs per array, plus reference counting."""
     return cast(Callable[P, R], njit(cache=bool(CACHE_DIRECTORY), forceinline=True)(function))
 
 
@@ -150,7 +150,7 @@ def bounded(score: float) -> float:
 def linear_scores(indices: IndexArray, values: FloatArray, W: FloatArray, scores: FloatArray) -> None:
     """scores[k] = ⟨W_k, x⟩, summed in the order of the indices.
 
-    Sums four classes at a time, which halves the time; the result is bitwise equal.
+    Sums four classes at a time, which halves the time; the result is bitwise identical.
     """
     K = W.shape[0]
     k = 0
@@ -279,7 +279,7 @@ def similarity(kind: int, dot: float, norm_sq: float, other_norm_sq: float, degr
         return 1.0 / (1.0 - 0.5 * dot)
     if kind == 2:
         return float((1.0 + dot) ** degree)
-    return exp(-max(norm_sq + other_norm_sq - 2.0 * dot, 0.0) / (2.0 * width * width))  # negative only by rounding
+    return exp(-max(norm_sq + other_norm_sq - 2.0 * dot, 0.0) / (2.0 * width * width))  # negative only due to rounding
 
 
 @compiled
@@ -309,7 +309,8 @@ def logistic(score: float) -> float:
 
 
 DRIFTS = ("off", "global", "class")
-"""What a fall of the reward resets: nothing; all classes; or additionally a single class whose own reward falls."""
+"""What a drop in the reward resets: nothing; all classes; or all classes, and also a single class if its own reward
+drops."""
 
 DRIFT_SLACK = 0.2
 DRIFT_GLOBAL = 15.0
@@ -337,7 +338,7 @@ def watch(detectors: FloatArray, alarms: FloatArray, action: int, reward: int, d
     """Add a settled bit; return whether all classes or the action's class must be reset, and count the alarm.
 
     Args:
-        detectors: float64[3, K + 1], one column per class and a last one for all.
+        detectors: float64[3, K + 1], one column per class and a last one for all classes.
         alarms: float64[K + 1], in the same order.
         action: The class that was played.
         reward: The bit.
@@ -360,7 +361,7 @@ def watch(detectors: FloatArray, alarms: FloatArray, action: int, reward: int, d
 
 
 TILE = 16
-"""Side of the square tiles in which a symmetric matrix is mirrored; two tiles fit the L1 cache."""
+"""Side of the square tiles in which a symmetric matrix is mirrored; two tiles fit in the L1 cache."""
 
 
 @compiled

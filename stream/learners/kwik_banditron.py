@@ -37,7 +37,7 @@ def predict(
     epsilon: float,
     radius: float,
 ) -> tuple[int, int, float]:
-    """Lines 7-10. Without a comparator (an array without rows), W always counts as far from it."""
+    """Lines 7-10. Without a comparator (an array without rows), W is always considered far from it."""
     check_event(indices, values, W.shape[1])
     linear_scores(indices, values, W, scores)
     greedy = argmax(scores)
@@ -137,7 +137,7 @@ class MatrixParameter(Parameter):
 
 @register
 class KwikBanditron(KernelLearner):
-    """Gradient steps on right answers; uniform where x is unknown while W is far from a known comparator.
+    """Takes gradient steps on right answers; explores unknown x while W is far from a known comparator.
 
     "Bandit Multiclass Classification" (the Notes), Algorithm 6.
 
@@ -148,15 +148,15 @@ class KwikBanditron(KernelLearner):
 
     Symbols: W weights [K, d]; M [d, d], I at the start, stored as its inverse; W* `comparator` [K, d], with h = 0 on
     every x, known only in simulations; ε `epsilon`, where 0 means Lemma 13's 1/(4D √(32 K³ D⁴)); D `radius`, ≥ 2; ỹ the
-    action; r the strongest rival, the lowest class among ties.
+    action; r the strongest rival, the lowest class in case of a tie.
 
-    Assumes ‖x‖ ≤ 1, and x is not scaled.
+    Assumes ‖x‖ ≤ 1; the learner does not scale x.
 
-    Without a comparator ‖W - W*‖_F ≥ 1 is assumed always, so that line 7 depends on x only and the learner explores
+    Without a comparator, ‖W - W*‖_F ≥ 1 is always assumed, so that line 7 depends only on x and the learner explores
     longer. This allows data whose comparator is unknown; the paper's lemmas require W*.
 
-    Delay: the loss h² and its gradient are those of the current W, because a gradient step must start from the point of
-    its gradient. Of the decision only the action is used.
+    Delay: the loss h² and its gradient are those of the current W, because a gradient step must start where its
+    gradient was computed. The update uses only the decision's action.
 
     Departures from the paper: only the rule for a missing comparator.
 
@@ -199,7 +199,7 @@ class KwikBanditron(KernelLearner):
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
-        """Return the cost of the norm of x, the distance to the comparator, and a rank-one change of the inverse."""
+        """Return the cost of the norm of x, the distance to the comparator, and a rank-one change to the inverse."""
         K, d = n_classes, n_features
         return Cost(
             flops_per_event=2 * nnz * (K + nnz + d) + 3 * K * d + 3 * d * d,

@@ -1,4 +1,4 @@
-"""late-ucb: ridge regression of the bit per class; confidence bounds shrink at the decision, before the bit arrives."""
+"""late-ucb: one ridge regression per class; confidence bounds shrink at the decision, before the bit arrives."""
 
 import zlib
 from collections.abc import Mapping
@@ -73,17 +73,17 @@ from stream.learners.symmetric_kernels import add_observation, block_of, sum_of_
 from stream.wire.events import Decision, Features, FloatArray, IndexArray
 
 SIZE_MAX = 512
-"""Limit on the d' of an expansion: beyond it the cost of the pairs exceeds their benefit; memory is quadratic in d'."""
+"""Limit on d' after an expansion: beyond it, the products cost more than they gain. Memory is quadratic in d'."""
 
 PROJECTION_SEED, WAVES_SEED = 20_260_101, 20_260_102
-"""Fixed seeds: the random matrices are equal in every run and are not part of the learned state."""
+"""Fixed seeds: the random matrices are identical in every run and are not part of the learned state."""
 
 
 @compiled
 def predict(
     indices: IndexArray, values: FloatArray, u: float, scores: FloatArray, model: FloatArray
 ) -> tuple[int, int, float]:
-    """Play the highest bound of the shortlist, or with probability `floor` any class."""
+    """Play the class with the highest bound on the shortlist or, with probability `floor`, a uniform class."""
     check_event(indices, values, int(model[FEATURES]))
     counts, weights = counts_of(model), weights_of(model)
     K, own = int(model[CLASSES]), own_score_place(model)
@@ -153,7 +153,7 @@ def update(
     label: int,
     model: FloatArray,
 ) -> bool:
-    """Replace the assumed target by the bit, and update the regression of settled bits."""
+    """Replace the assumed target with the bit, and update the regression on settled bits."""
     K = int(model[CLASSES])
     check_decision(indices, values, action, scores[:K], K, int(model[FEATURES]))
     counts, weights = counts_of(model), weights_of(model)
@@ -203,7 +203,7 @@ def retract(
 
 @register
 class LateUcb(WatchingLearner):
-    """Ridge regression of the bit per class, played by upper confidence bounds that account for pending decisions.
+    """One ridge regression per class, played by upper confidence bounds that account for pending decisions.
 
     After Desautels, Krause, Burdick, "Parallelizing exploration-exploitation tradeoffs in Gaussian process bandit
     optimization", JMLR 15, 2014: their hallucinated observations, applied to one linear model per class (Li, Chu,
@@ -233,20 +233,20 @@ class LateUcb(WatchingLearner):
     x of unit norm to p dimensions by a fixed Gaussian matrix of variance 1/p: for dense data with many features.
 
     A decision enters the covariance at once, and its own score is its target until the bit arrives. The bounds thus
-    narrow with every decision, and a long delay does not repeat one class. The mean of the two scores matters only
-    while bits are pending: when all have arrived, both regressions are equal.
+    narrow with every decision, and the learner does not repeat one class during a long delay. The mean of the two
+    scores matters only while bits are pending: when all have arrived, both regressions are equal.
 
-    When all bits have arrived, w_k = y_k = A_k⁻¹ Σ r x with A_k = λI + Σ xxᵀ over the decisions that played k, in any
-    order of the bits.
+    When all bits have arrived, w_k = y_k = A_k⁻¹ Σ r x with A_k = λI + Σ xxᵀ over the decisions that played k, whatever
+    the order of the bits.
 
-    Drift: a lasting fall of the reward (`drift`) resets every class, or one: P_k = Q_k = I/λ, w_k = y_k = 0, N_k = 0. A
+    Drift: a lasting drop in the reward (`drift`) resets every class, or one: P_k = Q_k = I/λ, w_k = y_k = 0, N_k = 0. A
     decision logs the number of resets of its class. If the class has been reset since, the bit is added as a new
-    observation, using the current w_ŷᵀx. `alarms` counts the resets, one entry per class and a last one for resets of
-    all.
+    observation, using the current w_ŷᵀx. `alarms` counts the resets, with one entry per class and a last one for resets
+    of all.
 
-    Retraction (drift=off): w_ŷ += (r_new − r_old) P_ŷ x, and likewise y_ŷ. The result equals, to rounding and in any
-    order, the model that received the real bit at first. With drift detection an alarm cannot be reversed, and the
-    learner is not retractable.
+    Retraction (drift=off): w_ŷ += (r_new − r_old) P_ŷ x, and y_ŷ with Q_ŷ. Up to rounding and in any order, the result
+    equals a model that received the real bit from the start. With drift detection the learner is not retractable,
+    because an alarm cannot be reversed.
 
     Departures from the papers: bounds of constant width √η; the shortlist, whose rough bounds need no matrix; one noise
     and one ridge for all classes; the constant entry.
@@ -269,11 +269,15 @@ class LateUcb(WatchingLearner):
     best_for: ClassVar[str] = "dense data of up to 500 features, or more with project=256; late or corrected bits"
     paper: ClassVar[str] = "after Desautels, Krause, Burdick 2014"
     parameters: ClassVar[tuple[Parameter, ...]] = (
-        Parameter("lam", 0.0, "ridge; 0 selects .03, or .1 above 200 features and for projections", low=0.0, high=1e9),
+        Parameter(
+            "lam", 0.0, "ridge; 0 selects .03, or .1 for projections and more than 200 features", low=0.0, high=1e9
+        ),
         Parameter("eta", 0.1, "squared width of the bounds", low=0.0, high=1e9),
         Parameter("shortlist", 4, "classes whose bounds are computed", low=1, high=1e9),
         Parameter("bias", 0.3, "constant entry appended to x of unit norm", low=0.0, high=1e9),
-        Parameter("expand", "rff", "additional features: random or products", choices=("none", "quadratic", "rff")),
+        Parameter(
+            "expand", "rff", "additional features: none, products or random", choices=("none", "quadratic", "rff")
+        ),
         Parameter("m", 64, "random features, for expand=rff", low=1, high=10_000),
         Parameter("project", 0, "dimensions of the projection of x; 0: no projection", low=0, high=100_000),
         Parameter("floor", 0.0, "share of decisions played uniformly", low=0.0, high=1.0),
@@ -290,7 +294,7 @@ class LateUcb(WatchingLearner):
     instead: ClassVar[str] = "stack-igw for sparse data, or project=256 for dense data"
 
     def __new__(cls, *sizes: int, **parameters: Any) -> Self:
-        """Select the class for the options: `retractable` is a class attribute."""
+        """Select the class for the options, because `retractable` is a class attribute."""
         fitting: Any = LateUcb if parameters["drift"] == "off" else DriftingLateUcb
         learner: Self = super().__new__(fitting, *sizes, **parameters)
         return learner
@@ -376,7 +380,7 @@ class LateUcb(WatchingLearner):
         """See Learner.
 
         Raises:
-            ValueError: the state was made with other random matrices.
+            ValueError: the state belongs to other random matrices.
         """
         if int(state.get("fingerprint", 0)) != self.fingerprint:
             raise ValueError(
@@ -388,7 +392,7 @@ class LateUcb(WatchingLearner):
     def retract(
         self, x: Features | FloatArray, decision: Decision, assumed_reward: int, reward: int, v: float = 0.0
     ) -> bool:
-        """Move w_action by the difference between the bits."""
+        """Move the action's weights by the difference between the bits."""
         if not self.retractable:
             return super().retract(x, decision, assumed_reward, reward, v)
         indices, values = sparse(x, self.n_features)
@@ -397,10 +401,10 @@ class LateUcb(WatchingLearner):
         return bool(retract(indices, values, action, propensity, scores, change, *self.model))
 
     def weights(self) -> FloatArray:
-        """Return the weights of x of unit norm, float64[K, d], as a copy, without the constant's.
+        """Return a copy of the weights for x of unit norm, float64[K, d], without the constant's weight.
 
         Raises:
-            NotImplementedError: x is expanded or projected, as by default.
+            NotImplementedError: x is expanded (the default) or projected.
         """
         if not self.is_linear:
             raise NotImplementedError(f"{self.name} has no linear weights: x is expanded or projected; see state()")
@@ -439,7 +443,7 @@ class DriftingLateUcb(LateUcb):
 
 
 def features_of(n_features: int, expand: str, m: int, project: int) -> int:
-    """Return the number of the regression's features without the constant.
+    """Return the number of features of the regression, without the constant.
 
     Raises:
         ParameterError: the expansion is too large or combined with a projection.
@@ -451,8 +455,8 @@ def features_of(n_features: int, expand: str, m: int, project: int) -> int:
     size = n_features + n_features * (n_features + 1) // 2
     if size + 1 > SIZE_MAX:
         raise ParameterError(
-            f"late-ucb: expand=quadratic makes {size:,} features of {n_features}; the limit is {SIZE_MAX - 1}; "
-            "use expand=none, or project=256 for dense data, or stack-igw for sparse data"
+            f"late-ucb: expand=quadratic turns {n_features} features into {size:,}; the limit is {SIZE_MAX - 1}; "
+            "use expand=none, project=256 for dense data, or stack-igw for sparse data"
         )
     return size
 

@@ -22,7 +22,7 @@ WEIGHT, DETECTORS, ALARMS, PENDING = 0, slice(1, 4), 4, slice(5, 7)
 COUNTS = 7
 
 BELIEVED, SETTLED = range(2)
-"""The two regressions: of all decisions and, with random features, of settled bits only."""
+"""The two regressions: on all decisions and, with random features, on settled bits only."""
 
 
 @inlined
@@ -36,7 +36,7 @@ def counts_of(model: FloatArray) -> FloatArray:
     """Return the counts [7, K + 1].
 
     The counts follow the settings and precede the weights, the inverses and the constant parts. The model is one array,
-    because each array argument costs 0.1 µs and reshaping a part half of that.
+    because each array argument costs 0.1 µs, and reshaping a part costs half of that.
     """
     columns = int(model[CLASSES]) + 1
     return model[SETTINGS : SETTINGS + COUNTS * columns].reshape((COUNTS, columns))
@@ -44,7 +44,7 @@ def counts_of(model: FloatArray) -> FloatArray:
 
 @inlined
 def weights_of(model: FloatArray) -> FloatArray:
-    """Return [d', R·K]: for each feature the weights w of all classes, then their y."""
+    """Return the weights [d', R·K]: for each feature, w of all classes, then y of all classes."""
     columns, size = regressions_of(model) * int(model[CLASSES]), int(model[SIZE])
     start = SETTINGS + COUNTS * (int(model[CLASSES]) + 1)
     return model[start : start + columns * size].reshape((size, columns))
@@ -107,7 +107,7 @@ def expanded(indices: IndexArray, values: FloatArray, d: int) -> tuple[IndexArra
 
 @inlined
 def own_score_place(model: FloatArray) -> int:
-    """Return the index of w_aᵀx in the scores [K + L]; the next entry is whether random features were available."""
+    """Return the index of w_aᵀx in the scores [K + L]; the next entry is 1 if random features were available."""
     return int(model[CLASSES]) + (1 if model[DRIFT_KIND] != 0.0 else 0)
 
 
@@ -115,11 +115,11 @@ def own_score_place(model: FloatArray) -> int:
 def with_bias(
     indices: IndexArray, values: FloatArray, scores: FloatArray, model: FloatArray
 ) -> tuple[IndexArray, FloatArray, float]:
-    """Return the regression's features: expanded or projected, of unit norm, then a constant entry; and ‖·‖².
+    """Return the regression's features (expanded or projected, of unit norm, then a constant entry) and their ‖·‖².
 
-    Random features come before the constant; the others are then divided by √2. `scores` logs whether they were
-    available at the decision, and the projected features. ‖·‖² of a unit-norm x is exact, so that classes with equally
-    many decisions tie exactly.
+    Random features come before the constant; the others are then divided by √2. `scores` logs whether random features
+    were available at the decision, and the projected features. ‖·‖² of a unit-norm x is exact, so that classes with the
+    same number of decisions tie exactly.
     """
     kind, size, m, p = model[KIND], int(model[SIZE]), int(model[WAVES]), int(model[PROJECT])
     share = sqrt(0.5) if m > 0 else 1.0
@@ -184,7 +184,7 @@ def scores_of(places: IndexArray, x: FloatArray, weights: FloatArray, scores: Fl
 
 @inlined
 def score_of(places: IndexArray, x: FloatArray, weights: FloatArray, column: int) -> float:
-    """Return one of these sums, bitwise equal to that of `scores_of`."""
+    """Return the product of x and one column, bitwise equal to the product in `scores_of`."""
     total = 0.0
     a = 0
     while a + 3 < x.size:
@@ -221,7 +221,7 @@ def score_at_decision(action: int, scores: FloatArray, model: FloatArray) -> flo
 def highest_bound(
     places: IndexArray, x: FloatArray, length_sq: float, scores: FloatArray, counts: FloatArray, model: FloatArray
 ) -> int:
-    """Return the class of a shortlist with the highest s_k + √(η xᵀP_k x); the lowest class wins ties."""
+    """Return the shortlisted class with the highest s_k + √(η xᵀP_k x); the lowest class wins ties."""
     P = inverses_of(model, BELIEVED)
     K, size = P.shape[0], P.shape[2]
     z = np.empty(size)

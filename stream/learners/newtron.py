@@ -51,11 +51,11 @@ class PNewtron(KernelLearner):
     Assumes raw x as in the paper (binary, ‖x‖ about 5). With α = 10 and D = 1 the softmax of unit-norm x is so flat
     that the error remains near 52 % on SynSep. Scale α with 1/‖x‖.
 
-    Delay: p, p' and G·W'_τ are those of prediction time, by the definition of f_τ (G·W'_τ is computed from the logged
+    Delay: p, p' and G·W'_τ come from prediction time, by the definition of f_τ (G·W'_τ is computed from the logged
     scores). A and b are the current sums, so the order of updates does not matter.
 
-    Retraction: A and b are sums over the events. The result equals, to rounding relative to the largest term, the model
-    that received the real bit at first, given the same decisions.
+    Retraction: A and b are sums over the events. Up to rounding relative to the largest term, the result equals a model
+    that received the real bit from the start, given the same decisions.
 
     Departures from the paper: none. The printed W_τ in b is interpreted as W'_τ, by the definition of f_t, and A starts
     at I/D. An update with a coefficient above 1e200 is rejected.
@@ -81,19 +81,19 @@ class PNewtron(KernelLearner):
     update_kernel = staticmethod(update_diagonal)
 
     def __init__(self, n_classes: int, n_features: int, gamma: float, alpha: float, beta: float, radius: float) -> None:
-        # Stored by feature: row i contains W'', A and b of feature i, K entries of each, so an event accesses few,
+        # Stored by feature: row i contains W'', A and b of feature i, K entries of each, so that an event accesses few,
         # whole rows.
         M = np.zeros((n_features, 3 * n_classes))
         W, A, b = (M[:, k : k + n_classes].T for k in (0, n_classes, 2 * n_classes))
         A[:] = 1.0 / radius
-        # ‖W''‖², the number of updates and the parameters share one array: it costs 0.2 µs per event, four scalars 0.3
-        # µs.
+        # ‖W''‖², the number of updates and the parameters share one array: passing it costs 0.2 µs per event, and
+        # passing four scalars would cost 0.3 µs.
         norm = np.array([0.0, 0.0, gamma, alpha, beta, radius])
         super().__init__(n_classes, n_features, {"W": W, "A": A, "b": b, "norm": norm[:2]}, (M, norm))
         self.radius = radius
 
     def weights(self) -> FloatArray:
-        """W', float64[K, d]."""
+        """Return W', float64[K, d]."""
         norm = sqrt(self.arrays["norm"][0])
         weights: FloatArray = self.arrays["W"] * (self.radius / norm if norm > self.radius else 1.0)
         return weights
@@ -111,7 +111,7 @@ class PNewtron(KernelLearner):
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
-        """Return the cost of K·nnz products for the scores; all rows of three arrays updated, a division each."""
+        """Return the cost of K·nnz products for the scores and of updating all rows of three arrays."""
         return Cost(
             flops_per_event=n_classes * (13 * nnz + 20),
             bytes_per_event=8 * nnz * n_classes * 7,
@@ -133,10 +133,10 @@ class Newtron(KernelLearner):
     Symbols: W' weights [K, d] (array W); A [Kd, Kd]; b [Kd]; λ `shift`[0]; γ `gamma` in [0, 1]; α `alpha` sharpness,
     > 0; β `beta` second-order weight, ≥ 0; D `radius`, > 0; ŷ the action. The learner also updates on wrong rounds.
 
-    Cubic: the projection factorises A+λI 2 to 4 times per update, because λ changes with each update. An update takes
-    about 10 ms at K·d = 400 and seconds at 3,600; use pnewtron for large problems.
+    The cost is cubic: the projection factorises A+λI 2 to 4 times per update, because λ changes with each update. An
+    update takes about 10 ms at K·d = 400 and seconds at 3,600; use pnewtron for large problems.
 
-    Delay, assumptions on x, and retraction: as in pnewtron.
+    Delay, assumptions on x, and retraction are as in pnewtron.
 
     Departures from the paper: none. The printed W_τ in b is interpreted as W'_τ, by the definition of f_t, and A starts
     at I/D. ‖W'‖ = D is met to 1e-13 D. Scores within 1e-9 D‖x‖ tie for the greedy class, which is only reported. An
@@ -193,7 +193,7 @@ class Newtron(KernelLearner):
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
-        """Return the cost of three Cholesky factorisations per update; memory for A and three copies."""
+        """Return the cost of three Cholesky factorisations per update, and memory for A and three copies."""
         size = n_classes * n_features
         return Cost(
             flops_per_event=3 * (size**3 // 3 + 4 * size**2) + 2 * (n_classes * nnz) ** 2,

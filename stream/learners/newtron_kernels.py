@@ -11,17 +11,18 @@ STEP_MAX = 1e200
 """Updates with a larger coefficient are rejected: the product with an entry of x could overflow float64."""
 
 NORM_REFRESH_UPDATES = 1024
-"""Number of updates after which pnewtron sums ‖W''‖² again; in between it is maintained incrementally. The rounding
-error of 1024 changes is about 1e-13 of the norm. For 4,000 weights the new sum costs less than 1 %. The counter is part
-of the state, so that a restored model behaves identically.
+"""Number of updates after which pnewtron recomputes ‖W''‖², which is otherwise maintained incrementally. The rounding
+error of 1024 changes is about 1e-13 of the norm. For 4,000 weights, recomputation costs less than 1 %. The counter is
+part of the state, so that a restored model behaves identically.
 """
 
 NORM_TOLERANCE = 1e-13
 """Relative tolerance of ‖W'‖ = D in newtron's projection: a hundred times the rounding error of the norm."""
 
 TIE_TOLERANCE = 1e-9
-"""Scores of newtron within this share of D‖x‖, the largest possible score, tie. Classes with equal history, such as
-those not played yet, have equal scores except for the rounding of the factorisation. Affects only the greedy class.
+"""Newtron scores that differ by at most this share of D‖x‖, the largest possible score, tie. Classes with equal
+history, such as those not played yet, have equal scores except for rounding in the factorisation. The tolerance affects
+only the greedy class.
 """
 
 PROJECTION_STEPS_MAX = 100
@@ -51,9 +52,9 @@ def sample_softmax(scores: FloatArray, alpha: float, gamma: float, u: float) -> 
 def gradient(
     action: int, propensity: float, scores: FloatArray, reward: int, alpha: float, beta: float
 ) -> tuple[float, float, float, float]:
-    """Lines 7 to 12: return h of G = h⊗x (of the action, of every other class), κβ and 1 - κβ G·W_τ.
+    """Lines 7 to 12: return h of G = h⊗x (for the action and for every other class), κβ and 1 - κβ G·W_τ.
 
-    All values are those of prediction time.
+    All values refer to prediction time.
     """
     K = scores.size
     top = scores[argmax(scores)]
@@ -207,10 +208,10 @@ def predict_full(
 
 @compiled
 def factorise(S: FloatArray) -> bool:
-    """Cholesky factorisation: write U with S = UᵀU over the upper triangle of S; False if not positive definite.
+    """Cholesky factorisation: write U, S = UᵀU, over the upper triangle of S; return False if not positive definite.
 
     Computed by rows, so that the inner loop is vectorised without fast-math. LAPACK is two to four times as fast, but
-    its bits depend on the number of threads, and it adds 6 s of compile time.
+    its rounding depends on the number of threads, and it adds 6 s of compile time.
     """
     size = S.shape[0]
     for k in range(size):
@@ -261,11 +262,11 @@ def square_norm(y: FloatArray) -> float:
 
 @compiled
 def project(A: FloatArray, b: FloatArray, shift: float, D: float, y: FloatArray) -> float:
-    """Set y to argmin_{‖W‖≤D} (W-W'')ᵀA(W-W''), W'' = -A⁻¹b, and return its λ; -1 if float64 does not suffice.
+    """Set y to argmin_{‖W‖≤D} (W-W'')ᵀA(W-W''), W'' = -A⁻¹b, and return its λ, or -1 if float64 does not suffice.
 
     The minimum is W(λ) = (A+λI)⁻¹AW'' = -(A+λI)⁻¹b with λ = 0, or with ‖W(λ)‖ = D. Newton's iteration solves 1/‖W(λ)‖ =
-    1/D (Moré and Sorensen 1983, sect. 3). The function is concave and nearly linear: from the right of the solution the
-    iteration steps to its left, and from there it increases to it, so no bracketing is needed.
+    1/D (Moré and Sorensen 1983, sect. 3). The function is concave and nearly linear: from the right of the solution,
+    the iteration steps to its left, and from there it increases towards the solution, so no bracketing is needed.
     """
     size = b.size
     U = np.empty((size, size))

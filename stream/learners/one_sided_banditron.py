@@ -1,4 +1,4 @@
-"""One-sided banditron: learns from mistakes only, without exploration, and projects."""
+"""One-sided banditron: learns only from mistakes, without exploration, and projects the weights."""
 
 from collections.abc import Mapping
 from math import sqrt
@@ -45,8 +45,8 @@ def _norm(row: FloatArray) -> float:
 def project(W: FloatArray, radius: float) -> None:
     """Replace W by the nearest matrix with ‖W_i‖ ≤ radius and Σ_i W_i = 0 (Dykstra's alternating projections).
 
-    Plain alternating projections converge to a point in both sets, but not to the nearest. Dykstra's algorithm adds the
-    previous correction before each projection on the balls; a subspace needs no correction.
+    Plain alternating projections converge to a point in both sets, but not necessarily to the nearest one. Dykstra's
+    algorithm adds the previous correction before each projection on the balls; a subspace needs no correction.
     """
     K, d = W.shape
     _centre(W)
@@ -54,7 +54,7 @@ def project(W: FloatArray, radius: float) -> None:
     for i in range(K):
         inside = inside and _norm(W[i]) <= radius
     if inside:
-        return  # the nearest point of the subspace is in the balls, so it is the nearest of both
+        return  # the nearest point of the subspace is in the balls, so it is the nearest point of both sets
     correction = np.zeros((K, d))
     for _ in range(CYCLES_MAX):
         moved = 0.0
@@ -115,17 +115,17 @@ def update(
 class OneSidedBanditron(KernelLearner):
     """Demotes the wrong class and projects; never explores and never receives the true class.
 
-    "Bandit Multiclass Classification" (the Notes), Algorithm 4, with the set of its sum-to-zero assumption.
+    "Bandit Multiclass Classification" (the Notes), Algorithm 4, with the set from its sum-to-zero assumption.
 
         ŷ = argmax_i (Wx)_i;  if ŷ ≠ y:  W = Π(W - η e_ŷ xᵀ)
         Π: the nearest point, in the Frobenius norm, of Ω = {‖W_i‖ ≤ R for all i, Σ_i W_i = 0}
 
     Symbols: W weights [K, d]; η `eta`, > 0; R `radius`, 1 in the paper; ŷ the action, which is the greedy class.
 
-    Assumes, for its bound of ‖W*‖² sup‖x‖²/Δ² mistakes at η = Δ/sup‖x‖², a W* in Ω with (W*x)_i ≤ -Δ for all i ≠ y.
-    Without it the learner may never recover.
+    Assumes, for its bound of ‖W*‖² sup‖x‖²/Δ² mistakes at η = Δ/sup‖x‖², a W* in Ω with (W*x)_i ≤ -Δ for all i ≠ y. If
+    no such W* exists, the learner may never recover.
 
-    Delay: the demoted class is the action of prediction time, and the step starts from the current W.
+    Delay: the demoted class is the action at prediction time, and the step starts from the current W.
 
     Departures from the paper: none. The projection is exact to 1e-10 of the radius (tested).
 
@@ -154,7 +154,7 @@ class OneSidedBanditron(KernelLearner):
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
-        """Return the cost of K·nnz products for the scores and, on a mistake, of the projection cycles over W."""
+        """Return the cost of K·nnz products for the scores and, after a mistake, of the projection cycles over W."""
         return Cost(
             flops_per_event=2 * nnz * (n_classes + 1) + 12 * n_classes * n_features,
             bytes_per_event=8 * nnz * (n_classes + 2) + 8 * 5 * n_classes * n_features,

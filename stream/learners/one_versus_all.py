@@ -93,13 +93,13 @@ class OvaPerceptron(KernelLearner):
 
     Symbols: w_i weights [K, d], array W; ỹ the action. w = 0 claims every x.
 
-    Assumes, for its bound of O(K²/γ²) expected mistakes, classes that are separable one against all others through the
-    origin: w*_yᵀx ≥ γ/2 and w*_iᵀx ≤ -γ/2 for i ≠ y.
+    Assumes, for its bound of O(K²/γ²) expected mistakes, classes that are one-versus-all separable through the origin:
+    w*_yᵀx ≥ γ/2 and w*_iᵀx ≤ -γ/2 for i ≠ y.
 
-    Delay: the scores of prediction time determine whether the action was a claim or a guess.
+    Delay: the scores at prediction time determine whether the action was a claim or a guess.
 
-    Retraction: W is a sum over the events. It equals, to rounding and in any order, the model that received the real
-    bit at first, given the same decisions.
+    Retraction: W is a sum over the events. Up to rounding and in any order, it equals a model that received the real
+    bit from the start, given the same decisions.
 
     Departures from the paper: none. If several classes claim x, the highest score wins; the paper allows any of them.
 
@@ -237,15 +237,15 @@ class OvaKernelPerceptron(KernelLearner):
         rbf         k(x, x') = exp(-‖x - x'‖² / (2 width²))
 
     Symbols: x_p support examples, the columns of S [d, support_max]; sign_p and their class i, rows of `marks`; ỹ the
-    action; s = 0 claims x, so an empty support claims every x.
+    action; a score of 0 claims x, so an empty support claims every x.
 
-    Assumes, for its bound, linear separability with margin (1) of the Notes; in the space of the rational kernel this
-    becomes one-versus-all separability with a smaller margin.
+    Assumes, for its bound, linear separability with a margin as in (1) of the Notes; in the space of the rational
+    kernel this becomes one-versus-all separability with a smaller margin.
 
     Memory: all classes together store at most `support_max` examples; a new one replaces the oldest. From then on the
     mistake bound, which assumes unlimited support, no longer applies.
 
-    Delay: the scores of prediction time determine whether the action was a claim or a guess.
+    Delay: the scores at prediction time determine whether the action was a claim or a guess.
 
     Departures from the paper: the limit on the support.
 
@@ -266,7 +266,11 @@ class OvaKernelPerceptron(KernelLearner):
         Parameter("degree", 2, "degree of the polynomial kernel", low=1, high=32),
         Parameter("width", 1.0, "width of the rbf kernel", low=1e-9, high=1e9),
         Parameter(
-            "support_max", 1_000, "stored examples of all classes; then the oldest is replaced", low=1, high=1_000_000
+            "support_max",
+            1_000,
+            "stored examples; a further one replaces the oldest",
+            low=1,
+            high=1_000_000,
         ),
     )
     predict_kernel = staticmethod(predict_kernelised)
@@ -282,7 +286,7 @@ class OvaKernelPerceptron(KernelLearner):
         super().__init__(n_classes, n_features, {"S": S, "marks": marks, "fill": fill}, model)
 
     def weights(self) -> FloatArray:
-        """Raise NotImplementedError: the learner is not linear in x.
+        """Raise NotImplementedError, because the learner is not linear in x.
 
         Raises:
             NotImplementedError: always; see the support in `state()`.
@@ -291,7 +295,7 @@ class OvaKernelPerceptron(KernelLearner):
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
-        """Return the cost with full support: nnz products and a kernel per stored example."""
+        """Return the cost with full support: nnz products and a kernel evaluation per stored example."""
         support_max = int(parameters["support_max"])
         return Cost(
             flops_per_event=2 * support_max * (nnz + 4),

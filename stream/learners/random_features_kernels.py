@@ -3,7 +3,7 @@
     σ² = the median of ‖x − x'‖² over all pairs of the first 64 contexts observed (0 → 1)
     z_j = √(2/m) cos(ω_jᵀx + β_j),  ω_j ~ N(0, I/σ²),  β_j ~ U[0, 2π),  j = 1..m
 
-The cosine is a polynomial in this file: 64 of them take 0.1 µs, and have equal bits on every machine.
+The cosine is computed with a polynomial: 64 cosines take 0.1 µs and are bitwise equal on every machine.
 """
 
 from math import inf, pi, sqrt

@@ -42,7 +42,7 @@ def softmax(scores: FloatArray) -> FloatArray:
 def predict(
     indices: IndexArray, values: FloatArray, u: float, scores: FloatArray, W: FloatArray, rest: FloatArray, q: float
 ) -> tuple[int, int, float]:
-    """Algorithm 2, which includes algorithm 1; the same u makes both draws."""
+    """Algorithm 2, which includes algorithm 1; the same u determines both draws."""
     check_event(indices, values, W.shape[1])
     linear_scores(indices, values, W, scores)
     K = scores.size
@@ -92,18 +92,18 @@ class Rdue(KernelLearner):
     """Gradient descent on the logistic loss, with randomized decoding and uniform exploration (RDUE).
 
     Shibukawa, Tsuchiya, Sakaue, Yamanishi, "Bandit and delayed feedback in online structured prediction", NeurIPS 2025:
-    the algorithm of appendix G.3.1 for variable delays, that is algorithms 1, 2 and 4, in multiclass classification
+    the algorithm of appendix G.3.1 for variable delays, that is, algorithms 1, 2 and 4, in multiclass classification
     with the logistic loss. Without delay it is the algorithm of section 3.3.
 
         θ = Wx;  ŷ = softmax(θ);  y* = argmax ŷ;  p = min{1, 2 (1 - ŷ_y*)}
         play ỹ: with probability q uniform, else with probability p a draw from ŷ, else y*        (algorithms 1 and 2)
         when the bit arrives: Ĝ = [ỹ = y] (ŷ - e_ỹ) xᵀ / p_ỹ;  W -= B Ĝ / √(2 (1e-8 + Σ‖Ĝ‖²))   (sections 3.2 and 3.3)
 
-    Symbols: W weights [K, d]; θ scores [K]; q the share of uniform exploration; B `diameter` of the set of weights that
-    W is compared with; p_ỹ the propensity; Σ the sum over the feedback so far. A wrong action changes nothing.
+    Symbols: W weights [K, d]; θ scores [K]; q the share of uniform exploration; B `diameter` of the set of comparators;
+    p_ỹ the propensity; Σ the sum over the feedback so far. A wrong action changes nothing.
 
-    Under delay each bit causes one step when it arrives, in the order of arrival, with ŷ, ỹ and p_ỹ of prediction
-    time (algorithm 4). The paper sets q = B √(K/T); the default of q is that of B = 10, K = 10 and T = 10⁵.
+    With delay, each bit causes one step when it arrives, in the order of arrival, with ŷ, ỹ and p_ỹ from prediction
+    time (algorithm 4). The paper sets q = B √(K/T); the default q corresponds to B = 10, K = 10 and T = 10⁵.
 
     Departures from the paper: late bits also use the learning rate of section 3.2, with the constants of the paper's
     experiments (appendix H.1: 1e-8, B = 10, no projection). The rate of lemma G.1 is not used, because its formula is

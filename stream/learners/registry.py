@@ -9,7 +9,8 @@ from stream.near_names import close_matches
 from stream.plugins import Plugins
 
 STATE_BYTES_MAX = 8 * 2**30
-"""The largest state that `create` allocates: a larger one exceeds a common machine's memory, and a snapshot's size."""
+"""Size limit for states that `create` allocates: larger ones exceed a common machine's memory and a snapshot's size
+limit."""
 
 LearnerType = TypeVar("LearnerType", bound=type[Learner])
 
@@ -30,7 +31,7 @@ def registered() -> Plugins[type[Learner]]:
 
 
 def _check_plugin(name: str, plugin: object) -> type[Learner]:
-    """Return the class of a plug-in; raise an error unless it is a learner of this name."""
+    """Return the class of a plug-in; raise an error unless it is a learner with this name."""
     if not isinstance(plugin, type) or not issubclass(plugin, Learner):
         raise TypeError(f"expected a class derived from onebit.Learner; got {plugin!r}")
     if missing := [
@@ -38,7 +39,7 @@ def _check_plugin(name: str, plugin: object) -> type[Learner]:
     ]:
         raise TypeError(f"{plugin.__name__} has no {', '.join(missing)}")
     if plugin.name != name:
-        raise ValueError(f"{plugin.__name__}.name is {plugin.name!r}; expected {name!r}, as the entry point is called")
+        raise ValueError(f"{plugin.__name__}.name is {plugin.name!r}; expected {name!r}, the name of the entry point")
     if inspect.isabstract(plugin):
         raise TypeError(f"{plugin.__name__} lacks {', '.join(sorted(plugin.__abstractmethods__))}")
     return plugin
@@ -50,13 +51,13 @@ _ALL = Plugins("onebit.learners", _REGISTRY, _check_plugin)
 def check_parameters(
     name: str, parameters: Mapping[str, object], *, correctable: bool = False, any_right: bool = False
 ) -> dict[str, float | int | str]:
-    """Return all parameters of a learner: the given ones checked, the others at their defaults.
+    """Check the given parameters of a learner and return them with the defaults of the others.
 
     Args:
         name: The learner.
         parameters: The given parameters.
-        correctable: Updates must be retractable, which changes some defaults.
-        any_right: Several classes may be right, which fixes some parameters.
+        correctable: Whether updates must be retractable, which changes some defaults.
+        any_right: Whether several classes may be right, which fixes some parameters.
     """
     if name not in _ALL:
         hint = close_matches(name, registered())

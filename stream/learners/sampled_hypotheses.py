@@ -15,7 +15,7 @@ from stream.wire.events import FloatArray
 
 
 def draw_hypotheses(size: int, n_classes: int, n_features: int, radius: float, seed: int) -> FloatArray:
-    """Draw matrices with rows uniform in the ball of a radius: Gaussian direction, length with a uniform d-th power."""
+    """Draw matrices whose rows are uniform in a ball: Gaussian direction, and length with a uniform d-th power."""
     generator = np.random.Generator(np.random.PCG64(seed))
     directions = generator.standard_normal((size, n_classes, n_features))
     directions /= np.linalg.norm(directions, axis=2, keepdims=True)
@@ -52,16 +52,16 @@ class Sampled(KernelLearner):
         super().load(state)
 
     def weights(self) -> FloatArray:
-        """Raise NotImplementedError: the learner is not linear in x.
+        """Raise NotImplementedError, because the learner is not linear in x.
 
         Raises:
             NotImplementedError: always.
         """
-        raise NotImplementedError(f"{self.name} has no linear weights: it is a vote of many hypotheses")
+        raise NotImplementedError(f"{self.name} has no linear weights: it is a vote among many hypotheses")
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
-        """Return the cost of the scores of every hypothesis, at the prediction and at the update."""
+        """Return the cost of scoring every hypothesis for the prediction and again for the update."""
         products = int(parameters["hypotheses"]) * n_classes * nnz
         return Cost(
             flops_per_event=4 * products,

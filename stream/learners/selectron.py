@@ -22,14 +22,14 @@ from stream.wire.events import Decision, Features, FloatArray, IndexArray
 
 TOLERANCE = 1e-11
 """Step length at which the logistic refit stops. The objective is 1/η-strongly convex: W is then within about η L ·
-1e-11 of the minimiser, L the smoothness.
+1e-11 of the minimiser, where L is the smoothness constant.
 """
 
 STEPS_MAX = 20_000
 """Limit on the number of steps; 20 to 500 are usual, starting from the last W."""
 
 ENTRIES_PER_EXAMPLE = 256
-"""Mean number of entries per stored example for which memory is allocated; more than the mean of the text data used."""
+"""Memory is allocated for this mean number of entries per stored example, more than the text data sets have."""
 
 # Indices in `fill`.
 EXAMPLES, ENTRIES = range(2)
@@ -239,7 +239,7 @@ def refit(
     """Line 15 for (15), from the current W: projected gradient steps with Nesterov's momentum and restarts.
 
     The momentum is reset whenever it points uphill (O'Donoghue, Candès, "Adaptive restart for accelerated gradient
-    schemes", 2015), so the strong convexity need not be known.
+    schemes", 2015), so the strong convexity constant need not be known.
     """
     smoothness = 1.0 / eta
     for e in range(starts[n]):
@@ -337,7 +337,7 @@ def update_logistic(
 
 @register
 class Selectron(KernelLearner):
-    """Uniform where x is far from all right answers, greedy elsewhere; learns from right answers only.
+    """Plays uniformly where x is far from all right answers, and greedily elsewhere; learns only from right answers.
 
     "Bandit Multiclass Classification" (the Notes), Algorithm 5, with (13) or (15); after Agarwal, ICML 2013.
 
@@ -354,15 +354,15 @@ class Selectron(KernelLearner):
     Delay: a late right answer is added to the same sums. M, and W as their minimiser, do not depend on the order of the
     answers. An update does not depend on the branch that was played.
 
-    Retraction: with the quadratic loss M and W are functions of two sums over the right answers. They equal, to
-    rounding and in any order, those of the model that received the real bit at first. With the logistic loss the
-    learner is not retractable.
+    Retraction: with the quadratic loss M and W are functions of two sums over the right answers. Up to rounding and in
+    any order, they equal those of a model that received the real bit from the start. With the logistic loss the learner
+    is not retractable.
 
-    Memory: the logistic fit needs the examples. At most `support_max` right answers are stored, with 256 entries each
-    on average. When the memory is full, later answers have no effect.
+    Memory: the logistic fit needs the examples themselves. At most `support_max` right answers are stored, with 256
+    entries each on average. When the memory is full, later answers have no effect.
 
     Departures from the paper: for (13), Ω, which in the paper depends on every x_t, is the whole space, where the fit
-    has a closed form; for (15), the limit on the support, and the fit is iterated to a step of 1e-11.
+    has a closed form; for (15), the limit on the support, and an iterative fit that stops at a step of 1e-11.
 
     >>> from stream.learners import create
     >>> learner = create("selectron", n_classes=2, n_features=2, epsilon=0.9)
@@ -392,7 +392,7 @@ class Selectron(KernelLearner):
     retractable: ClassVar[bool] = True
 
     def __new__(cls, *sizes: int, **parameters: Any) -> Self:
-        """Select the class for the loss: `retractable` is a class attribute."""
+        """Select the class for the loss, because `retractable` is a class attribute."""
         fitting: Any = Selectron if parameters["loss"] == "quadratic" else LogisticSelectron
         learner: Self = super().__new__(fitting, *sizes, **parameters)
         return learner
@@ -442,7 +442,7 @@ class Selectron(KernelLearner):
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
-        """Return the cost of two rank-one changes of inverses; the logistic fit makes about 100 passes."""
+        """Return the cost of two rank-one changes to inverses; the logistic fit makes about 100 passes."""
         K, d = n_classes, n_features
         if parameters["loss"] == "quadratic":
             return Cost(

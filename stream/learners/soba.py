@@ -57,18 +57,18 @@ class SobaDiag(KernelLearner):
         m = (δ² + 2δ) / (p_y (1 + zᵀA⁻¹z));  only if m + Σ_{earlier updates} m_s ≥ 0:
         A += z² (elementwise);  θ -= g;  W = θ / A (elementwise)
 
-    Symbols: W weights [K, d]; θ `theta` [K, d]; A diagonal [K, d], `a` at the start, > 0; Σ m_s `sums`[0] (`sums`[1]
-    serves soba-adaptive); γ `gamma` in [0, 1]; ŷ greedy class; ỹ action; ȳ the highest class except the true one
-    (ŷ itself if exploration found the true class).
+    Symbols: W weights [K, d]; θ `theta` [K, d]; A diagonal [K, d], `a` at the start, > 0; Σ m_s `sums`[0] (`sums`[1] is
+    used by soba-adaptive); γ `gamma` in [0, 1]; ŷ greedy class; ỹ action; ȳ the highest class except the true one (ŷ
+    itself if exploration found the true class).
 
-    Delay: p_y is that of prediction time, because the gradient is unbiased only over the distribution of the action.
-    (Wx), and so ȳ and δ, are those of the current W (margin=feedback) or of prediction time (margin=decision). A, θ and
-    Σ m_s are the current sums.
+    Delay: p_y comes from prediction time, because the gradient is unbiased only over the distribution of the action.
+    (Wx), ȳ and δ come from the current W (margin=feedback) or from prediction time (margin=decision). A, θ and Σ m_s
+    are the current sums.
 
     Retraction: an update with an assumed reward of 0 changes nothing, so the retraction makes the update with the
-    current model. With margin=decision, A and θ are sums: unless the condition on m rejects an update, W equals, to
-    rounding, the model that received the real bit at first. An assumed 1 cannot be retracted, because it is not
-    recorded whether it updated the model.
+    current model. With margin=decision, A and θ are sums: unless the condition on m rejects an update, W equals, up to
+    rounding, a model that received the real bit from the start. An assumed 1 cannot be retracted, because the state
+    does not record whether it caused an update.
 
     Departures from the paper: none. An update with non-finite m is rejected.
 
@@ -97,7 +97,7 @@ class SobaDiag(KernelLearner):
     def retract(
         self, x: Features | FloatArray, decision: Decision, assumed_reward: int, reward: int, v: float = 0.0
     ) -> bool:
-        """Make the update that the assumed 0 omitted."""
+        """Make the update that was omitted because of the assumed 0."""
         return retract_by_updating(self, x, decision, assumed_reward, reward)
 
     @classmethod
@@ -112,7 +112,7 @@ class SobaDiag(KernelLearner):
 
 BLOCK = 64
 """Number of pending rank-one terms in V before they are subtracted from P in one product. BLAS applies 64 of them in
-the time of two single ones, because P (100 MB at K·d = 3,600) is read only once."""
+the time that two single ones take, because P (100 MB at K·d = 3,600) is read only once."""
 
 BLOCK_ROWS = 128
 """Rows of P per product, chosen so that the product stays in the cache."""
@@ -152,7 +152,7 @@ def full_cost(n_classes: int, n_features: int, nnz: int) -> Cost:
 
 @register
 class Soba(KernelLearner):
-    """SOBA with the full A.
+    """SOBA with the full matrix A.
 
     Beygelzimer, Orabona, Zhang, "Efficient online bandit multiclass learning with Õ(√T) regret", ICML 2017,
     Algorithm 1.
@@ -163,21 +163,21 @@ class Soba(KernelLearner):
         A += zzᵀ;  θ -= g;  W = A⁻¹θ
 
     Symbols: W weights [K, d]; A [Kd, Kd], `a`·I at the start, > 0, stored as its inverse P - VᵀV; V [64, Kd] the
-    rank-one terms not yet subtracted from P, `pending` of them; Σ m_s `sums`[0] (`sums`[1] serves soba-adaptive); γ
+    rank-one terms not yet subtracted from P, `pending` of them; Σ m_s `sums`[0] (`sums`[1] is used by soba-adaptive); γ
     `gamma` in [0, 1]; ŷ greedy class; ỹ action; ȳ the highest class except the true one.
 
-    Assumes entries of x of moderate size: the inverse is maintained by downdates, so an x with zᵀA⁻¹z above about 10¹⁴
-    leaves only rounding errors in its direction. An update with negative or non-finite zᵀA⁻¹z is rejected.
+    Assumes that the entries of x are moderate: the inverse is maintained by downdates, so an x with zᵀA⁻¹z above about
+    10¹⁴ leaves only rounding errors in its direction. An update with negative or non-finite zᵀA⁻¹z is rejected.
 
-    `condition`=none disables the condition on m, which increases the error in this implementation: pendigits 31 %
-    without and 43 % with it, letter 69 % and 80 %.
+    `condition`=none disables the condition on m. In this implementation the condition increases the error, from 31 % to
+    43 % on pendigits and from 69 % to 80 % on letter.
 
-    Delay: p_y is that of prediction time; `margin` selects (Wx), and so ȳ and δ; A, W and Σ m_s are the current ones.
-    See soba-diag for the reason and for retraction.
+    Delay: p_y comes from prediction time; `margin` selects (Wx), ȳ and δ; A, W and Σ m_s are the current ones. See
+    soba-diag for the reason and for retraction.
 
-    Departures from the paper: none. BLAS computes the product over a block, so results are bitwise reproducible on one
-    machine with a fixed number of BLAS threads, not across machines. On a busy machine one thread
-    (OPENBLAS_NUM_THREADS=1) is also the fastest: 0.7 ms per update at K·d = 3,600, against 5 ms with two threads.
+    Departures from the paper: none. BLAS computes the product over a block, so results are bitwise reproducible only on
+    one machine with a fixed number of BLAS threads. On a busy machine, one thread (OPENBLAS_NUM_THREADS=1) is also the
+    fastest: an update at K·d = 3,600 takes 0.7 ms, and 5 ms with two threads.
 
     >>> from stream.learners import create
     >>> learner = create("soba", n_classes=3, n_features=2, gamma=0.3)
@@ -208,7 +208,7 @@ class Soba(KernelLearner):
     def retract(
         self, x: Features | FloatArray, decision: Decision, assumed_reward: int, reward: int, v: float = 0.0
     ) -> bool:
-        """Make the update that the assumed 0 omitted."""
+        """Make the update that was omitted because of the assumed 0."""
         return retract_by_updating(self, x, decision, assumed_reward, reward)
 
     @classmethod
@@ -226,15 +226,15 @@ class SobaAdaptive(KernelLearner):
 
         γ_t = min(1, √(K (1 + Σ_{s<t, updates} ρ_s/(1+ρ_s)) / t)),  ρ_s = zᵀA⁻¹z of update s
 
-    otherwise soba (covariance=full) or soba-diag (covariance=diag). `sums` contains Σ m_s, Σ ρ_s/(1+ρ_s) and t.
+    The rest is soba (covariance=full) or soba-diag (covariance=diag). `sums` contains Σ m_s, Σ ρ_s/(1+ρ_s) and t.
 
     The sum grows with log det A, by up to 1 for each of the K·d weights at first, so γ_t remains 1 for about K²d
     rounds. With large K·d the learner explores for a long time.
 
     `observe` counts the rounds: t - 1 is the number of earlier decisions. Delay: the sum includes the updates made so
-    far; otherwise as in soba and soba-diag, also for retraction.
+    far. The rest, and retraction, are as in soba and soba-diag.
 
-    Departures from the paper: they cannot be determined, see above.
+    Departures from the paper: unknown; see above.
 
     >>> from stream.learners import create
     >>> learner = create("soba-adaptive", n_classes=2, n_features=2, covariance="diag")
@@ -273,7 +273,7 @@ class SobaAdaptive(KernelLearner):
     def retract(
         self, x: Features | FloatArray, decision: Decision, assumed_reward: int, reward: int, v: float = 0.0
     ) -> bool:
-        """Make the update that the assumed 0 omitted."""
+        """Make the update that was omitted because of the assumed 0."""
         return retract_by_updating(self, x, decision, assumed_reward, reward)
 
     @classmethod

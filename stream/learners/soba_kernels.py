@@ -61,7 +61,7 @@ def update_diagonal(
     residual = 0.0  # zᵀA⁻¹z
     for j in range(indices.size):
         i = indices[j]
-        # 1/A_ȳ + 1/A_y with one division: divisions take half of the time of an update.
+        # 1/A_ȳ + 1/A_y with one division: divisions take half the time of an update.
         residual += values[j] * values[j] * ((A[rival, i] + A[action, i]) / (A[rival, i] * A[action, i]))
     residual /= propensity
     delta = scores[rival] - scores[action]
@@ -98,7 +98,7 @@ def update_diagonal_by_current_scores(
     sums: FloatArray,
     gamma: float,
 ) -> bool:
-    """The same update with ȳ and δ of the current W."""
+    """Apply the same update with ȳ and δ from the current W."""
     if not usable(indices, values, action, propensity, scores, M.shape[1], M.shape[2]) or reward == 0:
         return False
     current = current_scores(indices, values, M[0])
@@ -198,8 +198,8 @@ def update_full(
         return False
     sums[0] += m
     sums[1] += residual / (1.0 + residual)
-    # Lines 18 to 20 at once. By Sherman-Morrison A⁻¹ loses qqᵀ/(1 + zᵀq). With θ = AW and g = z/√p, the new (A⁻¹ -
-    # qqᵀ/(1 + zᵀq))(θ - g) equals W - q(1/√p + ⟨W,z⟩)/(1 + zᵀq), with ⟨W,z⟩ of the current W.
+    # Lines 18 to 20 combined. By Sherman-Morrison, the new A⁻¹ is A⁻¹ - qqᵀ/(1 + zᵀq). With θ = AW and g = z/√p, its
+    # product with θ - g equals W - q(1/√p + ⟨W,z⟩)/(1 + zᵀq), where ⟨W,z⟩ uses the current W.
     step = (1.0 / root + W_z) / (1.0 + residual)
     scale = 1.0 / sqrt(1.0 + residual)
     flat = W.reshape(K * d)
@@ -234,7 +234,7 @@ def update_full_by_current_scores(
     gamma: float,
     condition: bool,
 ) -> bool:
-    """The same update with ȳ and δ of the current W."""
+    """Apply the same update with ȳ and δ from the current W."""
     if not usable(indices, values, action, propensity, scores, W.shape[0], W.shape[1]) or reward == 0:
         return False
     current = current_scores(indices, values, W)
@@ -246,7 +246,7 @@ def update_full_by_current_scores(
 
 @compiled
 def adaptive_gamma(sums: FloatArray, K: int) -> float:
-    """Return γ_t of the next round."""
+    """Return γ_t for the next round."""
     return min(1.0, sqrt(K * (1.0 + sums[1]) / (sums[2] + 1.0)))
 
 

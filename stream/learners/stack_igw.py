@@ -233,7 +233,7 @@ def update(
 
 @register
 class StackIgw(WatchingLearner):
-    """Logistic regressions and centroids of right and wrong examples, stacked, with inverse-gap weighting.
+    """Stacks logistic regressions with centroids of right and wrong examples; plays by inverse-gap weighting.
 
     Developed for Onebit. Inverse-gap weighting after Foster, Rakhlin, "Beyond UCB: optimal and efficient contextual
     bandits with regression oracles", ICML 2020; stacking after Wolpert, "Stacked generalization", Neural Networks 5,
@@ -259,30 +259,30 @@ class StackIgw(WatchingLearner):
         decide    c'_k = ê·Ĉ_k/‖Ĉ_k‖;  t_k = b_k·(ê, .3);  both 0 before the 500th decision
         bit r     y = (ê, .3), z = R_a y, c = 1 + y·z:  b_a += z(r − b_a·y)/c,  R_a −= z zᵀ/c;  right: Ĉ_a += e
 
-    Symbols: n decisions; df number of x with a feature; M the sum of all x, m of them; C and N [K, d] the sums of the x
-    that were right and wrong for a class, h and w [K] their numbers, nr = ‖C_k‖² (`norm_sq`, `hits`, `misses`); pend
-    (`waiting`) pending decisions; `df_log` ln(df+1); W and A [K, d+1]; v and P [13] and [13, 13] of the stack, shared
-    by all classes, [9] without vectors; `totals` m, n and settled bits; π_a the propensity; scores p. Word vectors:
-    `row` and `stamp` of each feature; `vectors` [rows, 128] with U and G, allocated as needed; `words` rows in use,
-    number of refreshes, whether the vectors are used, rows at the last refresh; `basis` B, `gram` GᵀG, `overlap` GᵀV,
-    `sketch` GᵀC; `centroids` Ĉ.
+    Symbols: n decisions; df number of x with a feature; M the sum of all x, m their number; C and N [K, d] the sums of
+    the x that were right and wrong for a class, h and w [K] their numbers, nr = ‖C_k‖² (`norm_sq`, `hits`, `misses`);
+    pend (`waiting`) pending decisions; `df_log` ln(df+1); W and A [K, d+1]; v and P [13] and [13, 13] of the stack,
+    shared by all classes, [9] without vectors; `totals` m, n and settled bits; π_a the propensity; scores p. Word
+    vectors: `row` and `stamp` of each feature; `vectors` [rows, 128] with U and G, allocated as needed; `words` rows in
+    use, number of refreshes, whether the vectors are used, rows at the last refresh; `basis` B, `gram` GᵀG, `overlap`
+    GᵀV, `sketch` GᵀC; `centroids` Ĉ.
 
     The sums contain each x with its weights at the time of the event, while n and df continue to grow. When an update
     weights x again, n excludes the decision itself and df includes it.
 
-    Assumes sparse x, such as words. With very many classes, discovering each costs K² events; no gain has been measured
-    there.
+    Assumes sparse x, such as words. With very many classes, discovering each one costs K² events; no gain has been
+    measured in that case.
 
     Delay: an update uses the current model and, of the decision, only the action. The order of the bits matters, so an
     update cannot be retracted.
 
-    Drift: a lasting fall of the reward (`drift`) resets W, A, C, N, nr, h, w, Ĉ, b and R of every class, or of one.
-    `alarms` counts the resets, one entry per class and a last one for resets of all. An unstable learner may raise an
-    alarm on a stationary stream: this happened in one of six orders of a review set with 7 classes and 13,000 rows,
-    with bits that arrived 1,000 events late.
+    Drift: a lasting drop in the reward (`drift`) resets W, A, C, N, nr, h, w, Ĉ, b and R of every class, or of one.
+    `alarms` counts the resets, with one entry per class and a last one for resets of all. An unstable learner may raise
+    an alarm on a stationary stream: this happened for one of six orderings of a review data set with 7 classes and
+    13,000 rows, with bits that arrived 1,000 events late.
 
-    Departures from the papers: the oracle is a stack; the gaps are those of its probabilities times a bonus; γ is a
-    schedule not derived from a bound.
+    Departures from the papers: the oracle is a stack; the gaps are those between its probabilities times a bonus; the
+    schedule γ is not derived from a bound.
 
     >>> from stream.learners import create
     >>> learner = create("stack-igw", n_classes=3, n_features=2)
@@ -303,7 +303,7 @@ class StackIgw(WatchingLearner):
     paper: ClassVar[str] = "after Foster, Rakhlin 2020"
     parameters: ClassVar[tuple[Parameter, ...]] = (
         *INVERSE_GAP,
-        Parameter("bonus", 2.5, "bonus of classes with few right answers", low=0.0, high=1e6),
+        Parameter("bonus", 2.5, "bonus for classes with few right answers", low=0.0, high=1e6),
         Parameter("vectors", 64, "dimensions of the feature vectors; 0: no vectors", choices=("0", "32", "64")),
         DRIFT,
     )
@@ -367,7 +367,7 @@ class StackIgw(WatchingLearner):
             "detectors": counts[DETECTORS],
             "alarms": counts[ALARMS],
         }
-        # Allocated for the largest number of rows: memory that is never written is not resident.
+        # Allocated for the largest number of rows, because memory that is never written is not resident.
         rows = np.zeros((min(d, ROWS_MAX) if m else 0, 2 * m))
         if m:
             basis, gram, overlap = squares(words, m)
@@ -382,7 +382,7 @@ class StackIgw(WatchingLearner):
         super().__init__(n_classes, n_features, arrays, (Z, rest, rows))
 
     def observed_parts(self, x: Features, decision: Decision) -> Iterator[tuple[str, Any]]:
-        """See KernelLearner. Of `vectors` yields the rows of x and the next unused rows.
+        """See KernelLearner. For `vectors`, yield the rows of x and the next unused rows.
 
         The arrays have their maximum size; the state contains the rows in use.
         """
@@ -402,7 +402,7 @@ class StackIgw(WatchingLearner):
         return {name: array.copy() for name, array in self._arrays_in_use(self.arrays).items()}
 
     def state_into(self, copy: State) -> State:
-        """See Learner; `vectors` is allocated again if its number of rows has changed."""
+        """See Learner; `vectors` is reallocated if its number of rows has changed."""
         for name, array in self._arrays_in_use(self.arrays).items():
             if np.shape(copy[name]) == array.shape:
                 np.copyto(np.asarray(copy[name]), array)
@@ -421,7 +421,7 @@ class StackIgw(WatchingLearner):
         return {**self.arrays, "vectors": self.arrays["vectors"][: int(np.asarray(state["words"])[USED])]}
 
     def weights(self) -> FloatArray:
-        """Raise NotImplementedError: the learner is not linear in x.
+        """Raise NotImplementedError, because the learner is not linear in x.
 
         Raises:
             NotImplementedError: always.

@@ -1,4 +1,4 @@
-"""Products with a symmetric matrix and rank-one changes of it, for regressions that store an inverse covariance."""
+"""Products with a symmetric matrix and rank-one changes to it, for regressions that store an inverse covariance."""
 
 from math import sqrt
 
@@ -8,15 +8,15 @@ from stream.learners.kernels import compiled, inlined, subtract_outer
 from stream.wire.events import FloatArray, IndexArray
 
 DENSE_SHARE = 3
-"""If more than one in three entries is non-zero, whole rows of P are faster than a selection of entries."""
+"""If more than one in three entries is non-zero, reading whole rows of P is faster than selecting entries."""
 
 SMALL = 192
-"""Up to this size P fits the cache: reading it whole is faster than reading its upper half, and changing it at every
-decision faster than storing changes.
+"""Up to this size P fits in the cache: reading all of it is faster than reading its upper half, and changing it at
+every decision is faster than storing changes.
 """
 
 BLOCK = 32
-"""Number of changes of a larger P that are applied in one pass, which is limited by memory bandwidth."""
+"""Number of changes to a larger P that are applied in one pass, which is limited by memory bandwidth."""
 
 
 @inlined
@@ -77,7 +77,7 @@ def times(P: FloatArray, pending: int, places: IndexArray, x: FloatArray) -> Flo
 
 @inlined
 def times_into(P: FloatArray, pending: int, places: IndexArray, x: FloatArray, z: FloatArray) -> None:
-    """Compute (P − VᵀV) x into an existing array."""
+    """Write (P − VᵀV) x into an existing array."""
     size = P.shape[1]
     sum_of_rows(P, places, x, z)
     if pending > 0:
@@ -90,7 +90,7 @@ def times_into(P: FloatArray, pending: int, places: IndexArray, x: FloatArray, z
 
 @inlined
 def variance(P: FloatArray, pending: int, places: IndexArray, x: FloatArray, z: FloatArray) -> float:
-    """Return xᵀ(P − VᵀV)x of a symmetric P, at least 0. Uses only the upper triangle if that is faster.
+    """Return xᵀ(P − VᵀV)x for a symmetric P, at least 0. Only the upper triangle is used if that is faster.
 
     `z` is scratch space of d' entries.
     """
@@ -158,7 +158,7 @@ def move(w: FloatArray, scale: float, z: FloatArray) -> None:
 
 @inlined
 def add_observation(P: FloatArray, waiting: FloatArray, places: IndexArray, x: FloatArray) -> FloatArray:
-    """P −= zzᵀ/(1 + xᵀz), z = P x, applied at once or as a row of V; returns the new P x.
+    """Subtract zzᵀ/(1 + xᵀz), z = P x, from P, directly or as a row of V; return the new P x.
 
     Mirrored entries are computed from the same product, so P remains exactly symmetric.
 

@@ -65,7 +65,7 @@ def eliminate(
 def predict_halving(
     indices: IndexArray, values: FloatArray, u: float, scores: FloatArray, H: FloatArray, alive: NDArray[np.int8]
 ) -> tuple[int, int, float]:
-    """Lines 4-5: play the majority."""
+    """Lines 4-5: play the majority class."""
     count_votes(indices, values, scores, H, alive)
     majority = argmax(scores)
     return majority, majority, 1.0
@@ -93,7 +93,7 @@ def update_halving(
 
 @register
 class Halving(Sampled):
-    """Plays the majority of the remaining hypotheses; a wrong answer removes those that predicted it.
+    """Plays the majority class of the remaining hypotheses; a wrong answer removes those that predicted it.
 
     "Bandit Multiclass Classification" (the Notes), Algorithm 2.
 
@@ -103,14 +103,14 @@ class Halving(Sampled):
     Symbols: S_t the remaining hypotheses, flagged in `alive`; |S_t(y)| scores; ỹ the action.
 
     Assumes that some hypothesis of the sample is never wrong. A mistake removes at least a share 1/K of the remaining
-    ones: at most ln|S| / -ln(1 - 1/K) ≤ K ln|S| mistakes.
+    hypotheses, so there are at most ln|S| / -ln(1 - 1/K) ≤ K ln|S| mistakes.
 
     Delay: a wrong answer removes the remaining hypotheses that predict the action for x; their own prediction refutes
     them, whatever the majority was. The bound no longer applies: a majority may be wrong many times before the first
     bit arrives.
 
-    Departures from the paper: a sample of hypotheses instead of a grid; a hypothesis with tied classes counts for the
-    lowest only; an answer that would remove all remaining hypotheses is ignored, because the assumption fails.
+    Departures from the paper: a sample of hypotheses instead of a grid; a hypothesis with tied classes counts only for
+    the lowest; an answer that would remove all remaining hypotheses is ignored, because the assumption does not hold.
 
     >>> from stream.learners import create
     >>> learner = create("halving", n_classes=3, n_features=2, hypotheses=30)
@@ -139,7 +139,7 @@ class Halving(Sampled):
 
 @compiled
 def clear_majority(scores: FloatArray, alpha: float) -> bool:
-    """Line 7: whether one class has a share of 1 - α of the hypotheses."""
+    """Line 7: return whether one class has a share of at least 1 - α of the hypotheses."""
     return bool(scores[argmax(scores)] >= (1.0 - alpha) * scores.sum())
 
 
@@ -198,14 +198,14 @@ class BiasedHalving(Sampled):
     paper's analysis; ỹ the action.
 
     Assumes that some hypothesis of the sample is never wrong. Then, of N hypotheses, a majority is wrong at most ln N /
-    ln(1/α) times and a guess right at most ln N / ln(1/(1-α)) times; on average at most K-1 times as many guesses are
-    wrong.
+    ln(1/α) times and a guess is right at most ln N / ln(1/(1-α)) times; on average, at most K-1 times as many guesses
+    are wrong.
 
-    Delay: the scores of prediction time determine whether the action was a majority or a guess. The bit removes the
+    Delay: the scores at prediction time determine whether the action was a majority or a guess. The bit removes the
     remaining hypotheses that it refutes.
 
     Departures from the paper: a sample of hypotheses instead of the volume of Ω; a hypothesis with tied classes counts
-    for the lowest only; an answer that would remove all remaining hypotheses is ignored.
+    only for the lowest; an answer that would remove all remaining hypotheses is ignored.
 
     >>> from stream.learners import create
     >>> learner = create("biased-halving", n_classes=3, n_features=2, hypotheses=30)
@@ -248,7 +248,7 @@ def predict_exp4(
     gamma: float,
     alpha: float,
 ) -> tuple[int, int, float]:
-    """Lines 5-7 with one uniform: the action by its probability, then the sampled W's class given the action."""
+    """Lines 5-7 with one uniform: draw the action, then the class of the sampled W given the action."""
     check_event(indices, values, H.shape[2])
     K = scores.size
     room = np.empty(K)
@@ -265,7 +265,7 @@ def predict_exp4(
     below = 0.0
     for i in range(K):
         p = (1.0 - gamma) * scores[i] + gamma / K
-        if p > 0.0:  # keeps a playable class if rounding leaves u above the sum
+        if p > 0.0:  # the last such class is played if rounding leaves u above the sum
             action, propensity = i, p
         if u < below + p:
             break
@@ -299,7 +299,7 @@ def update_exp4(
     gamma: float,
     alpha: float,
 ) -> bool:
-    """Add the estimated loss of every hypothesis; losses are stored relative to the least."""
+    """Add the estimated loss of every hypothesis; losses are stored relative to the smallest."""
     K = scores.size
     if not usable(indices, values, action, propensity, scores, H.shape[1], H.shape[2]):
         return False
@@ -316,25 +316,25 @@ def update_exp4(
 
 @register
 class Exp4(Sampled):
-    """Exponential weights over hypotheses by an estimate of their hinge loss, with uniform exploration.
+    """Exponential weights over hypotheses, from an estimate of their hinge loss, with uniform exploration.
 
     "Bandit Multiclass Classification" (the Notes), Algorithm 9.
 
-        q(W) ∝ exp(-α Σ_s ℓ̂_s(W));  W_t ~ q;  ŷ = argmax_r (W_t x)_r;  ỹ = ŷ with 1-γ, else uniform
+        q(W) ∝ exp(-α Σ_s ℓ̂_s(W));  W_t ~ q;  ŷ = argmax_r (W_t x)_r;  ỹ = ŷ with probability 1-γ, else uniform
         ℓ_t(W) = [1 - (Wx)_y + max_r (Wx)_r]_+
         right: ℓ̂_t(W) = ℓ_t(W) / ((1-γ)[ŷ = ỹ] + γ/K);  wrong: 0
 
     Symbols: Σ ℓ̂ losses [n], minus their minimum; scores Q_i, the weight of the hypotheses that predict i; α
     `alpha`, the rate; γ `gamma`; ŷ greedy, the class of the sampled W; ỹ the action.
 
-    One uniform u makes both draws with the distribution of the paper: ỹ by p_i = (1-γ) Q_i + γ/K, where p_ỹ is the
-    propensity; then ŷ by its probability given ỹ, from the position of u within the interval of ỹ, which is again
+    One uniform u determines both draws, with the paper's distribution: ỹ from p_i = (1-γ) Q_i + γ/K, where p_ỹ is the
+    propensity; then ŷ from its distribution given ỹ, by the position of u within the interval of ỹ, which is again
     uniform.
 
     The maximum in ℓ is over all classes, as printed, so that ℓ ≥ 1; with r ≠ y it would be the hinge loss of sect. 3.
     The Notes sketch a regret bound without a proof.
 
-    Delay: ŷ and ỹ are those of prediction time, for which the estimate is unbiased (Lemma 19).
+    Delay: ŷ and ỹ come from prediction time, for which the estimate is unbiased (Lemma 19).
 
     Departures from the paper: a sample of hypotheses instead of the integral over Ω; `greedy` is the class of the
     sampled hypothesis, not that of the highest score.
@@ -394,7 +394,7 @@ def update_exhaustion(
     H: FloatArray,
     current: NDArray[np.int64],
 ) -> bool:
-    """After a wrong answer that the current hypothesis would also give, move on to the next hypothesis."""
+    """After a wrong answer that the current hypothesis would also give, advance to the next hypothesis."""
     if not usable(indices, values, action, propensity, scores, H.shape[1], H.shape[2]):
         return False
     room = np.empty(H.shape[1])
@@ -414,13 +414,13 @@ class HypothesisExhaustion(Sampled):
 
     Symbols: W_j the hypotheses in the order of the sample; j in `current`; ỹ the action, which is the greedy class.
 
-    Assumes that some hypothesis of the sample is never wrong: at most |H| - 1 mistakes, one for each before it.
+    Assumes that some hypothesis of the sample is never wrong. There are then at most |H| - 1 mistakes, one for each
+    hypothesis before it.
 
     Delay: a wrong answer counts against the current hypothesis only if it also predicts the played class for x. A
     mistake of an earlier hypothesis does not refute the current one.
 
-    Departures from the paper: a sample of hypotheses instead of a grid; after the last hypothesis the first follows
-    again.
+    Departures from the paper: a sample of hypotheses instead of a grid; the first hypothesis follows the last.
 
     >>> from stream.learners import create
     >>> learner = create("hypothesis-exhaustion", n_classes=2, n_features=2)
@@ -451,7 +451,7 @@ class HypothesisExhaustion(Sampled):
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
-        """Return the cost of the scores of one hypothesis, at the prediction and at the update."""
+        """Return the cost of scoring one hypothesis for the prediction and again for the update."""
         return Cost(
             flops_per_event=4 * n_classes * nnz,
             bytes_per_event=16 * n_classes * nnz,

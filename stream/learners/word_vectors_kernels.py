@@ -26,14 +26,14 @@ from stream.learners.symmetric_kernels import sum_of_rows
 from stream.wire.events import FloatArray, IndexArray
 
 ROWS_MAX = 32_768
-"""Limit on features with a vector. More did not improve accuracy on texts; each needs 1 kB."""
+"""Limit on the number of features with a vector. More did not improve the accuracy on texts; each needs 1 kB."""
 
 FREQUENCY_MIN = 3
 """A feature gets its row at its third x."""
 
 FIRST_REFRESH = 125
 ON_FROM = 500
-"""Number of decisions after which the vectors are used; at first they are noise."""
+"""Number of decisions after which the vectors are used; before that, they are noise."""
 
 PIVOT_MIN = 1e-10
 
@@ -111,7 +111,7 @@ def add_rows(vectors: FloatArray, rows: IndexArray, x: FloatArray, first: int, t
 def rows_since(
     indices: IndexArray, x: FloatArray, Z: FloatArray, stamp_min: float, first: float, end: float
 ) -> tuple[IndexArray, FloatArray]:
-    """Return the rows in `first`..`end` of the features of x that are current at a refresh, and their entries."""
+    """Return the rows in `first`..`end` of the features of x that are current at a refresh, and the entries of x."""
     rows, entries = np.empty(indices.size, np.int32), np.empty(indices.size)
     n = 0
     for j in range(indices.size):
@@ -279,7 +279,7 @@ def refresh(words: FloatArray, K: int, m: int, decided: float) -> None:
     trace = 0.0
     for j in range(m):
         trace += parts[1, j, j]
-    if trace == 0.0:  # no x has had a row since the last refresh
+    if trace == 0.0:  # no feature of any x has had a row since the last refresh
         return
     B = inverse_factor(parts[1])
     if words[IS_ON] != 0.0:
@@ -351,7 +351,7 @@ def learn_words(e: FloatArray, action: int, reward: int, words: FloatArray, K: i
     for i in range(size):
         row, left = P[i], root * z[i]
         for j in range(size):
-            row[j] -= left * (root * z[j])  # the product of the mirror entry, for exact symmetry
+            row[j] -= left * (root * z[j])  # the same product as the mirror entry, for exact symmetry
 
 
 @inlined

@@ -1,1 +1,1 @@
-"""Readers of decision logs: CSV, JSON lines, Parquet, and the formats of Vowpal Wabbit."""
+"""Readers for decision logs: CSV, JSON lines, Parquet, and the formats of Vowpal Wabbit."""

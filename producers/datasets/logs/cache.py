@@ -32,12 +32,12 @@ def cached_log(
     reward_above: float | None = None,
     announce: Callable[[str], None] = lambda message: None,
 ) -> StoredLog:
-    """Return the log in a file as columns: from the cache, or by reading the file and adding it to the cache.
+    """Return the log in a file as columns, from the cache if possible; otherwise read the file and cache it.
 
     Args:
         path: The file, or "-" for standard input, which is not cached.
         mapping: The column mapping.
-        keeper: The cache directory. A modified file or mapping is read again.
+        keeper: The cache directory. If the file or the mapping has changed, the file is read again.
         on_bad_row: See `open_log`.
         reward_above: See `open_log`.
         announce: Called with progress messages and notes for the user.
@@ -84,7 +84,7 @@ def _kept_in(folder: Path) -> StoredLog | None:
 
 
 def _name_of(path: Path, mapping: LogMapping | None, on_bad_row: OnBadRow, reward_above: float | None) -> str:
-    """Return a cache key for everything that determines the columns."""
+    """Return a cache key that covers everything that determines the columns."""
     try:
         found = path.stat()
     except OSError as error:

@@ -30,19 +30,19 @@ SECONDS_MAX = 100_000_000_000
 """Smaller numbers are seconds since 1970 (until the year 5138); larger ones are milliseconds (since 1973)."""
 
 MILLISECONDS_MAX = 100_000_000_000_000
-"""Numbers from this value on are microseconds."""
+"""Numbers of at least this value are microseconds."""
 
 _TEXT = {str, type(None)}
 _WHOLE = {int, type(None)}
 _NUMBER = {int, float, type(None)}
 _DECIMAL = re.compile("[-+.0-9eE]*")
-"""The characters of decimal numbers; `float` accepts others as well."""
+"""The characters of decimal numbers; `float` also accepts others."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def numbers(column: Column, field: str, expected: str, problems: list[Problem]) -> FloatArray:
-    """Return the values as numbers, NaN if missing; report each value that is not a finite number."""
+    """Return the values as numbers, with NaN for missing values; report each value that is not a finite number."""
     found = _finite(column)
     return _converted(column, field, expected, problems, _number, np.nan) if found is None else found
 
@@ -68,7 +68,7 @@ def texts(column: Column, field: str, problems: list[Problem]) -> Texts:
 
 
 def times_ms(column: Column, field: str, unit: Unit | None, problems: list[Problem]) -> Int64Array:
-    """Return the values as milliseconds since 1970, MISSING if missing.
+    """Return the values as milliseconds since 1970, or MISSING.
 
     Args:
         column: ISO 8601, numbers, or numpy times.
@@ -89,7 +89,7 @@ def times_ms(column: Column, field: str, unit: Unit | None, problems: list[Probl
 
 
 def delays_ms(column: Column, field: str, unit: Unit, problems: list[Problem]) -> Int64Array:
-    """Return numbers of a unit, or durations such as 5s, as milliseconds, MISSING if missing."""
+    """Return numbers in a unit, or durations such as 5s, as milliseconds, or MISSING."""
     expected = "a non-negative duration"
     found = _finite(column)
     if found is None:
@@ -101,13 +101,13 @@ def delays_ms(column: Column, field: str, unit: Unit, problems: list[Problem]) -
 
 
 def unit_by_size(number: float) -> Unit:
-    """Return the most likely unit of a number that is a time since 1970."""
+    """Return the most likely unit of a time since 1970."""
     size = abs(number)
     return "s" if size < SECONDS_MAX else "ms" if size < MILLISECONDS_MAX else "us"
 
 
 def _finite(column: Column) -> FloatArray | None:
-    """Return a column of finite numbers, NaN if missing; None if it contains other values."""
+    """Return a column of finite numbers, with NaN for missing values; None if the column contains other values."""
     if isinstance(column, np.ndarray):
         found = column.astype(np.float64) if column.dtype.kind in "iuf" else None
         return found if found is not None and np.isfinite(found).all() else None
@@ -162,7 +162,7 @@ def _values(column: Column) -> list[Any]:
 
 
 def _not_too_long(column: Texts, field: str, problems: list[Problem]) -> Texts:
-    """Limit texts to the maximum line length, which Parquet does not enforce."""
+    """Report and remove texts longer than the maximum line length, which Parquet does not enforce."""
     sizes = {text: size for text in column.distinct if (size := _size(text)) > LINE_BYTES_MAX}
     if not sizes:
         return column
@@ -217,7 +217,7 @@ def _time_ms(value: Any, unit: Unit | None) -> int | None:
 
 
 def _in_units(value: Any, unit: Unit) -> float | None:
-    """Return a number, or a duration such as 5s, in a unit."""
+    """Convert a number, or a duration such as 5s, to a unit."""
     number = _number(value)
     if number is None and isinstance(value, str):
         try:

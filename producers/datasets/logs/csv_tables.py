@@ -46,7 +46,7 @@ def tables(source: Source, columns: Sequence[str] | None = None) -> Iterator[Tab
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """Complete rows. The cells of a row with a problem are empty."""
+    """Complete rows. A row with a problem has empty cells."""
 
     n: int
     cells: list[str]  # row by row
@@ -101,8 +101,8 @@ class _Reader:
     def _whole(self, lines: list[str], first_line: int) -> tuple[_Rows, int]:
         """Return the complete rows of some lines, and the number of lines they use."""
         n = self._n_columns
-        sizes: dict[int, int] = {}  # of rows with a wrong number of columns
-        # Sentinel: becomes a row, or part of an incomplete one. It is removed afterwards.
+        sizes: dict[int, int] = {}  # column counts of rows with a wrong number of columns
+        # A sentinel line becomes a row or part of an incomplete row. It is removed afterwards.
         end = self._delimiter * n
         cells = list(chain.from_iterable(self._sized(chain(lines, (end,)), sizes)))
         del cells[-n:]
@@ -119,7 +119,7 @@ class _Reader:
         return _Rows(n_rows, cells, problems, partial(self._where, lines, first_line)), n_lines
 
     def _sized(self, lines: Iterable[str], sizes: dict[int, int]) -> Iterator[list[str]]:
-        """Yield rows with as many columns as the header; other rows are recorded and replaced by empty ones."""
+        """Yield rows with as many columns as the header; record other rows and replace them with empty rows."""
         nothing = [""] * self._n_columns
         for place, row in enumerate(filter(None, csv.reader(lines, delimiter=self._delimiter))):
             if len(row) == self._n_columns:
@@ -155,7 +155,7 @@ def _lines_of(block: LineBlock | None) -> list[str]:
 
 
 def _line_ends(lines: list[str]) -> int:
-    """Return the number of line ends; `csv` also accepts a carriage return."""
+    """Return the number of line ends; `csv` also accepts a single carriage return."""
     return sum(line.endswith("\n") for line in lines)
 
 

@@ -1,4 +1,4 @@
-"""Encoding of batches of named features as compressed rows: a vectorised `FeatureEncoder.encode`."""
+"""Encodes batches of named features as compressed rows: a vectorised `FeatureEncoder.encode`."""
 
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -38,7 +38,7 @@ def encode_rows(encoder: FeatureEncoder, keep: NDArray[np.bool_], features: Iter
         values.append(entries[used])
     key = np.concatenate(keys) if keys else np.zeros(0, np.int64)
     value = np.concatenate(values) if values else np.zeros(0)
-    order = np.argsort(key, kind="stable")  # entries are sorted per name, so a merge is fast
+    order = np.argsort(key, kind="stable")  # entries are sorted within each name, so a merge is fast
     key, value = key[order], value[order]
     if key.size and not np.all(first := np.concatenate([[True], key[1:] != key[:-1]])):
         with np.errstate(over="ignore", invalid="ignore"):  # `overflowing_rows` reports these rows
@@ -49,11 +49,11 @@ def encode_rows(encoder: FeatureEncoder, keep: NDArray[np.bool_], features: Iter
 
 
 HARMLESS = 1e290
-"""Numbers up to this have a finite sum in any row."""
+"""The sum of numbers up to this limit is finite in any row."""
 
 
 def overflowing_rows(encoder: FeatureEncoder, n: int, features: Sequence[FeatureEntries]) -> list[int]:
-    """Return which of n rows have an entry, or a sum of entries with the same index, beyond the range of float64."""
+    """Return the rows with an entry, or a sum of entries with the same index, beyond the range of float64."""
     numbers = [feature.numbers for feature in features if feature.numbers is not None]
     if all(one.size == 0 or (one.max() <= HARMLESS and one.min() >= -HARMLESS) for one in numbers):
         return []
@@ -77,7 +77,7 @@ def _entries(
             return feature.rows, np.full(feature.rows.size, encoder.index_of_number(feature.name)), feature.numbers
         texts = Texts.of(
             [text_of(number) for number in feature.numbers.tolist()]
-        )  # this name has texts in other batches
+        )  # the name has texts in other batches
         feature = feature._replace(numbers=None)
     distinct, codes = texts.distinct, texts.codes
     if feature.kind is not Kind.TEXT:

@@ -1,4 +1,4 @@
-"""Guesses a mapping from the column names and first values of a table, as TOML for the user to correct."""
+"""Guesses a mapping from the column names and first values of a table, as a TOML file that the user corrects."""
 
 import json
 import re
@@ -45,7 +45,7 @@ KNOWN_LATER = ("reward", "feedback_time", "delay")
 """Roles known only after the decision; a feature from such a column would leak the outcome."""
 
 DELAY_WORDS = frozenset(("delay", "latency", "wait", "lag", "to", "until"))
-"""A name with one of these words and a unit is a delay: minutes_to_buy, click_latency_ms."""
+"""A name with one of these words and a unit is a delay, such as minutes_to_buy or click_latency_ms."""
 
 ODD_SHARE_MAX = 0.02
 """Maximum share of invalid values in a column of numbers or times."""
@@ -54,7 +54,7 @@ CATEGORIES_MAX = 20
 """Maximum number of distinct, frequent integers of a categorical column."""
 
 WORDS_MIN = 4.0
-"""Minimum mean number of words of a text column."""
+"""Minimum mean number of words in a text column."""
 
 _NUMBER = re.compile(r"[+-]?[0-9]+([.,][0-9]+)?")
 
@@ -135,7 +135,7 @@ def _can_be(role: str, column: Column) -> bool:
 
 
 def _by_values(role: str, fields: dict[str, Any], columns: Mapping[str, Column]) -> str | None:
-    """Return a column whose values alone identify its role: formatted times, or unique texts."""
+    """Return a column with values that alone identify its role: formatted times, or unique texts."""
     if role == "feedback_time" and ("timestamp" not in fields or "delay" in fields):
         return None
     for name, column in columns.items():
@@ -150,7 +150,7 @@ def _by_values(role: str, fields: dict[str, Any], columns: Mapping[str, Column])
 
 
 def _are_ids(column: Column) -> bool:
-    """Return whether all values are short, distinct texts and not times."""
+    """Return whether all values are short, distinct texts that are not times."""
     problems: list[Problem] = []
     found = texts(column, "", problems)
     distinct = found.distinct
@@ -181,7 +181,7 @@ def _on_roles(fields: dict[str, Any], columns: Mapping[str, Column]) -> list[str
     if "delay" in fields and _plain(fields["delay"]) not in ROLE_NAMES["delay"]:
         named = repr(fields["delay"])
         remarks.append(
-            f"{named} is mapped as the delay of the outcome; if it is known at the decision, list it as a feature"
+            f"{named} is mapped as the delay of the outcome; if it is known before the decision, list it as a feature"
         )
     if "action" not in fields and "label" not in fields:
         remarks.append("no column looks like the played action or the right label: add action = or label =")
@@ -210,7 +210,8 @@ def _kind_of(name: str, column: Column) -> Kind | str:
         if _plain(name) in ("", "unnamed_0", "index") and np.all(np.diff(there) > 0):
             return "it contains row numbers"
         whole = bool(np.all(there == np.floor(there)) and np.all(there >= 0))
-        few = 2 < distinct.size <= min(CATEGORIES_MAX, there.size / 5) and np.mean(there == 0) < 0.5  # rather a count
+        # If most values are 0, the column is probably a count.
+        few = 2 < distinct.size <= min(CATEGORIES_MAX, there.size / 5) and np.mean(there == 0) < 0.5
         return Kind.CATEGORICAL if whole and few else Kind.NUMERIC
     problems: list[Problem] = []
     found = texts(column, name, problems)
@@ -231,7 +232,7 @@ def _are_times(column: Texts) -> bool:
 
 
 def _numbers(column: Column) -> FloatArray | None:
-    """Return the values of a numeric column, NaN for the few invalid ones."""
+    """Return the values of a numeric column, with NaN for a few invalid ones."""
     problems: list[Problem] = []
     found = numbers(column, "", "", problems)
     return np.where(np.isfinite(found), found, np.nan) if _are_few(problems, len(column)) else None

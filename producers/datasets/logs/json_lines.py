@@ -1,4 +1,4 @@
-"""JSON lines as tables: one object per line; nested fields have dotted column names."""
+"""Reads JSON lines as tables: one object per line; nested fields have dotted column names."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -15,7 +15,7 @@ _DEPTH_MAX = 8
 
 
 def column_names(source: Source) -> list[str]:
-    """Return the columns of the first rows."""
+    """Return the columns found in the first rows."""
     head = source.head()
     whole = head if len(head) < HEAD_BYTES else head[: head.rfind(b"\n") + 1]
     rows = _objects(LineBlock(whole, 1)).rows
@@ -33,7 +33,7 @@ def tables(source: Source, columns: Sequence[str] | None = None) -> Iterator[Tab
 
 
 class Objects(NamedTuple):
-    """The objects of a block of lines; a line with a problem has an empty object."""
+    """The objects in a block of lines; a line with a problem has an empty object."""
 
     rows: list[dict[str, Any]]
     problems: tuple[Problem, ...]
@@ -81,7 +81,7 @@ def _where(block: LineBlock, row: int) -> str:
 
 
 def _column(rows: list[dict[str, Any]], name: str) -> list[Any]:
-    """Return the values under a name, or at the end of a dotted path."""
+    """Return the values with a name or at a dotted path."""
     found = [row.get(name) for row in rows]
     if "." not in name or any(value is not None for value in found):
         return found

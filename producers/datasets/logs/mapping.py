@@ -1,4 +1,4 @@
-"""The mapping of table columns to roles, and its file."""
+"""The mapping of table columns to roles, and the mapping file."""
 
 import os.path
 import re
@@ -25,7 +25,7 @@ UNITS_US: dict[Unit, int] = {
 }
 
 _LAST_WORDS: dict[str, Unit] = {"us": "us", "s": "s", "min": "m", "h": "h"}
-"""Words that are units at the end of a name, but not elsewhere: `min_delay`, `us_users_wait`."""
+"""Words that are units only at the end of a name, unlike in `min_delay` and `us_users_wait`."""
 
 _UNIT_WORDS: dict[str, Unit] = {
     **dict.fromkeys(("microsecond", "microseconds", "usec"), "us"),
@@ -112,7 +112,7 @@ class LogMapping(BaseModel):
         return tuple(dict.fromkeys([*(name for name in roles if name is not None), *self.features.kinds()]))
 
     def unit_of_delay(self) -> Unit:
-        """Return the unit of numeric delays: the given one, else the one in the column's name, else seconds.
+        """Return the unit of numeric delays: the given unit, else the unit in the column's name, else seconds.
 
         >>> LogMapping(action="a", delay="wait_ms", features=FeatureColumns(numeric=("x",))).unit_of_delay()
         'ms'
@@ -152,7 +152,7 @@ def read_mapping(file_or_pairs: Path | str) -> LogMapping:
     """Read a mapping from a file or from pairs such as `action=item,reward=click,categorical=device+region`.
 
     Raises:
-        DatasetError: unreadable or invalid mapping.
+        DatasetError: the mapping is unreadable or invalid.
     """
     path = Path(file_or_pairs)
     text = str(file_or_pairs)
@@ -168,7 +168,7 @@ def read_mapping(file_or_pairs: Path | str) -> LogMapping:
 
 
 _LISTS = ("classes", *FeatureColumns.model_fields)
-"""Keys whose values are lists, separated by + in the short form."""
+"""Keys with list values, separated by + in the short form."""
 
 
 def _fields_of_pairs(text: str) -> dict[str, Any]:
@@ -177,11 +177,11 @@ def _fields_of_pairs(text: str) -> dict[str, Any]:
         key, equals, value = (part.strip() for part in pair.partition("="))
         if not (key and equals and value):
             raise DatasetError(
-                f"mapping {text!r}: expected KEY=COLUMN pairs; got {pair!r}. For other column names use a file"
+                f"mapping {text!r}: expected KEY=COLUMN pairs; got {pair!r}. For other column names, use a file"
             )
         within = fields["features"] if key in FeatureColumns.model_fields else fields
         if key in within:
-            raise DatasetError(f"mapping {text!r}: duplicate key {key}; separate list items by +")
+            raise DatasetError(f"mapping {text!r}: duplicate key {key}; separate list items with +")
         within[key] = value.split("+") if key in _LISTS else value
     return fields
 

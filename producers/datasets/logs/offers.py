@@ -1,4 +1,4 @@
-"""Generator of the included log: clicks on ten offers, shown at random, with known click probabilities.
+"""Generates the included log: clicks on ten randomly shown offers, with known click probabilities.
 
 A shop shows one of K = 10 offers to each visitor, uniformly at random (propensity 1/10), and learns seconds to minutes
 later whether the visitor clicked. With x the context and a the offer,
@@ -6,7 +6,7 @@ later whether the visitor clicked. With x the context and a the offer,
     P(click | x, a) = 1 / (1 + exp(-(b_a + c_{a, device} + s_{a, region} + w_a · hours)))
 
 where `hours` is the time since the last visit, scaled to [0, 1], and b, c, s, w are random constants. The delay is
-exponential with mean 30 seconds. One outcome in twenty is missing, independently of offer and context.
+exponential with a mean of 30 seconds. One outcome in twenty is missing, independently of the offer and the context.
 
 `python -m producers.datasets.logs.offers FOLDER` writes the two files.
 """

@@ -1,4 +1,4 @@
-"""Parquet files as tables; nested fields have dotted names. Only this module imports pyarrow, an optional package."""
+"""Reads Parquet files as tables; nested fields have dotted names. Only this module imports the optional pyarrow."""
 
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -15,7 +15,7 @@ from producers.datasets.logs.tables import Table
 from producers.datasets.logs.texts import Texts
 
 BATCH_ROWS = 16_384
-"""Rows per batch: some megabytes, even for wide rows."""
+"""Rows per batch, which has a few megabytes even if rows are wide."""
 
 
 def column_names(source: Source) -> list[str]:

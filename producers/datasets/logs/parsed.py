@@ -16,7 +16,7 @@ class Problem(NamedTuple):
     """The reason why a row cannot be used."""
 
     row: int  # its index in the batch
-    reason: str  # field and expectation, equal for all rows with this problem
+    reason: str  # field and expectation, the same for all rows with this problem
     got: str
 
 
@@ -27,7 +27,7 @@ class FeatureEntries(NamedTuple):
     kind: Kind
     rows: NDArray[np.int64]  # [m], indices in the batch
     numbers: FloatArray | None  # [m], the values; None: ones
-    texts: Texts | None  # [m], none missing: categories or words
+    texts: Texts | None  # [m], categories or words; none is missing
 
 
 class ParsedBatch(NamedTuple):
@@ -46,9 +46,9 @@ class ParsedBatch(NamedTuple):
     rewards: FloatArray | None = None  # as in the file, possibly not binary; NaN: no outcome
     delays_ms: NDArray[np.int64] | None = None
     left_out: tuple[Problem, ...] = ()  # valid rows that are not decisions
-    other_classes: frozenset[str] = frozenset()  # further classes that could have been played
+    other_classes: frozenset[str] = frozenset()  # other classes that could have been played
 
 
 def problem(row: int, field: str, expected: str, got: object) -> Problem:
-    """Create a problem with a field."""
+    """Create a problem from a field, its expected value and its actual value."""
     return Problem(row, f"{field}: expected {expected}", repr(got[:60]) if type(got) is str else repr_of(got, 60))

@@ -1,4 +1,4 @@
-"""Opening of log files: format, mapping, first pass, and batches of rows."""
+"""Opens log files: format detection, mapping, first pass, and batches of rows."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,7 +27,7 @@ from stream.wire.events import FloatArray
 from stream.wire.named_features import FeatureEncoder, Kind, build, sharing
 
 VOCABULARY_MAX = 1_000
-"""A name with more values is hashed: in dense models, each index has a cost per class."""
+"""A feature with more values is hashed, because each index has a cost per class in dense models."""
 
 HASH_BITS = 16
 """65,536 indices for hashed values."""
@@ -143,7 +143,7 @@ class LogFile:
                 yield self._batch(checked, kept)
 
     def _kept(self, checked: "_Checked") -> NDArray[np.bool_]:
-        """Return which rows are used; count or raise the problems of the others."""
+        """Return which rows are used; count the problems in the other rows or raise an error."""
         batch = checked.batch
         kept = np.ones(batch.n, np.bool_)
         for row in batch.left_out:
@@ -152,7 +152,7 @@ class LogFile:
         bad = [row for row in sorted(checked.first_problems.values()) if kept[row.row]]
         if bad and self._on_bad_row == "stop":
             first = bad[0]
-            hint = "correct the row, or set on_bad_row=skip"
+            hint = "correct the row or set on_bad_row=skip"
             raise DatasetError(f"{self.name}, {batch.where(first.row)}, {first.reason}; got {first.got}: {hint}")
         for row in bad:
             kept[row.row] = False
@@ -210,7 +210,7 @@ class LogFile:
 
 
 class _Checked:
-    """A batch with checks across rows and of classes and rewards."""
+    """A batch with its classes, its rewards, and the results of checks across rows."""
 
     def __init__(self, log: LogFile, batch: ParsedBatch, latest_ms: int, seen: SeenIds) -> None:
         self.batch = batch
@@ -275,10 +275,10 @@ def open_log(
 
     Args:
         path: The file, or "-" for standard input, which is copied to a temporary file.
-        mapping: The column mapping, for tables (CSV, JSON lines, Parquet) only.
+        mapping: The column mapping, only for tables (CSV, JSON lines, Parquet).
         on_bad_row: Handling of invalid rows: raise an error, or skip and count them.
-        reward_above: Rewards above this are 1, others 0; None: rewards must be 0 or 1.
-        classes: The class names, as `classes` of a mapping.
+        reward_above: Rewards above this value become 1, others 0; None: rewards must be 0 or 1.
+        classes: The class names, as in the `classes` of a mapping.
         encoder: The indices of the features, if known.
         vocabulary_max: A category or text with more values is hashed.
         hash_bits: Hashed values share 2**hash_bits indices.
@@ -345,7 +345,7 @@ def _table_batches(source: Source, kind: Format, mapping: LogMapping | None) -> 
 def _on_times(
     source: Source, tables: Callable[[Source, Sequence[str] | None], Iterator[Table]], mapping: LogMapping
 ) -> list[str]:
-    """Return a note about the unit of numeric times: the given one, or the one derived from the first time."""
+    """Return a note about the unit of numeric times, which is given or derived from the first time."""
     if mapping.timestamp is None or mapping.time_unit is not None:
         return []
     first = next(tables(source, [mapping.timestamp]), None)
@@ -372,7 +372,7 @@ def _only_numbers(mapping: LogMapping) -> bool:
 
 
 def _in_order(mapping: LogMapping | None, found: Survey) -> Mapping[str, tuple[Kind, Sequence[str] | None]]:
-    """Return the result of the first pass in the order of the mapping; numeric columns are not part of the pass."""
+    """Return the result of the first pass in mapping order; add the numeric columns, which the pass does not read."""
     if mapping is None:
         return found.names
     return {name: found.names.get(name, (kind, ())) for name, kind in mapping.features.kinds().items()}

@@ -7,7 +7,7 @@ import xxhash
 from numpy.typing import NDArray
 
 RUN_IDS_MAX = 1 << 22
-"""Limit of 33 MB: merging larger runs would need half as much memory again. Every run is searched for each id."""
+"""Limit of 33 MB, because merging larger runs would need 50 % more memory. Every run is searched for each id."""
 
 
 def hashes_of(ids: Sequence[str]) -> NDArray[np.uint64]:
@@ -42,7 +42,7 @@ class SeenIds:
         while self._runs and self._runs[-1].size <= run.size <= RUN_IDS_MAX - self._runs[-1].size:
             merged = self._runs.pop()
             size = merged.size
-            merged.resize(size + run.size, refcheck=False)  # in place: a copy would need as much memory again
+            merged.resize(size + run.size, refcheck=False)  # in place, because a copy would double the memory
             merged[size:] = run
             run = merged
             run.sort(kind="stable")  # merges sorted runs

@@ -31,7 +31,7 @@ _COLUMNS: dict[str, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredLog(SparseRows):
-    """The rows of a stored log, also as the source of a `Dataset`. The label of a row without one is MISSING."""
+    """The rows of a stored log, also used as the source of a `Dataset`. A missing label is stored as MISSING."""
 
     name: str
     rows: int
@@ -77,7 +77,7 @@ class StoredLog(SparseRows):
         return None
 
     def batches(self, size: int = 16_384) -> Iterator[LogBatch]:
-        """Yield all rows as batches of a log."""
+        """Yield all rows as log batches."""
         for start in range(0, self.rows, size):
             stop = min(start + size, self.rows)
             block = self.block(start, stop)
@@ -117,7 +117,7 @@ def open_stored(folder: Path) -> StoredLog:
     """Open a log stored by `store_log`.
 
     Raises:
-        DatasetError: no stored log, another version, or a damaged one.
+        DatasetError: the directory contains no stored log, or one that is damaged or of another version.
     """
     try:
         content = orjson.loads((folder / _CONTENT).read_bytes())
@@ -166,7 +166,7 @@ def _write(log: Log, files: Mapping[str, BinaryIO]) -> int:
 
 
 def _index(folder: Path) -> None:
-    """Sort the hashes of the ids, using 16 bytes of memory per id."""
+    """Sort the id hashes, using 16 bytes of memory per id."""
     hashes = np.fromfile(folder / "id_hashes", "<u8")
     order = np.argsort(hashes, kind="stable")
     order.astype("<i8").tofile(folder / "id_rows")
@@ -174,7 +174,7 @@ def _index(folder: Path) -> None:
 
 
 def _check_sizes(log: StoredLog, folder: Path) -> None:
-    """Check the size of every column: a system crash may have truncated some."""
+    """Check the size of every column, because a system crash may have truncated some."""
     entries = {"indices": log.offsets, "values": log.offsets, "id_bytes": log.id_offsets}
     for name in _COLUMNS:
         size = getattr(log, name).size
@@ -188,7 +188,7 @@ def _check_sizes(log: StoredLog, folder: Path) -> None:
 def _mapped(path: Path, dtype: str) -> NDArray[Any]:
     """Map a column into memory, copy-on-write.
 
-    The array counts as writable, because numba would compile kernels again for read-only arrays.
+    The array is writable, because numba would recompile kernels for read-only arrays.
     """
     if path.stat().st_size == 0:
         return np.zeros(0, dtype)

@@ -28,14 +28,14 @@ LINE_BYTES_MAX = 8 << 20
 HEAD_BYTES = 1 << 16
 """Number of bytes used to detect the format."""
 
-_PACKED_BYTES = 1 << 15  # bytes per read of a compressed file, which may expand a thousandfold
+_PACKED_BYTES = 1 << 15  # bytes per read of a compressed file, which may expand by a factor of 1,000
 
 _GZIP = b"\x1f\x8b"
 _ZSTD = b"\x28\xb5\x2f\xfd"
 
 
 class CutOffError(DatasetError):
-    """A compressed file that is damaged or truncated."""
+    """A compressed file is damaged or truncated."""
 
 
 class Fault(NamedTuple):
@@ -66,8 +66,8 @@ class Source:
 
     path: str
     _head: bytes | None = None
-    _copy: Path | None = None  # of standard input; deleted with this object
-    _identity: tuple[int, ...] | None = None  # of the file when it was first opened
+    _copy: Path | None = None  # copy of standard input; deleted with this object
+    _identity: tuple[int, ...] | None = None  # identity of the file when it was first opened
 
     @property
     def is_stdin(self) -> bool:
@@ -83,7 +83,7 @@ class Source:
         """Return the file to read.
 
         Raises:
-            DatasetError: not enough disk space for the copy of standard input.
+            DatasetError: there is not enough disk space for the copy of standard input.
         """
         if not self.is_stdin:
             return Path(self.path)
@@ -117,7 +117,7 @@ class Source:
         """Check that the file has not changed since it was first opened.
 
         Raises:
-            DatasetError: it has changed or cannot be accessed.
+            DatasetError: the file has changed or cannot be accessed.
         """
         try:
             found = self.file().stat()
@@ -126,14 +126,14 @@ class Source:
         identity = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
         self._identity = self._identity or identity
         if identity != self._identity and S_ISREG(found.st_mode):
-            raise DatasetError(f"{self.name} has changed during reading; wait until it is complete, or read a copy")
+            raise DatasetError(f"{self.name} changed while being read; wait until it is complete, or read a copy")
 
     def chunks(self) -> Generator[bytes, None, None]:
         """Yield all bytes from the start, decompressed.
 
         Raises:
-            CutOffError: where a compressed file is damaged or truncated.
-            DatasetError: it cannot be read, or has changed.
+            CutOffError: the compressed file is damaged or truncated from here on.
+            DatasetError: the file cannot be read or has changed.
         """
         try:
             with self.file().open("rb") as file:
@@ -189,7 +189,7 @@ def line_blocks(chunks: Iterator[bytes]) -> Iterator[LineBlock]:
     """Split a stream into blocks of whole lines; a line that is too long becomes a block with a fault."""
     held = b""  # the start of an incomplete line
     number = 1
-    lost = 0  # number of bytes skipped of a line that is too long
+    lost = 0  # number of skipped bytes in a line that is too long
     for chunk in _gathered(chunks):
         begin = 0
         if lost:

@@ -20,7 +20,7 @@ class Survey(NamedTuple):
     rows: int
     classes: tuple[str, ...]
     names: Mapping[str, tuple[Kind, Sequence[str] | None]]  # None: too many values, which are hashed
-    hashed_distinct: float  # estimated number of hashed values of all names
+    hashed_distinct: float  # estimated number of distinct hashed values over all names
 
 
 def survey(batches: Iterable[ParsedBatch], vocabulary_max: int, *, numbered: bool = False) -> Survey:
@@ -28,7 +28,7 @@ def survey(batches: Iterable[ParsedBatch], vocabulary_max: int, *, numbered: boo
 
     Args:
         batches: All batches.
-        vocabulary_max: A name with more values is hashed.
+        vocabulary_max: A feature with more values is hashed.
         numbered: Classes are numbered from 1, including classes that were never played.
     """
     rows = 0

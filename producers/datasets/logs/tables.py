@@ -1,4 +1,4 @@
-"""Tables, as read from CSV, JSON lines and Parquet, and their conversion to rows of a log by a mapping."""
+"""Tables read from CSV, JSON lines and Parquet, and their conversion to log rows with a mapping."""
 
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
@@ -27,7 +27,7 @@ class Table(NamedTuple):
 
 
 def parse_table(table: Table, mapping: LogMapping) -> ParsedBatch:
-    """Parse the rows of a table by a mapping."""
+    """Parse the rows of a table with a mapping."""
     return _TableParser(table, mapping).parse()
 
 
@@ -41,7 +41,7 @@ def parse_names(table: Table, mapping: LogMapping) -> ParsedBatch:
 
 
 class _TableParser:
-    """Parser of one table; collects problems."""
+    """Parses one table and collects problems."""
 
     def __init__(self, table: Table, mapping: LogMapping) -> None:
         self._table = table

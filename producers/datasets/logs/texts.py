@@ -1,4 +1,4 @@
-"""Dictionary-encoded texts: each distinct text once, and its positions."""
+"""Dictionary-encoded texts: each distinct text is stored once, with its positions."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,19 +12,19 @@ _MISSING = -1
 
 @dataclass(frozen=True, slots=True)
 class Texts:
-    """n texts; an empty text is missing."""
+    """A sequence of n texts; an empty text is a missing value."""
 
     distinct: list[str]  # in order of first occurrence
     codes: NDArray[np.int64]  # [n], indices in `distinct`, -1 if missing
 
     @classmethod
     def of(cls, values: Sequence[str | None]) -> "Texts":
-        """Create texts from values; None is missing."""
+        """Create texts from values; None is a missing value."""
         return cls(*distinct_of(values))
 
     @classmethod
     def by_code(cls, values: Sequence[str], codes: NDArray[np.int64]) -> "Texts":
-        """Create texts from distinct values and codes; -1 is missing."""
+        """Create texts from distinct values and codes; -1 is a missing value."""
         known = cls.of(values)
         return cls(known.distinct, np.append(known.codes, _MISSING)[codes])
 
@@ -45,7 +45,7 @@ class Texts:
         return Texts(self.distinct, self.codes[self.codes != _MISSING])
 
     def to_list(self) -> list[str | None]:
-        """Return the texts, None if missing."""
+        """Return the texts, with None for missing texts."""
         return [None if code == _MISSING else self.distinct[code] for code in self.codes.tolist()]
 
 

@@ -5,11 +5,11 @@
 
 An action is identified by its number in `a`, from 1. The logged action is a[0], with probability p[0]; without `a` and
 `p`, `_labelIndex` (from 0) and `_label_probability` are used. The reward is the negated cost. A line without a cost is
-a decision without an outcome. Lines with an outcome but no decision are skipped and counted. Features of actions
-(`_multi`, `_slots`) are ignored, because they are not part of the context.
+a decision without an outcome. Lines with an outcome but no decision are skipped and counted. Action features (`_multi`,
+`_slots`) are ignored, because they are not part of the context.
 
-Features of the context have dotted names, `user.age`: numbers and booleans are numeric, texts are categories, and
-`_text` is a text of words. Other names that start with _ are ignored.
+Context features have dotted names such as `user.age`. Numbers and booleans are numeric, texts are categories, and
+`_text` is split into words. Other names that start with _ are ignored.
 """
 
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ from stream.wire.events import FloatArray
 from stream.wire.named_features import Kind
 
 NOTES = (
-    "features of actions (_multi, _slots) are ignored; only features of the context are used",
+    "action features (_multi, _slots) are ignored; only context features are used",
     "the reward is the negated cost; an action is identified by its number in `a`, from 1",
 )
 
@@ -40,7 +40,7 @@ def batches(source: Source) -> Iterator[ParsedBatch]:
 
 
 class _Lines:
-    """Parser of the lines of a block; collects problems."""
+    """Parses the lines of a block and collects problems."""
 
     def __init__(self, objects: Objects, first_row: int) -> None:
         self._objects = objects
@@ -110,7 +110,7 @@ class _Lines:
             try:
                 found.add_object(row, "", context)
             except RecursionError:
-                self._problems.append(Problem(row, "c: expected objects with less than 100 levels", "more levels"))
+                self._problems.append(Problem(row, "c: expected fewer than 100 nested levels", "more levels"))
         return found.columns()
 
     def _column(self, name: str) -> list[Any]:

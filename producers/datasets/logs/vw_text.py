@@ -2,9 +2,9 @@
 
     2:-1:0.25 |user major=engineering age:21 |time hour=9
 
-The reward is the negated cost. Other actions on a line, without a cost, are those that could have been played. A line
-without action:cost:probability is a context without a decision. Tags are ignored because they need not be unique; ids
-consist of the file name and the row.
+The reward is the negated cost. Actions without a cost are those that also could have been played. A line without
+action:cost:probability is a context without a decision. Tags are ignored because they need not be unique; an id
+consists of the file name and the row number.
 
 Each namespace is a categorical feature whose categories are the features in it, with their values; a feature
 `city:paris` is the category `city=paris`. Features without a namespace belong to `default`.
@@ -44,7 +44,7 @@ def batches(source: Source) -> Iterator[ParsedBatch]:
 
 
 class _Lines:
-    """Parser of the lines of a block; collects problems."""
+    """Parses the lines of a block and collects problems."""
 
     def __init__(self, block: LineBlock, first_row: int) -> None:
         text = "|" if block.fault is not None else block.data.decode("utf-8", "surrogateescape")
