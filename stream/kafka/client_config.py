@@ -1,8 +1,8 @@
 """Access to a secured Kafka with TLS, a user name and password, or a token. Properties have librdkafka's names.
 
-Property files may be those of Kafka's Java client or of librdkafka. Properties that both understand are accepted; Java's
-user and PEM store properties are translated. Properties that change how Onebit reads or writes are rejected. Unknown
-names are rejected too, because otherwise a property without effect would go unnoticed.
+Property files may be those of Kafka's Java client or of librdkafka. Properties that both understand are accepted;
+Java's user and PEM store properties are translated. Properties that change how Onebit reads or writes are rejected.
+Unknown names are rejected too, because otherwise a property without effect would go unnoticed.
 
 No error and no repr shows a secret.
 """
@@ -207,8 +207,8 @@ def _of_jaas(text: str, mechanism: str | None) -> dict[str, str]:
         )
     if _JAAS_OPTION.sub("", found["options"]).strip():
         raise ClientConfigError(
-            "sasl.jaas.config: expected NAME=VALUE options separated by spaces; got something else. In a property file, "
-            'write a quote within quotes as \\"'
+            "sasl.jaas.config: expected NAME=VALUE options separated by spaces; got something else. In a property "
+            'file, write a quote within quotes as \\"'
         )
     options = {
         name: re.sub(r"\\(.)", r"\1", next(filter(None, values), ""))

@@ -187,7 +187,8 @@ class EmbeddedBroker:
         if value is not None:
             if len(value) > RECORD_BYTES_MAX:
                 raise BrokerError(
-                    f"could not send a record to {topic}/{partition}: expected at most {RECORD_BYTES_MAX} bytes; got {len(value)}"
+                    f"could not send a record to {topic}/{partition}: expected at most {RECORD_BYTES_MAX} bytes; got "
+                    f"{len(value)}"
                 )
             # An encoder's bytes keep their whole buffer alive, a page of memory for each record.
             value = b"%b" % value

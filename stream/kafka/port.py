@@ -226,8 +226,8 @@ class Broker(Protocol):
     ) -> Member:
         """A member of a consumer group: equal partition numbers of all topics go to the same member.
 
-        `member` is the member's name across restarts (static membership): a restarted member gets its old place at once,
-        and fences its predecessor. Reading starts at the committed offset, or at the beginning if there is none.
+        `member` is the member's name across restarts (static membership): a restarted member gets its old place at
+        once, and fences its predecessor. Reading starts at the committed offset, or at the beginning if there is none.
 
         The group removes a member that sends no heartbeats for a session, for example because it is paused or
         disconnected. Then it joins again in its next poll; with `rejoins` False it is fenced.

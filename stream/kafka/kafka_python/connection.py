@@ -2,8 +2,9 @@
 
 Workarounds for kafka-python:
 
-- A client whose constructor cannot connect leaves its thread running and its sockets open. `Connection.make` closes them, and
-  `_Socket` closes the socket of each failed attempt. A client that is closed while it writes leaves that socket open.
+- A client whose constructor cannot connect leaves its thread running and its sockets open. `Connection.make` closes
+  them, and `_Socket` closes the socket of each failed attempt. A client that is closed while it writes leaves that
+  socket open.
 - It waits 10 s, later 30 s, for a frozen broker before it tries another one. Here the limit is lower.
 - Shortly after an outage a partition has no leader, and the client sends a request to "broker -1". Such errors are
   transient, although the client does not mark them as retriable.

@@ -1,8 +1,8 @@
 """Records from other clients that kafka-python cannot read or cannot send again.
 
-- A header's name can be any bytes, because Kafka does not check it. kafka-python reports a batch with a name that is not UTF-8
-  as corrupt. Here a byte that is not UTF-8 becomes a lone surrogate (`surrogateescape`), and is restored when the name
-  is sent (`HeaderName`).
+- A header's name can be any bytes, because Kafka does not check it. kafka-python reports a batch with a name that is
+  not UTF-8 as corrupt. Here a byte that is not UTF-8 becomes a lone surrogate (`surrogateescape`), and is restored when
+  the name is sent (`HeaderName`).
 - The value of a header can be null. The port has no null values, so null is read as an empty value.
 - A record can have neither key nor value. kafka-python reads it, but sends it only if its serializer returns null
   (`NullSerializer`).
