@@ -343,7 +343,7 @@ class LearnerProgram:
         try:
             append_ms = commit(self._producer, self._consumer, self._topics, commits, self._crash_point)
         except StaleMemberError as error:
-            self._announce(f"the group has rebalanced; this step is repeated for the tasks that stay: {error}")
+            self._announce(f"the group has moved on; aborting this step, to be repeated for tasks that stay: {error}")
             self._producer.abort()
             self._park(set(self._running))
             return False

@@ -197,8 +197,8 @@ class SharedModel:
         all_read = self._reader.position(self._tp) >= self.ends.high_watermark
         if self._is_gone(partition, is_missed=not is_there and all_read):
             raise UnrecoverableError(
-                f"{self._place}: expected step {wrote} of partition {partition}, and version {version}, which its last "
-                f"decision used; the log ends with its step {self.replica.place_of(partition).step} and version "
+                f"{self._place}: expected step {wrote} of partition {partition}, and version {version}, on which it "
+                f"decided; the log ends with its step {self.replica.place_of(partition).step} and version "
                 f"{self.replica.version}. The topic was truncated or recreated"
             )
         return is_there and not self._is_short

@@ -111,8 +111,8 @@ class FeedbackProgram:
             offset = self._consumer.position(tp)
             if offset < first:
                 self._announce(
-                    f"{tp.topic}/{tp.partition}: the predictions at offsets {offset} to {first - 1} have been deleted "
-                    "and receive no feedback; their decisions expire. Increase retention.ms of the topic"
+                    f"{tp.topic}/{tp.partition}: offsets {offset} to {first - 1} of the predictions are deleted and "
+                    "receive no feedback; their decisions expire. Increase retention.ms of the topic"
                 )
                 self._consumer.seek(tp, first)
 

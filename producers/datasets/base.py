@@ -158,7 +158,7 @@ class Dataset:
                 return int(parts[1]), row
         raise UnknownEventError(
             f"event {event_id[:100]!r} does not belong to {self.name}: expected {self.id_prefix}-EPOCH-ROW with a row "
-            f"from {0:06} to {self.rows - 1:06}; use the data set of the replay, with the same seed if synthetic"
+            f"from {0:06} to {self.rows - 1:06}; use the same data set (and seed of synthetic data) as the replay"
         )
 
     def label_of(self, event_id: str) -> int:

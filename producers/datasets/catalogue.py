@@ -54,7 +54,7 @@ def load(name_or_file: str, n_features: int | None = None, seed: int = 0) -> Dat
         entry = _ALL[name_or_file]
         if n_features not in (None, entry.n_features):
             raise DatasetError(
-                f"{entry.name} has {entry.n_features} features; n_features={n_features} applies only to files"
+                f"{entry.name} has {entry.n_features} features; n_features={n_features} applies to files only"
             )
         return _load(entry, seed)
     path = Path(name_or_file)
@@ -154,7 +154,7 @@ def _check_plugin(name: str, plugin: object) -> Entry:
     if not isinstance(plugin, Entry):
         raise TypeError(f"expected a onebit.DatasetEntry; got {plugin!r}")
     if plugin.name != name:
-        raise ValueError(f"its name is {plugin.name!r}; expected {name!r}, the name of the entry point")
+        raise ValueError(f"its name is {plugin.name!r}; expected {name!r}, as the entry point is called")
     return plugin
 
 

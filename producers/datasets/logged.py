@@ -28,7 +28,7 @@ class LogDataset(Dataset):
         own, _, epoch = event_id.rpartition("~")
         row = self.log.row_of(own) if _EPOCH.fullmatch(epoch) else None
         if row is None:
-            message = f"event {event_id[:100]!r} does not belong to {self.name}; use the log that was replayed"
+            message = f"event {event_id[:100]!r} does not belong to {self.name}; use the log of the replay"
             raise UnknownEventError(message)
         return int(epoch), row
 
@@ -115,7 +115,7 @@ def decided_at_ms(dataset: Dataset, row: int) -> int:
     found = time_of(dataset, row)
     if found is None:
         raise DatasetError(
-            f"{dataset.name}, row {row}: no decision time; a replay at the times of the log requires one"
+            f"{dataset.name}, row {row}: no decision time, which a replay in the time of the log requires"
         )
     return found
 

@@ -149,10 +149,10 @@ def watch_topics(
     records have no order. Compaction deletes records that recovery and audit read. A recreated topic has different
     records at the stored offsets.
     """
-    initial = _required(broker, settings, shares_model=shares_model)
+    began = _required(broker, settings, shares_model=shares_model)
     contexts = settings.topics.contexts
 
-    def check() -> None:
+    def look() -> None:
         try:
             found = _required(broker, settings, shares_model=shares_model)
         except BrokerUnavailableError:
@@ -160,9 +160,9 @@ def watch_topics(
         except SettingsError as error:
             raise _altered(error) from error
         _require_as_many(partitions, found[contexts].partitions)
-        _require_the_same(initial, found)
+        _require_the_same(began, found)
 
-    return every(WATCH_INTERVAL_MS, check)
+    return every(WATCH_INTERVAL_MS, look)
 
 
 def _require_as_many(partitions: int, found: int) -> None:
@@ -173,12 +173,12 @@ def _require_as_many(partitions: int, found: int) -> None:
         )
 
 
-def _require_the_same(initial: Mapping[str, TopicDescription], found: Mapping[str, TopicDescription]) -> None:
-    recreated = [name for name, topic in found.items() if topic.topic_id != initial[name].topic_id]
-    if recreated:
+def _require_the_same(began: Mapping[str, TopicDescription], found: Mapping[str, TopicDescription]) -> None:
+    anew = [name for name, topic in found.items() if topic.topic_id != began[name].topic_id]
+    if anew:
         raise SettingsError(
-            f"topics changed while the program was running: {', '.join(recreated)} was deleted and recreated; its "
-            f"records are lost. To continue, {NEW_PIPELINE}"
+            f"topics changed while the program was running: {', '.join(anew)} was deleted and recreated; its records "
+            f"are lost. To continue, {NEW_PIPELINE}"
         )
 
 

@@ -126,21 +126,21 @@ def announced_progress() -> Progress:
     started_ms = monotonic_ms()
     latest = (0, 0)
 
-    def report() -> None:
+    def tell() -> None:
         read, events = latest
         rate = 1_000 * read / max(monotonic_ms() - started_ms, 1)
         what = f"evaluating: {read:,} of {events:,}" if events else f"first pass: {read:,}"
         announce(f"{what} events, {rate:,.0f} events/s")
 
-    report_if_due = every(PROGRESS_INTERVAL_MS, report)
+    shown = every(PROGRESS_INTERVAL_MS, tell)
 
-    def update(read: int, events: int) -> None:
+    def told(read: int, events: int) -> None:
         nonlocal latest, started_ms
-        starts_second_pass = events > 0 and latest[1] == 0
+        is_second_begun = events > 0 and latest[1] == 0
         latest = (read, events)
-        if starts_second_pass:
-            started_ms = monotonic_ms()  # the second pass has a different speed
+        if is_second_begun:
+            started_ms = monotonic_ms()  # the second pass has another speed
         else:
-            report_if_due()
+            shown()
 
-    return update
+    return told

@@ -189,4 +189,4 @@ def check_given(settings: Settings) -> None:
     if settings.learner != [AUTO]:
         parameters_of(settings, settings.learner[0])
     if settings.n_classes is not None and n_features_of(settings) is None:
-        raise SettingsError(f"--n-classes {settings.n_classes}: contexts without a data set also require --n-features")
+        raise SettingsError(f"--n-classes {settings.n_classes}: contexts without a data set require --n-features, too")

@@ -148,10 +148,10 @@ def _rows(names: Sequence[str], size: Size, choice: Choice, dataset: Dataset | N
     events = [] if dataset is None else first_events(dataset)
     if dataset is not None:
         announce(f"measuring {len(names)} learners on {dataset.name}; the first compilation of a learner takes seconds")
-    report_progress = every(TOLD_EVERY_MS, lambda: announce(f"{measured} of {len(names)} measured"))
+    tell = every(TOLD_EVERY_MS, lambda: announce(f"{measured} of {len(names)} measured"))
     for measured, name in enumerate(names):
         if events and measured:
-            report_progress()
+            tell()
         chosen = name == choice.learner
         of_data = choice.parameters if chosen else defaults_for(name, size.n_features, mean_nnz)
         parameters = check_parameters(name, of_data)

@@ -18,10 +18,8 @@ def model_line(version: int, hold: Hold | None) -> str:
     >>> model_line(12_000, Hold(512, 7_250, 40))
     'shared model: version 12,000, blocked for 7 s; 40 offsets of its log are unread'
     """
-    line = f"shared model: version {version:,}"
-    if hold is None:
-        return line
-    return f"{line}, blocked for {hold.for_ms // 1_000} s; {hold.waiting:,} offsets of its log are unread"
+    held = "" if hold is None else f", held up for {hold.for_ms // 1_000} s before {hold.waiting:,} offsets of its log"
+    return f"shared model: version {version:,}{held}"
 
 
 class LagWarnings:

@@ -121,15 +121,15 @@ def announced_progress(label: str) -> Callable[[Progress], None]:
     started_ms = monotonic_ms()
     latest: list[Progress] = []
 
-    def report() -> None:
+    def tell() -> None:
         number, _, last, records = latest[-1]
         rate = 1_000 * records / max(monotonic_ms() - started_ms, 1)
         announce(f"{label}: step {number:,} of {last:,}, {rate:,.0f} records/s")
 
-    report_if_due = every(PROGRESS_INTERVAL_MS, report)
+    show = every(PROGRESS_INTERVAL_MS, tell)
 
-    def update(progress: Progress) -> None:
+    def told(progress: Progress) -> None:
         latest[:] = [progress]
-        report_if_due()
+        show()
 
-    return update
+    return told

@@ -91,18 +91,18 @@ def _run(
     """Run the application until stopped; restart it after an error."""
     from consumers.monitor import MonitorEndedError, MonitorOptions, MonitorProgram
 
-    def continues(unready: str) -> bool:
+    def goes_on(unready: str) -> bool:
         watch.show(unready, dashboard.samples)
         return not stop()
 
     with tempfile.TemporaryDirectory(prefix="onebit-monitor-") as directory:
         options = MonitorOptions(f"{settings.topic_prefix}monitor-{settings.instance}", settings.bootstrap, directory)
         while not stop():
-            program = MonitorProgram(topics, partitions, options, client_config_of(settings), dashboard, continues)
+            program = MonitorProgram(topics, partitions, options, client_config_of(settings), dashboard, goes_on)
             try:
                 program.run()
             except MonitorEndedError as error:
-                announce(f"the monitor failed; restarting it: {error}")
+                announce(f"the monitor failed and restarts: {error}")
                 time.sleep(AGAIN_S)
 
 
@@ -181,13 +181,13 @@ def _looking(settings: Settings, dashboard: Dashboard, topics: Topics, partition
             except StoppedError:
                 return
             except BrokerError as error:
-                announce(f"broker unavailable, reconnecting: {error}")
+                announce(f"the broker is away, connecting again: {error}")
                 ended.wait(AGAIN_S)
                 continue
             try:
                 _look(broker, dashboard, topics, partitions, ended)
             except BrokerError as error:
-                announce(f"broker unavailable, reconnecting: {error}")
+                announce(f"the broker is away, connecting again: {error}")
                 ended.wait(AGAIN_S)
             finally:
                 broker.close()

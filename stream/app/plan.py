@@ -68,7 +68,7 @@ def check_play(play: str, dataset: Dataset) -> None:
     """
     if play == "own" and not has_labels(dataset):
         raise SettingsError(
-            f"--play own: {dataset.name} has no true classes, only rewards for logged actions. Use --play logged to "
+            f"--play own: {dataset.name} has no true classes, only rewards of its own actions. Use --play logged to "
             "learn from these, or --play match to skip events with other actions"
         )
 

@@ -78,7 +78,7 @@ def _check_names(spec: str, model: Saved, decisions: Decisions) -> None:
         )
         raise EstimateError(
             f"policy {spec}: class {number} is {classes[number]!r} in the model, but in {decisions.name} it is "
-            f"{decisions.class_names[number]!r}; in the mapping, list the classes in the order of the model: "
+            f"{decisions.class_names[number]!r}; list the classes in the mapping as the model has them: "
             f"{', '.join(classes)}"
         )
     features = settings.get("features")
@@ -87,7 +87,7 @@ def _check_names(spec: str, model: Saved, decisions: Decisions) -> None:
         names = dict.fromkeys([*encoder.names, *known])
         odd = [name for name in names if encoder.names.get(name) != known.get(name)] or ["hashed features"]
         raise EstimateError(
-            f"policy {spec}: {', '.join(odd)} of {decisions.name} have different indices in the model. Use a "
+            f"policy {spec}: {', '.join(odd)} of {decisions.name} have other indices than in the model. Use a "
             "log with the same features and values as the one that its --features were saved from"
         )
 

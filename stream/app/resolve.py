@@ -82,8 +82,8 @@ def slow_warning(task: TaskSettings, nnz: int, events: int | None = None) -> str
     if one_s < SLOW_S:
         return ""
     cls = registered()[task.learner]
-    total = "" if events is None else f", and {events:,} events take about {duration(one_s * events)}"
-    instead = f". Faster: {cls.instead}" if cls.instead else ""
+    total = "" if events is None else f", {events:,} events about {duration(one_s * events)}"
+    instead = f"; faster: {cls.instead}" if cls.instead else ""
     return (
         f"{task.learner} with {task.n_classes} classes and {task.n_features} features: an update takes about "
         f"{duration(one_s)}{total}{instead}"

@@ -146,7 +146,7 @@ class Settings(BaseSettings):
         Setting(
             Panel.DATA,
             _PIPELINE | {Program.VERIFY},
-            "Convert the rewards of a log to 1 if they are greater than this value, otherwise to 0",
+            "Convert the rewards of a log: above this value 1, otherwise 0",
             unset="rewards are 0 or 1",
         ),
     ] = None
@@ -156,7 +156,7 @@ class Settings(BaseSettings):
         Setting(
             Panel.DATA,
             _PIPELINE,
-            "Number of features in an svmlight file, or in contexts without a data set",
+            "Number of features of an svmlight file, or of contexts without a data set",
             unset="the largest index in the file",
         ),
     ] = None
@@ -166,7 +166,7 @@ class Settings(BaseSettings):
         Setting(
             Panel.DATA,
             _EVENTS,
-            "Number of events to replay; after the last row, the replay starts again with the first",
+            "Number of events to replay; starts over after the last row",
             unset="all rows",
         ),
     ] = None
@@ -209,7 +209,7 @@ class Settings(BaseSettings):
     seed: Annotated[
         int,
         Field(ge=0, lt=2**63),
-        Setting(Panel.DATA, _PIPELINE, "Seed for all random draws and for synthetic data"),
+        Setting(Panel.DATA, _PIPELINE, "Seed of all random draws, and of synthetic data"),
     ] = 0
     learner: Annotated[
         Names,
@@ -217,8 +217,8 @@ class Settings(BaseSettings):
         Setting(
             Panel.LEARNER,
             _LEARN,
-            "Learner (see `onebit learners`); auto chooses one for the data. `onebit run` accepts several (a,b, or "
-            "repeat the flag), which use the same events and draws",
+            "Learner (see `onebit learners`); auto chooses one for the data. `onebit run` accepts several, as a,b or "
+            "repeated; all use the same events and draws",
             "NAME",
         ),
     ] = [AUTO]
@@ -237,7 +237,7 @@ class Settings(BaseSettings):
         Setting(
             Panel.LEARNER,
             frozenset((Program.LEARN,)),
-            "Number of classes for contexts without a data set; requires --n-features",
+            "Number of classes of contexts without a data set; requires --n-features",
             unset="from the data set",
         ),
     ] = None
@@ -304,7 +304,7 @@ class Settings(BaseSettings):
         Setting(
             Panel.LEARNER,
             _LEARN | {Program.CREATE},
-            "One model per partition (own), or one model shared by all partitions. auto: shared in a new pipeline with "
+            "Own model for each partition, or one model shared by all partitions. auto: shared in a new pipeline with "
             "several partitions, if it has an updates topic and plays the learner's own actions",
         ),
     ] = AUTO
@@ -313,7 +313,7 @@ class Settings(BaseSettings):
         Setting(
             Panel.LEARNER,
             frozenset((Program.LEARN,)),
-            "Time for which an open transaction may block the shared model's log before the learner stops deciding",
+            "Stop deciding after an open transaction has blocked the log of the shared model this long",
             "DURATION",
         ),
     ] = -1
@@ -331,8 +331,8 @@ class Settings(BaseSettings):
         Setting(
             Panel.LEARNER,
             _LEARN,
-            "With --play logged, raise smaller logged propensities to this value. With --play match, smallest "
-            "propensity in the log; 0 for a uniform log",
+            "With --play logged, smaller logged propensities are raised to this value. With --play match, smallest "
+            "propensity of the log; 0 for a uniform log",
             "P",
         ),
     ] = 0.0
@@ -368,7 +368,7 @@ class Settings(BaseSettings):
         Setting(
             Panel.KAFKA,
             frozenset((Program.LEARN, Program.FEEDBACK, Program.MONITOR)),
-            "Name of this process; unique among concurrent processes, and the same after a restart",
+            "Name of this process, the same after a restart; unique among concurrent processes",
             "NAME",
         ),
     ] = "1"
@@ -378,7 +378,7 @@ class Settings(BaseSettings):
         Setting(
             Panel.KAFKA,
             frozenset((Program.LEARN,)),
-            "File for health checks; touched every second while the learner is ready, otherwise removed. Checks should "
+            "File for health checks, touched every second while the learner is ready, otherwise removed. Checks should "
             "also test its age",
             "FILE",
             unset="none",
@@ -398,8 +398,8 @@ class Settings(BaseSettings):
         Setting(
             Panel.KAFKA,
             _LEARN,
-            "Maximum duration of a step, 1ms to 500ms; less with a window below 10s. Shorter steps reduce latency; "
-            "longer steps put more records into a transaction",
+            "Maximum duration of a step, 1ms to 500ms; less with a window below 10s. Shorter steps reduce latency, "
+            "longer ones put more records into a transaction",
         ),
     ] = 500
     partitions: Annotated[

@@ -130,7 +130,7 @@ class _Worker:
 
     def _lost(self) -> WorkerLostError:
         self.process.join()
-        error = WorkerLostError(f"{self.name}: its process ended with exit code {self.process.exitcode}")
+        error = WorkerLostError(f"{self.name}: the process of its run ended with code {self.process.exitcode}")
         error.hint = "if memory was insufficient, use --jobs 1"
         return error
 

@@ -93,5 +93,5 @@ def ledger_line(ledger: Ledger) -> str:
     """
     others = [name for name in Ledger._fields if name not in (*_ORDER, *_TOTALS)]
     counts = {name: getattr(ledger, name) for name in (*_ORDER, *others)}
-    parts = [f"{name.replace('_', ' ')} {count:,}" for name, count in counts.items() if count or name in _ALWAYS]
-    return ", ".join(parts)
+    told = [f"{name.replace('_', ' ')} {count:,}" for name, count in counts.items() if count or name in _ALWAYS]
+    return ", ".join(told)

@@ -90,13 +90,13 @@ class LogLines:
         left_out, kind.left_out = kind.left_out, 0
         if not left_out:
             return message
-        return f"{message} ({left_out:,} similar {'line was' if left_out == 1 else 'lines were'} dropped)"
+        return f"{message} (and {left_out:,} such {'line was' if left_out == 1 else 'lines were'} left out)"
 
     def left_out(self) -> list[tuple[Level, str]]:
         """Return the final reports on dropped lines."""
         kinds = [(level, text, kind.left_out) for (level, text), kind in self._kinds.items() if kind.left_out]
         return [
-            (level, f"{count:,} similar {'line was' if count == 1 else 'lines were'} dropped: {text}")
+            (level, f"{count:,} more {'line was' if count == 1 else 'lines were'} left out such as: {text}")
             for level, text, count in kinds
         ]
 

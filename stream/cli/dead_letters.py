@@ -50,7 +50,7 @@ def requeue_letters(
 
     with connected(settings) as (broker, topics, partitions):
 
-        def report(one: Requeued) -> None:
+        def told(one: Requeued) -> None:
             letter, topic = one.letter, short_name(one.letter.topic, topics)
             line = (
                 f"dead-letter/{one.partition}@{one.offset} {topic}/{letter.partition}@{letter.offset} {letter.kind}: "
@@ -59,10 +59,10 @@ def requeue_letters(
             if not json:
                 out.print(line, highlight=False, soft_wrap=True, markup=False)
 
-        counts = requeue(broker, topics, partitions, wanted, report, dry_run=dry_run)
+        counts = requeue(broker, topics, partitions, wanted, told, dry_run=dry_run)
     if json:
         print_json({str(fate): count for fate, count in counts.items()} | {"dry_run": dry_run})
         return
     verb = "would be written" if dry_run else "written"
-    skipped = counts.total() - counts[Fate.REQUEUED]
-    out.print(f"{counts[Fate.REQUEUED]:,} {verb} to their topics again, {skipped:,} skipped")
+    passed_over = counts.total() - counts[Fate.REQUEUED]
+    out.print(f"{counts[Fate.REQUEUED]:,} {verb} to their topics again, {passed_over:,} skipped")

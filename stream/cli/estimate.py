@@ -43,8 +43,8 @@ def estimate_policies(
         typer.Option(
             metavar="SPEC",
             autocompletion=policy_names,
-            help="Policy to evaluate; repeatable: logged, uniform, constant:ACTION, model:FILE from `onebit model "
-            "export`, or a learner to train on the log: NAME or NAME:PARAMETER=VALUE,...",
+            help="Policy to evaluate; repeatable: logged, uniform, constant:ACTION, model:FILE of "
+            "`onebit model export`, or a learner trained on the log, NAME or NAME:PARAMETER=VALUE,...",
         ),
     ],
     mapping: LogMap = None,
@@ -53,7 +53,7 @@ def estimate_policies(
         typer.Option(
             metavar="MODEL",
             show_default="at once",
-            help="Delay of a learner's feedback where the log has no delay, such as exponential:5s",
+            help="Delay of feedback without a logged delay, for learners, such as exponential:5s",
         ),
     ] = None,
     propensity_min: Annotated[
@@ -68,11 +68,11 @@ def estimate_policies(
         float | None, typer.Option(metavar="W", show_default="√n", help="Maximum weight of clipped-ips")
     ] = None,
     interval: Annotated[
-        IntervalKind, typer.Option(help="With --json, kind of interval from low to high")
+        IntervalKind, typer.Option(help="With --json, kind of the intervals low and high")
     ] = IntervalKind.BOOTSTRAP,
     confidence: Annotated[float, typer.Option(help="Confidence level")] = 0.95,
     resamples: Annotated[int, typer.Option(min=50, max=100_000, help="Number of bootstrap samples")] = 500,
-    seed: Annotated[int, typer.Option(min=0, help="Seed for resampling, folds, acceptance and delays")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of resampling, folds, acceptance and delays")] = 0,
     reward: Annotated[Reward, typer.Option(help="Number of correct classes per context, for learners")] = "exclusive",
     reward_above: RewardAbove = None,
     on_bad_row: BadRows = "stop",
@@ -123,7 +123,7 @@ def show(found: Estimates, options: Options, training: Training) -> None:
             out.print(f"  mean value of a learning policy; {_when_learned(found, training)}", soft_wrap=True)
         for flag in policy.flags:
             out.print(f"  [bold yellow]{flag.name}:[/] {escape(flag.text)}", highlight=False, soft_wrap=True)
-    out.print("the dm intervals ignore the bias of the model; anytime intervals are valid at all times simultaneously")
+    out.print("dm's intervals ignore the bias of its model; anytime intervals are valid at all times simultaneously")
 
 
 def _when_learned(found: Estimates, training: Training) -> str:

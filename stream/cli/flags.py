@@ -64,10 +64,7 @@ LogMap = Annotated[
     ),
 ]
 RewardAbove = Annotated[
-    float | None,
-    typer.Option(
-        metavar="X", help="Convert the rewards of a log to 1 if they are greater than this value, otherwise to 0"
-    ),
+    float | None, typer.Option(metavar="X", help="Convert the rewards of a log: above this value 1, otherwise 0")
 ]
 BadRows = Annotated[OnBadRow, typer.Option("--on-bad-row", help="Stop at an invalid row of a log, or skip it")]
 Config = Annotated[

@@ -9,7 +9,7 @@ from stream.kafka.port import AccessError
 
 POLICY_HINTS = {
     "NO_LABEL": "use --on-expiry drop",
-    "NOTHING_ASSUMED": "--late correct requires --on-expiry negative",
+    "NOTHING_ASSUMED": "--late correct needs --on-expiry negative",
     "NOT_RETRACTABLE": "use --late ignore, or late-ucb with --param drift=off",
     "NOT_FROM_LOGS": "use another --learner, or --play match",
     "ONE_RIGHT_CLASS": "use another --learner",

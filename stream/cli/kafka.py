@@ -51,7 +51,7 @@ def up(
     port: Annotated[int, typer.Option(help="Port for clients on the loopback interface")] = 9092,
     data_dir: DataDir = None,
     ephemeral: Annotated[bool, typer.Option("--ephemeral", help="Delete all records when the broker stops")] = False,
-    secure: Annotated[bool, typer.Option("--secure", help="Require TLS and SCRAM, and authorise with ACLs")] = False,
+    secure: Annotated[bool, typer.Option("--secure", help="Require TLS and SCRAM, and authorise by ACLs")] = False,
     json: Json = False,
 ) -> None:
     """Start the broker, and wait until it answers; do nothing if it is already running.
@@ -84,10 +84,8 @@ def status(data_dir: DataDir = None, json: Json = False) -> None:
 @with_log_flags
 def logs(
     data_dir: DataDir = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Print new lines until Ctrl-C")] = False,
-    lines: Annotated[
-        int, typer.Option("--lines", "-n", min=1, help="Number of lines to print, from the end of the log")
-    ] = 50,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue with new lines until Ctrl-C")] = False,
+    lines: Annotated[int, typer.Option("--lines", "-n", min=1, help="Number of last lines")] = 50,
 ) -> None:
     """Show the broker's log."""
     path = local_kafka.log_path(data_dir)

@@ -17,7 +17,7 @@ from stream.learners.auto import choose
 
 LOGS = {
     FromLogs.LABEL: "requires the true class in feedback",
-    FromLogs.PROPENSITY: "learns from a log's decisions and their propensities",
+    FromLogs.PROPENSITY: "learns from a log's decisions by their propensities",
     FromLogs.NOTHING: "learns from a log's decisions",
 }
 """Descriptions of a learner's use of logs."""
@@ -85,7 +85,7 @@ def _print(found: Survey) -> None:
     unknown = choose(size.n_classes, size.n_features, None)
     if unknown.learner != choice.learner:
         out.print(
-            f"without known data, auto selects {unknown.learner}: {unknown.why}",
+            f"without known data auto selects {unknown.learner}: {unknown.why}",
             highlight=False,
             markup=False,
         )
@@ -100,7 +100,7 @@ def _lines(row: Row) -> Iterator[str]:
     if cls.from_logs in LOGS:
         yield LOGS[cls.from_logs]
     if not cls.one_right_class:
-        yield "several classes may be correct"
+        yield "several classes may be right"
     for p in cls.parameters:
         yield f"{p.name}={p.default} [dim]{escape(p.help)} ({escape(p.accepted())})[/]"
     if row.event_us is not None:

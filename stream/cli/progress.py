@@ -24,7 +24,7 @@ def figures(progress: Progress) -> str:
     if pending:
         shown.append(f"pending {pending:,}")
     if to_come and pending == 0 and decided >= events:
-        shown.append(f"all settled, waiting for {to_come:,} late or repeated feedback records")
+        shown.append(f"all settled, {to_come:,} late or repeated feedback outstanding")
     else:
         shown.append(f"ETA {f'{left_s:.0f} s' if left_s < 60 else tables.duration(left_s)}")
     return "  ".join(shown)

@@ -44,7 +44,7 @@ def simulate(
     seeds: Annotated[int, typer.Option(min=1, help="Number of seeds")] = 2_000,
     seed: Annotated[int, typer.Option(min=0, help="First seed")] = 0,
     events: Annotated[int, typer.Option(min=1, help="Number of contexts per run")] = EVENTS,
-    model: Annotated[Sharing, typer.Option(help="One model per partition, or one for all partitions")] = "own",
+    model: Annotated[Sharing, typer.Option(help="Own model for each partition, or a shared one")] = "own",
     jobs: Annotated[int | None, typer.Option(min=1, show_default="all cores", help="Processes")] = None,
     show_trace: Annotated[
         bool, typer.Option("--trace", help="Run only --seed, and print all events of the run")
@@ -80,7 +80,7 @@ def _run(runs: Runs, seeds: range, jobs: int, *, shrinks: bool, json: bool) -> E
         campaign = so_far
         show()
 
-    def report() -> None:
+    def tell() -> None:
         per_s = campaign.seeds / max(time.monotonic() - started_s, 1e-9)
         left_s = (len(seeds) - campaign.seeds) / per_s
         announce(
@@ -88,7 +88,7 @@ def _run(runs: Runs, seeds: range, jobs: int, *, shrinks: bool, json: bool) -> E
             f"ETA {left_s:,.0f} s"
         )
 
-    show = every(PROGRESS_INTERVAL_MS, report)
+    show = every(PROGRESS_INTERVAL_MS, tell)
     interrupted = False
     try:
         campaign = run_campaign(make_learner, seeds, runs.events, jobs, progress, runs.model)
@@ -104,7 +104,7 @@ def _run(runs: Runs, seeds: range, jobs: int, *, shrinks: bool, json: bool) -> E
             _show_failure(runs, runs.draw(failure.seed), shrinks=shrinks)
         if len(campaign.failures) > SHOWN_MAX:
             more = ", ".join(str(failure.seed) for failure in campaign.failures[SHOWN_MAX:])
-            out.print(f"also failed: {more}", highlight=False)
+            out.print(f"failed too: {more}", highlight=False)
     if interrupted:
         return ExitCode.INTERRUPTED
     return ExitCode.OK if campaign.ok else ExitCode.DIFFERS

@@ -57,9 +57,9 @@ def tail(
         typer.Option(metavar="DURATION|TIME", help="Records since this time: 5m (ago), or 2026-03-01T12:00 (UTC)"),
     ] = None,
     last: Annotated[
-        int, typer.Option(min=0, metavar="N", help="Number of newest records, unless --id or --since is given")
+        int, typer.Option(min=0, metavar="N", help="Number of newest records, without --id and --since")
     ] = LAST,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Print new records until Ctrl-C")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue with new records until Ctrl-C")] = False,
     json: Json = False,
 ) -> None:
     """Show records, one per line.

@@ -48,7 +48,7 @@ def describe(
         typer.Option(
             "--schema",
             rich_help_panel=Panel.OUTPUT,
-            help="Print the JSON Schema for the values in each topic, without connecting to Kafka",
+            help="Print the JSON Schema of the values of each topic, without connecting to Kafka",
         ),
     ] = False,
     json: Json = False,
@@ -87,7 +87,7 @@ def _row(topic: TopicDescription) -> tuple[str, ...]:
         str(topic.partitions),
         "LogAppendTime" if topic.append_time else "[red]CreateTime[/]",
         "compact" if topic.compacted else "delete",
-        "forever" if topic.retention_ms < 0 else f"{topic.retention_ms / 3_600_000:,.1f} h",
+        "for ever" if topic.retention_ms < 0 else f"{topic.retention_ms / 3_600_000:,.1f} h",
         str(topic.replication),
     )
 

@@ -42,7 +42,7 @@ def verify(
     timeout: Annotated[str, typer.Option(metavar="DURATION", help="Maximum time to wait")] = "10m",
     replay: Annotated[
         bool,
-        typer.Option("--replay", help="Also replay the whole journal, and compare the state with that of a recovery"),
+        typer.Option("--replay", help="Also replay the whole journal, and compare the state with a recovery's"),
     ] = False,
     json: Json = False,
 ) -> None:

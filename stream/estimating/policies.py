@@ -171,8 +171,8 @@ class Trained(Policy):
         if training.reward == "any" and learner.one_right_class:
             fitting = [one for one in evaluable_learners() if not registered()[one].one_right_class]
             raise EstimateError(
-                f"{name} cannot be evaluated if several classes may be correct, because it assumes exactly one "
-                f"correct class; use one of {', '.join(fitting)}"
+                f"{name} cannot be evaluated if several classes may be right, because it assumes that a right answer "
+                f"makes all others wrong; use one of {', '.join(fitting)}"
             )
         self.name = name
         self._is_weighing = learner.from_logs is FromLogs.PROPENSITY
@@ -261,7 +261,7 @@ def parse_policy(spec: str, class_names: Sequence[str], n_features: int, trainin
         if rest not in class_names:
             shown = ", ".join(class_names[:20]) + (", ..." if n_classes > 20 else "")
             raise EstimateError(
-                f"policy {spec}: expected one of the log's classes after constant: ({shown}); got {rest!r}"
+                f"policy {spec}: expected a class of the log after constant:, one of {shown}; got {rest!r}"
             )
         return Constant(n_classes, class_names.index(rest), rest)
     if name not in registered():
@@ -278,6 +278,6 @@ def _parameters(spec: str, text: str) -> dict[str, Any]:
     for part in filter(None, text.split(",")):
         name, equals, value = part.partition("=")
         if not equals or not name:
-            raise EstimateError(f"policy {spec}: expected parameters as NAME=VALUE, separated by commas; got {part!r}")
+            raise EstimateError(f"policy {spec}: expected parameters NAME=VALUE separated by commas; got {part!r}")
         parameters[name] = value
     return parameters

@@ -121,7 +121,7 @@ def markdown(table: Table) -> str:
 def _ran_on(experiment: Experiment, sets: Sets, rows: Mapping[str, Sequence[Row]]) -> list[RanOn]:
     """Return each sweep's data, the missing data sets, and the versions."""
     missing = sets.missing(experiment)
-    ran_on = []
+    told = []
     for sweep in experiment.sweeps:
         for name in sweep.data:
             of_set = [row for row in rows[sweep.name] if row.data == name]
@@ -129,11 +129,11 @@ def _ran_on(experiment: Experiment, sets: Sets, rows: Mapping[str, Sequence[Row]
             if of_set:
                 events = max(row.events for row in of_set)
                 words = f"{sets.title(name)}: {len(of_set):,} runs of up to {events:,} events{note}."
-                ran_on.append(RanOn(sweep.name, words))
+                told.append(RanOn(sweep.name, words))
             elif name not in missing:
-                ran_on.append(RanOn(sweep.name, f"{sets.title(name)}: not run yet."))
+                told.append(RanOn(sweep.name, f"{sets.title(name)}: not run yet."))
     # Omits local paths, because pages may be published.
     gone = [name for name in missing if all(row.data != name for of_sweep in rows.values() for row in of_sweep)]
-    ran_on += [RanOn("", f"Omitted because its file is missing: {sets.title(name)}.") for name in gone]
+    told += [RanOn("", f"Omitted because its file is missing: {sets.title(name)}.") for name in gone]
     made = sorted({(row.onebit, row.python, row.numpy, row.numba) for of_sweep in rows.values() for row in of_sweep})
-    return ran_on + [RanOn("", f"Onebit {o}, Python {p}, numpy {n}, numba {j}.") for o, p, n, j in made]
+    return told + [RanOn("", f"Onebit {o}, Python {p}, numpy {n}, numba {j}.") for o, p, n, j in made]

@@ -17,10 +17,10 @@ from stream.experiments.measure import Row
 def write_rows(path: Path, rows: Sequence[Row]) -> None:
     """Replace the rows of a file."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix(".new")
+    beside = path.with_suffix(".new")
     lines = b"".join(orjson.dumps(row._asdict(), option=orjson.OPT_APPEND_NEWLINE) for row in rows)
-    temporary.write_bytes(gzip.compress(lines, mtime=0))  # the same rows give the same bytes
-    os.replace(temporary, path)
+    beside.write_bytes(gzip.compress(lines, mtime=0))  # equal rows give equal bytes
+    os.replace(beside, path)
 
 
 def read_rows(path: Path) -> list[Row]:

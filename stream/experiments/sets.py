@@ -54,9 +54,9 @@ class Sets:
         Raises:
             ExperimentError: a name is unknown.
         """
-        return {name: text for name in experiment.data() if (text := self._missing_message(name)) is not None}
+        return {name: told for name in experiment.data() if (told := self._told_if_missing(name)) is not None}
 
-    def _missing_message(self, name: str) -> str | None:
+    def _told_if_missing(self, name: str) -> str | None:
         if name in GENERATED or name == "optdigits":
             return None
         path = self._path(name)

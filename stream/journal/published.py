@@ -58,8 +58,8 @@ class Published:
             return self.decisions(step)
         where = f"; the first is at {place_of(found[0])}" if found else ""
         raise UnrecoverableError(
-            f"{self._tp.topic}/{self._tp.partition}: expected the {expected} predictions of step {step.number} with "
-            f"the digest in {self._journal}; got {len(found)}{where}. They were deleted, or another program wrote "
+            f"{self._tp.topic}/{self._tp.partition}: expected the {expected} predictions of step {step.number}, as "
+            f"{self._journal} has their digest; got {len(found)}{where}. They were deleted, or another program wrote "
             "records with this step's number"
         )
 

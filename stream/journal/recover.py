@@ -222,8 +222,8 @@ def _from_beginning(
     else:
         if imported != first.imported and (shared or first.imported is not None):
             raise UnrecoverableError(
-                f"{place} started with {_named(first.imported)}; {where} contains {_named(imported)}. The snapshots "
-                "topic was changed"
+                f"{place} was begun with {_named(first.imported)}; {where} holds {_named(imported)}. The snapshots "
+                "topic has changed"
             )
         imported, contexts, feedback = first.imported, first.contexts[0], first.feedback[0]
         stored.taken_ms = record.append_ms
@@ -280,6 +280,6 @@ def _check_same(task: Task, step: JournalStep, journal: TopicPartition) -> None:
 
 def _inputs_changed(step: JournalStep, journal: TopicPartition, difference: str) -> UnrecoverableError:
     return UnrecoverableError(
-        f"step {step.number} of {journal.topic}/{journal.partition}: {difference}. The inputs were changed after the "
+        f"step {step.number} of {journal.topic}/{journal.partition}: {difference}. The inputs have changed since the "
         "step"
     )

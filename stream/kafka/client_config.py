@@ -97,8 +97,8 @@ _REFUSED = {
     "ssl.keystore.": _PEM,
     "ssl.truststore.": _PEM,
     "enable.ssl.certificate.verification": (
-        "certificates are always verified; set ssl.ca.location to the certificate of your authority, or, to accept "
-        "another host name, ssl.endpoint.identification.algorithm=none"
+        "certificates are always verified; set ssl.ca.location to your own authority; to accept another host name, set "
+        "ssl.endpoint.identification.algorithm=none"
     ),
     "client.dns.lookup": "all addresses of a name are always tried: remove the line",
     "session.timeout.ms": "use the setting session_timeout: remove the line",
@@ -185,7 +185,7 @@ def _translated(properties: Mapping[str, str]) -> dict[str, str]:
     given = {name: value for name, value in properties.items() if name != BOOTSTRAP}
     mechanism = given.pop("sasl.mechanisms", None)
     if mechanism is not None and given.setdefault("sasl.mechanism", mechanism) != mechanism:
-        raise ClientConfigError("sasl.mechanism and sasl.mechanisms are synonyms, but their values differ; remove one")
+        raise ClientConfigError("sasl.mechanism and sasl.mechanisms mean the same, and differ; remove one")
     if (jaas := given.pop("sasl.jaas.config", None)) is not None:
         given = _of_jaas(jaas, given.get("sasl.mechanism")) | given
     for store, names in _PEM_STORES.items():
@@ -207,8 +207,8 @@ def _of_jaas(text: str, mechanism: str | None) -> dict[str, str]:
         )
     if _JAAS_OPTION.sub("", found["options"]).strip():
         raise ClientConfigError(
-            "sasl.jaas.config: expected NAME=VALUE options separated by spaces; got something else. In a property "
-            'file, write a quote within quotes as \\"'
+            "sasl.jaas.config: expected NAME=VALUE options separated by blanks; got something else: a quote within "
+            'quotes is written \\" in a file of properties'
         )
     options = {
         name: re.sub(r"\\(.)", r"\1", next(filter(None, values), ""))
@@ -219,9 +219,7 @@ def _of_jaas(text: str, mechanism: str | None) -> dict[str, str]:
             f"sasl.jaas.config: expected username=... and password=...; got {', '.join(sorted(options)) or 'neither'}"
         )
     if mechanism is None and found["module"] == "Scram":
-        raise ClientConfigError(
-            "sasl.jaas.config: ScramLoginModule requires a SCRAM mechanism; add sasl.mechanism=SCRAM-SHA-512"
-        )
+        raise ClientConfigError("sasl.jaas.config: its module is that of SCRAM; add sasl.mechanism=SCRAM-SHA-512")
     return {f"sasl.{name}": value for name, value in options.items()} | {"sasl.mechanism": mechanism or "PLAIN"}
 
 
@@ -258,19 +256,19 @@ def _check(config: ClientConfig) -> None:
         useless = [name for name in given if name.startswith(start)]
         if useless and not is_used:
             raise ClientConfigError(
-                f"security.protocol: {property_of(useless[0])} has no effect with {protocol}; expected {expected}. Set "
+                f"security.protocol: with {protocol} {property_of(useless[0])} has no effect; expected {expected}: "
                 f"security.protocol={expected}"
             )
     if config.uses_sasl and mechanism is None:
-        raise ClientConfigError(f"sasl.mechanism: {protocol} requires one of {', '.join(MECHANISMS)}; got none")
+        raise ClientConfigError(f"sasl.mechanism: {protocol} needs one of {', '.join(MECHANISMS)}; got none")
     for name in _NEEDED.get(mechanism or "", ()):
         if not _plain(getattr(config, name) or ""):
             how = " (set the variable ONEBIT_SASL_PASSWORD, or the property)" if name == "sasl_password" else ""
-            raise ClientConfigError(f"{property_of(name)}: {mechanism} requires this property; got none{how}")
+            raise ClientConfigError(f"{property_of(name)}: {mechanism} needs it; got none{how}")
     if (config.ssl_certificate_location is None) != (config.ssl_key_location is None):
         raise ClientConfigError(
-            "ssl.certificate.location and ssl.key.location: a client certificate and its key require each other; set "
-            "both (one PEM file may contain both)"
+            "ssl.certificate.location and ssl.key.location: a client's certificate needs its key, and a key its "
+            "certificate; set both (one PEM file may contain both)"
         )
     if mechanism == BY_TOKEN:
         try:
@@ -279,7 +277,8 @@ def _check(config: ClientConfig) -> None:
             wrong = str(error).lower()
         if wrong:
             raise ClientConfigError(
-                f"sasl.oauthbearer.token.command: expected a command and its arguments, quoted as in a shell; {wrong}"
+                "sasl.oauthbearer.token.command: expected a command and its arguments, with quotes as in a shell; "
+                f"{wrong}"
             )
 
 

@@ -15,7 +15,7 @@ _CONNECTION_MS_MAX = 5_000
 
 REASONS = {
     FencedError: "another process has taken over",
-    StaleMemberError: "the group has rebalanced without this member",
+    StaleMemberError: "the group has moved on without this member",
     BrokerUnavailableError: "no answer in time; check that the broker runs and is reachable",
     BrokerError: "the broker or the client refused it",
 }
@@ -50,9 +50,7 @@ class Connection:
         self.request_timeout_s = settings.request_timeout_ms / 1000
         self.setup_timeout_ms = min(settings.request_timeout_ms, _CONNECTION_MS_MAX)
         self.patience_s = self.request_timeout_s + _SLACK_S
-        self.missing_of: Callable[[Sequence[Acl]], Sequence[Acl]] = lambda needs: (
-            needs
-        )  # returns those of these ACLs that are missing
+        self.missing_of: Callable[[Sequence[Acl]], Sequence[Acl]] = lambda needs: needs  # the ACLs among these to add
         self.clients: list[Any] = []  # open producers and consumers
 
     def classify(self, error: Any) -> tuple[type[BrokerError], str]:
@@ -127,9 +125,7 @@ class Connection:
         """The error for ACLs that are missing."""
         acts = "; ".join(f"{acl.operation} on {acl.kind} {acl.name}" for acl in missing) or what
         user = self.config.sasl_username if self.config.uses_sasl else None
-        text = (
-            f"could not {what}: Kafka at {self.bootstrap} does not allow {self.user()} all of these operations: {acts}"
-        )
+        text = f"could not {what}: Kafka at {self.bootstrap} does not allow {self.user()} all of this: {acts}"
         return AccessError(text, missing, user)
 
     def user(self) -> str:
@@ -158,7 +154,7 @@ def servers_of(bootstrap: str) -> list[str]:
         found = _SERVER.fullmatch(server)
         if found is None or not 0 < int(found[2]) <= _PORT_MAX:
             raise BootstrapError(
-                f"Kafka address {bootstrap!r}: expected HOST:PORT[,HOST:PORT], such as localhost:9092, with a "
+                f"the address of Kafka {bootstrap!r}: expected HOST:PORT[,HOST:PORT], such as localhost:9092, with a "
                 f"port from 1 to {_PORT_MAX}; got {server!r}"
             )
     return servers

@@ -187,8 +187,7 @@ class EmbeddedBroker:
         if value is not None:
             if len(value) > RECORD_BYTES_MAX:
                 raise BrokerError(
-                    f"could not send a record to {topic}/{partition}: expected at most {RECORD_BYTES_MAX} bytes; got "
-                    f"{len(value)}"
+                    f"could not send a record of {len(value)} bytes to {topic}/{partition}: at most {RECORD_BYTES_MAX}"
                 )
             # An encoder's bytes keep their whole buffer alive, a page of memory for each record.
             value = b"%b" % value
@@ -295,7 +294,7 @@ class EmbeddedTransactionalProducer:
         """See TransactionalProducer."""
         self._check_fenced()
         if self._is_open:
-            raise BrokerError(f"a transaction of {self._id} is already open: commit or abort it first")
+            raise BrokerError(f"a transaction of {self._id} is open already: commit or abort it first")
         self._is_open = True
 
     def send(self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers = ()) -> None:

@@ -149,6 +149,6 @@ class TransactionProducer:
 def outcome_unknown(connection: Connection, transactional_id: str, why: str) -> BrokerUnavailableError:
     """The failure of a producer whose last transaction may or may not have been committed."""
     return BrokerUnavailableError(
-        f"the outcome of a transaction of {transactional_id} at {connection.bootstrap} is unknown: {why}; create a "
-        "new producer with this id, and read what was written"
+        f"the outcome of a transaction of {transactional_id} at {connection.bootstrap} is unknown: {why}; make a new "
+        "producer with this id, and read what was written"
     )

@@ -40,7 +40,7 @@ def check_co_partitioned(group: str, topics: Sequence[str], existing: Mapping[st
         raise BrokerError(f"group {group} cannot read {', '.join(missing)}: no such topics; create them first")
     partitions = {topic: existing[topic].partitions for topic in topics}
     if len(set(partitions.values())) > 1:
-        raise BrokerError(f"group {group} requires topics with equal numbers of partitions; got {partitions}")
+        raise BrokerError(f"group {group} needs topics with equal numbers of partitions; got {partitions}")
 
 
 def check_dated_by_sender(records: Mapping[str, Record], topics: Mapping[str, TopicDescription]) -> None:
@@ -53,7 +53,7 @@ def check_dated_by_sender(records: Mapping[str, Record], topics: Mapping[str, To
             record = records[topic]
             raise TopicSettingsError(
                 f"topic {topic}: expected message.timestamp.type LogAppendTime; got CreateTime: the record at "
-                f"offset {record.offset} of partition {record.partition} has its sender's time"
+                f"offset {record.offset} of partition {record.partition} is dated by its sender"
             )
 
 
@@ -103,8 +103,8 @@ class Subscription(NamedTuple):
         for tp, offset in positions.items():
             if offset < beginnings[tp]:
                 raise BrokerError(
-                    f"offset {offset} of {tp.topic}/{tp.partition}, committed by group {self.group}, is no longer "
-                    f"kept; the first offset is {beginnings[tp]}. Increase the topic's retention.ms"
+                    f"offset {offset} of {tp.topic}/{tp.partition}, the committed one of group {self.group}, is no "
+                    f"longer kept: the first is {beginnings[tp]}; raise its retention.ms"
                 )
 
     def replaced(self) -> FencedError:
@@ -114,10 +114,10 @@ class Subscription(NamedTuple):
     def thrown_out(self) -> FencedError:
         """The error for a member that may not join again after its session has ended."""
         return FencedError(
-            f"member {self.member} was removed from group {self.group}: it sent no heartbeat within the session "
-            "timeout, for example because it was paused or disconnected. Other members may have its partitions"
+            f"member {self.member} was thrown out of group {self.group}: it sent no heartbeat for a session, for "
+            "example because it was paused or disconnected. Other members may have continued with its partitions"
         )
 
     def not_joined(self) -> StaleMemberError:
-        """The error for a commit by a process that is currently not a member."""
-        return StaleMemberError(f"{self.member} is currently not a member of group {self.group}; poll to join again")
+        """The error for a commit of a process that is no member now."""
+        return StaleMemberError(f"{self.member} is not a member of group {self.group} now; poll to join again")

@@ -8,7 +8,7 @@ from stream.kafka.client_config import ClientConfig, ClientConfigError
 
 _FAILURES = {
     "wrong version number|record layer failure|unknown protocol": (
-        "it does not use TLS on this port; check the port, or set security.protocol to PLAINTEXT or SASL_PLAINTEXT"
+        "it has no TLS at this port; check the port, and whether security.protocol is PLAINTEXT or SASL_PLAINTEXT"
     ),
     "alert (certificate required|handshake failure|bad certificate)|certificate required|eof occurred": (
         "it may require another client certificate ({said}); check ssl.certificate.location and ssl.key.location"
@@ -21,8 +21,8 @@ _FAILURES = {
 """Reasons for failed handshakes, by OpenSSL's messages; the first match is used."""
 
 _OTHER_NAME = (
-    "its certificate is for another name ({said}); use an address with a name in the certificate, or, if that is not "
-    "possible, set ssl.endpoint.identification.algorithm=none"
+    "its certificate is for another name ({said}); use the address by the name in the certificate, or, if there is no "
+    "other way, ssl.endpoint.identification.algorithm=none"
 )
 _DISTRUSTED = {
     9: "its certificate is not valid yet; check this machine's clock",
@@ -67,7 +67,7 @@ def context_of(config: ClientConfig) -> ssl.SSLContext:
         except ssl.SSLError as error:
             why = f"cannot be read ({_said(error)}); if it is encrypted, check ssl.key.password"
             if "mismatch" in why:
-                why = f"does not belong to the certificate in {certificate}"
+                why = f"is not that of the certificate in {certificate}"
             raise ClientConfigError(f"ssl.key.location: the key in {key} {why}") from None
     return context
 

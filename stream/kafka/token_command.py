@@ -78,7 +78,7 @@ class TokenCommand:
                     raise
                 raise _refusal(f"the command {name} was killed: it took longer than {COMMAND_TIMEOUT_S:g} s") from None
         if process.returncode != 0:
-            raise _refusal(f"the command {name} failed with exit code {process.returncode}; run it manually")
+            raise _refusal(f"the command {name} ended with exit code {process.returncode}; run it by hand")
         return printed.decode("utf-8-sig", errors="replace")
 
 

@@ -53,18 +53,18 @@ def choose(n_classes: int, n_features: int, mean_nnz: float | None, *, correctab
     """
     known = mean_nnz is not None
     dense = mean_nnz is not None and _is_dense(n_features, mean_nnz)
-    size = f"{n_features:,}"
+    size = f"{n_features:,} features"
     if mean_nnz is not None:
-        size = f"{mean_nnz:,.0f} of {size} non-zero on average"
+        size += f", {mean_nnz:,.0f} of them non-zero on average,"
     few = n_features + 1 <= SIZE_MAX
     for parameters in _regressions(n_features, dense=dense, known=known, correctable=correctable):
         if _fits(n_classes, n_features, parameters):
             amount = "many" if "project" in parameters else "few"
-            return Choice(LateUcb.name, parameters, f"{amount}{', dense' if dense else ''} features ({size})")
+            return Choice(LateUcb.name, parameters, f"{size} are {amount}" + (" and dense" if dense else ""))
     if correctable:
         raise ParameterError(
             f"late policy `correct` requires a learner with retractable updates, and late-ucb is too large for "
-            f"{n_classes:,} classes and {n_features:,} features; use banditron or soba-diag, late-ucb with "
+            f"{n_classes:,} classes and {size.rstrip(',')}; use banditron or soba-diag, late-ucb with "
             f"project={PROJECTED_DIMENSIONS} for dense data, or late policy `ignore`"
         )
     if few and (dense or not known):
@@ -72,7 +72,7 @@ def choose(n_classes: int, n_features: int, mean_nnz: float | None, *, correctab
     if dense:
         why = f"late-ucb's projection and matrices for {n_classes:,} classes would exceed 64 MB"
         return Choice(StackIgw.name, {}, why)
-    return Choice(StackIgw.name, {}, f"{'sparse' if known else 'many'} features ({size})")
+    return Choice(StackIgw.name, {}, f"{size} are sparse" if known else f"{size} are many")
 
 
 def defaults_for(learner: str, n_features: int, mean_nnz: float | None) -> Parameters:

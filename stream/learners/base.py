@@ -425,7 +425,7 @@ MARGIN = Parameter(
 DRIFT = Parameter(
     "drift",
     "global",
-    "what a lasting drop in the reward resets: nothing, all classes, or also single classes",
+    "reset after a lasting fall of the reward: nothing, all classes, or also single classes",
     choices=DRIFTS,
     correctable="off",
 )

@@ -249,7 +249,7 @@ class ConfiditKernel(KernelLearner):
         Parameter(
             "support_max",
             1_000,
-            "maximum number of stored examples; later examples are ignored",
+            "limit on stored examples of all classes; further ones are ignored",
             low=1,
             high=SUPPORT_LIMIT,
         ),

@@ -269,15 +269,11 @@ class LateUcb(WatchingLearner):
     best_for: ClassVar[str] = "dense data of up to 500 features, or more with project=256; late or corrected bits"
     paper: ClassVar[str] = "after Desautels, Krause, Burdick 2014"
     parameters: ClassVar[tuple[Parameter, ...]] = (
-        Parameter(
-            "lam", 0.0, "ridge; 0 selects .03, or .1 for projections and more than 200 features", low=0.0, high=1e9
-        ),
+        Parameter("lam", 0.0, "ridge; 0 selects .03, or .1 above 200 features and for projections", low=0.0, high=1e9),
         Parameter("eta", 0.1, "squared width of the bounds", low=0.0, high=1e9),
         Parameter("shortlist", 4, "classes whose bounds are computed", low=1, high=1e9),
         Parameter("bias", 0.3, "constant entry appended to x of unit norm", low=0.0, high=1e9),
-        Parameter(
-            "expand", "rff", "additional features: none, products or random", choices=("none", "quadratic", "rff")
-        ),
+        Parameter("expand", "rff", "additional features: random or products", choices=("none", "quadratic", "rff")),
         Parameter("m", 64, "random features, for expand=rff", low=1, high=10_000),
         Parameter("project", 0, "dimensions of the projection of x; 0: no projection", low=0, high=100_000),
         Parameter("floor", 0.0, "share of decisions played uniformly", low=0.0, high=1.0),
@@ -455,8 +451,8 @@ def features_of(n_features: int, expand: str, m: int, project: int) -> int:
     size = n_features + n_features * (n_features + 1) // 2
     if size + 1 > SIZE_MAX:
         raise ParameterError(
-            f"late-ucb: expand=quadratic turns {n_features} features into {size:,}; the limit is {SIZE_MAX - 1}; "
-            "use expand=none, project=256 for dense data, or stack-igw for sparse data"
+            f"late-ucb: expand=quadratic makes {size:,} features of {n_features}; the limit is {SIZE_MAX - 1}; "
+            "use expand=none, or project=256 for dense data, or stack-igw for sparse data"
         )
     return size
 

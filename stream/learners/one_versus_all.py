@@ -266,11 +266,7 @@ class OvaKernelPerceptron(KernelLearner):
         Parameter("degree", 2, "degree of the polynomial kernel", low=1, high=32),
         Parameter("width", 1.0, "width of the rbf kernel", low=1e-9, high=1e9),
         Parameter(
-            "support_max",
-            1_000,
-            "stored examples; a further one replaces the oldest",
-            low=1,
-            high=1_000_000,
+            "support_max", 1_000, "stored examples of all classes; then the oldest is replaced", low=1, high=1_000_000
         ),
     )
     predict_kernel = staticmethod(predict_kernelised)

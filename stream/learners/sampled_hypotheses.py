@@ -57,7 +57,7 @@ class Sampled(KernelLearner):
         Raises:
             NotImplementedError: always.
         """
-        raise NotImplementedError(f"{self.name} has no linear weights: it is a vote among many hypotheses")
+        raise NotImplementedError(f"{self.name} has no linear weights: it is a vote of many hypotheses")
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:

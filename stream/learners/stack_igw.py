@@ -303,7 +303,7 @@ class StackIgw(WatchingLearner):
     paper: ClassVar[str] = "after Foster, Rakhlin 2020"
     parameters: ClassVar[tuple[Parameter, ...]] = (
         *INVERSE_GAP,
-        Parameter("bonus", 2.5, "bonus for classes with few right answers", low=0.0, high=1e6),
+        Parameter("bonus", 2.5, "bonus of classes with few right answers", low=0.0, high=1e6),
         Parameter("vectors", 64, "dimensions of the feature vectors; 0: no vectors", choices=("0", "32", "64")),
         DRIFT,
     )

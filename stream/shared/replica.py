@@ -66,7 +66,7 @@ class Replica:
         Raises:
             UpdatesError: records are missing, or one cannot be decoded or does not fit the model.
         """
-        assert not self.is_overlaid, "a task's decisions are applied on top of this model: call take_off first"
+        assert not self.is_overlaid, "a task's decisions are applied on top of this model: they must be taken off first"
         taken: list[tuple[Record, Entries]] = []
         for record in records:
             if record.offset < self.offset:
@@ -112,7 +112,7 @@ class Replica:
                 check(self.learner, entries)
             except ValueError as error:
                 raise UpdatesError(
-                    f"{place_of(record)}: the updates do not fit {self.learner.name} with "
+                    f"{place_of(record)}: the updates do not fit a model of {self.learner.name}, "
                     f"{self.learner.n_classes} classes and {self.learner.n_features} features: {error}. A learner with "
                     "other settings wrote them; use another topic prefix for this one"
                 ) from error

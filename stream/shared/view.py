@@ -186,7 +186,7 @@ class Recall:
         """
         yield []
         if self._decisions:
-            raise RecallError(f"{self._decisions[0][0]!r}: expected its published decision; the repeated step has none")
+            raise RecallError(f"{self._decisions[0][0]!r} has a published decision, but applied again it has none")
 
     def decide(self, event_id: str, x: Features, u: float) -> Decision:
         """The published decision of an event; u is not used.
@@ -195,7 +195,7 @@ class Recall:
             RecallError: the event has no published decision.
         """
         if not self._decisions or self._decisions[0][0] != event_id:
-            raise RecallError(f"{event_id!r}: expected no decision, as published; the repeated step has one")
+            raise RecallError(f"{event_id!r} has no published decision, but applied again it has one")
         return self._decisions.popleft()[1]
 
     def observe(self, x: Features, decision: Decision) -> None:

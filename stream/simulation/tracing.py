@@ -28,7 +28,7 @@ OPEN_IN_LOG = "pauses with an open transaction in the log"
 _TELLING = {
     "waits for a transaction": "held up by a transaction",
     "waits until": BEHIND_ITS_LOG,
-    "group has rebalanced": "stale member aborts its step",
+    "group has moved on": "stale member aborts its step",
 }
 """Events counted from a learner's log messages, by a part of the message."""
 

@@ -149,8 +149,8 @@ def restore_model(snapshot: ModelSnapshot, replica: Replica, settings: TaskSetti
     """
     if (expected := model_settings(settings)) != snapshot.settings:
         raise JournalError(
-            f"snapshot of the shared model at version {snapshot.version}: expected settings {expected}; got "
-            f"{snapshot.settings}. Another pipeline wrote it"
+            f"the snapshot of the shared model at version {snapshot.version} is of {snapshot.settings}; expected "
+            f"{expected}. Another pipeline wrote it"
         )
     replica.learner.load(snapshot.learner)
     replica.version, replica.updates, replica.offset = snapshot.version, snapshot.updates, snapshot.offset

@@ -56,12 +56,12 @@ class Move(Enum):
     KEEP_ORPHAN = "the feedback waits for its context", ("new feedback", "no decision"), State.ORPHAN
     MATCH = "learn", ("new feedback", "a pending decision"), State.MATCHED, Outcome.MATCHED
     IGNORE_FEEDBACK = "the first bit counts", ("new feedback", "a first bit")
-    REPLACE = "a different bit replaces the first (if settled: late=correct)", ("new feedback", "a first bit")
+    REPLACE = "a different bit replaces the first; if settled, only with late=correct", ("new feedback", "a first bit")
     REFUSE = "the feedback is a dead letter", ("new feedback", "a decision", "another action")
     TAKE_LATE = "ignore the bit, or correct the assumed one", ("new feedback", "an expired decision")
     PASS_OVER = "the feedback is for a decision set aside", ("new feedback", "a decision set aside")
     EXPIRE = "settle without feedback", ("no record", "a pending decision"), State.EXPIRED, Outcome.EXPIRED
-    DROP_ORPHAN = "the context did not arrive", ("no record", "waiting feedback"), State.UNSEEN
+    DROP_ORPHAN = "the context did not come", ("no record", "waiting feedback"), State.UNSEEN
     FORGET = "the id may be used again", ("no record", "a settled decision"), State.UNSEEN
 
     def __init__(

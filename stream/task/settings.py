@@ -27,10 +27,10 @@ class Unsuitable(Enum):
 
     NO_LABEL = "{learner} learns from labels, and an expired decision has none"
     NOTHING_ASSUMED = "late feedback can correct only an assumed reward, and none is assumed at expiry"
-    NOT_RETRACTABLE = "late feedback can correct only an update that can be undone; {learner} cannot undo updates"
+    NOT_RETRACTABLE = "late feedback can correct only an update that can be undone; {learner} has none"
     NOT_FROM_LOGS = "{learner} learns only from its own actions, not from a log's; use one of {suitable}"
     ONE_RIGHT_CLASS = (
-        "{learner} with these parameters requires exactly one right class, but reward is any; use one of {suitable}"
+        "{learner} with these parameters requires exactly one right class, and reward is any; use one of {suitable}"
     )
 
 
@@ -115,7 +115,7 @@ class TaskSettings:
         except NamedFeaturesError as error:
             raise ParameterError(f"features: {error}") from error
         if encoder.n_features != self.n_features:
-            raise ParameterError(f"n_features: expected {encoder.n_features}, as in features; got {self.n_features}")
+            raise ParameterError(f"n_features: expected {encoder.n_features}, as features has; got {self.n_features}")
         return encoder
 
     def check_policies(self, learner: Learner) -> None:

@@ -280,7 +280,7 @@ class Task:
 
     def _refuse(self, mismatched: Mismatched, effects: Effects) -> None:
         feedback, record, action = mismatched
-        reason = f"feedback for {feedback.id!r}: expected action {action}, as decided; got {feedback.action}"
+        reason = f"feedback for {feedback.id!r}: expected action {action}, as it was decided; got {feedback.action}"
         effects.dead_letters.append(DeadLetter(record, DEAD_LETTER_MISMATCHED, reason))
 
     def _update_draw(self, event_id: str) -> float:

@@ -163,7 +163,7 @@ def _logged(logged: LoggedFields, log: LogReading) -> Logged:
         if log.needs_propensity:
             raise MalformedError("logged.propensity: expected the probability of the log's action; got nothing")
     elif log.is_uniform and abs(propensity * log.n_classes - 1.0) > UNIFORM_TOLERANCE:
-        expected = f"{1.0 / log.n_classes:.4g}, uniform over {log.n_classes} classes, because propensity_min is not set"
+        expected = f"{1.0 / log.n_classes:.4g}, the same for {log.n_classes} classes, as no propensity_min is set"
         raise MalformedError(f"logged.propensity: expected {expected}; got {propensity}")
     return Logged(logged.action, propensity)
 
@@ -239,7 +239,7 @@ def _prediction(record: Record) -> PredictionFields:
     if fields.target is not None:
         _check_class("target.action", fields.target.action, n_classes)
     elif fields.propensity is None:
-        raise MalformedError("propensity: expected a probability, because there is no target; got nothing")
+        raise MalformedError("propensity: expected a probability, as there is no target; got nothing")
     return fields
 
 
@@ -270,7 +270,7 @@ def decode_feedback(record: Record, n_classes: int, *, needs_label: bool = False
         label = fields.label
         _check_class("label", label, n_classes)
     elif needs_label:
-        raise MalformedError("label: expected the true class, which this learner requires; got none")
+        raise MalformedError("label: expected the true class, which this learner needs; got none")
     if action is not None:
         _check_class("action", action, n_classes)
     return make(Feedback, (fields.id, int(reward), label, action))

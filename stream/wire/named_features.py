@@ -85,7 +85,7 @@ class FeatureEncoder:
                 continue
             text = text_of(given)
             if text is None:
-                expected = "a string, a number or a boolean"
+                expected = "a text, a number or a truth value"
                 raise NamedFeaturesError(f"{_shown_name(name)}: expected {expected}; got {shown(given)}")
             words = words_of(text) if kind is Kind.TEXT else [text] if text else []
             for index in self.indices_of(name, words).tolist():
@@ -193,10 +193,10 @@ def from_plain(fields: Mapping[str, Any]) -> FeatureEncoder:
     try:
         plain = convert(fields, _PlainEncoder)
     except ValidationError as error:
-        raise NamedFeaturesError(f"feature encoder: {error}") from error
+        raise NamedFeaturesError(f"encoder of features: {error}") from error
     for one in plain.names:
         if one.values is not None and len(set(one.values)) < len(one.values):
-            raise NamedFeaturesError(f"feature encoder, {one.name[:100]!r}: expected distinct values")
+            raise NamedFeaturesError(f"encoder of features, {one.name[:100]!r}: expected different values")
     names = {one.name: (one.kind, one.values) for one in plain.names}
     return build(names, plain.hash_bits, unknown=plain.hash_bits is not None)
 

@@ -49,6 +49,6 @@ class Foreign(NamedTuple):
     def describe(self, where: str) -> str:
         """A message about these records."""
         return (
-            f"skipped {self.records:,} records in {where} that Onebit did not write; the first is {self.first}. "
+            f"skipped {self.records:,} records in {where} that are not Onebit's; the first is {self.first}. "
             "Check which other program writes there"
         )

@@ -72,8 +72,7 @@ class SectionReader:
         for name, dtype, shape in head["arrays"]:
             size = math.prod(shape) * np.dtype(dtype).itemsize
             if np.dtype(dtype).kind not in "biuf" or size > self._remaining:
-                expected = f"an array of numbers in at most {self._remaining} bytes"
-                raise ValueError(f"{name}: expected {expected}; got type {dtype}, shape {shape}")
+                raise ValueError(f"{name}: {dtype} of {shape} is not an array of the {self._remaining} bytes left")
             # A copy, because the kernels require aligned and writable arrays.
             array = np.empty(shape, dtype)
             if array.size:
@@ -83,7 +82,7 @@ class SectionReader:
 
     def _bytes(self, size: int) -> bytes:
         if size > self._remaining:
-            raise ValueError(f"expected at most {self._remaining} bytes; got a length of {size}")
+            raise ValueError(f"a head of {size} bytes, with {self._remaining} left")
         data = bytearray(size)
         self._fill(memoryview(data))
         return bytes(data)

@@ -185,13 +185,12 @@ def decode_update(record: Record) -> Update | None:
     place = place_of(record)
     if version != HEADERS[0][1]:
         raise UpdatesError(
-            f"{place}: expected the header {VERSION_HEADER[0]}={FORMAT}; got {version!r}. "
-            "The log cannot be read further"
+            f"{place}: expected the header {VERSION_HEADER[0]}={FORMAT}; got {version!r}: the log cannot be read on"
         )
     try:
         return _update(SectionReader([memoryview(record.value or b"")]).section())
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-        raise UpdatesError(f"{place}: expected a record of updates; decoding failed: {error!r}") from error
+        raise UpdatesError(f"{place}: expected a record of updates; cannot be read: {error!r}") from error
 
 
 def entry_bytes(nnz: int, width: int) -> int:
@@ -233,7 +232,7 @@ def _update(section: Section) -> Update:
         columns.append(column)
     entries = Entries(*columns)
     if entries.sizes.min(initial=0) < 0 or entries.sizes.sum() != size:
-        raise ValueError(f"nnz: expected {size} in total; got {entries.sizes.sum()}")
+        raise ValueError(f"nnz: expected {size} in all; got {entries.sizes.sum()}")
     partition, step, part, follows = numbers = [section.values[name] for name in Update._fields[:4]]
     if not all(type(number) is int for number in numbers):
         raise ValueError(f"partition, step, part, follows: expected whole numbers; got {numbers}")

@@ -63,7 +63,7 @@ def test_lines_of_one_kind_are_written_so_often_and_the_next_says_how_many_were_
     assert lines.admitted(Level.WARNING, "7 of 1,000 wait", 99) == "7 of 1,000 wait"
     assert lines.admitted(Level.INFO, "another", 99) == "another"
     assert lines.admitted(Level.INFO, "5 of 1,000 wait", INTERVAL_MS) == (
-        "5 of 1,000 wait (3 similar lines were dropped)"
+        "5 of 1,000 wait (and 3 such lines were left out)"
     )
     assert lines.admitted(Level.INFO, "6 of 1,000 wait", INTERVAL_MS) == "6 of 1,000 wait"
     assert lines.left_out() == []
@@ -73,7 +73,7 @@ def test_lines_that_were_left_out_are_told_at_the_end(capsys: pytest.CaptureFixt
     for number in range(LINES_MAX + 2):
         warn(f"{number} are late")
     end_log()
-    assert capsys.readouterr().err.splitlines()[LINES_MAX:] == ["2 similar lines were dropped: # are late"]
+    assert capsys.readouterr().err.splitlines()[LINES_MAX:] == ["2 more lines were left out such as: # are late"]
 
 
 def test_status_of_many_partitions_is_said_whole(capsys: pytest.CaptureFixture[str]) -> None:

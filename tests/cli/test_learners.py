@@ -25,7 +25,7 @@ def test_people_are_told_the_time_and_what_auto_takes(onebit: Onebit) -> None:
     told = " ".join(onebit("learners", "perceptron", "--data", "optdigits").out.split())
 
     assert " µs, state 5 kB" in told
-    assert "auto selects late-ucb: few, dense features (33 of 64 non-zero on average)" in told
+    assert "auto selects late-ucb: 64 features, 33 of them non-zero on average, are few and dense" in told
     assert "flops" not in told
 
 
@@ -54,15 +54,15 @@ def test_for_a_size_alone_operations_are_counted(onebit: Onebit) -> None:
 
     assert perceptron["us_per_event"] is None
     assert f"{perceptron['cost']['flops_per_event']:,} flops" in told
-    assert "auto selects stack-igw: " in told
-    assert "without known data, auto selects late-ucb: " in told
+    assert "auto selects stack-igw: 400 features, 10 of them non-zero on average, are sparse" in told
+    assert "without known data auto selects late-ucb: 400 features are few" in told
 
 
 def test_the_parameters_that_auto_gives_are_told_and_measured(onebit: Onebit) -> None:
     told = " ".join(onebit("learners", "late-ucb", "--n-features", "784", "--nnz", "150").out.split())
     (fields,) = json.loads(onebit("learners", "late-ucb", "--n-features", "784", "--nnz", "150", "--json").out)
 
-    assert "auto selects late-ucb, project=256: many, dense features (150 of 784 non-zero on average)" in told
+    assert "auto selects late-ucb, project=256: 784 features, 150 of them non-zero on average, are many" in told
     assert fields["cost"]["state_bytes"] < 9 * 784 * 784 * 8
 
 

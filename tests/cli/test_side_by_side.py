@@ -81,7 +81,7 @@ def test_a_process_that_is_killed_ends_the_others_and_is_named(onebit: Onebit, m
     ended = onebit(*ENDLESS)
     assert ended.code == ExitCode.CRASHED
     assert re.fullmatch(
-        r"error: (banditron|perceptron): its process ended with exit code -9; .*--jobs 1",
+        r"error: (banditron|perceptron): the process of its run ended with code -9; .*--jobs 1",
         ended.err.splitlines()[-1],
     )
     assert multiprocessing.active_children() == []

@@ -100,5 +100,5 @@ def test_a_port_that_is_taken_ends_a_program_in_one_line(onebit: Onebit) -> None
         ended = onebit("replay", "--metrics-port", str(port))
     assert ended.code == ExitCode.USAGE
     told = " ".join(ended.err.split())
-    assert f"error: --metrics-port {port}: cannot listen on 127.0.0.1: Address already in use" in told
+    assert f"error: --metrics-port {port}: cannot listen at 127.0.0.1: Address already in use" in told
     assert monotonic_ms() - began_ms < 20_000  # and waits for no Kafka

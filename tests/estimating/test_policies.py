@@ -177,9 +177,9 @@ def test_parameters_reach_the_learner() -> None:
 @pytest.mark.parametrize(
     ("spec", "text"),
     [
-        ("constant:e", r"policy constant:e: expected one of the log's classes after constant: \(a, b, c, d\); got 'e'"),
+        ("constant:e", r"policy constant:e: expected a class of the log after constant:, one of a, b, c, d; got 'e'"),
         ("greedy", r"policy greedy: expected logged, uniform, constant:ACTION, model:FILE, or a learner of banditron"),
-        ("late-ucb:eta", r"expected parameters as NAME=VALUE, separated by commas; got 'eta'"),
+        ("late-ucb:eta", r"expected parameters NAME=VALUE separated by commas; got 'eta'"),
     ],
 )
 def test_policy_that_is_not_one_is_named(spec: str, text: str) -> None:

@@ -160,7 +160,7 @@ def test_dead_letters_name_their_record() -> None:
     assert dead_letter(headers_of("dead-letter.headers")) == (
         None, "onebit.contexts", 2, 41, "malformed", reason, None, None, [], 0,
     )  # fmt: skip
-    reason = "feedback for 'a': expected action 2, as decided; got 1"
+    reason = "feedback for 'a': expected action 2, as it was decided; got 1"
     assert dead_letter(headers_of("dead-letter.own.headers")) == (
         None, "onebit.feedback", 2, 41, "mismatched", reason, 500_001, 500_002,
         [("onebit-version", b"1"), ("onebit-offset", b"5"), ("original-onebit-offset", b"6"), ("original-x", b"7"),

@@ -194,7 +194,7 @@ def test_recovery_is_refused_when_the_inputs_are_others_than_those_applied() -> 
     pipeline.broker.create_topics(TOPICS.specs(1))
     for number in range(12):
         pipeline.answer(f"other-{number}", 1)
-    with pytest.raises(JournalError, match="The inputs were changed"):
+    with pytest.raises(JournalError, match="The inputs have changed"):
         idle(pipeline.learner())
 
 
@@ -325,7 +325,7 @@ def test_partitions_of_a_learner_that_leaves_go_on_with_another(leaves: str) -> 
     if leaves == "expel":
         events(pipeline, 30, "again")
         before = pipeline.ends()
-        with pytest.raises(FencedError, match="was removed"):
+        with pytest.raises(FencedError, match="was thrown out"):
             first.step(0)
         first.close()
         assert pipeline.ends() == before
@@ -355,7 +355,7 @@ def test_learner_that_is_expelled_in_the_middle_of_a_commit_does_nothing_twice(n
     first = pipeline.learner("learner-1", crash_point=expel)
     idle(first, second)
     events(pipeline, 30, "event")
-    with pytest.raises(FencedError, match="was removed"):
+    with pytest.raises(FencedError, match="was thrown out"):
         idle(first, second)
     assert expelled
     first.close()
@@ -370,7 +370,7 @@ def test_learner_whose_partitions_nobody_has_taken_is_fenced_all_the_same_when_i
     pipeline.broker.expel("onebit-learner", "learner-1")
     pipeline.context("next")
     before = pipeline.ends()
-    with pytest.raises(FencedError, match="was removed"):
+    with pytest.raises(FencedError, match="was thrown out"):
         learner.step(0)
     learner.close()
     assert pipeline.ends() == before

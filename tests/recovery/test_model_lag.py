@@ -66,7 +66,7 @@ def test_blocked_learner_continues_or_stops_deciding_as_configured(lag_max_ms: i
     assert left.model_hold is not None
     assert left.model_hold.for_ms == 1_001
     assert left.model_hold.waiting > 0
-    assert any("blocked for 1 s" in line for line in status_lines(left, Tally()))
+    assert any("held up for 1 s" in line for line in status_lines(left, Tally()))
 
 
 def test_learner_that_is_started_again_under_its_name_ends_its_transaction_at_once() -> None:

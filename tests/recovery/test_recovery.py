@@ -524,7 +524,7 @@ def test_step_that_leaves_another_state_than_the_journal_says_is_refused(change:
     value = {**fields, **change, "ledger": {**fields["ledger"], **change.get("ledger", {})}}
     log.records[9] = log.records[9]._replace(value=orjson.dumps(value))
     with pytest.raises(
-        JournalError, match=rf"step {fields['number']} of test.journal/0: expected .* The inputs were changed"
+        JournalError, match=rf"step {fields['number']} of test.journal/0: expected .* The inputs have changed"
     ):
         rebuild(pipeline.broker, TOPICS, 0, None, snapshots=False)
 

@@ -271,7 +271,7 @@ def test_feedback_without_a_label_is_malformed_for_a_full_information_learner() 
     task, inputs = Task(by_context("perceptron"), TOPICS.contexts), Inputs()
     effects = run(task, [inputs.context("a", 10), inputs.feedback("a", 0, 20), inputs.feedback("a", 0, 21, label=2)])
     assert [letter.reason for letter in effects.dead_letters] == [
-        "label: expected the true class, which this learner requires; got none"
+        "label: expected the true class, which this learner needs; got none"
     ]
     assert task.join.ledger() == Ledger(contexts=1, decided=1, feedback=2, feedback_malformed=1, matched=1)
     assert task.learner.weights()[2].any()
@@ -319,7 +319,7 @@ def test_feedback_of_another_action_becomes_a_dead_letter_and_teaches_nothing() 
     effects = run(task, [wrong])
     assert [(letter.record, letter.kind) for letter in effects.dead_letters] == [(wrong, DEAD_LETTER_MISMATCHED)]
     assert effects.dead_letters[0].reason == (
-        f"feedback for 'a': expected action {decided}, as decided; got {(decided + 1) % N_CLASSES}"
+        f"feedback for 'a': expected action {decided}, as it was decided; got {(decided + 1) % N_CLASSES}"
     )
     assert (effects.examples, state_digest([task.learner.state()])) == ([], before)
     effects = run(task, [inputs.feedback("a", 1, 30, action=decided)])

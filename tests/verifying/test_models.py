@@ -260,7 +260,7 @@ def test_journal_begun_with_an_imported_model_is_refused_without_it(run: Pipelin
     go_on(pipeline, 60, 10)
     pipeline.broker.delete_topics([TOPICS.snapshots])
     pipeline.broker.create_topics(TOPICS.specs(1))
-    with pytest.raises(JournalError, match=r"started with the imported model .* contains no imported model"):
+    with pytest.raises(JournalError, match=r"was begun with the imported model .* holds no imported model"):
         idle(pipeline.learner())
 
 

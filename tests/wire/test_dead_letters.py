@@ -117,7 +117,7 @@ def cut_letter() -> Record:
         ("original-x", b"7"), ("trace", b"8"),
     )  # fmt: skip
     wrong = Record("onebit.feedback", 2, 41, 1_000, b"k" * 500_001, b"v" * 500_002, own)
-    reason = "feedback for 'a': expected action 2, as decided; got 1"
+    reason = "feedback for 'a': expected action 2, as it was decided; got 1"
     return letter_of(wrong, DEAD_LETTER_MISMATCHED, reason)
 
 

@@ -181,7 +181,7 @@ def _on_roles(fields: dict[str, Any], columns: Mapping[str, Column]) -> list[str
     if "delay" in fields and _plain(fields["delay"]) not in ROLE_NAMES["delay"]:
         named = repr(fields["delay"])
         remarks.append(
-            f"{named} is mapped as the delay of the outcome; if it is known before the decision, list it as a feature"
+            f"{named} is mapped as the delay of the outcome; if it is known at the decision, list it as a feature"
         )
     if "action" not in fields and "label" not in fields:
         remarks.append("no column looks like the played action or the right label: add action = or label =")
@@ -210,8 +210,7 @@ def _kind_of(name: str, column: Column) -> Kind | str:
         if _plain(name) in ("", "unnamed_0", "index") and np.all(np.diff(there) > 0):
             return "it contains row numbers"
         whole = bool(np.all(there == np.floor(there)) and np.all(there >= 0))
-        # If most values are 0, the column is probably a count.
-        few = 2 < distinct.size <= min(CATEGORIES_MAX, there.size / 5) and np.mean(there == 0) < 0.5
+        few = 2 < distinct.size <= min(CATEGORIES_MAX, there.size / 5) and np.mean(there == 0) < 0.5  # rather a count
         return Kind.CATEGORICAL if whole and few else Kind.NUMERIC
     problems: list[Problem] = []
     found = texts(column, name, problems)

@@ -177,11 +177,11 @@ def _fields_of_pairs(text: str) -> dict[str, Any]:
         key, equals, value = (part.strip() for part in pair.partition("="))
         if not (key and equals and value):
             raise DatasetError(
-                f"mapping {text!r}: expected KEY=COLUMN pairs; got {pair!r}. For other column names, use a file"
+                f"mapping {text!r}: expected KEY=COLUMN pairs; got {pair!r}. For other column names use a file"
             )
         within = fields["features"] if key in FeatureColumns.model_fields else fields
         if key in within:
-            raise DatasetError(f"mapping {text!r}: duplicate key {key}; separate list items with +")
+            raise DatasetError(f"mapping {text!r}: duplicate key {key}; separate list items by +")
         within[key] = value.split("+") if key in _LISTS else value
     return fields
 

@@ -126,7 +126,7 @@ class Source:
         identity = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
         self._identity = self._identity or identity
         if identity != self._identity and S_ISREG(found.st_mode):
-            raise DatasetError(f"{self.name} changed while being read; wait until it is complete, or read a copy")
+            raise DatasetError(f"{self.name} has changed during reading; wait until it is complete, or read a copy")
 
     def chunks(self) -> Generator[bytes, None, None]:
         """Yield all bytes from the start, decompressed.

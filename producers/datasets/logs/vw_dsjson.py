@@ -26,7 +26,7 @@ from stream.wire.events import FloatArray
 from stream.wire.named_features import Kind
 
 NOTES = (
-    "action features (_multi, _slots) are ignored; only context features are used",
+    "features of actions (_multi, _slots) are ignored; only features of the context are used",
     "the reward is the negated cost; an action is identified by its number in `a`, from 1",
 )
 
@@ -110,7 +110,7 @@ class _Lines:
             try:
                 found.add_object(row, "", context)
             except RecursionError:
-                self._problems.append(Problem(row, "c: expected fewer than 100 nested levels", "more levels"))
+                self._problems.append(Problem(row, "c: expected objects with less than 100 levels", "more levels"))
         return found.columns()
 
     def _column(self, name: str) -> list[Any]:

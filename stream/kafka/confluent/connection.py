@@ -52,7 +52,7 @@ _TRANSIENT = _CUT_OFF | frozenset(
         _code.FENCED_LEADER_EPOCH, _code.UNKNOWN_LEADER_EPOCH,
     )
 )  # fmt: skip
-_UNAUTHENTICATED = frozenset((_code._AUTHENTICATION, _code.SASL_AUTHENTICATION_FAILED))
+_NOT_LET_IN = frozenset((_code._AUTHENTICATION, _code.SASL_AUTHENTICATION_FAILED))
 _FORBIDDEN = {
     _code.TOPIC_AUTHORIZATION_FAILED: "topic",
     _code.GROUP_AUTHORIZATION_FAILED: "group",
@@ -132,7 +132,7 @@ class ConfluentConnection(Connection):
     def _on_error(self, error: Any) -> None:
         if error.code() in _CUT_OFF:
             self.cut_off_s = time.monotonic()
-        elif is_refusal(error) or _is_unauthenticated(error):
+        elif is_refusal(error) or _is_not_let_in(error):
             self._refusal, self._refused_s = error, time.monotonic()
 
     def classify(self, error: Any) -> tuple[type[BrokerError], str]:
@@ -157,13 +157,13 @@ class ConfluentConnection(Connection):
             found = self._refusal
         if is_refusal(found):
             return self.forbidden(what, needs, _FORBIDDEN[found.code()], lambda name: name in found.str())
-        if _is_unauthenticated(found):
-            return AccessError(f"Kafka at {self.bootstrap} no longer accepts this client: {found.str()}")
+        if _is_not_let_in(found):
+            return AccessError(f"Kafka at {self.bootstrap} does not let this client in any more: {found.str()}")
         return None
 
 
-def _is_unauthenticated(error: Any) -> bool:
-    return error.code() in _UNAUTHENTICATED or (error.code() == _code._SSL and "certificate" in error.str())
+def _is_not_let_in(error: Any) -> bool:
+    return error.code() in _NOT_LET_IN or (error.code() == _code._SSL and "certificate" in error.str())
 
 
 def _security_of(config: ClientConfig) -> dict[str, Any]:

@@ -101,8 +101,8 @@ class Reader:
         self._aside: dict[TopicPartition, deque[Any]] = {}  # events set aside for paused partitions
         self._ends: dict[TopicPartition, int] = {}  # last stable offset reported since the last seek
         self._is_drained = False  # whether the last poll returned all records that the client had fetched
-        self._has_moved = False  # whether the position passed only markers or aborted records
-        self._is_astray = False  # whether the client reads at another offset than requested
+        self._has_moved = False  # whether the position passed markers or aborted records only
+        self._has_lost_its_way = False  # whether the client reads at another offset than requested
         self._errors: list[Any] = []  # reported by the client and not yet raised by poll
         self._unreadable: dict[TopicPartition, str] = {}  # with the reason
         connection.clients.append(self)
@@ -118,8 +118,8 @@ class Reader:
         ends_s = time.monotonic() + timeout_ms / 1000
         while True:
             self._raise_errors()
-            if self._is_astray and self._positions:
-                self._reassign()
+            if self._has_lost_its_way and self._positions:
+                self._assign_anew()
             self._has_moved = False
             events = self._take_aside(records_max)
             if len(events) < records_max:
@@ -141,7 +141,7 @@ class Reader:
             self._client.assign([_kafka.TopicPartition(*tp, offset) for tp, offset in self._positions.items()])
         self._ends.clear()
         self._is_assigned = True
-        self._is_astray = False
+        self._has_lost_its_way = False
 
     def _take_aside(self, count: int) -> list[Any]:
         """Up to `count` events that were set aside for partitions that are not paused."""
@@ -240,7 +240,7 @@ class Reader:
         if event.offset() != offset:
             first, end = self._admin.beginnings([tp])[tp], self._admin.ends([tp])[tp].high_watermark
             if first <= offset <= end:
-                self._is_astray = True
+                self._has_lost_its_way = True
                 return
         self._unreadable[tp] = (
             f"cannot read an offset that is no longer kept or never existed: "
@@ -306,13 +306,13 @@ class Reader:
                 if error_of(raised).code() != _code._STATE:
                     self._connection.refuse(f"seek to {offset} in {tp.topic}/{tp.partition}", raised)
                 if time.monotonic() > given_up_s:
-                    self._reassign()
+                    self._assign_anew()
                     return
                 time.sleep(_SEEK_RETRY_S)
             else:
                 return
 
-    def _reassign(self) -> None:
+    def _assign_anew(self) -> None:
         """Assign all partitions again at their current positions; events set aside are fetched again."""
         self._client.resume([_kafka.TopicPartition(*tp) for tp in self._stopped])
         self._stopped.clear()

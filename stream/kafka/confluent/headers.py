@@ -39,9 +39,7 @@ def headers_to_send(topic: str, headers: Headers) -> list[tuple[str, bytes]]:
     taken = [(name, value) for name, value in headers if _is_sendable(name)]
     for name, _ in headers if len(taken) < len(headers) else ():
         if not _is_sendable(name):
-            _logger.warning(
-                "this client cannot send a header named %r; it is omitted from a record for %s", name, topic
-            )
+            _logger.warning("a header named %r cannot be sent by this client: left out of a record for %s", name, topic)
     return taken
 
 
@@ -69,7 +67,7 @@ def _lenient(message: Any, error: SystemError) -> Headers:
     cause = error.__cause__
     name = cause.object if isinstance(cause, UnicodeDecodeError) else b""
     _logger.warning(
-        "%s/%d, offset %d: omitted %d headers, one of them %r, because their names are not UTF-8",
+        "%s/%d, offset %d: %d of its headers, one of them %r, left out: a name that is not UTF-8",
         message.topic(), message.partition(), message.offset(), left_out, name,
     )  # fmt: skip
     return tuple(kept)

@@ -168,7 +168,7 @@ class GroupConsumer(Reader):
         if self._is_broken:
             raise BrokerUnavailableError(
                 f"the client of {self.subscription.member} in group {self.subscription.group} has failed, and no other "
-                "process has its place; create a new client"
+                "process has its place: make a new one"
             )
         self._lost = self._was_busy = False
         self._member_id = ""
@@ -275,7 +275,7 @@ def _generation_of(metadata: bytes) -> int:
     begin = len(_METADATA_TAG)
     if not metadata.startswith(_METADATA_TAG) or len(metadata) < begin + 4:
         raise BrokerError(
-            f"metadata of a consumer group: expected {_METADATA_TAG!r} and four bytes; got {metadata[:40]!r}. This "
-            "version of confluent-kafka uses another format; install the version that Onebit requires"
+            f"metadata of a consumer group: expected {_METADATA_TAG!r} and four bytes; got {metadata[:40]!r}: this "
+            "version of confluent-kafka writes another form; install the one that Onebit requires"
         )
     return int.from_bytes(metadata[begin : begin + 4], "little", signed=True)

@@ -50,7 +50,7 @@ class Admin:
                 return connection.make(KafkaAdminClient, bootstrap_timeout_ms=max(1, min(_ATTEMPT_MS, left_ms)))
             except kafka_errors.RetriableError as error:
                 if left_ms <= _ATTEMPT_MS:
-                    hint = connection.hint() or "; start one (onebit kafka up), or specify the address of a running one"
+                    hint = connection.hint() or "; start one (onebit kafka up), or give the address of one that runs"
                     raise BrokerUnavailableError(
                         f"no Kafka answered at {connection.bootstrap} within {limit_ms} ms{hint}"
                     ) from error

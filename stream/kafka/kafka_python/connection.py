@@ -87,8 +87,8 @@ class KafkaConnection(Connection):
             if isinstance(reason, AccessError):
                 return reason
             if isinstance(reason, NOT_LET_IN):
-                why = self._rejection_reason(reason)
-                return AccessError(f"Kafka at {self.bootstrap} rejects {self.user()}: {why}")
+                why = self._why_not_let_in(reason)
+                return AccessError(f"Kafka at {self.bootstrap} does not let {self.user()} in: {why}")
             if (resource := kind_of(reason)) is not None:
                 parts = (part if isinstance(part, set | list | tuple) else (part,) for part in reason.args)
                 named = {str(name) for part in parts for name in part}
@@ -149,18 +149,18 @@ class KafkaConnection(Connection):
         if not isinstance(failure, kafka_errors.KafkaProtocolError) and "socket disconnected" not in str(failure):
             return ""
         by = f"{config.security_protocol} {config.sasl_mechanism}" if config.uses_sasl else config.security_protocol
-        return f"; the server there uses another protocol than {by}: check security.protocol"
+        return f"; the server there speaks another protocol than {by}: check security.protocol"
 
-    def _rejection_reason(self, error: BaseException) -> str:
+    def _why_not_let_in(self, error: BaseException) -> str:
         mechanism = self.config.sasl_mechanism
         if isinstance(error, kafka_errors.UnsupportedSaslMechanismError):
             others = ", ".join(one for one in MECHANISMS if one != mechanism)
             return f"it does not offer sasl.mechanism={mechanism}; try one that it offers ({others})"
         if isinstance(error, kafka_errors.IllegalSaslStateError):
             protocol = "SSL" if self.config.uses_tls else "PLAINTEXT"
-            return f"it does not use SASL on this port; check the port, or set security.protocol={protocol}"
+            return f"it has no SASL at this port; check the port, or set security.protocol={protocol}"
         if mechanism == BY_TOKEN:
-            return "it does not accept the token printed by sasl.oauthbearer.token.command"
+            return "it does not accept the token that sasl.oauthbearer.token.command has printed"
         return f"the name or the password is wrong (sasl.username, sasl.password; {mechanism})"
 
 

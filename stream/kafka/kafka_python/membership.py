@@ -131,7 +131,7 @@ class GroupConsumer(Reader):
         client.subscribe(list(subscription.topics), listener=self._rebalances)
         # A group leader without metadata assigns no partitions, and the group must join a second time.
         try:
-            with connection.translating(f"read the metadata of {', '.join(subscription.topics)}", self.needs()):
+            with connection.translating(f"read about {', '.join(subscription.topics)}", self.needs()):
                 update = client._cluster.request_update()
                 client._net.run(client._manager.wait_for, update, connection.request_timeout_ms)
         except BaseException:

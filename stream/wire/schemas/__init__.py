@@ -1,9 +1,9 @@
-"""JSON Schemas for the values in the event topics, for services in any language.
+"""JSON Schemas of the values in the topics of events, for services in any language.
 
 JSON Schema cannot express some rules: increasing indices, equal numbers of values and indices, the size of an id, and
-the learner's classes and features. These rules are in `$comment` and in docs/formats.md. Contexts and feedback that
-their schemas reject are malformed; those that they accept can still be malformed. The schemas accept everything that
-Onebit writes.
+the learner's classes and features. These are in `$comment` and in docs/formats.md. Contexts and feedback that their
+schemas reject are malformed; those that they accept can still be malformed. The schemas accept everything that Onebit
+writes.
 """
 
 from importlib.resources import files
@@ -12,10 +12,10 @@ from typing import Any
 import orjson
 
 EVENTS = ("contexts", "predictions", "feedback", "examples")
-"""The topics whose values have a schema, named without their prefix."""
+"""The topics whose values have a schema, without their prefix."""
 
 
 def schema_of(topic: str) -> dict[str, Any]:
-    """The schema (draft 2020-12) for the values in a topic, which is named without its prefix."""
+    """The schema (draft 2020-12) of a topic's values, by the topic's name without its prefix."""
     schema: dict[str, Any] = orjson.loads(files(__name__).joinpath(f"{topic}.json").read_bytes())
     return schema

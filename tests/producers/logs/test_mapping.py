@@ -138,8 +138,7 @@ def test_the_outcome_is_no_feature_and_a_few_bad_rows_do_not_hide_what_a_column_
         "features": {"numeric": ["spend"], "categorical": ["banner title"]},
     }  # fmt: skip
     assert guessed.remarks == (
-        "'minutes_to_buy' is mapped as the delay of the outcome; "
-        "if it is known before the decision, list it as a feature",
+        "'minutes_to_buy' is mapped as the delay of the outcome; if it is known at the decision, list it as a feature",
         "not all propensities are in (0, 1]: such rows are invalid",
         "'bought' is omitted: its name suggests that it is known only after the decision; list it otherwise",
     )
