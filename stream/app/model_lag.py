@@ -16,14 +16,14 @@ def model_line(version: int, hold: Hold | None) -> str:
     >>> model_line(12_000, None)
     'shared model: version 12,000'
     >>> model_line(12_000, Hold(512, 7_250, 40))
-    'shared model: version 12,000, blocked for 7 s; 40 offsets of its log are unread'
+    'shared model: version 12,000, held up for 7 s before 40 offsets of its log'
     """
     held = "" if hold is None else f", held up for {hold.for_ms // 1_000} s before {hold.waiting:,} offsets of its log"
     return f"shared model: version {version:,}{held}"
 
 
 class LagWarnings:
-    """Warnings about blocking transactions; each warning is issued once per transaction."""
+    """Warnings about blocking transactions, each once per transaction."""
 
     def __init__(self, topic: str, bootstrap: str, lag_max_ms: int, transaction_timeout_ms: int) -> None:
         """Start without warnings.

@@ -37,11 +37,10 @@ LEVELS = {level.name.lower(): level for level in Level}
 
 INTERVAL_MS = 10_000
 LINES_MAX = 10
-"""Maximum number of similar lines in an interval. The next line, or the end of the log, reports how many were
-dropped."""
+"""Limit on similar lines in an interval; the next line, or the end, reports the number of dropped lines."""
 
 KINDS_MAX = 1_000
-"""Maximum number of kinds of lines; the oldest is removed first."""
+"""Limit on kinds of lines; the oldest is removed first."""
 
 _NUMBER = re.compile(r"\d[\d.,]*")
 _KIND_CHARACTERS = 100
@@ -59,7 +58,7 @@ class _Kind:
 
 
 class LogLines:
-    """Filters log lines by level and limits the rate of similar lines."""
+    """Filters log lines by level, and limits the rate of similar lines."""
 
     def __init__(self, level: Level = Level.INFO) -> None:
         self.level = level
@@ -71,7 +70,7 @@ class LogLines:
         >>> lines = LogLines()
         >>> [lines.admitted(Level.INFO, f"late by {n} s", 0) for n in range(11)][-1]
         >>> lines.admitted(Level.INFO, "late by 99 s", 10_000)
-        'late by 99 s (1 similar line was dropped)'
+        'late by 99 s (and 1 such line was left out)'
         """
         if level < self.level:
             return None
@@ -93,7 +92,7 @@ class LogLines:
         return f"{message} (and {left_out:,} such {'line was' if left_out == 1 else 'lines were'} left out)"
 
     def left_out(self) -> list[tuple[Level, str]]:
-        """Return the final reports on dropped lines."""
+        """Return the final reports of dropped lines."""
         kinds = [(level, text, kind.left_out) for (level, text), kind in self._kinds.items() if kind.left_out]
         return [
             (level, f"{count:,} more {'line was' if count == 1 else 'lines were'} left out such as: {text}")
@@ -153,7 +152,7 @@ class _Notices(logging.Handler):
     """Writes the notices of the use cases to stderr."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """See `logging.Handler`."""
+        """See logging.Handler."""
         is_warning = record.levelno >= logging.WARNING
         level = Level.WARNING if is_warning else Level.INFO
         is_limited = getattr(record, "limited", True)
@@ -179,13 +178,13 @@ def examples(*lines: str) -> str:
 
 
 def print_json(value: object) -> None:
-    """Print one JSON object or list on stdout."""
+    """Print one JSON object, or list, on stdout."""
     sys.stdout.write(orjson.dumps(value, default=str).decode() + "\n")
 
 
 def print_table(table: "tables.Table", title: str | None = None) -> None:
     """Print a table on stdout."""
-    # Without a box, and with narrow padding, a run's table fits into 80 characters.
+    # Without a box, and with narrow padding, the table of a run fits into 80 characters.
     padding = (0, 2 if out.width >= 100 else 1, 0, 0)
     shown = Table(title=title, title_justify="left", box=None, header_style="bold underline", padding=padding)
     for index, column in enumerate(table.columns):
@@ -235,7 +234,7 @@ class StopRequest:
 
 
 def _end_undisturbed() -> None:
-    """Ignore signals during shutdown: the interpreter removes handlers, and a signal would change the exit code."""
+    """Ignore signals during shutdown, so that they do not change the exit code: the interpreter removes handlers."""
     for number in STOP_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
 
@@ -249,7 +248,7 @@ def fail(message: str, code: ExitCode, error: BaseException | None = None) -> Sy
 
 
 def crashed(error: Exception) -> SystemExit:
-    """Report an internal error (a bug in Onebit); return the exception that ends the process."""
+    """Report an internal error, a bug in Onebit; return the exception that ends the process."""
     what = f"internal error: {type(error).__name__}: {error}"
     hint = "" if is_debugging() else "; use --debug to see the traceback"
     return fail(f"{what}{hint}", ExitCode.CRASHED, error)

@@ -9,13 +9,13 @@ from stream.learners.registry import check_parameters
 from stream.learners.stack_igw import StackIgw
 
 STATE_BYTES_MAX = 64 * 2**20
-"""Size limit for the state of a default learner, which keeps snapshots and recovery fast."""
+"""The largest state that is chosen by default, so that snapshots and recovery are fast."""
 
 DENSE_SHARE = 8
 """Data are dense if more than one in eight entries is non-zero."""
 
 PROJECTED_DIMENSIONS = 256
-"""On images, a projection to 256 dimensions is as accurate as all 784, in a twentieth of the time."""
+"""As accurate on images as all 784 dimensions, in a twentieth of the time."""
 
 
 RANDOM_FEATURES = 64
@@ -25,11 +25,11 @@ Parameters = Mapping[str, float | int | str]
 
 
 class Choice(NamedTuple):
-    """A learner and its non-default parameters."""
+    """A learner and its parameters that differ from the defaults."""
 
     learner: str
     parameters: Parameters
-    why: str  # the reason, printed for the user
+    why: str  # the reason, one sentence for the user
 
 
 def choose(n_classes: int, n_features: int, mean_nnz: float | None, *, correctable: bool = False) -> Choice:
@@ -39,13 +39,13 @@ def choose(n_classes: int, n_features: int, mean_nnz: float | None, *, correctab
         n_classes: K.
         n_features: d.
         mean_nnz: Mean number of non-zeros of x; None if the data are not known in advance.
-        correctable: Whether updates must be retractable (late policy `correct`).
+        correctable: Updates must be retractable (late policy `correct`).
 
     Raises:
         ParameterError: no learner with retractable updates fits.
 
     >>> choose(10, 64, mean_nnz=33.0)
-    Choice(learner='late-ucb', parameters={}, why='few, dense features (33 of 64 non-zero on average)')
+    Choice(learner='late-ucb', parameters={}, why='64 features, 33 of them non-zero on average, are few and dense')
     >>> choose(10, 400, mean_nnz=20.0, correctable=True).parameters
     {'expand': 'none'}
     >>> choose(20, 165_470, mean_nnz=153.0).learner, choose(10, 784, mean_nnz=150.0).parameters
@@ -87,7 +87,7 @@ def _is_dense(n_features: int, mean_nnz: float) -> bool:
 
 
 def _regressions(n_features: int, *, dense: bool, known: bool, correctable: bool) -> Iterator[Parameters]:
-    """Yield the late-ucb parameters that suit the data, best first."""
+    """Yield the parameters of late-ucb that suit the data, best first."""
     few = n_features + 1 <= SIZE_MAX
     if dense or not known:
         if n_features + RANDOM_FEATURES + 1 <= SIZE_MAX:
