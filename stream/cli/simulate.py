@@ -30,7 +30,7 @@ from stream.simulation.tracing import Happened, trace_digest
 from stream.task.settings import Sharing
 
 SHOWN_MAX = 3
-"""Number of failing seeds to shrink and show; the others are only listed."""
+"""Number of failing seeds to shrink and show; the others are listed."""
 
 PROGRESS_INTERVAL_MS = 5_000
 
@@ -56,7 +56,7 @@ def simulate(
     no_shrink: Annotated[bool, typer.Option("--no-shrink", help="Show failing seeds without shrinking")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print the result as JSON")] = False,
 ) -> None:
-    """Run learners through random faults, and check their state after each run.
+    """Run learners through random faults, and check the state after each run.
 
     Faults: crashes at any step, zombies, rebalances, outages, replication lag, commits with unknown outcome, and
     duplicated, reordered, lost and malformed records. All are random functions of the seed, on the embedded broker, in
