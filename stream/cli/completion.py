@@ -1,9 +1,16 @@
 """Values that the shell completes: names of learners, data sets and policies."""
 
+from stream.app.settings import AUTO
+
 
 def learner_names(incomplete: str) -> list[str]:
-    """The learners, including `auto`, whose names start with the typed text."""
-    return _starting(incomplete, "auto", *_learners())
+    """The learners whose names start with the typed text."""
+    return _starting(incomplete, *_learners())
+
+
+def learner_choices(incomplete: str) -> list[str]:
+    """The values of the setting `learner` that start with the typed text: the learners and `auto`."""
+    return _starting(incomplete, AUTO, *_learners())
 
 
 def data_names(incomplete: str) -> list[str]:
@@ -28,5 +35,5 @@ def _starting(incomplete: str, *names: str) -> list[str]:
     return [name for name in names if name.startswith(incomplete)]
 
 
-COMPLETED = {"learner": learner_names, "data": data_names}
+COMPLETED = {"learner": learner_choices, "data": data_names}
 """Settings whose values are completed."""

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from stream.app.learners import Row, Size, Survey, data_of, fields_of, survey_learners
 from stream.app.settings import SettingsError
-from stream.cli.completion import learner_names
+from stream.cli.completion import data_names, learner_names
 from stream.cli.console import examples, out, print_json
 from stream.cli.flags import BadRows, Json, LogMap, RewardAbove, with_log_flags
 from stream.learners import FromLogs
@@ -34,7 +34,9 @@ def learners(
     data: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME-OR-FILE", help="Measure the cost per event on this machine with the first rows of a data set"
+            metavar="NAME-OR-FILE",
+            autocompletion=data_names,
+            help="Measure the cost per event on this machine with the first rows of a data set",
         ),
     ] = None,
     n_classes: Annotated[

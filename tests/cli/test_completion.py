@@ -12,7 +12,9 @@ from tests.cli.conftest import Onebit
         ("run --learner aut", {"auto"}),
         ("run --data syn", {"synsep", "synnonsep"}),
         ("data show opt", {"optdigits"}),
+        ("learners au", set()),  # `auto` is a choice of the setting, not a learner
         ("learners late", {"late-ucb"}),
+        ("learners --data opt", {"optdigits"}),
         ("estimate --policy uni", {"uniform"}),
     ],
 )

@@ -1,4 +1,4 @@
-"""A reader of what Onebit stores, written from docs/formats.md alone. Of Onebit and numpy nothing is used.
+"""A reader of what Onebit stores, written from docs/formats.md alone. It uses neither Onebit nor numpy.
 
 It is here to hold that page true, and shows what a reader in another language has to do.
 """

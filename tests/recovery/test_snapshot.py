@@ -466,7 +466,7 @@ BLOCKS: dict[str, tuple[Any, ...]] = {
 
 
 @pytest.mark.parametrize("name", BLOCKS)
-def test_block_with_an_entry_too_many_fields_or_too_few_bytes_is_refused(name: str) -> None:
+def test_block_with_another_number_of_fields_or_too_few_bytes_is_refused(name: str) -> None:
     block = encode_block(name, [BLOCKS[name]])
     assert same(decode_block(name, block), [BLOCKS[name]])
     (plain,) = msgpack.decode(block)
