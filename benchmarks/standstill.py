@@ -3,7 +3,7 @@
     python benchmarks/standstill.py [--ids 200000] [--partitions 10] [--client confluent] [--results FILE.json]
 
 On a single-node Kafka a learner first settles and retains N ids in each partition. Then contexts come at a
-steady rate, and the longest time between two predictions of each partition is measured, by their append times: while
+steady rate; once the learner has caught up, the longest time between two predictions of each partition is measured, by their append times: while
 a second learner joins, while it leaves, and around a pause of the broker (SIGSTOP), whose length is taken off. The
 gap without any event is reported beside them.
 """
@@ -32,6 +32,7 @@ from stream.kafka.connecting import ADAPTERS, connect
 from stream.kafka.port import Broker
 from stream.reporting.run_report import versions
 from stream.testing.processes import Programs, wait_for
+from stream.wire.records import TopicPartition
 from stream.wire.topics import Topics
 
 RATE = 1_000
@@ -125,6 +126,13 @@ def held_by(broker: Broker, group: str, instance: str) -> set[int]:
     return {tp.partition for name, tps in members.items() if name.endswith(instance) for tp in tps}
 
 
+def behind(broker: Broker, group: str, topics: Topics, partitions: int) -> int:
+    """The number of contexts that the group has not applied."""
+    contexts = [TopicPartition(topics.contexts, n) for n in range(partitions)]
+    ends, committed = broker.ends(contexts), broker.committed(group, contexts)
+    return sum(ends[tp].stable - committed.get(tp, 0) for tp in contexts)
+
+
 def measure(kafka: LocalKafka, client: str, partitions: int, ids: int) -> dict[str, Any]:
     """Fill the partitions, and find the longest gaps."""
     settings = load_settings({
@@ -144,7 +152,7 @@ def measure(kafka: LocalKafka, client: str, partitions: int, ids: int) -> dict[s
             group = f"{settings.topic_prefix}learner"
             with steady(producer, topics, partitions):
                 gaps = Gaps(kafka.bootstrap, topics, partitions)
-                wait_for(lambda: min(gaps.during(lambda: None).values()) >= 0, "all partitions decide", FILL_S)
+                wait_for(lambda: behind(broker, group, topics, partitions) < RATE // 4, "the learner catches up", FILL_S)
                 found["steady"] = gaps.during(lambda: None)
                 second = []
 
