@@ -30,7 +30,7 @@ from stream.estimating.intervals import Interval
 from stream.estimating.policies import Policy, Training, parse_policy
 from stream.estimating.rows import Chunk
 from stream.learners import Learner, create
-from stream.wire.events import Features, FloatArray
+from stream.wire.records import Features, FloatArray
 
 RESULTS = Path(__file__).parent / "results"
 SETS = ("synsep", "optdigits")

@@ -26,7 +26,7 @@ from stream.estimating.estimate import estimate
 from stream.estimating.policies import Training, parse_policy
 from stream.estimating.rows import chunks
 from stream.randomness.draws import Draws, Purpose
-from stream.wire.events import FloatArray
+from stream.wire.records import FloatArray
 
 SHIPPED = Path(producers.datasets.__file__).parent / "files"
 FIGURE = Path(__file__).parents[1] / "docs" / "figures" / "estimates_of_offers.svg"

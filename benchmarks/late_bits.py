@@ -27,7 +27,7 @@ from stream.learners import Learner, create
 from stream.learners.auto import Choice, choose
 from stream.learners.kernels import DRIFTS
 from stream.offline import Examples, run
-from stream.wire.events import FloatArray
+from stream.wire.records import FloatArray
 
 RESULTS = Path(__file__).parent / "results"
 

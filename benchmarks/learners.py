@@ -26,7 +26,7 @@ import numpy as np
 from producers.datasets.synthetic import synsep
 from stream.learners import create, registered
 from stream.offline import Examples, run
-from stream.wire.events import Features
+from stream.wire.records import Features
 
 K, D, NNZ = 9, 400, 25
 REPEATS = 9

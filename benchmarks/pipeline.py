@@ -42,7 +42,7 @@ def measure_pending(decisions: int) -> None:
     from stream.task.join import JoinSettings, Pending
     from stream.task.settings import TaskSettings
     from stream.task.task import Task
-    from stream.wire.events import DecisionTime
+    from stream.wire.records import DecisionTime
 
     dataset = synsep(1)
     task = Task(TaskSettings("soba-diag", 9, 400, join=JoinSettings(pending_max=2 * decisions)), "contexts")

@@ -23,11 +23,11 @@ from producers.datasets.synthetic import synnonsep, synsep
 from stream.app.embedded import run_embedded
 from stream.app.resolve import resolve_run
 from stream.app.settings import Settings
-from stream.journal.digests import state_digest
 from stream.learners import create
 from stream.offline import Examples, run
 from stream.randomness.draws import Draws, Purpose
-from stream.wire.events import FloatArray
+from stream.snapshots.state import state_digest
+from stream.wire.records import FloatArray
 
 DATA = {"synsep": synsep, "synnonsep": synnonsep}
 NEWTRON: dict[str, Any] = {"alpha": 10.0, "beta": 0.01, "radius": 1.0}

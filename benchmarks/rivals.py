@@ -21,8 +21,7 @@ from stream.app.sources import load_settings
 from stream.kafka.connecting import connect
 from stream.randomness.draws import Draws, Purpose
 from stream.wire import codec
-from stream.wire.events import Features, Prediction
-from stream.wire.records import TopicPartition
+from stream.wire.records import Features, Prediction, TopicPartition
 from stream.wire.topics import Topics
 
 RECORDS_MAX = 2_000

@@ -23,16 +23,16 @@ from consumers.learner import LearnerOptions, LearnerProgram
 from producers.datasets.synthetic import synsep
 from stream.devkafka.local_kafka import local_kafka
 from stream.journal import commit as commit_module
-from stream.journal.digests import task_digest
 from stream.journal.recover import Progress, rebuild
 from stream.kafka.connection import ConnectionSettings
 from stream.kafka.kafka_python.broker import KafkaBroker
 from stream.kafka.port import Broker
 from stream.learners import check_parameters
+from stream.snapshots.state import task_digest
 from stream.task.join import JoinSettings
 from stream.task.settings import TaskSettings
 from stream.wire import codec
-from stream.wire.events import Feedback
+from stream.wire.records import Feedback
 from stream.wire.topics import Topics
 
 SNAPSHOTS = 5

@@ -28,9 +28,8 @@ from stream.app.settings import Settings
 from stream.kafka.reading import read_partition
 from stream.reporting.run_report import versions
 from stream.wire.codec import decode_example
-from stream.wire.events import Outcome
 from stream.wire.ledger import Ledger
-from stream.wire.records import TopicPartition
+from stream.wire.records import Outcome, TopicPartition
 from stream.wire.topics import Topics
 
 SLICES = 100

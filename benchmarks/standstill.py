@@ -152,7 +152,9 @@ def measure(kafka: LocalKafka, client: str, partitions: int, ids: int) -> dict[s
             group = f"{settings.topic_prefix}learner"
             with steady(producer, topics, partitions):
                 gaps = Gaps(kafka.bootstrap, topics, partitions)
-                wait_for(lambda: behind(broker, group, topics, partitions) < RATE // 4, "the learner catches up", FILL_S)
+                wait_for(
+                    lambda: behind(broker, group, topics, partitions) < RATE // 4, "the learner catches up", FILL_S
+                )
                 found["steady"] = gaps.during(lambda: None)
                 second = []
 

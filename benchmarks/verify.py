@@ -20,10 +20,19 @@ from stream.kafka.port import Ends
 from stream.task.settings import TaskSettings
 from stream.verifying.audit import audit_partition
 from stream.wire import codec
-from stream.wire.events import Decision, Example, Features, Feedback, Outcome, Prediction
+from stream.wire.codec import tick_headers
 from stream.wire.ledger import Ledger
-from stream.wire.records import Headers, Record, TopicPartition
-from stream.wire.ticks import tick_headers
+from stream.wire.records import (
+    Decision,
+    Example,
+    Features,
+    Feedback,
+    Headers,
+    Outcome,
+    Prediction,
+    Record,
+    TopicPartition,
+)
 from stream.wire.topics import Topics
 
 TOPICS = Topics.with_prefix("bench.")

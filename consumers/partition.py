@@ -15,9 +15,8 @@ from stream.snapshots.schedule import Source
 from stream.snapshots.state import take
 from stream.task.settings import TaskSettings
 from stream.task.task import Effects, Task, merge
-from stream.wire.codec import encode_prediction
+from stream.wire.codec import encode_prediction, is_tick
 from stream.wire.records import Record, TopicPartition
-from stream.wire.ticks import is_tick
 
 
 @dataclass(slots=True)

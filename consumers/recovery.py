@@ -5,11 +5,9 @@ from dataclasses import dataclass, field
 
 from consumers.partition import Input, Partition
 from consumers.shared_model import SharedModel
-from stream.journal.format import UnrecoverableError
-from stream.journal.reading import last_step
+from stream.journal.format import UnrecoverableError, stored_settings
+from stream.journal.reading import Given, last_step
 from stream.journal.recover import Progress, Recovered, recovery
-from stream.journal.resolve import Given
-from stream.journal.stored_settings import stored_settings
 from stream.kafka.port import Broker
 from stream.shared.view import View
 from stream.snapshots.chunks import MODEL_PARTITION, imported_model, read_model_snapshots, read_snapshots

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
-from stream.journal.digests import state_digest
 from stream.journal.format import ReplicaDigest, UnrecoverableError
 from stream.kafka.port import Broker, Ends
 from stream.kafka.reading import read_towards
@@ -12,7 +11,7 @@ from stream.shared.replica import Replica
 from stream.shared.view import View
 from stream.snapshots.chunks import MODEL_PARTITION, Pulse, Stored, read_model_snapshots
 from stream.snapshots.schedule import Source
-from stream.snapshots.state import decode_model, restore_model, take_model
+from stream.snapshots.state import decode_model, restore_model, state_digest, take_model
 from stream.task.settings import TaskSettings
 from stream.wire.records import TopicPartition
 from stream.wire.topics import Topics

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from stream.learners import Cost, KernelLearner, Learner, Parameter, create
     from stream.learners import registered as learners
     from stream.reporting.errors import evaluate
-    from stream.wire.events import Decision, Features
+    from stream.wire.records import Decision, Features
 
 __all__ = [
     "CollisionError",
@@ -65,10 +65,10 @@ _HOMES = {
     "Cost": ("stream.learners", "Cost"),
     "Dataset": ("producers.datasets.base", "Dataset"),
     "DatasetEntry": ("producers.datasets.catalogue", "Entry"),
-    "Decision": ("stream.wire.events", "Decision"),
+    "Decision": ("stream.wire.records", "Decision"),
     "EstimateReport": ("onebit.estimates", "EstimateReport"),
     "ExitCode": ("stream.errors", "ExitCode"),
-    "Features": ("stream.wire.events", "Features"),
+    "Features": ("stream.wire.records", "Features"),
     "KernelLearner": ("stream.learners", "KernelLearner"),
     "Learner": ("stream.learners", "Learner"),
     "LearnerRun": ("onebit.runs", "LearnerRun"),
@@ -119,6 +119,6 @@ def main() -> None:
     except CollisionError as error:
         sys.stderr.write(f"error: {error}\n")
         sys.exit(2)  # ExitCode.USAGE, which may be in the package that cannot be imported
-    from stream.cli.entry import main as run
+    from stream.cli.__main__ import main as run
 
     run()

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from stream.durations import format_duration, parse_duration
+from stream.parsing import format_duration, parse_duration
 from stream.testing.embedded import EmbeddedPipeline
 from stream.wire.ledger import Ledger
 

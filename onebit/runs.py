@@ -16,7 +16,7 @@ from stream.app.run import run_all_embedded, run_all_on_kafka
 from stream.app.sources import given_settings
 from stream.reporting.pages import write_page
 from stream.reporting.run_report import RunReport as Report
-from stream.reporting.saved_runs import runs_json
+from stream.reporting.run_report import runs_json
 from stream.reporting.tables import comparison
 from stream.wire.ledger import Ledger, total_ledger
 

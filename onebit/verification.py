@@ -7,7 +7,7 @@ from onebit.notebook_tables import html_table, text_table
 from stream.app.sources import given_settings
 from stream.app.verify import Verified
 from stream.app.verify import verify as use_case
-from stream.durations import parse_duration
+from stream.parsing import parse_duration
 from stream.wire.ledger import Ledger, total_ledger
 
 COLUMNS = ("partition", "decided", "matched", "expired", "pending", "ok")

@@ -20,8 +20,7 @@ from stream.randomness.delays import FeedbackPlan
 from stream.wire import codec
 from stream.wire.codec import MalformedError
 from stream.wire.dead_letters import DEAD_LETTER_MALFORMED, encode_dead_letter
-from stream.wire.events import Answer, Feedback
-from stream.wire.records import Record, TopicPartition, make
+from stream.wire.records import Answer, Feedback, Record, TopicPartition, make
 from stream.wire.topics import Topics
 
 

@@ -1,6 +1,6 @@
 """`python -m stream`, for `onebit`."""
 
-from stream.cli.entry import main
+from stream.cli.__main__ import main
 
 if __name__ == "__main__":
     main()

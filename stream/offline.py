@@ -20,10 +20,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from stream.learners.base import KernelLearner, Learner
-from stream.learners.loops import compile_loop
+from stream.learners.base import KernelLearner, Learner, compile_loop
 from stream.task.settings import LatePolicy, OnExpiry, TaskSettings
-from stream.wire.events import Decision, Features, FloatArray, IndexArray
+from stream.wire.records import Decision, Features, FloatArray, IndexArray
 
 NEVER = -1
 """Delay of an event whose feedback is lost."""

@@ -24,7 +24,7 @@ from stream.learners.base import KernelLearner
 from stream.offline import EXPIRED, FOR_EVER, LATE, Examples, Patience, Run, check_run, schedule_of
 from stream.shared.replica import take_in
 from stream.shared.view import Overlay
-from stream.wire.events import Decision, FloatArray
+from stream.wire.records import Decision, FloatArray
 from stream.wire.updates import CORRECTED, DECIDED, NO_BIT, NO_LABEL, SETTLED, Entry, columns_of
 
 

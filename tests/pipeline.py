@@ -13,22 +13,20 @@ from producers.datasets.base import Dataset
 from producers.datasets.synthetic import synsep
 from producers.feedback import FeedbackOptions, FeedbackProgram
 from producers.replay import ReplayOptions, ReplayProgram
-from stream.journal.digests import state_digest
 from stream.journal.format import JournalStep, decode_step
-from stream.journal.resolve import Given
-from stream.kafka.clocks import VirtualClock
+from stream.journal.reading import Given
+from stream.kafka.clocks import Program, VirtualClock, run_until_settled
 from stream.kafka.embedded import EmbeddedBroker
 from stream.kafka.partitioner import partition_for
 from stream.kafka.reading import read_partition
-from stream.kafka.virtual_time import Program, run_until_settled
 from stream.randomness.delays import FeedbackPlan, parse_delay
+from stream.snapshots.state import state_digest
 from stream.task.join import JoinSettings
 from stream.task.settings import TaskSettings
 from stream.verifying.audit import Finding, audit_partition
-from stream.wire.codec import HEADERS
+from stream.wire.codec import HEADERS, tick_headers
 from stream.wire.ledger import Ledger, total_ledger
 from stream.wire.records import Record, TopicPartition
-from stream.wire.ticks import tick_headers
 from stream.wire.topics import Topics
 
 TOPICS = Topics.with_prefix("test.")

@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 import onebit
-from stream.reporting.saved_runs import read_runs
+from stream.reporting.run_report import read_runs
 
 OFFERS = Path(__file__).parents[1] / "producers" / "datasets" / "files"
 HEAVY = {"numpy", "numba", "scipy", "pyarrow", "matplotlib", "pydantic", "rich", "typer", "stream", "stream.app"}

@@ -8,7 +8,7 @@ from stream.learners import Cost, Learner, create
 from stream.learners.base import State
 from stream.offline import NEVER, Examples, Patience, run
 from stream.task.settings import PolicyError
-from stream.wire.events import Decision, Features, FloatArray
+from stream.wire.records import Decision, Features, FloatArray
 
 
 class Scribe(Learner):

@@ -17,8 +17,7 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
     map(
         frozenset,
         (
-            ("stream.durations", "stream.errors", "stream.near_names", "stream.parsing", "stream.plugins",
-             "stream.randomness"),
+            ("stream.errors", "stream.parsing", "stream.plugins", "stream.randomness"),
             ("stream.wire",),
             ("stream.task", "stream.learners", "stream.shared"),
             ("stream.kafka",),
@@ -60,13 +59,13 @@ CLOCKS_AND_DICE = {"time", "datetime", "random", "secrets", "socket", "asyncio",
 """What the core must be handed."""
 
 CORE = frozenset(
-    ("stream.durations", "stream.errors", "stream.near_names", "stream.parsing", "stream.plugins",
-     "stream.randomness", "stream.wire", "stream.task", "stream.shared",
+    ("stream.errors", "stream.parsing", "stream.plugins", "stream.randomness", "stream.wire", "stream.task",
+     "stream.shared",
      "stream.learners", "stream.journal", "stream.snapshots", "stream.verifying", "stream.offline",
      "stream.offline_shared", "stream.estimating",
      "stream.simulation", "stream.kafka.port",
      "stream.kafka.embedded", "stream.kafka.clocks", "stream.kafka.partitioner", "stream.kafka.reading",
-     "stream.kafka.virtual_time", "stream.telemetry.metrics", "stream.telemetry.ledgers", "stream.telemetry.rewards",
+     "stream.telemetry.metrics", "stream.telemetry.samples",
      "stream.telemetry.sketch", "stream.telemetry.heartbeat", "stream.telemetry.exposition")
 )  # fmt: skip
 """What reads no clock and throws no dice."""

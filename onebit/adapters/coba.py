@@ -14,7 +14,7 @@ from onebit.adapters.named import AUTO, Names, make_learner
 from stream.learners import FromLogs, check_parameters, registered
 from stream.learners import Learner as OnebitLearner
 from stream.randomness.draws import Purpose, uniform
-from stream.wire.events import Decision, Features
+from stream.wire.records import Decision, Features
 
 
 class Learner:

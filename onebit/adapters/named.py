@@ -7,7 +7,7 @@ import numpy as np
 
 from stream.learners import Learner, create
 from stream.learners.auto import choose
-from stream.wire.events import Features
+from stream.wire.records import Features
 
 AUTO = "auto"
 """The name that selects the default learner for the given sizes."""

@@ -14,7 +14,7 @@ from river import base
 
 from onebit.adapters.named import AUTO, Names, make_learner
 from stream.randomness.draws import Purpose, uniform
-from stream.wire.events import Decision, Features
+from stream.wire.records import Decision, Features
 
 PENDING_MAX = 100_000
 """Limit on decisions without a label, longer than any delay used with River's evaluation."""

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from producers.datasets.base import DatasetError, Row
 from producers.datasets.nonnegative import nnls
 from stream.learners.base import Learner
-from stream.wire.events import Features, FloatArray
+from stream.wire.records import Features, FloatArray
 
 DRAWS_MAX = 1_000
 """Number of consecutive failed draws after which the sphere is considered full."""

@@ -13,10 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream.errors import OnebitError
-from stream.randomness import splitmix
-from stream.randomness.draws import Draws, Purpose
-from stream.wire.events import Features, FloatArray, IndexArray, Logged
-from stream.wire.records import make
+from stream.randomness.draws import Draws, Purpose, words
+from stream.wire.records import Features, FloatArray, IndexArray, Logged, make
 
 LabelArray = NDArray[np.int64]
 OffsetArray = NDArray[np.int64]
@@ -182,7 +180,7 @@ class Dataset:
         if shuffle_seed is None:
             return range(self.rows)
         key = Draws(shuffle_seed, Purpose.SHUFFLE).bits(f"{self.id_prefix}-{epoch}")
-        order = np.argsort(splitmix.words(key, self.rows), kind="stable").astype(np.int64)
+        order = np.argsort(words(key, self.rows), kind="stable").astype(np.int64)
         return array("q", order.tobytes())  # yields Python integers, and uses 8 bytes per row
 
     def schedule(self, start: int, stop: int, shuffle_seed: int | None = None) -> Iterator[Slot]:

@@ -9,7 +9,7 @@ from producers.datasets import svmlight
 from producers.datasets.base import Dataset, DatasetError
 from producers.datasets.logs.formats import Format, format_of
 from producers.datasets.logs.streams import STDIN, Source
-from stream.near_names import close_matches
+from stream.parsing import close_matches
 from stream.plugins import Plugins
 
 

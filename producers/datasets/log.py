@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from producers.datasets.base import OffsetArray, Rows
 from stream.estimating.rows import DecisionLog
-from stream.wire.events import FloatArray, IndexArray
+from stream.wire.records import FloatArray, IndexArray
 
 MISSING = -1
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from producers.datasets.base import Block, Dataset, DatasetError, Known, Row, UnknownEventError
 from producers.datasets.log import LoggedOutcome, LogRows
-from stream.wire.events import Logged
+from stream.wire.records import Logged
 
 
 @dataclass(frozen=True, slots=True)

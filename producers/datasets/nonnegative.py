@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from stream.wire.events import FloatArray
+from stream.wire.records import FloatArray
 
 TOLERANCE = 1e-13
 """Values below this share of the largest |A_ij| and |b_i| are treated as zero."""

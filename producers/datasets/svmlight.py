@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from producers.datasets.base import Dataset, DatasetError, LabelArray, OffsetArray, SparseRows
 from stream.parsing import parse_number
-from stream.wire.events import FloatArray, IndexArray
+from stream.wire.records import FloatArray, IndexArray
 
 N_FEATURES_MAX = 2**31 - 1
 """The largest 32-bit index."""

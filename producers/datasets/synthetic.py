@@ -22,10 +22,8 @@ from numpy.typing import NDArray
 
 from producers.datasets.base import Block, Dataset, DatasetError, Row
 from stream.learners.kernels import compiled
-from stream.randomness import splitmix
-from stream.randomness.draws import SEED_MAX
-from stream.wire.events import Features, FloatArray, IndexArray
-from stream.wire.records import make
+from stream.randomness.draws import GAMMA, SEED_MAX, mix_words
+from stream.wire.records import Features, FloatArray, IndexArray, make
 
 N_CLASSES = 9
 N_KEYWORDS = 120
@@ -56,8 +54,8 @@ _S11, _S32 = _U64(11), _U64(32)
 _ONE = _U64(1)
 
 
-_GOLDEN = _U64(splitmix.GAMMA)
-_mix = compiled(splitmix.mix_words)
+_GOLDEN = _U64(GAMMA)
+_mix = compiled(mix_words)
 
 
 @compiled

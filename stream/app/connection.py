@@ -8,9 +8,10 @@ from typing import NamedTuple
 
 from pydantic import SecretStr
 
+import stream
 from stream.app.process import announce, every, monotonic_ms, quantity
-from stream.app.setting_values import flag_of
-from stream.app.settings import Settings, SettingsError
+from stream.app.setting_values import flag_of, setting_name
+from stream.app.settings import Program, Settings, SettingsError
 from stream.app.sources import FIELDS, client_config_of
 from stream.app.watching import Watched, watched
 from stream.devkafka import local_kafka
@@ -276,3 +277,25 @@ def _keep_running(settings: Settings, stop: Callable[[], bool], work: Work, watc
         finally:
             broker.close()
         return
+
+
+def announce_start(program: Program, settings: Settings, partitions: int) -> None:
+    """Log version, client, topics, and the settings that differ from their defaults."""
+    differing = settings_that_differ(settings)
+    shown = ", ".join(f"{name} {value}" for name, value in differing.items()) or "all defaults"
+    announce(
+        f"onebit {stream.__version__} {program}, {by_client(settings)}, topics {settings.topic_prefix}* with "
+        f"{quantity(partitions, 'partition')}; settings: {shown}",
+        version=stream.__version__, program=str(program), settings=differing,
+    )  # fmt: skip
+
+
+def settings_that_differ(settings: Settings) -> dict[str, str]:
+    """Return the given settings that differ from their defaults, in text form; secrets are hidden."""
+    shown, fields = settings.shown(), Settings.model_fields
+    return {
+        setting_name(field): ",".join(map(str, value)) if isinstance(value, list) else str(value)
+        for field in fields
+        if field in settings.given and getattr(settings, field) != fields[field].default
+        for value in (shown[setting_name(field)],)
+    }

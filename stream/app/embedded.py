@@ -15,24 +15,22 @@ from stream.app.live_estimates import from_topics
 from stream.app.process import Meter, ShowProgress, announce, gc_disabled, ignore
 from stream.app.resolve import Run, compile_kernels, nnz_of, records_max
 from stream.errors import ExitCode, OnebitError
-from stream.journal.digests import state_digest
-from stream.kafka.clocks import VirtualClock
+from stream.kafka.clocks import VirtualClock, run_until_settled
 from stream.kafka.embedded import EmbeddedBroker
 from stream.kafka.port import Broker
 from stream.kafka.reading import read_partition
-from stream.kafka.virtual_time import run_until_settled
 from stream.learners import registered
 from stream.reporting import tables
 from stream.reporting.errors import ErrorCurve, Settlements, constant_error_rate, exploration
 from stream.reporting.run_report import LatencyCounts, ReplicaReport, RunReport, quantiles, summarise_delays, versions
 from stream.reporting.tables import percent
+from stream.snapshots.state import state_digest
 from stream.telemetry.sketch import Sketch
 from stream.verifying.audit import audit_partition, latencies_of
 from stream.verifying.shared_log import audit_log
 from stream.wire.codec import decode_example
-from stream.wire.events import Answer, Example
 from stream.wire.ledger import total_ledger
-from stream.wire.records import TopicPartition
+from stream.wire.records import Answer, Example, TopicPartition
 
 AFTER_END_MAX = 1 / 3
 """Warn if more than this fraction of the feedback arrives after the last decision; the learner cannot use it."""
@@ -52,7 +50,7 @@ class Answers(NamedTuple):
 def answers(examples: Iterable[Example]) -> Answers:
     """Summarise the settled decisions of a run.
 
-    >>> from stream.wire.events import Outcome
+    >>> from stream.wire.records import Outcome
     >>> settled = [Example("a", Outcome.MATCHED, 0, 1.0, 1, 5, 15), Example("b", Outcome.MATCHED, 0, 1.0, 1, 2, 22)]
     >>> answers(settled)  # decided at 10 and at 20
     Answers(delays_ms=[5, 2], lasted_ms=10, after_end=0.5)

@@ -13,7 +13,7 @@ from stream.experiments.rows import read_rows
 from stream.experiments.runner import ROWS_FILE, Progress, Refused, rows_of, run_experiment
 from stream.experiments.sets import Sets
 from stream.learners import registered
-from stream.near_names import close_matches
+from stream.parsing import close_matches
 
 AS_RUN = "experiment.json"
 """File in the results folder with a copy of the definition; reports use this copy."""

@@ -4,12 +4,11 @@ from collections.abc import Callable
 from functools import partial
 
 from producers.feedback import FeedbackOptions, FeedbackProgram
-from stream.app.connection import by_client, keep_running, watch_topics
+from stream.app.connection import announce_start, by_client, keep_running, watch_topics
 from stream.app.plan import dataset_of, feedback_plan, feedback_speed
 from stream.app.process import Status, announce, every, freeze_gc, monotonic_ms, tune_gc
 from stream.app.program_metrics import feedback_samples
 from stream.app.settings import Program, Settings
-from stream.app.start_notice import announce_start
 from stream.app.watching import Watched
 from stream.kafka.clocks import EstimatedClock
 from stream.kafka.port import Broker

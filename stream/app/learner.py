@@ -1,27 +1,26 @@
 """The learner program on Kafka: answers contexts with predictions, and learns from feedback."""
 
+import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from consumers.learner import LearnerOptions, LearnerProgram
 from consumers.recovery import Parked, RecoveryStoppedError
-from stream.app.connection import by_client, keep_running, require_topics, watch_topics
+from consumers.shared_model import ENDED_BY, Hold, held_up
+from stream.app.connection import announce_start, by_client, keep_running, require_topics, watch_topics
 from stream.app.live_estimates import LiveEstimating
-from stream.app.model_lag import LagWarnings, model_line
 from stream.app.pipeline_settings import wanted_settings, with_hint
-from stream.app.process import Status, announce, boot_ms, every, freeze_gc, tune_gc, warn
+from stream.app.process import Status, announce, boot_ms, every, freeze_gc, monotonic_ms, tune_gc, warn
 from stream.app.program_metrics import LearnerCounts, learner_unready
-from stream.app.readiness import ReadyFile
 from stream.app.resolve import check_estimate, compile_kernels, n_features_of, parameters_of, records_max, slow_warning
 from stream.app.settings import AUTO, Program, Settings, SettingsError
-from stream.app.start_notice import announce_start
 from stream.app.tally import Tally, drift_warnings, ledger_line
 from stream.app.watching import Watched
 from stream.journal.commit import Commit
-from stream.journal.reading import pipeline_settings
-from stream.journal.resolve import SettingsDifferError
+from stream.journal.reading import SettingsDifferError, pipeline_settings
 from stream.kafka.port import Broker, BrokerError
+from stream.parsing import format_duration
 from stream.reporting.tables import percent
 from stream.task.settings import Sharing, TaskSettings
 from stream.telemetry.metrics import LEARNER
@@ -190,3 +189,115 @@ def check_given(settings: Settings) -> None:
         parameters_of(settings, settings.learner[0])
     if settings.n_classes is not None and n_features_of(settings) is None:
         raise SettingsError(f"--n-classes {settings.n_classes}: contexts without a data set require --n-features, too")
+
+
+RENEWAL_MS = 1_000
+"""A tenth of the age that a check should accept, so that one slow step does not make a learner unready."""
+
+
+class ReadyFile:
+    """Maintains the file; does nothing without a path."""
+
+    def __init__(self, path: Path | None, now_ms: Callable[[], int] = monotonic_ms) -> None:
+        """Remove the file of an earlier process.
+
+        Raises:
+            SettingsError: the file cannot be created or removed.
+        """
+        self._path = path
+        self._now_ms = now_ms
+        self._renewed_ms: int | None = None  # None: the file does not exist
+        self._told_error = False
+        if path is None:
+            return
+        if not (path.parent.is_dir() and os.access(path.parent, os.W_OK)):
+            raise SettingsError(f"--ready-file {path}: expected a file in a writable folder")
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            raise SettingsError(f"--ready-file {path}: cannot remove the existing file: {error}") from error
+
+    def show(self, ready: bool) -> None:
+        """Touch the file if the learner is ready, otherwise remove it; cheap enough for every step.
+
+        A full disk does not stop the learner: the error is logged once, and the file becomes outdated.
+        """
+        if self._path is None:
+            return
+        try:
+            if not ready:
+                if self._renewed_ms is not None:
+                    self._path.unlink(missing_ok=True)
+                    self._renewed_ms = None
+            elif self._renewed_ms is None or self._now_ms() - self._renewed_ms >= RENEWAL_MS:
+                self._path.touch()
+                self._renewed_ms = self._now_ms()
+        except OSError as error:
+            if not self._told_error:
+                announce(f"--ready-file {self._path}: cannot update the file for health checks: {error}")
+            self._told_error = True
+
+
+TOLD_MS = 5_000
+"""Age at which an open transaction is reported; a step's transaction is shorter."""
+
+OVERDUE_MS = 30_000
+"""Allowance after the transaction timeout; the broker checks timeouts about every ten seconds."""
+
+
+def model_line(version: int, hold: Hold | None) -> str:
+    """Format the version of a process's replica.
+
+    >>> model_line(12_000, None)
+    'shared model: version 12,000'
+    >>> model_line(12_000, Hold(512, 7_250, 40))
+    'shared model: version 12,000, held up for 7 s before 40 offsets of its log'
+    """
+    held = "" if hold is None else f", held up for {hold.for_ms // 1_000} s before {hold.waiting:,} offsets of its log"
+    return f"shared model: version {version:,}{held}"
+
+
+class LagWarnings:
+    """Warnings about blocking transactions, each once per transaction."""
+
+    def __init__(self, topic: str, bootstrap: str, lag_max_ms: int, transaction_timeout_ms: int) -> None:
+        """Start without warnings.
+
+        Args:
+            topic: The log of the model.
+            bootstrap: Address of Kafka.
+            lag_max_ms: See `ModelLag`.
+            transaction_timeout_ms: The learner's transaction timeout.
+        """
+        self._topic = topic
+        self._bootstrap = bootstrap
+        self._lag_max_ms = lag_max_ms
+        self._overdue_ms = transaction_timeout_ms + OVERDUE_MS
+        self._told: set[tuple[int, int]] = set()  # offset and age of reported warnings
+
+    def of(self, hold: Hold | None) -> list[str]:
+        """Return the new warnings."""
+        if hold is None:
+            self._told.clear()
+            return []
+        due = [(after_ms, text) for after_ms, text in self._warnings(hold) if 0 <= after_ms <= hold.for_ms]
+        fresh = [text for after_ms, text in due if (hold.offset, after_ms) not in self._told]
+        self._told |= {(hold.offset, after_ms) for after_ms, _ in due}
+        return fresh
+
+    def _warnings(self, hold: Hold) -> list[tuple[int, str]]:
+        """Return the warnings with the age at which each is due; -1: never."""
+        place = held_up(f"{self._topic}/0", hold.offset)
+        command = (
+            f"kafka-transactions.sh --bootstrap-server {self._bootstrap} abort --topic {self._topic} --partition 0 "
+            f"--start-offset {hold.offset}"
+        )
+        return [
+            (TOLD_MS, f"{place}; decisions use the current model; {ENDED_BY}"),
+            (
+                self._lag_max_ms,
+                f"{place}; no decisions until it ends, because of --model-lag-max "
+                f"{format_duration(max(0, self._lag_max_ms))}",
+            ),
+            (self._overdue_ms, f"{place}, longer than any learner's transaction: it hangs. Run: {command}"),
+        ]

@@ -14,7 +14,7 @@ from stream.learners import Cost, Learner, check_parameters, create, registered
 from stream.learners.auto import Choice, choose, defaults_for
 from stream.randomness.draws import Draws, Purpose
 from stream.reporting.tables import duration
-from stream.wire.events import Features
+from stream.wire.records import Features
 
 PART_S = 0.01
 """Minimum duration of one part of a measurement: a thousand events with a fast learner, or one with a slow learner."""

@@ -9,8 +9,7 @@ from stream.journal.commit import Commit
 from stream.kafka.port import Broker
 from stream.kafka.reading import read_partition
 from stream.wire.codec import decode_example, decode_prediction
-from stream.wire.events import Example, Prediction
-from stream.wire.records import TopicPartition
+from stream.wire.records import Example, Prediction, TopicPartition
 from stream.wire.topics import Topics
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from producers.datasets.logs.guess import Guess, guess
 from producers.datasets.logs.mapping import LogMapping, mapping_of, read_mapping
 from producers.datasets.logs.reading import TABLES, LogFile, open_log, table_reader
 from producers.datasets.logs.streams import STDIN, Source
-from stream.durations import format_duration
+from stream.parsing import format_duration
 from stream.wire.named_features import FeatureEncoder, Kind, to_plain
 
 _ROWS_SHOWN = 5

@@ -4,8 +4,9 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
+from importlib.resources import files
 from threading import Event, Thread
-from typing import Any
+from typing import Any, NamedTuple
 
 from stream.app.connection import connect, require_topics
 from stream.app.policies import check_live, live_policies
@@ -18,12 +19,12 @@ from stream.journal.format import JournalStep
 from stream.journal.reading import JournalFollower, settings_in_force
 from stream.kafka.port import AccessError, Broker, BrokerError
 from stream.kafka.reading import RecordsAt, read_partition
-from stream.monitoring.assets import page_files
 from stream.monitoring.dashboard import Dashboard, Pipeline
 from stream.monitoring.policies import Policies
+from stream.reporting.charts import uplot, uplot_style
 from stream.telemetry.metrics import MONITOR
+from stream.wire.codec import is_tick
 from stream.wire.records import Record, TopicPartition
-from stream.wire.ticks import is_tick
 from stream.wire.topics import Topics
 
 LOOK_S = 0.3
@@ -247,3 +248,21 @@ class _Names:
         if is_due := time.monotonic() - self._asked_s >= NAMES_S:
             self._asked_s = time.monotonic()
         return is_due
+
+
+_HTML, _CSS, _JS = (f"text/{kind}; charset=utf-8" for kind in ("html", "css", "javascript"))
+_FILES = {"/": ("index.html", _HTML), "/page.css": ("page.css", _CSS), "/page.js": ("page.js", _JS)}
+
+
+class File(NamedTuple):
+    """A file of the page."""
+
+    content_type: str
+    content: bytes
+
+
+def page_files() -> dict[str, File]:
+    """Return the files by URL path."""
+    folder = files("stream.monitoring") / "page"
+    own = {path: File(kind, (folder / name).read_bytes()) for path, (name, kind) in _FILES.items()}
+    return own | {"/uplot.css": File(_CSS, uplot_style().encode()), "/uplot.js": File(_JS, uplot().encode())}

@@ -18,19 +18,18 @@ from stream.app.resolve import Run, resolve_run
 from stream.app.setting_values import variable_of
 from stream.app.settings import Settings, SettingsError
 from stream.errors import ExitCode, OnebitError
-from stream.journal.digests import state_digest
 from stream.journal.reading import JournalFollower
 from stream.journal.recover import recover
 from stream.kafka.port import AccessError, Broker, BrokerError
 from stream.kafka.reading import read_partition
 from stream.learners import registered
 from stream.reporting.run_report import RunReport
+from stream.snapshots.state import state_digest
 from stream.task.settings import TaskSettings
-from stream.verifying.replicas import replica_at
+from stream.verifying.models import replica_at
 from stream.verifying.shared_log import audit_log
 from stream.wire import codec
-from stream.wire.events import Answer
-from stream.wire.records import TopicPartition
+from stream.wire.records import Answer, TopicPartition
 from stream.wire.topics import DEFAULT_PREFIX, Topics
 
 PROGRAMS = ("learn", "feedback", "replay")

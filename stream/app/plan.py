@@ -13,7 +13,7 @@ from producers.replay import ReplayOptions
 from stream.app.process import announce, warn
 from stream.app.setting_values import LOGGED, Feedback, Replay, Source, parse_time
 from stream.app.settings import SettingsError
-from stream.durations import parse_speed
+from stream.parsing import parse_speed
 from stream.randomness.delays import FeedbackPlan, parse_delay
 
 

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING
 from producers.feedback import FeedbackProgram
 from producers.replay import ReplayProgram
 from stream.telemetry import metrics
-from stream.telemetry.ledgers import ledger_samples
 from stream.telemetry.metrics import Sample
-from stream.telemetry.rewards import RewardCounts
+from stream.telemetry.samples import RewardCounts, ledger_samples
 from stream.telemetry.sketch import Sketch
 
 if TYPE_CHECKING:  # other programs need no compiler

@@ -5,12 +5,11 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from producers.replay import ReplayProgram, Timetable, resume_position
-from stream.app.connection import by_client, keep_running, watch_topics
+from stream.app.connection import announce_start, by_client, keep_running, watch_topics
 from stream.app.plan import dataset_of, replay_options
 from stream.app.process import Meter, ShowProgress, announce, ignore, monotonic_ms, warn
 from stream.app.program_metrics import replay_samples
 from stream.app.settings import Program, Settings
-from stream.app.start_notice import announce_start
 from stream.app.watching import Watched
 from stream.kafka.port import Broker
 from stream.reporting.tables import duration

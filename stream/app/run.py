@@ -1,15 +1,33 @@
-"""Run the pipeline for each learner and seed, embedded or on Kafka."""
+"""Run the pipeline for each learner and seed, embedded or on Kafka.
 
+Parallel embedded runs each have their own process. This process distributes the runs and receives messages:
+
+    this process   a run's index in the list        →  a worker
+    a worker       Progress, Notice, ..., finally RunReport or Failed  →  this process
+
+A run is a function of settings and data, so its report does not depend on the process, except for the wall time.
+"""
+
+import logging
+import multiprocessing
 import os
-from collections.abc import Callable, Sequence
+import signal
+import threading
+import traceback
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from copy import copy
+from multiprocessing.connection import Connection, wait
+from typing import Any, NamedTuple
 
 from producers.datasets.logged import LogDataset
 from producers.datasets.logs.streams import STDIN
-from stream.app.embedded import run_embedded
-from stream.app.process import ShowProgress, ignore
-from stream.app.resolve import Chosen, choose_learners
+from stream.app.embedded import BrokenOffError, run_embedded
+from stream.app.process import Progress, ShowProgress, ignore, logger
+from stream.app.resolve import Chosen, Run, choose_learners
 from stream.app.settings import Settings, SettingsError
-from stream.app.side_by_side import run_side_by_side
+from stream.errors import ExitCode, OnebitError
 from stream.reporting.run_report import RunReport
 
 
@@ -88,3 +106,223 @@ def jobs_of(asked: int | None, seconds: Sequence[float], cores: int, *, is_log: 
     if asked is None:
         asked = cores if sum(seconds) >= PROCESSES_FROM_S and not is_log else 1
     return min(asked, len(seconds))
+
+
+class WorkerLostError(OnebitError):
+    """The process of a run was killed."""
+
+    exit_code = ExitCode.CRASHED
+
+
+def run_side_by_side(
+    runs: Sequence[Run], order: Sequence[int], jobs: int, show: ShowProgress = ignore
+) -> list[RunReport]:
+    """Run in parallel processes, and return the reports in the order of the runs.
+
+    Args:
+        runs: The runs.
+        order: Indices into `runs` in the order in which to start them: the longest runs first.
+        jobs: Number of processes.
+        show: Called with the progress of each run at intervals.
+
+    Raises:
+        BrokenOffError: Ctrl-C interrupted the runs.
+        WorkerLostError: a process was killed.
+    """
+    waiting = deque(order)
+    reports: dict[int, RunReport] = {}
+    with _workers(min(jobs, len(order))) as workers:
+
+        def begin(worker: _Worker) -> None:
+            if waiting:
+                worker.begin(place := waiting.popleft(), runs[place].name)
+
+        try:
+            for worker in workers:
+                worker.send(tuple(runs))
+                begin(worker)
+            while len(reports) < len(order):
+                for worker in _heard(workers):
+                    report = worker.listen(show)
+                    if report is not None:
+                        reports[worker.place] = report
+                        begin(worker)
+        except KeyboardInterrupt:
+            reached = _break_off(workers)
+            if not reached:
+                raise
+            raise BrokenOffError("; ".join(reached)) from None
+    return [reports[place] for place in range(len(order))]
+
+
+class Notice(NamedTuple):
+    """A log record."""
+
+    level: int
+    message: str
+    attributes: dict[str, Any]  # see stream/app/process.py
+
+
+class Failed(NamedTuple):
+    """The exception of a run."""
+
+    error: Exception
+
+
+class _Worker:
+    """A worker process, as seen by the main process."""
+
+    def __init__(self) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.connection, theirs = context.Pipe()
+        self.process = context.Process(target=_work, args=(theirs,), daemon=True)
+        self.process.start()
+        theirs.close()  # the pipe ends with the process
+        self.place, self.name = -1, "no run yet"
+
+    def send(self, message: object) -> None:
+        """Send a message to the worker."""
+        try:
+            self.connection.send(message)
+        except OSError:
+            raise self._lost() from None
+
+    def begin(self, place: int, name: str) -> None:
+        """Start a run in the worker."""
+        self.place, self.name = place, name
+        self.send(place)
+
+    def listen(self, show: ShowProgress) -> RunReport | None:
+        """Receive the next message: return a report, raise an error, forward anything else."""
+        try:
+            message = self.connection.recv()
+        except (EOFError, OSError):
+            raise self._lost() from None
+        match message:
+            case RunReport():
+                return message
+            case Failed():
+                raise message.error
+            case Notice():
+                logger.log(message.level, "%s", message.message, extra=message.attributes)
+            case Progress():
+                show(message)
+        return None
+
+    def _lost(self) -> WorkerLostError:
+        self.process.join()
+        error = WorkerLostError(f"{self.name}: the process of its run ended with code {self.process.exitcode}")
+        error.hint = "if memory was insufficient, use --jobs 1"
+        return error
+
+
+@contextmanager
+def _workers(count: int) -> Iterator[list[_Worker]]:
+    """Start N processes, and end all of them on exit."""
+    workers: list[_Worker] = []
+    try:
+        # A terminal sends Ctrl-C to all its processes; only the main process handles it and ends the others.
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        try:
+            workers.extend(_Worker() for _ in range(count))
+        finally:
+            signal.signal(signal.SIGINT, before)
+        yield workers
+    finally:
+        for worker in workers:
+            worker.process.kill()
+        for worker in workers:
+            worker.process.join()
+            worker.connection.close()
+
+
+def _heard(workers: Sequence[_Worker]) -> list[_Worker]:
+    """Wait until a worker has sent a message or ended."""
+    ready = wait([worker.connection for worker in workers])
+    return [worker for worker in workers if worker.connection in ready]
+
+
+def _break_off(workers: Sequence[_Worker]) -> list[str]:
+    """End all runs, and report the progress of each started run."""
+    reached = []
+    for worker in workers:
+        worker.process.terminate()
+    for worker in workers:
+        with suppress(EOFError, OSError):
+            while True:
+                message = worker.connection.recv()
+                if isinstance(message, Failed) and isinstance(message.error, BrokenOffError):
+                    reached.append(str(message.error))
+    return reached
+
+
+def _work(connection: Connection) -> None:
+    """Run until no more runs are assigned."""
+    with suppress(KeyboardInterrupt, EOFError, BrokenPipeError):  # terminated, or the main process has ended
+        sender = _Sender(connection)
+        logger.addHandler(_SentNotices(sender))
+        logger.setLevel(logging.INFO)  # the main process filters log records
+        runs: tuple[Run, ...] = connection.recv()
+        while True:
+            sender.send(_run(runs[connection.recv()], sender))
+
+
+def _run(run: Run, sender: "_Sender") -> RunReport | Failed:
+    try:
+        return run_embedded(run, sender.send)
+    except (KeyboardInterrupt, BrokenPipeError):
+        raise
+    except Exception as error:  # raised again in the main process
+        return Failed(_portable(error))
+
+
+def _portable(error: Exception) -> Exception:
+    """Return the error, or an equivalent one that can be pickled, with its traceback as a note."""
+    error.add_note("".join(traceback.format_exception(error)))
+    try:
+        copy(error)  # an exception is pickled by class and arguments
+    except TypeError:
+        portable = RuntimeError(f"{type(error).__name__}: {error}")
+        portable.__notes__ = error.__notes__
+        return portable
+    return error
+
+
+class _Sender:
+    """The worker's end of the pipe. Like Ctrl-C, SIGTERM interrupts a run, but never while a message is being sent."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._lock = threading.Lock()  # notices of slow operations come from another thread
+        self._sending = self._asked = False
+        signal.signal(signal.SIGTERM, self._end)
+
+    def _end(self, *_: object) -> None:
+        self._asked = True
+        if not self._sending:
+            raise KeyboardInterrupt
+
+    def send(self, message: Progress | Notice | RunReport | Failed) -> None:
+        """Send a message, then raise KeyboardInterrupt if the process was terminated."""
+        with self._lock:
+            self._sending = True
+            try:
+                self._connection.send(message)
+            finally:
+                self._sending = False
+        if self._asked:
+            raise KeyboardInterrupt
+
+
+class _SentNotices(logging.Handler):
+    """Sends log records to the main process."""
+
+    def __init__(self, sender: _Sender) -> None:
+        super().__init__()
+        self._sender = sender
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """See `logging.Handler`."""
+        names = ("limited", "fields")
+        attributes: dict[str, Any] = {name: vars(record)[name] for name in names if name in vars(record)}
+        self._sender.send(Notice(record.levelno, record.getMessage(), attributes))

@@ -17,7 +17,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, Se
 from pydantic_settings import NoDecode
 
 from producers.datasets.log import OnBadRow
-from stream.durations import DurationError, format_duration, parse_duration, parse_speed
+from stream.parsing import DurationError, format_duration, parse_duration, parse_speed
 from stream.randomness.delays import DelayError, parse_delay
 
 PREFIX = "ONEBIT_"

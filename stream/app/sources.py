@@ -21,7 +21,6 @@ from stream.app.setting_values import (
     variable_of,
 )
 from stream.app.settings import Setting, Settings, SettingsError
-from stream.durations import format_duration
 from stream.kafka.client_config import (
     BOOTSTRAP,
     PROPERTIES,
@@ -31,7 +30,7 @@ from stream.kafka.client_config import (
     read_properties,
 )
 from stream.kafka.port import AccessError
-from stream.near_names import close_matches
+from stream.parsing import close_matches, format_duration
 
 
 class Described(NamedTuple):

@@ -4,10 +4,9 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
 from stream.journal.commit import Commit
-from stream.reporting.remedies import MISPLACED_REMEDY
 from stream.task.task import DeadLetter
-from stream.wire.events import DRIFT_OF_ALL, Outcome
-from stream.wire.ledger import Ledger
+from stream.wire.ledger import MISPLACED_REMEDY, Ledger
+from stream.wire.records import DRIFT_OF_ALL, Outcome
 
 DEAD_SHARE_MAX = 0.01
 """If a larger fraction of an interval's records are dead letters, the configuration is probably wrong."""

@@ -22,9 +22,8 @@ from stream.verifying.audit import Finding, audit_partition, latencies_of
 from stream.verifying.reapply import Replay
 from stream.verifying.shared_log import LogFinding, audit_log, shares_model
 from stream.wire import codec
-from stream.wire.events import Example
 from stream.wire.ledger import Ledger
-from stream.wire.records import TopicPartition
+from stream.wire.records import Example, TopicPartition
 from stream.wire.topics import Topics
 
 POLL_MS = 100

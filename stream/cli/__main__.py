@@ -1,6 +1,16 @@
-"""`python -m stream.cli`."""
+"""Entry point of the shell command `onebit`, and of `python -m stream.cli`: handles Ctrl-C before slow imports."""
 
-from stream.cli.entry import main
+from stream.errors import ExitCode
+
+
+def main() -> None:
+    """Run the command of this process."""
+    try:
+        from stream.cli.app import main as run
+    except KeyboardInterrupt:
+        raise SystemExit(ExitCode.INTERRUPTED) from None
+    run()
+
 
 if __name__ == "__main__":
     main()

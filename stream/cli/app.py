@@ -11,8 +11,18 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_group
 
-from stream.cli.exits import epilog
 from stream.errors import ExitCode, OnebitError, StoppedError
+
+
+def markdown() -> str:
+    """Return the text of docs/exit-codes.md."""
+    rows = [f"| {code.value} | {code.meaning} |" for code in ExitCode]
+    return "\n".join(("# Exit codes", "", "| code | meaning |", "|---|---|", *rows)) + "\n"
+
+
+def epilog() -> str:
+    """Return the table at the end of the help."""
+    return "[bold]Exit codes[/]\n\n" + "\n\n".join(f"[cyan]{code.value}[/] {code.meaning}" for code in ExitCode)
 
 
 class Lazy(NamedTuple):
@@ -132,7 +142,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except StoppedError as error:
         raise SystemExit(error.exit_code) from error
     except OnebitError as error:
-        from stream.cli.hints import hint_of
+        from stream.cli.console import hint_of
 
         hint = hint_of(error)
         raise _console().fail(f"{error}; {hint}" if hint else str(error), error.exit_code, error) from error

@@ -2,12 +2,15 @@
 
 import atexit
 import logging
+import math
 import os
 import re
 import signal
 import sys
 import time
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from enum import IntEnum
 from types import FrameType
@@ -18,10 +21,13 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from stream.app.process import WARNING, announce, logger, monotonic_ms
-from stream.errors import ExitCode
+from stream.app.process import WARNING, Progress, ShowProgress, announce, logger, monotonic_ms
+from stream.errors import ExitCode, OnebitError
 
 if TYPE_CHECKING:
+    from rich.progress import Progress as Bars
+    from rich.progress import TaskID
+
     from stream.reporting import tables
 
 
@@ -263,3 +269,102 @@ def interrupted() -> SystemExit:
     """Report an interruption by Ctrl-C; return the exception that ends the process."""
     _write(Level.ERROR, "interrupted", "", exit_code=int(ExitCode.INTERRUPTED))
     return SystemExit(ExitCode.INTERRUPTED)
+
+
+PROGRESS_INTERVAL_MS = 5_000
+"""Interval between two lines about a run without a terminal."""
+
+
+def figures(progress: Progress) -> str:
+    """Format events, events per second, error so far, pending decisions and remaining time."""
+    from stream.reporting import tables
+
+    _, events, decided, pending, error_rate, to_come, per_s, left_s = progress
+    shown = [f"{decided:,} of {events:,} events", f"{per_s:,.0f} events/s"]
+    if not math.isnan(error_rate):
+        shown.append(f"error {tables.percent(error_rate)}")
+    if pending:
+        shown.append(f"pending {pending:,}")
+    if to_come and pending == 0 and decided >= events:
+        shown.append(f"all settled, {to_come:,} late or repeated feedback outstanding")
+    else:
+        shown.append(f"ETA {f'{left_s:.0f} s' if left_s < 60 else tables.duration(left_s)}")
+    return "  ".join(shown)
+
+
+class AnnouncedLines:
+    """Logs a line for each run at intervals."""
+
+    def __init__(self, interval_ms: int = PROGRESS_INTERVAL_MS) -> None:
+        self._interval_ms = interval_ms
+        self._began_ms = monotonic_ms()
+        self._shown_ms: dict[str, int] = {}
+
+    def show(self, progress: Progress) -> None:
+        """Log the progress if the interval has passed, or at the end."""
+        now_ms = monotonic_ms()
+        is_due = now_ms - self._shown_ms.get(progress.name, self._began_ms) >= self._interval_ms
+        if is_due or progress.done >= 1.0:
+            self._shown_ms[progress.name] = now_ms
+            announce(f"{progress.name}: {figures(progress)}", limited=False)  # each line supersedes the previous one
+
+
+class MovingLines:
+    """A bar for each run."""
+
+    def __init__(self, bars: "Bars") -> None:
+        self._bars = bars
+        self._tasks: dict[str, TaskID] = {}
+
+    def show(self, progress: Progress) -> None:
+        """Update the bar."""
+        name = progress.name
+        if name not in self._tasks:
+            self._tasks[name] = self._bars.add_task(name, total=1.0, figures="")
+        self._bars.update(self._tasks[name], completed=progress.done, figures=figures(progress))
+        self._bars.refresh()
+
+
+@contextmanager
+def shown_progress() -> Iterator[ShowProgress]:
+    """Show the progress of runs: bars on a terminal, otherwise log lines."""
+    if not has_moving_lines():
+        yield AnnouncedLines().show
+        return
+    from rich.progress import BarColumn, Progress, TextColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[figures]}"))
+    with Progress(*columns, console=err, auto_refresh=False) as bars:
+        yield MovingLines(bars).show
+
+
+POLICY_HINTS = {
+    "NO_LABEL": "use --on-expiry drop",
+    "NOTHING_ASSUMED": "--late correct needs --on-expiry negative",
+    "NOT_RETRACTABLE": "use --late ignore, or late-ucb with --param drift=off",
+    "NOT_FROM_LOGS": "use another --learner, or --play match",
+    "ONE_RIGHT_CLASS": "use another --learner",
+}
+"""Remedies for unsupported policies, by reason."""
+
+
+def hint_of(error: OnebitError) -> str:
+    """Return the remedy for an error of a lower layer, as flags; empty if none is known."""
+    from stream.app.sources import access_hint
+    from stream.devkafka.local_kafka import LocalKafkaPortError
+    from stream.kafka.port import AccessError
+
+    if isinstance(error, AccessError):
+        return access_hint(error)
+    if isinstance(error, LocalKafkaPortError):
+        return "choose another port with --port"
+    # Loading the module would load the compiler; if it is not loaded, it cannot have raised the error.
+    if "stream.task.settings" in sys.modules:
+        from stream.journal.format import UnrecoverableError
+        from stream.task.settings import PolicyError
+
+        if isinstance(error, PolicyError):
+            return POLICY_HINTS[error.reason.name]
+        if isinstance(error, UnrecoverableError):
+            return "start a new pipeline with another --topic-prefix"
+    return error.hint

@@ -6,9 +6,8 @@ import typer
 
 from stream.app.replay import run_replay
 from stream.app.settings import Panel, Program, Settings
-from stream.cli.console import StopRequest, examples
+from stream.cli.console import StopRequest, examples, shown_progress
 from stream.cli.flags import with_settings
-from stream.cli.progress import shown_progress
 
 app = typer.Typer()
 

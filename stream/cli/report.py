@@ -44,7 +44,7 @@ def report(
     The page has error curves, differing settings and a table. Runs that differ only in their seed are combined into
     means with bands. With --json the saved runs are printed instead.
     """
-    from stream.reporting.saved_runs import read_runs, runs_json
+    from stream.reporting.run_report import read_runs, runs_json
     from stream.reporting.tables import comparison
 
     found = [run for page in runs for run in read_runs(page)]

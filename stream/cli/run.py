@@ -13,9 +13,8 @@ from stream.app.process import announced_when_slow, warn
 from stream.app.run import run_all_embedded, run_all_on_kafka
 from stream.app.settings import Panel, Program, Settings, SettingsError
 from stream.app.sources import command_line
-from stream.cli.console import StopRequest, examples, fail, out, print_json, print_table
+from stream.cli.console import StopRequest, examples, fail, out, print_json, print_table, shown_progress
 from stream.cli.flags import Json, with_settings
-from stream.cli.progress import shown_progress
 from stream.errors import ExitCode
 from stream.reporting.pages import REPORTS
 from stream.reporting.run_report import RunReport

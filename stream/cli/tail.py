@@ -14,15 +14,13 @@ from stream.app.setting_values import parse_time
 from stream.app.settings import Program, Settings, SettingsError
 from stream.cli.console import examples
 from stream.cli.flags import Json, with_settings
-from stream.durations import DurationError, parse_duration
-from stream.kafka.browsing import follow as follow_topics
-from stream.kafka.browsing import offset_at, read_in_order
 from stream.kafka.port import Broker
-from stream.kafka.reading import read_partition
-from stream.near_names import close_matches
+from stream.kafka.reading import follow as follow_topics
+from stream.kafka.reading import offset_at, read_in_order, read_partition
+from stream.parsing import DurationError, close_matches, parse_duration
 from stream.reporting.record_lines import event_id_of, record_json, record_line, short_name
+from stream.wire.codec import is_tick
 from stream.wire.records import Record, TopicPartition
-from stream.wire.ticks import is_tick
 from stream.wire.topics import Topics
 
 LAST = 10

@@ -14,14 +14,13 @@ from stream.app.verify import verify as use_case
 from stream.cli.console import examples, out, print_json
 from stream.cli.flags import Json, with_settings
 from stream.cli.model import print_replays
-from stream.durations import parse_duration
+from stream.parsing import parse_duration
 from stream.reporting.errors import MatchedError
-from stream.reporting.remedies import MISPLACED_REMEDY
 from stream.reporting.run_report import quantiles
 from stream.reporting.tables import percent
 from stream.verifying.audit import Finding, latencies_of
 from stream.verifying.shared_log import LogFinding
-from stream.wire.ledger import Ledger
+from stream.wire.ledger import MISPLACED_REMEDY, Ledger
 
 app = typer.Typer()
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from stream.estimating.intervals import Interval
 from stream.estimating.rows import RESAMPLE_WORD, Chunk
-from stream.wire.events import FloatArray
+from stream.wire.records import FloatArray
 
 RESAMPLES = 500
 

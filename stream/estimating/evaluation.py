@@ -36,7 +36,7 @@ from stream.estimating.intervals import Interval, Sequence01, bernstein_low, wit
 from stream.estimating.policies import Policy
 from stream.estimating.rows import Chunk
 from stream.estimating.survey import P_VALUE_MIN, Flag, effective_sample_size, mean_of_weights
-from stream.wire.events import FloatArray
+from stream.wire.records import FloatArray
 
 ESTIMATORS = ("replay", "dm", "ips", "snips", "clipped-ips", "dr")
 

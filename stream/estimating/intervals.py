@@ -28,7 +28,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from stream.wire.events import FloatArray
+from stream.wire.records import FloatArray
 
 LAMBDAS: FloatArray = 0.8 * 0.5 ** np.arange(14.0)
 """The grid of λ. For Σ(ξ − ξ̂)² between 1 and 10⁸, one of the values is within a factor of √2 of the optimum."""

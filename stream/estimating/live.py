@@ -42,7 +42,7 @@ from stream.estimating.evaluation import ESS_MIN, WEIGHTS_OFF_ONE, Moments, esti
 from stream.estimating.intervals import Interval
 from stream.estimating.running import LiveEstimate, RunningEstimate
 from stream.estimating.survey import Flag
-from stream.wire.events import Example, FloatArray, Outcome, Prediction
+from stream.wire.records import Example, FloatArray, Outcome, Prediction
 
 PATH_POINTS_MAX = 400
 """Maximum number of points in a path; when it is reached, every other point is removed."""

@@ -19,7 +19,7 @@ from stream.learners import FromLogs, Learner, check_parameters, create, registe
 from stream.randomness.delays import DelayModel
 from stream.randomness.draws import Draws, Purpose
 from stream.task.play import Reward
-from stream.wire.events import Decision, Features, FloatArray
+from stream.wire.records import Decision, Features, FloatArray
 
 UNUSED_PROPENSITY = 1.0
 """The propensity in decisions passed to learners that do not use it."""

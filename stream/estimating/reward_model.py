@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve
 
 from stream.estimating.rows import Chunk
-from stream.randomness.splitmix import words
-from stream.wire.events import FloatArray
+from stream.randomness.draws import words
+from stream.wire.records import FloatArray
 
 SUMS_BYTES_MAX = 8 * 2**20
 """Memory limit for the sums of one model."""

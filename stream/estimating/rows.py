@@ -6,9 +6,8 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from stream.randomness.draws import Draws
-from stream.randomness.splitmix import GAMMA, mix_words
-from stream.wire.events import Features, FloatArray, IndexArray
+from stream.randomness.draws import GAMMA, Draws, mix_words
+from stream.wire.records import Features, FloatArray, IndexArray
 
 ROWS_MAX = 1024
 """Rows per chunk; limits the size of the bootstrap counts, a table of rows by resamples."""

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from stream.estimating.evaluation import ESS_MIN, Moments
 from stream.estimating.intervals import Interval, Sequence01, within_01
-from stream.wire.events import FloatArray
+from stream.wire.records import FloatArray
 
 CONFIDENCE = 0.95
 

@@ -19,7 +19,7 @@ from stream.experiments.streams import Stream
 from stream.experiments.vowpal_wabbit import SQUARECB, Bandit, Setting
 from stream.learners import ParameterError
 from stream.offline import NEVER, Examples
-from stream.wire.events import FloatArray
+from stream.wire.records import FloatArray
 
 OPPONENTS: dict[str, frozenset[str]] = {
     "vw": frozenset(("exploration", "cost_right", "cost_wrong", "unit", "learning_rate")),

@@ -5,11 +5,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from stream.experiments.definition import Experiment
-from stream.reporting.charts import Axis, Chart, Form, Level, Line, chart_json
+from stream.reporting.charts import Axis, Chart, Form, Level, Line, chart_json, script
 from stream.reporting.experiment_figures import Axis as DrawnAxis
 from stream.reporting.experiment_figures import Panel, alternative
 from stream.reporting.page import environment
-from stream.reporting.scripts import script
 from stream.reporting.tables import Table
 
 

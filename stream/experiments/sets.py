@@ -10,8 +10,8 @@ import numpy as np
 from producers.datasets import catalogue, svmlight
 from producers.datasets.base import Dataset
 from stream.experiments.definition import Experiment, ExperimentError, Scalar, SetEntry, read_sets
-from stream.near_names import close_matches
 from stream.offline import Examples
+from stream.parsing import close_matches
 
 LINEAR = "linear-models"
 """The data for Confidit's figure 2: five random linear models of dimension 5, and four irrelevant features."""

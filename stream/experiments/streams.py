@@ -13,7 +13,7 @@ from stream.experiments.definition import Conditions
 from stream.experiments.sets import Loaded
 from stream.offline import NEVER, Examples
 from stream.randomness.delays import parse_delay
-from stream.wire.events import FloatArray
+from stream.wire.records import FloatArray
 
 _PURPOSES = ("order", "action", "update", "delay", "loss", "noise", "change", "partition", "split", "tested")
 

@@ -12,7 +12,6 @@ from stream.task.task import Effects
 from stream.wire import codec, updates
 from stream.wire.dead_letters import encode_dead_letter
 from stream.wire.records import TopicPartition
-from stream.wire.ticks import tick_headers
 from stream.wire.topics import Topics
 from stream.wire.updates import encode_updates
 
@@ -82,7 +81,7 @@ def _send_state(producer: TransactionalProducer, topics: Topics, part: Commit) -
     for key, value in part.snapshot:
         producer.send(topics.snapshots, part.partition, key, value, codec.HEADERS)
     if part.ticks:
-        producer.send(topics.feedback, part.partition, None, None, tick_headers(part.step.number))
+        producer.send(topics.feedback, part.partition, None, None, codec.tick_headers(part.step.number))
 
 
 def _send_updates(producer: TransactionalProducer, topics: Topics, part: Commit) -> None:

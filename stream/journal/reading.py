@@ -1,16 +1,33 @@
-"""Reading journals: all steps, the last step, steps from a number on, and the current settings."""
+"""Reading what a recovery needs: the steps and settings of journals, the inputs of steps, and published decisions.
 
-from collections.abc import Iterator
-from typing import Any
+`resolve` combines the settings in force with the user's.
+"""
 
-from stream.journal.format import JournalStep, decode_step
-from stream.journal.stored_settings import stored_settings
+from collections import deque
+from collections.abc import Collection, Generator, Iterator, Mapping
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from stream.journal.commit import predictions_digest
+from stream.journal.format import (
+    JOIN_SETTINGS,
+    PARAMETER,
+    JournalError,
+    JournalStep,
+    UnrecoverableError,
+    decode_step,
+    stored_settings,
+    task_settings,
+)
 from stream.kafka.port import Broker
 from stream.kafka.reading import offset_of_number, read_partition
 from stream.snapshots.chunks import Pulse, read_model_snapshots, read_snapshots
 from stream.snapshots.state import decode, decode_model
+from stream.task.settings import TaskSettings
+from stream.task.task import merge
+from stream.wire.codec import MalformedError, decode_prediction, step_of
 from stream.wire.ledger import Ledger, total_ledger
-from stream.wire.records import Record, TopicPartition
+from stream.wire.records import Decision, Foreign, Record, TopicPartition, place_of
 from stream.wire.topics import Topics
 
 
@@ -114,3 +131,213 @@ class JournalFollower:
     def close(self) -> None:
         """Release the connection."""
         self._consumer.close()
+
+
+class Inputs:
+    """Contexts and feedback of one task for a range of steps."""
+
+    def __init__(self, broker: Broker, topics: Topics, partition: int, first: JournalStep, last: JournalStep) -> None:
+        contexts, feedback = TopicPartition(topics.contexts, partition), TopicPartition(topics.feedback, partition)
+        check_kept(broker, contexts, first.contexts[0], last.contexts[1])
+        check_kept(broker, feedback, first.feedback[0], last.feedback[1])
+        self._contexts = Portions(read_partition(broker, contexts, start=first.contexts[0]))
+        self._feedback = Portions(read_partition(broker, feedback, start=first.feedback[0]))
+
+    def of(self, step: JournalStep) -> list[Record]:
+        """The records of the next step, in the order in which the step applied them."""
+        contexts = self._contexts.up_to(step.contexts[1])
+        feedback = self._feedback.up_to(step.feedback[1])
+        return merge(contexts, feedback, contexts_lag=0, feedback_lag=0, records_max=len(contexts) + len(feedback))
+
+    def close(self) -> None:
+        """Release the connections."""
+        self._contexts.close()
+        self._feedback.close()
+
+
+def check_kept(broker: Broker, tp: TopicPartition, offset: int, end: int) -> None:
+    """Check that an input still has the required records.
+
+    Raises:
+        UnrecoverableError: the input begins after `offset`, or ends before `end`.
+    """
+    beginning = broker.beginnings([tp])[tp]
+    if beginning > offset:
+        raise UnrecoverableError(
+            f"recovery needs {tp.topic}/{tp.partition} from offset {offset}; it begins at {beginning}. Increase its "
+            "retention.ms"
+        )
+    kept_to = broker.ends([tp])[tp].stable
+    if kept_to < end:
+        raise UnrecoverableError(
+            f"recovery needs {tp.topic}/{tp.partition} up to offset {end}; it ends at {kept_to}. The topic was "
+            "recreated"
+        )
+
+
+class Portions:
+    """The records of a partition, in portions."""
+
+    def __init__(self, records: Generator[Record, None, None]) -> None:
+        self._records = records
+        self._next: Record | None = None
+
+    def up_to(self, end: float) -> deque[Record]:
+        """The records before an offset that have not been returned yet."""
+        found: deque[Record] = deque()
+        while (record := self._next or next(self._records, None)) is not None:
+            self._next = record
+            if record.offset >= end:
+                break
+            self._next = None
+            found.append(record)
+        return found
+
+    def close(self) -> None:
+        """Release the connection."""
+        self._records.close()
+
+
+class Published:
+    """A task's predictions from a given step on, in the order of its steps.
+
+    Records without a step number come from other programs and are skipped. If another program writes a record with a
+    step number, the step's digest differs and recovery is refused.
+    """
+
+    def __init__(self, broker: Broker, topics: Topics, partition: int, first: int) -> None:
+        """Start with the predictions of the step `first`."""
+        self._broker, self._journal = broker, f"{topics.journal}/{partition}"
+        self._tp = tp = TopicPartition(topics.predictions, partition)
+        self._start: int | None = offset_of_number(broker, tp, first, lambda record: step_of(record) or None)
+        self._read_from_start()
+
+    def _read_from_start(self) -> None:
+        self._records = read_partition(self._broker, self._tp, start=self._start)
+        self._next = next(self._records, None)
+        self.foreign = Foreign()
+
+    def decisions(self, step: JournalStep) -> list[tuple[str, Decision]]:
+        """The decisions of the next step, with their event ids.
+
+        Raises:
+            UnrecoverableError: the decisions are missing, or differ from their digest in the journal.
+        """
+        expected, digest = (0, "") if step.log is None else (step.log.predictions, step.log.sha256)
+        found: list[Record] = []
+        while self._next is not None and len(found) < expected:
+            number = step_of(self._next)
+            if number is None:
+                self.foreign = self.foreign.and_also(self._next)
+            elif number > step.number:
+                break
+            elif number == step.number:
+                found.append(self._next)
+            self._next = next(self._records, None)
+        if predictions_digest(record.value or b"" for record in found) == digest:
+            with suppress(MalformedError):
+                return [(prediction.id, prediction.decision) for prediction, _ in map(decode_prediction, found)]
+        if self._start is not None:  # the search can fail if a mirror has appended a record twice
+            self._start = None
+            self.close()
+            self._read_from_start()
+            return self.decisions(step)
+        where = f"; the first is at {place_of(found[0])}" if found else ""
+        raise UnrecoverableError(
+            f"{self._tp.topic}/{self._tp.partition}: expected the {expected} predictions of step {step.number}, as "
+            f"{self._journal} has their digest; got {len(found)}{where}. They were deleted, or another program wrote "
+            "records with this step's number"
+        )
+
+    def close(self) -> None:
+        """Release the connection."""
+        self._records.close()
+
+
+Given = Collection[str] | None
+"""Names of the settings that the user gave, with parameters as `parameters.NAME`; None: all."""
+
+CHANGEABLE = frozenset((*JOIN_SETTINGS, "on_expiry", "late"))
+"""The settings that can change in a running pipeline: windows, limits and policies.
+
+The model depends on all other settings, and could not be reproduced if they changed.
+"""
+
+_REMEDY = "use the earlier settings, or start a new pipeline with another topic prefix"
+_REMEDY_OF_FIXED = (
+    "this cannot change in a running pipeline; use the earlier settings, or move the model to a new pipeline with "
+    "`onebit model export` and `onebit model import`"
+)
+
+
+class Difference(NamedTuple):
+    """A setting whose given value differs from the pipeline's."""
+
+    name: str
+    begun: Any
+    given: Any
+
+    @property
+    def can_change(self) -> bool:
+        """Whether the setting can change in a running pipeline.
+
+        Corrections can be disabled but not enabled, because they need expired decisions that were kept.
+        """
+        return self.name in CHANGEABLE and (self.name, self.given) != ("late", "correct")
+
+
+class SettingsDifferError(JournalError):
+    """Given settings differ from the pipeline's."""
+
+    def __init__(self, place: str, differences: tuple[Difference, ...], remedy: str) -> None:
+        self.differences = differences
+        shown = ", ".join(f"{name} = {_shown(begun)}; got {_shown(given)}" for name, begun, given in differences)
+        super().__init__(f"{place} has {shown}: {remedy}")
+
+    @property
+    def can_change(self) -> bool:
+        """Whether all of the settings can change in a running pipeline."""
+        return all(difference.can_change for difference in self.differences)
+
+
+def resolve(
+    begun: Mapping[str, Any], wanted: TaskSettings, given: Given = None, *, change: bool = False, place: str
+) -> TaskSettings:
+    """The settings for the next step.
+
+    Args:
+        begun: the pipeline's settings by name: all, those of an imported model, or none.
+        wanted: the user's settings and the current defaults; a default applies only to a setting missing in `begun`.
+        given: names of the settings that the user gave.
+        change: whether given settings that differ and can change apply from now on.
+        place: the topic and partition of the pipeline's settings, for messages.
+
+    Raises:
+        SettingsDifferError: a given setting differs, and cannot change or `change` is False.
+    """
+    values = stored_settings(wanted)
+    parameters = {name for name in values if name.startswith(PARAMETER)}
+    if given is None:
+        given = values.keys() - parameters | {PARAMETER + name for name in wanted.parameters}
+    elif begun and "learner" not in given:  # keep the pipeline's learner, and only its own parameters
+        for name in parameters - {*given, *begun}:
+            del values[name]
+    chosen = {name: value for name, value in values.items() if name in given}
+    differences = tuple(
+        Difference(name, begun.get(name), value)
+        for name, value in chosen.items()
+        if begun and begun.get(name) != value and (name in begun or name in parameters)
+    )
+    if learner := tuple(difference for difference in differences if difference.name == "learner"):
+        differences = learner  # the parameters then also belong to another learner
+    if differences and not change:
+        raise SettingsDifferError(place, differences, _REMEDY)
+    if fixed := tuple(difference for difference in differences if not difference.can_change):
+        raise SettingsDifferError(place, fixed, _REMEDY_OF_FIXED)
+    return task_settings({**values, **begun, **chosen})
+
+
+def _shown(value: object) -> str:
+    """A value in a message, shortened: vocabularies are long."""
+    text = repr(value)
+    return text if len(text) <= 200 else text[:200] + "..."

@@ -4,12 +4,18 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, closing
 from typing import NamedTuple, ParamSpec
 
-from stream.journal.format import JournalError, JournalStep, UnrecoverableError
-from stream.journal.inputs import Inputs, check_kept
-from stream.journal.published import Published
-from stream.journal.reading import last_step, read_from_step, read_journal, settings_in_force
-from stream.journal.resolve import Given, resolve
-from stream.journal.stored_settings import stored_settings, task_settings
+from stream.journal.format import JournalError, JournalStep, UnrecoverableError, stored_settings, task_settings
+from stream.journal.reading import (
+    Given,
+    Inputs,
+    Published,
+    check_kept,
+    last_step,
+    read_from_step,
+    read_journal,
+    resolve,
+    settings_in_force,
+)
 from stream.kafka.port import Broker
 from stream.shared.view import Recall, RecallError
 from stream.snapshots.chunks import MODEL_PARTITION, Pulse, Stored, imported_model, read_snapshots

@@ -16,7 +16,7 @@ from pathlib import Path
 from pydantic import SecretStr
 
 from stream.kafka.port import BrokerError
-from stream.near_names import close_matches
+from stream.parsing import close_matches
 
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 BY_PASSWORD = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")

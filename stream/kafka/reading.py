@@ -1,13 +1,16 @@
-"""Reading a partition up to its current end, or some of its records by offset."""
+"""Reading partitions: up to the current end, some records by offset, or several topics in the order of append times."""
 
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
+from heapq import merge
+from operator import attrgetter
 
 from stream.kafka.port import Broker, BrokerUnavailableError, Consumer
 from stream.wire.records import Record, TopicPartition
 
 READ_TIMEOUT_MS = 60_000
 _POLL_MS = 100
+_append_ms = attrgetter("append_ms")
 
 OPEN_MS = 20_000
 """Limit on waiting for an open transaction, because its partitions can show the commit at different times."""
@@ -132,3 +135,31 @@ class RecordsAt:
     def close(self) -> None:
         """Release the connection."""
         self._consumer.close()
+
+
+def offset_at(broker: Broker, tp: TopicPartition, time_ms: int) -> int:
+    """The offset of a partition's first record appended at a time or later; the partition's end if there is none.
+
+    Raises:
+        BrokerUnavailableError: see `offset_of_number`.
+    """
+    return offset_of_number(broker, tp, time_ms, _append_ms)
+
+
+def read_in_order(broker: Broker, starts: Mapping[TopicPartition, int]) -> Iterator[Record]:
+    """The records up to the current ends, ordered by append time, then by partition.
+
+    Args:
+        broker: the broker.
+        starts: the first offset of each partition.
+    """
+    return merge(*(read_partition(broker, tp, start=start) for tp, start in starts.items()), key=_append_ms)
+
+
+def follow(broker: Broker, starts: Mapping[TopicPartition, int]) -> Iterator[Sequence[Record]]:
+    """Yield new records endlessly: the records of each poll by append time, or an empty sequence."""
+    with closing(broker.reader(list(starts))) as consumer:
+        for tp, start in starts.items():
+            consumer.seek(tp, start)
+        while True:
+            yield sorted(consumer.poll(_POLL_MS, 5_000), key=_append_ms)

@@ -5,10 +5,9 @@ from collections.abc import Callable
 from enum import StrEnum
 from typing import NamedTuple
 
-from stream.kafka.browsing import offset_at
 from stream.kafka.partitioner import partition_for
 from stream.kafka.port import Broker
-from stream.kafka.reading import read_partition
+from stream.kafka.reading import offset_at, read_partition
 from stream.wire.codec import MalformedError
 from stream.wire.dead_letters import DeadLetter, decode_dead_letter
 from stream.wire.records import Headers, Record, TopicPartition

@@ -17,7 +17,7 @@ from stream.learners.kernels import (
     usable,
 )
 from stream.learners.registry import register
-from stream.wire.events import Decision, Features, FloatArray, IndexArray
+from stream.wire.records import Decision, Features, FloatArray, IndexArray
 
 
 @compiled

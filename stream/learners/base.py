@@ -1,19 +1,21 @@
 """The learner interface and the declaration of its parameters."""
 
+import hashlib
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Any, ClassVar, NamedTuple, Self
+from types import CodeType, FunctionType
+from typing import Any, ClassVar, NamedTuple, ParamSpec, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stream.errors import OnebitError
-from stream.learners.kernels import DRIFTS, observe_nothing
+from stream.learners.kernels import DRIFTS, compiled, observe_nothing
 from stream.parsing import parse_number, parse_whole
-from stream.wire.events import NOTHING_LOGGED, Decision, Features, FloatArray
-from stream.wire.records import make
+from stream.wire.records import NOTHING_LOGGED, Decision, Features, FloatArray, make
 
 State = dict[str, NDArray[Any] | float | int | str]
 """A learner's state: named arrays and scalars that, with the parameters, determine its future behaviour."""
@@ -469,3 +471,35 @@ def load_arrays(name: str, target: Mapping[str, NDArray[Any]], state: Mapping[st
             raise ValueError(f"cannot load {name}: expected {key} of shape {array.shape}; got {np.shape(state[key])}")
     for key, array in target.items():
         array[...] = state[key]
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_loops: dict[tuple[CodeType, Kernels], Callable[..., object]] = {}
+
+
+def compile_loop(learner: KernelLearner, template: Callable[P, R], others: Mapping[str, Any]) -> Callable[P, R]:
+    """Compile a loop with this learner's kernels.
+
+    The kernels become globals of a copy of the loop. Numba caches such a function on disk, but not one that receives
+    compiled functions as arguments or from a closure. The copy's name contains a digest of the learner's source, which
+    invalidates the cached code when the source changes.
+
+    Args:
+        learner: The learner whose kernels are used.
+        template: A module-level function that calls `predict`, `observe` and `update` as globals.
+        others: The loop's other globals, by name.
+    """
+    assert isinstance(template, FunctionType)
+    kernels = learner.kernels
+    key = template.__code__, kernels
+    if key not in _loops:
+        sources = [inspect.getsource(inspect.getmodule(kernel) or type(learner)) for kernel in kernels]
+        names = "_".join(getattr(kernel, "__name__", "kernel") for kernel in kernels)
+        digest = hashlib.blake2b("".join(sources).encode(), digest_size=8).hexdigest()
+        namespace = {**kernels._asdict(), **others, "__name__": template.__module__}
+        copy = FunctionType(template.__code__, namespace, f"{template.__name__.strip('_')}_{names}_{digest}")
+        copy.__qualname__, copy.__module__ = copy.__name__, template.__module__
+        _loops[key] = compiled(copy)
+    return _loops[key]  # type: ignore[return-value]  # of the template's type

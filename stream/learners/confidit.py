@@ -21,7 +21,7 @@ from stream.learners.confidit_kernels import (
     update_full,
 )
 from stream.learners.registry import register
-from stream.wire.events import Decision, Features, FloatArray
+from stream.wire.records import Decision, Features, FloatArray
 
 CONFIDENCES = ("constant", "theory", "modified")
 VARIANTS = {  # Table 2 of the paper: projection, confidence, covariance

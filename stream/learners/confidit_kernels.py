@@ -5,7 +5,7 @@ from math import log, sqrt
 import numpy as np
 
 from stream.learners.kernels import argmax, bounded, check_event, compiled, linear_scores, subtract_outer, unit, usable
-from stream.wire.events import FloatArray, IndexArray
+from stream.wire.records import FloatArray, IndexArray
 
 PENDING_MAX = 32
 """Number of rank-one changes to a class's inverse that are applied in one pass. The pass is limited by memory

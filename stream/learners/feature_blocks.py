@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from stream.learners.base import Cost, KernelLearner, Parameter
 from stream.learners.kernels import argmax, check_event, compiled, usable
 from stream.learners.registry import register
-from stream.wire.events import FloatArray, IndexArray
+from stream.wire.records import FloatArray, IndexArray
 
 CELL_MAX = 2.0**31 - 2.0
 """Cell numbers are limited to this value so that they fit an int32."""

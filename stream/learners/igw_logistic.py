@@ -22,7 +22,7 @@ from stream.learners.kernels import (
     watch,
 )
 from stream.learners.registry import register
-from stream.wire.events import FloatArray, IndexArray
+from stream.wire.records import FloatArray, IndexArray
 
 A_START = 1e-3
 """Initial value of A: AdaGrad's first step is then about `step`, except for very small gradients."""

@@ -20,7 +20,7 @@ from stream.learners.kernels import (
     usable,
 )
 from stream.learners.registry import register
-from stream.wire.events import FloatArray, IndexArray
+from stream.wire.records import FloatArray, IndexArray
 
 SUPPORT_LIMIT = 30_000
 """Limit on `support_max`: the factors for 30,000 examples of one class need 3.6 GB."""

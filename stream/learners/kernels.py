@@ -30,7 +30,7 @@ import numba
 import numpy as np
 from numba import njit
 
-from stream.wire.events import FloatArray, IndexArray
+from stream.wire.records import FloatArray, IndexArray
 
 P = ParamSpec("P")
 R = TypeVar("R")

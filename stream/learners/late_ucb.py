@@ -70,7 +70,7 @@ from stream.learners.late_ucb_kernels import (
 from stream.learners.random_features_kernels import SAMPLE, add_to_sample
 from stream.learners.registry import register
 from stream.learners.symmetric_kernels import add_observation, block_of, sum_of_rows, times
-from stream.wire.events import Decision, Features, FloatArray, IndexArray
+from stream.wire.records import Decision, Features, FloatArray, IndexArray
 
 SIZE_MAX = 512
 """Limit on d' after an expansion: beyond it, the products cost more than they gain. Memory is quadratic in d'."""

@@ -7,7 +7,7 @@ import numpy as np
 from stream.learners.kernels import argmax, bounded, compiled, inlined, norm_of
 from stream.learners.random_features_kernels import SAMPLE, waves
 from stream.learners.symmetric_kernels import block_of, sum_of_rows, variance
-from stream.wire.events import FloatArray, IndexArray
+from stream.wire.records import FloatArray, IndexArray
 
 PLAIN, QUADRATIC, PROJECTED = range(3)  # transformation of x; independent of random features
 

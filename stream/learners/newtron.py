@@ -16,7 +16,7 @@ from stream.learners.newtron_kernels import (
     update_full,
 )
 from stream.learners.registry import register
-from stream.wire.events import Decision, Features, FloatArray
+from stream.wire.records import Decision, Features, FloatArray
 
 PARAMETERS = (
     Parameter(

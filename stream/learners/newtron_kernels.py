@@ -5,7 +5,7 @@ from math import exp, sqrt
 import numpy as np
 
 from stream.learners.kernels import argmax, bounded, check_event, compiled, linear_scores, norm_of, sample_from, usable
-from stream.wire.events import FloatArray, IndexArray
+from stream.wire.records import FloatArray, IndexArray
 
 STEP_MAX = 1e200
 """Updates with a larger coefficient are rejected: the product with an entry of x could overflow float64."""

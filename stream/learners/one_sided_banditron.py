@@ -9,7 +9,7 @@ import numpy as np
 from stream.learners.base import Cost, KernelLearner, Parameter
 from stream.learners.kernels import add_scaled, argmax, check_event, compiled, linear_scores, usable
 from stream.learners.registry import register
-from stream.wire.events import FloatArray, IndexArray
+from stream.wire.records import FloatArray, IndexArray
 
 TOLERANCE = 1e-13
 """Dykstra's algorithm stops when no entry of W changes by more than this times the radius in a cycle: ten times the

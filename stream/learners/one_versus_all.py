@@ -21,7 +21,7 @@ from stream.learners.kernels import (
     usable,
 )
 from stream.learners.registry import register
-from stream.wire.events import Decision, Features, FloatArray, IndexArray
+from stream.wire.records import Decision, Features, FloatArray, IndexArray
 
 # Row indices of `marks`: the attributes of a support example.
 OWNER, SIGN, NORM_SQ = range(3)

@@ -12,7 +12,7 @@ import numpy as np
 
 from stream.learners.kernels import compiled, inlined
 from stream.learners.symmetric_kernels import sum_of_rows
-from stream.wire.events import FloatArray, IndexArray
+from stream.wire.records import FloatArray, IndexArray
 
 SAMPLE = 64
 """Number of contexts that determine σ²."""

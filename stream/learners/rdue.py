@@ -18,7 +18,7 @@ from stream.learners.kernels import (
     usable,
 )
 from stream.learners.registry import register
-from stream.wire.events import FloatArray, IndexArray
+from stream.wire.records import FloatArray, IndexArray
 
 SQUARES_START = 1e-8
 """From the paper's appendix H.1: it prevents a division by zero in the first step."""

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from stream.learners.base import Learner, ParameterError
-from stream.near_names import close_matches
+from stream.parsing import close_matches
 from stream.plugins import Plugins
 
 STATE_BYTES_MAX = 8 * 2**30

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from stream.learners.base import Cost, KernelLearner, Parameter, State
-from stream.wire.events import FloatArray
+from stream.wire.records import FloatArray
 
 
 def draw_hypotheses(size: int, n_classes: int, n_features: int, radius: float, seed: int) -> FloatArray:

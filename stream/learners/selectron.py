@@ -18,7 +18,7 @@ from stream.learners.kernels import (
     usable,
 )
 from stream.learners.registry import register
-from stream.wire.events import Decision, Features, FloatArray, IndexArray
+from stream.wire.records import Decision, Features, FloatArray, IndexArray
 
 TOLERANCE = 1e-11
 """Step length at which the logistic refit stops. The objective is 1/η-strongly convex: W is then within about η L ·

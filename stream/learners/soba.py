@@ -19,7 +19,7 @@ from stream.learners.soba_kernels import (
     update_full,
     update_full_by_current_scores,
 )
-from stream.wire.events import Decision, Features, FloatArray
+from stream.wire.records import Decision, Features, FloatArray
 
 GAMMA = Parameter(
     "gamma",

@@ -14,7 +14,7 @@ from stream.learners.kernels import (
     sample_epsilon_greedy,
     usable,
 )
-from stream.wire.events import FloatArray, IndexArray
+from stream.wire.records import FloatArray, IndexArray
 
 
 @compiled

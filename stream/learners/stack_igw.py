@@ -91,7 +91,7 @@ from stream.learners.word_vectors_kernels import (
     squares,
     words_size,
 )
-from stream.wire.events import Decision, Features, FloatArray, IndexArray
+from stream.wire.records import Decision, Features, FloatArray, IndexArray
 
 
 @compiled

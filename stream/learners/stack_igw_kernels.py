@@ -6,7 +6,7 @@ import numpy as np
 
 from stream.learners.kernels import bounded, compiled, logistic, unit
 from stream.learners.word_vectors_kernels import IS_ON, RIDGE, by_class, word_signals
-from stream.wire.events import FloatArray, IndexArray
+from stream.wire.records import FloatArray, IndexArray
 
 A_START = 3e-3
 """Initial value of A; see igw-logistic. Larger first steps reduce the accuracy on x weighted by rarity."""

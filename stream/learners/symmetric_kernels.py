@@ -5,7 +5,7 @@ from math import sqrt
 import numpy as np
 
 from stream.learners.kernels import compiled, inlined, subtract_outer
-from stream.wire.events import FloatArray, IndexArray
+from stream.wire.records import FloatArray, IndexArray
 
 DENSE_SHARE = 3
 """If more than one in three entries is non-zero, reading whole rows of P is faster than selecting entries."""

@@ -14,7 +14,7 @@ from stream.learners.base import Cost, Parameter
 from stream.learners.kernels import argmax, check_event, compiled, linear_scores, sample_epsilon_greedy, usable
 from stream.learners.registry import register
 from stream.learners.sampled_hypotheses import Sampled, draw_hypotheses
-from stream.wire.events import FloatArray, IndexArray
+from stream.wire.records import FloatArray, IndexArray
 
 
 @compiled

@@ -23,7 +23,7 @@ import numpy as np
 
 from stream.learners.kernels import compiled, inlined
 from stream.learners.symmetric_kernels import sum_of_rows
-from stream.wire.events import FloatArray, IndexArray
+from stream.wire.records import FloatArray, IndexArray
 
 ROWS_MAX = 32_768
 """Limit on the number of features with a vector. More did not improve the accuracy on texts; each needs 1 kB."""

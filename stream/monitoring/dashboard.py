@@ -27,8 +27,8 @@ from stream.monitoring.state import PartitionState, decode, encode, hash_of
 from stream.monitoring.verdict import Condition, Intake, Seen, Verdict, judge
 from stream.monitoring.windows import RECENT_MS, SHOWN_MS, Counts, total_windows
 from stream.telemetry import metrics
-from stream.telemetry.ledgers import ledger_samples
 from stream.telemetry.metrics import Sample
+from stream.telemetry.samples import ledger_samples
 from stream.telemetry.sketch import total_sketch
 from stream.wire.codec import MalformedError, decode_prediction
 from stream.wire.ledger import IDENTITIES, Ledger, total_ledger

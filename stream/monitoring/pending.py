@@ -15,7 +15,7 @@ import numpy as np
 
 from stream.estimating.running import RunningEstimate
 from stream.monitoring.policies import ALWAYS
-from stream.wire.events import Example, Outcome
+from stream.wire.records import Example, Outcome
 
 PENDING_MAX = 500
 """Limit per partition; the stored value is rewritten frequently."""

@@ -20,9 +20,8 @@ import numpy as np
 from stream.estimating.live import target_weight
 from stream.estimating.rows import Chunk
 from stream.wire.codec import MalformedError, decode_context, step_of
-from stream.wire.events import NOTHING_LOGGED, Features, Prediction
 from stream.wire.named_features import FeatureEncoder
-from stream.wire.records import Record
+from stream.wire.records import NOTHING_LOGGED, Features, Prediction, Record
 
 if TYPE_CHECKING:
     from stream.estimating.policies import Policy

@@ -21,8 +21,7 @@ from stream.monitoring.windows import Counts, Windows, as_lists, from_lists
 from stream.telemetry.sketch import Sketch
 from stream.wire.codec import MalformedError, decode_example, decode_prediction
 from stream.wire.dead_letters import DEAD_LETTER_MALFORMED
-from stream.wire.events import Outcome
-from stream.wire.records import Record
+from stream.wire.records import Outcome, Record
 from stream.wire.topics import Topics
 
 FORMAT = 1

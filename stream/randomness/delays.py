@@ -26,9 +26,8 @@ from pathlib import Path
 from statistics import NormalDist
 from typing import Protocol
 
-from stream.durations import DURATION_MS_MAX, DurationError, parse_duration
 from stream.errors import OnebitError
-from stream.parsing import parse_number
+from stream.parsing import DURATION_MS_MAX, DurationError, parse_duration, parse_number
 from stream.randomness.draws import Draws, Purpose
 
 GRAMMAR = (

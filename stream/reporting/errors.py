@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from stream.wire.events import Example, Outcome
+from stream.wire.records import Example, Outcome
 
 CURVE_POINTS_MAX = 400
 """Points kept for drawing: a figure is about 700 px wide, and every point costs 15 bytes of the page."""

@@ -4,9 +4,8 @@ from typing import NamedTuple
 
 from stream.estimating.estimate import Estimates
 from stream.estimating.evaluation import PolicyEvaluation
-from stream.reporting.charts import chart_json
+from stream.reporting.charts import chart_json, script
 from stream.reporting.page import environment
-from stream.reporting.scripts import script
 from stream.reporting.tables import Table, between, listed, rate
 
 

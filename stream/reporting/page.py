@@ -10,13 +10,10 @@ from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from stream.randomness.delays import parse_delay
-from stream.reporting.charts import Chart, chart_json
+from stream.reporting.charts import Chart, chart_json, script
 from stream.reporting.ledger_flow import Drawing, ledger_flow
-from stream.reporting.remedies import MISPLACED_REMEDY
 from stream.reporting.run_charts import error_charts, time_charts
-from stream.reporting.run_report import RunReport
-from stream.reporting.saved_runs import packed_runs
-from stream.reporting.scripts import script
+from stream.reporting.run_report import RunReport, packed_runs
 from stream.reporting.tables import (
     SAID_ELSEWHERE,
     Series,
@@ -37,7 +34,7 @@ from stream.reporting.tables import (
     unbroken,
     value_text,
 )
-from stream.wire.ledger import IDENTITIES, Identity, Ledger
+from stream.wire.ledger import IDENTITIES, MISPLACED_REMEDY, Identity, Ledger
 
 if TYPE_CHECKING:
     from jinja2 import Environment

@@ -10,10 +10,10 @@ from typing import Any
 
 import orjson
 
+from stream.parsing import repr_of
 from stream.wire.codec import MalformedError, step_of
 from stream.wire.dead_letters import decode_dead_letter
 from stream.wire.records import Record
-from stream.wire.shown import repr_of
 from stream.wire.topics import Topics
 
 TEXT_MAX = 120

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from stream.durations import DurationError, parse_duration
+from stream.parsing import DurationError, parse_duration
 from stream.reporting.charts import Axis, Chart, Form, Level, Line, Mark, Scale
 from stream.reporting.run_report import RunReport
 from stream.reporting.tables import Series, duration, percent, t_factor, unbroken

@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from stream.learners.base import KernelLearner
-from stream.learners.loops import compile_loop
+from stream.learners.base import KernelLearner, compile_loop
 from stream.wire.records import Foreign, Record, place_of
 from stream.wire.updates import (
     CORRECTED,

@@ -19,7 +19,7 @@ from stream.learners import Learner
 from stream.learners.base import KernelLearner
 from stream.shared.replica import Replica
 from stream.wire.codec import MalformedError
-from stream.wire.events import Decision, Drift, Features
+from stream.wire.records import Decision, Drift, Features
 from stream.wire.updates import CORRECTED, DECIDED, NO_BIT, NO_LABEL, RECORD_BYTES_MAX, SETTLED, Entry, entry_bytes
 
 

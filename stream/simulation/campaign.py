@@ -9,8 +9,7 @@ from functools import partial
 from typing import NamedTuple
 
 from stream.journal.commit import COMMIT_STEPS
-from stream.simulation.checks import OVERFLOWS, check, row_name
-from stream.simulation.faultless import equal_faultless
+from stream.simulation.checks import OVERFLOWS, check, equal_faultless, row_name
 from stream.simulation.processes import MakeLearner, UnexpectedError
 from stream.simulation.schedule import (
     ENVIRONMENT,

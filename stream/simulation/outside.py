@@ -10,8 +10,7 @@ from stream.kafka.port import BrokerUnavailableError, Producer
 from stream.simulation.schedule import N_CLASSES, N_FEATURES, Item, Kind
 from stream.simulation.tracing import FOREIGN_IN_LOG, Trace
 from stream.wire.codec import HEADERS
-from stream.wire.events import Logged
-from stream.wire.records import Headers, TopicPartition
+from stream.wire.records import Headers, Logged, TopicPartition
 from stream.wire.topics import Topics
 
 PREFIX = "sim."

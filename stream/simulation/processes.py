@@ -6,9 +6,8 @@ from functools import partial
 from typing import NamedTuple, Protocol
 
 from stream.journal.commit import CrashPoint
-from stream.journal.digests import state_digest
 from stream.journal.format import JournalError
-from stream.kafka.clocks import VirtualClock
+from stream.kafka.clocks import Timers, VirtualClock
 from stream.kafka.embedded import EmbeddedBroker
 from stream.kafka.port import Broker, BrokerError, FencedError
 from stream.shared.replica import Replica
@@ -21,8 +20,8 @@ from stream.simulation.faulty_broker import (
     Verdict,
 )
 from stream.simulation.schedule import Schedule
-from stream.simulation.timers import Timers
 from stream.simulation.tracing import Trace
+from stream.snapshots.state import state_digest
 from stream.task.task import Task
 
 GROUP = "learners"

@@ -11,7 +11,7 @@ from stream.randomness.draws import Purpose, uniform
 from stream.simulation.outside import label_of
 from stream.task.settings import TaskSettings
 from stream.verifying.oracle import Corrected, Decided, Event, Settled
-from stream.wire.events import Decision, Features, Logged, Outcome
+from stream.wire.records import Decision, Features, Logged, Outcome
 from stream.wire.updates import CORRECTED, DECIDED, NO_BIT, NO_LABEL, SETTLED, Entry
 
 WEIGHING = ("banditron", "soba-diag")

@@ -10,11 +10,11 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from stream.journal.commit import COMMIT_STEPS
-from stream.simulation.luck import Luck
+from stream.randomness.draws import Luck
 from stream.task.join import JoinSettings
 from stream.task.play import Play
 from stream.task.settings import LatePolicy, OnExpiry, Sharing, TaskSettings
-from stream.wire.events import Logged
+from stream.wire.records import Logged
 
 EVENTS = 20
 """Number of contexts in a run: enough for interactions of all events, and few enough to read a trace."""

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any, NamedTuple
 
-from stream.journal.digests import state_digest
 from stream.journal.format import JournalStep
 from stream.kafka.reading import read_partition
 from stream.learners import Learner
@@ -18,9 +17,10 @@ from stream.simulation.outside import TOPICS
 from stream.simulation.processes import SeenModel
 from stream.simulation.world import World
 from stream.snapshots.chunks import read_model_snapshots
+from stream.snapshots.state import state_digest
 from stream.task.settings import TaskSettings
+from stream.verifying.models import fresh_replica
 from stream.verifying.oracle import Decided
-from stream.verifying.replicas import fresh_replica
 from stream.verifying.shared_log import audit_log
 from stream.wire.records import TopicPartition
 from stream.wire.updates import DECIDED, NO_LABEL, SETTLED, Entry, decode_update, entry_at

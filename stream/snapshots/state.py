@@ -14,6 +14,7 @@ A *block* has up to BLOCK_ENTRIES entries of the join, in MessagePack: the bytes
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from hashlib import sha256
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -21,15 +22,22 @@ import numpy as np
 from msgspec import msgpack
 from numpy.typing import NDArray
 
-from stream.journal.format import JournalError, JournalStep, plain_step, step_of_plain
-from stream.journal.stored_settings import check_settings, model_settings, stored_settings
+from stream.journal.format import (
+    JournalError,
+    JournalStep,
+    check_settings,
+    model_settings,
+    plain_step,
+    step_of_plain,
+    stored_settings,
+)
 from stream.learners import State
 from stream.shared.replica import Place, Replica
 from stream.snapshots.chunks import Generation, Pulse, SnapshotError
 from stream.task.join import Orphan, Overflows, Pending, Retained
 from stream.task.settings import TaskSettings
 from stream.task.task import Task
-from stream.wire.events import NOTHING_LOGGED, DecisionTime, FloatArray, IndexArray
+from stream.wire.records import NOTHING_LOGGED, DecisionTime, FloatArray, IndexArray
 from stream.wire.sections import Section, SectionReader, encode_section
 
 BLOCK_ENTRIES = 2_000
@@ -307,3 +315,26 @@ def _with_headers(orphan: Orphan, stored: Iterable[tuple[bytes, bytes]]) -> Orph
 
 _EMPTY: Mapping[Any, NDArray[Any]] = {IndexArray: np.zeros(0, np.int32), FloatArray: NOTHING_LOGGED}
 """An array without entries of each type."""
+
+
+def state_digest(states: Iterable[Mapping[str, Any]]) -> str:
+    """SHA-256 of learners' states in a canonical byte form."""
+    digest = sha256()
+    for state in states:
+        for name in sorted(state):
+            array = np.asarray(state[name])
+            if array.dtype.kind == "U":
+                content, kind = str(array).encode(), "text"
+            else:
+                array = array.astype(array.dtype.newbyteorder("<"), order="C", copy=False)
+                content, kind = array.tobytes(), array.dtype.str
+            digest.update(f"{name} {kind} {array.shape} {len(content)}\n".encode() + content)
+    return digest.hexdigest()
+
+
+def task_digest(task: Task) -> str:
+    """SHA-256 of a task's state without its offsets: learner, join, counts."""
+    digest = sha256()
+    for part in encode(take(task, JournalStep(0, (0, 0), (0, 0), task.updates, task.join.ledger()))):
+        digest.update(part)
+    return digest.hexdigest()

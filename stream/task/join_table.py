@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import NamedTuple
 
-from stream.wire.events import Outcome
 from stream.wire.ledger import IDENTITIES, Ledger
+from stream.wire.records import Outcome
 
 
 class State(Enum):

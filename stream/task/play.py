@@ -13,7 +13,7 @@
 from typing import Literal, NamedTuple
 
 from stream.learners import Learner
-from stream.wire.events import Decision, Features, Logged, Target
+from stream.wire.records import Decision, Features, Logged, Target
 
 Play = Literal["own", "logged", "match"]
 

@@ -13,8 +13,8 @@ from stream.task.join import JoinSettings
 from stream.task.placement import count_misplaced
 from stream.task.play import Play, Reward
 from stream.wire.codec import LogReading
-from stream.wire.events import Features
 from stream.wire.named_features import FeatureEncoder, NamedFeaturesError, from_plain
+from stream.wire.records import Features
 
 OnExpiry = Literal["drop", "negative"]
 LatePolicy = Literal["ignore", "correct"]

@@ -6,23 +6,36 @@ order therefore produce the same state, bit for bit.
 """
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
+
+import numpy as np
 
 from stream.learners import Learner
 from stream.randomness.draws import Draws, Purpose
 from stream.shared.view import Recall, View, check_room
 from stream.task.join import DroppedOrphan, Event, Join, Late, Mismatched, Pending, Settled
-from stream.task.model import Model, OwnModel
 from stream.task.placement import count_misplaced
 from stream.task.play import Played, play_logged, play_match
 from stream.task.settings import TaskSettings
-from stream.wire.codec import MalformedError, decode_context, decode_feedback
+from stream.wire.codec import MalformedError, decode_context, decode_feedback, is_tick, tick_step
 from stream.wire.dead_letters import DEAD_LETTER_MALFORMED, DEAD_LETTER_MISMATCHED, DEAD_LETTER_ORPHAN
-from stream.wire.events import Context, Decision, DecisionTime, Example, Outcome, Prediction
-from stream.wire.records import Record, make
-from stream.wire.ticks import is_tick, tick_step
+from stream.wire.records import (
+    DRIFT_OF_ALL,
+    Context,
+    Decision,
+    DecisionTime,
+    Drift,
+    Example,
+    Features,
+    FloatArray,
+    Outcome,
+    Prediction,
+    Record,
+    make,
+)
 from stream.wire.updates import Entry
 
 
@@ -70,6 +83,62 @@ _MALFORMED_FEEDBACK = ("feedback", "feedback_malformed")
 
 class StepFailedError(Exception):
     """An earlier step of this task raised an error: its state is undefined, and it must be recovered."""
+
+
+class Model(Protocol):
+    """A task's model. `OwnModel`, `stream.shared.view.View` and `.Recall` implement it."""
+
+    version: int  # own: updates that changed the model; shared: entries of its log at the last step
+
+    @property
+    def learner(self) -> Learner:
+        """The underlying learner."""
+
+    def step(self) -> AbstractContextManager[Sequence[Entry]]:
+        """The context manager for the calls below; yields the step's entries for the shared model's log."""
+
+    def decide(self, event_id: str, x: Features, u: float) -> Decision:
+        """Make a decision with the uniform draw u; the state does not change."""
+
+    def observe(self, x: Features, decision: Decision) -> None:
+        """Apply a decision's own effect on the model."""
+
+    def settle(self, x: Features, decision: Decision, reward: int, v: float, label: int | None) -> Drift | None:
+        """Learn a reward, and return the drift detector that it triggered, if any."""
+
+    def correct(self, x: Features, decision: Decision, assumed: int, reward: int, v: float) -> None:
+        """Replace a learned reward with another one."""
+
+
+class OwnModel:
+    """A model of one task."""
+
+    def __init__(self, learner: Learner) -> None:
+        self.learner = learner
+        self.version = 0
+
+    @contextmanager
+    def step(self) -> Iterator[Sequence[Entry]]:
+        """See Model."""
+        yield ()
+
+    def decide(self, event_id: str, x: Features, u: float) -> Decision:
+        """See Model."""
+        return self.learner.predict(x, u)
+
+    def observe(self, x: Features, decision: Decision) -> None:
+        """See Model."""
+        self.learner.observe(x, decision)
+
+    def settle(self, x: Features, decision: Decision, reward: int, v: float, label: int | None) -> Drift | None:
+        """See Model."""
+        before = self.learner.alarms.tobytes()
+        self.version += self.learner.update(x, decision, reward, v, label)
+        return _triggered(before, self.learner.alarms) if before else None
+
+    def correct(self, x: Features, decision: Decision, assumed: int, reward: int, v: float) -> None:
+        """See Model."""
+        self.version += self.learner.retract(x, decision, assumed, reward, v)
 
 
 class Task:
@@ -292,3 +361,16 @@ class Task:
         if waited_ms <= self.settings.join.orphan_ms:
             reason = f"feedback for {dropped.id!r}: more than {self.settings.join.orphans_max} wait for their contexts"
         effects.dead_letters.append(DeadLetter(dropped.orphan.record, DEAD_LETTER_ORPHAN, reason))
+
+
+def _triggered(before: bytes, alarms: FloatArray) -> Drift | None:
+    """The drift detector triggered by an update, at most one; see `Learner.alarms`.
+
+    Args:
+        before: the bytes of the alarms before the update, because comparing bytes is faster than comparing numbers.
+        alarms: the alarms after the update.
+    """
+    if before == alarms.tobytes():
+        return None
+    detector = int(np.flatnonzero(alarms > np.frombuffer(before))[0])
+    return detector if detector < alarms.size - 1 else DRIFT_OF_ALL

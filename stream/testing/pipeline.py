@@ -10,16 +10,14 @@ from typing import Any
 import orjson
 
 from stream.journal.reading import JournalFollower
-from stream.kafka.browsing import read_in_order
 from stream.kafka.partitioner import partition_for
 from stream.kafka.port import Broker
-from stream.kafka.reading import read_partition
+from stream.kafka.reading import read_in_order, read_partition
 from stream.reporting.record_lines import event_id_of, record_line
 from stream.verifying.audit import Finding, audit_partition
 from stream.wire.codec import HEADERS, encode_feedback
-from stream.wire.events import Feedback
 from stream.wire.ledger import Ledger
-from stream.wire.records import Record, TopicPartition
+from stream.wire.records import Feedback, Record, TopicPartition
 from stream.wire.topics import Topics
 
 LIVES_MAX = 5

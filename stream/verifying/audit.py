@@ -18,11 +18,8 @@ from operator import itemgetter
 from typing import Any, NamedTuple
 
 from stream.journal.commit import predictions_digest
-from stream.journal.format import JournalError, JournalStep
-from stream.journal.inputs import Portions
-from stream.journal.reading import last_step, read_journal
-from stream.journal.resolve import SettingsDifferError, resolve
-from stream.journal.stored_settings import stored_settings
+from stream.journal.format import JournalError, JournalStep, stored_settings
+from stream.journal.reading import Portions, SettingsDifferError, last_step, read_journal, resolve
 from stream.kafka.partitioner import partition_for
 from stream.kafka.port import Broker
 from stream.kafka.reading import OPEN_MS, read_partition
@@ -34,12 +31,10 @@ from stream.task.settings import TaskSettings
 from stream.telemetry.sketch import Sketch, total_sketch
 from stream.verifying.oracle import Decided, Event, Letter, Oracle, Settled, differing
 from stream.wire import codec
-from stream.wire.codec import MalformedError
+from stream.wire.codec import MalformedError, is_tick, tick_step
 from stream.wire.dead_letters import decode_dead_letter
-from stream.wire.events import Context, Logged, Prediction
 from stream.wire.ledger import Ledger
-from stream.wire.records import Record, TopicPartition, place_of
-from stream.wire.ticks import is_tick, tick_step
+from stream.wire.records import Context, Logged, Prediction, Record, TopicPartition, place_of
 from stream.wire.topics import Topics
 
 

@@ -15,8 +15,8 @@ import orjson
 from numpy.typing import NDArray
 
 from stream.errors import OnebitError
-from stream.journal.digests import state_digest
 from stream.learners import State
+from stream.snapshots.state import state_digest
 
 FILE_FORMAT = 1
 

@@ -10,9 +10,8 @@ from typing import Any, NamedTuple
 from stream.task.join_table import Input, State
 from stream.task.settings import TaskSettings
 from stream.wire.dead_letters import DEAD_LETTER_MALFORMED, DEAD_LETTER_MISMATCHED, DEAD_LETTER_ORPHAN
-from stream.wire.events import Context, Feedback, Outcome, Prediction
 from stream.wire.ledger import Ledger
-from stream.wire.records import Record, TopicPartition
+from stream.wire.records import Context, Feedback, Outcome, Prediction, Record, TopicPartition
 
 
 class Decided(NamedTuple):

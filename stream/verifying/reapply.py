@@ -4,12 +4,12 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import NamedTuple
 
-from stream.journal.digests import state_digest, task_digest
 from stream.journal.format import JournalError
 from stream.journal.reading import last_step
 from stream.journal.recover import rebuild
 from stream.kafka.port import Broker
 from stream.kafka.reading import OPEN_MS, read_partition
+from stream.snapshots.state import state_digest, task_digest
 from stream.task.task import Effects
 from stream.verifying.models import Report
 from stream.verifying.shared_replay import LogAgain

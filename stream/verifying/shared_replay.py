@@ -4,16 +4,15 @@ from collections import deque
 from collections.abc import Iterator
 
 from stream.journal.commit import predictions_digest
-from stream.journal.digests import state_digest
 from stream.journal.format import JournalError, JournalStep, LogStep
 from stream.kafka.port import Broker
 from stream.kafka.reading import OPEN_MS, read_partition
 from stream.shared.view import View
 from stream.snapshots.chunks import MODEL_PARTITION, read_model_snapshots
-from stream.snapshots.state import decode_model
+from stream.snapshots.state import decode_model, state_digest
 from stream.task.settings import TaskSettings
 from stream.task.task import Effects, Task
-from stream.verifying.replicas import fresh_replica
+from stream.verifying.models import fresh_replica
 from stream.wire import codec
 from stream.wire.records import Record, TopicPartition
 from stream.wire.topics import Topics

@@ -2,6 +2,10 @@
 
 Values are JSON. Every field is checked; unknown fields are ignored. The version is in a record header. A record
 without the header has version 1, so that any producer can write contexts and feedback.
+
+A *tick* is a record that the learner appends to the feedback topic to advance stream time and to date decisions. It has
+no key and no value. The header `onebit-tick` contains the number of the step that wrote it. Readers of the topic
+recognise ticks by the header and skip them, and the ledger does not count them.
 """
 
 import math
@@ -14,7 +18,9 @@ import numpy as np
 import orjson
 from msgspec import UNSET, DecodeError, ValidationError, convert
 
-from stream.wire.events import (
+from stream.parsing import shown
+from stream.wire.named_features import FeatureEncoder, NamedFeaturesError
+from stream.wire.records import (
     Answer,
     Context,
     Decision,
@@ -22,13 +28,13 @@ from stream.wire.events import (
     Features,
     Feedback,
     FloatArray,
+    Headers,
     Logged,
     Prediction,
+    Record,
     Target,
+    make,
 )
-from stream.wire.named_features import FeatureEncoder, NamedFeaturesError
-from stream.wire.records import Headers, Record, make
-from stream.wire.shown import shown
 from stream.wire.typed_fields import (
     CONTEXT_READERS,
     EventFields,
@@ -53,6 +59,7 @@ VALUE_BYTES_MAX = 1_000_000
 UNIFORM_TOLERANCE = 1e-3
 """Relative tolerance for a propensity of 1/K, because logs contain rounded values: .0125 for 1/80, .0294 for 1/34."""
 
+TICK_HEADER = "onebit-tick"
 _STEP_HEADER = "onebit-step"
 _HEADER_DIGITS_MAX = 18  # digits of a number that fits 64 bits
 
@@ -364,3 +371,18 @@ def _reason(error: ValidationError, value: bytes) -> str:
     except (orjson.JSONDecodeError, AttributeError, LookupError, TypeError):
         return expected  # a number that orjson rejects too, or a duplicate field
     return f"{expected}; got {shown(found)}"
+
+
+def tick_headers(step: int) -> Headers:
+    """The headers of a step's tick."""
+    return (VERSION_HEADER, (TICK_HEADER, b"%d" % step))
+
+
+def is_tick(record: Record) -> bool:
+    """Whether a record of the feedback topic is a tick."""
+    return record.value is None and record.key is None and any(name == TICK_HEADER for name, _ in record.headers)
+
+
+def tick_step(record: Record) -> int | None:
+    """The number of the step that wrote a tick; None if the record is not a tick or its header is not a number."""
+    return header_number(dict(record.headers)[TICK_HEADER]) if is_tick(record) else None

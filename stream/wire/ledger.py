@@ -79,3 +79,10 @@ class Ledger(NamedTuple):
 def total_ledger(ledgers: Iterable[Ledger]) -> Ledger:
     """The sum of the ledgers of all partitions."""
     return sum(ledgers, start=Ledger())
+
+
+MISPLACED_REMEDY = (
+    "records whose key belongs to another partition: their producer uses another partitioner; librdkafka's default is "
+    "CRC32: set partitioner=murmur2_random"
+)
+"""Remedy for `Ledger.contexts_misplaced` and `Ledger.feedback_misplaced`."""

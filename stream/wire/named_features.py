@@ -20,9 +20,8 @@ import numpy as np
 import xxhash
 from msgspec import Struct, ValidationError, convert, to_builtins
 
-from stream.near_names import close_matches
-from stream.wire.events import Features, IndexArray
-from stream.wire.shown import shown
+from stream.parsing import close_matches, shown
+from stream.wire.records import Features, IndexArray
 
 VERSION: Literal[1] = 1
 HASH_BITS_MAX = 30

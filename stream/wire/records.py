@@ -1,6 +1,14 @@
-"""A record in a topic: bytes with position and time."""
+"""Records, which are bytes with position and time, and the events that they contain as Python objects.
 
-from typing import NamedTuple
+Both are created for every event, so they are NamedTuples: creating one takes 0.3 µs, a frozen dataclass 1 µs. All are
+immutable; do not write to their arrays.
+"""
+
+from enum import StrEnum
+from typing import Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 Headers = tuple[tuple[str, bytes], ...]
 """Header names and contents. A byte of a name that is not UTF-8 becomes a lone surrogate (`surrogateescape`). Null
@@ -52,3 +60,128 @@ class Foreign(NamedTuple):
             f"skipped {self.records:,} records in {where} that are not Onebit's; the first is {self.first}. "
             "Check which other program writes there"
         )
+
+
+FloatArray = NDArray[np.float64]
+IndexArray = NDArray[np.int32]
+
+
+class Features(NamedTuple):
+    """A sparse feature vector x with nnz entries, in a space with d features."""
+
+    indices: IndexArray  # int32[nnz], 0-based, strictly increasing, each < d
+    values: FloatArray  # float64[nnz], finite
+
+
+class Logged(NamedTuple):
+    """The logged decision for a context that is replayed from a log."""
+
+    action: int  # the class that was played
+    propensity: float | None = None  # the probability with which it was played; None: not in the log
+
+
+class Context(NamedTuple):
+    """The part of an event that the learner decides on."""
+
+    id: str
+    x: Features
+    logged: Logged | None = None  # None: not from a log, or the log is ignored
+
+
+NOTHING_LOGGED: FloatArray = np.zeros(0)
+
+
+class Decision(NamedTuple):
+    """A learner's decision for a context, with everything that its update needs from prediction time."""
+
+    action: int  # the class that was played, sampled from p
+    greedy: int  # the class with the highest score
+    propensity: float  # p[action], the probability with which it was played; NaN: taken from a log without propensities
+    scores: FloatArray  # float64[K]
+    logged: FloatArray = NOTHING_LOGGED  # float64[L], further numbers that the learner stores; empty for most learners
+
+
+class DecisionTime:
+    """The time of a step's decisions in ms since 1970: one object, shared by all of them.
+
+    The time is unknown until the task applies the step's tick.
+    """
+
+    __slots__ = ("ms", "step")
+
+    def __init__(self, step: int, ms: int | None = None) -> None:
+        self.step = step  # unused once the time is known
+        self.ms = ms
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, DecisionTime) or self.ms != other.ms:
+            return False
+        return self.ms is not None or self.step == other.step
+
+    __hash__ = None  # type: ignore[assignment]  # the time changes once
+
+    def __repr__(self) -> str:
+        return f"DecisionTime({self.step}, {self.ms})"
+
+
+class Target(NamedTuple):
+    """The learner's own decision for a context whose logged decision was played."""
+
+    action: int
+    propensity: float
+
+
+class Prediction(NamedTuple):
+    """A published decision."""
+
+    id: str
+    decision: Decision
+    model_version: int  # number of updates applied to the model
+    target: Target | None = None  # None: not a logged decision
+    class_name: str | None = None  # name of the action; None: classes have no names
+    logged: FloatArray | None = None  # numbers that the learner stores, only with a shared model
+
+
+class Answer(NamedTuple):
+    """The part of a prediction that a program needs to send feedback or to count errors."""
+
+    id: str
+    action: int
+    greedy: int
+    context_offset: int  # offset of its context, in the partition with the same number
+
+
+class Feedback(NamedTuple):
+    """The one bit: whether the action was right."""
+
+    id: str
+    reward: int  # 1 right, 0 wrong
+    label: int | None = None  # the true class, only for full-information baselines
+    action: int | None = None  # the judged class, checked against the decision; None: not given
+
+
+class Outcome(StrEnum):
+    """How a decision was settled."""
+
+    MATCHED = "matched"
+    EXPIRED = "expired"
+    UNMATCHED = "unmatched"  # the replayed log has another action, so there is no bit for this one
+
+
+Drift = Literal["global"] | int
+"""A drift detector: for all classes together, or for one class."""
+
+DRIFT_OF_ALL: Drift = "global"
+
+
+class Example(NamedTuple):
+    """A settled decision."""
+
+    id: str
+    outcome: Outcome
+    action: int
+    propensity: float
+    reward: int | None  # None: expired without an assumed reward, or unmatched
+    delay_ms: int | None  # from decision to feedback; 0 if the feedback was first, None without feedback
+    settled_at_ms: int  # stream time when the decision was settled
+    drift: Drift | None = None  # the drift detector triggered by this reward, or None

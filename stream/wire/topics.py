@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from stream.durations import format_duration
+from stream.parsing import format_duration
 
 DEFAULT_PREFIX = "onebit."
 

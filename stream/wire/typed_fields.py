@@ -6,7 +6,7 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 from msgspec.json import Decoder
 
-from stream.wire.events import Outcome
+from stream.wire.records import Outcome
 
 X = TypeVar("X")
 

@@ -33,8 +33,7 @@ from numpy.typing import NDArray
 
 from stream.errors import OnebitError
 from stream.wire.codec import VERSION_HEADER
-from stream.wire.events import Decision, Features, FloatArray, IndexArray
-from stream.wire.records import Headers, Record, place_of
+from stream.wire.records import Decision, Features, FloatArray, Headers, IndexArray, Record, place_of
 from stream.wire.sections import Section, SectionReader, encode_section, section_name
 
 FORMAT = 1

@@ -3,7 +3,7 @@
 import numpy as np
 
 from stream.offline import Examples
-from stream.wire.events import FloatArray
+from stream.wire.records import FloatArray
 
 N_CLASSES, N_FEATURES = 3, 5
 

@@ -12,7 +12,7 @@ from onebit.adapters.coba import Learner
 from stream.learners import ParameterError, create
 from stream.offline import run
 from stream.randomness.draws import Purpose, uniform
-from stream.wire.events import Features
+from stream.wire.records import Features
 from tests.adapters.rows import N_CLASSES, N_FEATURES, examples, rows
 
 ACTIONS = ["cat", "dog", "cow"]

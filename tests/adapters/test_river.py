@@ -13,7 +13,7 @@ from onebit.adapters.river import Classifier
 from stream.learners import ParameterError, create
 from stream.offline import run
 from stream.randomness.draws import Purpose, uniform
-from stream.wire.events import FloatArray
+from stream.wire.records import FloatArray
 from tests.adapters.rows import N_CLASSES, N_FEATURES, examples, rows
 
 X = {"weight": 2.0, "legs": 4}

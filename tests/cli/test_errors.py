@@ -5,7 +5,7 @@ import pytest
 
 from producers.datasets.base import DatasetError
 from stream.app import learners
-from stream.cli.hints import hint_of
+from stream.cli.console import hint_of
 from stream.errors import ExitCode, OnebitError
 from stream.journal.format import UnrecoverableError
 from stream.kafka.port import AccessError, Acl, BrokerUnavailableError, FencedError

@@ -15,13 +15,13 @@ from consumers.learner import LearnerProgram
 from producers.datasets.base import Known
 from stream.app import process
 from stream.app.embedded import Judge
-from stream.cli import entry
+from stream.cli.__main__ import main
 from stream.errors import ExitCode
 from stream.simulation import campaign
 from stream.simulation.campaign import Result, run_seed, run_seeds
 from stream.simulation.processes import LearnerSetup, MakeLearner
 from stream.task.settings import Sharing
-from stream.wire.events import Answer
+from stream.wire.records import Answer
 from tests.cli.conftest import Onebit
 
 BROKEN_OFF_AFTER = 50
@@ -101,7 +101,7 @@ def test_ctrl_c_while_the_command_is_loaded_ends_it_without_a_traceback(
     monkeypatch.delitem(sys.modules, "stream.cli.app")
     monkeypatch.setattr(sys, "meta_path", [Interrupted(), *sys.meta_path])
     with pytest.raises(SystemExit) as ended:
-        entry.main()
+        main()
     assert (ended.value.code, *capsys.readouterr()) == (ExitCode.INTERRUPTED, "", "")
 
 

@@ -6,7 +6,7 @@ import orjson
 import pytest
 
 from stream.cli.app import main
-from stream.cli.hints import POLICY_HINTS
+from stream.cli.console import POLICY_HINTS
 from stream.errors import ExitCode
 from stream.task.settings import Unsuitable
 from tests.cli.conftest import Onebit

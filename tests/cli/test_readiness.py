@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from stream.app.learner import RENEWAL_MS, ReadyFile
 from stream.app.process import monotonic_ms
-from stream.app.readiness import RENEWAL_MS, ReadyFile
 from stream.app.settings import SettingsError
 from stream.telemetry.heartbeat import Heartbeat
 from stream.telemetry.serving import HealthServer

@@ -6,7 +6,7 @@ import orjson
 import pytest
 
 from stream.errors import ExitCode
-from stream.reporting.saved_runs import read_runs
+from stream.reporting.run_report import read_runs
 from tests.cli.conftest import Onebit
 
 RUN = ("run", "--learner", "banditron", "--events", "60", "--delay", "fixed:100ms")

@@ -9,7 +9,7 @@ from stream.app.connection import command_hint
 from stream.app.setting_values import HIDDEN
 from stream.app.settings import Panel, Program, SettingsError
 from stream.app.sources import client_config_of, command_line, described, load_settings, unknown_variables
-from stream.cli.exits import markdown
+from stream.cli.app import markdown
 from stream.cli.settings_table import as_markdown
 from stream.errors import ExitCode
 from stream.kafka.client_config import ClientConfig

@@ -11,9 +11,9 @@ import pytest
 
 from stream.app.embedded import BrokenOffError
 from stream.app.process import Progress
+from stream.app.run import _portable
 from stream.app.settings import SettingsError
-from stream.app.side_by_side import _portable
-from stream.cli.progress import AnnouncedLines
+from stream.cli.console import AnnouncedLines
 from stream.errors import ExitCode
 from stream.task.settings import PolicyError, Unsuitable
 from tests.cli.conftest import Onebit

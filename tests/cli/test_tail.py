@@ -9,7 +9,7 @@ import pytest
 
 from stream.cli import dead_letters, tail
 from stream.errors import ExitCode
-from stream.wire.ticks import tick_headers
+from stream.wire.codec import tick_headers
 from tests.cli.conftest import Onebit
 from tests.pipeline import TOPICS, Pipeline, small_task
 

@@ -16,7 +16,7 @@ from stream.app.process import Meter, Progress, TimeToGo
 from stream.app.resolve import resolve_run
 from stream.app.sources import load_settings
 from stream.app.tally import Tally, ledger_line
-from stream.cli.progress import AnnouncedLines, figures
+from stream.cli.console import AnnouncedLines, figures
 from stream.errors import ExitCode
 from stream.learners import check_parameters
 from stream.task.settings import TaskSettings

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from producers.datasets.log import MISSING, LogBatch
-from stream.wire.events import FloatArray
+from stream.wire.records import FloatArray
 
 N_CLASSES, N_FEATURES = 4, 5
 

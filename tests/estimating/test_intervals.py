@@ -14,7 +14,7 @@ from stream.estimating.intervals import (
     bernstein_low,
     mixture_bound,
 )
-from stream.wire.events import FloatArray
+from stream.wire.records import FloatArray
 
 
 def all_lows(side: LowerSequence, terms: FloatArray) -> FloatArray:

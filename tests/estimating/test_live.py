@@ -13,7 +13,7 @@ from stream.estimating.live import LiveEstimates, LiveEstimator
 from stream.estimating.policies import Policy
 from stream.estimating.rows import Chunk
 from stream.estimating.running import LiveEstimate
-from stream.wire.events import Decision, Example, FloatArray, Outcome, Prediction, Target
+from stream.wire.records import Decision, Example, FloatArray, Outcome, Prediction, Target
 from tests.estimating.logs import N_CLASSES, MemoryLog, a_log
 
 NO_SCORES = np.zeros(3)

@@ -9,7 +9,7 @@ from stream.estimating.rows import Chunk, chunks
 from stream.learners import ParameterError, create, registered
 from stream.randomness.delays import parse_delay
 from stream.randomness.draws import Draws, Purpose
-from stream.wire.events import FloatArray
+from stream.wire.records import FloatArray
 from tests.estimating.logs import N_CLASSES, N_FEATURES, MemoryLog, a_log
 
 NAMES = tuple("abcd")

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 from stream.estimating.reward_model import REFIT_FIRST, RIDGES, RewardModel, RunningRewardModel, size_of
 from stream.estimating.rows import Chunk, chunks
 from stream.randomness.draws import Draws, Purpose
-from stream.wire.events import FloatArray
+from stream.wire.records import FloatArray
 from tests.estimating.logs import N_CLASSES, N_FEATURES, MemoryLog, a_log, a_world, rows_of
 
 

@@ -10,10 +10,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from stream.journal.digests import state_digest
-from stream.journal.format import decode_step, encode_step
+from stream.journal.format import decode_step, encode_step, stored_settings
 from stream.journal.recover import rebuild
-from stream.journal.stored_settings import stored_settings
+from stream.snapshots.state import state_digest
 from stream.task.join import JoinSettings
 from stream.task.settings import TaskSettings
 from stream.verifying.model_files import write_model

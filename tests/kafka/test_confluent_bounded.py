@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from stream.kafka.confluent.bounded import bounded
-from stream.kafka.confluent.connection import ConfluentConnection
+from stream.kafka.confluent.connection import ConfluentConnection, bounded
 from stream.kafka.confluent.membership import GroupConsumer
 from stream.kafka.confluent.producers import ConfluentTransactionSink
 from stream.kafka.connection import ConnectionSettings

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream.learners import Learner
-from stream.wire.events import Decision, FloatArray
+from stream.wire.records import Decision, FloatArray
 from tests.oracles.logged import LabelledOracle, Logged, ObservingOracle, Oracle
 
 DELAYS = ("at once", "after 5 rounds", "geometric, mean 5")

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from stream.learners import create
-from stream.wire.events import FloatArray
+from stream.wire.records import FloatArray
 from tests.learners.agreement import DELAYS, Round, assert_agree, delays, rounds_of
 from tests.oracles.banditron import NaiveBanditron
 from tests.oracles.full_information import NaiveArow, NaivePerceptron, NaiveSecondOrderPerceptron

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from stream.learners import Learner, ParameterError, create, registered
 from stream.offline import NEVER, Examples, run
-from stream.wire.events import Decision, Features, FloatArray
+from stream.wire.records import Decision, Features, FloatArray
 
 
 class Case(NamedTuple):

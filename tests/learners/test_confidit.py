@@ -9,7 +9,7 @@ from producers.datasets.base import Dataset
 from producers.datasets.synthetic import synnonsep, synsep
 from stream.learners import ParameterError, create
 from stream.learners.confidit import VARIANTS
-from stream.wire.events import FloatArray
+from stream.wire.records import FloatArray
 from tests.learners.agreement import DELAYS, Round, assert_agree, delays, rounds_of
 from tests.oracles.confidit import NaiveConfidit
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from stream.learners import Learner
-from stream.wire.events import Features
+from stream.wire.records import Features
 from tests.learners.test_battery import Case, each, examples
 
 U = (np.arange(4_000) + 0.5) / 4_000

@@ -13,7 +13,7 @@ from stream.learners.late_ucb import PROJECTION_SEED, WAVES_SEED, projection, ra
 from stream.learners.random_features_kernels import cosines, median_of_distances
 from stream.learners.symmetric_kernels import BLOCK
 from stream.task.settings import TaskSettings
-from stream.wire.events import Decision, Features, FloatArray
+from stream.wire.records import Decision, Features, FloatArray
 from tests.learners.agreement import DELAYS, Round, assert_agree, delays, rounds_of
 from tests.oracles.late_bits import NaiveIgwLogistic, NaiveLateUcb, NaiveStackIgw
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from stream.learners import Learner, ParameterError, create
 from stream.learners.one_sided_banditron import project
 from stream.learners.sampled_hypotheses import Sampled
-from stream.wire.events import FloatArray
+from stream.wire.records import FloatArray
 from tests.learners.agreement import DELAYS, Round, assert_agree, delays, rounds_of
 from tests.oracles import notes
 from tests.oracles.confidit import NaiveConfidit, NaiveDualConfidit

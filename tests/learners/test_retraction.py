@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from stream.learners import Learner, create
-from stream.wire.events import Decision, Features
+from stream.wire.records import Decision, Features
 from tests.learners.test_battery import CASES, examples
 
 ORDER_FREE: dict[str, dict[str, Any]] = {

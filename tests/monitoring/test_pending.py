@@ -8,7 +8,7 @@ import pytest
 
 from stream.monitoring.pending import EARLY_MS, PENDING_MAX, PendingDecisions, Settled
 from stream.monitoring.policies import ALWAYS
-from stream.wire.events import Example, Outcome
+from stream.wire.records import Example, Outcome
 
 
 class Decided(NamedTuple):

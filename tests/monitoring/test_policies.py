@@ -18,8 +18,7 @@ from stream.monitoring.policies import ALWAYS, Known, Policies
 from stream.verifying.model_files import write_model
 from stream.verifying.models import export_model
 from stream.wire.codec import HEADERS, decode_context, decode_prediction, step_headers, step_of
-from stream.wire.events import Decision, Prediction, Target
-from stream.wire.records import Record, TopicPartition
+from stream.wire.records import Decision, Prediction, Record, Target, TopicPartition
 from tests.pipeline import TOPICS, Pipeline, plan, small_synsep, synsep_task
 
 EVENTS = 300

@@ -11,8 +11,7 @@ from stream.telemetry.sketch import Bin, Sketch
 from stream.wire import codec
 from stream.wire.codec import encode_example, encode_prediction
 from stream.wire.dead_letters import DEAD_LETTER_MALFORMED, encode_dead_letter
-from stream.wire.events import Decision, Example, Outcome, Prediction
-from stream.wire.records import Record
+from stream.wire.records import Decision, Example, Outcome, Prediction, Record
 from tests.pipeline import TOPICS
 
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from stream.wire.events import FloatArray
+from stream.wire.records import FloatArray
 from tests.oracles.logged import Logged, sample
 
 

@@ -4,7 +4,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
-from stream.wire.events import FloatArray
+from stream.wire.records import FloatArray
 
 
 class Logged(NamedTuple):

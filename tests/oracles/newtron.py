@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stream.wire.events import FloatArray
+from stream.wire.records import FloatArray
 from tests.oracles.logged import Logged, sample
 
 

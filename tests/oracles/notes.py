@@ -4,7 +4,7 @@ from typing import NoReturn
 
 import numpy as np
 
-from stream.wire.events import FloatArray
+from stream.wire.records import FloatArray
 from tests.oracles.logged import Logged, sample
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from stream.learners import Learner
-from stream.wire.events import Decision, Features
+from stream.wire.records import Decision, Features
 
 
 class Told(NamedTuple):

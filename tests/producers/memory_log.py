@@ -8,7 +8,7 @@ import numpy as np
 from producers.datasets.base import Block, Row
 from producers.datasets.log import MISSING, LoggedOutcome, LogRows
 from producers.datasets.logged import LogDataset, log_dataset
-from stream.wire.events import Features
+from stream.wire.records import Features
 
 
 @dataclass

@@ -6,7 +6,7 @@ import pytest
 from producers.datasets.adversary import Adversary, cut_margin, probability_of_first_class, separator_norm
 from producers.datasets.base import DatasetError
 from stream.learners import Learner, create
-from stream.wire.events import FloatArray
+from stream.wire.records import FloatArray
 
 ROUNDS = 400
 

@@ -16,8 +16,7 @@ from stream.kafka.embedded import EmbeddedBroker
 from stream.kafka.reading import read_partition
 from stream.randomness.delays import FeedbackPlan, parse_delay
 from stream.wire.codec import HEADERS
-from stream.wire.events import Logged
-from stream.wire.records import Record, TopicPartition
+from stream.wire.records import Logged, Record, TopicPartition
 from tests.pipeline import TOPICS
 from tests.producers.memory_log import clicks, log_of
 

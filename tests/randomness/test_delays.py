@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from stream.durations import DURATION_MS_MAX
+from stream.parsing import DURATION_MS_MAX
 from stream.randomness.delays import (
     NO_DELAY,
     DelayError,

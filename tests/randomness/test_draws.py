@@ -1,4 +1,4 @@
-"""Draws are pure, uniform, and independent between purposes and seeds."""
+"""Draws are pure, uniform, and independent between purposes and seeds; SplitMix64 is the same in all its forms."""
 
 import itertools
 from hashlib import blake2b
@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from stream.randomness.draws import SEED_MAX, Draws, Purpose, uniform
+from producers.datasets import synthetic
+from stream.randomness.draws import GAMMA, SEED_MAX, Draws, Purpose, mix, uniform, words
 
 FALSE_ALARM = 1e-6
 """The statistical tests run on fixed seeds; a changed hash fails one by chance with this rate."""
@@ -72,3 +73,26 @@ def test_draws_of_other_purposes_seeds_and_neighbouring_events_are_uncorrelated(
 def test_a_seed_out_of_range_is_refused(seed: int) -> None:
     with pytest.raises(ValueError, match="seed"):
         uniform(seed, Purpose.ACTION, "a")
+
+
+WORDS = st.integers(0, 2**64 - 1)
+
+
+def test_first_words_are_those_of_the_authors() -> None:
+    # From the reference implementation by Vigna, splitmix64.c, seeded with 1234567.
+    assert words(1_234_567, 3).tolist() == [
+        6_457_827_717_110_365_317,
+        3_203_168_211_198_807_973,
+        9_817_491_932_198_370_423,
+    ]
+
+
+@given(WORDS, st.integers(1, 5))
+def test_array_is_the_numbers_one_by_one(state: int, n: int) -> None:
+    one_by_one = [mix((state + k * GAMMA) % 2**64) for k in range(1, n + 1)]
+    assert words(state, n).tolist() == one_by_one
+
+
+def test_compiled_form_is_the_same_function() -> None:
+    for word in words(7, 50):
+        assert int(synthetic._mix(np.uint64(word))) == mix(int(word))

@@ -6,10 +6,8 @@ from pathlib import Path
 from stream.devkafka.local_kafka import LocalKafka
 from stream.kafka.port import Broker
 from stream.kafka.reading import read_partition
-from stream.wire.codec import HEADERS, decode_example, step_of
-from stream.wire.events import Outcome
-from stream.wire.records import Record, TopicPartition
-from stream.wire.ticks import is_tick, tick_step
+from stream.wire.codec import HEADERS, decode_example, is_tick, step_of, tick_step
+from stream.wire.records import Outcome, Record, TopicPartition
 from tests.pipeline import N_CLASSES, N_FEATURES, context_value, feedback_value
 from tests.processes import Pipeline
 

@@ -4,9 +4,9 @@ import time
 from pathlib import Path
 
 from stream.devkafka.local_kafka import LocalKafka
-from stream.journal.digests import state_digest
 from stream.kafka.port import Broker
 from stream.learners import create
+from stream.snapshots.state import state_digest
 from stream.testing.processes import Program, wait_for
 from stream.verifying.model_files import FILE_FORMAT, Model, write_model
 from stream.wire.codec import HEADERS

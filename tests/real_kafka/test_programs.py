@@ -17,7 +17,7 @@ from stream.devkafka import local_kafka
 from stream.devkafka.local_kafka import LocalKafka
 from stream.kafka.connecting import connect
 from stream.kafka.reading import read_partition
-from stream.reporting.saved_runs import read_runs
+from stream.reporting.run_report import read_runs
 from stream.testing.processes import wait_for
 from stream.wire.ledger import Ledger
 from stream.wire.records import TopicPartition

@@ -13,16 +13,15 @@ from producers.datasets.synthetic import synsep
 from stream.cli.app import app
 from stream.devkafka.local_kafka import LocalKafka
 from stream.journal.commit import COMMIT_STEPS
-from stream.journal.digests import task_digest
 from stream.journal.recover import rebuild
 from stream.kafka.connecting import connect
 from stream.kafka.port import Broker
+from stream.snapshots.state import task_digest
 from stream.task.settings import TaskSettings
 from stream.verifying.model_files import ModelError
 from stream.verifying.reapply import replay_journal
 from stream.wire import codec
-from stream.wire.events import Feedback
-from stream.wire.records import TopicPartition
+from stream.wire.records import Feedback, TopicPartition
 from stream.wire.topics import Topics
 from tests.pipeline import CrashError
 from tests.processes import CLIENTS, Pipeline

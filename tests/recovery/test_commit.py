@@ -9,10 +9,10 @@ import pytest
 
 from consumers.learner import LearnerProgram
 from stream.journal.commit import COMMIT_STEPS, Commit, commit
-from stream.journal.digests import task_digest
 from stream.journal.format import JournalError, JournalStep, UnrecoverableError
 from stream.journal.recover import recover
 from stream.kafka.port import BrokerError, BrokerUnavailableError, FencedError
+from stream.snapshots.state import task_digest
 from stream.task.join import JoinSettings
 from stream.task.task import DeadLetter, Effects
 from stream.verifying.reapply import replay_journal

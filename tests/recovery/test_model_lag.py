@@ -4,8 +4,7 @@ import pytest
 
 from consumers.learner import LearnerProgram
 from consumers.shared_model import ENDED_BY, Hold, SharedModel
-from stream.app.learner import status_lines
-from stream.app.model_lag import LagWarnings
+from stream.app.learner import LagWarnings, status_lines
 from stream.app.tally import Tally
 from stream.wire.updates import HEADERS
 from tests.pipeline import TOPICS, CrashError, Pipeline, small_task

@@ -16,8 +16,7 @@ from stream.kafka.partitioner import partition_for
 from stream.simulation.faulty_broker import FaultyBroker, Verdict
 from stream.snapshots.chunks import read_model_snapshots
 from stream.wire.codec import HEADERS as EVENT_HEADERS
-from stream.wire.events import Features
-from stream.wire.records import Foreign, Headers, TopicPartition
+from stream.wire.records import Features, Foreign, Headers, TopicPartition
 from stream.wire.sections import Section, encode_section
 from stream.wire.updates import DECIDED, Entry, encode_updates
 from stream.wire.updates import HEADERS as UPDATE_HEADERS

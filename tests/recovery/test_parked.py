@@ -7,9 +7,9 @@ import pytest
 from consumers.learner import LearnerProgram
 from consumers.recovery import Parked
 from stream.journal.commit import COMMIT_STEPS
-from stream.journal.digests import task_digest
 from stream.journal.recover import rebuild
 from stream.kafka.port import BrokerUnavailableError
+from stream.snapshots.state import task_digest
 from tests.pipeline import TOPICS, Pipeline, small_task
 
 

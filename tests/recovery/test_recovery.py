@@ -9,12 +9,12 @@ import pytest
 
 from consumers.learner import LearnerProgram
 from stream.journal.commit import COMMIT_STEPS
-from stream.journal.digests import task_digest
 from stream.journal.format import JournalError, JournalStep, decode_step
 from stream.journal.recover import Progress, rebuild, recover
 from stream.kafka.partitioner import partition_for
 from stream.kafka.port import FencedError
 from stream.snapshots.chunks import FORMAT, Stored
+from stream.snapshots.state import task_digest
 from stream.task.settings import TaskSettings
 from stream.task.task import Task
 from stream.wire.codec import HEADERS

@@ -9,13 +9,11 @@ import pytest
 
 from consumers.learner import LearnerProgram
 from stream.journal.commit import COMMIT_STEPS
-from stream.journal.digests import task_digest
-from stream.journal.format import JournalError, JournalStep, decode_step, encode_step
-from stream.journal.reading import pipeline_settings, settings_in_force
+from stream.journal.format import JournalError, JournalStep, decode_step, encode_step, stored_settings
+from stream.journal.reading import SettingsDifferError, pipeline_settings, settings_in_force
 from stream.journal.recover import rebuild, recover
-from stream.journal.resolve import SettingsDifferError
-from stream.journal.stored_settings import stored_settings
 from stream.learners import ParameterError
+from stream.snapshots.state import task_digest
 from stream.task.join import JoinSettings
 from stream.task.settings import TaskSettings
 from stream.task.task import Task

@@ -14,21 +14,21 @@ import pytest
 from consumers.learner import LearnerProgram
 from consumers.shared_model import SharedModel as Process
 from stream.journal.commit import COMMIT_STEPS
-from stream.journal.digests import state_digest, task_digest
 from stream.journal.format import JournalError, UnrecoverableError
+from stream.journal.reading import SettingsDifferError
 from stream.journal.recover import recover
-from stream.journal.resolve import SettingsDifferError
 from stream.kafka.partitioner import partition_for
 from stream.learners import ParameterError, create
 from stream.learners.base import KernelLearner
 from stream.randomness.draws import Draws, Purpose
 from stream.shared.replica import Replica
 from stream.snapshots.chunks import read_model_snapshots
+from stream.snapshots.state import state_digest, task_digest
 from stream.task.join import JoinSettings
 from stream.task.task import Task
 from stream.verifying.audit import audit_partition
 from stream.wire.codec import decode_context, decode_prediction, step_headers, step_of
-from stream.wire.events import Decision, Features
+from stream.wire.records import Decision, Features
 from stream.wire.updates import CORRECTED, DECIDED, HEADERS, SETTLED, Entry, Update, decode_update, encode_updates
 from tests.oracles.shared_model import SharedModel, Told
 from tests.pipeline import TOPICS, Fragile, Pipeline, plan, small_synsep, small_task, synsep_task

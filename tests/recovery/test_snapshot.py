@@ -11,18 +11,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import MsgspecError, msgpack
 
-from stream.journal.digests import task_digest
-from stream.journal.format import JournalStep, LogStep, ReplicaDigest
-from stream.journal.stored_settings import stored_settings
+from stream.journal.format import JournalStep, LogStep, ReplicaDigest, stored_settings
 from stream.learners import State, registered
 from stream.snapshots.chunks import CHUNK_BYTES, FORMAT, ChunkWriter, Generation, SnapshotError, Stored
-from stream.snapshots.state import Entries, Snapshot, decode, decode_block, encode, encode_block, restore, take
+from stream.snapshots.state import (
+    Entries,
+    Snapshot,
+    decode,
+    decode_block,
+    encode,
+    encode_block,
+    restore,
+    take,
+    task_digest,
+)
 from stream.task.join import JoinSettings, Orphan, Overflows, Pending, Retained
 from stream.task.settings import TaskSettings
 from stream.task.task import Task
-from stream.wire.events import Decision, DecisionTime, Features, Feedback, Outcome
 from stream.wire.ledger import Ledger
-from stream.wire.records import Record
+from stream.wire.records import Decision, DecisionTime, Features, Feedback, Outcome, Record
 from stream.wire.sections import headed
 from tests.pipeline import TOPICS, Inputs, small_task
 

@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 
 from consumers.learner import LearnerProgram
-from stream.journal.digests import task_digest
 from stream.journal.recover import rebuild, recover
 from stream.kafka.port import BrokerUnavailableError, FencedError
+from stream.snapshots.state import task_digest
+from stream.wire.codec import is_tick, tick_step
 from stream.wire.records import Record, TopicPartition
-from stream.wire.ticks import is_tick, tick_step
 from tests.pipeline import TOPICS, CrashError, Pipeline, small_task
 
 FEEDBACK = TopicPartition(TOPICS.feedback, 0)

@@ -21,7 +21,7 @@ from stream.reporting.errors import DelayedPoint, Settlements
 from stream.reporting.run_charts import error_charts, time_charts
 from stream.reporting.run_report import RunReport
 from stream.reporting.tables import series_of
-from stream.wire.events import Decision, Example, Features, Outcome
+from stream.wire.records import Decision, Example, Features, Outcome
 
 
 class Life(NamedTuple):

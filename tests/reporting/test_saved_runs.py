@@ -16,8 +16,15 @@ from stream.estimating.survey import Flag
 from stream.reporting.errors import DelayedPoint, ErrorCurve, SharePoint
 from stream.reporting.page import page
 from stream.reporting.pages import write_page
-from stream.reporting.run_report import Latency, LatencyCounts, ReplicaReport, RunReport
-from stream.reporting.saved_runs import SavedRunsError, read_runs, runs_json
+from stream.reporting.run_report import (
+    Latency,
+    LatencyCounts,
+    ReplicaReport,
+    RunReport,
+    SavedRunsError,
+    read_runs,
+    runs_json,
+)
 from stream.telemetry.sketch import Sketch
 from stream.wire.ledger import Ledger
 from tests.reporting.test_page import run_report

@@ -3,12 +3,11 @@
 import numpy as np
 import pytest
 
-from stream.journal.digests import state_digest
 from stream.learners import create
 from stream.learners.base import KernelLearner
 from stream.shared.replica import Place, Replica
-from stream.wire.events import Decision, Features
-from stream.wire.records import Foreign, Headers, Record
+from stream.snapshots.state import state_digest
+from stream.wire.records import Decision, Features, Foreign, Headers, Record
 from stream.wire.sections import Section, encode_section
 from stream.wire.updates import DECIDED, HEADERS, SETTLED, Entry, UpdatesError, encode_updates
 

@@ -6,13 +6,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from stream.journal.digests import state_digest
 from stream.learners import create, registered
 from stream.learners.base import KernelLearner
 from stream.shared.replica import Replica
 from stream.shared.view import View
-from stream.wire.events import Decision, Features
-from stream.wire.records import Record
+from stream.snapshots.state import state_digest
+from stream.wire.records import Decision, Features, Record
 from stream.wire.updates import HEADERS, encode_updates
 from tests.oracles.shared_model import SharedModel, Told
 

@@ -38,9 +38,8 @@ from stream.task.play import Played, play_match
 from stream.task.settings import Sharing
 from stream.task.task import Task
 from stream.wire import codec
-from stream.wire.events import Decision, DecisionTime, Logged, Target
-from stream.wire.records import Record, TopicPartition
-from stream.wire.ticks import tick_headers
+from stream.wire.codec import tick_headers
+from stream.wire.records import Decision, DecisionTime, Logged, Record, Target, TopicPartition
 from stream.wire.updates import DECIDED, Entry, decode_update, joined
 
 pytestmark = pytest.mark.slow

@@ -7,11 +7,10 @@ import pytest
 
 from producers.datasets.synthetic import synsep
 from producers.replay import ReplayOptions, ReplayProgram, resume_position
-from stream.kafka.clocks import VirtualClock
+from stream.kafka.clocks import Program, VirtualClock
 from stream.kafka.embedded import EmbeddedBroker, EmbeddedProducer
 from stream.kafka.partitioner import partition_for
 from stream.kafka.port import BrokerUnavailableError
-from stream.kafka.virtual_time import Program
 from stream.task.join import JoinSettings
 from stream.task.settings import TaskSettings
 from stream.wire.codec import HEADERS

@@ -9,6 +9,7 @@ from unittest.mock import patch
 import pytest
 
 from stream.app.simulate import make_learner
+from stream.randomness.draws import Luck
 from stream.simulation.campaign import (
     COVERED_FROM_SEEDS,
     Campaign,
@@ -22,7 +23,6 @@ from stream.simulation.campaign import (
     shrink,
     trace,
 )
-from stream.simulation.luck import Luck
 from stream.simulation.schedule import (
     ENVIRONMENT,
     SHARED_FAULTS,

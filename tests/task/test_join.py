@@ -19,9 +19,8 @@ from stream.task.join import (
     Pending,
 )
 from stream.task.join_table import TRANSITIONS, Input, State
-from stream.wire.events import Decision, DecisionTime, Features, Feedback, Outcome
 from stream.wire.ledger import Ledger
-from stream.wire.records import Record
+from stream.wire.records import Decision, DecisionTime, Features, Feedback, Outcome, Record
 from tests.oracles.join_oracle import JoinOracle
 
 LIMITS = JoinSettings(window_ms=100, orphan_ms=50, retain_ms=1_000, pending_max=10, orphans_max=10, retained_max=10)

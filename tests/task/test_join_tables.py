@@ -8,7 +8,7 @@ import pytest
 
 from stream.task.join import Join, JoinSettings, Late
 from stream.task.join_table import TRANSITIONS, Input, Move, Rule, State, TableError, check_table
-from stream.wire.events import Feedback, Outcome
+from stream.wire.records import Feedback, Outcome
 from tests.oracles.join_oracle import JoinOracle
 from tests.task.test_join import LIMITS, RECORD, ROWS, Driver
 

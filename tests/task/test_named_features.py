@@ -5,8 +5,8 @@ from dataclasses import replace
 import orjson
 import pytest
 
-from stream.journal.resolve import SettingsDifferError, resolve
-from stream.journal.stored_settings import stored_settings, task_settings
+from stream.journal.format import stored_settings, task_settings
+from stream.journal.reading import SettingsDifferError, resolve
 from stream.learners import ParameterError
 from stream.task.settings import TaskSettings
 from stream.task.task import Task

@@ -7,15 +7,14 @@ import numpy as np
 import orjson
 import pytest
 
-from stream.journal.digests import state_digest
-from stream.journal.stored_settings import stored_settings, task_settings
+from stream.journal.format import stored_settings, task_settings
 from stream.learners import FromLogs, ParameterError, check_parameters, create, registered
+from stream.snapshots.state import state_digest
 from stream.task.settings import PolicyError, TaskSettings, Unsuitable
 from stream.task.task import Effects, Task
 from stream.wire.codec import decode_context, encode_context
-from stream.wire.events import Decision, Features, Logged, Outcome, Target
 from stream.wire.ledger import Ledger
-from stream.wire.records import Record
+from stream.wire.records import Decision, Features, Logged, Outcome, Record, Target
 from tests.pipeline import TOPICS, Inputs, small_task
 
 X = Features(np.array([0, 2], dtype=np.int32), np.ones(2))

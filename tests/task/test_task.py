@@ -10,17 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stream.journal.digests import state_digest
 from stream.learners import ParameterError, banditron, create, soba
+from stream.snapshots.state import state_digest
 from stream.task import placement
 from stream.task.join import JoinSettings
 from stream.task.settings import PolicyError, TaskSettings, Unsuitable
 from stream.task.task import Effects, StepFailedError, Task, merge
 from stream.wire.codec import VERSION_HEADER
 from stream.wire.dead_letters import DEAD_LETTER_MALFORMED, DEAD_LETTER_MISMATCHED, DEAD_LETTER_ORPHAN
-from stream.wire.events import Example, Outcome
 from stream.wire.ledger import Ledger
-from stream.wire.records import Record
+from stream.wire.records import Example, Outcome, Record
 from tests.pipeline import N_CLASSES, N_FEATURES, TOPICS, Inputs, small_task
 
 

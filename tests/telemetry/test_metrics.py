@@ -7,12 +7,11 @@ from pathlib import Path
 import pytest
 
 from stream.telemetry import metrics
-from stream.telemetry.ledgers import ledger_samples
 from stream.telemetry.metrics import METRICS, Counts, Kind
-from stream.telemetry.rewards import RECENT, RewardCounts
+from stream.telemetry.samples import RECENT, RewardCounts, ledger_samples
 from stream.telemetry.sketch import Sketch
-from stream.wire.events import Example, Outcome
 from stream.wire.ledger import IDENTITIES, Ledger
+from stream.wire.records import Example, Outcome
 
 DOCS = Path(__file__).parents[2] / "docs" / "metrics.md"
 UNITS = ("_seconds", "_records", "_ratio", "_events", "_decisions", "_orphans", "_info", "_version")

@@ -9,7 +9,7 @@ from stream.task.join import JoinSettings
 from stream.task.settings import DatedBy
 from stream.telemetry.sketch import Sketch
 from stream.verifying.audit import Finding, audit_partition
-from stream.wire.ticks import tick_headers
+from stream.wire.codec import tick_headers
 from tests.pipeline import TOPICS, Pipeline, small_task
 from tests.verifying.tampering import GOOD, made_by_hand
 

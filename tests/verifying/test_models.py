@@ -12,11 +12,11 @@ import pytest
 from consumers.learner import LearnerProgram
 from stream.app.models import time_ms
 from stream.app.settings import SettingsError
-from stream.journal.digests import state_digest, task_digest
 from stream.journal.format import JournalError
 from stream.journal.recover import rebuild
 from stream.kafka.port import BrokerUnavailableError
 from stream.learners import registered
+from stream.snapshots.state import state_digest, task_digest
 from stream.verifying.model_files import Difference, Model, ModelError, compare_models, read_model, write_model
 from stream.verifying.models import TooEarlyError, export_model, import_model
 from stream.verifying.reapply import Replay, replay_journal

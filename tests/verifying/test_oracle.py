@@ -7,8 +7,7 @@ import pytest
 
 from stream.task.join import JoinSettings
 from stream.verifying.oracle import Corrected, Decided, Letter, Oracle, Settled
-from stream.wire.events import Context, Decision, Features, Feedback, Outcome, Prediction
-from stream.wire.records import Record
+from stream.wire.records import Context, Decision, Features, Feedback, Outcome, Prediction, Record
 from tests.pipeline import TOPICS, small_task
 
 LIMITS = JoinSettings(window_ms=1_000, orphan_ms=500, retain_ms=10_000)

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from stream.journal.digests import state_digest
 from stream.journal.format import JournalError, UnrecoverableError
 from stream.journal.reading import pipeline_settings, read_journal
 from stream.journal.recover import recover
 from stream.kafka.reading import read_partition
 from stream.snapshots.chunks import imported_model
+from stream.snapshots.state import state_digest
 from stream.verifying.model_files import Model, ModelError
 from stream.verifying.models import export_model, import_model, import_shared_model
 from stream.verifying.reapply import replay_journal

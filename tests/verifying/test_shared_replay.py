@@ -8,14 +8,12 @@ import numpy as np
 import orjson
 import pytest
 
-from stream.journal.digests import state_digest
 from stream.learners import State
 from stream.snapshots.chunks import MODEL_KEYS, ChunkWriter, read_model_snapshots
-from stream.snapshots.state import decode_model, encode
+from stream.snapshots.state import decode_model, encode, state_digest
 from stream.verifying.model_files import ModelError, read_model, write_model
-from stream.verifying.models import TooEarlyError, export_model
+from stream.verifying.models import TooEarlyError, export_model, fresh_replica
 from stream.verifying.reapply import Replay, replay_journal
-from stream.verifying.replicas import fresh_replica
 from stream.wire.codec import step_headers
 from stream.wire.topics import Topics
 from stream.wire.updates import decode_update

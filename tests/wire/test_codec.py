@@ -21,18 +21,19 @@ from stream.wire.codec import (
     MalformedError,
 )
 from stream.wire.dead_letters import decode_dead_letter
-from stream.wire.events import (
+from stream.wire.records import (
     Context,
     Decision,
     Example,
     Features,
     Feedback,
+    Headers,
     Logged,
     Outcome,
     Prediction,
+    Record,
     Target,
 )
-from stream.wire.records import Headers, Record
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 N_FEATURES, N_CLASSES = 10, 4

@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stream.wire.codec import HEADERS, MalformedError
+from stream.wire.codec import HEADERS, MalformedError, tick_headers
 from stream.wire.dead_letters import DEAD_LETTER_MISMATCHED, dead_letter_headers, decode_dead_letter, encode_dead_letter
 from stream.wire.records import Headers, Record
-from stream.wire.ticks import tick_headers
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 COUNTS = st.integers(0, 2**63 - 1)

@@ -2,9 +2,8 @@
 
 import pytest
 
-from stream.wire.codec import HEADERS
+from stream.wire.codec import HEADERS, TICK_HEADER, is_tick, tick_headers, tick_step
 from stream.wire.records import Headers, Record
-from stream.wire.ticks import TICK_HEADER, is_tick, tick_headers, tick_step
 
 
 def record(key: bytes | None, value: bytes | None, headers: Headers) -> Record:

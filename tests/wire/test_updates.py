@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from numpy.typing import NDArray
 
-from stream.wire.events import Decision, Features
-from stream.wire.records import Record
+from stream.wire.records import Decision, Features, Record
 from stream.wire.sections import Section, encode_section, headed
 from stream.wire.updates import (
     CORRECTED,

@@ -13,10 +13,9 @@ from producers.datasets.logs.mapping import UNITS_US, Unit
 from producers.datasets.logs.parsed import Problem, problem
 from producers.datasets.logs.streams import LINE_BYTES_MAX
 from producers.datasets.logs.texts import Texts, distinct_of
-from stream.durations import DurationError, parse_duration
-from stream.parsing import parse_number
-from stream.wire.events import FloatArray
+from stream.parsing import DurationError, parse_duration, parse_number
 from stream.wire.named_features import text_of
+from stream.wire.records import FloatArray
 
 Column: TypeAlias = Texts | NDArray[Any] | list[Any]
 """Texts; an array of numbers or times without missing values; or values of any type, None if missing."""

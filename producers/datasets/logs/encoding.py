@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from producers.datasets.base import OffsetArray
 from producers.datasets.logs.parsed import FeatureEntries
 from producers.datasets.logs.texts import Texts
-from stream.wire.events import FloatArray, IndexArray
 from stream.wire.named_features import NO_INDEX, FeatureEncoder, Kind, text_of, words_of
+from stream.wire.records import FloatArray, IndexArray
 
 
 class EncodedRows(NamedTuple):

@@ -13,8 +13,8 @@ from producers.datasets.logs.mapping import unit_of_name, words_of_name
 from producers.datasets.logs.parsed import Problem
 from producers.datasets.logs.tables import Table
 from producers.datasets.logs.texts import Texts
-from stream.wire.events import FloatArray
 from stream.wire.named_features import Kind, words_of
+from stream.wire.records import FloatArray
 
 ROLE_NAMES: dict[str, tuple[str, ...]] = {
     "timestamp": (

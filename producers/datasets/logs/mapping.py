@@ -10,7 +10,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from producers.datasets.base import DatasetError
-from stream.near_names import close_matches
+from stream.parsing import close_matches
 from stream.wire.named_features import Kind
 
 Unit = Literal["us", "ms", "s", "m", "h", "d"]

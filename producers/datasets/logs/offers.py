@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from stream.wire.events import FloatArray
+from stream.wire.records import FloatArray
 
 ROWS = 2_000
 N_OFFERS = 10

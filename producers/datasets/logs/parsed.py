@@ -7,9 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from producers.datasets.logs.texts import Texts
-from stream.wire.events import FloatArray
+from stream.parsing import repr_of
 from stream.wire.named_features import Kind
-from stream.wire.shown import repr_of
+from stream.wire.records import FloatArray
 
 
 class Problem(NamedTuple):

@@ -23,8 +23,8 @@ from producers.datasets.logs.streams import CutOffError, Source
 from producers.datasets.logs.survey import Survey, survey
 from producers.datasets.logs.tables import Table, parse_names, parse_table
 from producers.datasets.logs.texts import Texts
-from stream.wire.events import FloatArray
 from stream.wire.named_features import FeatureEncoder, Kind, build, sharing
+from stream.wire.records import FloatArray
 
 VOCABULARY_MAX = 1_000
 """A feature with more values is hashed, because each index has a cost per class in dense models."""

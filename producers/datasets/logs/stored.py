@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from producers.datasets.base import DatasetError, OffsetArray, SparseRows
 from producers.datasets.log import MISSING, Log, LogBatch, LoggedOutcome
 from producers.datasets.logs.seen_ids import hashes_of
-from stream.wire.events import FloatArray
+from stream.wire.records import FloatArray
 
 VERSION = 1
 

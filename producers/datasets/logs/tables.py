@@ -12,8 +12,8 @@ from producers.datasets.logs.mapping import LogMapping
 from producers.datasets.logs.parsed import FeatureEntries, ParsedBatch, Problem, problem
 from producers.datasets.logs.texts import Texts
 from stream.wire.codec import ID_BYTES_MAX
-from stream.wire.events import FloatArray
 from stream.wire.named_features import Kind
+from stream.wire.records import FloatArray
 
 
 class Table(NamedTuple):

@@ -22,8 +22,8 @@ from producers.datasets.logs.json_lines import Objects, objects_of
 from producers.datasets.logs.parsed import FeatureEntries, ParsedBatch, Problem, problem
 from producers.datasets.logs.streams import Source
 from producers.datasets.logs.texts import Texts
-from stream.wire.events import FloatArray
 from stream.wire.named_features import Kind
+from stream.wire.records import FloatArray
 
 NOTES = (
     "features of actions (_multi, _slots) are ignored; only features of the context are used",

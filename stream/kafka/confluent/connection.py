@@ -9,13 +9,14 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterable
+from concurrent.futures import Future, wait
 from contextlib import suppress
-from typing import Any
+from threading import Thread
+from typing import Any, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException
 
 from stream.kafka.client_config import BY_TOKEN, ClientConfig
-from stream.kafka.confluent.bounded import bounded
 from stream.kafka.connection import Connection, ConnectionSettings
 from stream.kafka.port import AccessError, Acl, BrokerError, BrokerUnavailableError, FencedError, StaleMemberError
 from stream.kafka.token_command import TokenCommand
@@ -179,3 +180,32 @@ def _security_of(config: ClientConfig) -> dict[str, Any]:
 
         properties["oauth_cb"] = token
     return properties
+
+
+T = TypeVar("T")
+
+_SLICE_S = 0.1
+"""Slice of the timeout. A pause of the whole process uses only one slice, so a pending result is still received."""
+
+
+def bounded(call: Callable[[], T], seconds: float) -> T:
+    """Return or raise the result of a call, with a timeout.
+
+    The call runs in a daemon thread. The thread keeps a reference to the client until the call ends, so that no other
+    thread blocks in the client's destructor.
+
+    Raises:
+        TimeoutError: the call has not returned. Its client can no longer be used.
+    """
+    made: Future[T] = Future()
+
+    def make() -> None:
+        try:
+            made.set_result(call())
+        except Exception as error:  # raised in the calling thread
+            made.set_exception(error)
+
+    Thread(target=make, name="onebit-bounded", daemon=True).start()
+    while seconds > _SLICE_S and not wait((made,), _SLICE_S).done:
+        seconds -= _SLICE_S
+    return made.result(seconds)

@@ -26,8 +26,7 @@ from typing import Any, ClassVar
 import confluent_kafka
 from confluent_kafka import KafkaException
 
-from stream.kafka.confluent.bounded import bounded
-from stream.kafka.confluent.connection import RAISED, ConfluentConnection, error_of, is_transient
+from stream.kafka.confluent.connection import RAISED, ConfluentConnection, bounded, error_of, is_transient
 from stream.kafka.confluent.headers import headers_read
 from stream.kafka.kafka_python.admin import Admin
 from stream.kafka.port import Acl, BrokerError

