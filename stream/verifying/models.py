@@ -1,4 +1,4 @@
-"""Export of the model after any past step from the topics, and import of a model into a new pipeline."""
+"""Models from the topics: export after any past step, rebuilding of a shared model, and import into a new pipeline."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict

@@ -1,4 +1,4 @@
-"""Reading a partition from a broker that goes away, some of its records again, and records of several from a time on."""
+"""Reading a partition from a broker that goes away, some of its records again, and several topics from a time on."""
 
 from collections.abc import Iterator
 
