@@ -5,12 +5,10 @@ faulty_broker.py  a process's connection to the embedded broker, which injects f
 outside.py        contexts, feedback and records from other clients
 processes.py      starts and ends of learner processes, and the broker's timeouts
 faults.py         active faults and their effects on calls
-timers.py         actions scheduled in virtual time
 tracing.py        counts and traces of events
 world.py          runs a schedule
-checks.py         the checks after every run, with
+checks.py         the checks after every run, and the comparison with the run without faults, with
 reference.py        reference learners
-faultless.py        the comparison with the run without faults
 shared_model.py     the checks of a shared model
 campaign.py       runs of many seeds: coverage, shrinking, processes
 """
