@@ -3,9 +3,9 @@
     python benchmarks/standstill.py [--ids 200000] [--partitions 10] [--client confluent] [--results FILE.json]
 
 On a single-node Kafka a learner first settles and retains N ids in each partition. Then contexts come at a
-steady rate; once the learner has caught up, the longest time between two predictions of each partition is measured, by their append times: while
-a second learner joins, while it leaves, and around a pause of the broker (SIGSTOP), whose length is taken off. The
-gap without any event is reported beside them.
+steady rate. Once the learner has caught up, the longest time between two predictions of each partition is measured, by
+their append times: while a second learner joins, while it leaves, and around a pause of the broker (SIGSTOP), whose
+length is taken off.
 """
 
 import argparse
