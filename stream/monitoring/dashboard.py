@@ -1,8 +1,8 @@
-"""The state of the monitor's page: the states of all partitions and the ends of Kafka's topics, as one JSON value.
+"""The state of the monitor's page: the states of all partitions and the end offsets of the topics, as one JSON value.
 
-The counts and the condition come from the last steps in the journals. They are exact and current even if the monitor is
-behind in reading other records. One thread adds records, another steps and topic ends, and each browser has its own; a
-lock protects the state.
+The counts and the condition come from the last steps in the journals. They are exact and current even if the monitor
+lags in reading other records. One thread adds records, another thread adds steps and end offsets, and each browser has
+a thread that reads. A lock protects the state.
 """
 
 from collections import deque
@@ -40,7 +40,7 @@ RATE_MS = 5_000
 
 DOUBT_MS = 1_000
 DOUBTFUL_MAX = 10
-"""Up to this many waiting offsets may be transaction markers; the caller reads them to find out."""
+"""Maximum number of waiting offsets that may all be transaction markers; the caller reads them to find out."""
 
 CLASSES_SHOWN = 20
 REASONS_SHOWN = 10
@@ -63,7 +63,7 @@ class Pipeline(NamedTuple):
 
     learner: str
     window_ms: int
-    instances: Mapping[str, Sequence[int]] | None  # partitions of each learner process; None if unknown
+    instances: Mapping[str, Sequence[int]] | None  # partitions by learner process; None if unknown
 
 
 class _Moment(NamedTuple):
@@ -86,29 +86,29 @@ class Dashboard:
         self._last: dict[int, JournalStep] = {}  # last step of each task
         self._answered_ms = self._stepped_ms = now_ms()
         self._steps = 0
-        self._moments: deque[_Moment] = deque()  # of the last minute
+        self._moments: deque[_Moment] = deque()  # counts of the last minute
         self._pipeline: Pipeline | None = None
-        self._clock = EstimatedClock(now_ms)  # estimates the broker's time from records
+        self._clock = EstimatedClock(now_ms)  # to estimate the broker's time
         self._level = 0  # one in 2**level decisions is processed
         self._paced_ms, self._was_behind, self._reads = now_ms(), 0, False
         self._waiting: dict[TopicPartition, tuple[int, int, int]] = {}  # offset, end and number of records between them
 
     def judge(self, policies: Policies, contexts_at: ContextsAt) -> None:
-        """Set the evaluated policies; call it before adding or restoring anything."""
+        """Set the policies to evaluate. Call this before records are added or states restored."""
         self._policies, self._contexts_at = policies, contexts_at
 
     def name(self, pipeline: Pipeline | None) -> None:
-        """Set the names shown on the page; None before the first step."""
+        """Set the names shown on the page. They are None before the first step."""
         self._pipeline = pipeline
 
     @property
     def active_partition(self) -> int | None:
-        """Return the partition of any task that has made a step, or None."""
+        """Return the partition of some task that has made a step, or None."""
         with self._lock:
             return min(self._last, default=None)
 
     def contexts_of(self, records: Sequence[Record]) -> Contexts:
-        """Read the contexts that policies require for the decisions among the records; may be slow."""
+        """Read the contexts that policies require for the decisions among the records. This may be slow."""
         return self._contexts_at(wanted) if (wanted := self._wanted(records)) else {}
 
     def take(self, records: Sequence[Record], contexts: Contexts = MappingProxyType({})) -> dict[int, bytes]:
@@ -165,9 +165,9 @@ class Dashboard:
             self._pace()
 
     def inputs_to_count(self) -> list[tuple[TopicPartition, int]]:
-        """Return inputs whose last few offsets may be ticks or transaction markers, which need no step.
+        """Return the inputs whose last few offsets may be ticks or transaction markers, which need no step.
 
-        Only needed if the learner would otherwise be reported as stuck.
+        This is needed only if the learner would otherwise be reported as stuck.
         """
         with self._lock:
             if self._now_ms() - self._stepped_ms < DOUBT_MS:
@@ -193,7 +193,7 @@ class Dashboard:
     def as_json(self) -> bytes:
         """Return the state for the page."""
         with self._lock:
-            return orjson.dumps(self._shown(), default=list)  # for named tuples
+            return orjson.dumps(self._shown(), default=list)  # list converts named tuples
 
     def _shown(self) -> dict[str, Any]:
         states = self._states.values()
@@ -334,7 +334,7 @@ class Dashboard:
         return sum(map(self._behind, self._outputs()))
 
     def _oldest_s(self, partition: int) -> float | None:
-        """Return the age of the oldest pending decision of a task in broker time; None if it is not read yet."""
+        """Return the age of a task's oldest pending decision in broker time, or None if it is not read yet."""
         if not self._last[partition].ledger.pending:
             return 0.0
         state = self._states.get(partition)

@@ -1,8 +1,8 @@
 """Decision latency: append time of the prediction minus that of its context, both set by the broker.
 
 A prediction contains the offset of its context, and the contexts of a partition are processed in order. The two topics
-are merged by offset; either may be read first. Memory is bounded: beyond WAITING_MAX every other offset is skipped, and
-each remaining one counts twice, until fewer are waiting.
+are merged by offset; either may be read first. Memory is bounded: while more than WAITING_MAX are waiting, every other
+offset is skipped and each remaining one counts twice.
 """
 
 from typing import Any, NamedTuple
@@ -39,7 +39,7 @@ class Latencies:
         if offset in self._answers:
             answered_ms, times = self._answers.pop(offset)
             self._add(append_ms, answered_ms, times)
-        elif not self._answers:  # otherwise a later context has a prediction, so this one is a duplicate
+        elif not self._answers:  # otherwise this context is a duplicate, because a later one has a prediction
             self._contexts[offset] = _Waiting(append_ms, self._stride)
         self._bound()
 
@@ -82,7 +82,7 @@ class Latencies:
         }
 
     def state(self) -> dict[str, Any]:
-        """Return a JSON value for `load`."""
+        """Return the state as a JSON value for `load`."""
         return {
             "all": self.all.as_lists(),
             "recent": [[start_ms, sketch.as_lists()] for start_ms, sketch in sorted(self.recent.items())],

@@ -1,10 +1,10 @@
-"""Pending decisions of a partition: the oldest one, and off-policy estimates of other policies.
+"""Pending decisions of a partition, and off-policy estimates of other policies.
 
 Decisions come from the predictions topic and bits from the examples topic; either may be read first. The estimates
-count a decision when all earlier ones of its partition are settled, see `stream.estimating.live`.
+count a decision when all earlier ones of its partition are settled; see `stream.estimating.live`.
 
-Memory is bounded. Beyond PENDING_MAX every other decision is discarded, by a hash of its id, and so are new ones, until
-fewer are pending. The page reports the sampling rate, one in 2**level.
+Memory is bounded. While more than PENDING_MAX are pending, a hash of the id selects every other decision, old or new,
+to be discarded. The page reports the sampling rate, one in 2**level.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,10 +18,10 @@ from stream.monitoring.policies import ALWAYS
 from stream.wire.records import Example, Outcome
 
 PENDING_MAX = 500
-"""Limit per partition; the stored value is rewritten frequently."""
+"""Limit per partition. It is small because the stored value is rewritten frequently."""
 
 EARLY_MS = 10_000
-"""Time for which a bit is kept without its decision, in stream time."""
+"""Time for which a bit without a decision is kept, in stream time."""
 
 
 def in_sample(number: int, level: int) -> bool:
@@ -44,7 +44,7 @@ class _Pending(NamedTuple):
 
 class _Bit(NamedTuple):
     append_ms: int
-    reward: int | None  # None: no outcome
+    reward: int | None  # None if there is no outcome
 
 
 class PendingDecisions:
@@ -60,16 +60,17 @@ class PendingDecisions:
         self._policies = tuple(policies)
         self._estimates = tuple(RunningEstimate() for _ in policies)
         self._decided: dict[int, _Pending] = {}  # by hash of the id, in order of the decisions
-        self._bits: dict[int, _Bit] = {}  # bits that wait for earlier decisions, or for their own
+        self._bits: dict[int, _Bit] = {}  # bits that wait for earlier decisions or for their own
         self._newest_ms = 0  # append time of the last prediction
         self._rows: list[tuple[tuple[float, ...], int]] = []  # weights and bits that are not counted yet
 
     def decide(self, number: int, weights: Callable[[], tuple[float, ...]], append_ms: int) -> Settled | None:
-        """Add a decision; return it with its bit if that has been read.
+        """Add a decision. Return the decision and its bit if the bit has already been read.
 
         Args:
             number: The hash of the id.
-            weights: Returns π(a|x)/μ(a|x) of each policy, NaN if unknown; called for decisions in the sample only.
+            weights: Returns π(a|x)/μ(a|x) of each policy, or NaN if unknown. It is called only for decisions in the
+                sample.
             append_ms: The append time of the prediction.
         """
         if append_ms // EARLY_MS > self._newest_ms // EARLY_MS:
@@ -88,7 +89,7 @@ class PendingDecisions:
         return found
 
     def settle(self, number: int, example: Example, append_ms: int) -> Settled | None:
-        """Add the outcome of a decision; return the decision with it if it is known."""
+        """Add the outcome of a decision. Return the decision and its outcome if the decision is known."""
         if not self._takes(number):
             return None
         self._bits[number] = _Bit(append_ms, example.reward if example.outcome is Outcome.MATCHED else None)
@@ -138,7 +139,7 @@ class PendingDecisions:
             self.level -= 1
 
     def state(self) -> dict[str, Any]:
-        """Return a JSON value for `load`."""
+        """Return the state as a JSON value for `load`."""
         return {
             "level": self.level,
             "policies": self._policies,
@@ -149,7 +150,7 @@ class PendingDecisions:
         }
 
     def load(self, state: dict[str, Any]) -> None:
-        """Restore a state returned by `state`; policies that it does not contain start empty."""
+        """Restore a state returned by `state`. Policies that it does not contain start empty."""
         self.level, self._newest_ms = state["level"], state["newest_ms"]
         places = {policy: place for place, policy in enumerate(state["policies"])}
         for policy, estimate in zip(self._policies, self._estimates, strict=True):

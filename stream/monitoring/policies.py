@@ -1,11 +1,11 @@
 """Policies evaluated by the monitor, and their weights for the decisions of a live pipeline.
 
-Three policies are always evaluated, from the predictions alone. Further ones can be named; they are those of `onebit
-estimate`, applied to one decision at a time. A policy that uses features requires the context, which a prediction
-references by offset.
+Three policies are always evaluated, from the predictions alone. The user can name further policies of `onebit
+estimate`, which are applied to one decision at a time. A policy that uses features requires the context, which a
+prediction references by offset.
 
-A decision with propensity 1 was not drawn at random, and contains no information about other actions. It has a weight
-only for the policy that made it.
+A decision with propensity 1 was not drawn at random and contains no information about other actions. Only the policy
+that made it receives a weight for it.
 
 A model must not be evaluated on decisions that it was trained on. A model exported from this pipeline is therefore
 evaluated on later decisions only.
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from stream.estimating.policies import Policy
 
 ALWAYS = ("greedy", "uniform", "learner")
-"""The highest score, the uniform policy, and, if the decisions of a log are played, the learner's own policy."""
+"""The greedy policy, the uniform policy and, in a replay of a log, the learner's own policy."""
 
 Contexts = Mapping[tuple[int, int], Record]
 """Contexts by partition and offset."""
@@ -38,7 +38,7 @@ NO_FEATURES = Features(np.zeros(0, np.int32), NOTHING_LOGGED)
 class Known(NamedTuple):
     """Decisions that a model may have been trained on."""
 
-    partition: int | None  # None: all partitions, up to a version of the shared model
+    partition: int | None  # None for all partitions, up to a version of the shared model
     until: int  # the last step, or the version
 
     def has(self, record: Record, prediction: Prediction) -> bool:
@@ -51,13 +51,13 @@ class Known(NamedTuple):
 class Named(NamedTuple):
     """A policy given by the user."""
 
-    key: str  # identifies its stored sums: another model in the same file is another policy
+    key: str  # identifies its stored sums; another model in the same file is another policy
     policy: "Policy"
     known: Known | None = None
 
 
 class Policies:
-    """All evaluated policies, for n_classes classes and n_features features."""
+    """All evaluated policies, for K = n_classes and d = n_features."""
 
     def __init__(
         self,
@@ -75,14 +75,14 @@ class Policies:
         self.look_at_x = any(one.policy.looks_at_x for one in named)
 
     def weights(self, record: Record, prediction: Prediction, context: Record | None) -> tuple[float, ...]:
-        """Return the weight π(a|x)/μ(a|x) of a decision under each policy, in order.
+        """Return the weight π(a|x)/μ(a|x) of a decision for each policy, in order.
 
-        NaN: unknown, not applicable, not drawn at random, or the model may have been trained on the decision.
+        A weight is NaN if it is unknown or undefined, or if the model may have been trained on the decision.
 
         Args:
             record: The record of the prediction.
             prediction: The decision.
-            context: Its context; None if it no longer exists or no policy requires it.
+            context: Its context, or None if it no longer exists or no policy requires it.
         """
         always = _always(prediction)
         if not self._named or prediction.decision.scores.size != self._n_classes:

@@ -1,10 +1,10 @@
-"""The monitor's state of one partition and the offsets of the next records, as one value.
+"""The monitor's state for one partition and the offsets of the next records, as one value.
 
-Counts and offsets are stored together: records that are read again after a crash are below the offset and are ignored.
+Counts and offsets are stored together. Records that are read again after a crash are below the offset and are ignored.
 The state contains counts that the ledgers in the journals do not have: windows, delays, latencies, classes, off-policy
 estimates, and dead letters by reason.
 
-The value is JSON, see `encode`. A new format uses a new consumer group, which reads the topics from the start.
+The value is JSON; see `encode`. A new format uses a new consumer group, which reads the topics from the start.
 """
 
 from functools import partial
@@ -30,18 +30,18 @@ REASONS_MAX = 10
 """Limit on dead-letter reasons per partition; beyond it the least recently seen is evicted."""
 
 CLASSES_MAX = 500
-"""Limit on classes with counts of their own, because the value is rewritten frequently."""
+"""Limit on classes with separate counts, because the value is rewritten frequently."""
 
 REASON_MAX = 300
-"""Characters of a reason that are stored."""
+"""Number of characters stored of a reason."""
 
 
 class Letters(NamedTuple):
-    """Dead letters with the same reason: their number and the last one."""
+    """The number of dead letters with the same reason, and the last of them."""
 
     n: int
     append_ms: int
-    offset: int  # of the dead letter
+    offset: int  # offset of the dead letter
     source: str  # topic/partition offset n of the original record
     kind: str
     reason: str
@@ -60,7 +60,7 @@ class PartitionState:
         self.pending = PendingDecisions(self._policies.keys)
         self.letters: dict[str, Letters] = {}  # by reason; the most recent one last
         self.unreadable = 0  # output records not written by a learner
-        self.passed_over = 0  # decisions and outcomes outside the sample
+        self.passed_over = 0  # number of decisions and outcomes outside the sample
 
     def take(self, topics: Topics, record: Record, level: int = 0, contexts: Contexts = MappingProxyType({})) -> bool:
         """Add a committed record; return whether it was new.
@@ -131,7 +131,7 @@ class PartitionState:
 
 
 def _group(kind: str, reason: str) -> str:
-    """Return the common part of a reason: reasons for malformed records end with the value that was found.
+    """Return a reason without the value found in the record, which ends the reasons for malformed records.
 
     >>> _group("malformed", "x: expected 64 numbers; got 63"), _group("orphan", "feedback for 'a': none")
     ('malformed x: expected 64 numbers', 'orphan')
@@ -159,12 +159,12 @@ def encode(state: PartitionState) -> bytes:
             "unreadable": state.unreadable,
             "passed_over": state.passed_over,
         },
-        default=list,  # for named tuples
+        default=list,  # list converts named tuples
     )
 
 
 def decode(value: bytes, policies: Policies | None = None) -> PartitionState:
-    """Decode a state written by this version, to continue with these policies."""
+    """Decode a state written by this version, for use with these policies."""
     fields = orjson.loads(value)
     state = PartitionState(policies)
     state.next_offset = fields["next"]

@@ -4,10 +4,10 @@ from enum import StrEnum
 from typing import NamedTuple
 
 STUCK_MS = 2_000
-"""Time without a step after which a learner is stuck if records wait; it makes at least one step per second."""
+"""Time without a step after which a learner is stuck if records wait. A learner makes at least one step per second."""
 
 PENDING_MS = 3_000
-"""The same limit if only pending decisions wait; the learner then writes a tick every second."""
+"""The same limit if only pending decisions wait. The learner then writes a tick every second."""
 
 ANSWERS_MS = 3_000
 """Time without a response from Kafka after which the condition is unknown."""
@@ -35,7 +35,7 @@ class Verdict(NamedTuple):
 
 
 class Intake(NamedTuple):
-    """Records read by the tasks, and the faulty ones among them."""
+    """Number of records read by the tasks, and of faulty ones among them."""
 
     read: int = 0
     malformed: int = 0
@@ -52,9 +52,9 @@ class Seen(NamedTuple):
 
     answered_ms: int  # time since Kafka responded
     stepped_ms: int  # time since the last step, or since the monitor started
-    steps: int  # of all tasks
-    contexts: int  # waiting contexts
-    feedback: int  # waiting feedback
+    steps: int  # number of steps of all tasks
+    contexts: int  # number of waiting contexts
+    feedback: int  # number of waiting feedback records
     pending: int
     decided_per_s: float
     settled_per_s: float

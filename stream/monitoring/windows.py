@@ -21,7 +21,7 @@ Z = 1.959964
 
 
 class Counts(NamedTuple):
-    """Counts of a window or of a class."""
+    """Counts for a window or for a class."""
 
     decided: int = 0
     explored: int = 0  # decisions whose action was not greedy
@@ -41,12 +41,12 @@ class Counts(NamedTuple):
 
     @property
     def error(self) -> "Share | None":
-        """The share of wrong actions among matched decisions; None if there are none."""
+        """The share of wrong actions among matched decisions, or None if there are none."""
         return share(self.matched - self.rewards, self.matched)
 
     @property
     def greedy_error(self) -> "Share | None":
-        """The estimated error of the greedy action (snips); None if it was never played.
+        """The estimated error of the greedy action (snips), or None if it was never played.
 
         The interval uses the effective sample size.
         """
@@ -71,7 +71,7 @@ class Share(NamedTuple):
 
 
 def share(count: float, n: float) -> Share | None:
-    """Return the share of `count` among n; None if n is 0.
+    """Return `count` as a share of n, or None if n is 0.
 
     >>> share(10, 100)
     Share(value=0.1, low=0.0552, high=0.1744, n=100)

@@ -1,7 +1,7 @@
 """Error rates of a run: progressive, and with delayed feedback (censored).
 
 The progressive error evaluates each decision when it is made, by the true class, which only a simulation knows at that
-time. With censoring a decision counts from the time at which its outcome is known: a matched decision from its
+time. With censoring, a decision counts from the time at which its outcome is known: a matched decision from its
 feedback, an expired one from its expiry. Feedback after the last decision is excluded.
 """
 
@@ -16,18 +16,18 @@ from numpy.typing import NDArray
 from stream.wire.records import Example, Outcome
 
 CURVE_POINTS_MAX = 400
-"""Points kept for drawing: a figure is about 700 px wide, and every point costs 15 bytes of the page."""
+"""Number of points to draw. A figure is about 700 px wide, and every point adds 15 bytes to the page."""
 
 WINDOWS_PER_RUN = 20
-"""The sliding window as a fraction of the run: long enough to be smooth, short enough to show a change."""
+"""The sliding window as a fraction of the run. It smooths the curve but still shows a change."""
 
 
 class CurvePoint(NamedTuple):
     """The error after some number of decisions."""
 
     events: int  # decisions so far
-    error_rate: float  # over all decisions so far
-    window_error_rate: float  # over the last `Errors.window_events` decisions; nan if there are fewer
+    error_rate: float  # error over all decisions so far
+    window_error_rate: float  # error over the last `Errors.window_events` decisions; nan if there are fewer
 
 
 class HalfWidths(NamedTuple):
@@ -43,7 +43,7 @@ class Errors(NamedTuple):
 
     events: int
     mistakes: int  # decisions whose action was wrong
-    error_rate: float  # nan without decisions, like all rates here
+    error_rate: float  # nan if there are no decisions, like all rates here
     error_rate_last_fifth: float  # error of the action over the last fifth of the decisions, rounded up
     greedy_error_rate: float  # error of the class with the highest score, where known
     window_events: int
@@ -52,9 +52,9 @@ class Errors(NamedTuple):
 
 
 class ErrorCurve:
-    """Collects the mistakes of a run in the order of decisions: one byte and about 0.1 µs each.
+    """Collects the mistakes of a run in the order of decisions. Each takes one byte and about 0.1 µs.
 
-    For finite runs only, because memory is unbounded.
+    Use it for finite runs only, because memory is unbounded.
 
     >>> curve = ErrorCurve()
     >>> for mistake in (True, True, False, True, False):
@@ -75,13 +75,13 @@ class ErrorCurve:
         return len(self._codes)
 
     def add(self, mistake: bool, greedy_mistake: bool | None) -> None:
-        """Add a decision: whether its action and the greedy class were wrong; None: unknown."""
+        """Record whether a decision's action and greedy class were wrong; None means unknown."""
         self._append(mistake + (4 if greedy_mistake is None else 2 * greedy_mistake))
         self.mistakes += mistake
 
     @property
     def error_rate(self) -> float:
-        """The error of all decisions so far; nan without decisions."""
+        """The error of all decisions so far; nan if there are none."""
         return _rate(self.mistakes, len(self._codes))
 
     def summary(self) -> Errors:
@@ -130,7 +130,7 @@ def half_width(mistakes: NDArray[Any]) -> float:
     """Return the half-width of the 95 % interval of the mean, from a local block bootstrap.
 
     Paparoditis, Politis, "Local block bootstrap", Comptes Rendus Mathématique 335, 2002. Blocks of n^(1/3) decisions
-    preserve the dependence between neighbours. Each block is replaced by one that starts within n/40 decisions: the
+    preserve the dependence between neighbours. Each block is replaced by one that starts within n/40 decisions. The
     error decreases during a run, and distant blocks would count this trend as noise.
 
     Args:
@@ -169,7 +169,7 @@ def _points(mistakes_before: NDArray[np.int64], window_events: int) -> tuple[Cur
 
 
 class MatchedError(NamedTuple):
-    """The error according to feedback: the fraction of reward 0 among decisions with feedback in time.
+    """The fraction of decisions with reward 0 among those with feedback in time.
 
     Used when true classes are unknown. Decisions without feedback in time do not count.
     """
@@ -181,12 +181,12 @@ class MatchedError(NamedTuple):
 
     @property
     def error_rate(self) -> float:
-        """The error of all matched decisions; nan without any."""
+        """The error of all matched decisions; nan if there are none."""
         return _rate(self.mistakes, self.matched)
 
     @property
     def error_rate_last_fifth(self) -> float:
-        """The error of the last fifth; nan without any."""
+        """The error of the last fifth; nan if it is empty."""
         return _rate(self.last_fifth_mistakes, self.last_fifth)
 
 
@@ -236,7 +236,7 @@ def exploration(explored: bytes | bytearray) -> tuple[SharePoint, ...]:
 
 
 def constant_error_rate(labels_per_class: Sequence[int] | NDArray[Any]) -> float:
-    """Return the error of the best constant answer, the most frequent class; nan without labels.
+    """Return the error of always choosing the most frequent class; nan if there are no labels.
 
     >>> constant_error_rate([10, 60, 30])
     0.4
@@ -260,12 +260,12 @@ class DelayedPoint(NamedTuple):
 
     @property
     def error_rate(self) -> float:
-        """The error of matched decisions; nan without any."""
+        """The error of matched decisions; nan if there are none."""
         return _rate(self.mistakes, self.matched)
 
     @property
     def expired_rate(self) -> float:
-        """The fraction of expired decisions among settled ones that count; nan without any."""
+        """The fraction of expired decisions among settled ones that count; nan if there are none."""
         return _rate(self.expired, self.matched + self.expired)
 
     @property
@@ -275,7 +275,7 @@ class DelayedPoint(NamedTuple):
 
 
 class Settlements:
-    """Collects times and outcomes of settlements: nine bytes each."""
+    """Collects times and outcomes of settlements, in nine bytes each."""
 
     def __init__(self) -> None:
         self._known_ms = array("q")
@@ -285,7 +285,7 @@ class Settlements:
         """Record examples, and yield them again.
 
         An example is settled at the append time of its feedback. If the feedback preceded the context, it is settled at
-        the time of the latest feedback then.
+        the time of the latest feedback read by then.
         """
         for example in examples:
             self._known_ms.append(example.settled_at_ms)
@@ -312,7 +312,7 @@ class Settlements:
         return tuple(map(DelayedPoint, *(column.tolist() for column in columns)))
 
     def first_feedback(self, decided_ms: Sequence[int]) -> int | None:
-        """Return the number of decisions before the first matched feedback; None without matched feedback.
+        """Return the number of decisions before the first matched feedback, or None if no feedback was matched.
 
         Args:
             decided_ms: The time of each decision, in any order.

@@ -1,4 +1,4 @@
-"""The charts of estimates: intervals by policy, their path over the decisions, and the weights."""
+"""The charts of estimates: intervals by policy, estimates over the decisions, and the weights."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ class _Path(NamedTuple):
     name: str
     n: list[int]
     values: list[float]
-    intervals: list[Interval]  # same length, or empty
+    intervals: list[Interval]  # has the same length, or is empty
 
 
 def estimate_charts(policies: Sequence[PolicyEvaluation]) -> list[Chart]:
@@ -95,7 +95,7 @@ def _weights(policies: Sequence[PolicyEvaluation]) -> Chart:
 
 
 def live_charts(found: Mapping[int, tuple[str, LiveEstimates]]) -> list[Chart]:
-    """Return the chart of learners' own policies during a replay of a log; none without settled decisions.
+    """Return the chart of learners' own policies in a replay of a log; it is empty if no decisions settled.
 
     Args:
         found: Names and estimates by the number of the learner's line.

@@ -1,6 +1,6 @@
 """Figures of experiments as SVG and PNG files: panels with lines, and bands over seeds.
 
-Requires matplotlib, an extra. It is imported only here and only for drawing: the import takes half a second.
+Requires the optional dependency matplotlib. It is imported only to draw, because the import takes half a second.
 """
 
 from collections.abc import Sequence

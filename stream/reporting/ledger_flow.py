@@ -1,6 +1,6 @@
-"""Flow diagram of a ledger: contexts enter from the left, feedback from the right; they meet where matched.
+"""Flow diagram of a ledger. Contexts enter from the left and feedback from the right; matched ones meet.
 
-The width of a band is proportional to its count, with a visible minimum. The SVG is written directly.
+The width of a band is proportional to its count, but never too small to see. The SVG is written directly.
 """
 
 from html import escape
@@ -17,7 +17,7 @@ class Drawing(NamedTuple):
 
 
 class _Node(NamedTuple):
-    """An outcome of records: of contexts, of feedback, or of both."""
+    """An outcome of contexts, of feedback, or of both."""
 
     name: str
     number: int
@@ -43,7 +43,7 @@ _THIN = 2.0
 
 
 def ledger_flow(ledger: Ledger, key: str) -> list[Drawing]:
-    """Return the diagram in two sizes; none for an empty ledger.
+    """Return the diagram in two sizes; the list is empty if the ledger is.
 
     Args:
         ledger: The counts.

@@ -1,7 +1,7 @@
 """HTML page that compares runs: settings, error curves, ledger, and commands.
 
 The page is one self-contained file with interactive charts, in light and dark mode. The same reports give the same
-bytes. Texts are in this module, layout is in `templates/`.
+bytes. This module contains the texts; `templates/` contains the layout.
 """
 
 import math
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 def page(reports: Sequence[RunReport], entry: str = "") -> str:
-    """Return the page, which includes the saved runs; see saved_runs.py.
+    """Return the page. It includes the saved runs; see saved_runs.py.
 
     Args:
         reports: Runs over the same stream or several streams.
@@ -124,7 +124,7 @@ _NUMBERS = ("", "", "", "Three", "Four", "Five", "Six", "Seven", "Eight", "Nine"
 
 
 def _lateness(report: RunReport) -> str:
-    """Return the median feedback delay: from its distribution, or as measured in a log."""
+    """Return the median feedback delay of the distribution or, for a log, as measured."""
     law = str(report.settings.get("delay", "")).strip()
     if law == "none":
         return "at once"
@@ -137,7 +137,7 @@ def _lateness(report: RunReport) -> str:
     return f"{duration(median_ms / 1000).replace('.0 s', ' s')} late"
 
 
-# What was run, in words.
+# Description of the runs.
 
 
 class _Stream(NamedTuple):
@@ -213,7 +213,7 @@ def _baseline(names: Sequence[str], found: Sequence[Series]) -> str:
 
 
 def _seeds(names: Sequence[str], found: Sequence[Series]) -> str:
-    """Describe the seeds of means; empty if every series has one run."""
+    """Describe the seeds over which means are taken; empty if every series has one run."""
     of: dict[str, list[str]] = {}
     for name, series in zip(names, found, strict=True):
         if len(series.runs) > 1:
@@ -225,7 +225,7 @@ def _seeds(names: Sequence[str], found: Sequence[Series]) -> str:
 
 
 def _differences(names: Sequence[str], found: Sequence[Series]) -> Table | None:
-    """Return the differences between runs, other than learner and parameters; None without any."""
+    """Return the differences between runs other than learner and parameters, or None."""
     traits = [
         {"data": series.first.data, "events": f"{series.first.events:,}"}
         | {"seeds": listed([str(run.seed) for run in series.runs])}
@@ -310,7 +310,7 @@ class _Earned(NamedTuple):
 
 
 def _earned(names: Sequence[str], reports: Sequence[RunReport]) -> _Earned | None:
-    """Return the estimates; None if not requested."""
+    """Return the estimates, or None if they were not requested."""
     asked = {name: report.estimate for name, report in zip(names, reports, strict=True) if report.estimate is not None}
     if not asked:
         return None
@@ -430,7 +430,7 @@ def _count(field: str, ledger: Ledger) -> _Count:
     return _Count(_WORDS.get(field, field), getattr(ledger, field))
 
 
-# Words.
+# Wording.
 
 _GLOSSARY = (
     ("context", "The input of a decision: an id and features. The learner answers with a class."),

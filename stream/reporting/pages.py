@@ -1,6 +1,6 @@
 """The folder of pages, with an index.
 
-The index is generated from the heads of the pages, so deleted and added pages are reflected after the next run.
+Each run regenerates the index from the heads of the pages, so it reflects deleted and added pages.
 """
 
 import json
@@ -31,12 +31,12 @@ class _Entry(NamedTuple):
     at: str
     data: str
     events: int
-    learners: list[tuple[str, str]]  # with their errors
+    learners: list[tuple[str, str]]  # names of learners with their errors
     ledger_ok: bool
 
 
 def write_page(path: Path, reports: Sequence[RunReport], at: datetime) -> Path:
-    """Write the page of runs to a file; replace an existing file.
+    """Write the page of runs to a file, replacing any existing file.
 
     Raises:
         ValueError: there are no reports.

@@ -68,7 +68,7 @@ def _letter(record: Record, topics: Topics) -> list[str]:
 
 
 def event_id_of(record: Record) -> str | None:
-    """Return a record's event id, from its value or else its key; None if neither has one."""
+    """Return a record's event id from its value or key, or None if neither has one."""
     fields = _fields(record)
     if fields is not None and isinstance(fields.get("id"), str):
         return str(fields["id"])

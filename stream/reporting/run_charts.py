@@ -27,8 +27,8 @@ class _Curve(NamedTuple):
     alt: str
     label: str
     form: Form = "share"
-    hides_start: bool = False  # also logarithmic on the abscissa
-    has_constant: bool = False  # with the most frequent class as a reference
+    hides_start: bool = False  # see `Chart`; the initial abscissa is logarithmic if the ordinate is
+    has_constant: bool = False  # shows the most frequent class as a reference
     is_half: bool = False
     is_regret: bool = False
 
@@ -148,7 +148,7 @@ _LOG_BELOW = 0.02
 
 
 def error_charts(names: Sequence[str], found: Sequence[Series]) -> list[Chart]:
-    """Return the charts of errors; none for runs without decisions."""
+    """Return the charts of errors; the list is empty if the runs have no decisions."""
     return _charts(_ERRORS, names, found)
 
 
@@ -270,7 +270,7 @@ def _spread(
     counts_of: Callable[[RunReport], Sketch | None],
     what: str,
 ) -> Chart | None:
-    """Return histograms as stepped lines; None without data."""
+    """Return histograms as stepped lines, or None if there are no data."""
     lines, said = [], []
     for number, (name, series) in enumerate(zip(names, found, strict=True)):
         counts = [one for run in series.runs if (one := counts_of(run)) is not None]
@@ -316,7 +316,7 @@ def _windows(found: Sequence[Series]) -> list[Mark]:
 
 
 def _marks(label: str, places: Sequence[float | None]) -> list[Mark]:
-    """Return a mark for each position; only the first has a label, because labels would overlap."""
+    """Return a mark for each position. Only the first has a label, because labels would overlap."""
     of: dict[float, list[int]] = {}
     for number, place in enumerate(places):
         if place is not None:

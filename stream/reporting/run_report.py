@@ -52,7 +52,7 @@ class Latency(NamedTuple):
 
 
 def quantiles(latencies: Sketch) -> Latency | None:
-    """Return percentiles of the latency; None without decisions.
+    """Return percentiles of the latency, or None if there are no decisions.
 
     >>> quantiles(Sketch({35: 98, 66: 1, 93: 1}))
     Latency(median_ms=5, p90_ms=5, p99_ms=20, max_ms=71)
@@ -64,7 +64,7 @@ def quantiles(latencies: Sketch) -> Latency | None:
 class LatencyCounts(NamedTuple):
     """Histogram of latencies in real time."""
 
-    of: Literal["decision", "step"]  # from context to prediction; embedded: duration of a step
+    of: Literal["decision", "step"]  # from context to prediction; the duration of a step if embedded
     counts: Sketch
 
 
@@ -78,7 +78,7 @@ class Delays(NamedTuple):
 
 
 def summarise_delays(delays_ms: Sequence[float] | NDArray[Any]) -> Delays | None:
-    """Return quantiles of the delays of all matched feedback; None without any."""
+    """Return quantiles of the delays of all matched feedback, or None if there is none."""
     if len(delays_ms) == 0:
         return None
     return Delays(*np.quantile(np.asarray(delays_ms, dtype=np.float64), (0.5, 0.9, 0.99, 1.0)).tolist())
@@ -118,26 +118,26 @@ class RunReport:
     virtual_s: float  # duration by the broker's clock
     wall_s: float
     settings: Mapping[str, object]  # effective settings by name; `command` is the command line
-    full_information: bool = False  # whether the learner learns from the true class
+    full_information: bool = False  # True if the learner learns from the true class
     delays: Delays | None = None
-    constant_error_rate: float = math.nan  # error of the most frequent class; nan: unknown
+    constant_error_rate: float = math.nan  # error of the most frequent class; nan if unknown
     report: str | None = None  # path of the page
     feedback_after_end: float = math.nan  # fraction of matched feedback after the last decision
     delayed: tuple[DelayedPoint, ...] = ()  # known outcomes over time
     warnings: tuple[str, ...] = ()  # reasons to distrust the figures
     drift_alarms: int = 0  # number of resets of the model or a class by drift detection
-    estimate: "LiveEstimates | None" = None  # of the learner's own policy; None: not requested
+    estimate: "LiveEstimates | None" = None  # estimate of the learner's own policy; None if not requested
     model: str = "own"  # `own` for each partition, or `shared`
     replicas: tuple[ReplicaReport, ...] = ()  # of a shared model
-    model_behind: Behind | None = None  # of a shared model, over the steps that wrote to its log
+    model_behind: Behind | None = None  # for a shared model, over the steps that wrote to its log
     first_feedback: int | None = None  # number of decisions before the first matched feedback
     delay_counts: Sketch | None = None  # histogram of `delays`
     exploration: tuple[SharePoint, ...] = ()  # rate of non-greedy actions
     latency_counts: LatencyCounts | None = None
     changed: tuple[str, ...] = ()  # settings that differ from the defaults
-    versions: Mapping[str, str] = field(default_factory=dict)  # of Onebit and its dependencies
-    latency: Latency | None = None  # of decisions on Kafka; None in virtual time
-    audit_ok: bool = True  # whether the ledger recomputed from the topics equals the learner's
+    versions: Mapping[str, str] = field(default_factory=dict)  # versions of Onebit and its dependencies
+    latency: Latency | None = None  # latency of decisions on Kafka; None in virtual time
+    audit_ok: bool = True  # True if the ledger recomputed from the topics equals the learner's
 
     @property
     def duplicates(self) -> int:

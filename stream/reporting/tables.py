@@ -12,7 +12,7 @@ from stream.reporting.run_report import RunReport
 
 
 def listed(names: Sequence[str]) -> str:
-    """Join names: a, b and c; empty for none."""
+    """Join names as in "a, b and c"; return an empty string if there are none."""
     return "".join(names) if len(names) < 2 else ", ".join(names[:-1]) + " and " + names[-1]
 
 
@@ -54,14 +54,14 @@ def is_number(value: object) -> bool:
 
 
 def number_text(value: object) -> str:
-    """Format a number with significant digits; an unknown one becomes a dash."""
+    """Format a number with significant digits; return a dash if it is unknown."""
     if not isinstance(value, int | float) or math.isnan(value):
         return "–"
     return f"{value:,.0f}" if abs(value) >= 100 or value == int(value) else f"{value:.3g}"
 
 
 def rate(value: float | None) -> str:
-    """Format an estimated rate, which may be small; an unknown one becomes a dash.
+    """Format an estimated rate, which may be small; return a dash if it is unknown.
 
     >>> rate(0.004), rate(None), rate(float("nan"))
     ('0.00400', '–', '–')
@@ -70,12 +70,12 @@ def rate(value: float | None) -> str:
 
 
 def between(ends: tuple[float, float] | None) -> str:
-    """Format an interval of rates; an unknown one becomes a dash."""
+    """Format an interval of rates; return a dash if it is unknown."""
     return "–" if ends is None else f"{rate(ends[0])} to {rate(ends[1])}"
 
 
 SAID_ELSEWHERE = frozenset(("command", "data", "events", "learner", "param", "seed", "topic_prefix"))
-"""Settings that do not distinguish runs: a report has their effect in a separate field, or they have none."""
+"""Settings that do not distinguish runs: they have no effect, or a separate field of the report shows it."""
 
 
 class Series(NamedTuple):
@@ -89,7 +89,7 @@ class Series(NamedTuple):
         return self.runs[0]
 
     def mean(self, figure: Callable[[RunReport], float]) -> float:
-        """Return the mean of a figure over the runs; nan if a run has none."""
+        """Return the mean of a figure over the runs; nan if it is nan in any run."""
         return mean(map(figure, self.runs))
 
     def half_width(self, figure: Callable[[RunReport], float]) -> float:
@@ -117,7 +117,7 @@ def by_error(found: Sequence[Series]) -> list[Series]:
 
 
 def series_of(reports: Sequence[RunReport]) -> list[Series]:
-    """Group runs into series in the order of their first run; a repeated seed starts another series."""
+    """Group runs into series, ordered by their first run. A repeated seed starts another series."""
     found: list[tuple[bytes, list[RunReport]]] = []
     for report in reports:
         key = _key(report)
@@ -162,10 +162,10 @@ _COUNTS: dict[str, Callable[[RunReport], int]] = {
 
 
 def comparison(reports: Sequence[RunReport]) -> Table:
-    """Return a table of runs by error; runs that differ only in their seed are one row of means.
+    """Return a table of runs by error. Runs that differ only in their seed share one row, which shows the means.
 
-    Counts equal in all runs are in the notes. Different counts of late and duplicate feedback are only in the ledgers,
-    to fit into 80 characters. Unmatched decisions have a column if there are any.
+    Counts that are equal in all runs are in the notes. To fit into 80 characters, counts of late and duplicate feedback
+    that differ are only in the ledgers. Unmatched decisions have a column if there are any.
     """
     found = by_error(series_of(reports))
     has_seeds = any(len(series.runs) > 1 for series in found)
@@ -191,7 +191,7 @@ def comparison(reports: Sequence[RunReport]) -> Table:
 
 
 def rate_text(series: Series, field: str) -> str:
-    """Format a rate with the half-width of its 95 % interval over seeds, or over blocks of one run's decisions."""
+    """Format a rate with the half-width of its 95 % interval over seeds or, for one run, over blocks of decisions."""
     rate = series.mean(lambda run: getattr(run.errors, field))
     is_alone = len(series.runs) == 1
     half: float = (

@@ -21,7 +21,7 @@ def exposition(samples: Iterable[Sample], accept: str = "") -> tuple[str, bytes]
     """
     registry = CollectorRegistry()
     registry.register(_Samples(samples))
-    ProcessCollector(registry=registry)  # memory, CPU time, open files, from /proc; empty on other systems
+    ProcessCollector(registry=registry)  # memory, CPU time and open files from /proc; empty on other systems
     encode, content_type = choose_encoder(accept)
     return content_type, encode(registry)
 
@@ -31,7 +31,7 @@ class _Samples(Collector):
         self._samples = sorted(samples, key=lambda sample: sample.metric.name)
 
     def describe(self) -> Iterable[Family]:
-        """Return nothing: the metrics differ between scrapes."""
+        """Return nothing, because the metrics differ between scrapes."""
         return ()
 
     def collect(self) -> Iterator[Family]:

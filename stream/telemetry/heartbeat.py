@@ -7,24 +7,24 @@ from stream.telemetry import metrics
 from stream.telemetry.metrics import Sample
 
 HANGS_MS = 60_000
-"""Time without an iteration after which the loop counts as hanging; Kafka's timeouts are shorter."""
+"""Time without an iteration after which the loop counts as hanging. Kafka's timeouts are shorter."""
 
 SLOW_MS = 10_000
 """Time without an iteration after which the program is not ready."""
 
 RENEWAL_MS = 1_000
-"""Maximum age of the samples in a scrape: creating them costs as much as several events."""
+"""Maximum age of the samples in a scrape. Creating them costs as much as processing several events."""
 
 
 class Verdict(NamedTuple):
-    """A yes/no result with its reason."""
+    """The result of a check, with its reason."""
 
     ok: bool
     why: str
 
 
 class _State(NamedTuple):
-    unready: str  # the reason why the program is not ready; empty if it is
+    unready: str  # why the program is not ready; empty if it is
     loops: bool  # whether the main loop has started
     samples: tuple[Sample, ...] = ()
 
@@ -32,8 +32,8 @@ class _State(NamedTuple):
 class Heartbeat:
     """The state of a program that health checks and scrapes read.
 
-    The program's thread writes one immutable value and replaces it as a whole. Readers therefore see consistent numbers
-    of one time without a lock.
+    The program's thread replaces one immutable value as a whole. Readers therefore see consistent values without a
+    lock.
     """
 
     def __init__(self, program: str, version: str, now_ms: Callable[[], int]) -> None:
@@ -52,10 +52,10 @@ class Heartbeat:
         self._state = _State(why, loops=False)
 
     def show(self, unready: str, samples: Callable[[], Iterable[Sample]]) -> None:
-        """Record an iteration of the loop; cheap enough for every iteration.
+        """Record an iteration of the loop. This is cheap enough for every iteration.
 
         Args:
-            unready: The reason why the program is not ready; empty if it is.
+            unready: Why the program is not ready; empty if it is.
             samples: Returns the program's samples; called only when they are outdated.
         """
         self.beat()

@@ -1,7 +1,7 @@
 """Definitions of all metrics of Onebit's programs.
 
-Names follow the Prometheus conventions: base units (seconds, records, ratios from 0 to 1), the unit or `_total` last.
-The table in docs/metrics.md lists the same metrics.
+Names follow the Prometheus conventions: base units (seconds, records, ratios from 0 to 1), with the unit or `_total`
+last. The table in docs/metrics.md lists the same metrics.
 """
 
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 
 class Kind(StrEnum):
-    """Metric type; a counter only increases until its program restarts."""
+    """Metric type. A counter only increases until its program restarts."""
 
     COUNTER = "counter"
     GAUGE = "gauge"

@@ -19,10 +19,10 @@ PATHS = ("/metrics", "/healthz", "/readyz")
 _PLAIN = "text/plain; charset=utf-8"
 
 REQUEST_S = 10.0
-"""Time limit for reading a request, from the end of the previous one, and for writing a response."""
+"""Time limit for reading a request, counted from the end of the previous one, and for writing a response."""
 
 CONNECTIONS_MAX = 64
-"""Limit on open connections, each with a thread; further ones are closed immediately."""
+"""Limit on open connections. Each has a thread; further connections are closed immediately."""
 
 LOCAL_HOSTS = frozenset(("localhost", "127.0.0.1", "::1"))
 
@@ -48,7 +48,7 @@ class Site(NamedTuple):
 
 
 class SharedEvent:
-    """A server-sent event shared by all clients; it is created at most once per EVENT_S."""
+    """A server-sent event that all clients share. It is created at most once per EVENT_S."""
 
     def __init__(self, make: Callable[[], bytes], now_s: Callable[[], float] = monotonic) -> None:
         self._make = make
@@ -58,7 +58,7 @@ class SharedEvent:
         self._event = b""
 
     def current(self) -> bytes:
-        """Return the event, created again if it is outdated."""
+        """Return the event. Create it again if it is outdated."""
         with self._lock:
             if (now_s := self._now_s()) - self._made_s >= EVENT_S:
                 self._event, self._made_s = self._make(), now_s
@@ -71,7 +71,7 @@ class HealthServer:
     def __init__(
         self, heartbeat: Heartbeat, host: str, port: int, site: Site | None = None, request_s: float = REQUEST_S
     ) -> None:
-        """Start to listen.
+        """Start listening.
 
         Raises:
             OSError: the address is in use or not assigned to this machine.
@@ -82,7 +82,7 @@ class HealthServer:
         self._server.event = None if event is None else SharedEvent(event)
         self._server.request_s, self._server.open = request_s, set()
         self._server.hosts = {name.lower() for name in (*LOCAL_HOSTS, host, *self._server.site.allow_hosts)}
-        self.port = self._server.server_port  # the assigned port if port 0 was requested
+        self.port = self._server.server_port  # the port that was assigned, if port 0 was requested
         self._thread = Thread(target=self._server.serve_forever, args=(0.1,), name="telemetry", daemon=True)
         self._thread.start()
 
@@ -108,7 +108,7 @@ class _Server(ThreadingHTTPServer):
     open: set[Any]  # connections
 
     def server_bind(self) -> None:
-        """Bind without a name lookup, which may be slow and is needed only for CGI."""
+        """Bind the socket without the name lookup, which may be slow and is needed only for CGI."""
         TCPServer.server_bind(self)
         self.server_port = self.server_address[1]
 
@@ -190,7 +190,7 @@ class _Handler(BaseHTTPRequestHandler):
     do_HEAD = do_GET  # noqa: N815 - name required by the base class
 
     def _is_host_known(self) -> bool:
-        """Return whether the Host header names this server, which prevents DNS rebinding."""
+        """Return whether the Host header names this server. This check prevents DNS rebinding."""
         try:
             return urlsplit(f"//{self.headers.get('Host', '')}").hostname in self.server.hosts
         except ValueError:
@@ -223,4 +223,4 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(text)
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - name required by the base class
-        """Log nothing: scrapes are frequent."""
+        """Log nothing, because scrapes are frequent."""

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from stream.telemetry.metrics import Counts, Metric, Sample
 
 BUCKETS_PER_DECADE = 50
-"""A duration is within 2.4 % of the middle of its bucket."""
+"""With this number, a duration is within 2.4 % of the middle of its bucket."""
 
 SHORTEST = -3 * BUCKETS_PER_DECADE
 """The bucket of all durations up to a microsecond, including negative ones."""
@@ -62,7 +62,7 @@ class Sketch:
         return self.counts.total()
 
     def quantile_s(self, share: float) -> float | None:
-        """Return the quantile of this share; None if empty.
+        """Return the quantile for this share, or None if the sketch is empty.
 
         >>> sketch = Sketch.of((100, 200, 300, 400, 10_000))
         >>> abs(sketch.quantile_s(0.5) - 0.3) < 0.024 * 0.3
