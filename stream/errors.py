@@ -42,6 +42,6 @@ class OnebitError(Exception):
 
 
 class StoppedError(OnebitError):
-    """The program was stopped before it started its work; there is nothing to report."""
+    """The program was stopped before it started its work, so there is nothing to report."""
 
     exit_code = ExitCode.OK

@@ -1,17 +1,17 @@
-"""Learners in one compiled loop: millions of events per second, for sweeps and the papers' figures.
+"""Runs learners in one compiled loop at millions of events per second, for sweeps and the papers' figures.
 
 The loop calls the same kernels as `predict`, `observe` and `update`, so the results are identical bit for bit on the
-same draws. Delays are whole rounds. Round t: decide event t (predict, observe). Then settle the decisions whose
-deadline passed in round t - 1, in the order of events. Then apply the feedback that is due at t, ordered by due round,
-then by event. With delay 0 this is decide, update, decide, update. Feedback due after the last event is applied at the
-end, in the same order.
+same draws. Delays are whole rounds. Round t decides event t (predict, observe). It then settles the decisions whose
+deadline passed in round t - 1, in the order of events. Finally, it applies the feedback that is due at t, ordered by
+due round, then by event. With delay 0, decisions and updates alternate. Feedback due after the last event is applied at
+the end, in the same order.
 
     round     0    1    2    3        delays 2, 0, 1, 0
     decides   e0   e1   e2   e3
     applies        e1   e0   e3
                         e2            (test_feedback_is_applied_in_the_order_of_due_round_then_of_event)
 
-This is the order of a pipeline with rounds of one millisecond that reads all feedback in each round. The pipeline's
+A pipeline with rounds of one millisecond that reads all feedback in each round has the same order. The pipeline's
 limits on the numbers of pending decisions, orphans and settled ids do not apply here.
 """
 
@@ -28,11 +28,11 @@ NEVER = -1
 """Delay of an event whose feedback is lost."""
 
 MATCHED, EXPIRED, LATE = 0, 1, 2
-"""Outcomes: feedback in time; deadline passed; late feedback that corrects the assumed reward."""
+"""Outcomes: feedback in time, deadline passed, and late feedback that corrects the assumed reward."""
 
 
 class Examples(NamedTuple):
-    """Labelled events as compressed sparse rows: event t has the entries from offsets[t] to offsets[t + 1]."""
+    """Labelled events as compressed sparse rows. Event t has the entries from offsets[t] to offsets[t + 1]."""
 
     offsets: NDArray[np.int64]  # int64[n + 1], starts at 0, non-decreasing
     indices: IndexArray  # int32[offsets[-1]], strictly increasing within an event
@@ -48,7 +48,7 @@ class Examples(NamedTuple):
 class Patience(NamedTuple):
     """The window of a decision, and the policies for expired decisions and late feedback; see `stream.task.join`."""
 
-    window: int | None = None  # in rounds, inclusive; None: unlimited
+    window: int | None = None  # in rounds, inclusive; None if unlimited
     on_expiry: OnExpiry = "drop"  # see Settings.on_expiry
     late: LatePolicy = "ignore"  # see Settings.late
 
@@ -57,7 +57,7 @@ FOR_EVER = Patience()
 
 
 class Run(NamedTuple):
-    """The result of a run; arrays have one entry per event."""
+    """The result of a run. Arrays have one entry per event."""
 
     actions: NDArray[np.int64]  # int64[n]
     greedy: NDArray[np.int64]  # int64[n]
@@ -90,10 +90,10 @@ def run(
     """Run a learner over examples, and update it in place.
 
     Args:
-        learner: Any learner, in any state. A learner without kernels runs in a Python loop, with the same result.
+        learner: Any learner, in any state. A learner without kernels runs in a Python loop and gives the same result.
         examples: Events and labels.
         u: One uniform draw per event for the action, in [0, 1).
-        v: One uniform draw per event for learners that randomise their update; zeros by default.
+        v: One uniform draw per event for learners whose update is random; zeros by default.
         delays: Delay of each event's feedback in rounds, or NEVER; 0 by default.
         patience: Window and policies. Corrections run outside the compiled loop, at about 10 µs each.
 
@@ -108,7 +108,7 @@ def run(
     schedule = schedule_of(delays, patience)
     actions, greedy = np.empty(size, dtype=np.int64), np.empty(size, dtype=np.int64)
     propensities = np.empty(size)
-    # An event's scores are kept until their last use: events further apart than that share a row.
+    # An event's scores are kept until their last use, so events further apart than that share a row.
     waits_max = int((schedule.rounds - schedule.events).max(initial=0))
     K = learner.n_classes
     logged_size = learner.logged_size if isinstance(learner, KernelLearner) else 0
@@ -148,7 +148,7 @@ def run(
 
 
 def schedule_of(delays: NDArray[np.int64], patience: Patience) -> Schedule:
-    """Return the schedule of updates: in each round deadlines first, then feedback, both in the order of events."""
+    """Return the schedule of updates. Each round has deadlines first, then feedback, both in the order of events."""
     is_expired = (delays == NEVER) | (delays > (NEVER if patience.window is None else patience.window))
     if patience.window is None:
         is_expired[:] = False
@@ -170,7 +170,7 @@ def schedule_of(delays: NDArray[np.int64], patience: Patience) -> Schedule:
 def check_run(
     learner: Learner, examples: Examples, u: FloatArray, v: FloatArray, delays: NDArray[np.int64], patience: Patience
 ) -> None:
-    """Check the arguments of `run`, and raise its errors."""
+    """Check the arguments of `run` and raise its errors."""
     size = examples.labels.size
     for name, array, length in (
         ("u", u, size),
@@ -220,10 +220,10 @@ def _loop(
     scores: FloatArray,
     model: tuple[Any, ...],
 ) -> tuple[int, int, int]:
-    """Apply due updates, then decide the next event; the learner's kernels are globals, see `compile_loop`.
+    """Apply due updates, then decide the next event. The learner's kernels are globals; see `compile_loop`.
 
-    Returns the numbers of decided events, of applied updates, and of updates that changed the model. Returns at the
-    end, or before late feedback, which the caller applies.
+    Returns the numbers of decided events, of applied updates, and of updates that changed the model. The loop ends
+    after the last event, or before late feedback, which the caller applies.
     """
     size, rows = labels.size, scores.shape[0]
     updates = 0

@@ -1,17 +1,17 @@
 """Offline runs of a shared model: one learner for several partitions, with a replication lag.
 
 Rounds, deadlines and feedback are as in `stream.offline`. The task of an event's partition decides the event. For each
-round the model's log contains the decision, if decisions change the model, and then the updates of that round. All
-tasks read the log to its end every `lag` rounds. Between two readings a task decides with the model it has read and its
-own later decisions. A decision therefore misses at most `lag - 1` rounds, and half of that on average.
+round, the model's log contains the decision, if decisions change the model, and then the updates. All tasks read the
+log to its end every `lag` rounds. Between two readings, a task decides with the model it has read and its own later
+decisions. A decision therefore lacks at most `lag - 1` rounds, and half of that on average.
 
     round      0    1    2    3    4    5      lag 3, partitions 0, 1
     decides    a0   b1   a2   b3   b4   a5
     uses       -    -    a0   rounds 0 to 2; b4 also uses b3
 
-An `outage` in the middle of the run blocks the log: no task reads it for that many rounds.
+An `outage` is a number of rounds, from the middle of the run, in which no task reads the log.
 
-With a lag of 1 the result equals `stream.offline.run`, bit for bit. The tasks are those of the programs
+With a lag of 1, the result equals that of `stream.offline.run` bit for bit. The tasks are those of the programs
 (`stream.shared`). Their steps are not compiled; a decision takes about 20 µs.
 """
 
@@ -73,7 +73,7 @@ def run_shared(
     for start, stop in pairwise(_readings(size, lag, outage)):
         for partition in np.unique(partitions[start:stop]):
             decided.make((start + np.flatnonzero(partitions[start:stop] == partition)).tolist())
-        # Up to the reading, or, with the last events, to the end of what is due.
+        # Up to the next reading; with the last events, to the end of the schedule.
         until = schedule.rounds.size if stop == size else int(np.searchsorted(schedule.rounds, stop))
         log: list[Entry] = []
         for t in range(start, stop):
@@ -89,13 +89,13 @@ def run_shared(
 
 
 def _readings(size: int, lag: int, outage: int) -> list[int]:
-    """Return the rounds before which the log is read, and the end."""
+    """Return the rounds before which the log is read, and the number of rounds."""
     middle = size // 2
     return [*(t for t in range(0, size, lag) if not middle < t < middle + outage), size]
 
 
 class _Decided:
-    """The decisions, and their log entries."""
+    """The decisions and their log entries."""
 
     def __init__(self, learner: KernelLearner, examples: Examples, u: FloatArray, v: FloatArray) -> None:
         size = examples.labels.size
@@ -105,7 +105,7 @@ class _Decided:
         self._waiting: dict[int, Decision] = {}
 
     def make(self, events: list[int]) -> None:
-        """Decide these events of one task; each decision uses the model and the task's earlier decisions."""
+        """Decide these events of one task. Each decision uses the model and the task's earlier decisions."""
         overlay = Overlay(self._learner)
         for t in events:
             x = self._examples.features(t)

@@ -1,4 +1,4 @@
-"""Plug-ins: learners and data sets of installed packages, found by entry point.
+"""Plug-ins: learners and data sets that installed packages register as entry points.
 
 A plug-in is imported on access by name, or when plug-ins are listed. A broken plug-in raises only on access by name.
 """
@@ -22,7 +22,7 @@ class PluginError(OnebitError):
 class Plugins(Mapping[str, T], Generic[T]):
     """Built-in objects and those of an entry point group, by name.
 
-    Iteration is in the order of names and skips unusable plug-ins. `problems` lists them; access raises PluginError.
+    Iteration is ordered by name and skips unusable plug-ins. `problems` lists these; accessing one raises PluginError.
     A plug-in cannot replace a built-in object.
 
     Args:

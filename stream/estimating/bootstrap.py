@@ -2,10 +2,10 @@
 
 Oza, Russell, "Online bagging and boosting", AISTATS 2001; Chamandy, Muralidharan, Najmi, Naidu, "Estimating uncertainty
 for massive data streams", 2012. A row's count is a function of the seed, its event id and the resample. The same log
-therefore gives the same intervals, in batches of any size. Each resample stores only sums; an estimate is a function of
-the sums, and its interval lies between percentiles of the resamples (Efron, Tibshirani 1993, chapter 13).
+therefore gives the same intervals for any batch size. Each resample stores only sums; an estimate is a function of the
+sums, and its interval lies between percentiles of the resamples (Efron, Tibshirani 1993, chapter 13).
 
-The method assumes many rows, none of which dominates. The coverage is approximate.
+The method assumes many rows and that none of them dominates. The coverage is approximate.
 """
 
 from math import exp, factorial
@@ -27,11 +27,11 @@ SPREAD_MIN = 1e-12
 """A smaller spread counts as rounding error."""
 
 COUNT_MAX = 7
-"""Maximum Poisson(1) count: larger counts have probability 10⁻⁶, below the resolution of 16 bits."""
+"""Maximum Poisson(1) count. Larger counts have probability 10⁻⁶, which is below the resolution of 16 bits."""
 
 
 def _poisson_table() -> NDArray[np.float32]:
-    """Return the count for each of 2¹⁶ numbers."""
+    """Return the count for each of the 2¹⁶ numbers."""
     cumulative = np.cumsum([exp(-1.0) / factorial(count) for count in range(COUNT_MAX)])
     table: NDArray[np.float32] = np.searchsorted(cumulative, (np.arange(2**16) + 0.5) / 2**16).astype(np.float32)
     return table
@@ -56,13 +56,13 @@ class ResampledSums:
         self.resampled: FloatArray = np.zeros((resamples, columns))
 
     def add(self, terms: FloatArray, counts: NDArray[np.float32]) -> None:
-        """Add rows: their terms [n, columns], and their counts [n, resamples]."""
+        """Add rows with terms [n, columns] and counts [n, resamples]."""
         self.sums += terms.sum(axis=0)
         self.resampled += counts.T @ terms
 
 
 def percentile_interval(values: FloatArray, confidence: float) -> Interval | None:
-    """Return the interval between percentiles of the resamples; None if a resample has no value, or all are equal.
+    """Return the interval between percentiles of the resamples, or None if one has no value or all are equal.
 
     Equal rows, such as the absence of rewards among few rows, contain no information about the variance.
     """

@@ -14,7 +14,7 @@ from stream.estimating.survey import FOLDS, UNIFORM_WITHIN, Flag, Survey, survey
 from stream.randomness.draws import Draws, Purpose
 
 Progress = Callable[[int, int], None]
-"""Callback with the number of rows read and the total. The total is 0 in the first pass, which counts the rows."""
+"""Callback for the number of rows read and the total. The total is 0 in the first pass, which counts the rows."""
 
 
 class Estimates(NamedTuple):
@@ -23,7 +23,7 @@ class Estimates(NamedTuple):
     data: str
     events: int
     judged: int  # number of events with an action and an outcome
-    has_delays: bool  # whether the log contains delays
+    has_delays: bool  # True if the log contains delays
     policies: tuple[PolicyEvaluation, ...]
 
 
@@ -33,10 +33,10 @@ def estimate(
     """Evaluate policies on a log, in constant memory apart from the learners and the pending bits.
 
     Args:
-        log: The log, which is read twice from its start.
+        log: The log. It is read twice from its start.
         policies: The policies. A learning policy is trained in the process, so use each object only once.
         options: The settings of the evaluation.
-        progress: Called periodically.
+        progress: A callback that is called periodically.
 
     Raises:
         EstimateError: no decision in the log has both an action and an outcome, or a policy requires data that the log
@@ -66,7 +66,7 @@ def estimate(
 
 
 def limits_of(found: Survey, options: Options) -> Limits:
-    """Return the limits on the weights, from the options if given, otherwise from the log."""
+    """Return the limits on the weights: those in the options if given, otherwise those found in the log."""
     least = options.propensity_min if options.propensity_min is not None else found.propensity_min
     return Limits(
         propensity_min=least if found.weighted else 1.0,

@@ -1,6 +1,6 @@
-"""Evaluation of one policy, row by row: sums, moments, confidence sequences, and the estimates.
+"""Row-by-row evaluation of one policy: sums, moments, confidence sequences, and the estimates.
 
-For a row with weight w = π(a|x)/μ(a|x), bit r and reward model q̂; n rows; q̂_π(x) = Σ_a π(a|x) q̂(x, a):
+For n rows with weight w = π(a|x)/μ(a|x), bit r and reward model q̂, where q̂_π(x) = Σ_a π(a|x) q̂(x, a):
 
     replay       mean of r over accepted rows, each accepted with probability w/w_max
                  (Li, Chu, Langford, Wang, WSDM 2011, and rejection for logs that are not uniform)
@@ -13,16 +13,18 @@ For a row with weight w = π(a|x)/μ(a|x), bit r and reward model q̂; n rows; q
 Assumptions, in addition to correct propensities and contexts that are independent of earlier actions:
 
 - dm: a correct reward model. Its intervals do not include the model's error.
-- replay, and all empirical Bernstein intervals: weights of at most w_max, which follows from the smallest propensity of
-  any class under the logging policy. If no minimum is given, it is estimated from the log.
-- empirical Bernstein intervals: independent rows, and therefore a fixed policy. snips is a ratio, so it has none.
+- replay, and all empirical Bernstein intervals: weights of at most w_max, which is derived from the smallest propensity
+  of any class under the logging policy. If that propensity is not given, it is estimated from the log.
+- empirical Bernstein intervals: independent rows, and therefore a fixed policy. snips is a ratio and has no such
+  interval.
 - clipped-ips: its bootstrap interval covers the clipped mean, which is at most the value. Its empirical Bernstein
   interval covers the value, because clipping 1 − r raises the upper limit.
-- the ips sequence: only non-negative weights. The dr sequence, which uses the running reward model: w_max; q̂(x, a) is
-  limited to k divided by the largest possible weight of a, so that w q̂ is at most k.
+- the ips sequence: only non-negative weights.
+- the dr sequence, which uses the running reward model: weights of at most w_max. q̂(x, a) is limited to k divided by the
+  largest possible weight of a, so that w q̂ is at most k.
 - the dr intervals: a log with positive probability for every action of the policy. They are omitted if the mean
   weight differs from 1 and no minimum propensity was given. The terms share the folds' reward models, so the empirical
-  Bernstein interval is exact only if these are the same for other rows.
+  Bernstein interval is exact only if other rows would give the same models.
 """
 
 from math import sqrt
@@ -44,7 +46,7 @@ DR_BELOW_MAX = 4.0
 """k for the dr sequence. A larger value limits q̂ less, but needs more rows."""
 
 ESS_MIN = 100.0
-"""A smaller effective sample size is flagged: intervals from so few rows are unreliable."""
+"""A smaller effective sample size is flagged, because intervals from few rows are unreliable."""
 
 WEIGHTS_OFF_ONE = "weights-off-one"
 
@@ -62,15 +64,15 @@ class Options(NamedTuple):
     seed: int = 0
     confidence: float = 0.95
     resamples: int = 500
-    clip: float | None = None  # M; None: √n
+    clip: float | None = None  # M; None for √n
     propensity_min: float | None = (
-        None  # minimum propensity of any class under the logging policy; None: the smallest in the log
+        None  # minimum propensity of any class under the logging policy; None for the smallest in the log
     )
     path_points: int = 200
 
 
 class Estimate(NamedTuple):
-    """An estimate of a policy's value and its intervals; None if undefined."""
+    """An estimate of a policy's value, with its intervals; None if undefined."""
 
     estimator: str
     n: int  # number of rows used
@@ -83,7 +85,7 @@ class Estimate(NamedTuple):
 def estimate_fields(
     estimator: str, value: float | None, interval: Interval | None, anytime: Interval | None
 ) -> dict[str, object]:
-    """Return an estimate as plain values for JSON; `interval` gives low and high."""
+    """Return an estimate as plain values for JSON; low and high are the limits of `interval`."""
     return {
         "estimator": estimator,
         "value": value,
@@ -100,7 +102,7 @@ class PathPoint(NamedTuple):
     n: int
     ips: float
     ips_interval: Interval
-    dr: float  # with the running reward model
+    dr: float  # estimate with the running reward model
     dr_interval: Interval
 
 
@@ -108,7 +110,7 @@ class PolicyEvaluation(NamedTuple):
     """The evaluation of a policy."""
 
     policy: str
-    changes: bool  # whether the policy learned from the log; its value is then the mean over time
+    changes: bool  # True if the policy learned from the log; its value is then the mean over time
     ess: float
     weight_max: float
     flags: tuple[Flag, ...]
@@ -126,7 +128,7 @@ class Limits(NamedTuple):
 
 
 class Moments:
-    """Count, mean and variance of terms."""
+    """The count, mean and variance of terms."""
 
     def __init__(self) -> None:
         self.n, self.sum, self.square_sum, self.largest = 0, 0.0, 0.0, 0.0
@@ -145,7 +147,7 @@ class Moments:
 
     @property
     def variance(self) -> float:
-        """Return the sample variance of at least two terms, with n − 1."""
+        """Return the sample variance of at least two terms, with the divisor n − 1."""
         return max(self.square_sum - self.sum * self.sum / self.n, 0.0) / (self.n - 1)
 
     @property
@@ -154,7 +156,7 @@ class Moments:
         return effective_sample_size(self.sum, self.square_sum)
 
     def low(self, span: float, delta: float) -> float:
-        """Return the lower limit of Maurer and Pontil for terms in a range of this width."""
+        """Return Maurer and Pontil's lower limit for terms in a range of this width."""
         return bernstein_low(self.n, self.mean, self.variance, span, delta)
 
     def mirrored_low(self, span: float, delta: float) -> float:
@@ -241,7 +243,7 @@ class PolicyEvaluator:
         row = np.arange(actions.size)
         running_dr = self._running_dr_sum + np.cumsum((p * q).sum(axis=1) + weights * (rewards - q[row, actions]))
         self._running_dr_sum = float(running_dr[-1])
-        with np.errstate(divide="ignore"):  # q̂ is not limited for a class that is never played
+        with np.errstate(divide="ignore"):  # no limit on q̂ for a class that is never played
             cut = self._below / self.policy.weight_bounds(p, self._limits.propensity_min)
         of_reward, of_failure = (
             (p * side_q).sum(axis=1) + weights * (side_rewards - side_q[row, actions])
@@ -256,7 +258,7 @@ class PolicyEvaluator:
             )
 
     def result(self, flags: tuple[Flag, ...]) -> PolicyEvaluation:
-        """Return the evaluation; the log's flags precede the policy's flags."""
+        """Return the evaluation. The log's flags precede the policy's flags."""
         weights = self._moments["w"]
         own = weight_flags(weights)
         ess = weights.ess
@@ -300,7 +302,7 @@ class PolicyEvaluator:
         )
 
     def _bernstein(self) -> dict[str, Interval]:
-        """Return the empirical Bernstein intervals of a fixed policy; each side has half of the error probability."""
+        """Return the empirical Bernstein intervals of a fixed policy. Each side has half of the error probability."""
         moments, half = self._moments, (1.0 - self._options.confidence) / 2.0
         clipped_max = min(self._weight_max, self._limits.clip)
         intervals = {}
@@ -341,7 +343,7 @@ def weight_flags(weights: Moments) -> list[Flag]:
 
 
 def values_of(sums: FloatArray) -> dict[str, FloatArray]:
-    """Return the estimates from sums [..., COLUMNS] over all rows or over resamples; not finite if undefined."""
+    """Return the estimates from sums [..., COLUMNS] over all rows or over resamples. Undefined ones are not finite."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return {
             "replay": sums[..., REPLAY] / sums[..., ACCEPTED],
@@ -354,5 +356,5 @@ def values_of(sums: FloatArray) -> dict[str, FloatArray]:
 
 
 def clip_of(options: Options, weighted: int) -> float:
-    """Return M: the given value, or √n (Ionides, "Truncated importance sampling", 2008)."""
+    """Return the given value of M, or √n by default (Ionides, "Truncated importance sampling", 2008)."""
     return options.clip if options.clip is not None else sqrt(max(weighted, 1))

@@ -1,7 +1,8 @@
 """Intervals for means of bounded or non-negative terms, valid for every sample size.
 
 *Empirical Bernstein*, for one sample size: Maurer, Pontil, "Empirical Bernstein bounds and sample variance
-penalization", COLT 2009, theorem 4. For n independent terms in [0, b] with sample variance v, with probability 1 − δ
+penalization", COLT 2009, theorem 4. For n independent terms in [0, b] with sample variance v, the following holds with
+probability 1 − δ:
 
     E X  ≥  mean − √(2 v ln(2/δ)/n) − 7 b ln(2/δ) / (3 (n − 1))
 
@@ -14,12 +15,12 @@ bounded random variables by betting", 2024. The terms φ_t ≥ −k have the con
 
     exp(λ Σ (ξ_t − m_t/(k + 1)) − ψ(λ) Σ (ξ_t − ξ̂_t)²)
 
-is a supermartingale with initial value 1, because ξ_t − ξ̂_t ≥ −1 (Fan, Grama, Liu 2015); a mixture over a grid of λ is
-also a supermartingale. The probability that it ever exceeds 1/δ is at most δ (Ville). Solved for the sum, this bounds
-the running mean of the m_t from below at all t simultaneously, even if the m_t change.
+is a supermartingale with initial value 1, because ξ_t − ξ̂_t ≥ −1 (Fan, Grama, Liu 2015). A mixture over a grid of λ is
+also a supermartingale. The probability that it ever exceeds 1/δ is at most δ (Ville). Solving for the sum gives a lower
+bound on the running mean of the m_t that holds at all t simultaneously, even if the m_t change.
 
-The sequence uses a mixture over λ instead of a λ_t per row. The latter would bound a mean of the m_t weighted by λ_t,
-which differs from the mean value of a changing policy.
+The sequence uses a mixture over λ instead of a λ_t per row. A λ_t per row would bound a mean of the m_t weighted by
+λ_t, which differs from the mean value of a changing policy.
 """
 
 from collections.abc import Sequence
@@ -45,12 +46,12 @@ class Interval(NamedTuple):
 
 
 def bernstein_low(n: int, mean: float, variance: float, span: float, delta: float) -> float:
-    """Return the lower limit of Maurer and Pontil.
+    """Return Maurer and Pontil's lower limit.
 
     Args:
         n: The number of terms, at least 2.
         mean: The mean of the terms.
-        variance: The sample variance of the terms, with n − 1.
+        variance: The sample variance of the terms, with the divisor n − 1.
         span: The width of the range of the terms.
         delta: The error probability.
 
@@ -62,7 +63,7 @@ def bernstein_low(n: int, mean: float, variance: float, span: float, delta: floa
 
 
 def mixture_bound(variance_sums: FloatArray, delta: float) -> FloatArray:
-    """Return the s with Σ_j exp(λ_j s − ψ(λ_j) V)/J = 1/δ for each V, by Newton's method from above (convex in s).
+    """Return the s with Σ_j exp(λ_j s − ψ(λ_j) V)/J = 1/δ for each V, by Newton's method from above.
 
     >>> mixture_bound(np.array([0.0, 100.0]), 0.025).round(2).tolist()
     [7.82, 40.61]
@@ -70,7 +71,7 @@ def mixture_bound(variance_sums: FloatArray, delta: float) -> FloatArray:
     V = np.asarray(variance_sums, dtype=np.float64)[..., None]
     shift = -(-np.log1p(-LAMBDAS) - LAMBDAS) * V - log(LAMBDAS.size)  # [..., J]
     target = log(1.0 / delta)
-    s: FloatArray = ((target - shift) / LAMBDAS).min(axis=-1)  # at this s, a single term reaches 1/δ
+    s: FloatArray = ((target - shift) / LAMBDAS).min(axis=-1)  # at this s, one term alone reaches 1/δ
     for _ in range(NEWTON_STEPS):
         exponents = LAMBDAS * s[..., None] + shift
         largest = exponents.max(axis=-1)
@@ -86,7 +87,7 @@ def mixture_bound(variance_sums: FloatArray, delta: float) -> FloatArray:
 class Cumulated(NamedTuple):
     """The statistics of a lower confidence sequence after each of several rows."""
 
-    n: FloatArray  # [m], rows so far
+    n: FloatArray  # [m], number of rows so far
     sums: FloatArray  # [m], Σ ξ
     variance_sums: FloatArray  # [m], Σ (ξ − ξ̂)²
 
@@ -113,7 +114,7 @@ class LowerSequence:
         Raises:
             ValueError: a term is below −k.
         """
-        if terms.size and terms.min() < 1.0 - self._scale - 1e-9:  # tolerates rounding
+        if terms.size and terms.min() < 1.0 - self._scale - 1e-9:  # tolerance for rounding errors
             raise ValueError(
                 f"confidence sequence: expected terms of at least {1.0 - self._scale:g}; got {terms.min()!r}"
             )
@@ -123,7 +124,7 @@ class LowerSequence:
         before = np.concatenate(([self._sum], sums[:-1])) if terms.size else sums
         guess = np.minimum(
             (0.5 / self._scale + before) / n, 1.0 / self._scale
-        )  # starts at one half; uses earlier rows only
+        )  # one half at the start; later only from earlier rows
         variance_sums = self._variance_sum + np.cumsum((xi - guess) ** 2)
         if terms.size:
             self._n, self._sum, self._variance_sum = self._n + terms.size, float(sums[-1]), float(variance_sums[-1])
@@ -136,7 +137,7 @@ class LowerSequence:
         return lows
 
     def now(self) -> float:
-        """Return the lower limit after all rows so far; −∞ before the first."""
+        """Return the lower limit after all rows so far, or −∞ before the first row."""
         if self._n == 0:
             return -np.inf
         last = Cumulated(np.array([float(self._n)]), np.array([self._sum]), np.array([self._variance_sum]))
@@ -159,7 +160,7 @@ class Sequence01:
         self._sides = (LowerSequence(below, delta / 2.0), LowerSequence(below, delta / 2.0))
 
     def extend(self, of_reward: FloatArray, of_failure: FloatArray, at: Sequence[int] = ()) -> list[Interval]:
-        """Add rows with the terms of both sides; return the intervals after the rows at these indices."""
+        """Add rows with the terms of both sides, and return the intervals after the rows at these indices."""
         places = list(at)
         ends = []
         for side, terms in zip(self._sides, (of_reward, of_failure), strict=True):
@@ -183,7 +184,7 @@ class Sequence01:
 
 
 def within_01(low: float, high: float) -> Interval:
-    """Limit an interval to [0, 1]; a NaN limit (overflow) becomes 0 or 1.
+    """Limit an interval to [0, 1]. A limit that is NaN after an overflow becomes 0 or 1.
 
     >>> within_01(-0.5, float("nan"))
     Interval(low=0.0, high=1.0)

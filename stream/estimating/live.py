@@ -6,28 +6,28 @@ learner drew from its own distribution π(·|x), with π(a′|x). The prediction
 
     w = 1[a′ = a]/μ(a|x),  whose mean over the draw of a′ is π(a|x)/μ(a|x)
 
-because a′ is drawn independently of the log's action. Over n decisions with the bit r,
+because a′ is drawn independently of the log's action. For n decisions with the bit r,
 
     ips    Σ w r/n       is unbiased, as with the exact weight
     snips  Σ w r/Σ w     is consistent
 
-Both have more variance: on average over a′, w² is larger by the factor 1/π(a|x). π(a′|x) is not used. The confidence
-sequence for ips requires only non-negative weights and conditional means. It remains valid at all times and for a
-changing policy, and bounds the mean value of the policies at the individual decisions. The direct method and dr require
-the whole distribution π, or the context; `onebit estimate` computes them from the log.
+Both have a larger variance: on average over a′, w² is larger by the factor 1/π(a|x). π(a′|x) is not used. The
+confidence sequence for ips requires only non-negative weights and conditional means. It remains valid at all times and
+for a changing policy, and bounds the mean value of the policies at the individual decisions. The direct method and dr
+require the whole distribution π, or the context; `onebit estimate` computes them from the log.
 
-*Prefix.* Fast feedback arrives first. If feedback for right answers arrives sooner than for wrong ones, counting each
-bit on arrival would bias the estimates upwards. A decision is therefore counted when it and all earlier decisions are
-settled:
+*Prefix.* Fast feedback arrives first. If feedback for right answers arrives sooner than for wrong ones, then counting
+each bit on arrival would bias the estimates upwards. A decision is therefore counted when it and all earlier decisions
+are settled:
 
     decided   1  2  3  4  5  6
     settled   ✓  ✓  …  ✓  ✓  …      counted: 1, 2. When 3 is settled, 3 to 5 are counted.
 
-An expired decision is settled without an outcome. It does not block the prefix, is counted separately, and raises a
-flag: the estimate covers only decisions with an outcome.
+An expired decision is settled without an outcome. It does not block the prefix and is counted separately. It raises a
+flag, because the estimate covers only decisions with an outcome.
 
-*Memory.* Decisions after the first pending one are stored. A decision is pending for at most one window, so at most one
-window of decisions is stored. The join stores more data for each of them.
+*Memory.* Decisions after the first pending one are stored. A decision is pending for at most one window, so the
+decisions of at most one window are stored. The join stores more data per decision.
 """
 
 from collections import deque
@@ -45,7 +45,7 @@ from stream.estimating.survey import Flag
 from stream.wire.records import Example, FloatArray, Outcome, Prediction
 
 PATH_POINTS_MAX = 400
-"""Maximum number of points in a path; when it is reached, every other point is removed."""
+"""Maximum number of points in a path. When it is reached, every other point is removed."""
 
 
 class LivePoint(NamedTuple):
@@ -89,13 +89,13 @@ class _Decided:
     """A decision that is not counted yet."""
 
     partition: int
-    weight: float  # NaN: no weight
+    weight: float  # NaN if it has no weight
     is_settled: bool = False
-    reward: int | None = None  # None: no outcome
+    reward: int | None = None  # None if it has no outcome
 
 
 class LiveEstimator:
-    """Counts decisions in the order of publication, each once it and all earlier ones are settled."""
+    """Counts decisions in the order of publication. A decision counts when it and all earlier ones are settled."""
 
     def __init__(self) -> None:
         self._decided: deque[_Decided] = deque()
@@ -112,7 +112,7 @@ class LiveEstimator:
     def take(self, partition: int, step: int, predictions: Iterable[Prediction], examples: Iterable[Example]) -> None:
         """Add the output of a partition's step.
 
-        Examples for unknown decisions are ignored: the decisions were made before this estimator started.
+        Examples for unknown decisions are ignored, because these decisions were made before this estimator started.
 
         Args:
             partition: The partition.
@@ -138,14 +138,14 @@ class LiveEstimator:
         self._advance()
 
     def keep(self, partitions: Container[int]) -> None:
-        """Discard pending decisions of all other partitions, because another process will settle them."""
+        """Discard the pending decisions of all other partitions, because other processes will settle them."""
         gone = {partition for partition in self._steps if partition not in partitions}
         if gone:
             self._leave(gone)
             self._advance()
 
     def _leave(self, partitions: set[int]) -> None:
-        """Discard the partitions' decisions after the prefix, even settled ones, because they favour fast feedback."""
+        """Discard the partitions' decisions after the prefix, including settled ones, which favour fast feedback."""
         kept = [decided for decided in self._decided if decided.partition not in partitions]
         self._left += len(self._decided) - len(kept)
         self._decided = deque(kept)
@@ -168,7 +168,7 @@ class LiveEstimator:
             self._count(*np.array(rows, dtype=np.float64).T)
 
     def _count(self, weights: FloatArray, rewards: FloatArray) -> None:
-        """Add decisions by weight and reward, float64[m] each."""
+        """Add decisions with these weights and rewards, float64[m] each."""
         sums = self._sums
         before, weighted_sum, reward_sum = sums.weights.n, sums.weighted_rewards.sum, sums.rewards.sum
         while (before + weights.size) // self._path_stride > PATH_POINTS_MAX:
@@ -217,7 +217,7 @@ class LiveEstimator:
 
 
 def live_weight_flags(weights: Moments) -> list[Flag]:
-    """Return the flags for weights of estimates that are checked repeatedly.
+    """Return the flags that concern the weights of estimates that are checked repeatedly.
 
     The mean weight is tested at every check. With few rows, its distribution is far from normal, and the test would
     raise false alarms at the start of every log.
@@ -226,7 +226,7 @@ def live_weight_flags(weights: Moments) -> list[Flag]:
 
 
 def target_weight(prediction: Prediction) -> float:
-    """Return 1[a′ = a]/μ(a|x); NaN if μ is missing or not a valid propensity."""
+    """Return 1[a′ = a]/μ(a|x), or NaN if μ is missing or not a valid propensity."""
     assert prediction.target is not None
     propensity = prediction.decision.propensity
     if not 0.0 < propensity <= 1.0:  # also rejects NaN

@@ -1,7 +1,7 @@
-"""Policies that can be evaluated: the probability with which each would play each class.
+"""Policies that can be evaluated. Each returns the probability with which it would play each class.
 
 A policy processes the decisions of a log once, in order. Before each decision, a learning policy is trained on the
-logged actions with earlier feedback. The estimate is then the mean value of the changing policy over the log, trained
+logged actions with earlier feedback. The estimate is then the mean value over the log of the changing policy, trained
 on the log's actions.
 """
 
@@ -45,7 +45,7 @@ class Policy(ABC):
 
     @abstractmethod
     def probabilities(self, chunk: Chunk) -> FloatArray:
-        """Return the probability of each class for the next rows of the log, float64[n, K]; 0 in excluded rows."""
+        """Return the probability of each class for the next rows of the log, float64[n, K]. Excluded rows are 0."""
 
     def weight_max(self, propensity_min: float) -> float:
         """Return the upper limit on importance weights if no logged propensity is below `propensity_min`."""
@@ -90,7 +90,7 @@ class Constant(Policy):
 
 
 class Logged(Policy):
-    """The policy that wrote the log: all weights are 1, and the played class replaces the unknown probabilities."""
+    """The policy that wrote the log. All weights are 1, and the played class replaces the unknown probabilities."""
 
     is_logged = True
 
@@ -99,7 +99,7 @@ class Logged(Policy):
         self._n_classes = n_classes
 
     def probabilities(self, chunk: Chunk) -> FloatArray:
-        """Return 1 for the played class: its mean over the rows equals that of the unknown probabilities."""
+        """Return 1 for the played class. The mean over the rows equals that of the unknown probabilities."""
         p = np.zeros((len(chunk.ids), self._n_classes))
         known = np.flatnonzero(chunk.actions >= 0)
         p[known, chunk.actions[known]] = 1.0
@@ -136,15 +136,15 @@ class Model(Policy):
 
 
 class Training(NamedTuple):
-    """The delay and the random draws for the feedback on logged decisions."""
+    """The delays and random draws for feedback on logged decisions."""
 
     seed: int = 0
-    delay: DelayModel | None = None  # for rows without a delay; None: no delay
+    delay: DelayModel | None = None  # for rows without a delay; None for no delay
     reward: Reward = "exclusive"
 
 
 class _Waiting(NamedTuple):
-    """A decision with pending feedback; sorted by feedback time, then by position in the log."""
+    """A decision with pending feedback. Decisions are sorted by feedback time, then by position in the log."""
 
     due_ms: int
     number: int
@@ -184,7 +184,7 @@ class Trained(Policy):
         self._number = 0
 
     def probabilities(self, chunk: Chunk) -> FloatArray:
-        """Return the probabilities of the learner's decisions, each after it has learned from earlier feedback."""
+        """Return the probabilities of the learner's decisions. Before each, it learns from earlier feedback."""
         p = np.zeros((len(chunk.ids), self._learner.n_classes))
         judged, learned, known = chunk.judged, chunk.actions >= 0, usable(chunk.propensities)
         if self._is_weighing:

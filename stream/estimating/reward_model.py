@@ -1,12 +1,13 @@
-"""The reward model for the direct method and for doubly robust estimates: one ridge regression of the bit per action.
+"""The reward model for the direct method and doubly robust estimates: one ridge regression of the bit per action.
 
     A_a = Σ z zᵀ,  b_a = Σ r z  over the rows in which a was played;  z = (x, 1)
     r̄ = the mean reward;  θ_a = (A_a + λS)⁻¹ (b_a − r̄ A_a e_last);  q̂(x, a) = r̄ + θ_a·z, limited to [0, 1]
-    S = diag of the mean z² over all rows; it makes the model independent of the units of the features
+    S = diag of the mean z² over all rows, which makes the model independent of the units of the features
 
-The sums need constant memory and are kept per fold. An *out-of-fold* prediction uses all folds except the row's own.
-The λ of a fold is the value in RIDGES with the best prediction on held-out folds. Its error also follows from the sums:
-Σ(r − q̂)² = Σr² − 2 b·θ + θᵀAθ. For an action that was never played, q̂ = r̄; for a rare action, q̂ is near r̄.
+The sums are kept per fold and need constant memory. An *out-of-fold* prediction uses all folds except the row's own.
+The λ of a fold is the value in RIDGES with the best prediction on held-out folds. The error is also computed from the
+sums: Σ(r − q̂)² = Σr² − 2 b·θ + θᵀAθ. For an action that was never played, q̂ = r̄. For a rare action, q̂ is close to
+r̄.
 
 If d features need too much memory, x is hashed to m features with signs (Weinberger et al., "Feature hashing for large
 scale multitask learning", ICML 2009). The coarser model widens intervals, and biases only the direct method.
@@ -39,7 +40,7 @@ SIGN_STATE = 20_260_301
 
 
 def size_of(n_features: int, n_classes: int, folds: int) -> int:
-    """Return the number of features, excluding the constant: all, or as many as the memory limit allows.
+    """Return the number of features, excluding the constant: all of them, or as many as the memory limit allows.
 
     >>> size_of(27, 80, 5), size_of(100_000, 80, 5) < 200
     (27, True)
@@ -56,7 +57,7 @@ class _Sums(NamedTuple):
 
     @classmethod
     def of(cls, parts: Sequence["_Sums"]) -> "_Sums":
-        """Return the sums over all parts. Subtracting parts from a total leaves rounding errors of large values."""
+        """Return the sums over all parts. Subtracting parts from a total would leave large rounding errors."""
         A, b = parts[0]
         for part in parts[1:]:
             A, b = A + part.A, b + part.b
@@ -64,13 +65,13 @@ class _Sums(NamedTuple):
 
     @property
     def mean(self) -> float:
-        """Return r̄; one half if there are no rows."""
+        """Return r̄, or one half if there are no rows."""
         rows = self.A[:, -1, -1].sum()
         return float(self.b[:, -1].sum() / rows) if rows > 0.5 else 0.5
 
     @property
     def scale(self) -> FloatArray:
-        """Return the factors that scale each feature to a root mean square of 1; 0 for features that never occurred."""
+        """Return the factors that scale each feature to a root mean square of 1. They are 0 for unused features."""
         squares = np.einsum("kii->i", self.A)
         scale = np.zeros(squares.size)
         there = squares > 0.0
@@ -82,7 +83,7 @@ class _Sums(NamedTuple):
         return self.b - mean * self.A[:, :, -1]
 
     def weights(self, ridge: float) -> FloatArray:
-        """Return θ for every action, float64[K, m + 1]; 0 for actions that were never played."""
+        """Return θ for every action, float64[K, m + 1]. It is 0 for actions that were never played."""
         scale = self.scale
         right = self.centred(self.mean) * scale
         diagonal = np.arange(scale.size)
@@ -103,7 +104,7 @@ class _Sums(NamedTuple):
 
 
 def _best_ridge(known: _Sums, held: _Sums) -> float:
-    """Return the λ with the best prediction of the held-out rows from the known rows; the first one wins ties."""
+    """Return the λ with which the known rows best predict the held-out rows. The first one wins ties."""
     losses = [known.loss_on(held, ridge) for ridge in RIDGES]
     return RIDGES[int(np.argmin(losses))]
 
@@ -139,7 +140,7 @@ class RewardModel:
     def add(
         self, z: FloatArray, actions: NDArray[np.int64], rewards: NDArray[np.int64], fold: NDArray[np.int64]
     ) -> None:
-        """Add rows: z [n, m + 1], the actions, their bits, and the fold of each row."""
+        """Add rows with z [n, m + 1], actions, bits, and folds."""
         group = fold * self.n_classes + actions
         order = np.argsort(group, kind="stable")
         starts = np.flatnonzero(np.diff(group[order], prepend=-1))
@@ -150,7 +151,7 @@ class RewardModel:
             self._b[f, a] += rewards[rows] @ z[rows]
 
     def fit(self) -> None:
-        """Fit the weights of each fold on all other folds; with two folds, both use the sums of both."""
+        """Fit the weights of each fold on all other folds. With two folds, both use the sums of both."""
         parts = [_Sums(*part) for part in zip(self._A, self._b, strict=True)]
         if self.folds == 2:
             whole, ridge = _Sums.of(parts), _best_ridge(parts[0], parts[1])
@@ -177,7 +178,7 @@ REFIT_GROWTH = 1.5
 
 
 class RunningRewardModel:
-    """A reward model fitted on preceding rows only, so that it is predictable, as a confidence sequence requires."""
+    """A reward model fitted on preceding rows only. It is therefore predictable, as a confidence sequence requires."""
 
     def __init__(self, n_features: int, n_classes: int) -> None:
         self.model = RewardModel(n_features, n_classes, folds=2)
@@ -185,7 +186,7 @@ class RunningRewardModel:
         self._refit_at = REFIT_FIRST
 
     def predict_then_add(self, z: FloatArray, actions: NDArray[np.int64], rewards: NDArray[np.int64]) -> FloatArray:
-        """Return q̂ [n, K] for rows in order, each from a model of earlier rows. Then add the rows."""
+        """Return q̂ [n, K] for rows in order, each from a model fitted on earlier rows. Then add the rows."""
         q = np.empty((z.shape[0], self.model.n_classes))
         start = 0
         while start < z.shape[0]:

@@ -1,4 +1,4 @@
-"""Logged decisions as input for the estimators: columns of up to 1024 rows, with random draws for each row."""
+"""Logged decisions as input for the estimators, in columns of up to 1024 rows with random draws for each row."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, Protocol
@@ -10,10 +10,10 @@ from stream.randomness.draws import GAMMA, Draws, mix_words
 from stream.wire.records import Features, FloatArray, IndexArray
 
 ROWS_MAX = 1024
-"""Rows per chunk; limits the size of the bootstrap counts, a table of rows by resamples."""
+"""Number of rows per chunk. It limits the size of the bootstrap counts, a table of rows by resamples."""
 
 FOLD_WORD, ACCEPT_WORD, RESAMPLE_WORD = 1, 2, 3
-"""Positions in a row's sequence of random words, by purpose; resampling uses all words that follow."""
+"""Positions in a row's sequence of random words, by purpose. Resampling uses all words that follow."""
 
 
 class LoggedRows(Protocol):
@@ -71,7 +71,7 @@ class LoggedRows(Protocol):
 
 
 class DecisionLog(Protocol):
-    """A log of decisions that can be read repeatedly from its start."""
+    """A log of decisions that can be read from its start repeatedly."""
 
     @property
     def name(self) -> str:
@@ -115,12 +115,12 @@ class Chunk(NamedTuple):
 
     @property
     def judged(self) -> NDArray[np.bool_]:
-        """Marks the rows with an action and an outcome."""
+        """The mask of rows with an action and an outcome."""
         return (self.actions >= 0) & (self.rewards >= 0)
 
     @property
     def weighted(self) -> NDArray[np.bool_]:
-        """Marks the judged rows with a usable propensity."""
+        """The mask of judged rows with a usable propensity."""
         return self.judged & usable(self.propensities)
 
     def words(self, first: int, count: int) -> NDArray[np.uint64]:

@@ -1,4 +1,4 @@
-"""Running off-policy estimates for a stream of rows, as sums that can be stored and added."""
+"""Running off-policy estimates for a stream of rows. They consist of sums that can be stored and added."""
 
 from collections.abc import Sequence
 from math import sqrt
@@ -17,7 +17,7 @@ class LiveEstimate(NamedTuple):
 
     estimator: str
     value: float | None
-    normal: Interval | None  # approximate, for many rows with similar weights, at one time; None below ESS_MIN
+    normal: Interval | None  # approximate; valid at one time, for many rows with similar weights; None below ESS_MIN
     anytime: Interval | None  # valid at all times simultaneously
 
 
@@ -29,14 +29,14 @@ class RunningEstimate:
         self._sequence = Sequence01(0.0, 1.0 - CONFIDENCE)
 
     def add(self, weights: FloatArray, rewards: FloatArray, at: Sequence[int] = ()) -> list[Interval]:
-        """Add rows by weight and bit, float64[m] each; return the anytime intervals after the rows at these indices."""
+        """Add rows with weights and bits, float64[m] each. Return the anytime intervals after these row indices."""
         self.weights.add(weights)
         self.weighted_rewards.add(weights * rewards)
         self.rewards.add(rewards)
         return self._sequence.extend(weights * rewards, weights * (1.0 - rewards), at)
 
     def estimates(self) -> tuple[LiveEstimate, ...]:
-        """Return the estimates of ips and snips; empty before the first row."""
+        """Return the estimates of ips and snips. They are empty before the first row."""
         return (self.ips(), self.snips()) if self.weights.n else ()
 
     def ips(self) -> LiveEstimate:
@@ -47,7 +47,7 @@ class RunningEstimate:
         return LiveEstimate("ips", moments.mean, interval, self._sequence.now())
 
     def snips(self) -> LiveEstimate:
-        """Return the sum of the weighted bits divided by the sum of the weights; no value if the latter is 0."""
+        """Return the sum of the weighted bits divided by the sum of the weights. It has no value if the latter is 0."""
         weight_sum = self.weights.sum
         if weight_sum == 0.0:
             return LiveEstimate("snips", None, None, None)
@@ -74,7 +74,7 @@ class RunningEstimate:
     def __add__(self, other: "RunningEstimate") -> "RunningEstimate":
         """Combine the rows of two partitions.
 
-        The sums of the confidence sequences are also added. At each λ, the product of two alternating supermartingales
+        The sums of the confidence sequences are also added. For each λ, the product of two alternating supermartingales
         is a supermartingale, so the mixture of the products remains valid.
         """
         both = RunningEstimate()
@@ -87,7 +87,7 @@ class RunningEstimate:
 
 
 def _normal(value: float, deviation: float) -> Interval | None:
-    """Return a normal interval; None for equal rows, which contain no information about the variance."""
+    """Return a normal interval, or None for equal rows, which contain no information about the variance."""
     if deviation <= 0.0:
         return None
     reach = NormalDist().inv_cdf((1.0 + CONFIDENCE) / 2.0) * deviation

@@ -1,4 +1,4 @@
-"""The first pass over a log: its contents, and flags for suspicious propensities and missing feedback."""
+"""The first pass over a log. It summarises the contents, and flags suspicious propensities and missing feedback."""
 
 from collections.abc import Iterable, Iterator
 from math import erfc, sqrt
@@ -14,10 +14,10 @@ from stream.estimating.rows import Chunk
 FOLDS = 5
 
 P_VALUE_MIN = 0.001
-"""Significance level of the tests; it is low because each log is subject to several tests."""
+"""Significance level of the tests. It is low because each log is subject to several tests."""
 
 EXPECTED_MIN = 5.0
-"""Classes with smaller expected counts are merged for the chi-squared test (Cochran 1954)."""
+"""The chi-squared test merges classes with smaller expected counts (Cochran 1954)."""
 
 UNIFORM_WITHIN = 0.01
 """Relative tolerance for a propensity of 1/K; for example, logs round 1/3 to 0.333."""
@@ -40,11 +40,11 @@ class Survey(NamedTuple):
     has_delays: bool
     has_times: bool
     flags: tuple[Flag, ...]
-    reward_model: RewardModel  # fitted, by fold
+    reward_model: RewardModel  # fitted per fold
 
 
 def survey(chunks: Iterable[Chunk], n_features: int, n_classes: int) -> Survey:
-    """Read a whole log, and return its contents."""
+    """Read a log to its end, and return a summary of its contents."""
     reward_model = RewardModel(n_features, n_classes, FOLDS)
     counts = _Counts(n_classes)
     for chunk in chunks:
@@ -148,12 +148,12 @@ def independence(table: NDArray[np.int64]) -> float:
 
 
 def mean_of_weights(n: int, mean: float, variance: float) -> float:
-    """Return the p-value for a mean weight of 1, which correct propensities imply (normal approximation)."""
+    """Return the p-value of a test for a mean weight of 1, which correct propensities imply (normal approximation)."""
     if n < 2 or variance <= 0.0:
         return 1.0 if n == 0 or abs(mean - 1.0) < 1e-9 else 0.0
     return float(erfc(abs(mean - 1.0) / sqrt(2.0 * variance / n)))
 
 
 def effective_sample_size(weight_sum: float, square_sum: float) -> float:
-    """Return (Σw)²/Σw²; 0 if there are no weights."""
+    """Return (Σw)²/Σw², or 0 if there are no weights."""
     return weight_sum * weight_sum / square_sum if square_sum > 0.0 else 0.0

@@ -1,1 +1,1 @@
-"""Experiments: learners run over data, parameters, delays and seeds, with figures and tables of the results."""
+"""Experiments run learners over data, parameters, delays and seeds, and show the results in figures and tables."""

@@ -33,7 +33,7 @@ class _Table(BaseModel):
 
 
 class Powers(_Table):
-    """The powers of `powers_of` from `start` to `stop` in steps of `step`, or multiples of a fact about the data.
+    """The powers of `powers_of` with exponents from `start` to `stop`, or multiples of a fact about the data.
 
     >>> Powers(powers_of=2, start=-2, stop=0).values()
     [0.25, 0.5, 1.0]
@@ -57,7 +57,7 @@ Values = Scalar | list[Scalar] | Powers
 
 
 def values_of(values: Values) -> list[Scalar]:
-    """Return a list from a value, a list of values, or powers."""
+    """Return the list of values given by one value, a list, or powers."""
     if isinstance(values, Powers):
         return values.values()
     return values if isinstance(values, list) else [values]
@@ -77,11 +77,11 @@ class Contender(_Table):
     """A learner with a parameter grid."""
 
     learner: str
-    label: str | None = None  # name in figures and tables; None: the learner's name
+    label: str | None = None  # name in figures and tables; None for the learner's name
     parameters: dict[str, Values] = {}
-    data: list[str] | None = None  # data sets; None: all data sets of the sweep
-    added: bool = False  # not part of the paper's experiment
-    events: Annotated[int, Field(ge=1)] | None = None  # limit on events; None: the sweep's limit
+    data: list[str] | None = None  # data sets; None for all data sets of the sweep
+    added: bool = False  # True if it is not part of the paper's experiment
+    events: Annotated[int, Field(ge=1)] | None = None  # limit on events; None for the sweep's limit
 
     @property
     def title(self) -> str:
@@ -100,20 +100,20 @@ class Conditions(_Table):
 
     delay: int | str = 0  # or a distribution as in `onebit run --delay`, with 1 ms per decision
     loss: Annotated[float, Field(ge=0, le=1)] = 0.0  # fraction of lost bits
-    window: Annotated[int, Field(ge=-1)] = -1  # decisions until expiry; -1: never
+    window: Annotated[int, Field(ge=-1)] = -1  # decisions until expiry; -1 for never
     on_expiry: OnExpiry = "drop"
     late: LatePolicy = "ignore"
     noise: Annotated[float, Field(ge=0, le=1)] = 0.0  # fraction of training labels replaced with a uniform class
-    change: Change = "none"  # change of the classes during the stream
+    change: Change = "none"  # how the classes change during the stream
     partitions: Annotated[int, Field(ge=1)] = 1
-    model: Literal["own", "shared"] = "own"  # one model per partition, or a shared one
+    model: Literal["own", "shared"] = "own"  # one model per partition, or a shared model
     lag: Annotated[int, Field(ge=1)] = 1  # for a shared model: decisions between two reads of its log
-    outage: Annotated[int, Field(ge=0)] = 0  # for a shared model: duration of an outage of its log, from half time on
-    forget_every: Annotated[int, Field(ge=0)] = 0  # interval at which the learner loses its state; 0: never
+    outage: Annotated[int, Field(ge=0)] = 0  # for a shared model: duration of an outage of its log from halfway on
+    forget_every: Annotated[int, Field(ge=0)] = 0  # interval at which the learner loses its state; 0 for never
 
     @property
     def known_by(self) -> Parameters:
-        """Return the conditions that identify a row; conditions added later are omitted at their defaults."""
+        """Return the conditions that identify a row. Conditions added later are omitted if they have their defaults."""
         later = {"model": "own", "lag": 1, "outage": 0}
         return {name: value for name, value in self.model_dump().items() if later.get(name, ...) != value}
 
@@ -133,7 +133,7 @@ class Sweep(_Table):
     data: list[str]
     learners: list[Contender]
     seeds: Annotated[int, Field(ge=1)] = 1
-    events: Annotated[int, Field(ge=1)] | None = None  # limit on events; None: each row once per epoch
+    events: Annotated[int, Field(ge=1)] | None = None  # limit on events; None for each row once per epoch
     epochs: Annotated[int, Field(ge=1)] = 1
     evaluate: Evaluation = "online"
     best_of: str | None = None  # use the best parameters of this sweep
@@ -141,16 +141,16 @@ class Sweep(_Table):
 
 
 class Figure(_Table):
-    """A figure with a panel for each value of `panels`, and a line for each learner and value of `lines`."""
+    """A figure with a panel for each value of `panels`, and with a line for each learner and value of `lines`."""
 
     name: str
     title: str
     sweeps: list[str]
-    x: str  # a parameter, a condition, or `examples`; if several are separated by |, the first that a learner has
+    x: str  # a parameter, a condition or `examples`; of several separated by |, the first that a learner has
     y: str = "error"
     panels: str = "data"
     lines: list[str] = []
-    best: str | None = None  # show only the best value of this parameter
+    best: str | None = None  # a parameter of which only the best value is shown
     where: dict[str, Scalar] = {}
     x_scale: Literal["linear", "log", "log2", "symlog"] = "linear"
     y_scale: Literal["linear", "log"] = "linear"
@@ -161,11 +161,11 @@ class Reported(_Table):
 
     data: str
     learner: str  # name or label of the learner
-    value: float  # in the unit of the table
+    value: float  # in the table's unit
     parameters: Parameters = {}
     conditions: Parameters = {}
     roughly: bool = False  # read off a figure or stated approximately
-    because: str | None = None  # reason for a different result
+    because: str | None = None  # the reason if our result differs
 
 
 class Comparison(_Table):
@@ -175,12 +175,12 @@ class Comparison(_Table):
     title: str
     sweeps: list[str]
     measure: str = "error"
-    best: str | None = None  # show the best value of this parameter (or of the first of several separated by |)
-    by: list[str] = []  # conditions and parameters with a row per value
+    best: str | None = None  # a parameter of which the best value is shown; of several separated by |, the first
+    by: list[str] = []  # conditions and parameters; each value has a row
     paper: list[Reported] = []
     paper_events: int | None = None  # number of events in the paper
-    tolerance: float = 0.1  # relative; a larger difference is reported
-    marks: str | None = None  # learner to which the others are compared by a test over the folds
+    tolerance: float = 0.1  # relative; larger differences are reported
+    marks: str | None = None  # learner that the others are compared to, by a test over the folds
 
 
 class Experiment(_Table):
@@ -224,12 +224,12 @@ class Experiment(_Table):
         return list(dict.fromkeys(name for sweep in self.sweeps for name in sweep.data))
 
     def resized(self, events: int | None, seeds: int | None, exactly: Sequence[str] = ()) -> "Experiment":
-        """Return a copy with different numbers of events and seeds; None leaves a number unchanged.
+        """Return a copy with different numbers of events and seeds. None leaves a number unchanged.
 
         Args:
-            events: Limit on events per run; sweeps with a lower limit keep it.
+            events: Limit on events per run. Sweeps with a lower limit keep it.
             seeds: Number of seeds.
-            exactly: Sweeps that use exactly this number of events, even above their limit.
+            exactly: Sweeps that use exactly this number of events, even if it exceeds their limit.
         """
         sweeps = []
         for sweep in self.sweeps:
@@ -242,7 +242,7 @@ class Experiment(_Table):
 class SetEntry(_Table):
     """The file and description of a data set."""
 
-    file: str  # in the data directory
+    file: str  # file in the data directory
     n_features: int
     title: str
     get: str  # source of the data
@@ -256,7 +256,7 @@ def shipped() -> dict[str, Path]:
 
 
 def read_experiment(path: Path) -> Experiment:
-    """Read a definition; the experiment is named after the file.
+    """Read a definition. The experiment is named after the file.
 
     Raises:
         ExperimentError: the file is unreadable, or the definition is invalid.

@@ -1,4 +1,4 @@
-"""A run in an experiment: a learner processes a seed's stream, and the result is a row."""
+"""A run of an experiment, in which a learner processes a seed's stream. The result is a row."""
 
 import json
 import time
@@ -35,12 +35,12 @@ from stream.reporting.run_report import versions
 from stream.task.settings import TaskSettings
 
 CURVE_POINTS = 60
-"""Number of stored points per run, evenly spaced on a logarithmic axis."""
+"""Number of points stored per run. They are evenly spaced on a logarithmic axis."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """A planned run: everything that determines its row, except the data and the code."""
+    """A planned run. It contains everything that determines the row, except the data and the code."""
 
     sweep: str
     data: str
@@ -71,12 +71,12 @@ class Row(NamedTuple):
     learner: str
     title: str
     parameters: str  # JSON, from the definition
-    conditions: str  # JSON, without those at their defaults
+    conditions: str  # JSON, without those that have their defaults
     seed: int
     fold: int
     events: int
     error: float  # fraction of wrong actions, or of wrong answers on test rows
-    error_last_tenth: float  # over the last tenth of the events; NaN with test rows
+    error_last_tenth: float  # the same over the last tenth of the events; NaN with test rows
     error_greedy: float  # error of the greedy class
     explored: float  # fraction of actions other than the greedy class
     updates: int
@@ -84,7 +84,7 @@ class Row(NamedTuple):
     expired: int
     late: int
     seconds: float  # CPU time of the loop
-    curve_events: list[int]  # after this number of events
+    curve_events: list[int]  # numbers of events at the points of the curve
     curve_mistakes: list[int]  # number of wrong actions
     curve_explored: list[int]  # number of actions other than the greedy class
     onebit: str  # version numbers
@@ -106,7 +106,7 @@ def _of_seed(sets: Sets, name: str, seed: int, events: int | None) -> "_Data":
 
 @dataclass(frozen=True, eq=False)
 class _Data:
-    """A loaded data set with identity comparison, for use as a cache key."""
+    """A loaded data set that is compared by identity, for use as a cache key."""
 
     loaded: Loaded
 
@@ -125,7 +125,7 @@ def measure(job: Job, sets: Sets) -> Row:
 
 
 def learner_of(job: Job, data: Loaded) -> Learner:
-    """Return a new learner for a job."""
+    """Return a new learner for the job."""
     conditions = job.conditions
     parameters: Mapping[str, Any] = with_facts(job.parameters, data.facts)
     settings = TaskSettings(
@@ -155,7 +155,7 @@ def _run(job: Job, data: Loaded, learner: Learner, stream: Stream) -> tuple[Run,
     patience = Patience(window, conditions.on_expiry, conditions.late)
     events = stream.examples, stream.u, stream.v, stream.delays, patience
     started_s = time.process_time()
-    if conditions.lag == 1 and not conditions.outage:  # the number of readers of the log then does not matter
+    if conditions.lag == 1 and not conditions.outage:  # the number of readers of the log has no effect then
         result = run(learner, *events)
     else:
         assert isinstance(learner, KernelLearner)
@@ -218,11 +218,11 @@ def _parts(job: Job, stream: Stream) -> list[tuple[Stream, NDArray[np.int64]]]:
 
 
 SPLIT_FOLDS = 5
-"""Number of folds for a single split: a fifth of the rows are test rows."""
+"""Number of folds for a single split, in which a fifth of the rows are test rows."""
 
 
 def _tested(job: Job, data: Loaded) -> Row:
-    """Train on the training rows; answer the test rows greedily without learning."""
+    """Train on the training rows. Then answer the test rows greedily, without learning."""
     if job.learner in OPPONENTS:
         raise ParameterError(f'{job.learner} does not support test rows; use evaluate = "online"')
     folds = SPLIT_FOLDS if job.evaluate == "split" else FOLDS
@@ -235,7 +235,7 @@ def _tested(job: Job, data: Loaded) -> Row:
     answers = in_order(data.examples, tested)
     greedy = [learner.predict(answers.features(t), 0.5).greedy for t in range(tested.size)]
     labels = answers.labels
-    if job.evaluate == "split":  # parameters are tuned on equally noisy labels
+    if job.evaluate == "split":  # parameters are tuned on labels with the same noise
         labels = noisy(labels, data.n_classes, job.conditions.noise, generator(job.seed, "tested"))
     error = float(np.mean(np.array(greedy) != labels))
     return _row(

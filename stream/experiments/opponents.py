@@ -1,8 +1,8 @@
-"""Learners from other libraries on the same streams, with the same rows, draws and delays. They are called from Python.
+"""Learners from other libraries, called from Python on the same streams with the same rows, draws and delays.
 
-`vw` is Vowpal Wabbit's contextual bandit (see `vowpal_wabbit.py`). `river` is one of River's learners: LinUCB with a
-model per class, which receives the bit, or one-versus-rest logistic regressions, which receive the true class. Both
-libraries are optional: pip install vowpalwabbit==9.11.9 river
+`vw` is Vowpal Wabbit's contextual bandit (see `vowpal_wabbit.py`). `river` is one of River's learners. LinUCB with a
+model per class receives the bit; one-versus-rest logistic regressions receive the true class. Both libraries are
+optional: pip install vowpalwabbit==9.11.9 river
 """
 
 import importlib
@@ -32,7 +32,7 @@ class Opponent(Protocol):
     """A learner that processes one event at a time."""
 
     def decide(self, t: int, u: float) -> tuple[int, Any]:
-        """Return the action for event t from one uniform, and an object to pass to `learn`."""
+        """Return the action for event t from one uniform draw, and an object to pass to `learn`."""
 
     def learn(self, kept: Any, action: int, label: int) -> None:
         """Learn from the bit, or from the label for full-information learners."""
@@ -47,7 +47,7 @@ class Events(Protocol):
 
     @property
     def u(self) -> FloatArray:
-        """One uniform per event."""
+        """One uniform draw per event."""
 
     @property
     def delays(self) -> NDArray[np.int64]:
@@ -65,7 +65,7 @@ def oppose(name: str, parameters: Mapping[str, Scalar], data: Loaded, stream: St
 
 
 def play(opponent: Opponent, stream: Events) -> NDArray[np.int64]:
-    """Make decisions and deliver late bits in the same order as `stream.offline.run`."""
+    """Make decisions, and deliver late bits, in the same order as `stream.offline.run`."""
     size = stream.examples.labels.size
     labels, u = stream.examples.labels.tolist(), stream.u.tolist()
     came = np.flatnonzero(stream.delays != NEVER)

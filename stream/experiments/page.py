@@ -1,4 +1,4 @@
-"""The HTML page of an experiment: interactive figures and tables in one file."""
+"""The HTML page of an experiment, with interactive figures and tables in one file."""
 
 import math
 from collections.abc import Sequence
@@ -22,9 +22,9 @@ class Section(NamedTuple):
 
 
 class RanOn(NamedTuple):
-    """The data or the versions of a sweep's runs."""
+    """The data or versions used by a sweep's runs."""
 
-    sweep: str  # empty: applies to all sweeps
+    sweep: str  # empty for all sweeps
     words: str
 
 
@@ -49,11 +49,11 @@ def experiment_page(experiment: Experiment, sections: Sequence[Section], ran_on:
 
 
 _FORMS: dict[str, Form] = {"error": "share", "last_tenth": "share", "mistakes": "count", "queried": "count"}
-"""Display formats of the measures; other measures are plain numbers."""
+"""Display formats of measures. Other measures are plain numbers."""
 
 
 def charts_of(key: str, measure: str, panels: Sequence[Panel], x: DrawnAxis, y: DrawnAxis) -> list[Chart]:
-    """Return the panels of a figure as charts; a label has the same colour in all charts.
+    """Return the panels of a figure as charts. A label has the same colour in all charts.
 
     Args:
         key: A key for the figure, unique on the page.

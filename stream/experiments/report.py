@@ -29,7 +29,7 @@ _LABELS = {
 def write_report(experiment: Experiment, sets: Sets, rows: Mapping[str, Sequence[Row]], folder: Path) -> list[Path]:
     """Draw the figures, write the tables and pages, and return the paths of all files.
 
-    Without matplotlib, no figure files are written; the HTML page contains the figures as charts.
+    Without matplotlib, no figure files are written. The HTML page still contains the figures as charts.
     """
     draws = can_draw()
     page = [f"# {experiment.title}", "", experiment.about.strip(), ""]
@@ -132,7 +132,7 @@ def _ran_on(experiment: Experiment, sets: Sets, rows: Mapping[str, Sequence[Row]
                 told.append(RanOn(sweep.name, words))
             elif name not in missing:
                 told.append(RanOn(sweep.name, f"{sets.title(name)}: not run yet."))
-    # Omits local paths, because pages may be published.
+    # Local paths are omitted, because pages may be published.
     gone = [name for name in missing if all(row.data != name for of_sweep in rows.values() for row in of_sweep)]
     told += [RanOn("", f"Omitted because its file is missing: {sets.title(name)}.") for name in gone]
     made = sorted({(row.onebit, row.python, row.numpy, row.numba) for of_sweep in rows.values() for row in of_sweep})

@@ -1,4 +1,4 @@
-"""Evaluate the rows of a sweep: lines for figures, and tables with a paper's numbers. This module accesses no files."""
+"""Evaluation of a sweep's rows: lines for figures, and tables with a paper's numbers. This module accesses no files."""
 
 import json
 import math
@@ -39,9 +39,9 @@ MEASURES = frozenset(_FIGURES)
 
 
 def field_of(row: Row, name: str) -> Scalar | None:
-    """Return a parameter, a condition or a column of a row; None if the row has no such parameter.
+    """Return a parameter, a condition or a column of a row, or None if the row has no such parameter.
 
-    For a multiple of a fact, return the factor.
+    For a multiple of a fact, the result is the factor.
     """
     parameters: Parameters = json.loads(row.parameters)
     if name in parameters:
@@ -59,7 +59,7 @@ def field_of(row: Row, name: str) -> Scalar | None:
 
 
 def first_field_of(row: Row, names: str) -> Scalar | None:
-    """Return the first available field; `names` are separated by |."""
+    """Return the first available field. `names` are separated by |."""
     return next((value for name in names.split("|") if (value := field_of(row, name)) is not None), None)
 
 
@@ -109,7 +109,7 @@ def _means(groups: Sequence[Sequence[float]]) -> tuple[list[float], list[float]]
 
 
 def best_of(rows: Sequence[Row], parameter: str) -> tuple[list[Row], Scalar | None]:
-    """Return the rows with the best value of a parameter (smallest mean error), and this value."""
+    """Return the rows with the best value of a parameter, which has the smallest mean error, and this value."""
     by_value: dict[Scalar | None, list[Row]] = defaultdict(list)
     for row in rows:
         by_value[first_field_of(row, parameter)].append(row)
@@ -118,7 +118,7 @@ def best_of(rows: Sequence[Row], parameter: str) -> tuple[list[Row], Scalar | No
 
 
 class Compared(NamedTuple):
-    """A line of a comparison table; errors in percent, mistakes as counts."""
+    """A line of a comparison table. Errors are in percent, mistakes are counts."""
 
     data: str
     learner: str
@@ -127,13 +127,13 @@ class Compared(NamedTuple):
     events: int
     runs: int
     ours: float
-    se: float  # NaN for a single run
+    se: float  # NaN if there is a single run
     paper: Reported | None
     mark: str = ""  # significance of the difference from the marked learner
 
     @property
     def difference(self) -> float:
-        """Return our value minus the paper's value; NaN if the paper has none."""
+        """Return our value minus the paper's value, or NaN if the paper has none."""
         return math.nan if self.paper is None else self.ours - self.paper.value
 
 
@@ -183,7 +183,7 @@ P_VALUES = ((0.001, "*"), (0.01, "†"))
 
 
 def _mark(table: Comparison, rows: Sequence[Row], groups: dict[tuple[str, ...], list[Row]]) -> str:
-    """Return the significance mark of the difference from the marked learner, over the folds."""
+    """Return the mark for the significance, over the folds, of the difference from the marked learner."""
     if table.marks is None or rows[0].learner == table.marks:
         return ""
     place = (rows[0].data, *(str(field_of(rows[0], name)) for name in table.by))
@@ -213,7 +213,7 @@ def differs(line: Compared, tolerance: float) -> bool:
 
 
 def sentence(line: Compared, table: Comparison, note: str) -> str:
-    """Return the known reasons for a difference from the paper; empty if there is none."""
+    """Return the known reasons for a difference from the paper, or an empty string."""
     if not differs(line, table.tolerance):
         return ""
     assert line.paper is not None
@@ -254,7 +254,7 @@ def table_of(table: Comparison, lines: Sequence[Compared], note: Callable[[str],
 
 
 def shown(value: Scalar | None) -> str:
-    """Format a value; show powers of two as powers.
+    """Format a value. Powers of two are shown as powers.
 
     >>> shown(0.0078125), shown(0.3), shown(None), shown("drop")
     ('2^-7', '0.3', '–', 'drop')

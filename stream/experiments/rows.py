@@ -1,4 +1,4 @@
-"""Result files: rows as gzipped JSON lines, written atomically."""
+"""Result files, which contain rows as gzipped JSON lines and are written atomically."""
 
 import gzip
 import math
@@ -15,16 +15,16 @@ from stream.experiments.measure import Row
 
 
 def write_rows(path: Path, rows: Sequence[Row]) -> None:
-    """Replace the rows of a file."""
+    """Write a file with these rows, replacing any existing file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_suffix(".new")
     lines = b"".join(orjson.dumps(row._asdict(), option=orjson.OPT_APPEND_NEWLINE) for row in rows)
-    beside.write_bytes(gzip.compress(lines, mtime=0))  # equal rows give equal bytes
+    beside.write_bytes(gzip.compress(lines, mtime=0))  # so that equal rows give equal bytes
     os.replace(beside, path)
 
 
 def read_rows(path: Path) -> list[Row]:
-    """Return the rows of a file; none if it does not exist.
+    """Return the rows of a file. There are none if it does not exist.
 
     Raises:
         ExperimentError: the file is not a result file, or was written by another version of Onebit.

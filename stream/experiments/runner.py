@@ -1,4 +1,4 @@
-"""Runs experiments in parallel processes; an interrupted experiment can be resumed."""
+"""Runs experiments in parallel processes. An interrupted experiment can be resumed."""
 
 import multiprocessing
 import signal
@@ -33,7 +33,7 @@ Ended = Row | Refused
 
 @dataclass(slots=True)
 class TimeLeft:
-    """Estimates the remaining time from the time per event of similar runs.
+    """Estimates the remaining time from the times per event of similar runs.
 
     >>> left = TimeLeft(jobs=1)
     >>> job = Job(sweep="s", data="digits", learner="arow", title="arow", events=100)
@@ -51,7 +51,7 @@ class TimeLeft:
             self._seconds.setdefault(place, []).append(seconds)
 
     def estimate_s(self, left: Sequence[Job]) -> float:
-        """Return the estimated time for these runs in seconds; NaN if unknown."""
+        """Return the estimated time for these runs in seconds, or NaN if it is unknown."""
         if not self._seconds:
             return float("nan")
         means = {place: sum(seconds) / len(seconds) for place, seconds in self._seconds.items()}
@@ -68,8 +68,8 @@ class Progress(NamedTuple):
     sweep: str
     done: int
     of: int
-    left_s: float  # NaN: unknown
-    error: float | None  # of the last completed run
+    left_s: float  # NaN if unknown
+    error: float | None  # error of the last completed run
     job: Job | None  # the last completed run
 
 
@@ -81,15 +81,15 @@ def run_experiment(
     progress: Callable[[Progress], None] = lambda progress: None,
     only: Sequence[str] | None = None,
 ) -> list[Refused]:
-    """Run the jobs that have no row yet, sweep by sweep, and store their rows; return the runs that failed.
+    """Run the jobs without a row, sweep by sweep, and store their rows. Return the runs that failed.
 
     Args:
         experiment: The experiment.
-        sets: The data sets; missing ones are skipped.
+        sets: The data sets. Missing ones are skipped.
         folder: The results directory.
         jobs: The number of processes.
         progress: Called after each run.
-        only: Run only these sweeps, and those that provide their parameters; None: all.
+        only: Names of the sweeps to run, in addition to those that provide their parameters; None for all.
     """
     path = folder / ROWS_FILE
     rows = read_rows(path)
@@ -130,7 +130,7 @@ def run_experiment(
 
 
 def rows_of(experiment: Experiment, rows: Sequence[Row]) -> dict[str, list[Row]]:
-    """Return the rows of the current definition's runs by sweep, in order; other rows are ignored."""
+    """Return the rows of the current definition's runs by sweep, in order. Other rows are ignored."""
     found: dict[str, list[Row]] = {}
     for sweep in experiment.sweeps:
         best = None if sweep.best_of is None else best_parameters(found[sweep.best_of])
@@ -158,7 +158,7 @@ _sets: list[Sets] = []
 
 
 def _start(sets: Sets) -> None:
-    # A terminal sends Ctrl-C to all its processes; only the parent handles it and terminates the others.
+    # A terminal sends Ctrl-C to all processes. Only the parent handles it, and terminates the others.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _sets.append(sets)
 

@@ -1,4 +1,4 @@
-"""The data sets for experiments: generated, included, or files in the data directory."""
+"""The data sets for experiments. They are generated, included, or files in the data directory."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ from stream.offline import Examples
 from stream.parsing import close_matches
 
 LINEAR = "linear-models"
-"""The data for Confidit's figure 2: five random linear models of dimension 5, and four irrelevant features."""
+"""The data for Confidit's figure 2, with five random linear models of dimension 5 and four irrelevant features."""
 
 LINEAR_CLASSES, LINEAR_TOLD, LINEAR_FEATURES, LINEAR_ROWS = 5, 5, 9, 1_000
 
@@ -23,12 +23,12 @@ GENERATED = ("synsep", "synnonsep", LINEAR)
 
 
 Fact = Callable[[float], float]
-"""A fact about the data; maps a factor to a parameter value."""
+"""A fact about the data, as a function from a factor to a parameter value."""
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A data set in memory; generated data belong to one seed."""
+    """A data set in memory. Generated data belong to one seed."""
 
     name: str
     title: str
@@ -42,7 +42,7 @@ class Loaded:
 
 
 class Sets:
-    """The data sets available to an experiment: its own, the named ones, and the generated ones."""
+    """The data sets available to an experiment: its own, the named and the generated ones."""
 
     def __init__(self, own: Mapping[str, SetEntry], folder: Path | None) -> None:
         self._entries = read_sets() | dict(own)
@@ -115,10 +115,10 @@ def _loaded(dataset: Dataset, title: str, rows: int, *, is_generated: bool = Fal
 
 
 def linear_models(seed: int) -> Loaded:
-    """Generate the data from Crammer, Gentile 2013, section 5.2: the class is the argmax of u·x over five random u.
+    """Generate the data of Crammer, Gentile 2013, section 5.2, where the class is the argmax of u·x over five random u.
 
-    The paper does not specify the distributions of x and u in the relevant dimensions; here, x is uniform in [-1, 1]
-    and u is standard normal. The paper sets ‖U‖ to multiples of the models' squared norm; the fact `squared_norm` is
+    The paper does not specify the distributions of x and u in the relevant dimensions. Here, x is uniform in [-1, 1]
+    and u is standard normal. The paper sets ‖U‖ to multiples of the models' squared norm. The fact `squared_norm` is
     the square of this, for `u_norm_sq`.
     """
     rng = np.random.default_rng(seed)

@@ -1,7 +1,7 @@
-"""Streams: ordered rows of a data set with draws, delays, noise and changes, all from one seed.
+"""Streams: ordered rows of a data set, with draws, delays, noise and changes that all depend on one seed.
 
-Draws for different purposes are independent: a seed gives the same order and uniforms with every delay, noise and
-change.
+Draws for different purposes are independent. A seed therefore gives the same order and draws with every delay, noise
+and change.
 """
 
 from typing import NamedTuple
@@ -29,7 +29,7 @@ def generator(seed: int, purpose: str) -> np.random.Generator:
 class Stream(NamedTuple):
     """Events in order, with all their random draws."""
 
-    examples: Examples  # with the training labels
+    examples: Examples  # their labels are those for training
     truth: Labels  # int64[n], the labels for evaluation
     u: FloatArray  # float64[n]
     v: FloatArray  # float64[n]
@@ -37,7 +37,7 @@ class Stream(NamedTuple):
 
 
 def stream_of(data: Loaded, seed: int, events: int | None, epochs: int, conditions: Conditions) -> Stream:
-    """Return the stream for a seed: the rows in random order in each epoch, limited to `events`.
+    """Return the stream for a seed, at most `events` long. Each epoch has the rows in random order.
 
     Generated rows keep their order, which already depends on the seed.
     """
@@ -94,7 +94,7 @@ def renamed(labels: Labels, n_classes: int, rng: np.random.Generator) -> Labels:
 
 
 def come_and_go(order: Indices, labels: Labels, n_classes: int, rng: np.random.Generator) -> Indices:
-    """Reorder the rows: a third of the classes occurs only in the first half, and a third only in the second.
+    """Reorder the rows so that a third of the classes occurs only in the first half, and a third only in the second.
 
     Rows in the wrong half are exchanged in pairs, one of each kind. The rest of the rows in the wrong half are omitted.
     """
@@ -115,7 +115,7 @@ def come_and_go(order: Indices, labels: Labels, n_classes: int, rng: np.random.G
 
 
 def delays_of(labels: Labels, seed: int, conditions: Conditions) -> Labels:
-    """Return the delay of each bit in decisions; NEVER for lost bits."""
+    """Return the delay of each bit in decisions. It is NEVER for lost bits."""
     delay, size = conditions.delay, labels.size
     if isinstance(delay, int):
         delays = np.full(size, delay, dtype=np.int64)
@@ -140,7 +140,7 @@ def part_of(stream: Stream, events: Indices) -> Stream:
 
 
 def life_of(stream: Stream, events: Indices) -> Stream:
-    """Return a stream of consecutive events after which the state is lost; later bits have no effect."""
+    """Return a stream of consecutive events after which the state is lost. Later bits have no effect."""
     delays = stream.delays[events]
     return _taken(stream, events, np.where(events + delays > events[-1], NEVER, delays))
 

@@ -1,8 +1,8 @@
 """Vowpal Wabbit's contextual bandits on the same streams, with the same rows, draws and delays.
 
 The bandit has the single-line format with K actions (`--cb_explore K`), which Vowpal Wabbit converts to its multi-line
-format, with one regression over all actions (`--cb_type mtr`). Examples are created from numbers, not parsed from text,
-and each is used for both its prediction and its update; this is the fastest way in the Python package. The bit is
+format, with one regression over all actions (`--cb_type mtr`). Examples are created from numbers instead of parsed from
+text, and each is used for both its prediction and its update. This is the fastest way in the Python package. The bit is
 passed as a cost, with the action and its probability at decision time.
 
     pip install vowpalwabbit==9.11.9
@@ -32,13 +32,13 @@ class Sizes(Protocol):
 
 
 NAMESPACE = "f"
-"""The namespace for the features f0, f1, ...; integer names are not hashed, and collide."""
+"""The namespace for the features f0, f1, ... Integer names are not hashed, and would collide."""
 
 SQUARECB = "--squarecb --gamma_scale 100"
 """The default exploration."""
 
 BITS = range(18, 25)
-"""Bits of the weight table: from Vowpal Wabbit's default to 268 MB."""
+"""Sizes of the weight table in bits, from Vowpal Wabbit's default to 268 MB."""
 
 
 class Setting(NamedTuple):
@@ -46,7 +46,7 @@ class Setting(NamedTuple):
 
     exploration: str  # its arguments
     costs: tuple[int, int]  # costs of a right and of a wrong action
-    unit: bool  # whether to scale x to unit norm
+    unit: bool  # True to scale x to unit norm
     learning_rate: float = 0.5
 
     def text(self) -> str:
@@ -89,7 +89,7 @@ class Bandit:
     def __init__(self, data: Sizes, setting: Setting, *, quadratic: bool = False) -> None:
         pyvw = package()
         size = data.n_features * (data.n_features + 3) // 2 if quadratic else data.n_features
-        # Four entries per weight, so that hash collisions are rare.
+        # Hash collisions are rare with four entries per weight.
         bits = min(max(math.ceil(math.log2(4 * data.n_classes * (size + 1))), BITS[0]), BITS[-1])
         self._workspace = pyvw.Workspace(
             f"--cb_explore {data.n_classes} --quiet -b {bits} -l {setting.learning_rate} {setting.exploration}"
@@ -113,7 +113,7 @@ class Bandit:
         return example
 
     def decide(self, example: Any, u: float) -> tuple[int, float]:
-        """Return an action from one uniform, and its probability."""
+        """Return an action from one uniform draw, and its probability."""
         self._model.predict(self._workspace, example)
         probabilities: list[float] = example.get_action_scores()
         below = 0.0
@@ -123,11 +123,11 @@ class Bandit:
                 return action, probability
         last = max(
             action for action, probability in enumerate(probabilities) if probability > 0.0
-        )  # float32: the sum may be below 1
+        )  # the sum may be below 1, because of float32
         return last, probabilities[last]
 
     def learn(self, example: Any, action: int, probability: float, *, right: bool) -> None:
-        """Learn from the bit for an example that `decide` has used; an example can be labelled only once."""
+        """Learn from the bit for an example that `decide` has used. An example can be labelled only once."""
         example.set_label_string(f"{action + 1}:{self._setting.costs[0 if right else 1]}:{probability:.8g}")
         example.set_test_only(False)  # examples without a label are test-only
         self._model.learn(self._workspace, example)

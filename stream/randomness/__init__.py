@@ -1,1 +1,1 @@
-"""Draws from a seed and an event id, and delay distributions."""
+"""Random draws from a seed and an event id, and delay distributions."""

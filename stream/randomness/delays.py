@@ -1,8 +1,8 @@
 """Timing of feedback: delay, loss and duplication, drawn per event id.
 
-A delay is the inverse distribution function at one uniform, and so a pure function of (seed, event id, label). Delays
-are integer milliseconds, at least 0. Continuous distributions are rounded to the nearest; all are limited to
-`DURATION_MS_MAX`.
+A delay is the inverse distribution function at one uniform draw, and is therefore a pure function of (seed, event id,
+label). Delays are integer milliseconds from 0 to `DURATION_MS_MAX`. Continuous distributions are rounded to the nearest
+integer.
 
     none                  0 ms: feedback is sent immediately
     fixed:10s             always 10 s
@@ -66,7 +66,7 @@ class Geometric:
     mean_ms: int  # at least 1
 
     def quantile_ms(self, u: float) -> int:
-        """Return the least n of 1, 2, ... with P(D ≤ n) ≥ u."""
+        """Return the smallest n ≥ 1 with P(D ≤ n) ≥ u."""
         if self.mean_ms == 1:
             return 1
         return min(max(math.ceil(math.log1p(-u) / math.log1p(-1.0 / self.mean_ms)), 1), DURATION_MS_MAX)
@@ -111,7 +111,7 @@ class Weibull:
 
 @dataclass(frozen=True, slots=True)
 class Empirical:
-    """An empirical distribution: every entry of the list is equally likely."""
+    """An empirical distribution, in which every entry of the list is equally likely."""
 
     delays_ms: tuple[int, ...] = field(repr=False)  # sorted, not empty
 
@@ -137,7 +137,7 @@ class DelayModel:
         return law.quantile_ms(u)
 
     def quantile_ms(self, u: float) -> int:
-        """Return a lower limit: in every class, at least a share 1 - u of the delays reach it."""
+        """Return a value that, in every class, at least a share 1 - u of the delays reach or exceed."""
         return min(law.quantile_ms(u) for law in (self.otherwise, *self.by_class.values()))
 
     def check_classes(self, n_classes: int) -> None:
@@ -148,7 +148,7 @@ class DelayModel:
 
     @property
     def always_ms(self) -> int | None:
-        """Return the delay if it is the same for all events, else None."""
+        """Return the delay if it is the same for all events, otherwise None."""
         return self.otherwise.delay_ms if isinstance(self.otherwise, Fixed) and not self.by_class else None
 
 
@@ -158,7 +158,7 @@ NO_DELAY = DelayModel("none", Fixed(0))
 class FeedbackPlan:
     """The times at which an event's feedback is sent after its prediction: a function of (seed, event id, label).
 
-    Without a delay model the delays come from the log; an event without a logged delay receives no feedback.
+    Without a delay model, the delays come from the log, and an event without a logged delay receives no feedback.
 
     `plan(event_id, label)` is [] if the feedback is lost, [delay_ms] if it is sent once, and [delay_ms, copy_delay_ms]
     if it is sent twice. The copy has its own delay and may arrive first. Loss applies to the event: lost feedback has
@@ -185,7 +185,7 @@ class FeedbackPlan:
         return FeedbackPlan, (self.seed, self.delay, self.loss, self.duplicates)
 
     def __call__(self, event_id: str, label: int | None, logged_ms: int | None = None) -> list[int]:
-        """Return the delays in milliseconds: none, one or two.
+        """Return a list of zero, one or two delays in milliseconds.
 
         Args:
             event_id: The event id.
@@ -205,7 +205,7 @@ class FeedbackPlan:
 
 
 def parse_delay(text: str) -> DelayModel:
-    """Parse a delay specification; see the grammar in this module's docstring."""
+    """Parse a delay specification. This module's docstring lists the grammar."""
     if _CLASS.match(text) is None:
         return DelayModel(text, _parse_law(text, text))
     laws: dict[int | None, Law] = {}
@@ -248,7 +248,7 @@ def _parse_law(law_text: str, spec: str) -> Law:
 
 
 def read_empirical(path: Path) -> Empirical:
-    """Read a file with one delay in milliseconds per line; blank lines are skipped."""
+    """Read a file with one delay in milliseconds per line. Blank lines are skipped."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:

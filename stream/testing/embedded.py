@@ -1,4 +1,4 @@
-"""An in-process pipeline in virtual time: no Kafka, no waiting, reproducible results."""
+"""An in-process pipeline in virtual time. It needs no Kafka, does not wait, and gives reproducible results."""
 
 from collections.abc import Callable
 from typing import Any
@@ -46,12 +46,12 @@ class EmbeddedPipeline(PipelineUnderTest):
         self.work()
 
     def work(self) -> None:
-        """Run the learner until it is idle; `prediction`, `example` and `wait_until` also do this."""
+        """Run the learner until it is idle. `prediction`, `example` and `wait_until` also do this."""
         while self.learner.step(0):
             pass
 
     def advance(self, duration: str) -> None:
-        """Advance time, for example by `10s`; timers within it fire at their times."""
+        """Advance time, for example by `10s`. Timers that expire meanwhile fire at their times."""
         until_ms = self.clock.now_ms + parse_duration(duration)
         self.work()
         while (due_ms := self.learner.next_due_ms()) is not None and due_ms <= until_ms:

@@ -25,7 +25,7 @@ class Kafka(NamedTuple):
 
     bootstrap: str  # HOST:PORT
     client_config: Path | None = None  # properties file of a client, if secured
-    local: LocalKafka | None = None  # None: not started by the tests
+    local: LocalKafka | None = None  # None if the tests did not start it
 
 
 class KafkaPipeline(PipelineUnderTest):
@@ -57,7 +57,7 @@ class KafkaPipeline(PipelineUnderTest):
         self._made = topics.specs(given.partitions, shares_model=shares_model)
         broker.create_topics(self._made)
         super().__init__(broker, topics, given.partitions)
-        no_file = directory / "onebit.toml"  # an empty file, instead of that in the working directory
+        no_file = directory / "onebit.toml"  # an empty file instead of the one in the working directory
         no_file.touch()
         variables = {**given.environment(), CONFIG_VARIABLE: str(no_file)}
         self.programs = Programs(directory, variables, Path.cwd())  # base of relative paths in settings
@@ -68,7 +68,7 @@ class KafkaPipeline(PipelineUnderTest):
             raise
 
     def start_learner(self) -> Program:
-        """Start a learner, and wait until it is ready; use it again after killing or stopping the previous one."""
+        """Start a learner, and wait until it is ready. Call this again after killing or stopping the learner."""
         self._ready_file.unlink(missing_ok=True)
         self.learner = self.programs.start("learn")
         self.learner.wait_until(self._is_ready, "the learner is ready")
@@ -89,11 +89,11 @@ class KafkaPipeline(PipelineUnderTest):
         self.verify()
 
     def story(self) -> str:
-        """See PipelineUnderTest; adds the last output of the programs."""
+        """See PipelineUnderTest. The report also contains the last output of the programs."""
         return f"{super().story()}\n{self.programs.said()}"
 
     def close(self) -> None:
-        """Kill running programs; delete the topics unless the Kafka is removed."""
+        """Kill running programs, and delete the topics unless Kafka itself is removed."""
         self.programs.close()
         with suppress(BrokerError):
             super().close()

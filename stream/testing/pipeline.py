@@ -1,4 +1,4 @@
-"""Base class of pipelines under test: send contexts and feedback, read predictions, examples and the ledger.
+"""Base class of pipelines under test. It sends contexts and feedback, and reads predictions, examples and the ledger.
 
 Subclasses for a real Kafka and for virtual time implement waiting.
 """
@@ -28,13 +28,13 @@ Event = dict[str, Any]
 
 
 class PipelineUnderTest(ABC):
-    """A pipeline with its own topics and a learner, and operations for tests."""
+    """A pipeline with its own topics, a learner, and operations for tests."""
 
     def __init__(self, broker: Broker, topics: Topics, partitions: int) -> None:
         self.broker = broker
         self.topics = topics
         self.partitions = partitions
-        self._touched: dict[str, None] = {}  # the events that the test used, in order
+        self._touched: dict[str, None] = {}  # ids of the events that the test used, in order
         self._answers: dict[str, dict[str, Event]] = {topics.predictions: {}, topics.examples: {}}
         self._reader = broker.reader(self._partitions_of(self._answers))
         self._follower = JournalFollower(broker, topics, partitions)
@@ -65,7 +65,7 @@ class PipelineUnderTest(ABC):
         self.send(self.topics.feedback, event_id, encode_feedback(Feedback(event_id, reward, label, action)))
 
     def send(self, topic: str, event_id: str, value: bytes | Mapping[str, Any]) -> None:
-        """Write any record with the event id as its key; the topic may omit the prefix."""
+        """Write any record with the event id as its key. The topic's name may omit the prefix."""
         name = topic if topic in self.topics else self.prefix + topic
         key = event_id.encode()
         data = value if isinstance(value, bytes) else orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
@@ -100,7 +100,7 @@ class PipelineUnderTest(ABC):
         self._wait(lambda: claim(self.ledger()), what, timeout_s)
 
     def ledger(self) -> Ledger:
-        """Return the learners' counts so far."""
+        """Return the current counts of the learners."""
         return self._follower.read(self._poll_ms)
 
     def records(self, topic: str, partition: int = 0) -> list[Record]:

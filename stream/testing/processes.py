@@ -20,7 +20,7 @@ WAIT_S = 120.0
 def wait_for(
     claim: Callable[[], bool], what: str, timeout_s: float = WAIT_S, otherwise: Callable[[], str] = str
 ) -> None:
-    """Wait for a condition; on a timeout the error includes the text of `otherwise`."""
+    """Wait for a condition. On a timeout, the error includes the text of `otherwise`."""
     deadline_s = time.monotonic() + timeout_s
     while not claim():
         if time.monotonic() >= deadline_s:
@@ -49,11 +49,11 @@ class Program:
         return self.log.read_text(errors="replace")
 
     def wait_until_it_says(self, pattern: str, timeout_s: float = WAIT_S) -> None:
-        """Wait for output; fail if the process has ended."""
+        """Wait for output, and fail if the process has ended."""
         self.wait_until(lambda: bool(re.search(pattern, self.said())), pattern, timeout_s)
 
     def wait_until(self, claim: Callable[[], bool], what: str, timeout_s: float = WAIT_S) -> None:
-        """Wait for a condition; fail if the process has ended."""
+        """Wait for a condition, and fail if the process has ended."""
         wait_for(lambda: claim() or self._ended(claim), what, timeout_s, self.said)
 
     def _ended(self, claim: Callable[[], bool]) -> bool:
@@ -62,7 +62,7 @@ class Program:
         return False
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal; the process must be running."""
+        """Send a signal to the process, which must be running."""
         assert self.process.poll() is None, f"ended with exit code {self.process.returncode}:\n{self.said()}"
         self.process.send_signal(number)
 
@@ -84,7 +84,7 @@ class Program:
 
 
 class Programs:
-    """Programs with common settings, independent of this process's settings."""
+    """Programs with common settings, which do not depend on this process's settings."""
 
     def __init__(self, directory: Path, variables: Mapping[str, str], cwd: Path | None = None) -> None:
         """Set the common environment.
@@ -92,7 +92,7 @@ class Programs:
         Args:
             directory: Folder for output.
             variables: Environment variables.
-            cwd: Working directory; by default `directory`, which has no onebit.toml.
+            cwd: Working directory. The default is `directory`, which has no onebit.toml.
         """
         self.directory = directory
         self._cwd = directory if cwd is None else cwd
