@@ -1,8 +1,8 @@
-"""Example of a service that learns which of three pages its visitors want, from one late bit: satisfied or not.
+"""Example of a service that learns which of three pages its visitors want, from one late bit per visitor.
 
 The service uses only Kafka and JSON, not Onebit. It writes the features of each visitor to the contexts topic, reads
-the page that the learner chose, shows it, and later writes whether it was right. At the end it prints the share of
-visitors with the right page. It exits with 1 if predictions do not arrive.
+the page that the learner chose, shows it, and later writes whether the page was right. At the end, it prints the share
+of visitors with the right page. It exits with 1 if predictions do not arrive.
 
 Run it with programs started by hand:
 
@@ -40,7 +40,7 @@ class ServiceError(Exception):
 
 
 class Service:
-    """The service's side of a pipeline: writes contexts and feedback, reads actions."""
+    """The service's client, which writes contexts and feedback, and reads actions."""
 
     def __init__(self, bootstrap: str, prefix: str, timeout_s: float) -> None:
         self._prefix = prefix
@@ -58,11 +58,12 @@ class Service:
         partitions = self._predictions.partitions_for_topic(topic)
         if not partitions:
             raise ServiceError(f"topic {topic} does not exist. Run: onebit topics create --topic-prefix {prefix}")
-        # Read from now on. A service that must not miss predictions while it is down uses a group_id and commits.
+        # Start reading at the end. A service that must not miss predictions while it is down uses a group_id and
+        # commits.
         self._predictions.assign([TopicPartition(topic, partition) for partition in partitions])
         self._predictions.seek_to_end()
         for tp in self._predictions.assignment():
-            self._predictions.position(tp)  # determines the end now rather than at the first poll
+            self._predictions.position(tp)  # determine the end now, not at the first poll
 
     def ask(self, event_id: str, x: list[float]) -> None:
         """Request an action."""
@@ -80,7 +81,7 @@ class Service:
         self._producer.flush()
 
     def actions(self, event_ids: set[str], timeout_s: float) -> dict[str, int]:
-        """Return the actions for these events; incomplete after the timeout. Ignores other events."""
+        """Return the actions for these events, or those received before the timeout. Other events are ignored."""
         actions: dict[str, int] = {}
         deadline_s = time.monotonic() + timeout_s
         while len(actions) < len(event_ids) and time.monotonic() < deadline_s:
@@ -96,7 +97,7 @@ class Service:
 
 
 def serve(service: Service, timeout_s: float) -> str:
-    """Serve all visitors; return a summary.
+    """Serve all visitors, and return a summary.
 
     Raises:
         ServiceError: predictions did not arrive in time.
@@ -127,7 +128,7 @@ def serve(service: Service, timeout_s: float) -> str:
 
 
 def main() -> int:
-    """Serve the visitors and print a summary; return the exit code."""
+    """Serve the visitors, print a summary, and return the exit code."""
     parser = argparse.ArgumentParser(description="Example of a service that uses Onebit.")
     parser.add_argument("--bootstrap", default=os.environ.get("ONEBIT_BOOTSTRAP", "localhost:9092"))
     parser.add_argument("--topic-prefix", default=os.environ.get("ONEBIT_TOPIC_PREFIX", "onebit."))

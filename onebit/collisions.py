@@ -23,7 +23,7 @@ def check_packages() -> None:
     """Check that Python finds Onebit's packages.
 
     Raises:
-        CollisionError: Python finds another package, or none.
+        CollisionError: Python finds another package, or no package.
     """
     home = Path(__file__).resolve().parent.parent
     for name in FILES:

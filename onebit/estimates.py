@@ -18,11 +18,11 @@ Kind = Literal["bootstrap", "bernstein"]
 
 @dataclass(frozen=True)
 class EstimateReport:
-    """Estimates by policy: `report["late-ucb"]`."""
+    """Estimates by policy, as in `report["late-ucb"]`."""
 
     found: Estimates
     confidence: float
-    interval: Kind  # of low and high
+    interval: Kind  # kind of the intervals in low and high
 
     def __getitem__(self, policy: str) -> PolicyEvaluation:
         for judged in self.found.policies:
@@ -44,11 +44,11 @@ class EstimateReport:
         return self.found.events
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values: the JSON of `onebit estimate`."""
+        """Return plain values, as in the JSON of `onebit estimate`."""
         return fields_of(self.found, IntervalKind(self.interval))
 
     def to_dicts(self) -> list[dict[str, Any]]:
-        """A row for each policy and estimator."""
+        """Return a row for each policy and estimator."""
         return [
             {"policy": policy["policy"], "ess": policy["ess"], **one}
             for policy in self.to_dict()["policies"]
@@ -93,10 +93,10 @@ def estimate(
     """Estimate the mean reward of other policies from a log of decisions.
 
     Args:
-        data: Log file: CSV, JSON lines, Parquet, or a format of Vowpal Wabbit.
+        data: Log file in CSV, JSON lines, Parquet, or a format of Vowpal Wabbit.
         policies: `logged`, `uniform`, `constant:ACTION`, `model:FILE`, or a learner, `NAME:PARAMETER=VALUE,...`.
         mapping: Columns of a tabular log: a TOML file, or `action=item,reward=click,...`.
-        reward_above: Rewards above this value are 1, others 0.
+        reward_above: Rewards above this value count as 1, others as 0.
         on_bad_row: Whether to stop at an invalid row, or skip it.
         delay: Delay of feedback without a logged delay, such as `exponential:5s`; none by default.
         reward: Number of correct classes per context: exactly one, or any number.

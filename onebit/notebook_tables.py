@@ -5,7 +5,7 @@ from html import escape
 
 
 def html_table(columns: Sequence[str], rows: Iterable[Sequence[object]], caption: str = "") -> str:
-    """A table as HTML; the first column is a name, and all others are numbers.
+    """Return a table as HTML. The first column is a name; all others are numbers.
 
     >>> html_table(["learner"], [["a<b"]])
     '<table><tr><th>learner</th></tr><tr><td>a&lt;b</td></tr></table>'
@@ -22,7 +22,7 @@ def _cell(number: int, value: object) -> str:
 
 
 def text_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """A table as text.
+    """Return a table as text.
 
     >>> print(text_table(["learner", "error"], [["late-ucb", "9.1 %"]]))
     learner   error

@@ -21,13 +21,13 @@ class Decided(NamedTuple):
     id: str
     action: int
     greedy: int  # the class with the highest score
-    propensity: float  # of the action
+    propensity: float  # probability of the action
     scores: NDArray[np.float64]  # [K]
     model_version: int  # number of updates of the model
 
 
 class Pipeline:
-    """A learner on an embedded broker. Only `advance`, `settle` and late feedback advance time."""
+    """A learner on an embedded broker. Only `advance`, `settle` and delayed feedback advance time."""
 
     def __init__(self, **settings: Any) -> None:
         """Create the topics and the learner; see `embedded`."""
@@ -44,8 +44,8 @@ class Pipeline:
         """Write a context, and return its decision.
 
         Args:
-            event_id: Id of the event; each id is decided once.
-            x: Features: a list, `{"i": indices, "v": values}`, or values by name.
+            event_id: Id of the event. Each id is decided once.
+            x: Features as a list, as `{"i": indices, "v": values}`, or as values by name.
         """
         self.test.context(event_id, x)
         found = self.test.prediction(event_id)
@@ -75,7 +75,7 @@ class Pipeline:
             self.test.work()
 
     def advance(self, duration: str) -> None:
-        """Advance virtual time; delayed feedback arrives and decisions expire at their times."""
+        """Advance virtual time. Delayed feedback arrives, and decisions expire, at their times."""
         until_ms = self.now_ms + parse_duration(duration)
         while self._due and self._due[0][0] <= until_ms:
             at_ms, _, event_id, fields = heappop(self._due)
@@ -98,7 +98,7 @@ class Pipeline:
 
     @property
     def ledger(self) -> Ledger:
-        """The counts of contexts, decisions and feedback so far."""
+        """The current counts of contexts, decisions and feedback."""
         self.test.work()
         return self.test.ledger()
 
@@ -111,14 +111,14 @@ class Pipeline:
 def embedded(
     *, n_classes: int, n_features: int, learner: str = "auto", window: str = "5m", **settings: Any
 ) -> Iterator[Pipeline]:
-    """Create an in-process pipeline in virtual time: no Kafka, no waiting, reproducible results.
+    """Create an in-process pipeline in virtual time. It needs no Kafka, does not wait, and gives reproducible results.
 
-    At the end, delayed feedback arrives and the ledger is verified.
+    At the end of the `with` block, delayed feedback arrives and the ledger is verified.
 
     Args:
         n_classes: Number of classes K.
         n_features: Number of features d.
-        learner: Name of the learner; auto chooses by the sizes.
+        learner: Name of the learner; `auto` chooses it by the sizes.
         window: Time to wait for feedback before a decision expires.
         settings: Other settings of docs/settings.md by name.
 

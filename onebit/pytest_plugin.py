@@ -22,7 +22,7 @@ _failed: pytest.StashKey[bool] = pytest.StashKey()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Ignore a warning when kafka-python is imported; the import would fail if warnings are errors."""
+    """Ignore a warning of kafka-python's import, which would fail if warnings are errors."""
     config.addinivalue_line("filterwarnings", "ignore:(read|open)_text is deprecated:DeprecationWarning")
 
 
@@ -51,7 +51,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Any:
 
 @pytest.fixture(scope="session")
 def onebit_kafka(pytestconfig: pytest.Config) -> "Iterator[Kafka]":
-    """A Kafka for the whole session: the one given by --onebit-kafka, or a local one."""
+    """The Kafka for the whole session. It is given by --onebit-kafka, or started locally."""
     check_packages()
     from stream.devkafka.local_kafka import local_kafka
     from stream.testing.on_kafka import Kafka
@@ -68,9 +68,9 @@ def onebit_kafka(pytestconfig: pytest.Config) -> "Iterator[Kafka]":
 def onebit_pipeline(
     request: pytest.FixtureRequest, onebit_kafka: "Kafka", tmp_path: Path
 ) -> "Iterator[Callable[..., KafkaPipeline]]":
-    """Create pipelines on that Kafka: `onebit_pipeline(n_classes=3, n_features=4)`, with any settings by name.
+    """Create pipelines on that Kafka, as in `onebit_pipeline(n_classes=3, n_features=4)`, with any settings by name.
 
-    Each pipeline has its own topics and a ready learner. At the end of the test the learner is stopped, and its ledger
+    Each pipeline has its own topics and a ready learner. At the end of the test, the learner is stopped, and its ledger
     must add up.
     """
     from stream.testing.on_kafka import KafkaPipeline
@@ -86,7 +86,7 @@ def onebit_pipeline(
 
 @pytest.fixture
 def onebit_embedded(request: pytest.FixtureRequest) -> "Iterator[Callable[..., EmbeddedPipeline]]":
-    """Create in-process pipelines in virtual time: `onebit_embedded(n_classes=3, n_features=4, window="5s")`."""
+    """Create in-process pipelines in virtual time, as in `onebit_embedded(n_classes=3, n_features=4, window="5s")`."""
     check_packages()
     from stream.testing.embedded import EmbeddedPipeline
 
@@ -94,7 +94,7 @@ def onebit_embedded(request: pytest.FixtureRequest) -> "Iterator[Callable[..., E
 
 
 def _making(item: pytest.Item, make: Callable[..., Any], pipelines: "list[PipelineUnderTest]") -> Iterator[Any]:
-    """Yield a factory of pipelines; at the end verify and close them."""
+    """Yield a factory of pipelines. Verify and close them at the end."""
 
     def made(**settings: object) -> Any:
         pipelines.append(make(**settings))

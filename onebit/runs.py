@@ -21,7 +21,7 @@ from stream.reporting.tables import comparison
 from stream.wire.ledger import Ledger, total_ledger
 
 Learners = str | Sequence[str] | Mapping[str, Mapping[str, object]]
-"""A learner's name, several names, or names with parameters: `{"late-ucb": {"alpha": 0.5}}`."""
+"""A learner's name, several names, or names with parameters, such as `{"late-ucb": {"alpha": 0.5}}`."""
 
 
 class Curve(NamedTuple):
@@ -31,33 +31,33 @@ class Curve(NamedTuple):
     error: NDArray[np.float64]  # [n] fraction of wrong actions
     window_error: NDArray[
         np.float64
-    ]  # [n] fraction of wrong actions over a window of a twentieth of the run; nan at the start
+    ]  # [n] fraction of wrong actions over a window of a twentieth of the run; nan before the first window
 
 
 @dataclass(frozen=True)
 class LearnerRun:
-    """One learner on one stream of events."""
+    """The run of one learner on one stream of events."""
 
     report: Report
 
     @property
     def learner(self) -> str:
-        """Its name."""
+        """The learner's name."""
         return self.report.learner
 
     @property
     def seed(self) -> int:
-        """The seed of its draws."""
+        """The seed of all random draws."""
         return self.report.seed
 
     @property
     def parameters(self) -> dict[str, float | int | str]:
-        """The parameters of the learner, defaults included."""
+        """The parameters of the learner, including defaults."""
         return dict(self.report.params)
 
     @property
     def error(self) -> float:
-        """The fraction of wrong actions, evaluated before learning; nan if no outcome is known."""
+        """The fraction of wrong actions, each evaluated before learning from it; nan if no outcome is known."""
         return self.report.errors.error_rate
 
     @property
@@ -97,13 +97,13 @@ class LearnerRun:
         return self.report.wall_s
 
     def to_dict(self) -> dict[str, object]:
-        """Plain values: the JSON of `onebit run`."""
+        """Return plain values, as in the JSON of `onebit run`."""
         return self.report.as_json()
 
 
 @dataclass(frozen=True)
 class RunReport:
-    """The runs of `onebit.run`, by learner: `report["late-ucb"]`, or `report["late-ucb", seed]`."""
+    """The runs of `onebit.run`, by learner, as in `report["late-ucb"]` or `report["late-ucb", seed]`."""
 
     runs: tuple[LearnerRun, ...]
 
@@ -137,7 +137,7 @@ class RunReport:
         return all(run.ok for run in self.runs)
 
     def to_dicts(self) -> list[dict[str, object]]:
-        """Each run as plain values."""
+        """Return each run as plain values."""
         return [run.to_dict() for run in self.runs]
 
     def save(self, path: str | Path) -> Path:
@@ -179,20 +179,20 @@ def run(
     progress: Callable[[Progress], None] = ignore,
     **settings: Any,
 ) -> RunReport:
-    """Run the pipeline to its end: replay, learner, feedback.
+    """Run replay, learner and feedback until all events are settled.
 
-    By default the run is embedded, in virtual time: the same seed gives the same result, bit for bit.
+    By default, the run is embedded and uses virtual time. The same seed then gives the same result, bit for bit.
 
     Args:
         data: Data set of `onebit data list`, svmlight file, or log of decisions.
-        learners: A learner, several learners, or learners with parameters; auto chooses by the data.
+        learners: A learner, several learners, or learners with parameters; `auto` chooses by the data.
         seed: Seed of all draws.
         seeds: Number of runs of each learner, with consecutive seeds.
-        jobs: Number of parallel runs, each in a process; None: one per core, if that is faster.
+        jobs: Number of parallel runs, each in a process. None means one per core, if that is faster.
         kafka: Whether to run on the Kafka at `bootstrap`, with each program in its own process.
         progress: Called with the progress of each run, up to ten times per second.
-        settings: Other settings of docs/settings.md by name: `delay="lognormal:10s,1.0"`, `loss=0.02`, `window="30s"`.
-            Environment variables and onebit.toml are ignored.
+        settings: Other settings of docs/settings.md by name, such as `delay="lognormal:10s,1.0"`, `loss=0.02` or
+            `window="30s"`. Environment variables and onebit.toml are ignored.
 
     Raises:
         OnebitError: a setting is invalid, or the data cannot be read.
@@ -206,7 +206,7 @@ def run(
 
 
 def _named(learners: Learners, settings: dict[str, Any]) -> dict[str, Any]:
-    """The learners and their parameters as settings."""
+    """Return the learners and their parameters as settings."""
     if isinstance(learners, str):
         return {"learner": [learners]}
     parameters = learners if isinstance(learners, Mapping) else {}

@@ -21,7 +21,7 @@ class VerifyReport:
 
     @property
     def ok(self) -> bool:
-        """Whether the recomputed ledgers, and everything else that was compared, equal the learner's."""
+        """Whether the recomputed ledgers, and all other compared values, equal the learner's."""
         return self.found.ok
 
     @property
@@ -36,16 +36,16 @@ class VerifyReport:
 
     @property
     def faults(self) -> tuple[str, ...]:
-        """Each difference, with its record."""
+        """The differences, each with its record."""
         log = () if self.found.log is None else self.found.log.faults
         return tuple(fault for finding in self.found.findings for fault in finding.faults) + tuple(log)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values: the JSON of `onebit verify`."""
+        """Return plain values, as in the JSON of `onebit verify`."""
         return self.found.to_dict()
 
     def to_dicts(self) -> list[dict[str, Any]]:
-        """The findings of each partition as plain values."""
+        """Return the findings of each partition as plain values."""
         return [finding.as_json() for finding in self.found.findings]
 
     def _rows(self) -> list[list[object]]:
@@ -76,9 +76,9 @@ def verify(
     Args:
         bootstrap: Address of Kafka, HOST:PORT.
         topic_prefix: Prefix of the topics.
-        wait_events: First wait until N events are decided and none is pending.
-        timeout: Timeout of the wait.
-        replay: Whether to replay the whole journal, and compare the state with a recovery's.
+        wait_events: Number of events that must be decided, with none pending, before the verification starts.
+        timeout: Limit on this wait.
+        replay: Whether to replay the whole journal and compare the state with that of a recovery.
         settings: Other settings of docs/settings.md by name, such as `client_config="client.properties"`.
 
     Raises:

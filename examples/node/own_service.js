@@ -1,7 +1,7 @@
-// Example of a service that learns which of three pages its visitors want, from one late bit: satisfied or not.
+// Example of a service that learns which of three pages its visitors want, from one late bit per visitor.
 //
-// The JavaScript version of examples/own_service.py. It uses only Kafka and JSON, not Onebit. At the end it prints the
-// share of visitors with the right page. It exits with 1 if predictions do not arrive.
+// This is the JavaScript version of examples/own_service.py. It uses only Kafka and JSON, not Onebit. At the end, it
+// prints the share of visitors with the right page. It exits with 1 if predictions do not arrive.
 //
 //     npm ci --prefix examples/node
 //     onebit topics create --topic-prefix own.
@@ -28,7 +28,7 @@ const arrivals = new EventTarget();
 async function main() {
   await producer.connect();
   await consumer.connect();
-  // From the beginning, so that predictions before the partition assignment are not missed.
+  // Read from the beginning, so that predictions before the partition assignment are not missed.
   await consumer.subscribe({topic: `${prefix}predictions`, fromBeginning: true});
   await consumer.run({eachMessage: async ({message}) => {
     const prediction = JSON.parse(message.value.toString());

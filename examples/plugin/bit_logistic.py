@@ -1,4 +1,4 @@
-"""A learner and a data set as a package of one file."""
+"""A learner and a data set in a package that consists of one file."""
 
 from collections.abc import Mapping
 from math import exp
@@ -22,7 +22,7 @@ from stream.learners.kernels import (
 def predict(
     indices: Any, values: Any, u: float, scores: Any, W: Any, epsilon: float, step: float
 ) -> tuple[int, int, float]:
-    """Play the class with the highest score, or with probability epsilon a uniform one."""
+    """Play the class with the highest score or, with probability epsilon, a uniform class."""
     check_event(indices, values, W.shape[1])
     linear_scores(indices, values, W, scores)
     greedy = argmax(scores)
@@ -35,7 +35,7 @@ def update(
     indices: Any, values: Any, action: int, greedy: int, propensity: float, scores: Any, reward: int, v: float,
     label: int, W: Any, epsilon: float, step: float,
 ) -> bool:  # fmt: skip
-    """One gradient step on the log-loss of the bit."""
+    """Make one gradient step on the log-loss of the bit."""
     if not usable(indices, values, action, propensity, scores, W.shape[0], W.shape[1]):
         return False
     score = 0.0
@@ -64,7 +64,7 @@ class BitLogistic(onebit.KernelLearner):
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> onebit.Cost:
-        """Counts of operations and bytes, for `onebit learners`."""
+        """Return the numbers of operations and bytes, for `onebit learners`."""
         return onebit.Cost(2 * nnz * (n_classes + 1), 8 * nnz * (n_classes + 1), 8 * n_classes * n_features)
 
 

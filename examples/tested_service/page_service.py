@@ -1,6 +1,6 @@
 """Example of a testable service that shows each visitor one of three pages and improves its choice.
 
-The service is independent of Kafka: the caller passes a function that sends records, and calls `predicted` with each
+The service does not depend on Kafka. The caller passes a function that sends records, and calls `predicted` with each
 prediction.
 """
 
@@ -21,7 +21,7 @@ class PageService:
         self.shown: dict[str, str] = {}
 
     def visitor_arrives(self, visit: str, interests: list[float]) -> None:
-        """Request a page; interests are numbers, one per page."""
+        """Request a page. `interests` contains one number per page."""
         self._send("contexts", visit, {"id": visit, "x": [*interests, 1.0]})
 
     def predicted(self, prediction: dict[str, Any]) -> None:

@@ -1,1 +1,1 @@
-"""Learners inside other libraries: `onebit.adapters.river` and `onebit.adapters.coba`."""
+"""Adapters that let other libraries use Onebit's learners: `onebit.adapters.river` and `onebit.adapters.coba`."""

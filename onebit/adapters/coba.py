@@ -1,4 +1,4 @@
-"""Learners in coba's experiments: `pip install 'onebit[coba]'`.
+"""Learners for coba's experiments: `pip install 'onebit[coba]'`.
 
 >>> from coba import Environments, Experiment
 >>> rows = Environments.from_linear_synthetic(500, n_actions=2, n_action_features=0, seed=1).binary()
@@ -18,19 +18,19 @@ from stream.wire.records import Decision, Features
 
 
 class Learner:
-    """An Onebit learner as a coba learner. Every interaction must have the same actions, and rewards of 0 or 1.
+    """An Onebit learner as a coba learner. All interactions must have the same actions, and rewards of 0 or 1.
 
-    `learn` uses the decision that coba passes on from `predict`; for a logged action, it uses the log's probability. A
-    context is None, a number, a text, a sequence or a mapping from names to values; text values are categories.
+    `learn` uses the decision that coba passes on from `predict`. For a logged action, it uses the log's probability. A
+    context is None, a number, a string, a sequence, or a mapping from names to values. String values are categories.
 
     Args:
-        learner: A learner's name; by default the one that suits the sizes.
-        n_features: The maximum number of features; by default the length of the first context.
-        seed: The seed of all draws.
+        learner: A learner's name. By default, the sizes determine the learner.
+        n_features: The maximum number of features. The default is the length of the first context.
+        seed: The seed of all random draws.
         parameters: The learner's parameters.
 
     Raises:
-        ParameterError: an unknown learner or parameter.
+        ParameterError: the learner or a parameter is unknown.
         ValueError: the learner needs the true class, which coba does not reveal.
     """
 
@@ -48,12 +48,12 @@ class Learner:
         self._decisions = self._updates = 0
 
     def score(self, context: Any, actions: Sequence[Any], action: Any) -> float:
-        """The probability with which the action would be played."""
+        """Return the probability with which the action would be played."""
         model, x = self._prepared(context, actions)
         return float(model.distribution(x)[self._actions.index(action)])
 
     def predict(self, context: Any, actions: Sequence[Any]) -> tuple[Any, float, dict[str, Decision]]:
-        """An action, its probability, and the decision, which coba passes to `learn`."""
+        """Return an action, its probability, and the decision, which coba passes to `learn`."""
         model, x = self._prepared(context, actions)
         decision = model.predict(x, uniform(self._seed, Purpose.ACTION, str(self._decisions)))
         model.observe(x, decision)
@@ -63,7 +63,7 @@ class Learner:
     def learn(
         self, context: Any, action: Any, reward: float, probability: float, decision: Decision | None = None
     ) -> None:
-        """Learn the reward of an action that was played with this probability.
+        """Learn from the reward of an action that was played with this probability.
 
         Raises:
             ValueError: the reward is not 0 or 1, neither `predict` nor `score` has received the actions, or the action
@@ -83,7 +83,7 @@ class Learner:
         self._updates += 1
 
     def _prepared(self, context: Any, actions: Sequence[Any]) -> tuple[OnebitLearner, Features]:
-        """The learner, created at the first call, and the context's features."""
+        """Return the learner, which is created at the first call, and the context's features."""
         named = _named(context)
         if self._model is None:
             if len(actions) < 2:
@@ -98,10 +98,10 @@ class Learner:
 
 
 def _named(context: Any) -> Mapping[Hashable, object]:
-    """A context as values by name; the items of a sequence are named by their positions."""
+    """Return a context as values by name. The items of a sequence are named by their positions."""
     if context is None:
         return {}
-    if hasattr(context, "items"):  # coba's sparse rows are no Mapping
+    if hasattr(context, "items"):  # coba's sparse rows are not Mappings
         return dict(context.items())
     if isinstance(context, int | float | str):
         return {0: context}

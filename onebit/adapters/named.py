@@ -30,7 +30,7 @@ class Names:
             self.index(name)
 
     def index(self, name: Hashable) -> int:
-        """The index of a name; a new name gets the next one.
+        """Return the index of a name. A new name gets the next index.
 
         Raises:
             ValueError: the limit is reached.
@@ -48,9 +48,10 @@ class Names:
         return index
 
     def features(self, x: Mapping[Hashable, object]) -> Features:
-        """The sparse vector of a mapping from names to values; its order is irrelevant.
+        """Return the sparse vector of a mapping from names to values, whose order has no effect.
 
-        A number is a value. A text is a category: the pair of name and text has the value 1. None has no entry.
+        A number is used as the value. A string is a category, for which the pair of name and string has the value 1.
+        None has no entry.
 
         Raises:
             ValueError: a value is not finite, or there are more names than the learner has features.

@@ -17,39 +17,39 @@ from stream.randomness.draws import Purpose, uniform
 from stream.wire.records import Decision, Features
 
 PENDING_MAX = 100_000
-"""Limit on decisions without a label, longer than any delay used with River's evaluation."""
+"""Limit on decisions without a label. It is larger than any delay used with River's evaluation."""
 
 
 class Pending(NamedTuple):
     """A decision that waits for its label."""
 
-    number: int  # of the decision, from 0; its draws follow from it
+    number: int  # number of the decision, from 0; it determines the draws
     features: Features
     decision: Decision
 
 
 class Classifier(base.Classifier):
-    """An Onebit learner as a River classifier. It learns from one bit: whether the predicted class is the label.
+    """An Onebit learner as a River classifier. It learns only whether the predicted class is the label.
 
-    `predict_one` makes a decision and stores it; `learn_one` gives the bit to the oldest stored decision of the same x,
-    however late it arrives. So `river.evaluate` with a `delay` measures learning from late bits. `learn_one` of an x
-    without a stored decision makes one first.
+    `predict_one` makes a decision and stores it. `learn_one` applies the bit, after any delay, to the oldest stored
+    decision for the same x. `river.evaluate` with a `delay` therefore measures learning from late bits. If no decision
+    for x is stored, `learn_one` makes one first.
 
-    A pipeline's transformers may change x in between, as StandardScaler does. Then name each event, with rows of the
-    form `(x, y, {"event_id": "order-17"})`: the label goes to the decision with that name, and the learner uses the x
-    of that decision.
+    Transformers of a pipeline, such as StandardScaler, may change x between the two calls. In this case, give each
+    event an id, with rows of the form `(x, y, {"event_id": "order-17"})`. The label is then applied to the decision
+    with that id, and the learner uses the x of that decision.
 
-    Features and classes get their indices when they first appear, up to `n_features` and `n_classes`. Text values are
-    categories. Name all `classes` if they are known: a decision for a class without a name is None, which River's
-    metrics skip.
+    Features and classes get their indices when they first appear, up to `n_features` and `n_classes`. String values are
+    categories. If the labels are known, list all of them in `classes`. A decision for a class without a label is None,
+    which River's metrics skip.
 
     Args:
         n_classes: The maximum number of classes.
-        n_features: The maximum number of features; each category counts.
-        learner: A learner's name; by default the one that suits these sizes.
-        classes: The labels known beforehand.
-        seed: The seed of all draws.
-        pending_max: The maximum number of stored decisions; the oldest is evicted first.
+        n_features: The maximum number of features. Each category counts as one.
+        learner: A learner's name. By default, the sizes determine the learner.
+        classes: The labels that are known in advance.
+        seed: The seed of all random draws.
+        pending_max: The maximum number of stored decisions. The oldest is evicted first.
         parameters: The learner's parameters.
     """
 
@@ -88,7 +88,7 @@ class Classifier(base.Classifier):
         return True
 
     def predict_one(self, x: dict[Any, Any], event_id: Hashable = None, **kwargs: Any) -> Any:
-        """Decide for x and store the decision until `learn_one`; None if the class has no name yet."""
+        """Decide for x, and store the decision until `learn_one`. Return None if the class has no label yet."""
         pending = self._decide(self._features.features(x))
         self._pending.setdefault(_key(pending.features, event_id), deque()).append(pending)
         self._pending_size += 1
@@ -98,16 +98,16 @@ class Classifier(base.Classifier):
         return names[action] if action < len(names) else None
 
     def predict_proba_one(self, x: dict[Any, Any], **kwargs: Any) -> dict[Any, float]:
-        """The probability with which each named class would be played for x; stores no decision."""
+        """Return the probability of each known label for x, without storing a decision."""
         names = self._labels.names
         played = self._model.distribution(self._features.features(x))[: len(names)]
         total = float(played.sum())
-        if total == 0.0:  # only classes without a name would be played
+        if total == 0.0:  # only classes without a label would be played
             return dict.fromkeys(names, 1.0 / len(names)) if names else {}
         return dict(zip(names, (played / total).tolist(), strict=True))
 
     def learn_one(self, x: dict[Any, Any], y: Any, event_id: Hashable = None) -> None:
-        """Learn whether the decision for x, or for the event of this name, was right."""
+        """Learn whether the decision for x, or for the event with this id, was right."""
         features, label = self._features.features(x), self._labels.index(y)
         key = _key(features, event_id)
         number, features, decision = self._pop(key) if key in self._pending else self._decide(features)
