@@ -1,17 +1,18 @@
-"""The learner that `auto` chooses, with its fixed defaults, against Vowpal Wabbit tuned in hindsight.
+"""Compare the learner that `auto` chooses, with its defaults, to Vowpal Wabbit tuned in hindsight.
 
     pip install vowpalwabbit==9.11.9
     python benchmarks/against_vw.py DATA_FOLDER [--sets pendigits r8] [--delays 0 1000 lognormal] [--orders 3]
         [--rows-max 10000] [--quadratic] [--times]
     python benchmarks/against_vw.py --table [--quadratic]
 
-For each set and delay Vowpal Wabbit's squarecb, softmax and epsilon-greedy each get the setting that errs least in the
-first order: of a grid of explorations, costs (0 for a right action and 1 for a wrong one, or -1 and 0) and scalings of
-x, with the default learning rate, and then of learning rates for the best of these. The winner goes through the other
-orders too. Ours is what it always is. `--quadratic` is late-ucb with all products of two features against `-q ff`.
-`--times` measures microseconds per event instead, called from Python, at no delay, both in one run.
+For each set and delay, Vowpal Wabbit's squarecb, softmax and epsilon-greedy are tuned on the first order of the rows.
+The grid consists of explorations, costs (0 for a right action and 1 for a wrong one, or -1 and 0) and scalings of x,
+with the default learning rate. Other learning rates are then tried with the best of these settings. The setting with
+the smallest error also processes the other orders. Onebit's learner is not tuned. `--quadratic` compares late-ucb with
+all products of two features to `-q ff`. `--times` measures microseconds per event instead, called from Python without a
+delay, in one run.
 
-Every row is kept in benchmarks/results/ as soon as it is there, and what is there is not run again.
+Every row is stored in benchmarks/results/ as soon as it is measured, and is not measured again.
 """
 
 import argparse
@@ -42,7 +43,7 @@ from stream.experiments.vowpal_wabbit import Bandit, Setting
 from stream.learners import create
 
 FILES = {"": "against_vw.json", "quadratic": "against_vw_quadratic.json", "times": "against_vw_times.json"}
-"""In the folder of results, by what was asked for."""
+"""Result files, by the option."""
 
 GRID = {
     "squarecb": [f"--squarecb --gamma_scale {scale}" for scale in (10, 100, 1_000)],
@@ -54,27 +55,27 @@ LEARNING_RATES = (0.1, 2.0, 8.0)
 """Learning rates of the grid, in addition to the default of 0.5."""
 
 IN_ORDER = sorted(SETS, key=lambda name: (name not in GOALS[1_000], name not in GOALS[0]))
-"""The sets with goals for late bits first, then those with goals for bits at once."""
+"""The data sets. Those with goals for late bits are first, followed by those with goals for immediate bits."""
 
 QUADRATIC_SETS = ("vowel", "pendigits", "letter", "shuttle")
-"""Those whose products late-ucb takes."""
+"""The sets that `--quadratic` compares."""
 
 Row = dict[str, Any]
 
 
 class Results:
-    """The rows of the file, each found by what was run."""
+    """The rows of a result file, found by the parameters of the run."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self.rows: list[Row] = json.loads(path.read_text()) if path.exists() else []
 
     def has(self, run: Row) -> bool:
-        """Whether a row of this run is there."""
+        """Return whether the file has a row of this run."""
         return any(run.items() <= row.items() for row in self.rows)
 
     def add(self, row: Row) -> None:
-        """Keep and show a row."""
+        """Store and print a row."""
         self.rows.append(row)
         lines = ",\n".join(json.dumps(kept, ensure_ascii=False) for kept in self.rows)
         self._path.write_text(f"[\n{lines}\n]\n")
@@ -87,7 +88,7 @@ def error_of_vw(data: Loaded, stream: Stream, setting: Setting, *, quadratic: bo
 
 
 def tuned(data: Loaded, stream: Stream, family: str, *, quadratic: bool) -> tuple[float, Setting]:
-    """The least error of a family of explorations on a stream, and its setting."""
+    """Return the smallest error of a family of explorations on a stream, and its setting."""
 
     def best(settings: Iterable[Setting]) -> tuple[float, Setting]:
         return min(
@@ -115,7 +116,7 @@ def theirs(data: Loaded, streams: list[Stream], family: str, *, quadratic: bool)
 
 
 def compare(name: str, data: Loaded, delay: int | str, arguments: argparse.Namespace, results: Results) -> None:
-    """The rows of a set and a delay."""
+    """Measure the missing rows of a set and a delay."""
     streams: list[Stream] = []
     for learner in ("ours", *GRID):
         run = {
@@ -137,7 +138,7 @@ def compare(name: str, data: Loaded, delay: int | str, arguments: argparse.Names
 
 
 def compare_times(name: str, data: Loaded, results: Results) -> None:
-    """Microseconds per event: the learner that is chosen, igw-logistic where that is stack-igw, and squarecb."""
+    """Measure microseconds per event of the chosen learner, of igw-logistic if that is stack-igw, and of squarecb."""
     run: Row = {"set": name, "what": "µs per event"}
     if results.has(run):
         return
@@ -155,7 +156,7 @@ def compare_times(name: str, data: Loaded, results: Results) -> None:
 
 
 def table(rows: list[Row], *, quadratic: bool) -> str:
-    """The results as a table in Markdown: ours / the best of Vowpal Wabbit's three."""
+    """Return the results as a table in Markdown: our error / the smallest of Vowpal Wabbit's three."""
     delays = {0: "at once", 1_000: "each 1,000 late", "lognormal": "log-normal, median 1,000"}
     lines = ["| data | rows | " + " | ".join(delays.values()) + " |", "|---|---:|" + "---:|" * len(delays)]
     for name in SETS:
@@ -167,7 +168,7 @@ def table(rows: list[Row], *, quadratic: bool) -> str:
 
 
 def _cell(rows: list[Row]) -> str:
-    """The errors of a set and a delay; nothing until all learners have been run."""
+    """Return the errors of a set and a delay, or a dash until all learners have been measured."""
     if {row["learner"] for row in rows} != {"ours", *GRID}:
         return "–"
     vw = min((row for row in rows if row["learner"] != "ours"), key=lambda row: row["error %"])
@@ -176,13 +177,13 @@ def _cell(rows: list[Row]) -> str:
 
 
 def part(data: Loaded, stream: Stream, setting: Setting, *, made: bool) -> Callable[[int, int], None]:
-    """What predicts and learns the events from one to another, for a clock.
+    """Return a function to be timed that predicts and learns a range of events.
 
     Args:
-        data: the set.
-        stream: its first events.
-        setting: how Vowpal Wabbit is run.
-        made: the examples are made beforehand, so that this takes no time of an event.
+        data: The data set.
+        stream: Its first events.
+        setting: The configuration of Vowpal Wabbit.
+        made: Whether the examples are created beforehand, outside the measured time.
     """
     bandit = Bandit(data, setting)
     labels, u = stream.examples.labels.tolist(), stream.u.tolist()

@@ -1,12 +1,12 @@
-"""The error of every learner against the delay of its bits: the figure of docs/learners.md.
+"""Measure the error of every learner by feedback delay, and draw the figure of docs/learners.md.
 
     python benchmarks/error_by_delay.py DATA_FOLDER [--learners late-ucb arow] [--write]
     python benchmarks/error_by_delay.py --draw
 
-Two sets of digits are replayed in epochs, each in a drawn order, until there are 30,000 events; every bit comes a fixed
-number of decisions late. All learners have their defaults. Left out are newtron, which takes 0.1 s for an event of
-these, and kwik-banditron, which has to be told a comparator. `--write` puts the errors into
-benchmarks/results/error_by_delay.json, learner by learner, and `--draw` the figure into docs/figures/.
+Two data sets of digits are replayed for 30,000 events, in epochs with random orders. Every bit arrives after a fixed
+number of decisions. All learners have their defaults. newtron is omitted because it takes 0.1 s per event, and
+kwik-banditron because it requires a comparator. `--write` stores the errors of each learner in
+benchmarks/results/error_by_delay.json; `--draw` writes the figure to docs/figures/.
 """
 
 import argparse
@@ -24,7 +24,7 @@ FILE = RESULTS / "error_by_delay.json"
 FIGURE = Path(__file__).parents[1] / "docs" / "figures" / "error_by_delay.svg"
 
 SETS = {"optdigits": "", "pendigits": "4 3"}
-"""The sets, and how their lines are dashed."""
+"""The data sets, with the dash patterns of their lines."""
 
 DELAYS = (0, 10, 100, 1_000, 10_000)
 EVENTS = 30_000
@@ -32,11 +32,11 @@ LEFT_OUT = frozenset(("newtron", "kwik-banditron"))
 SEED = 1
 
 COLUMNS = 5
-PANEL_PX, PANEL_HIGH_PX = 176, 138  # with the space around it
+PANEL_PX, PANEL_HIGH_PX = 176, 138  # including margins
 PLOT_PX, PLOT_HIGH_PX = 118, 84
 LEFT_PX, TOP_PX = 44, 34
 
-# Of middling lightness: a picture does not learn whether the page around it is light or dark.
+# Colours of medium lightness, because the figure is shown on light and dark pages.
 TEXT, GRID, SOLE, LATE, TOLD = "#6e7781", "#8c959f", "#bc6c25", "#2f81d8", "#3f9142"
 COLOURS = {"late-ucb": LATE, "igw-logistic": LATE, "stack-igw": LATE}
 
@@ -44,7 +44,7 @@ Row = dict[str, Any]
 
 
 def measure(learner: str, folder: Path) -> Row:
-    """The errors of a learner, by set and delay."""
+    """Return the errors of a learner by data set and delay."""
     errors: dict[str, list[float]] = {}
     for name in SETS:
         data = load(name, folder)
@@ -63,7 +63,7 @@ def measure(learner: str, folder: Path) -> Row:
 
 
 def picture(rows: list[Row]) -> str:
-    """The figure: a panel for each learner, those that err least under delay first."""
+    """Return the figure. It has a panel for each learner, ordered by the error under delay."""
     ordered = sorted(rows, key=lambda row: sum(sum(errors[2:]) for errors in row["error %"].values()))
     width = COLUMNS * PANEL_PX
     height = TOP_PX + -(-len(ordered) // COLUMNS) * PANEL_HIGH_PX
@@ -103,7 +103,7 @@ def _legend() -> Iterator[str]:
 
 
 def _panel(row: Row) -> Iterator[str]:
-    """Axes, lines and name of a learner."""
+    """Yield the axes, lines and name of a learner."""
     name = row["learner"]
     colour = TOLD if registered()[name].needs_label else COLOURS.get(name, SOLE)
     bottom = 22 + PLOT_HIGH_PX

@@ -1,13 +1,14 @@
-"""How often the intervals of off-policy estimates hold, where the truth is known.
+"""Measure the coverage of intervals of off-policy estimates on data with known values.
 
     python benchmarks/estimates.py [--sets synsep optdigits] [--seeds 1000] [--rows 2000] [--minutes 30] [--write]
 
-The rows of a set are the whole population: for each seed some are drawn with replacement, a known policy plays (seven
-tenths uniform, the rest a learner of some rows, so that weights are bounded), and the bit says whether the class is
-right. The policies are uniform play, one class, and a learner's model that plays every class with probability .02 at
-least; their values are means over the population. Counted are the seeds whose interval holds the value: the bootstrap,
-empirical Bernstein, and the confidence sequence at every row at once. `--write` puts the table into
-benchmarks/results/estimates.json. After `--minutes` for a set no seed is begun; the table says how many there were.
+The rows of a data set are the population. Each seed draws rows with replacement. A known policy chooses the classes,
+and the bit reports whether the class is right. This policy is 70 % uniform, which bounds the weights, and 30 % a
+learner trained on some of the rows. The evaluated policies are uniform play, a constant class, and a trained model that
+plays every class with a probability of at least .02. Their true values are means over the population. The coverage is
+the fraction of seeds whose interval contains the true value, for the bootstrap, the empirical Bernstein interval, and
+the confidence sequence at all rows simultaneously. `--write` stores the table in benchmarks/results/estimates.json.
+`--minutes` limits the time per data set, and the table contains the number of seeds.
 """
 
 import argparse
@@ -36,34 +37,34 @@ RESULTS = Path(__file__).parent / "results"
 SETS = ("synsep", "optdigits")
 POPULATION = 4_000
 LEARNED = 1_000
-"""So many rows teach the policy that logs, and as many others the model that is judged."""
+"""Number of rows that train the logging policy, and of other rows that train the evaluated model."""
 
 
 UNIFORM = 0.7
-"""Share that the logging policy plays uniformly: weights are at most K/UNIFORM."""
+"""Fraction of decisions that the logging policy makes uniformly. Weights are at most K/UNIFORM."""
 
 
 class Population(NamedTuple):
-    """All rows of a set, and how they are played."""
+    """All rows of a data set, with the probabilities of the policies."""
 
     name: str
     contexts: list[Features]
     labels: NDArray[np.int64]
     n_classes: int
     n_features: int
-    logging: FloatArray  # [N, K], with which probability each class is played
-    judged: FloatArray  # [N, K], the same of the model
+    logging: FloatArray  # [N, K], probabilities of the classes under the logging policy
+    judged: FloatArray  # [N, K], the same for the model
 
 
 class Known(Policy):
-    """A policy whose probabilities are known for every row of the population; an id ends with its row."""
+    """A policy with known probabilities for every row of the population. An event id ends with the row number."""
 
     def __init__(self, name: str, probabilities: FloatArray) -> None:
         self.name = name
         self._probabilities = probabilities
 
     def probabilities(self, chunk: Chunk) -> FloatArray:
-        """Looked up."""
+        """Return the known probabilities of the rows."""
         return self._probabilities[[int(one.rpartition("-")[2]) for one in chunk.ids]]
 
 
@@ -76,12 +77,12 @@ class MemoryLog(NamedTuple):
     name: str = "memory"
 
     def batches(self) -> Iterator[LogBatch]:
-        """All rows at once."""
+        """Yield all rows as one batch."""
         yield self.rows
 
 
 def population_of(name: str) -> Population:
-    """The first rows of a set."""
+    """Return the first rows of a data set."""
     dataset = load(name)
     rows = [dataset.row(row) for row in range(min(POPULATION, dataset.rows))]
     contexts, labels = [x for x, _ in rows], np.array([label for _, label in rows])
@@ -92,7 +93,7 @@ def population_of(name: str) -> Population:
 
 
 def taught(dataset: Dataset, start: int, name: str, **parameters: float) -> Learner:
-    """A learner that got the bits of some rows."""
+    """Return a learner trained on the bits of some rows."""
     learner = create(name, dataset.n_classes, dataset.n_features, **parameters)
     uniforms = np.random.default_rng(start).random(LEARNED)
     for row, u in zip(range(start, start + LEARNED), uniforms, strict=True):
@@ -104,7 +105,7 @@ def taught(dataset: Dataset, start: int, name: str, **parameters: float) -> Lear
 
 
 def drawn(population: Population, rows: int, seed: int) -> MemoryLog:
-    """What the logging policy did with some rows."""
+    """Return a log of the logging policy's decisions on rows drawn with this seed."""
     rng = np.random.default_rng(seed)
     chosen = rng.integers(0, len(population.contexts), rows)
     played = population.logging[chosen]
@@ -127,7 +128,7 @@ def drawn(population: Population, rows: int, seed: int) -> MemoryLog:
 
 
 def truths(population: Population) -> dict[str, float]:
-    """The policies' values."""
+    """Return the true values of the policies."""
     right = population.judged[np.arange(population.labels.size), population.labels]
     return {
         "uniform": 1.0 / population.n_classes,
@@ -137,12 +138,12 @@ def truths(population: Population) -> dict[str, float]:
 
 
 def holds(interval: Interval | None, truth: float) -> bool | None:
-    """Whether an interval has the truth in it; None: there is no interval."""
+    """Return whether an interval contains the true value, or None if there is no interval."""
     return None if interval is None else interval.low <= truth <= interval.high
 
 
 def intervals_of(judged: PolicyEvaluation, truth: float) -> Iterator[tuple[str, str, bool | None, float]]:
-    """Estimator, kind, whether it holds, and its width."""
+    """Yield the estimator, the kind of interval, whether it contains the true value, and its width."""
     for one in judged.estimates:
         for kind, interval in (("bootstrap", one.bootstrap), ("bernstein", one.bernstein)):
             if interval is not None:
@@ -155,7 +156,7 @@ def intervals_of(judged: PolicyEvaluation, truth: float) -> Iterator[tuple[str, 
 
 
 def measure(population: Population, seeds: int, rows: int, minutes: float = math.inf) -> list[dict[str, object]]:
-    """The coverage of every interval."""
+    """Return the coverage of every kind of interval."""
     known = truths(population)
     found: dict[tuple[str, str, str], list[tuple[bool | None, float]]] = {}
     weight_max = 0.0
@@ -187,7 +188,7 @@ def measure(population: Population, seeds: int, rows: int, minutes: float = math
 
 
 def main() -> None:
-    """Measure, show, and write if asked to."""
+    """Measure and print the coverage, and write it if requested."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sets", nargs="+", choices=SETS, default=SETS)
     parser.add_argument("--seeds", type=int, default=1_000)

@@ -1,11 +1,11 @@
-"""What policies would have earned on the log that ships, beside the truth: the figure of docs/logged-traffic.md.
+"""Estimate policies on the included log, and draw the estimates with the true values for docs/logged-traffic.md.
 
-    python benchmarks/estimates_of_offers.py           # the estimates and the true values, one JSON object a policy
-    python benchmarks/estimates_of_offers.py --draw    # the figure, into docs/figures/
+    python benchmarks/estimates_of_offers.py           # the estimates and true values, one JSON object per policy
+    python benchmarks/estimates_of_offers.py --draw    # write the figure to docs/figures/
 
-The truth of a policy is the mean of sum_a p(a|x) P(click | x, a) over the events that have an outcome, with the
-probabilities p that it had at each of them; P is producers/datasets/logs/offers.py's. For `logged` p is the
-probability with which the offers were drawn, 1/10. The intervals are the bootstrap's.
+The true value of a policy is the mean of sum_a p(a|x) P(click | x, a) over the events with an outcome, where p are its
+probabilities at each event. P is defined in producers/datasets/logs/offers.py. For `logged`, p is 1/10, the probability
+with which the offers were drawn. The intervals are bootstrap intervals.
 """
 
 import argparse
@@ -33,21 +33,21 @@ FIGURE = Path(__file__).parents[1] / "docs" / "figures" / "estimates_of_offers.s
 
 POLICIES = ("late-ucb", "igw-logistic", "constant:offer-07", "uniform", "logged")
 SHOWN = {"dm": "#bc6c25", "ips": "#a06be0", "dr": "#2f81d8"}
-"""The estimators of the figure, and their colours."""
+"""The estimators in the figure, with their colours."""
 
 TRAINING = Training(reward="any")
 
 NAME_PX, PLOT_PX, ROW_PX, LINE_PX, TOP_PX, BOTTOM_PX = 130, 500, 60, 15, 36, 34
 VALUE_MAX, TICK = 0.5, 0.1
 
-# Of middling lightness: a picture does not learn whether the page around it is light or dark.
+# Colours of medium lightness, because the figure is shown on light and dark pages.
 TEXT, GRID, TRUE = "#6e7781", "#8c959f", "#3f9142"
 
 Row = dict[str, Any]
 
 
 def rows_of(log: Log) -> list[Row]:
-    """Every policy's estimates and its true value."""
+    """Return the estimates and the true value of every policy."""
     found = estimate(log, [parse_policy(one, log.class_names, log.n_features, TRAINING) for one in POLICIES])
     return [
         {
@@ -65,11 +65,11 @@ def rows_of(log: Log) -> list[Row]:
 
 
 def true_value(log: Log, spec: str) -> float:
-    """The mean of sum_a p(a|x) P(click | x, a) over the events that have an outcome."""
+    """Return the mean of sum_a p(a|x) P(click | x, a) over the events with an outcome."""
     if spec == "logged":
         return true_value(log, "uniform")
     policy = parse_policy(spec, log.class_names, log.n_features, TRAINING)
-    drawn = Draws(0, Purpose.ESTIMATE)  # the policies do not look at it
+    drawn = Draws(0, Purpose.ESTIMATE)  # not used by the policies
     parts = [(policy.probabilities(chunk), chunk.judged) for chunk in chunks(log.batches(), drawn)]
     p, judged = np.concatenate([p for p, _ in parts]), np.concatenate([judged for _, judged in parts])
     expected: FloatArray = (p * truth().click(visits(ROWS))).sum(axis=1)
@@ -77,7 +77,7 @@ def true_value(log: Log, spec: str) -> float:
 
 
 def picture(rows: list[Row]) -> str:
-    """The figure: policies one below the other, the estimates with their intervals, and a mark where the truth is."""
+    """Return the figure: the estimates of each policy with their intervals, and a mark at the true value."""
     width, height = NAME_PX + PLOT_PX + 20, TOP_PX + ROW_PX * len(rows) + BOTTOM_PX
     described = "; ".join(
         f"{row['policy']} truth {row['truth']:.3f}, "
@@ -120,7 +120,7 @@ def _axis(bottom: int) -> Iterator[str]:
 
 
 def _policy(row: Row) -> Iterator[str]:
-    """The name of a policy, its estimates one below the other, and the truth through all of them."""
+    """Yield the name of a policy, its estimates, and a line at the true value."""
     yield f'<text x="{NAME_PX - 10}" y="{LINE_PX * 2}" text-anchor="end">{row["policy"]}</text>'
     yield f'<path d="M{_x(row["truth"])} 2V{ROW_PX - 8}" stroke="{TRUE}" stroke-width="3"/>'
     for number, (estimator, colour) in enumerate(SHOWN.items()):

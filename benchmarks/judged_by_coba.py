@@ -1,16 +1,17 @@
-"""Our default learner in coba's evaluator, beside coba's own learners and Vowpal Wabbit's.
+"""Compare Onebit's default learner to coba's and Vowpal Wabbit's learners in coba's evaluator.
 
     pip install coba==8.1.0 vowpalwabbit==9.11.9
     python benchmarks/judged_by_coba.py DATA_FOLDER [--sets vowel r8] [--orders 3] [--rows-max 2000]
     python benchmarks/judged_by_coba.py --table
 
-Ours is the learner that `auto` chooses, with its defaults. Each of the others gets the setting of its grid that errs
-least in the first order; Vowpal Wabbit's first with its default learning rate, and then with other rates for the best.
-The winner goes through the other orders too. coba calls `predict` and `learn` in turn, so each bit comes at once.
+Onebit's learner is the one that `auto` chooses, with its defaults. Each of the others is tuned over a grid on the first
+order of the rows. Vowpal Wabbit's learners are tuned with the default learning rate first, and the best setting is then
+tried with other rates. The setting with the smallest error also processes the other orders. coba calls `predict` and
+`learn` alternately, so each bit arrives immediately.
 
-On dense rows Vowpal Wabbit and coba's LinUCB may regress on products of two features, too; LinUCB and LinTS accept
-dense rows only. Every row of results/judged_by_coba.json is written as soon as it is measured, and a row that is in the
-file is not measured again.
+On dense rows, the grids of Vowpal Wabbit and of coba's LinUCB include products of two features. LinUCB and LinTS accept
+only dense rows. Every row of results/judged_by_coba.json is written as soon as it is measured, and is not measured
+again.
 """
 
 import argparse
@@ -31,21 +32,21 @@ from onebit.adapters.coba import Learner
 from stream.offline import Examples
 
 Make = Callable[..., Any]
-"""Makes a learner that has seen nothing; takes settings by name."""
+"""Creates an untrained learner from settings by name."""
 
 DENSE_SHARE = 8
-"""Rows with more non-zeros than one in eight entries are dense."""
+"""Rows are dense if more than one in this number of entries is not zero."""
 
 FEATURES = ((1, "a", "ax"), (1, "a", "ax", "axx"))
-"""What a class's reward is regressed on: x, or x and all products of two of its entries."""
+"""The inputs of the regression of a class's reward: x, or x and all products of two of its entries."""
 
 LEARNING_RATES = (0.1, 2.0, 8.0, 32.0)
-"""Beside Vowpal Wabbit's default of 0.5."""
+"""Learning rates in addition to Vowpal Wabbit's default of 0.5."""
 
 SCALES = (10, 100, 1_000)
 
 COSTS: dict[str, Any] = {"cb_min_cost": -1, "cb_max_cost": 0}
-"""coba takes the reward for a negative cost; bounds on costs that stay at 0 and 1 make regcb play at random."""
+"""coba passes the reward as a negative cost. With the default bounds of 0 and 1 on costs, regcb plays at random."""
 
 VOWPAL: dict[str, list[Make]] = {
     "VW squarecb": [
@@ -76,7 +77,7 @@ WITHOUT_X: dict[str, list[Make]] = {
 
 
 class Rows:
-    """Rows as an environment of coba: a class is an action, and its reward is whether it is right."""
+    """Rows as an environment of coba. The actions are the classes; the reward is 1 for the right class, otherwise 0."""
 
     def __init__(self, examples: Examples, data: Loaded, *, dense: bool) -> None:
         self._examples, self._n_features, self.dense = examples, data.n_features, dense
@@ -97,18 +98,18 @@ class Rows:
 
 
 def error_percent(make: Make, rows: Rows) -> float:
-    """The share of actions without reward."""
+    """Return the percentage of actions without a reward."""
     steps = SequentialCB(record=["reward"], seed=1).evaluate(rows, make())
     return 100.0 * (1.0 - float(np.mean([step["reward"] for step in steps])))
 
 
 def best(makes: Iterable[Make], rows: Rows) -> tuple[float, Make]:
-    """The least error, and what made it."""
+    """Return the smallest error, and the factory of its learner."""
     return min(((error_percent(make, rows), make) for make in makes), key=lambda found: found[0])
 
 
 def tuned(learner: str, makes: list[Make], rows: Rows) -> tuple[float, Make]:
-    """The best of a learner's grid on rows."""
+    """Return the smallest error over a learner's grid, and the factory of the learner."""
     if learner in VOWPAL or learner == LINUCB:
         regressions = FEATURES if rows.dense else FEATURES[:1]
         makes = [partial(make, features=features) for make, features in product(makes, regressions)]
@@ -120,13 +121,13 @@ def tuned(learner: str, makes: list[Make], rows: Rows) -> tuple[float, Make]:
 
 
 def text(make: Make) -> str:
-    """A setting, for people."""
+    """Return a setting as text."""
     given: dict[str, Any] = getattr(make, "keywords", {})
     return " ".join(f"{name}={value}" for name, value in given.items())
 
 
 def compare(name: str, data: Loaded, arguments: argparse.Namespace, results: Results) -> None:
-    """Every learner on a set."""
+    """Measure every learner on a data set."""
     choice = choice_of(data)
     dense = data.examples.indices.size / data.examples.labels.size * DENSE_SHARE > data.n_features
     settings: dict[str, Any] = {"n_features": data.n_features, **choice.parameters}
@@ -150,7 +151,7 @@ def compare(name: str, data: Loaded, arguments: argparse.Namespace, results: Res
 
 
 def table(rows: list[Row]) -> str:
-    """The results in Markdown, a column for each set."""
+    """Return the results in Markdown, with a column for each data set."""
     sets = list(dict.fromkeys(row["set"] for row in rows))
     lines = ["| learner | " + " | ".join(sets) + " |", "|---|" + "---:|" * len(sets)]
     for learner in dict.fromkeys(row["learner"] for row in rows):

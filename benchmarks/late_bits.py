@@ -1,13 +1,13 @@
-"""The error of the default learners on real data, with bits at once and late.
+"""Measure the error of the default learners on real data, with immediate and late bits.
 
     python benchmarks/late_bits.py DATA_FOLDER [--sets pendigits r8] [--delays 0 1000] [--orders 3] [--drift] [--write]
                                    [--learner igw-logistic] [--param scale=100]
 
-For each set the learner that `auto` chooses, with its defaults, goes once over the rows in each of some orders, drawn
-from a seed; every bit comes a fixed number of decisions late. The error is that of the action; "seeing", that of the
-decisions made since bits have begun to come. With `--drift` the classes change their names halfway, by a permutation
-that leaves none in its place, and each `drift` is measured. `--learner` takes another than `auto` would. `--write` puts
-the table into benchmarks/results/late_bits.json, or late_bits_drift.json, row by row.
+For each data set, the learner that `auto` chooses, with its defaults, processes the rows once in each of several random
+orders. Every bit arrives after a fixed number of decisions. The error is that of the action. "error % seeing" is the
+error of the decisions made after the first bit arrived. With `--drift`, the classes are renamed halfway by a cyclic
+permutation, and each value of `drift` is measured. `--learner` measures another learner. `--write` stores the table row
+by row in benchmarks/results/late_bits.json or late_bits_drift.json.
 """
 
 import argparse
@@ -34,7 +34,7 @@ RESULTS = Path(__file__).parent / "results"
 SYNTHETIC_ROWS = 50_000
 
 LOGNORMAL = "lognormal"
-"""A delay drawn for each bit, with a median of 1,000 decisions: `LOGNORMAL_MEDIAN` · exp(a standard normal)."""
+"""A random delay for each bit, with a median of 1,000 decisions: `LOGNORMAL_MEDIAN` · exp(a standard normal)."""
 
 LOGNORMAL_MEDIAN = 1_000
 
@@ -54,7 +54,7 @@ FILES = {
     "amazon7": ("amazon7.svm.gz", 600_042),
     "sector": ("sector.scale.svm.gz", 55_197),
 }
-"""The file of a set, and its number of features."""
+"""The file and number of features of each data set."""
 
 SETS = (*FILES, "SynSep", "SynNonSep")
 
@@ -69,7 +69,7 @@ GOALS: dict[int | str, dict[str, float]] = {
     },
     10_000: {"20news": 34.5, "letter": 51, "pendigits": 27, "amazon7": 33.5},
 }  # fmt: skip
-"""What the errors are to stay below, in percent; by delay. At 10,000 that of decisions made since bits come."""
+"""Upper limits on the errors in percent, by delay. At 10,000, they apply to decisions made after the first bit."""
 
 
 class Loaded(NamedTuple):
@@ -81,7 +81,7 @@ class Loaded(NamedTuple):
 
 
 class Stream(NamedTuple):
-    """A data set in one order, with all that is drawn for it."""
+    """A data set in one order, with its random draws."""
 
     examples: Examples
     u: FloatArray  # float64[n]
@@ -102,7 +102,7 @@ def load(name: str, folder: Path) -> Loaded:
 
 
 def in_order(examples: Examples, order: NDArray[np.int64]) -> Examples:
-    """The same rows, rearranged."""
+    """Return the rows in this order."""
     sizes = np.diff(examples.offsets)[order]
     offsets = np.concatenate(([0], np.cumsum(sizes))).astype(np.int64)
     places = np.repeat(examples.offsets[order] - offsets[:-1], sizes) + np.arange(offsets[-1])
@@ -110,7 +110,7 @@ def in_order(examples: Examples, order: NDArray[np.int64]) -> Examples:
 
 
 def renamed_halfway(labels: NDArray[np.int64], n_classes: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """The labels, those of the second half under other names: a cycle through the classes in a drawn order."""
+    """Return the labels; those of the second half are renamed by a random cyclic permutation of the classes."""
     circle = rng.permutation(n_classes)
     names = np.empty(n_classes, dtype=np.int64)
     names[circle] = np.roll(circle, 1)
@@ -119,14 +119,14 @@ def renamed_halfway(labels: NDArray[np.int64], n_classes: int, rng: np.random.Ge
 
 
 def delay_of(text: str) -> int | str:
-    """A number of decisions, or log-normal."""
+    """Parse a delay, a number of decisions or the log-normal one."""
     return LOGNORMAL if text == LOGNORMAL else int(text)
 
 
 def stream_of(
     data: Loaded, delay: int | str, seed: int, *, rows_max: int | None = None, epochs: int = 1, renamed: bool = False
 ) -> Stream:
-    """The set in the orders that follow from a seed, one for each epoch; or the first so many rows of that."""
+    """Return at most `rows_max` rows, in a random order for each epoch that depends on the seed."""
     rng = np.random.default_rng(seed)
     order = np.concatenate([rng.permutation(data.examples.labels.size) for _ in range(epochs)])
     examples = in_order(data.examples, order[:rows_max])
@@ -145,18 +145,18 @@ def choice_of(data: Loaded) -> Choice:
 
 
 def wrong_of(learner: Learner, stream: Stream) -> NDArray[np.bool_]:
-    """Which actions of a learner over a stream are wrong."""
+    """Return which of a learner's actions on a stream are wrong."""
     actions = run(learner, stream.examples, stream.u, stream.v, stream.delays).actions
     return np.asarray(actions != stream.examples.labels)
 
 
 def error_percent(learner: Learner, stream: Stream) -> float:
-    """The share of wrong actions of a learner over a stream."""
+    """Return the percentage of a learner's actions on a stream that are wrong."""
     return 100.0 * float(np.mean(wrong_of(learner, stream)))
 
 
 def summary_of(errors: Sequence[float]) -> dict[str, Any]:
-    """Mean and standard error of the errors of some orders."""
+    """Return the mean and standard error of the errors over several orders."""
     return {
         "error %": round(mean(errors), 2),
         "s.e.": round(stdev(errors) / len(errors) ** 0.5, 2) if len(errors) > 1 else None,

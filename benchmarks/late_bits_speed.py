@@ -1,11 +1,11 @@
-"""Microseconds per event of the learners for late bits: predict, observe and update, called from Python, and in a loop.
+"""Measure microseconds per event of the learners for late bits, called from Python and in the compiled loop.
 
     python benchmarks/late_bits_speed.py DATA_FOLDER [--sets optdigits reuters4] [--write]
     python benchmarks/late_bits_speed.py DATA_FOLDER --inverses 100000
 
-Every row stands beside the perceptron on the same events in the same run: on a machine that does other things at the
-time the ratio says more than the figure. CPU time, the best of five parts, after a part to warm up.
-`--write` puts the rows, with the load of the machine, into benchmarks/results/late_bits_speed.json.
+Every row includes the perceptron's time on the same events in the same run. On a busy machine, the ratio is more
+reliable than the time. Times are CPU times, the shortest of five parts after a warm-up part. `--write` stores the rows,
+with the load of the machine, in benchmarks/results/late_bits_speed.json.
 """
 
 import argparse
@@ -34,10 +34,10 @@ ROWS: dict[str, tuple[tuple[str, dict[str, Any], float], ...]] = {
     "reuters4": (("igw-logistic", {}, 8.0), ("stack-igw", {}, 40.0), ("stack-igw", WITHOUT_WORDS, 12.0)),
     "20news": (("igw-logistic", {}, 25.0), ("stack-igw", {}, 110.0), ("stack-igw", WITHOUT_WORDS, 40.0)),
 }
-"""By set: learner, parameters, and the goal in microseconds on a quiet machine."""
+"""Learner, parameters, and goal in microseconds on an idle machine, by data set."""
 
 LOOPS = {"pendigits": ("late-ucb", PLAIN, 400_000), "reuters4": ("igw-logistic", {}, 250_000)}
-"""In the compiled loop: events a second."""
+"""Learner, parameters, and goal in events per second in the compiled loop, by data set."""
 
 RESULT = RESULTS / "late_bits_speed.json"
 
@@ -48,7 +48,7 @@ PARTS = 6
 
 
 def dense_images() -> Loaded:
-    """Ten classes of 784 dense features."""
+    """Return random rows with ten classes and 784 dense features."""
     rng = np.random.default_rng(0)
     size, d = 1_500, 784
     labels = rng.integers(10, size=size)
@@ -58,7 +58,7 @@ def dense_images() -> Loaded:
 
 
 def best_us(part: Callable[[int, int], object], size: int) -> float:
-    """The least CPU time per event of a part; the first part is not counted."""
+    """Return the shortest CPU time per event over the parts except the first."""
     step = size // PARTS
     times = []
     for start in range(0, step * PARTS, step):
@@ -103,7 +103,7 @@ def looped_per_s(data: Loaded, learner_name: str, parameters: dict[str, Any]) ->
 
 
 def inverse_error(d: int, events: int) -> tuple[float, float]:
-    """Of late-ucb: the greatest error of an inverse, and of W, against a fresh solve after so many events."""
+    """Return the largest errors of late-ucb's inverses and W after N events, compared to a new solution."""
     rng = np.random.default_rng(3)
     K = 4
     X = rng.normal(size=(events, d))
@@ -126,7 +126,7 @@ def inverse_error(d: int, events: int) -> tuple[float, float]:
 
 
 def rows_of(name: str, folder: Path) -> Iterator[Row]:
-    """What was measured on a set, with the load of the machine in the minute before."""
+    """Yield the measurements on a data set, with the load of the machine in the last minute."""
     data = dense_images() if name == "dense" else load(name, folder)
     order = np.random.default_rng(0).permutation(data.examples.labels.size)
     data = data._replace(examples=in_order(data.examples, order))

@@ -1,11 +1,11 @@
-"""What learners cost: per event from Python, in the compiled loop, full SOBA, compile time, and beside Vowpal Wabbit.
+"""Measure learners: time per event from Python and in the compiled loop, full SOBA, compile time, Vowpal Wabbit.
 
     OPENBLAS_NUM_THREADS=1 python benchmarks/learners.py [--drift] [--json FILE]
 
 All figures are medians of one run on one machine. With more BLAS threads than idle cores, full SOBA's block product
-waits for a thread that is not running: 5 ms per update instead of 0.7. Vowpal Wabbit is measured where its Python
-package is importable (pip install vowpalwabbit); without it that part says so and is left out. --drift adds 10⁵ updates
-of full SOBA at K·d = 3,600 against a fresh solve, which takes a minute or two.
+waits for a thread that is not running, and an update takes 5 ms instead of 0.7. Vowpal Wabbit is measured if its Python
+package is installed (pip install vowpalwabbit). --drift compares full SOBA with K·d = 3,600 to a new solution after 10⁵
+updates, which takes one to two minutes.
 """
 
 import argparse
@@ -47,7 +47,7 @@ OFFLINE = {name: PER_EVENT[name] for name in ("perceptron", "arow", "banditron",
 
 
 def events(size: int, seed: int) -> list[tuple[Features, int, float]]:
-    """Events with 25 non-zeros whose class is a linear function of x."""
+    """Return events with 25 non-zero features whose class is determined by linear functions of x."""
     rng = np.random.default_rng(seed)
     U = rng.normal(size=(K, D))
     made = []
@@ -58,7 +58,7 @@ def events(size: int, seed: int) -> list[tuple[Features, int, float]]:
 
 
 def timed_us(call: Callable[[], object], events_per_call: int) -> float:
-    """Median microseconds per event over the repeats, after one call to warm up."""
+    """Return the median microseconds per event over the repetitions, after a warm-up call."""
     call()
     times = []
     for _ in range(REPEATS):
@@ -88,7 +88,7 @@ def per_event() -> dict[str, float]:
 
 
 def offline() -> dict[str, float]:
-    """Millions of events a second on SynSep."""
+    """Return millions of events per second on SynSep."""
     size = 100_000
     block = synsep(seed=1).block(0, size)
     data = Examples(block.offsets, block.indices, block.values, block.labels)
@@ -104,13 +104,13 @@ def offline() -> dict[str, float]:
 
 
 def full_soba(updates: int, *, check: bool) -> dict[str, float]:
-    """Milliseconds per update at K·d = 3,600, and the drift of W against a fresh solve."""
+    """Return milliseconds per update at K·d = 3,600, and the error of W compared to a new solution."""
     learner = create("soba", n_classes=K, n_features=D, gamma=0.5)
     A, theta = np.eye(K * D) if check else np.zeros((0, 0)), np.zeros(K * D)
     rng = np.random.default_rng(3)
     spent, done = 0.0, 0
     for x, _, u in events(min(updates, 20_000), seed=4) * -(-updates // 20_000):
-        # Every round is correct and half of them explore, so that the condition lets most of them update.
+        # Every round is correct and half of them explore, so that most of them satisfy the condition for an update.
         decision = learner.predict(x, (u + float(rng.random())) % 1.0)
         start = time.perf_counter()
         changed = learner.update(x, decision, 1)
@@ -132,7 +132,7 @@ def full_soba(updates: int, *, check: bool) -> dict[str, float]:
 
 
 def compile_s() -> dict[str, float]:
-    """Seconds from create to the end of the first update in a new process: without machine code on disk, and with."""
+    """Return seconds from creation to the first update in a new process, without and with machine code on disk."""
     program = (
         "import sys, time, numpy as np\n"
         "from stream.learners import create\n"
@@ -158,7 +158,7 @@ def compile_s() -> dict[str, float]:
 
 
 def vowpal_wabbit(ours_us: float) -> dict[str, float]:
-    """Microseconds per predict and learn on the same events, as text in memory, and the ratio to soba-diag."""
+    """Return microseconds to predict and learn the same events, as text in memory, and the ratio to soba-diag."""
     try:
         vw = importlib.import_module("vowpalwabbit")
     except ImportError:

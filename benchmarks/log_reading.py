@@ -1,11 +1,11 @@
-"""Speed and memory of reading logs of decisions.
+"""Measure the speed and memory use of reading logs of decisions.
 
     python benchmarks/log_reading.py [--rows 1000000] [--format parquet|jsonl|csv] [--own-ids]
 
 Generates a log in a temporary folder: 20 actions, three numeric and three categorical columns (75 features in total),
 times, propensities, rewards and delays. A separate process reads it, and prints the CPU time of the first pass, the
-rows per second of CPU time, and the maximum resident memory. With --own-ids each id is checked for duplicates. Linux
-only, because the memory is read from /proc.
+rows per second of CPU time, and the maximum resident memory. With --own-ids, each id is checked for duplicates. It
+requires Linux, because the memory is read from /proc.
 """
 
 import argparse
@@ -71,7 +71,7 @@ def read(path: Path, *, own_ids: bool) -> None:
     opened_s = time.process_time()
     rows = sum(len(batch.ids) for batch in log.batches())
     rate = rows / (time.process_time() - opened_s)
-    # Not `getrusage`, which also counts what the parent held when it started this process.
+    # `getrusage` would also count memory of the parent at the start of this process.
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     resident_mb = int(status["VmHWM"].split()[0]) / 1_024
     sys.stdout.write(

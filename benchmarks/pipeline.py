@@ -1,9 +1,10 @@
-"""The embedded pipeline: events per second with everything on, flatness, and bytes per pending decision.
+"""Measure the embedded pipeline: events per second by length of the run, and bytes per pending decision.
 
     python benchmarks/pipeline.py [--events 10000 100000 1000000] [--pending 1000000]
 
-Everything on: bytes, codec, join, transactions, journal. One process, SynSep, soba-diag, feedback 5 s late, 1,000
-events per second of virtual time. Rates are over CPU time as well as wall time, because machines are shared.
+The pipeline includes codec, join, transactions and journal, in one process. It runs soba-diag on SynSep with 1,000
+events per second of virtual time and feedback after 5 s. Rates are given per wall time and per CPU time, because
+machines are shared.
 """
 
 import argparse
@@ -23,7 +24,7 @@ RATE_PER_S = 1_000.0
 
 
 def measure(events: int) -> None:
-    """Run once in this process and print one line."""
+    """Run once in this process, and print one line."""
     settings = Settings(data="synsep", events=events, delay="fixed:5s", seed=1)
     settings = settings.model_copy(update={"rate_per_s": RATE_PER_S})
     warm = prepare_embedded(resolve_run(settings.model_copy(update={"events": 200}), "soba-diag", synsep(1)))
@@ -38,7 +39,7 @@ def measure(events: int) -> None:
 
 
 def measure_pending(decisions: int) -> None:
-    """Bytes of a pending decision beyond its features and scores."""
+    """Print the size of a pending decision, with and without its features and scores."""
     from stream.task.join import JoinSettings, Pending
     from stream.task.settings import TaskSettings
     from stream.task.task import Task
@@ -69,7 +70,7 @@ def _resident_bytes() -> int:
 
 
 def main() -> None:
-    """Measure each size in a process of its own, so that none is helped by what another has left."""
+    """Measure each size in a separate process, so that they do not affect each other."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--events", type=int, nargs="*", default=[10_000, 100_000, 1_000_000])
     parser.add_argument("--pending", type=int, default=1_000_000)

@@ -1,17 +1,18 @@
-"""The three programs on a real Kafka with one partition: CPU per event, events per second and latency by client.
+"""Measure the three programs on a real Kafka with one partition: CPU per event, events per second and latency.
 
     python benchmarks/real_kafka.py [--events 20000] [--seconds 20] [--results FILE.json]
     python benchmarks/real_kafka.py --learners banditron --data synsep --turns 3 --results FILE.json
     python benchmarks/real_kafka.py --profile
 
-Starts a single-node Kafka. All compared programs run alternately within one run, `--turns` times:
+Starts a single-node Kafka. The compared programs run alternately within one run, `--turns` times:
 
 - The replay writes all contexts as fast as the broker accepts them. Then the learner and the feedback program settle
   them, so that both are always busy. The first `--warm-up` events are excluded.
-- At 1,000 events/s with immediate feedback: the time from the append of a context to the append of its prediction, and
-  to its delivery to a read_committed consumer; also for a bare transaction loop (benchmarks/rivals.py).
-- A Faust agent that joins the same two topics in memory, with the same learner, instead of the learner program.
-- With banditron: a Kafka Streams application with exactly-once, instead of the learner program (benchmarks/streams).
+- At 1,000 events/s with immediate feedback, the latency is the time from the append of a context to the append of its
+  prediction, and to its delivery to a read_committed consumer. A bare transaction loop (benchmarks/rivals.py) is
+  measured in the same way.
+- A Faust agent that joins the same two topics in memory, with the same learner, replaces the learner program.
+- With banditron, a Kafka Streams application with exactly-once (benchmarks/streams) replaces the learner program.
 """
 
 import argparse
@@ -50,7 +51,7 @@ from stream.wire.topics import Topics
 RIVALS = Path(__file__).with_name("rivals.py")
 CASES = (("synsep", "soba-diag"), ("optdigits", "late-ucb"))
 RATE = 1_000
-PACED_WARM_UP = 5_000  # events whose latency is left out
+PACED_WARM_UP = 5_000  # events whose latency is excluded
 STREAMS = [(store, commit_ms) for store in ("memory", "rocksdb") for commit_ms in (100, 10)]
 
 PARTS = (
@@ -62,16 +63,16 @@ Row = dict[str, Any]
 
 
 class Process:
-    """A program of the pipeline, or a rival of it."""
+    """A process of a program of the pipeline or of a compared program."""
 
     def __init__(self, settings: Settings, command: Sequence[str]) -> None:
-        """Start it."""
+        """Start the process."""
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the process
         self._process = psutil.Popen(command, env=os.environ | settings.environment(), stderr=self._errors)
-        self.used_s = 0.0  # at the last look
+        self.used_s = 0.0  # CPU time at the last measurement
 
     def look(self) -> float:
-        """The CPU time that it has used; what it says is shown when it has failed."""
+        """Return the CPU time used so far. If the process failed, exit with its error output."""
         code = self._process.poll()
         if code is None:
             times = self._process.cpu_times()
@@ -82,7 +83,7 @@ class Process:
         return self.used_s
 
     def runs(self) -> bool:
-        """Whether the process is running."""
+        """Return whether the process is running."""
         self.look()
         return self._process.poll() is None
 
@@ -98,18 +99,18 @@ class Process:
 
 
 def python(*arguments: str, profile: Path | None = None) -> list[str]:
-    """A command for Python, under the profiler if asked for."""
+    """Return a command for Python, with the profiler if requested."""
     return [sys.executable, *(["-m", "cProfile", "-o", str(profile)] if profile else []), *arguments]
 
 
 def onebit(name: str, *flags: str, profile: Path | None = None) -> list[str]:
-    """The command of a program of the pipeline."""
+    """Return the command of a program of the pipeline."""
     return python("-m", "stream.cli", name, *flags, profile=profile)
 
 
 @contextmanager
 def running(settings: Settings, command: Sequence[str]) -> Iterator[Process]:
-    """A process that is ended afterwards."""
+    """Run a process, and terminate it at the end."""
     process = Process(settings, command)
     try:
         yield process
@@ -118,7 +119,7 @@ def running(settings: Settings, command: Sequence[str]) -> Iterator[Process]:
 
 
 class Measured:
-    """A pipeline with topics of its own."""
+    """A pipeline with its own topics."""
 
     def __init__(self, broker: Broker, given: dict[str, Any]) -> None:
         self.broker = broker
@@ -128,12 +129,12 @@ class Measured:
         broker.create_topics(self.topics.specs(1))
 
     def end(self, topic: str) -> int:
-        """Where a topic ends; every event that was written outside of transactions is one offset."""
+        """Return the end offset of a topic, which is the number of events if they are written without transactions."""
         tp = TopicPartition(topic, 0)
         return self.broker.ends([tp])[tp].stable
 
     def replay(self, events: int, profile: Path | None = None) -> Row:
-        """Write contexts, as fast as the broker accepts them, until the topic has this many."""
+        """Write contexts as fast as the broker accepts them, until the topic contains this number."""
         settings = load_settings({**self.given, "events": events})
         with running(settings, onebit("replay", "--resume", profile=profile)) as replay:
             while not (first := self.end(self.topics.contexts)) and replay.runs():
@@ -144,7 +145,7 @@ class Measured:
             return row("replay", last - first, time.perf_counter() - began_s, replay.look() - used_s)
 
     def settle(self, commands: Mapping[str, Sequence[str]], events: int, warm_up: int) -> list[Row]:
-        """Let a learner and the feedback program settle events that are all there, after others that warm them up."""
+        """Measure a learner and the feedback program on a backlog of events, after warm-up events."""
         examples = Examples(self)
         self.replay(warm_up)
         with ExitStack() as stack:
@@ -162,10 +163,10 @@ class Measured:
             return [row(n, events, wall_s, p.look() - before_s[n]) for n, p in programs.items()]
 
     def latencies(self, commands: Sequence[Sequence[str]], events: int, group: str, *, settles: bool) -> Row:
-        """How long after its context a prediction is in the log, and can be read by whoever reads committed records."""
+        """Measure the time from a context to its prediction in the log and at a consumer of committed records."""
         predictions = TopicPartition(self.topics.predictions, 0)
         reader = self.broker.reader([predictions])
-        seen_ms: dict[bytes, tuple[int, float]] = {}  # append time, and by this host's clock, which is the broker's too
+        seen_ms: dict[bytes, tuple[int, float]] = {}  # append time, and time of arrival; the broker has the same clock
         with ExitStack() as stack:
             processes = [stack.enter_context(running(self.settings, command)) for command in commands]
             while not any(self.broker.members(f"{self.settings.topic_prefix}{group}").values()):
@@ -190,7 +191,7 @@ class Measured:
         return told
 
     def faust(self, events: int) -> Row:
-        """Let an agent of Faust do the learner's work, on contexts that are there, and the feedback program answer."""
+        """Measure a Faust agent in place of the learner on existing contexts, with the feedback program."""
         rival = Process(self.settings, python(str(RIVALS), "faust", str(events)))
         with running(self.settings, onebit("feedback")):
             while not (done := self.end(self.topics.feedback)) and rival.runs():
@@ -209,7 +210,7 @@ class Examples:
         self.settled = self.wrong = 0
 
     def read_until(self, settled: int, processes: Iterable[Process]) -> None:
-        """Read until this many decisions are settled, as long as the processes run."""
+        """Read until this number of decisions is settled. Exit if a process fails."""
         while self.settled < settled:
             for process in processes:
                 process.look()
@@ -219,12 +220,12 @@ class Examples:
 
 
 def row(name: str, events: float, wall_s: float, used_s: float) -> Row:
-    """One program's figures."""
+    """Return the figures of a program."""
     return {"program": name, "events_per_s": round(events / wall_s), "cpu_us": round(1e6 * used_s / events, 1)}
 
 
 def where(profile: Path) -> str:
-    """Share of the profiled time by part of the code."""
+    """Return the shares of the profiled time by part of the code."""
     stats = pstats.Stats(str(profile))
     shares: Counter[str] = Counter()
     for (file, _, name), (_, _, own_s, _, _) in stats.stats.items():  # type: ignore[attr-defined]
@@ -235,7 +236,7 @@ def where(profile: Path) -> str:
 
 
 def measure(bootstrap: str, client: str, case: Row, arguments: argparse.Namespace) -> Iterator[Row]:
-    """Everything that is measured of one client, with one data set."""
+    """Yield all measurements of one client with one data set."""
     given = given_to(bootstrap, client, case)
     case = {**case, "client": client}
     at_once = {**given, "events": arguments.events, "rate": 1e9}
@@ -264,7 +265,7 @@ def measure(bootstrap: str, client: str, case: Row, arguments: argparse.Namespac
         pipeline = Measured(broker, {**paced, "topic_prefix": f"{prefix}bare."})
         found = pipeline.latencies([python(str(RIVALS), "bare", str(events))], events, "bare", settles=False)
         yield case | {"program": f"bare at {RATE:,}/s"} | found
-    if client == "kafka-python" and not arguments.profile:  # Faust has a client of its own
+    if client == "kafka-python" and not arguments.profile:  # Faust has its own client
         rival = Measured(broker, {**at_once, "topic_prefix": f"{prefix}faust."})
         rival.replay(arguments.events)
         yield case | rival.faust(arguments.events)
@@ -272,7 +273,7 @@ def measure(bootstrap: str, client: str, case: Row, arguments: argparse.Namespac
 
 
 def measure_streams(bootstrap: str, class_path: str, case: Row, arguments: argparse.Namespace) -> Iterator[Row]:
-    """The Kafka Streams rival, by store and commit interval; replay and feedback use confluent-kafka."""
+    """Measure Kafka Streams by store and commit interval. Replay and feedback use confluent-kafka."""
     given = given_to(bootstrap, "confluent", case)
     broker = connect(bootstrap, client="confluent")
     dataset = dataset_of(load_settings(given).source)
@@ -298,7 +299,7 @@ def measure_streams(bootstrap: str, class_path: str, case: Row, arguments: argpa
 
 
 def given_to(bootstrap: str, client: str, case: Row) -> dict[str, Any]:
-    """The settings of a pipeline."""
+    """Return the settings of a pipeline."""
     return {
         "bootstrap": bootstrap, "client": client, "data": case["data"], "learner": [case["learner"]], "delay": "none",
         "seed": 1, "shuffle": True, "instance": "bench", "session_timeout": "60s",
@@ -307,7 +308,7 @@ def given_to(bootstrap: str, client: str, case: Row) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measure, print a line for each, and keep them."""
+    """Measure, print a line for each result, and store the results."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--events", type=int, default=20_000)
     parser.add_argument("--warm-up", type=int, default=20_000, help="events settled before those that are measured")
@@ -329,7 +330,7 @@ def main() -> None:
 
 
 def everything(bootstrap: str, classes: Path, arguments: argparse.Namespace) -> Iterator[Row]:
-    """All cases, turn by turn."""
+    """Yield the results of all cases, turn by turn."""
     cases = [
         (data, own) for data, learner in CASES for own in arguments.learners or [learner] if data in arguments.data
     ]
@@ -345,7 +346,7 @@ def everything(bootstrap: str, classes: Path, arguments: argparse.Namespace) -> 
 
 
 def medians(rows: Sequence[Row]) -> list[Row]:
-    """The median over the turns of each figure."""
+    """Return the median of each figure over the turns."""
     names = ("data", "learner", "client", "program")
     cases: dict[tuple[str, ...], list[Row]] = {}
     for found in rows:
@@ -358,7 +359,7 @@ def medians(rows: Sequence[Row]) -> list[Row]:
 
 
 def keep(path: Path, arguments: argparse.Namespace, rows: Sequence[Row]) -> None:
-    """Write what has been measured so far."""
+    """Write the results so far."""
     told = {
         "measured": f"{datetime.now(UTC):%Y-%m-%d}", "cores": os.cpu_count(), "versions": versions(),
         "events": arguments.events, "warm_up": arguments.warm_up, "medians": medians(rows), "rows": rows,

@@ -1,14 +1,14 @@
-"""The papers' cumulative errors on SynSep and SynNonSep, by the compiled loop or by `onebit run`.
+"""Reproduce the papers' cumulative errors on SynSep and SynNonSep with the compiled loop or with `onebit run`.
 
     python benchmarks/reference_numbers.py [--by loop|run] [--events 1000000] [--seeds 5] [--json FILE]
 
-By the loop, seed s draws the data set with seed s and the actions with numpy's default generator seeded 1000 + s. By
-run, a figure is what `onebit run --data DATA --learner LEARNER --events N --seed s --delay none` reports: the embedded
-pipeline with its bytes, topics and join, whose draws come from the event ids. The loop then gets those draws too, and
-has to end with the same number of mistakes and the same state, to the bit. Some 10,000 events a second.
+With `--by loop`, seed s generates the data set, and numpy's default generator with seed 1000 + s draws the actions.
+With `--by run`, a figure is that of `onebit run --data DATA --learner LEARNER --events N --seed s --delay none`. This
+is the embedded pipeline with its codec, topics and join, whose draws depend on the event ids. The loop then uses the
+same draws, and must end with the same number of mistakes and the same state, bit for bit. This processes about 10,000
+events per second.
 
-The figures to compare with are those of an independent implementation. Each is known after so many events, and is
-compared with after as many.
+The reference figures are those of an independent implementation. Each is compared after its number of events.
 """
 
 import argparse
@@ -34,11 +34,11 @@ NEWTRON: dict[str, Any] = {"alpha": 10.0, "beta": 0.01, "radius": 1.0}
 
 
 class Known(NamedTuple):
-    """A figure to compare with."""
+    """A reference figure."""
 
     events: int
     mean: float  # % wrong actions
-    sd: float | None = None  # None: not known; then the deviation is in that of our own seeds
+    sd: float | None = None  # None if unknown; the deviation is then relative to that of our own seeds
 
 
 class Row(NamedTuple):
@@ -51,7 +51,7 @@ class Row(NamedTuple):
 
     @property
     def events_max(self) -> int | None:
-        """Confidit with its full matrices is known after 10⁴ events only, and is not run for longer."""
+        """The limit on events. Confidit with full matrices has a reference after 10⁴ events only."""
         return self.known.events if self.learner == "confidit" else None
 
 
@@ -70,7 +70,7 @@ ROWS = (
 
 
 class Figures(NamedTuple):
-    """The outcome of one seed."""
+    """The result of one seed."""
 
     mistakes: int
     last_tenth: float  # % wrong actions in the last tenth of the events
@@ -107,7 +107,7 @@ def by_run(row: Row, dataset: Dataset, events: int, seed: int) -> Figures:
 
 
 def measure(row: Row, by: str, events: int, seeds: range) -> dict[str, Any]:
-    """The figures of a row over the seeds."""
+    """Return the figures of a row over the seeds."""
     outcomes = []
     for seed in seeds:
         dataset = DATA[row.data](seed=seed)
@@ -135,7 +135,7 @@ def measure(row: Row, by: str, events: int, seeds: range) -> dict[str, Any]:
 
 
 def number(value: float | None, form: str) -> str:
-    """The number, or a dash where there is none."""
+    """Format a number, or return a dash if there is none."""
     return "-" if value is None else format(value, form)
 
 
@@ -163,7 +163,7 @@ def main() -> None:
             flush=True,
         )
         rows.append(figures)
-        if arguments.json:  # after every row, so that a run that is stopped leaves the rows it has
+        if arguments.json:  # after every row, so that an interrupted run keeps its rows
             notes = {"by": arguments.by, "seeds": list(seeds), "unit": "% wrong actions, cumulative", "rows": rows}
             arguments.json.write_text(json.dumps(notes, indent=1) + "\n")
 

@@ -1,9 +1,9 @@
-"""Log entries per second that a replica of a shared model applies, including decoding.
+"""Measure the log entries per second that a replica of a shared model decodes and applies.
 
     python benchmarks/replica.py [--events N] [--kafka HOST:PORT [--client kafka-python|confluent]]
 
-Learners whose decisions change the model have two entries per event, others one. Times are CPU times. With --kafka the
-log is written to and read from a topic with one partition, and wall times are also printed.
+Learners whose decisions change the model have two entries per event; others have one. Times are CPU times. With
+--kafka, the log is written to and read from a topic with one partition, and wall times are also printed.
 """
 
 import argparse
@@ -33,7 +33,7 @@ def fresh(name: str, n_classes: int, n_features: int) -> Replica:
 
 
 def log_of(name: str, events: int, step: int) -> tuple[list[Record], int, int, float]:
-    """The log of one task's steps, the sizes of the model, and the seconds that a decision took with the overlay."""
+    """Return the log of one task's steps, the sizes of the model, and the total seconds of the decisions."""
     data = load(DATA)
     size = data.rows
     replica = fresh(name, data.n_classes, data.n_features)
@@ -61,7 +61,7 @@ def log_of(name: str, events: int, step: int) -> tuple[list[Record], int, int, f
 
 
 def through_kafka(bootstrap: str, client: str, log: list[Record], replica: Replica, at_once: int) -> str:
-    """Write a log in transactions of some records, and let a replica read it."""
+    """Write a log in transactions of `at_once` records, and read it with a replica."""
     broker = connect(bootstrap, client=client)
     tp = TopicPartition(f"replica-{time.time_ns()}.updates", 0)
     broker.create_topics([TopicSpec(tp.topic, 1)])

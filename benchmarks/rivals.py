@@ -1,9 +1,9 @@
-"""What the programs on Kafka are measured against, each a process; benchmarks/real_kafka.py starts them.
+"""Programs that benchmarks/real_kafka.py compares to Onebit's.
 
-    python benchmarks/rivals.py bare   a transaction loop that reads contexts and answers each with a record, no more
-    python benchmarks/rivals.py faust  an agent of Faust that joins contexts and feedback in memory, at least once
+    python benchmarks/rivals.py bare N    a transaction loop that reads contexts and writes a record for each
+    python benchmarks/rivals.py faust N   a Faust agent that joins contexts and feedback in memory, at least once
 
-Settings come from ONEBIT_*, as those of the programs do. Each ends when so many events are settled.
+Settings are read from ONEBIT_*, as for Onebit's programs. N is the number of events.
 """
 
 import asyncio
@@ -25,11 +25,11 @@ from stream.wire.records import Features, Prediction, TopicPartition
 from stream.wire.topics import Topics
 
 RECORDS_MAX = 2_000
-"""Of one transaction, as a learner has it by default."""
+"""Limit on the records of a transaction; a learner has the same default."""
 
 
 class Assigned:
-    """Takes what partitions come."""
+    """Accepts all assigned partitions."""
 
     def on_assigned(self, tps: frozenset[TopicPartition]) -> None:
         """See RebalanceListener."""
@@ -39,7 +39,7 @@ class Assigned:
 
 
 def bare(events: int) -> None:
-    """Answer contexts: consume, produce, send offsets, commit. The value is as long as a prediction of ten classes."""
+    """Answer contexts in transactions. The value is as long as a prediction with ten classes."""
     settings = load_settings({})
     topics = Topics.with_prefix(settings.topic_prefix)
     broker = connect(settings.bootstrap, client=settings.client)
@@ -62,7 +62,7 @@ def bare(events: int) -> None:
 
 
 def in_memory(events: int) -> None:
-    """Decide and learn as a Faust agent would that keeps what waits in a dict."""
+    """Decide and learn in a Faust agent that stores pending decisions in a dict."""
     settings = load_settings({})
     topics = Topics.with_prefix(settings.topic_prefix)
     dataset = dataset_of(settings.source)
@@ -105,7 +105,7 @@ def in_memory(events: int) -> None:
             await app.start()
             while settled < events:
                 await asyncio.sleep(0.05)
-            os._exit(0)  # what it takes to stop is nobody's time
+            os._exit(0)  # the time to stop is not measured
 
         asyncio.run(run())
 

@@ -1,11 +1,11 @@
-"""CPU time per event by number of processes, with own models or a shared model.
+"""Measure the CPU time per event by number of processes, with own models or a shared model.
 
     python benchmarks/scaling.py [--events N] [--learner NAME ...]
 
-Embedded, with bytes, codec, join, transactions and journal; one partition per process, feedback after 1 s, 10,000
-events per second, a step every 20 ms. Times are CPU times over the steps of all learners.
+The embedded pipeline includes codec, join, transactions and journal. Each process has one partition. There are 10,000
+events per second, feedback after 1 s, and a step every 20 ms. Times are CPU times of the steps of all learners.
 
-With a shared model a process handles its own events, and applies the log of all processes. With c µs per event, e log
+With a shared model, a process handles its own events and applies the log of all processes. With c µs per event, e log
 entries per event and r µs per entry, n processes handle at most n / (c + n e r) events per µs. The limit for large n is
 1 / (e r).
 """
@@ -28,7 +28,7 @@ POLL_MS = 20
 
 
 class Timed:
-    """Several learners that step in turn, as one program."""
+    """Several learners that step alternately, as one program."""
 
     def __init__(self, learners: Sequence[LearnerProgram]) -> None:
         self._learners = learners
@@ -45,7 +45,7 @@ class Timed:
 
 
 def measure(learner: str, processes: int, model: str, events: int) -> tuple[float, float]:
-    """µs of all learners for an event, and entries of the log for it."""
+    """Return the total µs of all learners per event, and the log entries per event."""
     settings = Settings.model_validate(
         {"data": DATA, "events": events, "rate": 10_000, "delay": "fixed:1s", "partitions": processes, "model": model}
     )
@@ -61,7 +61,7 @@ def measure(learner: str, processes: int, model: str, events: int) -> tuple[floa
         for number in range(2, processes + 1)
     ]
     timed = Timed([pipeline.learner, *others])
-    while timed.step(0):  # the group is dealt out
+    while timed.step(0):  # until the partitions are assigned
         pass
     timed.took_s = 0.0
     run_until_settled(pipeline.clock, (pipeline.replay, pipeline.feedback), timed, POLL_MS)
@@ -77,7 +77,7 @@ def main() -> None:
     parser.add_argument("--learner", nargs="*", default=LEARNERS)
     arguments = parser.parse_args()
     for learner in arguments.learner:
-        measure(learner, 1, "shared", 500)  # what is compiled once
+        measure(learner, 1, "shared", 500)  # compile the kernels
         for model in ("own", "shared"):
             found = [measure(learner, processes, model, arguments.events) for processes in PROCESSES]
             costs = ", ".join(f"{n}: {cost:.0f} µs" for n, (cost, _) in zip(PROCESSES, found, strict=True))

@@ -1,9 +1,10 @@
-"""Snapshots and recovery on a real Kafka: cost of a snapshot, delay of decisions, speed of recovery.
+"""Measure snapshots on a real Kafka: cost of a snapshot, delay of decisions, and speed of recovery.
 
     python benchmarks/snapshots.py [--bootstrap HOST:PORT] [--events 40000] [--large-events 12000]
 
-Two tasks: soba-diag on SynSep, and full SOBA with K·d = 3,600 and a state of 106 MB. A learner with periodic snapshots
-processes a backlog of contexts with feedback. All figures are ratios within one run, because machines are shared:
+There are two tasks: soba-diag on SynSep, and full SOBA with K·d = 3,600 and a state of 106 MB. A learner with periodic
+snapshots processes a backlog of contexts with feedback. The figures are ratios within one run, because machines are
+shared:
 
     hold    additional duration of a step with a snapshot: copy, chunks of a portion, commit
     cost    total for one snapshot, as a fraction of the default interval
@@ -39,7 +40,7 @@ SNAPSHOTS = 5
 
 
 def fill(broker: Broker, topics: Topics, events: int) -> None:
-    """Contexts and their feedback, as if the feedback had come at once."""
+    """Write contexts with immediate feedback."""
     dataset = synsep(1)
     producer = broker.producer()
     luck = np.random.Generator(np.random.PCG64(1))
@@ -57,15 +58,15 @@ def fill(broker: Broker, topics: Topics, events: int) -> None:
 
 
 class Clock:
-    """Seconds spent in a function, by the clock on the wall and of this thread's CPU."""
+    """Measures the wall time and this thread's CPU time spent in a function, in seconds."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
-        self.seconds = 0.0  # since it was last set to nothing
-        self.cpu_seconds_max = 0.0  # of one call
+        self.seconds = 0.0  # time since the last reset to 0
+        self.cpu_seconds_max = 0.0  # maximum of one call
 
     def __call__(self, *arguments: Any) -> Any:
-        """Call it."""
+        """Call the function."""
         started_s, started_cpu_s = time.perf_counter(), time.thread_time()
         try:
             return self._function(*arguments)
@@ -75,17 +76,17 @@ class Clock:
 
 
 class Step(NamedTuple):
-    """One step of the learner."""
+    """A step of the learner."""
 
     records: int
     all_s: float
-    snapshot_s: float  # copying the state, and making chunks
+    snapshot_s: float  # to copy the state and create chunks
     commit_s: float
-    carries: bool  # a part of a snapshot
+    carries: bool  # True if the step contains a part of a snapshot
 
 
 def work(broker: Broker, topics: Topics, task: TaskSettings, events: int, records_max: int) -> float:
-    """Let a learner work through it with some snapshots, print what they cost, and give its records per second."""
+    """Process the backlog with snapshots, print their cost, and return the records per second."""
     interval_ms = LearnerOptions().snapshot_interval_ms
     options = LearnerOptions(group=f"{topics.contexts}group", records_max=records_max)
     program = LearnerProgram(broker, topics, task, options, lambda: time.monotonic_ns() // 1_000_000)
@@ -113,7 +114,7 @@ def work(broker: Broker, topics: Topics, task: TaskSettings, events: int, record
         done = running.contexts.offset + running.feedback.offset
         steps.append(Step(done - before, time.perf_counter() - started_s, making.seconds, committing.seconds, carries))
     consumers.learner.commit = commit_module.commit  # type: ignore[attr-defined]
-    steps = steps[5:]  # the first ones compile and fetch
+    steps = steps[5:]  # the first steps compile and fetch
     quiet = [step for step in steps if not step.carries]
     carrying = [step for step in steps if step.carries]
     commit_s = float(np.mean([step.commit_s for step in quiet]))
@@ -140,7 +141,7 @@ def work(broker: Broker, topics: Topics, task: TaskSettings, events: int, record
 
 
 def replay(broker: Broker, topics: Topics, task: TaskSettings, live_rate: float) -> None:
-    """Recover, with snapshots and without, and print how fast."""
+    """Recover with and without snapshots, and print the speed."""
     started_s = time.perf_counter()
     recovered = rebuild(broker, topics, 0, task)
     print(f"  with a snapshot {time.perf_counter() - started_s:>9.2f} s to the last of {recovered.step.number:,} steps")

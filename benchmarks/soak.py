@@ -1,10 +1,10 @@
-"""Ten million events through the embedded pipeline: time per event, memory, and a ledger that adds up.
+"""Run ten million events through the embedded pipeline, and check time per event, memory and the ledger.
 
     python benchmarks/soak.py [--events 10000000] [--learner soba-diag] [--results FILE.json]
 
 SynSep at 1,000 events/s of virtual time. Feedback has a log-normal delay with a median of ten seconds; some is lost or
-duplicated. All topics of such a run would need 20 GB of memory. Therefore records that all programs have read are
-counted and deleted, like retention on a broker. At the end the learner's ledger is compared with these counts.
+duplicated. All topics of such a run would need 20 GB of memory. Records that all programs have read are therefore
+counted and deleted, as by a broker's retention. At the end, the learner's ledger is compared with these counts.
 """
 
 import argparse
@@ -33,13 +33,13 @@ from stream.wire.records import Outcome, TopicPartition
 from stream.wire.topics import Topics
 
 SLICES = 100
-KEPT = 10_000  # number of newest records of a topic, which may be unread
+KEPT = 10_000  # number of newest records of a topic to keep, because they may be unread
 MEBIBYTE = 1 << 20
 FRESH_EVENTS = 10_000
 
 
 def fresh_us(learner: str) -> float:
-    """The processor's time for an event of a short run from its start, in microseconds."""
+    """Return the CPU time per event of a short run in a new pipeline, in microseconds."""
     pipeline = prepare_embedded(resolve_run(soak_settings(FRESH_EVENTS), learner, synsep(1)))
     started_s = time.process_time()
     pipeline.run_to_end()
@@ -47,7 +47,7 @@ def fresh_us(learner: str) -> float:
 
 
 def soak_settings(events: int) -> Settings:
-    """A run in which bits are late, are lost and come twice."""
+    """Return the settings of a run with late, lost and duplicate bits."""
     settings = Settings(data="synsep", events=events, delay="lognormal:10s,1.0", loss=0.02, duplicates=0.01, seed=1)
     return settings.model_copy(update={"rate_per_s": 1_000.0})
 
@@ -64,18 +64,18 @@ class Soak:
 
     pipeline: EmbeddedPipeline
     slice_size: int
-    beside: Pool  # the process that runs a fresh pipeline
+    beside: Pool  # the process that runs new pipelines
     topics: Topics = field(init=False)
     counts: Counter[str] = field(default_factory=Counter)
     rows: list[dict[str, Any]] = field(default_factory=list)
-    started_s: float = 0.0  # when the current slice began, in time of the processor
+    started_s: float = 0.0  # CPU time at the start of the current slice
 
     def __post_init__(self) -> None:
         self.topics = self.pipeline.run.topics
         self.started_s = time.process_time()
 
     def look(self) -> None:
-        """Measure after each step of the learner."""
+        """Measure at the end of each slice. Called after each step of the learner."""
         decided = len(self.pipeline.judge.decided_ms)
         if decided >= self.slice_size * (len(self.rows) + 1):
             used_s = time.process_time() - self.started_s
@@ -92,7 +92,7 @@ class Soak:
             self.started_s = time.process_time()
 
     def drop(self, kept: int) -> None:
-        """Count and delete all records of each topic but the newest."""
+        """Count and delete all records of each topic except the newest."""
         broker = self.pipeline.broker
         for topic in (spec.name for spec in self.topics.specs(1)):
             tp = TopicPartition(topic, 0)
@@ -109,7 +109,7 @@ class Soak:
             broker.delete_records(tp, before)
 
     def differences(self, ledger: Ledger) -> list[str]:
-        """What the ledger says and the records do not."""
+        """Return the differences between the ledger and the counted records."""
         told = {
             "contexts": (ledger.contexts, self.counts[self.topics.contexts]),
             "feedback": (ledger.feedback, self.counts[self.topics.feedback]),
@@ -126,7 +126,7 @@ class Soak:
 
 
 def main() -> None:
-    """Run it; exits with 1 when the ledger does not add up."""
+    """Run the benchmark. Exit with 1 if the ledger does not add up."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--events", type=int, default=10_000_000)
     parser.add_argument("--learner", default="soba-diag")
@@ -134,7 +134,7 @@ def main() -> None:
     arguments = parser.parse_args()
     pipeline = prepare_embedded(resolve_run(soak_settings(arguments.events), arguments.learner, synsep(1)))
     with get_context("spawn").Pool(1) as beside:
-        beside.apply(fresh_us, (arguments.learner,))  # the first one warms up
+        beside.apply(fresh_us, (arguments.learner,))  # the first is a warm-up
         soak = Soak(pipeline, arguments.events // SLICES, beside)
         soak.pipeline.run_to_end(soak.look)
     soak.drop(0)

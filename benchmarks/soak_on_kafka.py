@@ -1,13 +1,14 @@
-"""A long run on a real Kafka: CPU time per event and memory over time.
+"""Measure a long run on a real Kafka: CPU time per event and memory over time.
 
     python benchmarks/soak_on_kafka.py [--events 2000000] [--rate 4000] [--client confluent] [--results FILE.json]
 
-Starts a single-node Kafka, and runs replay, learner and feedback program as processes. Prints CPU time per event and
-resident memory of each, by tenths of the events. At the end `onebit verify` recomputes the ledger, and every event must
-be decided and settled.
+Starts a single-node Kafka, and runs the replay, the learner and the feedback program as processes. Prints the CPU time
+per event and the resident memory of each, by tenths of the events. At the end, `onebit verify` recomputes the ledger,
+and every event must be decided and settled.
 
 The learner must keep up with the rate. Otherwise all contexts of a backlog become pending at once, because they are
-older than their feedback. Settled ids are remembered for a minute, at most 100,000, so memory reaches its limit early.
+older than their feedback. Settled ids are retained for a minute, at most 100,000 of them, so that memory reaches its
+limit early.
 """
 
 import argparse
@@ -46,15 +47,15 @@ STREAM = {
 
 
 class Look(NamedTuple):
-    """How far a program has come."""
+    """The progress of a program."""
 
     done: int  # events
-    used_s: float  # of the processor
+    used_s: float  # CPU time
     resident_bytes: int
 
 
 def look(program: Program, done: int) -> Look:
-    """How far a program has come, which may have ended: then it uses nothing."""
+    """Measure a program that has processed this number of events."""
     process = psutil.Process(program.process.pid)
     with process.oneshot():
         times = process.cpu_times()
@@ -62,9 +63,9 @@ def look(program: Program, done: int) -> Look:
 
 
 def watch(broker: Broker, topics: Topics, programs: Mapping[str, Program], events: int) -> dict[str, list[Look]]:
-    """Look at the programs now and then, until all contexts are decided and the replay has ended."""
-    # Of a topic that is written outside of transactions each offset is an event; of one that is written in them some
-    # offsets are markers: one or two of thousands.
+    """Measure the programs periodically, until all contexts are decided and the replay has ended."""
+    # In a topic written without transactions, each offset is an event. In the others, one or two of thousands of
+    # offsets are markers.
     written = {"replay": topics.contexts, "feedback": topics.feedback, "learn": topics.predictions}
     tps = {name: TopicPartition(topic, 0) for name, topic in written.items()}
     looks: dict[str, list[Look]] = {name: [] for name in programs}
@@ -96,7 +97,7 @@ def slices(looks: Sequence[Look]) -> list[dict[str, float]]:
 
 
 def verify(programs: Programs, events: int) -> dict[str, Any]:
-    """What `onebit verify` finds, once all is settled."""
+    """Return the result of `onebit verify` after all events are settled."""
     done = subprocess.run(
         [sys.executable, "-m", "stream.cli", "verify", "--json", "--wait-events", str(events), "--timeout", "30m"],
         cwd=programs.directory, env=programs.environment, stdout=subprocess.PIPE, check=False,
@@ -108,7 +109,7 @@ def verify(programs: Programs, events: int) -> dict[str, Any]:
 
 
 def soak(bootstrap: str, client: str, events: int, rate: float) -> dict[str, Any]:
-    """Run the programs, and tell what they took."""
+    """Run the programs, and return the measurements."""
     settings = load_settings({**STREAM, "bootstrap": bootstrap, "client": client, "events": events, "rate": rate})
     topics = Topics.with_prefix(settings.topic_prefix)
     broker = connect(bootstrap, client=client)
@@ -134,7 +135,7 @@ def soak(bootstrap: str, client: str, events: int, rate: float) -> dict[str, Any
 
 
 def main() -> None:
-    """Run, print a line for each slice, and keep them."""
+    """Run, print a line for each slice, and store the results."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--events", type=int, default=2_000_000)
     parser.add_argument("--rate", type=float, default=4_000.0)
@@ -146,7 +147,7 @@ def main() -> None:
     for name, parts in found["slices"].items():
         for part in parts:
             print(name, *(f"{what} {value:,}" for what, value in part.items()))
-        flat = [part["cpu_us"] for part in parts[1:]]  # the first has the start of the program
+        flat = [part["cpu_us"] for part in parts[1:]]  # the first includes the start of the program
         print(f"{name}: last slice {flat[-1] / flat[0]:.2f} times the second, the dearest {max(flat) / min(flat):.2f}")
     print(json.dumps({name: value for name, value in found.items() if name != "slices"}))
     if arguments.results is not None:

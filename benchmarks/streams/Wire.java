@@ -10,7 +10,7 @@ import java.io.UncheckedIOException;
 import java.nio.charset.StandardCharsets;
 import java.util.Arrays;
 
-/** The values of the topics, by Jackson's streaming API: see docs/formats.md. The id is the record's key. */
+/** Reads and writes record values with Jackson's streaming API; see docs/formats.md. The id is the record's key. */
 final class Wire {
     private static final JsonFactory JSON = JsonFactory.builder()
             .enable(StreamReadFeature.USE_FAST_DOUBLE_PARSER)
@@ -21,7 +21,7 @@ final class Wire {
     private double[] values = new double[1_024];
     private final ByteArrayOutputStream out = new ByteArrayOutputStream(1_024);
 
-    /** Sparse features, {"i": [...], "v": [...]}, or without v: ones. */
+    /** Sparse features, {"i": [...], "v": [...]}. All values are 1 if v is absent. */
     Features features(byte[] context) {
         int n = 0, m = 0;
         try (JsonParser json = JSON.createParser(context)) {
@@ -83,7 +83,7 @@ final class Wire {
         });
     }
 
-    /** A settled decision; one without feedback has expired. */
+    /** A settled decision. It has expired if it has no feedback. */
     byte[] example(byte[] id, Pending decided, Integer reward, long settledMs, long feedbackOffset) {
         return written(json -> {
             json.writeStringField("id", new String(id, StandardCharsets.UTF_8));
