@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Run docker/compose.cluster.yaml (three brokers, three learners, a shared model) with a continuous stream. Kill the
 # brokers one after the other, and disconnect one learner for longer than its session. Every event must be decided
-# exactly once, the ledger must be exact, and each decision must be that of its model version.
+# exactly once, the ledger must be exact, and each decision must match its model version.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 test_name=test-cluster

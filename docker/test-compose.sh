@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Run docker/compose.test.yaml to its end, and kill the learner three times. It must recover, decide every event exactly
 # once, and leave topics with a balanced ledger.
-# Then run docker/compose.yaml as users do: unchanged, with the verdict as the last line and without Kafka's log; with a
-# secured Kafka; and without the simulated environment, for examples/own_service.py with the monitor and Prometheus.
+# Then run docker/compose.yaml as users do. It is run unchanged, where the verdict must be the last line and Kafka's log
+# must not be printed; with a secured Kafka; and without the simulated environment, for examples/own_service.py with the
+# monitor and Prometheus.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 test_name=test-compose
@@ -53,7 +54,7 @@ for kill in 1 2 3; do
   wait_until_decided $((events * (2 * kill - 1) / 8))
   before=$(state "$learner" StartedAt)
   if ((kill == 2)); then
-    # From inside, like a crash: the restart policy restarts it.
+    # Kill it from inside, like a crash, so that the restart policy restarts it.
     compose exec -T learner sh -c 'kill -KILL $(cat /proc/1/task/1/children)'
     say "kill $kill: SIGKILL inside the container at $(decided) decisions; the restart policy applies"
   else

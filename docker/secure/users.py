@@ -1,6 +1,6 @@
 """Create the user and the ACLs in the Kafka of docker/compose.secure.yaml.
 
-Uses the broker's certificate, because initially no other client has any permission.
+It uses the broker's certificate, because initially no other client has permissions.
 """
 
 import os
@@ -27,7 +27,7 @@ password = security.password().encode()
 admin.alter_user_scram_credentials(
     [UserScramCredentialUpsertion(security.user, ScramMechanism.SCRAM_SHA_512, password)]
 )
-# One user for all programs, with all permissions on names that start with the prefix. docs/security.md lists the
+# All programs share one user, which has all permissions on names that start with the prefix. docs/security.md lists the
 # minimal permissions of each program.
 done = admin.create_acls(
     [
