@@ -1,4 +1,4 @@
-"""The learner program: polls, merges, applies, sends, flushes, dates and commits for all partitions of one process.
+"""The learner program: polls, applies and commits the records of all partitions of one process.
 
 The program only moves records. Each task's step determines decisions, updates and expiries from the records alone.
 """
@@ -30,25 +30,25 @@ class LearnerOptions:
     group: str = "onebit-learner"
     instance: str = "learner-1"  # name of this process across restarts; unique for each process
     records_max: int = 2_000  # limit on records per task in one transaction
-    step_max_ms: int = 500  # limit on work in one step; bounds the latency while a backlog is processed
+    step_max_ms: int = 500  # limit on the work in one step, which bounds the latency during a backlog
     idle_ms: int = 1_000  # interval of ticks while decisions or orphans wait and no feedback arrives
     poll_ms: int = 100
-    snapshot_interval_ms: int = 60_000  # interval of a task's snapshots in stream time; 0: no snapshots
-    snapshot_bytes_max: int = 2_000_000  # bytes of a snapshot in one transaction; bounds the delay of decisions
+    snapshot_interval_ms: int = 60_000  # interval of a task's snapshots in stream time; 0 for no snapshots
+    snapshot_bytes_max: int = 2_000_000  # bytes of a snapshot in one transaction, which bound the delay of decisions
     snapshot_chunk_bytes: int = CHUNK_BYTES  # bytes of a snapshot in one record
-    model_lag_max_ms: int = -1  # stop deciding when the shared model's log has been blocked this long; -1: never
+    model_lag_max_ms: int = -1  # time of a blocked shared model's log after which decisions stop; -1 for no limit
     ahead_max: int = 10_000  # limit on a task's decisions that its shared model has not observed
 
 
 STANDBY_MS = 10_000
-"""Time without a partition after which a learner logs the members that have partitions."""
+"""Time without a partition after which a learner logs which members have partitions."""
 
 PORTION_RECORDS = 250
-"""Records in the first step: a few milliseconds of work for most learners."""
+"""Number of records in the first step, which are a few milliseconds of work for most learners."""
 
 
 class Portion:
-    """Number of records per task in a step. It grows during a backlog, up to a limit on working time."""
+    """The number of records per task in a step. It grows during a backlog, up to a limit on working time."""
 
     def __init__(self, records_max: int, work_max_ms: int) -> None:
         self.records = min(records_max, PORTION_RECORDS)
@@ -56,7 +56,7 @@ class Portion:
         self._work_max_ms = work_max_ms
 
     def took(self, records: int, ms: int) -> None:
-        """Adapt to the working time of a step with N records per task, excluding the broker's time."""
+        """Adapt the number to the working time of a step with N records per task, excluding the broker's time."""
         if ms > self._work_max_ms:
             self.records = max(1, min(records, self.records) // 2)
         elif records >= self.records and ms <= self._work_max_ms / 4:
@@ -64,7 +64,7 @@ class Portion:
 
 
 class LearnerProgram:
-    """One learner process: the tasks of the partitions that are assigned to it.
+    """A learner process with the tasks of its assigned partitions.
 
     Call `step` in a loop. After a BrokerError, close the program and pass the result of `park` to the next one. A task
     resumes if its journal has no newer step; otherwise it is recovered from the topics.
@@ -91,18 +91,19 @@ class LearnerProgram:
         Args:
             broker: the broker.
             topics: the pipeline's topics.
-            settings: settings for tasks that have not started; for other tasks, see `given`.
+            settings: settings for tasks that have not started. For other tasks, see `given`.
             options: options of the program.
-            host_ms: this host's clock, for intervals; it must include time in which the machine is suspended.
+            host_ms: this host's clock, for intervals. It must include time in which the machine is suspended.
             announce: called with each log message.
             crash_point: see CrashPoint.
-            stop: returns whether to stop; called during a recovery, which can take long.
-            given: names of the settings that must equal those of a started task, else it is refused; None: all.
+            stop: returns whether to stop. It is called during a recovery, which can take long.
+            given: names of the settings that must equal those of a started task; None for all. Otherwise the task is
+                refused.
             change_settings: whether given settings that differ apply from the next step on, where possible.
             committed: called with the output of each transaction.
             parked: the result of the previous program's `park`.
         """
-        settings.make_learner()  # rejects invalid settings before anything is read
+        settings.make_learner()  # reject invalid settings before anything is read
         self._broker = broker
         self._topics = topics
         self._options = options
@@ -112,11 +113,11 @@ class LearnerProgram:
         self._committed = committed
         self._running: dict[int, Partition] = {}
         self._assigned: set[int] = set()
-        self._append_ms, self._append_at_ms = 0, host_ms()  # of the last commit: append time and host time
+        self._append_ms, self._append_at_ms = 0, host_ms()  # append time and host time of the last commit
         self._idle_ms = min(options.idle_ms, max(1, settings.join.window_ms // 10))
         self._portion = Portion(options.records_max, options.step_max_ms)
-        self._has_recovered = False  # whether the previous step worked on a recovery that continues
-        self._standby_since_ms: int | None = host_ms()  # None: has a partition, or logged that it has none
+        self._has_recovered = False  # True if the previous step worked on a recovery that continues
+        self._standby_since_ms: int | None = host_ms()  # None if it has a partition, or has logged that it has none
         self._snapshots = SnapshotSchedule(
             options.snapshot_interval_ms, options.snapshot_bytes_max, options.snapshot_chunk_bytes
         )
@@ -170,7 +171,7 @@ class LearnerProgram:
 
     @property
     def broker_ms(self) -> int:
-        """The broker's time, for metrics: the last commit's append time plus the elapsed time; 0 before the first."""
+        """The broker's time for metrics: the last append time plus the elapsed time, or 0 before the first commit."""
         return self._append_ms and self._append_ms + self._host_ms() - self._append_at_ms
 
     def lag(self) -> dict[TopicPartition, int]:
@@ -183,7 +184,7 @@ class LearnerProgram:
 
     @property
     def shared(self) -> SharedModel | None:
-        """The shared model of this process; None if each task has its own model."""
+        """The shared model of this process, or None if each task has its own model."""
         return self._recoveries.parked.shared
 
     @property
@@ -197,25 +198,25 @@ class LearnerProgram:
         return None if self.shared is None else self.shared.hold
 
     def read_log(self, for_ms: int | None = None) -> None:
-        """Read the shared model's log up to its current end, or for `for_ms`; later decisions use the result."""
+        """Read the shared model's log up to its current end, or for `for_ms`. Later decisions use the result."""
         if self.shared is not None:
             began_ms = self._host_ms()
             self.shared.read_on(lambda offset, end: for_ms is None or self._host_ms() - began_ms < for_ms)
 
     def report_replica(self) -> None:
-        """Report the shared model, read as far as possible, in one task's journal. Call before the program ends."""
+        """Read the shared model and report it in one task's journal. Call this before the program ends."""
         for partition, running in [] if self.shared is None else [*self._running.items()][:1]:
             running.reported_ms = -1
             if commits := self._apply_to({partition: running}):
                 self._commit(commits)
 
     def next_due_ms(self) -> int | None:
-        """The next time at which a step is due without new records, if the host's and broker's clocks are equal."""
+        """The next time at which a step is due without new records, assuming equal clocks of host and broker."""
         due = [due_ms for running in self._running.values() if (due_ms := running.next_due_ms()) is not None]
         return max(min(due), self._append_at_ms + self._idle_ms) if due else None
 
     def step(self, timeout_ms: int) -> int:
-        """Poll once and apply the available records in one transaction; return the amount of work done, 0 for none.
+        """Poll once, apply the available records in one transaction, and return the amount of work done.
 
         Raises:
             FencedError: another process has replaced this one, or the group has removed this member.
@@ -232,7 +233,7 @@ class LearnerProgram:
             raise
 
     def park(self) -> Parked:
-        """The state that the next program of this process can resume, after this one was closed."""
+        """The state that the next program of this process can resume after this one is closed."""
         self._park(set(self._running))
         return self._recoveries.parked
 
@@ -263,11 +264,11 @@ class LearnerProgram:
     def _poll(self, timeout_ms: int) -> None:
         for record in self._consumer.poll(timeout_ms, self._options.records_max):
             running = self._running.get(record.partition)
-            if running is not None:  # otherwise the task is not running yet; it reads the record again once it is
+            if running is not None:  # otherwise the task is not running yet, and will read the record again
                 running.take(self._topics.contexts, record)
 
     def _start_assigned(self) -> int:
-        """Start or recover assigned partitions that are not running; return the number of those that made progress."""
+        """Start or recover assigned partitions that are not running, and return how many made progress."""
         worked_count = 0
         self._has_recovered = False
         for partition in sorted(self._assigned - self._running.keys()):
@@ -290,7 +291,7 @@ class LearnerProgram:
         self._running[running.partition] = running
 
     def _apply_to(self, tasks: Mapping[int, Partition]) -> list[Commit]:
-        """Make a step of each task that has something to do."""
+        """Make a step of each task that has work."""
         self.read_log(self._options.step_max_ms)
         began_ms, records_most = self._host_ms(), 0
         commits = []
@@ -325,7 +326,7 @@ class LearnerProgram:
         return made
 
     def _report_is_due(self, running: Partition, shared: SharedModel, silent_ms: int) -> bool:
-        """Whether a task's journal should report the replica: once per process, then in every interval."""
+        """Whether a task's journal should report the replica: once per process, and then once per interval."""
         interval_ms = self._options.snapshot_interval_ms
         if shared.replica.version == running.reported_version:
             return False
@@ -355,7 +356,7 @@ class LearnerProgram:
         return True
 
     def _park(self, partitions: Iterable[int]) -> None:
-        """Stop running these tasks, and keep them so that they can resume."""
+        """Stop these tasks, and keep them so that they can resume."""
         for partition in partitions:
             self._snapshots.abandon(partition)
             running = self._running.pop(partition, None)
@@ -363,7 +364,7 @@ class LearnerProgram:
                 self._recoveries.park(running)
 
     def _announce_standby(self) -> None:
-        """Log which members have the partitions, after this member has been without one for a while."""
+        """Log which members have the partitions if this member has had none for a while."""
         if self._assigned:
             self._standby_since_ms = self._host_ms()
         elif self._standby_since_ms is not None and self._host_ms() - self._standby_since_ms >= STANDBY_MS:

@@ -1,16 +1,18 @@
-"""The monitor's Faust application: reads committed records into partition states. Only this module imports Faust.
+"""The monitor's Faust application, which reads committed records into partition states. No other module imports Faust.
 
 A partition's state contains its counts and its next offsets, as one value of a table. The state is written to the table
 before the records of a batch are acknowledged, and Faust flushes the table's changelog before it commits offsets. After
-a crash, records are therefore read again and never skipped, and the state identifies those that it already has.
+a crash, records are therefore read again and never skipped. The state identifies the records that it already includes.
 
 Faust's driver reads uncommitted records unless it uses transactions, and with transactions it loses messages that it
 sends. Here it reads committed records (`_CommittedThread`), at least once. All fetched records of a partition are
-passed on as one message (`_Batch`): Faust takes about 150 µs for a message, and a tenth of that for a record in one.
+passed on as one message (`_Batch`), because Faust takes about 150 µs for a message, and only a tenth of that for a
+record in a batch.
 
 While Faust recovers its table, it can fetch records from any topic and discard them. It then passes on later records
-before it seeks to the committed offset, if there is one. A state would count the discarded records as read. Therefore
-the consumer here seeks to the offsets in the states (`_PlacedConsumer`), and discards what it fetched before the seek.
+before it seeks to the committed offset, if there is one. A state would count the discarded records as read. The
+consumer here therefore seeks to the offsets in the states (`_PlacedConsumer`), and discards records fetched before the
+seek.
 """
 
 import asyncio
@@ -38,7 +40,7 @@ FETCHED_MAX = 2_000
 
 MESSAGES_MAX = 8
 BATCH_S = 0.2
-"""Limits on the number and age of messages in a batch; they bound the delay of the page."""
+"""Limits on the number and age of messages in a batch, which bound the delay of the page."""
 
 BUFFERED_MAX = 16
 """Maximum number of messages waiting to be processed."""
@@ -72,7 +74,7 @@ class MonitorProgram:
         dashboard: Dashboard,
         goes_on: Callable[[str], bool],
     ) -> None:
-        """Create the application; it reads nothing before `run`.
+        """Create the application, which reads nothing before `run`.
 
         Args:
             topics: the pipeline's topics.
@@ -80,7 +82,7 @@ class MonitorProgram:
             options: options of the monitor.
             config: access to Kafka.
             dashboard: receives the records.
-            goes_on: called several times a second with the reason why the program is not ready, or ""; returns False
+            goes_on: called several times a second with the reason why the program is not ready, or "". It returns False
                 to stop.
         """
         self._dashboard = dashboard
@@ -95,7 +97,7 @@ class MonitorProgram:
             broker_commit_interval=1.0,
             broker_max_poll_records=FETCHED_MAX,
             stream_buffer_maxsize=BUFFERED_MAX,
-            stream_wait_empty=False,  # unprocessed messages are dropped at the end, and read again later
+            stream_wait_empty=False,  # unprocessed messages are dropped at the end and read again later
             consumer_auto_offset_reset="earliest",
             consumer_group_instance_id=options.group,  # a restarted monitor rejoins at once
             processing_guarantee="at_least_once",
@@ -151,14 +153,14 @@ class MonitorProgram:
                 )
                 records = [one for seeks, part in read if seeks == consumer.seeks for one in part]
                 for partition, state in self._dashboard.take(records, contexts).items():
-                    # In the partition of its records, so that the partition's next owner gets the state.
+                    # The state is written to the partition of its records, so that the partition's next owner gets it.
                     self._table.send_changelog(partition, b"%d" % partition, state)
-        except Exception as error:  # Faust would continue with the next batch
+        except Exception as error:  # otherwise Faust would continue with the next batch
             await self._app.crash(error)
             raise
 
     async def _recovered(self) -> None:
-        """Start with the states in the table."""
+        """Start from the states in the table."""
         for key, value in self._table.items():
             self._dashboard.restore(int(key), value)
 
@@ -169,14 +171,14 @@ def _record(read: Any) -> Record:
 
 
 class _Batch(bytes):
-    """An empty value that Faust passes on unchanged, with the fetched records as attributes."""
+    """An empty value that Faust passes on unchanged. Its attributes contain the fetched records."""
 
     records: Iterable[Any]
     seeks: int  # number of seeks to the states' offsets before the fetch
 
 
 def _batch(records: list[Any], seeks: int) -> Any:
-    """Records of a partition as one message, at the offset of the last one."""
+    """Return records of a partition as one message at the offset of the last record."""
     value = _Batch()
     value.records, value.seeks = records, seeks
     return replace(records[-1], key=None, value=value, headers=())
@@ -203,7 +205,8 @@ class _CommittedThread(AIOKafkaConsumerThread):
         self, consumer: Any, active_partitions: set[TP], timeout: float | None = None, max_records: int | None = None
     ) -> Any:
         seeks, in_batches = self.consumer.seeks, self.consumer.transport.in_batches
-        # A copy: Faust changes the set during the call, and an empty set fetches records of all partitions.
+        # The set is copied, because Faust changes it during the call, and an empty set fetches records of all
+        # partitions.
         wanted = {tp for tp in frozenset(active_partitions) if self.consumer.is_placed or tp.topic not in in_batches}
         if not wanted:
             await asyncio.sleep(_ROUND_S)
@@ -259,7 +262,7 @@ class _PlacedTransport(Transport):
 
 
 class _Tokens(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka publishes no types
-    """Tokens from a command, which runs in a worker thread."""
+    """Provides tokens from a command, which runs in a worker thread."""
 
     def __init__(self, command: TokenCommand) -> None:
         self._command = command

@@ -1,4 +1,4 @@
-"""One partition of a learner process: its inputs, its task, its journal position, and its next step."""
+"""One partition of a learner process: its inputs, task, journal position and next step."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -24,8 +24,8 @@ class Input:
     """The position in one partition of contexts or feedback, with buffered records."""
 
     tp: TopicPartition
-    offset: int  # of the first unapplied record
-    buffer: deque[Record] = field(default_factory=deque)  # read and not applied
+    offset: int  # offset of the first unapplied record
+    buffer: deque[Record] = field(default_factory=deque)  # records read but not applied
     is_paused: bool = False
 
     def start(self, consumer: Consumer) -> None:
@@ -45,7 +45,7 @@ class Input:
         self.is_paused = is_full
 
     def lag(self, consumer: Consumer) -> int:
-        """The number of unapplied records as of the last fetch, without buffered ticks."""
+        """The number of unapplied records as of the last fetch, excluding buffered ticks."""
         return sum(not is_tick(record) for record in self.buffer) + consumer.lag(self.tp)
 
 
@@ -63,8 +63,8 @@ class Partition:
     settings: TaskSettings  # settings of the next step
     applied_at_ms: int  # host time of the last step
     moved_at_ms: int  # host time of the last tick written or feedback record applied
-    uncommitted: Commit | None = None  # the last step, if its commit failed or the outcome is unknown
-    reported_ms: int = -1  # stream time of the last report of the shared model in this process; -1: none
+    uncommitted: Commit | None = None  # the last step if its commit failed or the outcome is unknown
+    reported_ms: int = -1  # stream time of the last report of the shared model in this process; -1 if there is none
     reported_version: int = -1  # version in that report
 
     @property
@@ -101,7 +101,7 @@ class Partition:
         return bool(self.task.join.pending or self.task.join.orphans)
 
     def next_due_ms(self) -> int | None:
-        """The stream time just after the next deadline; None if nothing waits.
+        """The stream time just after the next deadline, or None if nothing is waiting.
 
         The deadline of a decision with a buffered tick is computed from that tick.
         """
@@ -131,7 +131,7 @@ class Partition:
         )
 
     def waits_for_records(self, consumer: Consumer) -> bool:
-        """Whether records of one input wait for records of the other one, which the next poll returns."""
+        """Whether records of one input wait for records of the other input, which the next poll returns."""
         contexts, feedback = self.contexts, self.feedback
         if contexts.buffer:
             return not feedback.buffer and consumer.lag(feedback.tp) > 0
@@ -141,7 +141,7 @@ class Partition:
         """Apply records and return the step's output.
 
         Args:
-            records: the next records; empty if only a tick, a settings change or a snapshot is due.
+            records: the next records. The list is empty if only a tick, a settings change or a snapshot is due.
             shared: the shared model of the process, if there is one.
             ticks: whether to write a tick even if the step makes no decision.
             reports: whether the journal record reports the replica.
@@ -195,7 +195,7 @@ class Partition:
                 self.moved_at_ms = now_ms
 
     def resume(self, last: JournalStep | None) -> bool:
-        """Whether the task can continue after the last step of its journal without a recovery.
+        """Whether the task can continue from the last step of its journal without a recovery.
 
         A step whose commit failed, or whose outcome is unknown, is either found in the journal or committed again.
         """

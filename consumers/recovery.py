@@ -17,13 +17,13 @@ from stream.wire.topics import Topics
 
 REPORT_INTERVAL_MS = 5_000
 POLL_INTERVAL_MS = 2_000
-"""Interval between polls while snapshots are read: much shorter than any session timeout."""
+"""Interval between polls while snapshots are read. It is much shorter than any session timeout."""
 SLICE_MS = 100
 """Time slice of a recovery, after which the running partitions make a step."""
 
 
 class RecoveryStoppedError(Exception):
-    """The learner was stopped during a recovery; nothing was written."""
+    """The learner was stopped during a recovery, and wrote nothing."""
 
 
 @dataclass(slots=True)
@@ -35,12 +35,12 @@ class Parked:
 
 
 _Steps = Generator[bool, None, Partition]
-"""Yields True after work, and False while waiting for another process; returns the partition."""
+"""Yields True after work and False while waiting for another process. Returns the partition."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Recoveries:
-    """The assigned partitions that are not running yet; for most fields see `LearnerProgram`."""
+    """The assigned partitions that are not running yet. Most fields are described at `LearnerProgram`."""
 
     broker: Broker
     topics: Topics
@@ -50,15 +50,15 @@ class Recoveries:
     host_ms: Callable[[], int]
     announce: Callable[[str], None]
     stop: Callable[[], bool]
-    poll: Callable[[], None]  # polls once; a rebalance removes members that do not poll
-    make_shared: Callable[..., SharedModel]  # from `settings`, with a `pulse`
+    poll: Callable[[], None]  # polls once, because a rebalance removes members that do not poll
+    make_shared: Callable[..., SharedModel]  # receives `settings` and a `pulse`
     parked: Parked
     polled_ms: int
     reported_ms: int  # when progress was last logged
     _running: dict[int, _Steps] = field(default_factory=dict)
 
     def advance(self, partition: int) -> tuple[Partition | None, bool]:
-        """Recover for one time slice; return the partition if it can run, and whether anything was done.
+        """Recover for one time slice. Return the partition if it can run, and whether anything was done.
 
         Raises:
             RecoveryStoppedError: the program was stopped.
@@ -81,7 +81,7 @@ class Recoveries:
                 return None, worked
 
     def park(self, running: Partition) -> None:
-        """Keep a revoked task, so that it can resume if it is assigned again."""
+        """Keep a revoked task so that it can resume if it is assigned again."""
         running.contexts.buffer.clear()
         running.feedback.buffer.clear()
         self.parked.partitions[running.partition] = running
@@ -98,7 +98,7 @@ class Recoveries:
             del self.parked.partitions[partition]
 
     def drop_shared(self) -> None:
-        """Drop the shared model, which will be restored again, and all tasks that use it."""
+        """Drop the shared model and all tasks that use it. The model will be restored again."""
         if self.parked.shared is not None:
             self.parked.shared.close()
         self.parked = Parked()
@@ -124,7 +124,7 @@ class Recoveries:
         return self._made(partition, recovered)
 
     def _wait(self, is_over: Callable[[], bool], message: Callable[[], str]) -> Generator[bool, None, None]:
-        """Wait, and log the reason once."""
+        """Wait for another process, and log the reason once."""
         is_announced = False
         while not is_over():
             if not is_announced:
@@ -177,7 +177,7 @@ class Recoveries:
         recovered.task.use_model(View(shared.replica, partition))
 
     def _made(self, partition: int, recovered: Recovered) -> Partition:
-        """The recovered partition.
+        """Return the recovered partition.
 
         Raises:
             UnrecoverableError: the number of partitions of its inputs has changed.
@@ -221,12 +221,12 @@ class Recoveries:
     def _is_held_up(self, partition: int) -> bool:
         """Whether a transaction is open in the task's journal or snapshots.
 
-        The previous process of this partition can still commit it, and then its records must be recovered. The
-        transaction ends when that process ends it, or when the broker's timeout expires.
+        The previous process of this partition can still commit it. Its records must then be recovered. The transaction
+        ends when that process ends it, or when the broker's timeout expires.
         """
         topics = [self.topics.journal, self.topics.snapshots]
         shares = self.settings.model == "shared"
-        if shares:  # predictions are read back, and any program's open transaction blocks them
+        if shares:  # predictions are read back, and an open transaction of any program blocks them
             topics.append(self.topics.predictions)
         tps = [TopicPartition(topic, partition) for topic in topics]
         if shares and self.broker.ends(tps[:1])[tps[0]].high_watermark == 0:
@@ -234,7 +234,7 @@ class Recoveries:
         return any(end.stable < end.high_watermark for end in self.broker.ends(tps).values())
 
     def _pulse(self) -> None:
-        """Called during long work: stop if requested, and poll at intervals."""
+        """Stop if requested, and poll at intervals. Called during long work."""
         if self.stop():
             raise RecoveryStoppedError("stopped during the recovery of a partition")
         if self.host_ms() - self.polled_ms >= POLL_INTERVAL_MS:

@@ -1,4 +1,4 @@
-"""A learner process's replica of a shared model: follows the model's log, and limits the decisions based on it."""
+"""A learner process's replica of a shared model. It follows the model's log and limits the decisions based on it."""
 
 from collections.abc import Callable
 from functools import partial
@@ -17,29 +17,29 @@ from stream.wire.records import TopicPartition
 from stream.wire.topics import Topics
 
 GONE_MS = 20_000
-"""A log that ends before records that were read or written is treated as truncated or recreated after this time. Until
+"""Time after which a log that ends before records that were read or written is treated as truncated or recreated. Until
 then, a broker that has just become the leader can report an old end."""
 
 _RECORDS_MAX = 1_000
-"""Records per poll: at most a second of work, for records of typical steps."""
+"""Number of records per poll. Records of typical steps take at most a second."""
 
 ENDED_BY = (
     "if its learner died, restart it under the same instance name to abort the transaction at once; otherwise the "
     "broker aborts it at its timeout"
 )
-"""How an open transaction ends, for messages."""
+"""Text for messages that explains how an open transaction ends."""
 
 
 def held_up(place: str, offset: int) -> str:
-    """The reason why a partition cannot be read beyond an offset, for messages."""
+    """Text for messages that explains why a partition cannot be read beyond an offset."""
     return f"{place} cannot be read beyond offset {offset}: an open transaction begins there"
 
 
 class Hold(NamedTuple):
     """An open transaction beyond which the log cannot be read."""
 
-    offset: int  # of its first record
-    for_ms: int  # since this process first detected it
+    offset: int  # offset of its first record
+    for_ms: int  # time since this process first detected it
     waiting: int  # number of offsets from there to the end of the log
 
 
@@ -69,9 +69,9 @@ class SharedModel:
             announce: called with each log message.
             pulse: called repeatedly while snapshots are read.
             instance: name of the process, for its reports.
-            lag_max_ms: stop deciding when an open transaction has blocked the log this long; -1: never.
-            ahead_max: limit on a task's decisions that the model has not observed. Each step applies all of them on
-                top of the model, so without a limit a blocked log would make steps longer and longer.
+            lag_max_ms: time for which an open transaction may block the log before decisions stop; -1 for no limit.
+            ahead_max: limit on a task's decisions that the model has not observed. Each step applies all of them on top
+                of the model. Without a limit, a blocked log would therefore make steps ever longer.
 
         Raises:
             JournalError: the snapshot cannot be read or belongs to another model, or the log after it is deleted.
@@ -85,10 +85,10 @@ class SharedModel:
         self._instance = instance
         self._lag_max_ms = lag_max_ms
         self._ahead_max = ahead_max
-        self._missed_since_ms: dict[int | None, int] = {}  # by task; None: records that were read before
+        self._missed_since_ms: dict[int | None, int] = {}  # by task; None for records that were read before
         self._foreign_announced = 0
         self._digest = (-1, "")  # a version and its digest
-        self.snapshots: Stored | None = None  # only in the process that writes them
+        self.snapshots: Stored | None = None  # None unless this process writes the snapshots
         self._too_far_ahead: set[int] = set()  # partitions that pause deciding
         self._blocked_since_ms = host_ms()
         stored = read_model_snapshots(broker, topics, pulse)
@@ -101,7 +101,7 @@ class SharedModel:
                 f"{self._place}: expected records from offset {self.replica.offset} on, the position of the model's "
                 f"newest snapshot; the first record is at {beginning}. Set retention.ms to -1"
             )
-        self.ends: Ends = broker.ends([tp])[tp]  # of the log, at the last request
+        self.ends: Ends = broker.ends([tp])[tp]  # end of the log at the last request
         self.reconnect(broker)
 
     def write_snapshots(self, stored: Stored) -> None:
@@ -127,7 +127,7 @@ class SharedModel:
         """Read up to the log's current last stable offset.
 
         Args:
-            reads_on: called after each poll with the offset reached and the end; returns whether to continue.
+            reads_on: called after each poll with the offset reached and the end. It returns whether to continue.
 
         Raises:
             UpdatesError: a record cannot be applied.
@@ -165,13 +165,13 @@ class SharedModel:
 
     @property
     def waits_for(self) -> str:
-        """Why the log cannot be read further, for messages."""
+        """Text for messages that explains why the log cannot be read further."""
         if self.hold is not None:
             return f"{held_up(self._place, self.hold.offset)}; {ENDED_BY}"
         return f"{self._place} ends at offset {self.ends.high_watermark}"
 
     def room(self, partition: int, view: View) -> int:
-        """The number of decisions a task can make before the model must observe earlier ones."""
+        """The number of decisions that a task can make before the model must observe earlier ones."""
         if self.stops_decisions:
             return 0
         room = max(0, self._ahead_max - view.ahead)
@@ -219,7 +219,7 @@ class SharedModel:
         return self.ends.high_watermark < self.replica.offset
 
     def _is_gone(self, missed: int | None, *, is_missed: bool) -> bool:
-        """Whether something has been missing for longer than GONE_MS."""
+        """Whether records have been missing for longer than GONE_MS."""
         if not is_missed:
             self._missed_since_ms.pop(missed, None)
             return False

@@ -1,9 +1,9 @@
-"""The feedback program: simulates the environment by answering predictions with delayed feedback.
+"""The feedback program, which simulates the environment by answering predictions with delayed feedback.
 
 For a data set with labels, the program answers every prediction. For a log, it answers a prediction only if the action
 is the logged one or the log contains the true class.
 
-Delivery is at least once. The program stores no record of sent feedback: it commits an offset of the predictions topic
+Delivery is at least once. The program stores no record of sent feedback. It commits an offset of the predictions topic
 when all earlier feedback has been sent, and resumes from that offset after a restart. The join drops duplicates.
 """
 
@@ -25,12 +25,12 @@ from stream.wire.topics import Topics
 
 
 class _Due(NamedTuple):
-    """A scheduled feedback record; a heap orders the records by time, then by arrival."""
+    """A scheduled feedback record. A heap orders the records by time, then by arrival."""
 
     due_ms: int
     sequence: int
     partition: int
-    offset: int  # of the prediction
+    offset: int  # position of the prediction
     key: bytes
     value: bytes
 
@@ -44,12 +44,12 @@ class FeedbackOptions:
     with_label: bool = False  # include the true class, for full-information baselines
     speed: float = 1.0  # divides the delays of a log
     records_max: int = 5_000  # maximum number of predictions per poll
-    waiting_max: int = 1_000_000  # limit on scheduled feedback; above it, no predictions are read
+    waiting_max: int = 1_000_000  # limit on scheduled feedback, above which no predictions are read
     commit_interval_ms: int = 1_000
 
 
 class FeedbackProgram:
-    """A feedback process; call `step` repeatedly."""
+    """A feedback process. Call `step` repeatedly."""
 
     def __init__(
         self,
@@ -70,15 +70,15 @@ class FeedbackProgram:
         Args:
             broker: The broker of predictions and feedback.
             topics: The topic names.
-            known_of: Returns the known outcome of an event id; raises UnknownEventError if the data set does not
+            known_of: Returns the known outcome of an event id. It raises UnknownEventError if the data set does not
             contain the event.
             plan: Determines the number and the delays of each event's feedback records.
             options: See FeedbackOptions.
             now_ms: Returns the estimated broker time.
             heard: Called with every append time, to estimate the broker time.
             observe: Called with every prediction, its known outcome, and the decision time.
-            decided_ms: Returns the decision time, from which delays are measured; by default the prediction's append
-            time.
+            decided_ms: Returns the decision time, from which delays are measured. The default is the prediction's
+            append time.
             announce: Called with messages for the user.
         """
         self._broker = broker
@@ -98,7 +98,7 @@ class FeedbackProgram:
         # Number of unsent feedback records, by partition and offset of the prediction.
         self._unsent: dict[int, OrderedDict[int, int]] = {}
         self._committed_at_ms = now_ms()
-        self._acknowledged = True  # whether all sent records are acknowledged
+        self._acknowledged = True  # True if all sent records are acknowledged
         self._producer = broker.producer()
         self._consumer = broker.group_consumer(options.group, options.instance, (topics.predictions,), self)
 
@@ -116,7 +116,7 @@ class FeedbackProgram:
                 self._consumer.seek(tp, first)
 
     def on_revoked(self, tps: frozenset[TopicPartition]) -> None:
-        """See RebalanceListener: the new owner continues from the committed offset."""
+        """See RebalanceListener. The new owner continues from the committed offset."""
         revoked = {tp.partition for tp in tps}
         for partition in revoked:
             self._unsent.pop(partition, None)
@@ -138,11 +138,11 @@ class FeedbackProgram:
         return len(self._due)
 
     def step(self, timeout_ms: int) -> int:
-        """Read new predictions and send the feedback that is due; return the number of records sent.
+        """Read new predictions, send the feedback that is due, and return the number of records sent.
 
         Raises:
             FencedError: another process with the same instance name has started.
-            BrokerUnavailableError: the broker is unavailable; create the program again.
+            BrokerUnavailableError: the broker is unavailable. Create the program again.
         """
         self._pace()
         records = self._consumer.poll(timeout_ms, self._options.records_max)
@@ -164,14 +164,14 @@ class FeedbackProgram:
         return sent
 
     def _pace(self) -> None:
-        """Pause reading while too much feedback is scheduled; polling continues, to keep the group membership."""
+        """Pause reading while too much feedback is scheduled. Polling continues, to keep the group membership."""
         full = len(self._due) >= self._options.waiting_max
         if full != self._paused:
             self._paused = full
             (self._consumer.pause if full else self._consumer.resume)(self._consumer.assignment())
 
     def commit(self) -> None:
-        """Commit offsets up to the first unsent feedback; after a rebalance, the next owner does this."""
+        """Commit offsets up to the first unsent feedback. After a rebalance, the next owner does this."""
         offsets = {}
         for partition, unsent in self._unsent.items():
             tp = TopicPartition(self._topics.predictions, partition)
@@ -232,7 +232,7 @@ class FeedbackProgram:
     def close(self) -> None:
         """Commit offsets up to the first unsent feedback and leave the group.
 
-        After a failed flush nothing is committed, because feedback may be missing; it is then sent again.
+        After a failed flush, nothing is committed, because feedback may be missing. It is then sent again.
         """
         try:
             self._producer.close()

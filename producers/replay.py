@@ -1,6 +1,6 @@
-"""The replay program: writes the rows of a data set as contexts, at a fixed rate or at the times of a log.
+"""The replay program, which writes the rows of a data set as contexts, at a fixed rate or at the times of a log.
 
-Each event has a scheduled time. Events that are sent later count as late ("slipped"), and the schedule itself does not
+Each event has a scheduled time. Events that are sent later count as late ("slipped"). The schedule itself does not
 change. The count shows whether a replay kept to its schedule.
 """
 
@@ -23,16 +23,16 @@ class ReplayOptions:
     """The data to replay, and the rate."""
 
     events: int  # number of positions in the schedule, from the first
-    rate_per_s: float = 1_000.0  # inf: as fast as the broker accepts them
-    speed: float | None = None  # speed-up of the log's time; inf: at once; None: use the rate
-    shuffle_seed: int | None = None  # None: in row order
+    rate_per_s: float = 1_000.0  # inf for as fast as the broker accepts them
+    speed: float | None = None  # speed-up of the log's time; inf for all at once, None for the rate
+    shuffle_seed: int | None = None  # None for row order
     partitions: int = 1
     start: int = 0  # the first position
     batch_max: int = 1_000  # maximum number of events sent per check of the clock
 
 
 SLIP_MS = 100
-"""Delay after which an event counts as late; shorter delays result from sleeping and polling."""
+"""Delay after which an event counts as late. Shorter delays result from sleeping and polling."""
 
 
 @dataclass(slots=True)
@@ -50,7 +50,7 @@ class Slip:
 
 @dataclass(slots=True)
 class Timetable:
-    """The origin of a replay's schedule, and its late events; a restarted program continues from it."""
+    """The origin of a replay's schedule, and its late events. A restarted program continues from it."""
 
     started_ms: int
     position: int  # position of the event that was due at that time
@@ -58,7 +58,7 @@ class Timetable:
 
 
 class ReplayProgram:
-    """A replay; call `step` until `finished`."""
+    """A replay. Call `step` until it is `finished`."""
 
     def __init__(
         self,
@@ -94,11 +94,11 @@ class ReplayProgram:
         return self.position >= self._options.events
 
     def next_due_ms(self) -> int | None:
-        """Return the time of the next event; None after the last one."""
+        """Return the time of the next event, or None after the last one."""
         return None if self.finished else self._due
 
     def _next_due(self) -> int:
-        """Return the scheduled time of the event at `position`, not before that of the previous event."""
+        """Return the scheduled time of the event at `position`, which is not before that of the previous event."""
         speed, (started_ms, first) = self._options.speed, (self.timetable.started_ms, self.timetable.position)
         if speed is None:
             return started_ms + int((self.position - first) * 1_000 / self._options.rate_per_s)
@@ -108,19 +108,19 @@ class ReplayProgram:
         return self._due if log_ms is None else max(self._due, started_ms + int((log_ms - self._origin_ms) / speed))
 
     def _log_ms(self, position: int) -> int | None:
-        """Return the log time at a position, from the start of the log; laps over the log are consecutive.
+        """Return the log time at a position, from the start of the log. Laps over the log are consecutive.
 
-        None if the log has no time for this row; its event is then sent together with the previous one.
+        It is None if the log has no time for this row, whose event is then sent together with the previous one.
         """
         lap, row = divmod(position, self._dataset.rows)
         at_ms = time_of(self._dataset, row)
         return None if at_ms is None else lap * self._lap_ms + at_ms - self._begun_ms
 
     def step(self, timeout_ms: int) -> int:
-        """Send the events that are due; return their number.
+        """Send the events that are due, and return their number.
 
         Raises:
-            BrokerUnavailableError: the broker did not acknowledge the events in time; they may or may not be in the
+            BrokerUnavailableError: the broker did not acknowledge the events in time. They may or may not be in the
             topic.
         """
         now_ms, first = self._now_ms(), self.position
@@ -147,7 +147,7 @@ class ReplayProgram:
 
 
 def resume_position(broker: Broker, topics: Topics, dataset: Dataset, options: ReplayOptions) -> int:
-    """Return the first position of this replay whose event is not in the topic.
+    """Return the first position of the replay whose event is not in the topic.
 
     A killed replay may have written only some events of its last batch. All events from the first missing one are sent
     again, and the join drops the duplicates. After a complete replay, nothing is sent again.

@@ -1,4 +1,4 @@
-"""An adversary that generates rows with labels that depend on the learner's probabilities.
+"""An adversary whose labels depend on the learner's probabilities.
 
 "Bandit Multiclass Classification" (the Notes), sect. 10, Algorithm 7, for two classes:
 
@@ -15,10 +15,11 @@ A learner whose probabilities depend only on its right answers (Assumption 3; SO
 receives the point repeatedly. Otherwise it errs with probability √V at each of 1/V points.
 
 Departures from the paper: the free space is a finite set of n points of equal mass, so V = 1/n. The paper does not
-specify their placement. Here they are on a sphere, at such an angle that a plane separates each point from the others
-with margin γ. They are drawn at random until 1,000 consecutive draws fail: about (1/γ)^((d-2)/2) points in d features.
-The last feature is constant, so that planes need not pass through the origin. After a row of class 1, more points than
-the shown one may no longer be free; V is then no longer a bound, but the lower bound does not require one from then on.
+specify their placement. Here, they are on a sphere, at such an angle that a plane separates each point from the others
+with margin γ. They are drawn at random until 1,000 consecutive draws fail, which gives about (1/γ)^((d-2)/2) points in
+d features. The last feature is constant, so that planes need not pass through the origin. After a row of class 1,
+points other than the shown one may also no longer be free. V is then no longer a bound, but the lower bound on the
+mistakes does not require one from then on.
 """
 
 from collections.abc import Callable
@@ -36,8 +37,8 @@ DRAWS_MAX = 1_000
 """Number of consecutive failed draws after which the sphere is considered full."""
 
 RESIDUAL_MIN = 1e-9
-"""A smaller least-squares residual is treated as zero: no separating plane exists. Its square is 1/(1 + ‖v‖²), and ‖v‖
-= 10⁹ far exceeds the limit of 2."""
+"""A smaller least-squares residual is treated as zero, which means that no separating plane exists. The square of the
+residual is 1/(1 + ‖v‖²), and ‖v‖ = 10⁹ far exceeds the limit of 2."""
 
 Probability = Callable[[Features], float]
 """The probability with which a learner would play class 0."""
@@ -53,7 +54,7 @@ def cut_margin(cosine: float) -> float:
 
 
 def separator_norm(X: FloatArray, signs: FloatArray, margin: float) -> float:
-    """Return ‖v‖ of the shortest v with sign_s ⟨v, x_s⟩ ≥ margin for all s; infinity if there is none.
+    """Return ‖v‖ of the shortest v with sign_s ⟨v, x_s⟩ ≥ margin for all s, or infinity if there is none.
 
     Solves the least-distance problem with non-negative least squares (Lawson, Hanson, "Solving Least Squares Problems",
     1974, ch. 23).
@@ -106,7 +107,7 @@ class Adversary:
         """Place the points.
 
         Args:
-            n_features: d, at least 3; the last feature is constant.
+            n_features: d, at least 3. The last feature is constant.
             margin: γ, with ⟨w_y - w_i, x⟩ ≥ γ for some w of norm at most 1, and ‖x‖ = 1.
             rounds: T, used only for the threshold.
             seed: Seed for the points, and for the rows shown when no point is free.

@@ -1,4 +1,4 @@
-"""Data sets: numbered rows of features and labels, event ids that identify rows, and the replay order.
+"""Data sets with numbered rows of features and labels, event ids that identify rows, and the replay order.
 
 An event id contains the data set, the epoch and the row, such as `optdigits-0-000123`, but not the position in the
 stream. The id is therefore independent of shuffling, and the feedback program can derive the label of an event from it.
@@ -94,7 +94,7 @@ class Known(NamedTuple):
 
     label: int | None = None  # the true class
     action: int | None = None  # the class played in a log
-    reward: int | None = None  # 1 if the logged action was right, else 0
+    reward: int | None = None  # 1 if the logged action was right, otherwise 0
     delay_ms: int | None = None  # delay of the feedback in the log
 
     def bit(self, action: int) -> int | None:
@@ -147,7 +147,7 @@ class Dataset:
         return f"{self.id_prefix}-{epoch}-{row:06}"
 
     def parse_event_id(self, event_id: str) -> tuple[int, int]:
-        """Return the epoch and the row of an event; raise UnknownEventError if it does not belong to this data set."""
+        """Return the epoch and the row of an event. Raise UnknownEventError if it does not belong to this data set."""
         parts = event_id.rsplit("-", 2)
         # Accepts only ids that `event_id` returns, so that each row has one id per epoch.
         if len(parts) == 3 and parts[0] == self.id_prefix and _is_written(parts[1], 1) and _is_written(parts[2], 6):
@@ -168,7 +168,7 @@ class Dataset:
         return make(Known, (self.label_of(event_id), None, None, None))
 
     def logged(self, row: int) -> Logged | None:
-        """Return the logged decision of a row; None if this is not a log or the decision is missing."""
+        """Return the logged decision of a row, or None if this is not a log or the decision is missing."""
         return None
 
     def order(self, epoch: int, shuffle_seed: int | None = None) -> Sequence[int]:
@@ -184,7 +184,7 @@ class Dataset:
         return array("q", order.tobytes())  # yields Python integers, and uses 8 bytes per row
 
     def schedule(self, start: int, stop: int, shuffle_seed: int | None = None) -> Iterator[Slot]:
-        """Yield the events at the positions [start, stop) of a replay; position p is in epoch p // rows."""
+        """Yield the events at the positions [start, stop) of a replay. Position p is in epoch p // rows."""
         position = start
         while position < stop:
             epoch, first = divmod(position, self.rows)
@@ -207,7 +207,7 @@ def dense_dataset(name: str, x: FloatArray, labels: Sequence[object], terms: str
     Args:
         name: The display name, which is also the prefix of event ids.
         x: The features, float64[n, d].
-        labels: The class of each row; classes are numbered in order of first occurrence.
+        labels: The class of each row. Classes are numbered in order of first occurrence.
         terms: The terms of use of the data.
 
     >>> data = dense_dataset("two-points", np.array([[1.0, 0.0], [0.0, 2.0]]), ["left", "right"])

@@ -42,7 +42,7 @@ class Log(DecisionLog, Protocol):
         """Return the rows in order.
 
         Raises:
-            DatasetError: an invalid row, unless invalid rows are skipped.
+            DatasetError: a row is invalid, unless invalid rows are skipped.
         """
         ...
 
@@ -58,7 +58,7 @@ class Log(DecisionLog, Protocol):
 
 
 def rows_left_out(log: Log, *, of: str = "") -> Iterator[str]:
-    """Yield one line per reason for the rows that the last pass skipped; `of` is the log's name."""
+    """Yield one line per reason for the rows that the last pass skipped. `of` is the log's name."""
     for reason, count in log.skipped.items():
         rows = "1 row" if count == 1 else f"{count:,} rows"
         first = log.first_skipped.get(reason)
@@ -67,7 +67,7 @@ def rows_left_out(log: Log, *, of: str = "") -> Iterator[str]:
 
 
 class LoggedOutcome(NamedTuple):
-    """The logged values of a row besides its context; None if missing."""
+    """The logged values of a row other than its context. Missing values are None."""
 
     decided_at_ms: int | None
     label: int | None
@@ -78,7 +78,7 @@ class LoggedOutcome(NamedTuple):
 
 
 class LogRows(Rows, Protocol):
-    """The rows of a log stored as columns on disk: random access in constant memory.
+    """The rows of a log stored as columns on disk, with random access in constant memory.
 
     If a row has no label, its label is MISSING.
     """

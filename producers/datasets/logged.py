@@ -11,17 +11,17 @@ from stream.wire.records import Logged
 
 @dataclass(frozen=True, slots=True)
 class LogDataset(Dataset):
-    """The decisions in a log as a data set; rows have their own ids and outcomes, and may have labels."""
+    """The decisions in a log as a data set. Rows have their own ids and outcomes, and may have labels."""
 
-    log: LogRows  # also `source`
+    log: LogRows  # the same object as `source`
 
     def event_id(self, row: int, epoch: int = 0) -> str:
-        """Return the id of the row in the log; after the first epoch, the epoch is appended."""
+        """Return the id of the row in the log. After the first epoch, the epoch is appended."""
         event_id = self.log.event_id(row)
         return f"{event_id}~{epoch}" if epoch else event_id
 
     def parse_event_id(self, event_id: str) -> tuple[int, int]:
-        """Return the epoch and the row of an event; raise UnknownEventError if it does not belong to this log."""
+        """Return the epoch and the row of an event. Raise UnknownEventError if it does not belong to this log."""
         row = self.log.row_of(event_id)
         if row is not None:
             return 0, row
@@ -121,12 +121,12 @@ def decided_at_ms(dataset: Dataset, row: int) -> int:
 
 
 def time_of(dataset: Dataset, row: int) -> int | None:
-    """Return the decision time of a row; None if it is missing or the data set is not a log."""
+    """Return the decision time of a row, or None if it is missing or the data set is not a log."""
     return dataset.log.outcome(row).decided_at_ms if isinstance(dataset, LogDataset) else None
 
 
 def has_times(dataset: Dataset) -> bool:
-    """Return whether this is a log with decision times; checks the first row."""
+    """Return whether this is a log with decision times, according to the first row."""
     return time_of(dataset, 0) is not None
 
 
@@ -140,7 +140,7 @@ SAMPLED = 1_000
 
 
 def has_labels(dataset: Dataset) -> bool:
-    """Return whether the true classes are known; for a log, checks the first rows."""
+    """Return whether the true classes are known. For a log, this depends on the first rows."""
     if not isinstance(dataset, LogDataset):
         return True
     return any(dataset.log.outcome(row).label is not None for row in range(min(SAMPLED, dataset.rows)))

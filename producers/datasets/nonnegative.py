@@ -1,4 +1,4 @@
-"""Non-negative least squares, for small problems, without a dependency on scipy.optimize (30 MB)."""
+"""Non-negative least squares for small problems, without a dependency on scipy.optimize (30 MB)."""
 
 import numpy as np
 

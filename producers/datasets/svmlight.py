@@ -1,4 +1,4 @@
-"""Data sets from svmlight files: `LABEL INDEX:VALUE INDEX:VALUE ...`, one row per line, gzip or plain.
+"""Data sets from svmlight files, plain or gzip, with one row `LABEL INDEX:VALUE INDEX:VALUE ...` per line.
 
 The reader is strict, because the only symptom of a misread column would be a poor learner. Indices are integers that
 strictly increase within a row, values are finite, and a row has one label. A comment starts with # and extends to the
@@ -6,8 +6,8 @@ end of the line. Blank lines are skipped. Ranking files (qid:) and multiple labe
 
 Indices start at 1, or at 0 if any index is 0. For a file that starts at 0 but never uses feature 0, set `index_base=0`.
 
-Labels are arbitrary words. Classes are numbered 0 to K-1: in numeric order if all labels are numbers (1, +1 and 1.0 are
-the same class), otherwise in order of first occurrence.
+Labels are arbitrary words. Classes are numbered 0 to K-1. The order is numeric if all labels are numbers (1, +1 and 1.0
+are the same class), otherwise that of first occurrence.
 """
 
 import gzip
@@ -45,11 +45,11 @@ def read(
     """Read a file into memory.
 
     Args:
-        path: The file; gzip is detected by its first bytes.
-        n_features: The number of features, if the last features may be empty in this file; by default the largest
+        path: The file. gzip is detected by the first bytes.
+        n_features: The number of features, if the last features may be empty in this file. The default is the largest
         index.
         index_base: 0 or 1; None detects it.
-        name: The display name; by default the file name without suffixes.
+        name: The display name. The default is the file name without suffixes.
         terms: The terms of use of the data.
     """
     try:
@@ -101,7 +101,7 @@ def _lines(path: Path, file: BinaryIO) -> Iterator[bytes]:
 
 
 class _Table:
-    """The rows as they are in the file; checks across rows run at the end."""
+    """The rows as in the file. Checks across rows run at the end."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

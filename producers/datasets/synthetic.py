@@ -1,10 +1,11 @@
-"""SynSep and SynNonSep: synthetic document-like data, generated row by row.
+"""SynSep and SynNonSep, which are synthetic document-like data generated row by row.
 
 S. M. Kakade, S. Shalev-Shwartz, A. Tewari, "Efficient bandit algorithms for online multiclass prediction", ICML 2008,
 section 5. There are 9 classes and 400 binary features: 120 keywords (0 to 119) and 280 common words (120 to 399). Each
-class has n fixed keywords, drawn without replacement, with n uniform in {20, ..., 40}; classes may share keywords. A
+class has n fixed keywords, drawn without replacement, with n uniform in {20, ..., 40}. Classes may share keywords. A
 row has a uniform class, all but 5 of its keywords, and 20 common words. The values are 1, not normalised, and there is
-no bias feature. SynNonSep has the same rows; with probability 0.05 the label is one of the 8 wrong classes, uniformly.
+no bias feature. SynNonSep has the same rows, but with probability 0.05 the label is one of the 8 wrong classes,
+uniformly.
 
 Departures from the paper: none. A row corresponds to a "document" in the paper.
 
@@ -70,14 +71,14 @@ def _word(sequence: np.uint64, place: int) -> np.uint64:
 
 @compiled
 def _below(n: int, sequence: np.uint64, place: int) -> int:
-    """Return a uniform number in {0, ..., n-1}, to one part in 2³²/n: the upper half of a 32 by 32 bit product."""
+    """Return the upper half of a 32 by 32 bit product, which is uniform in {0, ..., n-1} to one part in 2³²/n."""
     # In numba, int() of an unsigned number is unsigned, and mixing it with a signed number yields a float.
     return int(np.int64(((_word(sequence, place) >> _S32) * _U64(n)) >> _S32))
 
 
 @compiled
 def _subset(n: int, k: int, sequence: np.uint64, place: int, first: int, chosen: IndexArray, offset: int) -> None:
-    """Write a uniform k-subset of {first, ..., first+n-1}, sorted, to chosen[offset:offset+k]; use k words.
+    """Write a sorted uniform k-subset of {first, ..., first+n-1} to chosen[offset:offset+k], using k words.
 
     R. W. Floyd's algorithm (Bentley, "A sample of brilliance", 1987).
     """
@@ -114,7 +115,7 @@ def _row(
 ) -> int:
     """Write the indices of a row to indices[offset:] and return their end."""
     label = _below(N_CLASSES, sequence, _CLASS)
-    # The omitted keywords are stored at the end of the space for all keywords: each is read before it is overwritten.
+    # The omitted keywords are stored at the end of the space for all keywords. Each is read before it is overwritten.
     off_end = offset + n_keywords[label]
     off = off_end - KEYWORDS_OFF
     _subset(n_keywords[label], KEYWORDS_OFF, sequence, _OFF, 0, indices, off)
@@ -226,7 +227,7 @@ def synsep(seed: int = 0, rows: int = ROWS) -> Dataset:
 
 
 def synnonsep(seed: int = 0, rows: int = ROWS) -> Dataset:
-    """Create SynNonSep: the same features as SynSep with the same seed, and 5 % wrong labels."""
+    """Create SynNonSep, with the features of SynSep for the same seed and 5 % wrong labels."""
     return _synthetic("synnonsep", seed, rows, noise=LABEL_NOISE)
 
 

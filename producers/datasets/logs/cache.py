@@ -1,4 +1,4 @@
-"""A cache of logs converted to columns, shared by the replay, the feedback program and later runs."""
+"""A cache of logs converted to columns, which the replay, the feedback program and later runs share."""
 
 import os
 import shutil
@@ -17,10 +17,10 @@ from producers.datasets.logs.stored import VERSION, StoredLog, open_stored, stor
 from producers.datasets.logs.streams import STDIN
 
 READ_BY = 2
-"""Format version of the cache; increase it when files are read differently."""
+"""Format version of the cache. Increase it when files are read differently."""
 
 UNUSED_S_MAX = 30 * 24 * 3_600
-"""Entries unused for this long are deleted when another log is cached."""
+"""Time without use after which an entry is deleted when another log is cached."""
 
 
 def cached_log(
@@ -32,7 +32,7 @@ def cached_log(
     reward_above: float | None = None,
     announce: Callable[[str], None] = lambda message: None,
 ) -> StoredLog:
-    """Return the log in a file as columns, from the cache if possible; otherwise read the file and cache it.
+    """Return the log in a file as columns. Use the cache if possible, otherwise read the file and cache it.
 
     Args:
         path: The file, or "-" for standard input, which is not cached.
@@ -73,7 +73,7 @@ def cached_log(
 
 
 def _kept_in(folder: Path) -> StoredLog | None:
-    """Return the cached log in a directory; None if it is missing or damaged."""
+    """Return the cached log in a directory, or None if it is missing or damaged."""
     try:
         found = open_stored(folder)
     except DatasetError:
@@ -97,7 +97,7 @@ def _name_of(path: Path, mapping: LogMapping | None, on_bad_row: OnBadRow, rewar
 
 
 def _move(fresh: Path, folder: Path) -> None:
-    """Rename the new directory; if another process was faster, use its equivalent result."""
+    """Rename the new directory. If another process was faster, use its equivalent result."""
     if folder.exists() and _kept_in(folder) is None:
         shutil.rmtree(folder, ignore_errors=True)
     try:

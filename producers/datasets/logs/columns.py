@@ -1,4 +1,4 @@
-"""Conversion of table columns to numbers, texts and times; each distinct text is converted once."""
+"""Conversion of table columns to numbers, texts and times. Each distinct text is converted once."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -18,7 +18,7 @@ from stream.wire.named_features import text_of
 from stream.wire.records import FloatArray
 
 Column: TypeAlias = Texts | NDArray[Any] | list[Any]
-"""Texts; an array of numbers or times without missing values; or values of any type, None if missing."""
+"""Texts, an array of numbers or times without missing values, or values of any type with None if missing."""
 
 Int64Array = NDArray[np.int64]
 
@@ -26,7 +26,7 @@ TIME_MS_MAX = 253_402_300_800_000
 """The end of the year 9999, in milliseconds since 1970."""
 
 SECONDS_MAX = 100_000_000_000
-"""Smaller numbers are seconds since 1970 (until the year 5138); larger ones are milliseconds (since 1973)."""
+"""Smaller numbers are seconds since 1970 (until the year 5138). Larger ones are milliseconds (since 1973)."""
 
 MILLISECONDS_MAX = 100_000_000_000_000
 """Numbers of at least this value are microseconds."""
@@ -35,13 +35,13 @@ _TEXT = {str, type(None)}
 _WHOLE = {int, type(None)}
 _NUMBER = {int, float, type(None)}
 _DECIMAL = re.compile("[-+.0-9eE]*")
-"""The characters of decimal numbers; `float` also accepts others."""
+"""The characters of decimal numbers. `float` also accepts others."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def numbers(column: Column, field: str, expected: str, problems: list[Problem]) -> FloatArray:
-    """Return the values as numbers, with NaN for missing values; report each value that is not a finite number."""
+    """Return the values as numbers, with NaN for missing values. Report each value that is not a finite number."""
     found = _finite(column)
     return _converted(column, field, expected, problems, _number, np.nan) if found is None else found
 
@@ -72,7 +72,7 @@ def times_ms(column: Column, field: str, unit: Unit | None, problems: list[Probl
     Args:
         column: ISO 8601, numbers, or numpy times.
         field: The column name, for messages.
-        unit: The unit of numbers; None derives it from their size.
+        unit: The unit of numbers. None derives it from their size.
         problems: Receives a problem for each value that is not a time.
     """
     expected = "a time in ISO 8601, or a number since 1970"
@@ -106,7 +106,7 @@ def unit_by_size(number: float) -> Unit:
 
 
 def _finite(column: Column) -> FloatArray | None:
-    """Return a column of finite numbers, with NaN for missing values; None if the column contains other values."""
+    """Return a column of finite numbers, with NaN for missing values, or None if the column contains other values."""
     if isinstance(column, np.ndarray):
         found = column.astype(np.float64) if column.dtype.kind in "iuf" else None
         return found if found is not None and np.isfinite(found).all() else None
@@ -139,7 +139,7 @@ def _converted(
     read: Callable[[Any], float | None],
     missing: float,
 ) -> NDArray[Any]:
-    """Return the converted values; report each value for which `read` returns None."""
+    """Return the converted values. Report each value for which `read` returns None."""
     if isinstance(column, Texts):
         values: Sequence[Any] = column.distinct
         codes = column.codes

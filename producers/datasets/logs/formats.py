@@ -46,7 +46,7 @@ _MAGIC = (
     (b"\xfe\xff", "UTF-16 text; write it as UTF-8"),
 )
 
-# Matched against single tokens: a pattern for a whole line would take exponential time on some lines.
+# The pattern is matched against single tokens. One for a whole line would take exponential time on some lines.
 _ENTRY = re.compile(r"(qid|[0-9]+):[-+0-9.eE]+")
 _COSTED = re.compile(r"[0-9]+:[-+0-9.eE]+:[-+0-9.eE]+")
 _ACTION = re.compile(r"[0-9]+(:[^:]*){0,2}")
@@ -87,7 +87,7 @@ def _unlike_text(head: bytes) -> str | None:
     if b"\0" in head:
         return "a binary file"
     try:
-        head[: head.find(b"\n") + 1].decode()  # only the first line: later rows may be invalid
+        head[: head.find(b"\n") + 1].decode()  # only the first line, because later rows may be invalid
     except UnicodeDecodeError as error:
         return f"text that is not UTF-8 (byte {error.start}); write it as UTF-8"
     return None
@@ -105,7 +105,7 @@ def _is_json_object(line: str) -> bool:
 
 
 def _is_dsjson(lines: list[str]) -> bool:
-    """Return whether a line has a context `c` and the fields of a decision service; it may be truncated."""
+    """Return whether a line, which may be truncated, has a context `c` and the fields of a decision service."""
     for line in lines:
         try:
             fields = orjson.loads(line)
@@ -134,9 +134,9 @@ def _may_be_vw(line: str) -> bool:
 
 
 def _is_svmlight(lines: list[str]) -> bool:
-    """Return whether any row has an svmlight entry; the reader reports invalid rows.
+    """Return whether any row has an svmlight entry. The reader reports invalid rows.
 
-    A first line with columns but without entries is a header: times such as 12:30 look like entries.
+    A first line with columns but without entries is a header, because times such as 12:30 look like entries.
     """
     rows = [line for line in lines if not line.lstrip().startswith("#")][:5]
     if not rows or {"|", '"', "{"} & set(rows[0]):

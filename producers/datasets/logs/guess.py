@@ -42,7 +42,7 @@ ROLE_NAMES: dict[str, tuple[str, ...]] = {
 """Common names of columns by role, most likely first."""
 
 KNOWN_LATER = ("reward", "feedback_time", "delay")
-"""Roles known only after the decision; a feature from such a column would leak the outcome."""
+"""Roles that are known only after the decision. A feature from such a column would leak the outcome."""
 
 DELAY_WORDS = frozenset(("delay", "latency", "wait", "lag", "to", "until"))
 """A name with one of these words and a unit is a delay, such as minutes_to_buy or click_latency_ms."""
@@ -210,7 +210,7 @@ def _kind_of(name: str, column: Column) -> Kind | str:
         if _plain(name) in ("", "unnamed_0", "index") and np.all(np.diff(there) > 0):
             return "it contains row numbers"
         whole = bool(np.all(there == np.floor(there)) and np.all(there >= 0))
-        few = 2 < distinct.size <= min(CATEGORIES_MAX, there.size / 5) and np.mean(there == 0) < 0.5  # rather a count
+        few = 2 < distinct.size <= min(CATEGORIES_MAX, there.size / 5) and np.mean(there == 0) < 0.5  # a count
         return Kind.CATEGORICAL if whole and few else Kind.NUMERIC
     problems: list[Problem] = []
     found = texts(column, name, problems)

@@ -1,4 +1,4 @@
-"""Reads JSON lines as tables: one object per line; nested fields have dotted column names."""
+"""Reads JSON lines as tables, with one object per line. Nested fields have dotted column names."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -23,7 +23,7 @@ def column_names(source: Source) -> list[str]:
 
 
 def tables(source: Source, columns: Sequence[str] | None = None) -> Iterator[Table]:
-    """Yield the rows with the given columns (None: all columns of the first rows)."""
+    """Yield the rows with the given columns, or with all columns of the first rows if None."""
     names = column_names(source) if columns is None else columns
     first_row = 0
     for objects in objects_of(source):
@@ -33,7 +33,7 @@ def tables(source: Source, columns: Sequence[str] | None = None) -> Iterator[Tab
 
 
 class Objects(NamedTuple):
-    """The objects in a block of lines; a line with a problem has an empty object."""
+    """The objects in a block of lines. A line with a problem has an empty object."""
 
     rows: list[dict[str, Any]]
     problems: tuple[Problem, ...]

@@ -112,7 +112,7 @@ class LogMapping(BaseModel):
         return tuple(dict.fromkeys([*(name for name in roles if name is not None), *self.features.kinds()]))
 
     def unit_of_delay(self) -> Unit:
-        """Return the unit of numeric delays: the given unit, else the unit in the column's name, else seconds.
+        """Return the unit of numeric delays: the given unit, or the one in the column's name, or seconds.
 
         >>> LogMapping(action="a", delay="wait_ms", features=FeatureColumns(numeric=("x",))).unit_of_delay()
         'ms'
@@ -133,7 +133,7 @@ def words_of_name(column: str) -> list[str]:
 
 
 def unit_of_name(column: str) -> Unit | None:
-    """Return the unit in a column's name, preferably at its end; None if there is none.
+    """Return the unit in a column's name, preferably at its end, or None if there is none.
 
     >>> [unit_of_name(name) for name in ("minutes_to_buy", "delay_min", "waitMs", "min_delay", "delay")]
     ['m', 'm', 'ms', None, None]
@@ -190,7 +190,7 @@ def mapping_of(fields: Mapping[str, Any], where: str) -> LogMapping:
     """Create a mapping from plain values.
 
     Raises:
-        DatasetError: an unknown key or an invalid value.
+        DatasetError: a key is unknown or a value is invalid.
     """
     try:
         return LogMapping.model_validate(fields)
@@ -211,7 +211,7 @@ def check_columns(mapping: LogMapping, present: Iterable[str], where: str) -> No
     """Check that a table has all mapped columns.
 
     Raises:
-        DatasetError: a missing or ambiguous column.
+        DatasetError: a column is missing or ambiguous.
     """
     names = list(present)
     for column in mapping.columns():

@@ -1,4 +1,4 @@
-"""Reads Parquet files as tables; nested fields have dotted names. Only this module imports the optional pyarrow."""
+"""Reads Parquet files as tables. Nested fields have dotted names. Only this module imports the optional pyarrow."""
 
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -15,7 +15,7 @@ from producers.datasets.logs.tables import Table
 from producers.datasets.logs.texts import Texts
 
 BATCH_ROWS = 16_384
-"""Rows per batch, which has a few megabytes even if rows are wide."""
+"""Number of rows per batch, which has a few megabytes even if rows are wide."""
 
 
 def column_names(source: Source) -> list[str]:
@@ -24,7 +24,7 @@ def column_names(source: Source) -> list[str]:
 
 
 def tables(source: Source, columns: Sequence[str] | None = None) -> Iterator[Table]:
-    """Yield the rows with the given columns (None: all).
+    """Yield the rows with the given columns, or with all columns if None.
 
     Raises:
         DatasetError: the file is damaged.
@@ -46,7 +46,7 @@ def tables(source: Source, columns: Sequence[str] | None = None) -> Iterator[Tab
 
 
 def _open(source: Source) -> parquet.ParquetFile:
-    """Open the file; raise DatasetError if it cannot be read, or has changed."""
+    """Open the file. Raise DatasetError if it cannot be read or has changed."""
     source.check_unchanged()
     try:
         return parquet.ParquetFile(source.file(), pre_buffer=False)

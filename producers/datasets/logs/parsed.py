@@ -1,4 +1,4 @@
-"""Parsed batches of a log: columns of plain values, and problems by row."""
+"""Parsed batches of a log, with columns of plain values and problems by row."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -15,18 +15,18 @@ from stream.wire.records import FloatArray
 class Problem(NamedTuple):
     """The reason why a row cannot be used."""
 
-    row: int  # its index in the batch
+    row: int  # index of the row in the batch
     reason: str  # field and expectation, the same for all rows with this problem
     got: str
 
 
 class FeatureEntries(NamedTuple):
-    """The entries of one feature name in a batch; a row may have several."""
+    """The entries of one feature name in a batch. A row may have several."""
 
     name: str
     kind: Kind
     rows: NDArray[np.int64]  # [m], indices in the batch
-    numbers: FloatArray | None  # [m], the values; None: ones
+    numbers: FloatArray | None  # [m], the values; None if all are 1
     texts: Texts | None  # [m], categories or words; none is missing
 
 
@@ -38,12 +38,12 @@ class ParsedBatch(NamedTuple):
     where: Callable[[int], str]  # returns the position of a row in the file: "line 12"
     features: tuple[FeatureEntries, ...]
     problems: tuple[Problem, ...] = ()
-    ids: Texts | None = None  # None: no ids in the log
+    ids: Texts | None = None  # None if the log has no ids
     decided_at_ms: NDArray[np.int64] | None = None
     labels: Texts | None = None
     actions: Texts | None = None
     propensities: FloatArray | None = None
-    rewards: FloatArray | None = None  # as in the file, possibly not binary; NaN: no outcome
+    rewards: FloatArray | None = None  # as in the file, possibly not binary; NaN if there is no outcome
     delays_ms: NDArray[np.int64] | None = None
     left_out: tuple[Problem, ...] = ()  # valid rows that are not decisions
     other_classes: frozenset[str] = frozenset()  # other classes that could have been played

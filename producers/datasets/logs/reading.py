@@ -47,7 +47,7 @@ class TableReader(Protocol):
         ...
 
     def tables(self, source: Source, columns: Sequence[str] | None) -> Iterator[Table]:
-        """Yield the rows with the given columns (None: all)."""
+        """Yield the rows with the given columns, or with all columns if None."""
         ...
 
 
@@ -95,7 +95,7 @@ class LogFile:
     encoder: FeatureEncoder
     class_names: tuple[str, ...]
     mapping: LogMapping | None
-    found: Survey | None  # result of the first pass; None: no first pass
+    found: Survey | None  # result of the first pass; None if there was none
     notes: tuple[str, ...]  # notes for the user about the interpretation of the file
     _parse: Callable[[], Iterator[ParsedBatch]]
     _on_bad_row: OnBadRow
@@ -119,7 +119,7 @@ class LogFile:
         """Yield the rows in order.
 
         Raises:
-            DatasetError: an invalid row, unless invalid rows are skipped; or a file that cannot be read.
+            DatasetError: the file cannot be read, or a row is invalid and invalid rows are not skipped.
         """
         self.skipped = {}
         self.first_skipped = {}
@@ -143,7 +143,7 @@ class LogFile:
                 yield self._batch(checked, kept)
 
     def _kept(self, checked: "_Checked") -> NDArray[np.bool_]:
-        """Return which rows are used; count the problems in the other rows or raise an error."""
+        """Return which rows are used. Count the problems in the other rows, or raise an error."""
         batch = checked.batch
         kept = np.ones(batch.n, np.bool_)
         for row in batch.left_out:
@@ -275,9 +275,9 @@ def open_log(
 
     Args:
         path: The file, or "-" for standard input, which is copied to a temporary file.
-        mapping: The column mapping, only for tables (CSV, JSON lines, Parquet).
+        mapping: The column mapping. Only tables (CSV, JSON lines, Parquet) have one.
         on_bad_row: Handling of invalid rows: raise an error, or skip and count them.
-        reward_above: Rewards above this value become 1, others 0; None: rewards must be 0 or 1.
+        reward_above: Rewards above this value become 1, others 0. None requires rewards of 0 or 1.
         classes: The class names, as in the `classes` of a mapping.
         encoder: The indices of the features, if known.
         vocabulary_max: A category or text with more values is hashed.
@@ -324,7 +324,7 @@ def _table_batches(source: Source, kind: Format, mapping: LogMapping | None) -> 
     if mapping is None:
         shown = "FILE` for a similar file" if source.is_stdin else f"{source.path}` to guess one"
         raise DatasetError(f"{source.name} is {kind}, which requires a mapping. Run `onebit data show {shown}")
-    known = mapping  # for type checking of the nested functions
+    known = mapping  # so that the nested functions are type-checked
     tables = table_reader(kind).tables
     check_columns(mapping, table_reader(kind).column_names(source), source.name)
     surveyed = [name for name, one in mapping.features.kinds().items() if one is not Kind.NUMERIC]
@@ -372,14 +372,14 @@ def _only_numbers(mapping: LogMapping) -> bool:
 
 
 def _in_order(mapping: LogMapping | None, found: Survey) -> Mapping[str, tuple[Kind, Sequence[str] | None]]:
-    """Return the result of the first pass in mapping order; add the numeric columns, which the pass does not read."""
+    """Return the result of the first pass in mapping order. Add the numeric columns, which the pass does not read."""
     if mapping is None:
         return found.names
     return {name: found.names.get(name, (kind, ())) for name, kind in mapping.features.kinds().items()}
 
 
 def _whole(batches: Iterator[ParsedBatch], on_bad_row: OnBadRow) -> Iterator[ParsedBatch]:
-    """Yield the batches; if invalid rows are skipped, stop where the file is truncated."""
+    """Yield the batches. If invalid rows are skipped, stop where the file is truncated."""
     try:
         yield from batches
     except CutOffError:
@@ -399,7 +399,7 @@ def _on_hashing(encoder: FeatureEncoder, found: Survey) -> tuple[str, ...]:
 
 
 def name_of(source: Source) -> str:
-    """Return the prefix of event ids: the file name without its suffixes."""
+    """Return the prefix of event ids, which is the file name without its suffixes."""
     name = "stdin" if source.is_stdin else Path(source.path).name
     while (shorter := _SUFFIX.sub("", name)) != name and shorter:
         name = shorter

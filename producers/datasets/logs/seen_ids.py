@@ -1,4 +1,4 @@
-"""The set of ids seen in a log: 8 bytes per id, in sorted runs that double in size up to a limit."""
+"""The set of ids seen in a log. It uses 8 bytes per id, in sorted runs that double in size up to a limit."""
 
 from collections.abc import Sequence
 
@@ -19,10 +19,10 @@ class SeenIds:
     """A growing set of ids."""
 
     def __init__(self) -> None:
-        self._runs: list[NDArray[np.uint64]] = []  # each sorted, from large to small
+        self._runs: list[NDArray[np.uint64]] = []  # sorted runs, from large to small
 
     def repeated(self, ids: Sequence[str]) -> NDArray[np.bool_]:
-        """Return which ids were seen before, or earlier in this sequence; then add them all."""
+        """Return which ids were seen before or earlier in this sequence. Then add all of them."""
         hashes = hashes_of(ids)
         distinct, first = np.unique(hashes, return_index=True)
         again = np.ones(hashes.size, np.bool_)

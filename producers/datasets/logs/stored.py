@@ -92,7 +92,7 @@ def store_log(log: Log, folder: Path) -> StoredLog:
     """Read a log once and store it in a new or empty directory.
 
     Raises:
-        DatasetError: an invalid row, no rows, or a directory that cannot be written to.
+        DatasetError: a row is invalid, there are no rows, or the directory cannot be written to.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -186,7 +186,7 @@ def _check_sizes(log: StoredLog, folder: Path) -> None:
 
 
 def _mapped(path: Path, dtype: str) -> NDArray[Any]:
-    """Map a column into memory, copy-on-write.
+    """Map a column into memory with copy-on-write.
 
     The array is writable, because numba would recompile kernels for read-only arrays.
     """

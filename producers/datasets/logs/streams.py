@@ -20,10 +20,10 @@ STDIN = "-"
 """The path that denotes standard input."""
 
 BLOCK_BYTES = 1 << 19
-"""Size of a block of lines: large enough for vectorisation, small enough for CPU caches."""
+"""Size of a block of lines. It is large enough for vectorisation and small enough for CPU caches."""
 
 LINE_BYTES_MAX = 8 << 20
-"""Limit on the length of a line, which bounds memory; a longer line is an invalid row."""
+"""Limit on the length of a line, which bounds memory. A longer line is an invalid row."""
 
 HEAD_BYTES = 1 << 16
 """Number of bytes used to detect the format."""
@@ -50,7 +50,7 @@ class LineBlock(NamedTuple):
 
     data: bytes  # ends with a line end, except perhaps at the end of the file
     first_line: int  # the number of its first line, from 1
-    fault: Fault | None = None  # the block replaces one invalid line, whose data is omitted
+    fault: Fault | None = None  # the block replaces one invalid line, whose data are omitted
 
 
 class _Unpacker(Protocol):
@@ -62,11 +62,11 @@ class _Unpacker(Protocol):
 
 @dataclass(slots=True, weakref_slot=True)
 class Source:
-    """A file that can be read repeatedly; standard input is copied to a temporary file."""
+    """A file that can be read repeatedly. Standard input is copied to a temporary file."""
 
     path: str
     _head: bytes | None = None
-    _copy: Path | None = None  # copy of standard input; deleted with this object
+    _copy: Path | None = None  # copy of standard input, deleted with this object
     _identity: tuple[int, ...] | None = None  # identity of the file when it was first opened
 
     @property
@@ -186,7 +186,7 @@ def _zstd() -> _Unpacker:
 
 
 def line_blocks(chunks: Iterator[bytes]) -> Iterator[LineBlock]:
-    """Split a stream into blocks of whole lines; a line that is too long becomes a block with a fault."""
+    """Split a stream into blocks of whole lines. A line that is too long becomes a block with a fault."""
     held = b""  # the start of an incomplete line
     number = 1
     lost = 0  # number of skipped bytes in a line that is too long

@@ -11,7 +11,7 @@ from producers.datasets.logs.parsed import FeatureEntries, ParsedBatch
 from stream.parsing import parse_number, parse_whole
 from stream.wire.named_features import Kind, hash_of, words_of
 
-_BITMAP_BITS = 23  # a megabyte; counts up to about 10⁸ distinct values
+_BITMAP_BITS = 23  # one megabyte, which counts up to about 10⁸ distinct values
 
 
 class Survey(NamedTuple):
@@ -19,7 +19,7 @@ class Survey(NamedTuple):
 
     rows: int
     classes: tuple[str, ...]
-    names: Mapping[str, tuple[Kind, Sequence[str] | None]]  # None: too many values, which are hashed
+    names: Mapping[str, tuple[Kind, Sequence[str] | None]]  # None if there are too many values, which are hashed
     hashed_distinct: float  # estimated number of distinct hashed values over all names
 
 
@@ -49,7 +49,7 @@ def survey(batches: Iterable[ParsedBatch], vocabulary_max: int, *, numbered: boo
 
 
 def in_order(names: Iterable[str]) -> list[str]:
-    """Sort numerically if all names are numbers; otherwise keep their order.
+    """Sort the names numerically if all are numbers. Otherwise keep their order.
 
     >>> in_order(["10", "9", "0.5"]), in_order(["10", "9", "x"])
     (['0.5', '9', '10'], ['10', '9', 'x'])

@@ -32,7 +32,7 @@ def parse_table(table: Table, mapping: LogMapping) -> ParsedBatch:
 
 
 def parse_names(table: Table, mapping: LogMapping) -> ParsedBatch:
-    """Parse only the input of a survey: classes, categories and words."""
+    """Parse only the input of a survey, which consists of classes, categories and words."""
     parser = _TableParser(table, mapping)
     kinds = {name: kind for name, kind in mapping.features.kinds().items() if kind is not Kind.NUMERIC}
     features = tuple(parser.feature(name, kind) for name, kind in kinds.items())

@@ -1,4 +1,4 @@
-"""Dictionary-encoded texts: each distinct text is stored once, with its positions."""
+"""Dictionary-encoded texts. Each distinct text is stored once, with its positions."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,19 +12,19 @@ _MISSING = -1
 
 @dataclass(frozen=True, slots=True)
 class Texts:
-    """A sequence of n texts; an empty text is a missing value."""
+    """A sequence of n texts. An empty text is a missing value."""
 
     distinct: list[str]  # in order of first occurrence
     codes: NDArray[np.int64]  # [n], indices in `distinct`, -1 if missing
 
     @classmethod
     def of(cls, values: Sequence[str | None]) -> "Texts":
-        """Create texts from values; None is a missing value."""
+        """Create texts from values. None is a missing value."""
         return cls(*distinct_of(values))
 
     @classmethod
     def by_code(cls, values: Sequence[str], codes: NDArray[np.int64]) -> "Texts":
-        """Create texts from distinct values and codes; -1 is a missing value."""
+        """Create texts from distinct values and codes. A code of -1 is a missing value."""
         known = cls.of(values)
         return cls(known.distinct, np.append(known.codes, _MISSING)[codes])
 
@@ -50,7 +50,7 @@ class Texts:
 
 
 def distinct_of(values: Sequence[Any]) -> tuple[list[Any], NDArray[np.int64]]:
-    """Return the distinct values in order of first occurrence, and the index of each value; -1 for None and ""."""
+    """Return the distinct values in order of first occurrence, and the index of each value, -1 for None and ""."""
     places = dict.fromkeys(values, _MISSING)
     distinct = [value for value in places if value is not None and value != ""]
     places.update(zip(distinct, range(len(distinct)), strict=True))

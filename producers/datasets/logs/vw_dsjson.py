@@ -3,7 +3,7 @@
     {"_label_cost": -1, "Timestamp": "2021-02-04T16:31:29.246Z", "EventId": "13118d", "a": [4, 2, 1, 3],
      "c": {"user": {"major": "engineering", "age": 21}, "_multi": [...]}, "p": [0.25, 0.25, 0.25, 0.25], ...}
 
-An action is identified by its number in `a`, from 1. The logged action is a[0], with probability p[0]; without `a` and
+An action is identified by its number in `a`, from 1. The logged action is a[0], with probability p[0]. Without `a` and
 `p`, `_labelIndex` (from 0) and `_label_probability` are used. The reward is the negated cost. A line without a cost is
 a decision without an outcome. Lines with an outcome but no decision are skipped and counted. Action features (`_multi`,
 `_slots`) are ignored, because they are not part of the context.
@@ -168,7 +168,7 @@ def _rows(rows: list[int]) -> Int64Array:
 
 
 def _played(fields: dict[str, Any]) -> tuple[Any, Any]:
-    """Return the number and the probability of the played action, unchecked."""
+    """Return the number and the probability of the played action, without checks."""
     actions, probabilities = fields.get("a"), fields.get("p")
     if actions is None and probabilities is None:
         index = fields.get("_labelIndex")

@@ -2,8 +2,8 @@
 
     2:-1:0.25 |user major=engineering age:21 |time hour=9
 
-The reward is the negated cost. Actions without a cost are those that also could have been played. A line without
-action:cost:probability is a context without a decision. Tags are ignored because they need not be unique; an id
+The reward is the negated cost. Actions without a cost are other actions that could have been played. A line without
+action:cost:probability is a context without a decision. Tags are ignored, because they need not be unique. An id
 consists of the file name and the row number.
 
 Each namespace is a categorical feature whose categories are the features in it, with their values; a feature
