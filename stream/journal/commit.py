@@ -1,4 +1,4 @@
-"""Commits a step in numbered stages: its outputs, journal record and offsets, in one transaction."""
+"""Commits a step's outputs, journal record and offsets in one transaction, in numbered stages."""
 
 from collections.abc import Callable, Iterable, Sequence
 from hashlib import sha256
@@ -24,12 +24,12 @@ class Commit(NamedTuple):
     effects: Effects
     snapshot: Sequence[Message] = ()  # chunks of a snapshot taken before the step
     contexts_ms: Sequence[int] = ()  # append times of the contexts that the step applied
-    ticks: bool = False  # whether the step writes a tick
+    ticks: bool = False  # True if the step writes a tick
     records: int = 0  # number of contexts and feedback that the step applied
 
 
 CrashPoint = Callable[[int], None]
-"""Called with the number of each completed stage of a commit; raises in crash tests."""
+"""Called with the number of each completed stage of a commit. It raises an error in crash tests."""
 
 
 def commit(
@@ -39,11 +39,11 @@ def commit(
     commits: Sequence[Commit],
     after: CrashPoint = lambda number: None,
 ) -> int:
-    """Publish one step for each of several tasks in one transaction; return the latest append time of the records.
+    """Publish one step for each of several tasks in one transaction. Return the latest append time of the records.
 
     The crash tests use the numbers of the stages. The records are in the log (4) before the offsets are sent (5), and
-    only a current member of the group can send offsets. So a process that recovers a task either finds an open
-    transaction in the task's journal, which it waits for, or an earlier process can commit nothing more.
+    only a current member of the group can send offsets. A process that recovers a task therefore either finds an open
+    transaction in the task's journal and waits for it, or knows that no earlier process can commit.
     """
     producer.begin()
     after(1)
@@ -71,7 +71,7 @@ COMMIT_STEPS = range(1, 7)
 
 
 def predictions_digest(values: Iterable[bytes]) -> str:
-    """SHA-256 of a step's predictions, which identifies them."""
+    """The SHA-256 of a step's predictions, which identifies them."""
     return sha256(b"".join(values)).hexdigest()
 
 

@@ -1,6 +1,6 @@
 """The journal of a task: one record per step, with the offsets that the step applied and the task's counts after it.
 
-Records are JSON objects with the fields of `JournalStep`; fields that are 0 or None are omitted:
+Records are JSON objects with the fields of `JournalStep`. Fields that are 0 or None are omitted:
 
     {"number": 1, "contexts": [0, 20], "feedback": [0, 5], "ledger": {"contexts": 20, ...}, "settings_from": 1,
      "partitions": 1, "settings": {"learner": ...}}
@@ -29,15 +29,15 @@ from stream.wire.records import Headers, Record, place_of
 
 FORMAT = 1
 HEADERS: Headers = ((VERSION_HEADER[0], b"%d" % FORMAT),)
-"""Headers of a journal's records."""
+"""Headers of journal records."""
 
 
 class JournalError(OnebitError):
-    """The journal cannot be continued; the message contains the remedy."""
+    """The journal cannot be continued. The message contains the remedy."""
 
 
 class UnrecoverableError(JournalError):
-    """Records that a recovery needs were deleted or changed; a pipeline on these topics cannot continue."""
+    """Records that a recovery needs were deleted or changed. A pipeline on these topics cannot continue."""
 
 
 PARAMETER = "parameters."
@@ -88,38 +88,38 @@ class LogStep(NamedTuple):
     """A step's position in the shared model's log. The step's `updates` is the model version of its decisions."""
 
     offset: int  # the log was read up to this offset
-    follows: int  # the task's previous step that wrote to the log; 0: none
+    follows: int  # the task's previous step that wrote to the log; 0 if there is none
     entries: int  # number of entries written by the step
     predictions: int  # number of predictions published
-    sha256: str  # of the concatenated values of the predictions
+    sha256: str  # digest of the concatenated values of the predictions
 
 
 class ReplicaDigest(NamedTuple):
     """The digest of a process's model at the version of a step's decisions."""
 
     instance: str  # the learner process
-    sha256: str  # of the model's state
+    sha256: str  # digest of the model's state
 
 
 class JournalStep(NamedTuple):
-    """One step: the records that it applied, and the task's counts after it."""
+    """A step, with the records that it applied and the task's counts after it."""
 
     number: int  # 1 for a task's first step
-    contexts: tuple[int, int]  # the first offset, and the one after the last
+    contexts: tuple[int, int]  # the first offset and the one after the last
     feedback: tuple[int, int]
     updates: int
     ledger: Ledger
     settings_from: int = 1  # the last step up to this one that has `settings`
     partitions: int = 1  # number of partitions of the inputs
     alarms: int = 0  # drift alarms of the model so far
-    log: LogStep | None = None  # None: the model is the task's own
-    replica: ReplicaDigest | None = None  # None: the step does not report it
-    settings: TaskSettings | None = None  # None: those of the previous step
-    imported: str | None = None  # in the first step: the imported model, see `Generation.whole`
+    log: LogStep | None = None  # None if the model is the task's own
+    replica: ReplicaDigest | None = None  # None if the step does not report it
+    settings: TaskSettings | None = None  # None if they are those of the previous step
+    imported: str | None = None  # the imported model, in the first step; see `Generation.whole`
 
     @property
     def wrote(self) -> int:
-        """The last step up to this one that wrote to the shared model's log; 0: none."""
+        """The last step up to this one that wrote to the shared model's log, or 0 if there is none."""
         return 0 if self.log is None else self.number if self.log.entries else self.log.follows
 
 
@@ -131,7 +131,7 @@ _PLAIN: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
     "replica": (ReplicaDigest._asdict, lambda replica: ReplicaDigest(**replica)),
     "settings": (stored_settings, task_settings),
 }
-"""Conversions of fields of `JournalStep` that have no JSON type: to plain values, and back."""
+"""Conversions to and from plain values for fields of `JournalStep` that have no JSON type."""
 
 
 def plain_step(step: JournalStep) -> dict[str, Any]:
@@ -141,7 +141,7 @@ def plain_step(step: JournalStep) -> dict[str, Any]:
 
 
 def step_of_plain(fields: dict[str, Any]) -> JournalStep:
-    """The inverse of `plain_step`; unknown fields are ignored.
+    """The inverse of `plain_step`. Unknown fields are ignored.
 
     Raises:
         KeyError, TypeError, ValueError, IndexError, AttributeError: the values are not those of a step.

@@ -1,4 +1,4 @@
-"""Recovery: restores a task to its last commit, or to an earlier step, from snapshots, journal and inputs."""
+"""Recovery of a task's last commit, or of an earlier step, from snapshots, journal and inputs."""
 
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, closing
@@ -32,8 +32,8 @@ class Recovered(NamedTuple):
 
     task: Task
     step: JournalStep  # the last step applied; number 0 if there is none
-    settings: TaskSettings  # settings of the next step; the task still has those of its last step
-    stored: Stored  # its snapshots
+    settings: TaskSettings  # settings of the next step, while the task has those of its last step
+    stored: Stored  # the task's snapshots
     imported: str | None = None  # the imported model that the task started with
     foreign: Foreign = Foreign()  # records from other programs among the predictions read back
 
@@ -49,7 +49,7 @@ class Progress(NamedTuple):
 
 Report = Callable[[Progress], None]
 Recovery = Generator[bool, None, Recovered]
-"""A recovery as a generator: yields True after each step applied again."""
+"""A recovery as a generator, which yields True after each step applied again."""
 
 Observer = Callable[[int, Effects], None]
 """Called with a step's number and output."""
@@ -94,7 +94,8 @@ def recovery(
         partition: the task.
         settings: the user's settings; see `resolve`.
         progress: called with the progress before the first step and after each step.
-        given: names of the settings that the user gave; None: all. A started task keeps its own values for the others.
+        given: names of the settings that the user gave, or None for all. A started task keeps its own values for the
+            others.
         change_settings: whether given settings that differ apply from the next step on.
         pulse: called repeatedly while snapshots are read, before the first step.
 
@@ -106,7 +107,7 @@ def recovery(
     begun = settings_in_force(broker, topics, partition, pulse)
     if begun and "seed" not in begun:  # an imported model has only the settings that it depends on
         place = f"the model imported into {topics.snapshots}/{partition}"
-    # Checked before the recovery, which can take long, so that wrong settings are refused at once.
+    # The settings are checked before the recovery, which can take long, so that wrong settings are refused at once.
     settings = resolve(begun, settings, given, change=change_settings, place=place)
     recovered = yield from rebuilding(broker, topics, partition, settings, progress, pulse=pulse)
     step = recovered.step
@@ -138,13 +139,13 @@ def rebuilding(
         broker: the broker.
         topics: the topics.
         partition: the task.
-        settings: settings for a task that has made no step; None: the task must have made one.
+        settings: settings for a task that has made no step. None requires that the task has made a step.
         progress: called with the progress before the first step and after each step.
-        until: number of the last step to apply; None: all.
-        snapshots: whether to use snapshots; False starts with the journal's first step.
+        until: number of the last step to apply, or None for all.
+        snapshots: whether to use snapshots. False starts with the journal's first step.
         observe: called with the output of each step that is applied again.
-        decides: called before each step of a task with a shared model, so that the step repeats its decisions; None:
-            the published decisions are used.
+        decides: called before each step of a task with a shared model, so that the step repeats its decisions. None
+            uses the published decisions.
         pulse: called repeatedly while snapshots are read, before the first step.
 
     Raises:
@@ -211,7 +212,7 @@ def _from_snapshot(topics: Topics, stored: Stored, pulse: Pulse) -> Recovered:
 def _from_beginning(
     broker: Broker, journal: TopicPartition, topics: Topics, stored: Stored, wanted: TaskSettings | None, pulse: Pulse
 ) -> Recovered:
-    """The task before its first step, with the journal's settings, or the user's if the journal is empty."""
+    """The task before its first step, with the journal's settings or, if the journal is empty, the user's."""
     place, partition = f"{journal.topic}/{journal.partition}", journal.partition
     record, first = next(read_journal(broker, journal), (None, None))
     if broker.beginnings([journal])[journal] > 0 if first is None else first.number != 1:
@@ -248,7 +249,7 @@ def _named(imported: str | None) -> str:
 
 
 def _lost(broker: Broker, journal: TopicPartition, number: int, found: JournalStep | None) -> UnrecoverableError:
-    """The error for required steps that are not in the journal."""
+    """Return the error for required steps that are not in the journal."""
     place, beginning = f"{journal.topic}/{journal.partition}", broker.beginnings([journal])[journal]
     if beginning > 0:
         return UnrecoverableError(

@@ -1,7 +1,7 @@
-"""The join of decisions with their feedback: a state machine per event id, driven by the table of `join_table`.
+"""The join of decisions with their feedback: a state machine per event id, driven by the table in `join_table`.
 
-All times are *stream time*: the largest append time of the feedback applied so far. Whether feedback is matched or late
-therefore depends only on append times, not on when records are read:
+All times are *stream time*, the largest append time of the feedback applied so far. Whether feedback is matched or late
+therefore depends only on append times, and not on when records are read:
 
     feedback appended  ─────●───────────────●──────────●────────▶ broker's time
                             in time         │          late
@@ -26,12 +26,12 @@ from stream.wire.records import Decision, DecisionTime, Features, Feedback, Outc
 class JoinSettings:
     """The limits of the join. If a limit is exceeded, the oldest entry is evicted and counted."""
 
-    window_ms: int = 300_000  # how long a decision waits for its feedback
-    orphan_ms: int = 300_000  # how long feedback waits for its context
-    retain_ms: int = 3_600_000  # how long a settled id is remembered, to recognise duplicates and late feedback
-    pending_max: int = 150_000  # beyond it, the oldest decision expires
-    orphans_max: int = 50_000  # beyond it, the oldest orphan is dropped
-    retained_max: int = 1_000_000  # beyond it, the oldest settled id is forgotten
+    window_ms: int = 300_000  # time that a decision waits for its feedback
+    orphan_ms: int = 300_000  # time that feedback waits for its context
+    retain_ms: int = 3_600_000  # time that a settled id is remembered, to recognise duplicates and late feedback
+    pending_max: int = 150_000  # limit beyond which the oldest decision expires
+    orphans_max: int = 50_000  # limit beyond which the oldest orphan is dropped
+    retained_max: int = 1_000_000  # limit beyond which the oldest settled id is forgotten
 
 
 class Pending(NamedTuple):
@@ -51,7 +51,7 @@ class Orphan(NamedTuple):
     """Feedback that waits for its context."""
 
     feedback: Feedback
-    record: Record  # as received
+    record: Record  # the record as received
     kept_at_ms: int  # stream time at which it was received
 
 
@@ -59,9 +59,9 @@ class Retained(NamedTuple):
     """A settled decision, kept to recognise further records with its id. Ids with equal entries share one entry."""
 
     outcome: Outcome
-    reward: int | None  # the first bit; None: unmatched, or expired without an assumed bit
+    reward: int | None  # the first bit; None if unmatched, or expired without an assumed bit
     action: int  # the decided action
-    pending: Pending | None = None  # for a correction by a later bit, if corrections are enabled
+    pending: Pending | None = None  # for the correction by a later bit, if corrections are enabled
 
 
 class Settled(NamedTuple):
@@ -70,23 +70,23 @@ class Settled(NamedTuple):
     id: str
     pending: Pending
     outcome: Outcome
-    feedback: Feedback | None  # None: expired, or unmatched
-    record: Record | None  # the feedback's record; for an unmatched decision, that of the orphan
+    feedback: Feedback | None  # None if expired or unmatched
+    record: Record | None  # the feedback's record, or for an unmatched decision that of the orphan
 
 
 class Late(NamedTuple):
-    """A bit for a settled decision; it replaces the learned bit if the decision was kept for corrections."""
+    """A bit for a settled decision. It replaces the learned bit if the decision was kept for corrections."""
 
     feedback: Feedback
     retained: Retained  # the entry before this bit
 
 
 class Mismatched(NamedTuple):
-    """Feedback for another action than the decided one."""
+    """Feedback for an action other than the decided one."""
 
     feedback: Feedback
     record: Record
-    action: int  # the decided one
+    action: int  # the decided action
 
 
 class DroppedOrphan(NamedTuple):
@@ -109,7 +109,7 @@ class Overflows(NamedTuple):
 
 
 class _Collection:
-    """The entries for the ids in one state, oldest first, with their limits."""
+    """The entries for the ids in one state, with their limits. The oldest entry is first."""
 
     __slots__ = ("entries", "entries_max", "limit_ms", "overflows", "state")
 
@@ -170,10 +170,10 @@ class Join:
     """The state machines of all event ids of one task.
 
     The task passes each input to `receive_context`, `receive_feedback` or `pass_time`, and processes the returned
-    events. Stream time never decreases, so the oldest entry of each collection is the next one due.
+    events. Stream time never decreases, so the oldest entry of each collection is due first.
 
     Pending decisions and orphans are removed in any order, so each collection is an `OrderedDict`. Settled ids are the
-    most numerous and are removed in order of insertion, so they use a plain dict and a queue.
+    most numerous. They are removed in order of insertion, so they use a plain dict and a queue.
     """
 
     def __init__(
@@ -193,7 +193,7 @@ class Join:
         self._table = dict(table)
         self.stream_ms = 0
         self.dated_ms = 0  # time of the newest dated decision
-        self._quiet_until_ms = -1  # nothing is due before stream time exceeds this
+        self._quiet_until_ms = -1  # no entry is due before stream time exceeds this
         self.pending: OrderedDict[str, Pending] = OrderedDict()
         self.orphans: OrderedDict[str, Orphan] = OrderedDict()
         self.retained: dict[str, Retained] = {}
@@ -208,10 +208,10 @@ class Join:
         self._collection_of |= dict.fromkeys(_SETTLED_STATES.values(), self._collections[2])
         self._counts = dict.fromkeys(Ledger._fields, 0)
         self.change_settings(settings, assumes_negative=assumes_negative, corrects=corrects)
-        self._is_changed = False  # whether the settings changed since entries were last settled
+        self._is_changed = False  # True if the settings changed since entries were last settled
 
     def change_settings(self, settings: JoinSettings, *, assumes_negative: bool, corrects: bool) -> None:
-        """Change the settings; `settle_changed` then settles entries that are due under the new ones.
+        """Change the settings. `settle_changed` then settles entries that are due under the new settings.
 
         Raises:
             TableError: the table replaces bits of settled decisions, and the settings do not allow corrections.
@@ -266,7 +266,7 @@ class Join:
         return self._find(event_id)[0]
 
     def settled_ms(self) -> Sequence[int]:
-        """The stream times at which the ids in `retained` were settled, in their order; a copy."""
+        """A copy of the stream times at which the ids in `retained` were settled, in their order."""
         return self._settled.times_ms()
 
     def ledger(self) -> Ledger:
@@ -277,7 +277,7 @@ class Join:
 
     @property
     def records(self) -> int:
-        """Contexts and feedback received."""
+        """The number of contexts and feedback records received."""
         return self._counts["contexts"] + self._counts["feedback"]
 
     def overflows(self) -> Overflows:
@@ -291,7 +291,7 @@ class Join:
             collection.overflows = count
 
     def count(self, *names: str, by: int = 1) -> None:
-        """Increase fields of the ledger for records without a rule, or for properties of records."""
+        """Increase fields of the ledger for records that have no rule, or for properties of records."""
         for name in names:
             self._counts[name] += by
 
@@ -300,8 +300,8 @@ class Join:
 
         Args:
             event_id: its id.
-            decide: returns the decision, and whether feedback is possible: False if a replayed log has another
-                action. Called only for an id without a decision.
+            decide: returns the decision, and whether feedback is possible. It is False if a replayed log has another
+                action. It is called only for an id without a decision.
         """
         self._counts["contexts"] += 1
         state, kept = self._find(event_id)
@@ -339,12 +339,12 @@ class Join:
         return self._settle_due() if stream_ms > self._quiet_until_ms else ()
 
     def next_deadline_ms(self) -> int | None:
-        """The next deadline of a pending decision or an orphan."""
+        """The next deadline of a pending decision or orphan."""
         due = map(self._due_ms, self._collections[:2])
         return min((due_ms for due_ms in due if due_ms is not None), default=None)
 
     def date(self, time: DecisionTime, ms: int) -> None:
-        """Set the time of a step's decisions, at least that of earlier decisions: a new leader's clock can be behind.
+        """Set the time of a step's decisions, but not before earlier decisions, because a new leader's clock can lag.
 
         The task calls this once per step. Until then the step's decisions are never due.
         """
@@ -352,7 +352,7 @@ class Join:
         self._quiet_until_ms = min(self._quiet_until_ms, self.dated_ms + self._collections[0].limit_ms)
 
     def _find(self, event_id: str) -> tuple[State, Any]:
-        """The state of an id, and its entry: a `Pending`, `Orphan` or `Retained`; None if it has none."""
+        """The state of an id, and its entry: a `Pending`, `Orphan` or `Retained`, or None."""
         kept: Any = self.pending.get(event_id)
         if kept is not None:
             return State.PENDING, kept
@@ -374,7 +374,7 @@ class Join:
         return events
 
     def _due_ms(self, collection: _Collection) -> int | None:
-        """The deadline of a collection's oldest entry; None if it is empty or the oldest entry has no time yet."""
+        """The deadline of a collection's oldest entry, or None if there is no entry or it has no time yet."""
         since_ms: int | None
         if not collection.entries:
             return None
@@ -387,12 +387,12 @@ class Join:
         return None if since_ms is None else since_ms + collection.limit_ms
 
     def _evict(self, collection: _Collection) -> Sequence[Event]:
-        """Evict the oldest entry of a collection that is beyond its limit."""
+        """Evict the oldest entry of a collection that exceeds its limit."""
         collection.overflows += 1
         return self._end_oldest(collection)
 
     def _end_oldest(self, collection: _Collection) -> Sequence[Event]:
-        """Follow the rule for the deadline of the oldest entry of a collection."""
+        """Apply the rule for the deadline of the oldest entry of a collection."""
         is_settled = collection.state is State.MATCHED
         event_id = self._settled.oldest_id() if is_settled else next(iter(collection.entries))
         state, kept = self._find(event_id)
@@ -409,9 +409,9 @@ class Join:
         feedback: Any,
         record: Record | None,
     ) -> Sequence[Event]:
-        """Follow the rule for an input: count, collect events, and move the id to its next state.
+        """Apply the rule for an input: count, collect events, and move the id to its next state.
 
-        The last four arguments depend on state and input; `check_table` has checked that the rule's needs are met.
+        The last four arguments depend on state and input. `check_table` has checked that the rule's needs are met.
 
         Args:
             state: the id's state.
@@ -447,7 +447,7 @@ class Join:
             collection = self._collection_of[state]
             del collection.entries[event_id]
             if collection.state is State.MATCHED and self._settled.popleft():
-                # A dict does not reuse the space of removed ids, and grows to twice its size.
+                # A dict does not reuse the space of removed ids, and would grow to twice its size.
                 self.retained = collection.entries = dict(self.retained)
         if after is State.UNSEEN:
             return events
@@ -466,7 +466,7 @@ class Join:
     def _compare(
         self, rule: Rule, state: State, event_id: str, kept: Any, feedback: Feedback, record: Any
     ) -> Sequence[Event]:
-        """Follow a rule for late or repeated feedback, which changes no state."""
+        """Apply a rule for late or repeated feedback, which changes no state."""
         if rule.move is Move.TAKE_LATE:
             rest = self.retained[event_id] = self._shared(kept._replace(pending=None))  # an id is corrected only once
             return (Late(feedback, kept if self._corrects else rest),)
@@ -485,5 +485,5 @@ class Join:
         return (Late(feedback, kept),)
 
     def _shared(self, entry: Retained) -> Retained:
-        """The shared entry equal to this one; an entry with a decision is not shared."""
+        """The shared entry that equals this one. An entry with a decision is not shared."""
         return entry if entry.pending is not None else self._equal.setdefault(entry, entry)

@@ -1,7 +1,7 @@
 """The table of the join: one rule for each state of an event id and each input.
 
-A rule contains the move, the next state, the counts, and the outcome if it settles a decision. To change a policy, edit
-the rule. `check_table` rejects a table with an inconsistent rule.
+A rule contains the move, the next state and the counts, and also the outcome if it settles a decision. To change a
+policy, edit its rule. `check_table` rejects a table with an inconsistent rule.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from stream.wire.records import Outcome
 class State(Enum):
     """The state of an event id."""
 
-    __hash__ = object.__hash__  # each event looks up several rules, and Enum's own hash costs 0.1 µs
+    __hash__ = object.__hash__  # each event looks up several rules, and Enum's own hash takes 0.1 µs
 
     UNSEEN = ("no decision",)
     ORPHAN = ("no decision", "waiting feedback", "a first bit", "a deadline")
@@ -35,9 +35,9 @@ class Input(Enum):
 
     CONTEXT = ("a context",), ()
     CONTEXT_MISMATCH = ("a context", "another action"), ("waiting feedback",)  # the orphan names another action
-    ASIDE = ("a context", "no bit in the log"), ("no decision",)  # the log has another action than the decided one
+    ASIDE = ("a context", "no bit in the log"), ("no decision",)  # the log has an action other than the decided one
     FEEDBACK = ("new feedback",), ()
-    MISMATCH = ("new feedback", "another action"), ("a decision",)  # feedback that names another action
+    MISMATCH = ("new feedback", "another action"), ("a decision",)  # the feedback names another action
     DEADLINE = ("no record",), ("a deadline",)  # the state's deadline has passed, or its limit is exceeded
 
     def __init__(self, brings: tuple[str, ...], requires: tuple[str, ...]) -> None:
@@ -46,7 +46,7 @@ class Input(Enum):
 
 
 class Move(Enum):
-    """The join's action on an event id: meaning, needs, next state if it changes, outcome."""
+    """The join's action on an event id: its meaning, its needs, the next state if it changes, and the outcome."""
 
     DECIDE = "predict, and wait for feedback", ("a context", "no decision"), State.PENDING
     DECIDE_AND_MATCH = "predict, and learn at once", ("a context", "waiting feedback"), State.MATCHED, Outcome.MATCHED
@@ -77,7 +77,7 @@ class Rule(NamedTuple):
 
     move: Move
     after: State
-    counts: tuple[str, ...] = ()  # fields of `Ledger`; each increases by one
+    counts: tuple[str, ...] = ()  # fields of `Ledger` that increase by one
     settles: Outcome | None = None  # outcome of the settled decision
     differing: tuple[str, ...] = ()  # further counts if the bit differs from the first one
 
@@ -119,9 +119,9 @@ TRANSITIONS: dict[tuple[State, Input], Rule] = {
 }
 """The default table.
 
-Feedback for another action is refused in every state with a decision: it neither settles nor corrects, and is not a
-duplicate. If two orphans have the same id, the first one counts, whatever the second one's action. The action of
-feedback for an unmatched decision is not checked either, because such feedback is about the log's action and is not
+Feedback for another action is refused in every state with a decision. It neither settles nor corrects the decision, and
+is not a duplicate. If two orphans have the same id, the first one counts, regardless of the second one's action. The
+action of feedback for an unmatched decision is not checked, because such feedback refers to the log's action and is not
 learned.
 """
 

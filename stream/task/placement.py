@@ -1,4 +1,4 @@
-"""Counts records that are in the wrong partition for their key, because their producer uses another partitioner."""
+"""Counts records that are in the wrong partition for their key because their producer uses another partitioner."""
 
 from collections.abc import Sequence
 
@@ -14,7 +14,7 @@ LengthArray = NDArray[np.int64]
 def count_misplaced(keys: Sequence[bytes], partition: int, partitions: int) -> int:
     """The number of keys that Kafka's default partitioner would not assign to a partition.
 
-    Compiled code processes all keys of a step at once: 0.3 µs per key instead of 10 µs in Python.
+    Compiled code processes all keys of a step at once. It takes 0.3 µs per key instead of 10 µs in Python.
 
     >>> count_misplaced([b"a", b"b", b"c"], 0, 1)
     0
@@ -27,7 +27,7 @@ def count_misplaced(keys: Sequence[bytes], partition: int, partitions: int) -> i
 
 @compiled
 def _count_misplaced(data: ByteArray, lengths: LengthArray, partition: int, partitions: int) -> int:
-    """For the concatenated keys: murmur2 without its sign bit, modulo the number of partitions."""
+    """See `count_misplaced`. A key's partition is murmur2 without its sign bit, modulo the number of partitions."""
     misplaced = 0
     start = 0
     for length in lengths:
@@ -39,7 +39,7 @@ def _count_misplaced(data: ByteArray, lengths: LengthArray, partition: int, part
 
 @compiled
 def _murmur2(data: ByteArray) -> np.uint32:
-    """32-bit MurmurHash2 with the seed of Kafka's partitioner: `stream.kafka.partitioner`, compiled."""
+    """32-bit MurmurHash2 with the seed of Kafka's partitioner; a compiled version of `stream.kafka.partitioner`."""
     multiplier = np.uint32(0x5BD1E995)
     h = np.uint32(0x9747B28C) ^ np.uint32(data.size)
     whole = data.size & ~3

@@ -1,4 +1,4 @@
-"""Replay of logged decisions: the learner's decision or the log's is played, or both must agree.
+"""Replay of logged decisions. The learner's decision or the log's decision is played, or both must agree.
 
 - *own*: the learner decides, and the log is ignored.
 - *logged*: the log's action is played with the log's propensity, and the learner learns from it. The learner's own
@@ -18,7 +18,7 @@ from stream.wire.records import Decision, Features, Logged, Target
 Play = Literal["own", "logged", "match"]
 
 Reward = Literal["exclusive", "any"]
-"""The number of right classes per context: exactly one, or any number; the bit concerns only the played class."""
+"""The number of right classes per context: exactly one, or any number. The bit concerns only the played class."""
 
 UNKNOWN_PROPENSITY = float("nan")
 
@@ -28,8 +28,8 @@ class Played(NamedTuple):
 
     decision: Decision
     target: Target
-    counts: bool = True  # False: the log has no bit for it
-    is_floored: bool = False  # the logged propensity is below the minimum
+    counts: bool = True  # False if the log has no bit for it
+    is_floored: bool = False  # True if the logged propensity is below the minimum
 
 
 def play_logged(learner: Learner, x: Features, own: Decision, logged: Logged, propensity_min: float) -> Played:
@@ -53,7 +53,8 @@ def play_match(own: Decision, logged: Logged, propensity_min: float, u: float) -
     Args:
         own: the learner's decision.
         logged: the log's decision, with a known propensity.
-        propensity_min: the log's minimum propensity; 0: the log is uniform, and every logged decision is accepted.
+        propensity_min: the log's minimum propensity, or 0 if the log is uniform. Every logged decision is then
+            accepted.
         u: uniform draw in [0, 1) for the acceptance.
     """
     propensity = logged.propensity or 0.0

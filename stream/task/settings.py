@@ -23,7 +23,7 @@ DatedBy = Literal["tick", "context"]
 
 
 class Unsuitable(Enum):
-    """The reasons why a learner cannot follow a policy; the values are messages."""
+    """The reasons why a learner cannot follow a policy. The values are messages."""
 
     NO_LABEL = "{learner} learns from labels, and an expired decision has none"
     NOTHING_ASSUMED = "late feedback can correct only an assumed reward, and none is assumed at expiry"
@@ -45,29 +45,29 @@ class PolicyError(ParameterError):
 
 @dataclass(frozen=True, slots=True)
 class TaskSettings:
-    """Everything that a task's state depends on, except its inputs."""
+    """Everything that a task's state depends on except its inputs."""
 
     learner: str
     n_classes: int
     n_features: int
-    parameters: dict[str, Any] = field(default_factory=dict)  # the given parameters, or all
+    parameters: dict[str, Any] = field(default_factory=dict)  # the given parameters, or all parameters
     seed: int = 0
     join: JoinSettings = field(default_factory=JoinSettings)
-    on_expiry: OnExpiry = "drop"  # the update for an expired decision: none, or as if it were wrong
+    on_expiry: OnExpiry = "drop"  # no update for an expired decision, or one as if it were wrong
     late: LatePolicy = "ignore"  # the effect of late feedback on an assumed reward
     play: Play = "own"  # the use of a log's decision
     reward: Reward = "exclusive"  # the number of right classes
-    propensity_min: float = 0.0  # smaller propensities of a log are raised to it; 0: no minimum
+    propensity_min: float = 0.0  # smaller propensities of a log are raised to it; 0 for no minimum
     features: Mapping[str, Any] | None = None  # the indices of named features, as `to_plain` writes them
-    class_names: tuple[str, ...] | None = None  # name of each class; None: classes have no names
+    class_names: tuple[str, ...] | None = None  # names of the classes; None if they have no names
     model: Sharing = "own"  # a model per task, or one shared by all tasks
     dated_by: DatedBy = "tick"  # "context" in virtual time, where a learner polls continuously
 
     def resolved(self) -> "TaskSettings":
-        """These settings with all of the learner's parameters; parameters not given have their defaults.
+        """These settings with all of the learner's parameters. Parameters that are not given have their defaults.
 
         Raises:
-            ParameterError: an unknown learner or parameter, or a value out of range.
+            ParameterError: the learner or a parameter is unknown, or a value is out of range.
         """
         parameters = check_parameters(
             self.learner, self.parameters, correctable=self.late == "correct", any_right=self.reward == "any"
@@ -89,8 +89,8 @@ class TaskSettings:
         """Create a learner, and reject incompatible settings.
 
         Raises:
-            PolicyError: a policy that this learner cannot follow.
-            ParameterError: an unknown learner or parameter.
+            PolicyError: this learner cannot follow a policy.
+            ParameterError: the learner or a parameter is unknown.
         """
         parameters = self.resolved().parameters
         learner = create(self.learner, self.n_classes, self.n_features, **parameters)
@@ -139,7 +139,7 @@ class TaskSettings:
 
     @property
     def log_reading(self) -> LogReading | None:
-        """How to read the logged decision of a context; None ignores it."""
+        """The mode in which a context's logged decision is read, or None to ignore it."""
         if self.play == "own":
             return None
         if self.play == "match":
@@ -148,7 +148,7 @@ class TaskSettings:
 
     @property
     def learned_propensity_min(self) -> float:
-        """The minimum to which propensities are raised for the learner; 0: none."""
+        """The minimum to which propensities are raised for the learner, or 0 for no minimum."""
         return self.propensity_min if self.play == "logged" and self._weighs else 0.0
 
     @property

@@ -1,7 +1,7 @@
-"""The pure step of a task: turns records, in order, into decisions, updates and effects.
+"""The pure step of a task, which converts records, in order, into decisions, updates and effects.
 
 A task applies partition n of contexts and feedback. It has its own join, and its own model or a view of a shared one.
-It reads no clock: stream time is the largest append time of the feedback records applied. The same records in the same
+It reads no clock. Stream time is the largest append time of the feedback records applied. The same records in the same
 order therefore produce the same state, bit for bit.
 """
 
@@ -50,8 +50,8 @@ class DeadLetter(NamedTuple):
 class Effects(NamedTuple):
     """A step's output."""
 
-    predictions: list[tuple[Prediction, int]]  # each with its context's offset
-    examples: list[tuple[Example, int | None]]  # each with its feedback's offset
+    predictions: list[tuple[Prediction, int]]  # with the offsets of their contexts
+    examples: list[tuple[Example, int | None]]  # with the offsets of their feedback
     dead_letters: list[DeadLetter]
     updates: Sequence[Entry] = ()  # for the shared model's log
 
@@ -59,9 +59,9 @@ class Effects(NamedTuple):
 def merge(
     contexts: deque[Record], feedback: deque[Record], *, contexts_lag: int, feedback_lag: int, records_max: int
 ) -> list[Record]:
-    """Remove and return the next records, ordered by append time, then contexts before feedback, then offset.
+    """Remove and return the next records, ordered by append time, then with contexts before feedback, then by offset.
 
-    If one buffer is empty, records in the other one wait only if the last fetch reported that the broker has more
+    If one buffer is empty, records in the other buffer wait only if the last fetch reported that the broker has more
     records for the empty one, as in Kafka Streams with `max.task.idle.ms=0`.
 
         contexts   10 ──── 30              returned: 10, 20, 25
@@ -82,7 +82,7 @@ _MALFORMED_FEEDBACK = ("feedback", "feedback_malformed")
 
 
 class StepFailedError(Exception):
-    """An earlier step of this task raised an error: its state is undefined, and it must be recovered."""
+    """An earlier step of this task raised an error. Its state is undefined, and it must be recovered."""
 
 
 class Model(Protocol):
@@ -142,7 +142,7 @@ class OwnModel:
 
 
 class Task:
-    """The state of one partition, and the effect of each record."""
+    """The state of one partition, and the effects of each record on it."""
 
     def __init__(self, settings: TaskSettings, contexts_topic: str) -> None:
         self.settings = settings = settings.resolved()
@@ -155,7 +155,7 @@ class Task:
         )
         self._contexts_topic = contexts_topic
         self._time = DecisionTime(0)  # shared by the decisions of the current step
-        self.undated: dict[int, DecisionTime] = {}  # by number: steps whose ticks have not been applied
+        self.undated: dict[int, DecisionTime] = {}  # by number, for steps whose ticks have not been applied
         self._is_broken = False
         self._draw_action = Draws(settings.seed, Purpose.ACTION)
         self._draw_update = Draws(settings.seed, Purpose.UPDATE)
@@ -171,16 +171,16 @@ class Task:
 
     @property
     def updates(self) -> int:
-        """The number of updates that changed the model; for a shared model, its version at the last step."""
+        """The number of updates that changed the model, or for a shared model its version at the last step."""
         return self.model.version
 
     @property
     def alarms(self) -> int:
-        """The number of drift alarms; 0 for a shared model, whose log has the alarms."""
+        """The number of drift alarms, or 0 for a shared model, whose log has the alarms."""
         return 0 if self.settings.model == "shared" else int(self.learner.alarms.sum())
 
     def change_settings(self, settings: TaskSettings) -> None:
-        """Change the settings from the next step on. That step first settles entries that are overdue or beyond limits.
+        """Change the settings from the next step on. That step first settles entries that are overdue or exceed limits.
 
         Args:
             settings: the new settings, which can differ only in windows, limits and policies.
@@ -191,7 +191,7 @@ class Task:
         )
 
     def use_model(self, view: View) -> None:
-        """Use a shared model from the next step on; until then, steps can only be applied again."""
+        """Use a shared model from the next step on. Until then, steps can only be applied again."""
         view.version = self.model.version
         self.model = view
 
@@ -206,7 +206,7 @@ class Task:
             partitions: the number of partitions of each input, which determines the partition of a key.
 
         Raises:
-            StepFailedError: an earlier step raised.
+            StepFailedError: an earlier step raised an error.
         """
         if self._is_broken:
             raise StepFailedError("an earlier step of this task raised an error: recover the task from its topics")
@@ -220,7 +220,7 @@ class Task:
         effects = Effects([], [], [])
         self._time = DecisionTime(number)
         self._act_on(self.join.settle_changed(), effects)
-        keys: tuple[list[bytes], list[bytes]] = [], []  # of contexts and of feedback
+        keys: tuple[list[bytes], list[bytes]] = [], []  # keys of contexts and of feedback
         partition = 0
         for record in records:
             is_context = record.topic == self._contexts_topic
@@ -250,8 +250,8 @@ class Task:
     def _apply_tick(self, record: Record) -> None:
         """Set the time of the decisions of the step that wrote a tick.
 
-        It is the tick's append time, but at least the time of earlier decisions: the clock can step back when another
-        broker becomes the leader of the partition.
+        It is the tick's append time, but not before the time of earlier decisions, because the clock can step back when
+        another broker becomes the leader of the partition.
         """
         time = self.undated.pop(tick_step(record) or 0, None)
         if time is not None:
@@ -268,7 +268,7 @@ class Task:
         return context.id
 
     def _answer(self, context: Context, record: Record, effects: Effects) -> tuple[Pending, bool]:
-        """Decide on a context and publish the prediction; also return whether a bit is possible (see `Join`)."""
+        """Decide on a context and publish the prediction. Also return whether a bit is possible; see `Join`."""
         event_id, x, logged = context
         decision, target, counts = self.model.decide(event_id, x, self._draw_action(event_id)), None, True
         if logged is not None:
@@ -288,16 +288,16 @@ class Task:
         return pending, counts
 
     def _play(self, context: Context, own: Decision) -> Played:
-        """Play the log's decision, or the learner's own, which counts only if the log agrees."""
+        """Play the log's decision or the learner's own, which counts only if the log agrees."""
         assert context.logged is not None
         if self.settings.play == "logged":
             return play_logged(self.learner, context.x, own, context.logged, self._propensity_min)
         return play_match(own, context.logged, self.settings.propensity_min, self._draw_log(context.id))
 
     def _taught(self, decision: Decision) -> Decision:
-        """The decision for the learner: its propensity is raised to the minimum if the learner weights by it.
+        """The decision for the learner. Its propensity is raised to the minimum if the learner weights by it.
 
-        Other learners do not use the propensity, and get 1 if the log has none.
+        Other learners do not use the propensity. It is 1 for them if the log has none.
         """
         propensity = decision.propensity
         if propensity >= self._propensity_min:
@@ -329,7 +329,7 @@ class Task:
         reward = None if outcome is Outcome.UNMATCHED else self.join.assumed_reward
         if feedback is not None and record is not None:
             reward, label = feedback.reward, feedback.label
-            decided_ms = pending.time.ms  # None: the feedback was appended before the step's tick
+            decided_ms = pending.time.ms  # None if the feedback was appended before the step's tick
             delay_ms = 0 if decided_ms is None else max(0, record.append_ms - decided_ms)
         if reward is not None:
             taught = decision if self._log is None else self._taught(decision)

@@ -1,4 +1,4 @@
-"""The audit behind `onebit verify`: recomputes the ledger from the topics alone.
+"""The audit behind `onebit verify`, which recomputes the ledger from the topics alone.
 
 It shares neither counters nor the join with the learner. It reads the journal step by step, applies each step's
 contexts and feedback to an `Oracle`, and compares:
@@ -44,17 +44,17 @@ class Finding(NamedTuple):
     partition: int
     learner: Ledger  # the learner's counts in the last record of its journal
     audited: Ledger  # recomputed from the topics
-    faults: tuple[str, ...]  # each names a record or a step
+    faults: tuple[str, ...]  # each message names a record or a step
     contexts_behind: int  # number of context offsets not applied yet
     feedback_behind: int
-    gone: tuple[str, ...] = ()  # deleted parts of the topics; if any, nothing was recomputed
+    gone: tuple[str, ...] = ()  # deleted parts of the topics; nothing was recomputed if there are any
     foreign: tuple[str, ...] = ()  # the first records from other programs in the learner's topics
     foreign_count: int = 0
-    latencies: Sketch = Sketch()  # of decisions
+    latencies: Sketch = Sketch()  # latencies of the decisions
 
     @property
     def ok(self) -> bool:
-        """Whether the two ledgers are equal and balance, and there is no fault."""
+        """Whether the two ledgers are equal and balance, and there are no faults."""
         return self.learner == self.audited and self.audited.balances and not self.faults and not self.gone
 
     def as_json(self) -> dict[str, object]:
@@ -66,19 +66,19 @@ class Finding(NamedTuple):
 
 
 def latencies_of(findings: Iterable[Finding]) -> Sketch:
-    """Latencies of the decisions of all partitions."""
+    """The latencies of the decisions of all partitions."""
     return total_sketch(finding.latencies for finding in findings)
 
 
 FAULTS_SHOWN_MAX = 20
-"""Limit on reported faults: one cause often affects thousands of records."""
+"""Limit on the number of reported faults, because one cause often affects thousands of records."""
 
 SETTLED_COUNTS = ("matched", "expired", "unmatched")
 LETTER_COUNTS = ("context_malformed", "feedback_malformed", "mismatched", "orphans_dropped")
 """Fields of the ledger that count the examples and dead letters of a step."""
 
 STEPS_AHEAD_MAX = 100
-"""Number of steps by which records can be out of order; beyond it, a step has no further records."""
+"""Number of steps by which records can be out of order. A step has no further records beyond it."""
 
 PROGRESS_RECORDS = 100_000
 """Number of records between two progress reports."""
@@ -101,7 +101,7 @@ def audit_partition(
         topics: the pipeline's topics.
         partition: the partition.
         progress: called with each progress message.
-        observe: called after each step with the oracle, whose `events` are the step's.
+        observe: called after each step with the oracle, whose `events` are those of the step.
 
     Raises:
         JournalError: the journal cannot be read.
@@ -109,7 +109,7 @@ def audit_partition(
     audit = _Audit(broker, topics, partition, progress, observe)
     if not (gone := audit.gone()):
         finding = audit.run()
-        gone = audit.gone()  # records may have been deleted during the audit
+        gone = audit.gone()  # because records may have been deleted during the audit
     return Finding(partition, Ledger(), Ledger(), (), 0, 0, gone) if gone else finding
 
 
@@ -121,7 +121,7 @@ class _Output:
         self._ahead: dict[int, list[Record]] = {}  # records of later steps
 
     def take(self, step: int, count: int) -> list[Record]:
-        """The next `count` records of a step; records of earlier steps among them are included."""
+        """The next `count` records of a step. Records of earlier steps among them are included."""
         taken = self._ahead.pop(step, [])
         count -= len(taken)
         while count > 0 and len(self._ahead) < STEPS_AHEAD_MAX and (record := next(self._records, None)) is not None:
@@ -144,11 +144,11 @@ class _Audit:
         self._progress, self._observe = progress, observe
         self._journal = TopicPartition(topics.journal, partition)
         self._last = JournalStep(0, (0, 0), (0, 0), 0, Ledger())
-        self._end = 0  # the last audited step; the learner can make more during the audit
+        self._end = 0  # the last audited step; the learner can make further steps during the audit
         self._published_by = 0  # the last step with published records
         self._settings_from = 1
-        self._oracle: Oracle | None = None  # None: the task has not started
-        self._differs = False  # whether the ledgers differed at an earlier step
+        self._oracle: Oracle | None = None  # None if the task has not started
+        self._differs = False  # True if the ledgers differed at an earlier step
         self._faults: list[str] = []
         self._foreign: list[str] = []
         self._foreign_count = 0
@@ -178,7 +178,7 @@ class _Audit:
         )
 
     def run(self) -> Finding:
-        """Run the audit up to the step that is now the last one."""
+        """Run the audit up to the current last step."""
         if (end := last_step(self._broker, self._journal)) is not None:
             self._end = end.number
         for record, step in read_journal(self._broker, self._journal):
@@ -254,7 +254,7 @@ class _Audit:
         oracle.events.clear()
 
     def _records_of(self, step: JournalStep) -> list[Record]:
-        """The inputs of a step, ordered by append time, then contexts before feedback, then offset.
+        """The inputs of a step, ordered by append time, then with contexts before feedback, then by offset.
 
         If the clock of an input steps back, later records count with the largest earlier time in the step.
         """
@@ -322,7 +322,7 @@ class _Audit:
             oracle.feedback(feedback, record)
 
     def _count_misplaced(self, oracle: Oracle, record: Record, event_id: str | None) -> None:
-        """Count a record whose key, or id without a key, belongs to another partition."""
+        """Count a record whose key, or id if it has no key, belongs to another partition."""
         partitions = self._last.partitions
         key = record.key if record.key is not None or event_id is None else event_id.encode()
         if partitions > 1 and key is not None and partition_for(key, partitions) != self._partition:
@@ -332,7 +332,7 @@ class _Audit:
     def _predictions(self, step: JournalStep, last: JournalStep) -> dict[int, tuple[Record, Prediction]]:
         """The predictions of a step, by the offsets of their contexts.
 
-        With a shared model the journal has their number and digest: further ones come from other programs.
+        With a shared model, the journal contains their number and digest. Further predictions come from other programs.
         """
         topic, log = self._topics.predictions, step.log
         records = self._outputs[topic].take(step.number, step.ledger.decided - last.ledger.decided)
@@ -373,7 +373,7 @@ class _Audit:
         self._compare(topics.examples, step, Settled, expected, [(record, found) for record, found, _ in settled])
         self._compare(topics.dead_letter, step, Letter, expected, of_inputs)
         raised, told = step.alarms - last.alarms, sum(drifted for *_, drifted in settled)
-        if raised < 0 or told > raised or (told < raised and last.number):  # an import can have alarms
+        if raised < 0 or told > raised or (told < raised and last.number):  # an imported model can have alarms
             self._fault(f"step {step.number}: {raised} drift alarms by its journal; {told} of its examples have one")
 
     def _compare(
@@ -408,12 +408,12 @@ class _Audit:
                 self._fault(f"{place_of(record)}: no step has published it")
 
     def _decoded(self, records: Iterable[Record], decode: Callable[[Record], Any]) -> Iterator[tuple[Record, Any]]:
-        """Records with their decoded contents; records that cannot be decoded are reported."""
+        """Records with their decoded contents. Records that cannot be decoded are reported."""
         for record in records:
             try:
                 yield record, decode(record)
             except MalformedError as error:
-                if codec.step_of(record) == 0:  # not from a learner's step
+                if codec.step_of(record) == 0:  # the record is not from a learner's step
                     self._pass_over(record, str(error))
                 else:
                     self._fault(f"{place_of(record)} cannot be read: {error}")
@@ -438,7 +438,7 @@ class _Audit:
                 yield record
 
     def _check_journal_is_whole(self) -> None:
-        """Check that the journal includes the last step with published records; it can have grown during the audit."""
+        """Check that the journal includes the last step with published records. It can have grown during the audit."""
         if self._published_by > self._end:
             entries = read_journal(self._broker, self._journal, open_ms=OPEN_MS)
             last = max((step.number for _, step in entries), default=0)
@@ -446,7 +446,7 @@ class _Audit:
                 self._fault(f"step {self._published_by} has published records, but the journal ends with step {last}")
 
     def _check_ticks(self, behind: set[int]) -> None:
-        """Check that each step with decisions has a tick, up to the last tick. Without it they never expire."""
+        """Check that each step with decisions up to the last tick has a tick, without which they never expire."""
         if self._oracle is not None:
             newest = max(self._oracle.dated_step, *behind, 0)
             for step in self._oracle.undated:
@@ -465,7 +465,7 @@ class _Audit:
 
 
 def _is_aside(settings: TaskSettings, context: Context, action: int) -> bool:
-    """Whether the decision is unmatched: the log has no bit for its action."""
+    """Whether the decision is unmatched because the log has no bit for its action."""
     logged, least = context.logged, settings.propensity_min
     if settings.play != "match" or logged is None:
         return False

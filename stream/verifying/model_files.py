@@ -48,7 +48,7 @@ def identity(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def write_model(path: Path, model: Model) -> None:
-    """Write a model file atomically: after a crash or an error an existing file is unchanged.
+    """Write a model file atomically. After a crash or an error, an existing file is unchanged.
 
     Raises:
         ModelError: the file cannot be written.
@@ -100,8 +100,8 @@ class Difference(NamedTuple):
     """The difference between two models in one part of their states."""
 
     name: str
-    shapes: tuple[tuple[int, ...] | None, tuple[int, ...] | None]  # None: the model does not have this part
-    differing: int  # number of entries that are not bit-identical; all if the shapes differ
+    shapes: tuple[tuple[int, ...] | None, tuple[int, ...] | None]  # None if the model does not have this part
+    differing: int  # number of entries that are not bit-identical; all of them if the shapes differ
     greatest: float  # largest difference between two entries; nan if they cannot be subtracted
 
     @property

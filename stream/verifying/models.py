@@ -41,7 +41,7 @@ class TooEarlyError(ModelError):
         self.first_ms = first_ms
 
 
-IMPORT_BYTES_MAX = 4_000_000  # queued at once
+IMPORT_BYTES_MAX = 4_000_000  # all are queued at once
 
 Report = Callable[[Progress], None]
 
@@ -58,8 +58,8 @@ def export_model(
 ) -> Model:
     """Export the current model of a task, or its model after a step of its journal or at a broker time.
 
-    A shared model is exported at a version: the newest version, the version of a step's decisions, or the log's version
-    at a time.
+    A shared model is exported at its newest version, at the version of a step's decisions, or at the log's version at a
+    given time.
 
     Raises:
         ModelError: there is no model.
@@ -138,10 +138,10 @@ def _version_of(broker: Broker, journal: TopicPartition, number: int) -> int:
 
 
 def _step_at(broker: Broker, journal: TopicPartition, at_ms: int, last: JournalStep) -> int:
-    """The last step of the journal at a broker time; `last` is its current last step.
+    """The last step of the journal at a broker time. `last` is its current last step.
 
     Raises:
-        TooEarlyError: there was no step.
+        TooEarlyError: there was no step at that time.
         BrokerUnavailableError: the broker did not respond.
     """
     offset = offset_at(broker, journal, at_ms + 1)
@@ -176,7 +176,7 @@ def import_model(broker: Broker, topics: Topics, partition: int, model: Model, t
 
 
 def import_shared_model(broker: Broker, topics: Topics, partitions: int, model: Model, transactional_id: str) -> None:
-    """Write a model as version 0 of the shared model; the tasks' journals then contain its digest.
+    """Write a model as version 0 of the shared model. The tasks' journals then contain its digest.
 
     Raises:
         ModelError: a task has started, another model was imported, or the state does not fit its learner.
@@ -187,7 +187,7 @@ def import_shared_model(broker: Broker, topics: Topics, partitions: int, model: 
 
 
 def _model_settings(model: Model) -> dict[str, Any]:
-    """Return the stored form of a model's settings; check that its state fits them."""
+    """Return the stored form of a model's settings, and check that its state fits them."""
     of_model = identity(model.meta)
     given = of_model.pop("parameters")
     try:
@@ -227,7 +227,7 @@ def _check_empty(broker: Broker, topics: Topics, partitions: Sequence[int]) -> N
     try:
         holding = [n for n in partitions if _holds_model(read_snapshots(broker, topics, n))]
         if not holding and _holds_model(read_model_snapshots(broker, topics)):
-            holding = [MODEL_PARTITION]  # a shared model
+            holding = [MODEL_PARTITION]  # for a shared model
     except JournalError as error:
         raise ModelError(str(error)) from error
     if holding:

@@ -1,7 +1,7 @@
-"""The expected outcome of every record: an independent implementation of the join's rules.
+"""The expected outcome of every record, by an independent implementation of the join's rules.
 
 `onebit verify` and the simulation compare the learner with it. It shares only the names of states and inputs with
-`stream.task.join`. Its entries have the join's limits, so memory does not grow with the topics.
+`stream.task.join`. Its entries have the join's limits, so its memory does not grow with the topics.
 """
 
 from collections import Counter, OrderedDict
@@ -20,11 +20,11 @@ class Decided(NamedTuple):
     context: Context
     offset: int
     prediction: Prediction
-    is_aside: bool  # whether the log has no bit for this action
+    is_aside: bool  # True if the log has no bit for this action
 
 
 class Settled(NamedTuple):
-    """An expected example, without its drift alarm."""
+    """An expected example without its drift alarm."""
 
     id: str
     outcome: Outcome
@@ -65,7 +65,7 @@ class _Pending(NamedTuple):
     id: str
     action: int
     propensity: float
-    date: list[int]  # empty until the step's tick is applied; shared by the decisions of a step
+    date: list[int]  # empty until the step's tick is applied; the decisions of a step share it
 
 
 class _Orphan(NamedTuple):
@@ -92,8 +92,8 @@ class Oracle:
     def __init__(self, settings: TaskSettings) -> None:
         self.settings = settings
         self.events: list[Event] = []
-        self.counts: Counter[str] = Counter()  # fields of the ledger, and overflows
-        self.rows: Counter[tuple[State, Input]] = Counter()  # occurrences of rows of the join's table
+        self.counts: Counter[str] = Counter()  # fields of the ledger and overflows
+        self.rows: Counter[tuple[State, Input]] = Counter()  # numbers of occurrences of rows of the join's table
         self.undated: dict[int, list[int]] = {}  # times of steps whose ticks were not applied yet
         self.dated_step = 0  # the last step whose tick was applied
         self._stream_ms = 0
@@ -128,7 +128,7 @@ class Oracle:
     def context(
         self, context: Context, record: Record, prediction: Prediction | None, date: list[int], *, is_aside: bool
     ) -> str:
-        """Apply a context; return the fault of its prediction, or "".
+        """Apply a context, and return the fault of its prediction, or "".
 
         Args:
             context: the context.
@@ -206,7 +206,7 @@ class Oracle:
             self.counts["conflicts"] += first != feedback.reward
 
     def tick(self, step: int, append_ms: int) -> None:
-        """Set the time of a step's decisions, but not before earlier decisions."""
+        """Set the time of a step's decisions, but not to a time before earlier decisions."""
         date = self.undated.pop(step, None)
         if date is not None:
             self._dated_ms = max(self._dated_ms, append_ms)
@@ -214,7 +214,7 @@ class Oracle:
             self.dated_step = max(self.dated_step, step)
 
     def pass_time(self, stream_ms: int) -> None:
-        """Advance stream time and settle entries that are due; an earlier time changes nothing."""
+        """Advance stream time, and settle entries that are due. An earlier time changes nothing."""
         if stream_ms > self._stream_ms:
             self._stream_ms = stream_ms
             self._settle_due()

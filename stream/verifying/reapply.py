@@ -24,13 +24,13 @@ class Replay(NamedTuple):
 
     partition: int
     steps: int
-    snapshot: int  # step of the snapshot used by recovery; 0: none
+    snapshot: int  # step of the snapshot used by recovery; 0 if there is none
     replayed: str  # digest of the task's whole state
     recovered: str
     state: str  # digest of the replayed learner's state alone, as printed by `onebit run`
-    fault: str  # the reason of a failure, or empty
+    fault: str  # the reason for a failure, or empty
     version: int | None = None  # version of a shared model, to which `state` then belongs
-    foreign: str = ""  # message about records from other programs with step numbers, if they can be identified
+    foreign: str = ""  # a message about records from other programs with step numbers, if they can be identified
 
     @property
     def ok(self) -> bool:
@@ -39,11 +39,11 @@ class Replay(NamedTuple):
 
 
 def replay_journal(broker: Broker, topics: Topics, partition: int, progress: Report = lambda progress: None) -> Replay:
-    """Apply a task's whole journal again from its first step; compare with the published records and with recovery.
+    """Apply a task's whole journal again, and compare it with the published records and with a recovery.
 
     Every prediction and example must equal the published one byte for byte, the ledger after each step must equal the
-    journal's, and the final state must equal that of a recovery. With a shared model every decision is repeated on its
-    version, and the log must contain the steps' entries, see `LogAgain`. The journal then identifies the predictions of
+    journal's, and the final state must equal that of a recovery. With a shared model, every decision is repeated on its
+    version, and the log must contain the steps' entries; see `LogAgain`. The journal then identifies the predictions of
     a step, so records from other programs with a step's number are skipped, as in a recovery.
     """
     if last_step(broker, TopicPartition(topics.journal, partition)) is None:
@@ -89,9 +89,9 @@ class _Published:
             broker: the broker.
             topics: the pipeline's topics.
             partition: the task's partition.
-            passes_over: whether unexpected records are skipped as records from other programs, and are not a fault.
+            passes_over: whether unexpected records are skipped as records from other programs and are not a fault.
         """
-        self.foreign = Foreign()  # records that were skipped
+        self.foreign = Foreign()  # skipped records
         self._predictions = _of_learners(broker, TopicPartition(topics.predictions, partition))
         self._examples = _of_learners(broker, TopicPartition(topics.examples, partition))
         self._passes_over = passes_over
@@ -108,7 +108,7 @@ class _Published:
             self._compare(self._examples, step, example.id, codec.encode_example(example, feedback_offset))
 
     def compare_end(self, step: int) -> None:
-        """Check that no further records were published up to a step; a running learner can have made more steps.
+        """Check that no further records were published up to a step. A running learner can have made more steps.
 
         Raises:
             JournalError: there are further records.
@@ -141,5 +141,5 @@ class _Published:
 
 
 def _of_learners(broker: Broker, tp: TopicPartition) -> Iterator[Record]:
-    """The records with a step number; the audit reports all others."""
+    """The records with a step number. The audit reports all others."""
     return (record for record in read_partition(broker, tp, open_ms=OPEN_MS) if codec.step_of(record) is not None)

@@ -1,4 +1,4 @@
-"""The audit of a shared model: compares its log with the journals, and the replicas' digests with each other.
+"""The audit of a shared model, which compares its log with the journals and the replicas' digests with each other.
 
     log        each step has as many entries as its journal record says, and no step is missing
     journals   no step was decided on a version beyond its own record in the log
@@ -43,7 +43,7 @@ class LogFinding(NamedTuple):
 
     version: int  # number of entries in the log
     replicas: tuple[ReplicaReport, ...]  # the last report of each process
-    behind: Behind | None  # over the steps that wrote to the log; None if none did
+    behind: Behind | None  # over the steps that wrote to the log; None if there is no such step
     faults: tuple[str, ...]
     warnings: tuple[str, ...]
 
@@ -68,7 +68,7 @@ class LogFinding(NamedTuple):
 
 
 def shares_model(broker: Broker, topics: Topics, partitions: int) -> bool:
-    """Whether the tasks of a pipeline share a model; False if the pipeline has not started.
+    """Whether the tasks of a pipeline share a model. False if the pipeline has not started.
 
     Raises:
         JournalError: the journal or the snapshots cannot be read.
@@ -113,7 +113,7 @@ class _Steps:
 
 
 class _LogAudit:
-    """Reads the journals, then the log."""
+    """Reads the journals and then the log."""
 
     def __init__(self, topics: Topics) -> None:
         self.version = 0
@@ -174,7 +174,7 @@ class _LogAudit:
                 self._fault(f"step {missing[0]} of partition {partition} wrote to the log, which ends before it")
 
     def _take(self, record: Record, update: Update) -> None:
-        """Add a record; a duplicate written by a mirror counts once."""
+        """Add a record. A duplicate written by a mirror counts once."""
         place = f"{record.topic} offset {record.offset}"
         steps = self._steps.get(update.partition)
         if steps is None:

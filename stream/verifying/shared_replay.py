@@ -1,4 +1,4 @@
-"""Applies a shared model's log again together with the steps of one task, and repeats the task's decisions."""
+"""Applies a shared model's log again, together with the steps of one task, and repeats the task's decisions."""
 
 from collections import deque
 from collections.abc import Iterator
@@ -39,8 +39,8 @@ class LogAgain:
         self._partition = partition
         self._view = View(self.replica, partition)
         self._records = read_partition(broker, TopicPartition(topics.updates, 0), open_ms=OPEN_MS)
-        self._expected: deque[tuple[int, bytes]] = deque()  # steps with the log records that each wrote
-        self._log_step: LogStep | None = None  # of the step being repeated
+        self._expected: deque[tuple[int, bytes]] = deque()  # steps with the log records that they wrote
+        self._log_step: LogStep | None = None  # log position of the step being repeated
         newest = stored.newest if partition == MODEL_PARTITION else None
         self._snapshot = None if newest is None else decode_model(newest)
 
@@ -86,7 +86,7 @@ class LogAgain:
             self._expected += [(number, value) for value in values]
 
     def read_to_end(self, number: int) -> None:
-        """Apply the rest of the log; records of later steps are not compared.
+        """Apply the rest of the log. Records of later steps are not compared.
 
         Raises:
             JournalError: records of the steps are missing or differ.
