@@ -1,1 +1,1 @@
-"""Kafka: the port, the embedded broker, and an adapter for each client."""
+"""Access to Kafka: the broker interface (port), the embedded broker, and an adapter for each client."""

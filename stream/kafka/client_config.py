@@ -1,10 +1,10 @@
 """Access to a secured Kafka with TLS, a user name and password, or a token. Properties have librdkafka's names.
 
-Property files may be those of Kafka's Java client or of librdkafka. Properties that both understand are accepted;
+Property files may be those of Kafka's Java client or of librdkafka. Properties that both understand are accepted, and
 Java's user and PEM store properties are translated. Properties that change how Onebit reads or writes are rejected.
-Unknown names are rejected too, because otherwise a property without effect would go unnoticed.
+Unknown names are also rejected, because otherwise a property without effect would go unnoticed.
 
-No error and no repr shows a secret.
+Errors and reprs do not contain secrets.
 """
 
 import re
@@ -28,7 +28,7 @@ BOOTSTRAP = "bootstrap.servers"
 
 
 class ClientConfigError(BrokerError):
-    """Properties that cannot be used; the message contains the property, the expected value and the remedy."""
+    """Properties that cannot be used. The message contains the property, the expected value and the remedy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +40,7 @@ class ClientConfig:
     sasl_username: str | None = None
     sasl_password: SecretStr | None = None
     sasl_oauthbearer_token_command: str | None = None  # Onebit's own property: a command that prints a token
-    ssl_ca_location: str | None = None  # PEM; None: the certificate store of this machine
+    ssl_ca_location: str | None = None  # PEM; None for the certificate store of this machine
     ssl_certificate_location: str | None = None  # PEM
     ssl_key_location: str | None = None  # PEM
     ssl_key_password: SecretStr | None = None
@@ -112,21 +112,21 @@ _REFUSED = {
         _OWN,
     ),
 }  # fmt: skip
-"""Rejected properties of other clients (a name with a final dot is a prefix), and the remedy."""
+"""Rejected properties of other clients, with the remedy. A name with a final dot is a prefix."""
 
 _JAAS = re.compile(r"[\w.]*\.(?P<module>Scram|Plain)LoginModule\s+required\b(?P<options>.*);\s*", re.DOTALL)
 _JAAS_OPTION = re.compile(r"""(\w+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|([^\s;"']+))""")
 
 
 def client_config(properties: Mapping[str, str]) -> ClientConfig:
-    """The configuration for properties.
+    """Return the configuration for properties.
 
     Raises:
-        ClientConfigError: an unknown property, an invalid value, or inconsistent values.
+        ClientConfigError: a property is unknown, a value is invalid, or values are inconsistent.
     """
     translated = _translated(properties)
     unknown = [_unknown(name) for name in translated if name not in PROPERTIES]
-    if unknown:  # all at once, because a file often has several
+    if unknown:  # report all at once, because a file often has several
         raise ClientConfigError("; ".join(unknown))
     values = {name: _value(name, text) for name, text in translated.items()}
     config = ClientConfig(**{name.replace(".", "_"): value for name, value in values.items()})  # type: ignore[arg-type]
@@ -135,7 +135,7 @@ def client_config(properties: Mapping[str, str]) -> ClientConfig:
 
 
 def read_properties(path: Path) -> dict[str, str]:
-    """Read a property file: NAME=VALUE lines, # for comments, a backslash at the end of a continued line.
+    """Read a property file with lines NAME=VALUE, comments after #, and a backslash at the end of a continued line.
 
     Raises:
         ClientConfigError: the file cannot be read, or a line is not a property.
@@ -149,7 +149,7 @@ def read_properties(path: Path) -> dict[str, str]:
     for line in _LINE.finditer(text):
         place = f"{path}, line {text.count(chr(10), 0, line.start(1)) + 1}"
         read = _PROPERTY.fullmatch(re.sub(r"\\\n\s*", "", line[1]))
-        if read is None:  # the line is not shown: it may contain a secret
+        if read is None:  # the line is not shown, because it may contain a secret
             raise ClientConfigError(f"{place}: expected NAME=VALUE, or # before a comment")
         name, value = read.groups()
         if name in found:
@@ -177,7 +177,7 @@ def _of_java(value: str) -> str:
 
 
 _PEM_STORES = {"ssl.truststore": ("ssl.ca.location",), "ssl.keystore": ("ssl.certificate.location", "ssl.key.location")}
-"""Java's store properties, and librdkafka's properties for a store in PEM."""
+"""Java's store properties, with librdkafka's properties for a store in PEM."""
 
 
 def _translated(properties: Mapping[str, str]) -> dict[str, str]:
@@ -232,7 +232,7 @@ def _unknown(name: str) -> str:
 
 
 def _value(name: str, text: str) -> str | SecretStr:
-    """A property's value; choices are case-insensitive."""
+    """A property's value. Choices are case-insensitive."""
     if name in SECRETS:
         return SecretStr(text)
     if name in _CHOICES:

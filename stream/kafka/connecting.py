@@ -1,4 +1,4 @@
-"""The table of clients, and `connect`; a client is imported when it is first used."""
+"""The table of clients, and `connect`. A client is imported when it is first used."""
 
 from importlib import import_module
 from importlib.util import find_spec
@@ -11,15 +11,15 @@ from stream.kafka.port import Broker, BrokerError
 class Client(NamedTuple):
     """A client behind the port."""
 
-    package: str  # its import name
-    adapter: str  # MODULE:CLASS of its Broker
+    package: str  # the import name
+    adapter: str  # MODULE:CLASS of the Broker
 
 
 ADAPTERS = {
     "kafka-python": Client("kafka", "stream.kafka.kafka_python.broker:KafkaBroker"),
     "confluent": Client("confluent_kafka", "stream.kafka.confluent.broker:ConfluentBroker"),
 }
-"""The clients behind the port, the fastest last."""
+"""The clients behind the port. The fastest is last."""
 
 AUTO = "auto"
 """The fastest client that is installed."""
@@ -30,10 +30,10 @@ class ClientMissingError(BrokerError):
 
 
 def chosen(client: str) -> str:
-    """The client for a name.
+    """Return the client for a name.
 
     Raises:
-        ClientMissingError: it is not installed.
+        ClientMissingError: the client is not installed.
     """
     installed = [name for name, known in ADAPTERS.items() if find_spec(known.package) is not None]
     if client == AUTO:
@@ -47,7 +47,7 @@ def chosen(client: str) -> str:
 
 
 def connect(settings: ConnectionSettings | str, client: str = AUTO) -> Broker:
-    """Connect to a Kafka cluster, and wait for one that is not up yet.
+    """Connect to a Kafka cluster, and wait if it is not running yet.
 
     Args:
         settings: The connection's settings, or only its address.

@@ -26,20 +26,20 @@ class ConnectionSettings(NamedTuple):
 
     bootstrap: str  # HOST:PORT[,HOST:PORT]
     config: ClientConfig = ClientConfig()
-    connect_timeout_ms: int = 30_000  # until the first answer
-    request_timeout_ms: int = 15_000  # for every other operation
+    connect_timeout_ms: int = 30_000  # limit until the first answer
+    request_timeout_ms: int = 15_000  # limit on every other operation
     session_timeout_ms: int = 10_000  # the group removes a member without a heartbeat for this long
     transaction_timeout_ms: int = 60_000  # the broker aborts a transaction that is open for longer
-    progress: Callable[[str], None] = lambda _: None  # called with a line at a time while waiting to connect
+    progress: Callable[[str], None] = lambda _: None  # called with one line at a time while waiting to connect
 
 
 Result = TypeVar("Result")
 
 
 class Connection:
-    """The common part of all adapters' connections; a subclass classifies its client's errors."""
+    """The common part of all adapters' connections. A subclass classifies its client's errors."""
 
-    RAISED: ClassVar[tuple[type[BaseException], ...]] = ()  # by the client
+    RAISED: ClassVar[tuple[type[BaseException], ...]] = ()  # raised by the client
 
     def __init__(self, settings: ConnectionSettings) -> None:
         self.settings = settings
@@ -50,7 +50,7 @@ class Connection:
         self.request_timeout_s = settings.request_timeout_ms / 1000
         self.setup_timeout_ms = min(settings.request_timeout_ms, _CONNECTION_MS_MAX)
         self.patience_s = self.request_timeout_s + _SLACK_S
-        self.missing_of: Callable[[Sequence[Acl]], Sequence[Acl]] = lambda needs: needs  # the ACLs among these to add
+        self.missing_of: Callable[[Sequence[Acl]], Sequence[Acl]] = lambda needs: needs  # returns the missing ones
         self.clients: list[Any] = []  # open producers and consumers
 
     def classify(self, error: Any) -> tuple[type[BrokerError], str]:
@@ -58,7 +58,7 @@ class Connection:
         raise NotImplementedError
 
     def access_error(self, what: str, error: Any, needs: Iterable[Acl]) -> AccessError | None:
-        """The port's error for a failed authentication or authorization; None for all other errors."""
+        """The port's error for a failed authentication or authorization, or None for other errors."""
         raise NotImplementedError
 
     def forget(self, client: Any) -> None:
@@ -81,8 +81,8 @@ class Connection:
 
         Args:
             what: a description of the request, for messages.
-            question: sends it.
-            needs: the ACLs that it requires.
+            question: sends the request.
+            needs: the ACLs that the request requires.
         """
         deadline_s = self.deadline_s()
         while True:
@@ -94,7 +94,7 @@ class Connection:
             time.sleep(RETRY_S)
 
     def refuse(self, what: str, error: BaseException, needs: Iterable[Acl] = ()) -> NoReturn:
-        """Raise the port's error for one of the client's; for `needs`, see `ask`."""
+        """Raise the port's error for an error of the client. See `ask` for `needs`."""
         if (refused := self.access_error(what, error, needs)) is not None:
             raise refused from error
         kind, text = self.classify(error)
@@ -107,7 +107,7 @@ class Connection:
 
     @contextmanager
     def translating(self, what: str, needs: Iterable[Acl] = ()) -> Iterator[None]:
-        """Raise the port's errors for the client's; for `needs`, see `ask`."""
+        """Raise the port's errors in place of the client's. See `ask` for `needs`."""
         translated: tuple[type[BaseException], ...] = (*self.RAISED, ValueError, TypeError)
         try:
             yield
@@ -115,7 +115,7 @@ class Connection:
             self.refuse(what, error, needs)
 
     def forbidden(self, what: str, needs: Iterable[Acl], kind: str, is_named: Callable[[str], bool]) -> AccessError:
-        """The error for denied access to resources of one kind: those that the refusal names, or all needed ones."""
+        """The error for denied access to resources of one kind: those that the refusal names, or all required ones."""
         of_kind = list(dict.fromkeys(acl for acl in needs if acl.kind == kind))
         named = [acl for acl in of_kind if is_named(acl.name)]
         missing = named or [acl for acl in of_kind if acl.operation == of_kind[0].operation]
@@ -144,7 +144,7 @@ class BootstrapError(BrokerError):
 
 
 def servers_of(bootstrap: str) -> list[str]:
-    """The servers of `HOST:PORT[,HOST:PORT]`; a host may be an IPv6 address in brackets.
+    """The servers of `HOST:PORT[,HOST:PORT]`. A host may be an IPv6 address in brackets.
 
     Raises:
         BootstrapError: the address has another form.

@@ -21,7 +21,7 @@ _HOLD = object()
 
 
 class _Log:
-    """One partition: its records, and which of them are visible."""
+    """The log of one partition, with the visibility of its records."""
 
     __slots__ = ("aborted", "first", "open", "records")
 
@@ -65,7 +65,7 @@ class _Group:
 class EmbeddedBroker:
     """Topics, transactions, groups and fencing in one process, in virtual time.
 
-    Unlike Kafka it writes no commit markers, so offsets have no gaps.
+    Unlike Kafka, it writes no commit markers, so offsets have no gaps.
     """
 
     def __init__(self, clock: VirtualClock | None = None) -> None:
@@ -145,7 +145,7 @@ class EmbeddedBroker:
         """See Broker."""
 
     def log_end(self, tp: TopicPartition) -> int:
-        """The offset of the next record that is appended; beyond the high watermark while that is held."""
+        """The offset of the next appended record, which is beyond the high watermark while that is held."""
         return self.log(tp).end()
 
     def hold(self, tp: TopicPartition) -> None:
@@ -182,7 +182,7 @@ class EmbeddedBroker:
         return log
 
     def append(self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers) -> _Log:
-        """Append one record at the clock's time; return its log."""
+        """Append one record at the clock's time, and return its log."""
         log = self._logs.get((topic, partition)) or self.log((topic, partition))
         if value is not None:
             if len(value) > RECORD_BYTES_MAX:
@@ -211,7 +211,7 @@ class EmbeddedBroker:
             self._rebalance(member.group)
 
     def expel(self, group: str, member: str) -> None:
-        """Remove a member from its group, like a session timeout; its next poll reports that."""
+        """Remove a member from its group, like a session timeout. The member's next poll reports this."""
         self.leave(self._groups[group].members[member])
 
     def _rebalance(self, group: _Group) -> None:
@@ -229,7 +229,7 @@ class EmbeddedBroker:
                 owner.next_assignment |= {TopicPartition(topic, partition)}
 
     def read(self, tp: TopicPartition, offset: int, records_max: int) -> tuple[list[Record], int]:
-        """Visible records from an offset on, and the offset after the last one examined."""
+        """The visible records from an offset on, and the offset after the last examined record."""
         log = self.log(tp)
         if offset < log.first:
             raise BrokerError(
@@ -286,7 +286,7 @@ class EmbeddedTransactionalProducer:
         self._offsets: list[tuple[_Group, Mapping[TopicPartition, int]]] = []
 
     def fence(self) -> None:
-        """Abort the producer's open transaction; every later call raises FencedError."""
+        """Abort the producer's open transaction. Every later call raises FencedError."""
         self._is_fenced = True
         self._discard()
 
@@ -439,7 +439,7 @@ class EmbeddedMember(EmbeddedConsumer):
         self._closed = False
 
     def current(self) -> "EmbeddedMember | None":
-        """The member that now has this one's place."""
+        """The member that now has this member's place."""
         return self.group.members.get(self.subscription.member)
 
     def poll(self, timeout_ms: int, records_max: int) -> list[Record]:
@@ -468,7 +468,7 @@ class EmbeddedMember(EmbeddedConsumer):
         self.group.committed.update(offsets)
 
     def check_membership(self) -> None:
-        """Raise unless this is a member of the current generation."""
+        """Raise an error unless this is a member of the current generation."""
         self.check_place()
         if self.current() is None or self._generation != self.group.generation:
             raise self.subscription.not_joined()

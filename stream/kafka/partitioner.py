@@ -1,8 +1,8 @@
-"""The partition of a key, as chosen by Kafka's default partitioner."""
+"""The partition that Kafka's default partitioner chooses for a key."""
 
 
 def partition_for(key: bytes, partitions: int) -> int:
-    """The partition of a key. Kafka's default partitioner also uses murmur2, so other producers choose the same one."""
+    """The partition of a key. Other producers with Kafka's default partitioner choose the same one."""
     if partitions == 1:
         return 0
     return (_murmur2(key) & 0x7FFFFFFF) % partitions

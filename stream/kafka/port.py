@@ -1,4 +1,4 @@
-"""The Broker port: all that Onebit requires of Apache Kafka.
+"""The Broker port, the interface to everything that Onebit requires of Apache Kafka.
 
 The embedded broker and the adapters of Kafka clients pass the same contract tests (`tests/contract`).
 """
@@ -10,7 +10,7 @@ from stream.errors import ExitCode, OnebitError
 from stream.wire.records import Headers, Record, TopicPartition
 from stream.wire.topics import TopicDescription, TopicSpec
 
-RECORD_BYTES_MAX = 1_000_000  # of a record's value; Kafka's default limit for a batch with its overhead is 1 MiB
+RECORD_BYTES_MAX = 1_000_000  # limit on a record's value; Kafka limits a batch with its overhead to 1 MiB by default
 
 
 class BrokerError(OnebitError):
@@ -18,25 +18,25 @@ class BrokerError(OnebitError):
 
 
 class BrokerUnavailableError(BrokerError):
-    """The broker did not answer in time; the outcome of the operation may be unknown."""
+    """The broker did not answer in time. The outcome of the operation may be unknown."""
 
     exit_code = ExitCode.UNAVAILABLE
 
 
 class FencedError(BrokerError):
-    """Another process has this one's transactional id or place in the group, or the group has removed this process."""
+    """Another process has taken the transactional id or the place in the group, or the group has removed this one."""
 
     exit_code = ExitCode.FENCED
 
 
 class StaleMemberError(BrokerError):
-    """The consumer group has rebalanced: the partitions of this step belong to a newer generation."""
+    """The consumer group has rebalanced, and the partitions of this step belong to a newer generation."""
 
 
 class Acl(NamedTuple):
     """A permission of a user, in the terms of Kafka's tool `kafka-acls`."""
 
-    kind: str  # topic, group, transactional-id
+    kind: str  # topic, group or transactional-id
     name: str
     operation: str
 
@@ -44,7 +44,7 @@ class Acl(NamedTuple):
 class AccessError(BrokerError):
     """The broker rejects this client, cannot be trusted, or does not allow an operation.
 
-    A retry cannot succeed: a password, a certificate or an ACL must be changed.
+    A retry cannot succeed until a password, a certificate or an ACL is changed.
     """
 
     def __init__(self, message: str, missing: Sequence[Acl] = (), user: str | None = None) -> None:
@@ -52,7 +52,7 @@ class AccessError(BrokerError):
 
         Args:
             message: what was refused, where and why.
-            missing: the ACLs to add; empty for other reasons, or if they are not known.
+            missing: the ACLs to add. It is empty for other reasons or if they are not known.
             user: the user that needs them, if the client has a name.
         """
         super().__init__(message)
@@ -71,15 +71,15 @@ class Producer(Protocol):
         """Queue a record."""
 
     def flush(self) -> int:
-        """Wait until all queued records are acknowledged; return their latest append time, -1 if none was queued.
+        """Wait until all queued records are acknowledged. Return their latest append time, or -1 if none was queued.
 
         Raises:
-            BrokerUnavailableError: not all were acknowledged in time; they may or may not have been written.
+            BrokerUnavailableError: not all were acknowledged in time. They may or may not have been written.
             TopicSettingsError: an acknowledged record has no append time.
         """
 
     def close(self) -> None:
-        """Flush, and release the connection."""
+        """Flush and release the connection."""
 
 
 class TransactionalProducer(Protocol):
@@ -111,11 +111,11 @@ class TransactionalProducer(Protocol):
         """
 
     def commit(self) -> int:
-        """Commit; return the latest append time of the transaction's records, -1 if it has none.
+        """Commit. Return the latest append time of the transaction's records, or -1 if it has none.
 
         Raises:
-            FencedError: another producer has taken over; the transaction is aborted.
-            BrokerUnavailableError: the outcome is unknown; read what was written to find out.
+            FencedError: another producer has taken over, and the transaction is aborted.
+            BrokerUnavailableError: the outcome is unknown. The written records show it.
             TopicSettingsError: an acknowledged record has no append time; nothing was committed.
         """
 
@@ -123,32 +123,32 @@ class TransactionalProducer(Protocol):
         """Abort the open transaction, if there is one."""
 
     def close(self) -> None:
-        """Abort an open transaction, and release the connection."""
+        """Abort an open transaction and release the connection."""
 
 
 class Consumer(Protocol):
-    """Reads records of committed transactions, and records written outside of any, in offset order."""
+    """Reads records of committed transactions, and records written without a transaction, in offset order."""
 
     def assignment(self) -> frozenset[TopicPartition]:
-        """The partitions that this consumer reads now."""
+        """The partitions that this consumer currently reads."""
 
     def poll(self, timeout_ms: int, records_max: int) -> list[Record]:
-        """Records of the assigned partitions, in offset order within each; empty if none arrived in time.
+        """Return records of the assigned partitions, in offset order within each. It is empty if none arrived in time.
 
-        Rebalance callbacks run here only.
+        Rebalance callbacks run only here.
 
         Raises:
             TopicSettingsError: a topic was altered to CreateTime; close the consumer.
         """
 
     def position(self, tp: TopicPartition) -> int:
-        """The next offset to read, past everything that will never be visible (markers, aborted records)."""
+        """The next offset to read, after any markers and aborted records, which will never be visible."""
 
     def lag(self, tp: TopicPartition) -> int:
-        """Offsets between the position and the last stable offset of the last fetch response; no request is sent.
+        """The number of offsets from the position to the last known stable offset, without a request.
 
-        Counts records that the client has fetched and `poll` has not returned, and what `poll` will skip before them.
-        0 at the last stable offset, even if records follow it, and before the first fetch.
+        It includes records that the client has fetched and `poll` has not returned, and offsets that `poll` will skip
+        before them. It is 0 at the last stable offset, even if records follow it, and before the first fetch.
         """
 
     def seek(self, tp: TopicPartition, offset: int) -> None:
@@ -161,7 +161,7 @@ class Consumer(Protocol):
         """Read paused partitions again."""
 
     def close(self) -> None:
-        """Leave the group, and release the connection."""
+        """Leave the group and release the connection."""
 
 
 class Member(Consumer, Protocol):
@@ -178,15 +178,15 @@ class Member(Consumer, Protocol):
         """Ask the group, if it can be reached, whether this member still has its place in it.
 
         Raises:
-            FencedError: the place is lost. A member that can rejoin is fenced only if another process has its place.
+            FencedError: the member has lost its place. If it can rejoin, another process has its place.
         """
 
 
 class RebalanceListener(Protocol):
-    """Callbacks for partitions that are assigned or revoked; `poll` calls them."""
+    """Callbacks for partitions that are assigned or revoked. `poll` calls them."""
 
     def on_revoked(self, tps: frozenset[TopicPartition]) -> None:
-        """These partitions are about to be revoked; the last commit must be complete."""
+        """These partitions are about to be revoked. The last commit must be complete."""
 
     def on_assigned(self, tps: frozenset[TopicPartition]) -> None:
         """This consumer now reads these partitions."""
@@ -195,8 +195,8 @@ class RebalanceListener(Protocol):
 class Ends(NamedTuple):
     """The end of a partition."""
 
-    high_watermark: int  # one past the last replicated record, committed or not
-    stable: int  # one past the last record that a read-committed consumer can read
+    high_watermark: int  # the offset after the last replicated record, committed or not
+    stable: int  # the offset after the last record that a read-committed consumer can read
 
 
 class Broker(Protocol):
@@ -206,7 +206,7 @@ class Broker(Protocol):
         """Create the topics that do not exist, all with LogAppendTime.
 
         Raises:
-            TopicSettingsError: one exists with other settings; the message has the expected ones.
+            TopicSettingsError: a topic exists with other settings. The message contains the expected ones.
         """
 
     def describe_topics(self, names: Sequence[str]) -> dict[str, TopicDescription]:
@@ -219,34 +219,34 @@ class Broker(Protocol):
         """A producer outside of transactions."""
 
     def transactional_producer(self, transactional_id: str) -> TransactionalProducer:
-        """A producer of transactions; an open transaction of an earlier producer with this id is aborted."""
+        """A transactional producer. An open transaction of an earlier producer with this id is aborted."""
 
     def group_consumer(
         self, group: str, member: str, topics: Sequence[str], listener: RebalanceListener, *, rejoins: bool = True
     ) -> Member:
-        """A member of a consumer group: equal partition numbers of all topics go to the same member.
+        """A member of a consumer group that assigns equal partition numbers of all topics to the same member.
 
-        `member` is the member's name across restarts (static membership): a restarted member gets its old place at
-        once, and fences its predecessor. Reading starts at the committed offset, or at the beginning if there is none.
+        `member` is the member's name across restarts (static membership). A restarted member immediately gets its old
+        place, and fences its predecessor. Reading starts at the committed offset, or at the beginning if there is none.
 
         The group removes a member that sends no heartbeats for a session, for example because it is paused or
-        disconnected. Then it joins again in its next poll; with `rejoins` False it is fenced.
+        disconnected. The member then joins again in its next poll or, if `rejoins` is False, is fenced.
         """
 
     def reader(self, tps: Sequence[TopicPartition]) -> Consumer:
         """A consumer without a group that starts at the beginning of these partitions."""
 
     def ends(self, tps: Sequence[TopicPartition]) -> dict[TopicPartition, Ends]:
-        """The current ends of partitions; always sends a request to the broker."""
+        """The current ends of partitions. This always sends a request to the broker."""
 
     def beginnings(self, tps: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """The first offset that is still kept in each partition."""
 
     def committed(self, group: str, tps: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """The committed offsets of a group; partitions without one are omitted."""
+        """The committed offsets of a group. Partitions without one are omitted."""
 
     def members(self, group: str) -> dict[str, frozenset[TopicPartition]]:
-        """The members of a group by name, each with its partitions; none while a rebalance is in progress.
+        """The members of a group by name, each with its partitions. There are none during a rebalance.
 
         A group that does not exist has no members.
         """

@@ -1,4 +1,4 @@
-"""The port's producers: their state machine, on top of a sink from each client's adapter."""
+"""The port's producers, which are state machines on top of a sink from each client's adapter."""
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -10,7 +10,7 @@ from stream.wire.records import Headers, TopicPartition
 
 QUEUED_RECORDS_MAX = 20_000
 QUEUED_BYTES_MAX = 32 << 20
-"""Limits on unacknowledged records; `send` waits for acknowledgements before it queues more."""
+"""Limits on unacknowledged records. `send` waits for acknowledgements before it queues more."""
 
 
 class Sink(Protocol):
@@ -20,7 +20,7 @@ class Sink(Protocol):
         """Queue a record."""
 
     def settle(self) -> dict[TopicPartition, int]:
-        """Wait until all queued records are acknowledged; return each written partition's latest append time."""
+        """Wait until all queued records are acknowledged, and return each written partition's latest append time."""
 
     def release(self) -> None:
         """Close without waiting for queued records."""
@@ -29,7 +29,7 @@ class Sink(Protocol):
 class TransactionSink(Sink, Protocol):
     """A client's producer of transactions. It has fenced earlier producers with its id."""
 
-    failure: BrokerError | None  # raised by every later call: it was fenced, or the outcome of a commit is unknown
+    failure: BrokerError | None  # raised by every later call if it was fenced or the outcome of a commit is unknown
 
     def begin(self) -> None:
         """Open a transaction."""
@@ -38,10 +38,10 @@ class TransactionSink(Sink, Protocol):
         """See TransactionalProducer."""
 
     def commit(self) -> None:
-        """Commit; every record is acknowledged."""
+        """Commit after every record is acknowledged."""
 
     def abort(self) -> None:
-        """Drop queued records and abort."""
+        """Discard queued records, and abort."""
 
 
 class PlainProducer:
@@ -99,7 +99,7 @@ class TransactionProducer:
 
     def send(self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers = ()) -> None:
         """See TransactionalProducer."""
-        if not self._in_transaction or self._sink.failure is not None:  # rare; a call for each record would be slow
+        if not self._in_transaction or self._sink.failure is not None:  # a call per record would be slow
             self._check_open()
         self._sink.send(topic, partition, key, value, headers)
 

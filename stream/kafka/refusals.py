@@ -1,4 +1,4 @@
-"""Checks and error messages shared by all brokers."""
+"""Checks and error messages that all brokers share."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -46,7 +46,8 @@ def check_co_partitioned(group: str, topics: Sequence[str], existing: Mapping[st
 def check_dated_by_sender(records: Mapping[str, Record], topics: Mapping[str, TopicDescription]) -> None:
     """Refuse records with the sender's time while their topic uses CreateTime.
 
-    After the topic is altered back, they are read, because otherwise their partition could never be read again.
+    After the topic is altered back, these records are read, because otherwise their partition could never be read
+    again.
     """
     for topic, found in topics.items():
         if not found.append_time:
@@ -108,7 +109,7 @@ class Subscription(NamedTuple):
                 )
 
     def replaced(self) -> FencedError:
-        """The error for a member whose place another process has taken."""
+        """The error for a member whose place was taken by another process."""
         return FencedError(f"member {self.member} of group {self.group} was replaced by a newer one")
 
     def thrown_out(self) -> FencedError:
@@ -119,5 +120,5 @@ class Subscription(NamedTuple):
         )
 
     def not_joined(self) -> StaleMemberError:
-        """The error for a commit of a process that is no member now."""
+        """The error for a commit of a process that is currently not a member."""
         return StaleMemberError(f"{self.member} is not a member of group {self.group} now; poll to join again")

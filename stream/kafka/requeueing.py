@@ -1,4 +1,4 @@
-"""Requeues dead letters: each one is sent to its original topic again, at most once."""
+"""Requeues dead letters. Each one is sent to its original topic again at most once."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from stream.wire.records import Headers, Record, TopicPartition
 from stream.wire.topics import Topics
 
 REQUEUED_HEADER = "onebit-requeued"
-"""Header of a requeued record: PARTITION@OFFSET of its dead letter, which shows what was requeued."""
+"""Header of a requeued record. It contains PARTITION@OFFSET of the dead letter."""
 
 
 class Fate(StrEnum):
@@ -46,8 +46,8 @@ def requeue(
 ) -> Counter[Fate]:
     """Send the original records of dead letters to their topics again, and count the results.
 
-    A record is sent to the partition of its key, with an additional header that identifies the dead letter. So no
-    letter is requeued twice, even if this process is killed before it ends. A record that is still unusable becomes
+    A record is sent to the partition of its key, with an additional header that identifies the dead letter. No letter
+    is therefore requeued twice, even if this process is killed before it ends. A record that is still unusable becomes
     another dead letter.
 
     Args:
@@ -59,7 +59,7 @@ def requeue(
         dry_run: report the results without sending anything.
 
     Raises:
-        BrokerUnavailableError: some records were not acknowledged in time; call again to send the missing ones.
+        BrokerUnavailableError: some records were not acknowledged in time. Call this again to send the missing ones.
     """
     places = [TopicPartition(topics.dead_letter, partition) for partition in range(partitions)]
     found = [
@@ -107,7 +107,7 @@ def _mark(record: Record) -> bytes:
 
 
 def _headers(letter: DeadLetter, mark: bytes) -> Headers:
-    """The record's own headers and the mark of this letter, without the mark of an earlier requeueing."""
+    """The record's own headers and the mark of this letter, excluding the mark of an earlier requeueing."""
     own = tuple(header for header in letter.headers if header[0] != REQUEUED_HEADER)
     return (*own, (REQUEUED_HEADER, mark))
 

@@ -18,7 +18,7 @@ _FAILURES = {
     ),
     "": "the TLS handshake failed ({said})",
 }
-"""Reasons for failed handshakes, by OpenSSL's messages; the first match is used."""
+"""Reasons for failed handshakes, by OpenSSL's messages. The first match is used."""
 
 _OTHER_NAME = (
     "its certificate is for another name ({said}); use the address by the name in the certificate, or, if there is no "
@@ -38,7 +38,7 @@ _UNSIGNED = (
 
 
 def context_of(config: ClientConfig) -> ssl.SSLContext:
-    """TLS 1.2 or later, with the certificates of the configuration.
+    """Create a context for TLS 1.2 or later with the certificates of the configuration.
 
     Raises:
         ClientConfigError: a file is missing, is not in PEM, or has no certificate or key.
@@ -60,7 +60,7 @@ def context_of(config: ClientConfig) -> ssl.SSLContext:
     if certificate is not None and key is not None:
         _require_pem("ssl.certificate.location", certificate, "CERTIFICATE")
         _require_pem("ssl.key.location", key, "PRIVATE KEY")
-        # Without a password OpenSSL would ask for one at the terminal; with an empty one it fails.
+        # Without a password, OpenSSL would ask for one at the terminal. With an empty one, it fails.
         password = config.ssl_key_password.get_secret_value() if config.ssl_key_password is not None else ""
         try:
             context.load_cert_chain(certificate, key, password)
@@ -73,8 +73,8 @@ def context_of(config: ClientConfig) -> ssl.SSLContext:
 
 
 def reason_of(error: BaseException, config: ClientConfig) -> str | None:
-    """The reason and remedy for a connection that failed because of TLS; None for other failures."""
-    chain: list[BaseException] = [error]  # the error and its causes
+    """The reason and remedy for a connection that failed because of TLS, or None for other failures."""
+    chain: list[BaseException] = [error]  # the error, followed by its causes
     for one in chain:
         causes = [one.__cause__, one.__context__, *one.args]
         chain += [cause for cause in causes if isinstance(cause, BaseException) and cause not in chain]
@@ -90,7 +90,7 @@ def reason_of(error: BaseException, config: ClientConfig) -> str | None:
 
 
 def _require_pem(name: str, path: str, kind: str) -> None:
-    """Refuse a file that is missing, or has no such part in PEM."""
+    """Refuse a file that is missing or does not contain this part in PEM."""
     try:
         content = Path(path).read_bytes()
     except OSError as error:

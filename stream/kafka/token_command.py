@@ -18,16 +18,16 @@ from typing import NamedTuple
 from stream.kafka.port import AccessError
 
 COMMAND_TIMEOUT_S = 9.0
-"""Timeout of the command; confluent-kafka waits ten seconds for a token."""
+"""Timeout of the command. confluent-kafka waits ten seconds for a token."""
 
-_USED_FOR = 0.8  # fraction of a token's lifetime
+_USED_FOR = 0.8  # fraction of a token's lifetime after which it is renewed
 
 
 class Token(NamedTuple):
     """A token."""
 
     value: str
-    expires_s: float  # since 1970; 0: unknown
+    expires_s: float  # seconds since 1970; 0 if unknown
 
 
 class TokenCommand:
@@ -39,7 +39,7 @@ class TokenCommand:
         self._fresh_until_s = self._valid_until_s = time.monotonic()
 
     def token(self) -> Token:
-        """A valid token.
+        """Return a valid token.
 
         Raises:
             AccessError: the command failed, or printed no token. The message does not show the output, which may
@@ -71,7 +71,7 @@ class TokenCommand:
         with process:
             try:
                 printed, _ = process.communicate(timeout=COMMAND_TIMEOUT_S)
-            except BaseException as error:  # kill it with its children
+            except BaseException as error:  # kill the command with its children
                 with suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
                 if not isinstance(error, subprocess.TimeoutExpired):
@@ -83,7 +83,7 @@ class TokenCommand:
 
 
 def read_token(printed: str, now_s: float) -> Token:
-    """The token in the output of a command, at a time in seconds since 1970.
+    """The token in the output of a command. The time is in seconds since 1970.
 
     Raises:
         AccessError: the output contains no token.

@@ -1,4 +1,4 @@
-"""The Broker port implemented with confluent-kafka (librdkafka); only this package imports that client.
+"""The Broker port implemented with confluent-kafka (librdkafka). Only this package imports that client.
 
 connection   properties, access, and error translation
 headers      header names that the client cannot read

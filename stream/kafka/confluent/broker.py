@@ -1,6 +1,6 @@
 """The Broker implemented with confluent-kafka; see the other modules of this package.
 
-kafka-python, which every installation has, handles topics, offsets and groups, because librdkafka's admin client:
+kafka-python, which every installation includes, handles topics, offsets and groups, because librdkafka's admin client:
 
 - aborts the process with a failed assertion shortly after a request timeout, and reports a negative offset instead of
   an error as the end of a partition (librdkafka 2.16.0);

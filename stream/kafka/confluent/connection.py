@@ -1,8 +1,8 @@
 """Connecting with confluent-kafka, and the translation of its errors.
 
 kafka-python connects first, for topics and groups (`ConfluentBroker`), and reports why access is denied. This module
-handles later refusals: an ACL, or a password or certificate that has changed. librdkafka retries those forever, and
-reports them through its error callback only.
+handles later refusals, for example by an ACL or because a password or certificate has changed. librdkafka retries those
+forever, and reports them only through its error callback.
 """
 
 import logging
@@ -28,7 +28,7 @@ _SILENT = logging.getLogger("librdkafka")
 _SILENT.addHandler(logging.NullHandler())
 _SILENT.propagate = False
 
-_code: Any = KafkaError  # its codes are attributes unknown to mypy
+_code: Any = KafkaError  # its codes are attributes that mypy does not know
 
 RAISED = (KafkaException, SystemError)
 """A fatal error ends the client's current call. If that call runs a callback, Python raises SystemError instead."""
@@ -36,7 +36,7 @@ RAISED = (KafkaException, SystemError)
 FENCED = frozenset(
     (_code._FENCED, _code._FATAL, _code.PRODUCER_FENCED, _code.INVALID_PRODUCER_EPOCH, _code.FENCED_INSTANCE_ID)
 )
-"""Codes for a place that another process has taken. A consumer has no other fatal error than these."""
+"""Codes that report that another process has taken the place. They are the only fatal errors of a consumer."""
 
 _STALE = frozenset((_code.ILLEGAL_GENERATION, _code.UNKNOWN_MEMBER_ID, _code.REBALANCE_IN_PROGRESS))
 _MISSING = frozenset((_code.UNKNOWN_TOPIC_OR_PART, _code._UNKNOWN_TOPIC, _code._UNKNOWN_PARTITION))
@@ -89,14 +89,14 @@ class ConfluentConnection(Connection):
 
     def __init__(self, settings: ConnectionSettings) -> None:
         super().__init__(settings)
-        self.cut_off_s = 0.0  # monotonic time of the last report that a broker is unreachable
+        self.cut_off_s = 0.0  # monotonic time of the last report of an unreachable broker
         self.producers: list[Any] = []  # clients that report errors only when they are polled
         self._security = _security_of(settings.config)
         self._refusal: Any = None  # the last error that denied access
-        self._refused_s = -math.inf  # its time, by the monotonic clock
+        self._refused_s = -math.inf  # monotonic time of that error
 
     def properties(self, **own: Any) -> dict[str, Any]:
-        """A client's properties under librdkafka's names: the common ones, and its own with `_` for a dot."""
+        """A client's properties under librdkafka's names: the common ones and its own, which have `_` for a dot."""
         return {
             "bootstrap.servers": ",".join(self.servers),
             "client.id": "onebit",
@@ -174,7 +174,7 @@ def _security_of(config: ClientConfig) -> dict[str, Any]:
     if config.sasl_mechanism == BY_TOKEN:
         command = TokenCommand(config.sasl_oauthbearer_token_command or "")
 
-        def token(_: str) -> tuple[str, float, str, dict[str, str]]:  # called on a thread of librdkafka
+        def token(_: str) -> tuple[str, float, str, dict[str, str]]:  # runs on a thread of librdkafka
             found = command.token()
             return found.value, found.expires_s or time.time() + _TOKEN_S, "", {}
 

@@ -1,20 +1,20 @@
-"""Reading from Kafka.
+"""Reads from Kafka.
 
 Workarounds for librdkafka:
 
-- `consume` waits until it has as many records as requested, or until its timeout. So `poll` first reads the available
-  records, and otherwise waits for one record.
+- `consume` waits until it has as many records as requested, or until its timeout. `poll` therefore first reads the
+  available records, and otherwise waits for one record.
 - It keeps the high watermark of the last fetch response, but not the last stable offset (`lag`).
 - Its position does not advance past transaction markers and aborted records. Here the event for the end of a partition
   sets the position.
-- A paused partition loses all fetched records and, once resumed, waits for the pending fetch. So its events are set
-  aside here, up to a limit; beyond the limit the client pauses it, too.
-- A damaged batch is an event, and the client continues with the next batch. Here its partition is not read any further.
+- A paused partition loses all fetched records and, once resumed, waits for the pending fetch. Its events are therefore
+  set aside here, up to a limit. Beyond the limit, the client also pauses it.
+- A damaged batch is an event, and the client continues with the next batch. Here, its partition is not read further.
 - Only a record's timestamp type shows whether its time is the broker's or its sender's.
-- A seek fails just after an assignment. So a reader assigns its partitions in its first poll.
-- A seek also fails in a partition that the client has abandoned: after an offset that does not exist, and sometimes
-  after a damaged batch, whose rest it reads as further batches. Then all partitions are assigned again.
-- A close waits for the group without a limit, and may never return. Here it has a timeout.
+- A seek fails just after an assignment. A reader therefore assigns its partitions in its first poll.
+- A seek also fails in a partition that the client has abandoned. This happens after an offset that does not exist, and
+  sometimes after a damaged batch, whose rest it reads as further batches. All partitions are then assigned again.
+- A close waits for the group without a limit, and may never return. Here, it has a timeout.
 """
 
 import time
@@ -38,24 +38,24 @@ _code: Any = confluent_kafka.KafkaError
 _BY_BROKER = _kafka.TIMESTAMP_LOG_APPEND_TIME
 
 _FETCH_WAIT_MS = 100
-"""Time that the broker may wait for records in a fetch. It bounds the delay of an end that follows a marker, and the
-delay of a resumed partition."""
+"""Time that the broker may wait for records in a fetch. It bounds the delays of an end after a marker and of a resumed
+partition."""
 
 _FETCHED_RECORDS_MIN = 10_000
 _FETCHED_KIB_MAX = 16 << 10
 _UNPACKED_BYTES_MAX = 1 << 30
-"""Limit on a decompressed zstd batch; the client's default is a tenth of it."""
+"""Limit on a decompressed zstd batch. The client's default is a tenth of it."""
 
 _ASIDE_RECORDS_MAX = 10_000
 _GRAIN_S = 0.001
-"""The client waits for whole milliseconds; a shorter timeout would cause a busy loop of about 100 calls."""
+"""The client waits for whole milliseconds. A shorter timeout would cause a busy loop of about 100 calls."""
 
 _CLOSED_WITHIN_S = 5.0
-"""Timeout of a close; a client that is still open stays open until the process ends."""
+"""Timeout of a close. A client that is still open then stays open until the process ends."""
 
 _SEEK_RETRY_S = 0.002
 _SEEK_TRIED_S = 1.0
-"""A partition that refuses a seek for this long is abandoned; an assignment takes effect within milliseconds."""
+"""Time of refused seeks after which a partition is abandoned. An assignment takes effect within milliseconds."""
 
 
 def make_consumer(connection: ConfluentConnection, **own: Any) -> Any:
@@ -94,16 +94,16 @@ class Reader:
         self._admin = admin
         self._client = client
         self._positions = dict(positions)
-        self._is_assigned = False  # in the client; before that, a seek only sets the start
+        self._is_assigned = False  # True once assigned in the client; before that, a seek only sets the start
         self._paused: set[TopicPartition] = set()
-        self._stopped: set[TopicPartition] = set()  # paused for the client, too
+        self._stopped: set[TopicPartition] = set()  # partitions that the client also pauses
         self._aside: dict[TopicPartition, deque[Any]] = {}  # events set aside for paused partitions
         self._ends: dict[TopicPartition, int] = {}  # last stable offset reported since the last seek
-        self._is_drained = False  # whether the last poll returned all records that the client had fetched
-        self._has_moved = False  # whether the position passed markers or aborted records only
-        self._has_lost_its_way = False  # whether the client reads at another offset than requested
-        self._errors: list[Any] = []  # reported by the client and not yet raised by poll
-        self._unreadable: dict[TopicPartition, str] = {}  # with the reason
+        self._is_drained = False  # True if the last poll returned all records that the client had fetched
+        self._has_moved = False  # True if the position passed only markers or aborted records
+        self._has_lost_its_way = False  # True if the client reads at another offset than requested
+        self._errors: list[Any] = []  # errors reported by the client and not yet raised by poll
+        self._unreadable: dict[TopicPartition, str] = {}  # unreadable partitions, with the reason
         connection.clients.append(self)
 
     def assignment(self) -> frozenset[TopicPartition]:
@@ -125,7 +125,7 @@ class Reader:
                 left_s = 0.0 if events else max(0.0, ends_s - time.monotonic())
                 events += self._receive(left_s, records_max - len(events))
             records = self._records(events)
-            if records:  # return them first; the next poll raises the errors
+            if records:  # return the records first; the next poll raises the errors
                 return records
             self._raise_errors()
             if self._has_moved or ends_s - time.monotonic() < _GRAIN_S:
@@ -143,7 +143,7 @@ class Reader:
         self._has_lost_its_way = False
 
     def _take_aside(self, count: int) -> list[Any]:
-        """Up to `count` events that were set aside for partitions that are not paused."""
+        """Up to `count` events that were set aside, for partitions that are not paused now."""
         events: list[Any] = []
         for tp in [tp for tp in self._aside if tp not in self._paused]:
             waiting = self._aside[tp]
@@ -160,7 +160,7 @@ class Reader:
             self._client.resume([_kafka.TopicPartition(*tp)])
 
     def _receive(self, timeout_s: float, count: int) -> list[Any]:
-        """The available events, or else the first one to arrive; events of paused partitions are set aside."""
+        """The available events, or else the first one to arrive. Events of paused partitions are set aside."""
         try:
             events = self._client.consume(count, 0)
             if not events and timeout_s > 0:
@@ -176,7 +176,7 @@ class Reader:
         for event in events:
             tp = TopicPartition(event.topic(), event.partition())
             if tp in self._paused or tp in self._aside:
-                if tp in self._positions:  # otherwise it was revoked during this call
+                if tp in self._positions:  # otherwise the partition was revoked during this call
                     self._set_aside(tp, event)
             else:
                 taken.append(event)
@@ -232,7 +232,7 @@ class Reader:
             self._errors.append(error)
 
     def _on_no_such_offset(self, tp: TopicPartition, event: Any, error: Any) -> None:
-        """Handle a missing offset, which may be stale: from before a seek, or after a damaged batch."""
+        """Handle a missing offset. It may be stale, from before a seek, or follow a damaged batch."""
         offset = self._positions.get(tp)
         if offset is None:
             return
@@ -270,8 +270,8 @@ class Reader:
 
         Counts offsets up to the high watermark, unless the client has reported the end of the partition. It reports the
         end with the fetch after the last record, which the broker can delay for `_FETCH_WAIT_MS`. A single offset that
-        remains after all fetched records is a commit marker: a response ends before its last stable offset only if it
-        is full.
+        remains after all fetched records is a commit marker, because a response ends before its last stable offset only
+        if it is full.
         """
         position = self.position(tp)
         if not self._is_assigned or self._ends.get(tp) == position:
@@ -312,7 +312,7 @@ class Reader:
                 return
 
     def _assign_anew(self) -> None:
-        """Assign all partitions again at their current positions; events set aside are fetched again."""
+        """Assign all partitions again at their current positions. Events that were set aside are fetched again."""
         self._client.resume([_kafka.TopicPartition(*tp) for tp in self._stopped])
         self._stopped.clear()
         self._aside.clear()
@@ -329,5 +329,5 @@ class Reader:
     def close(self) -> None:
         """See Consumer."""
         self._connection.forget(self)
-        with suppress(TimeoutError, KafkaException, RuntimeError):  # RuntimeError: already closed
+        with suppress(TimeoutError, KafkaException, RuntimeError):  # RuntimeError if it is already closed
             bounded(self._client.close, _CLOSED_WITHIN_S)

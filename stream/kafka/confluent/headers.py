@@ -1,8 +1,8 @@
-"""Headers of records whose names confluent-kafka cannot read or send.
+"""Record headers whose names confluent-kafka cannot read or send.
 
 Kafka does not check header names, and other clients can send any bytes. For a name that is not UTF-8,
 `Message.headers` raises SystemError. Names that are not UTF-8, or contain a zero byte, cannot be sent. Such headers are
-omitted and logged; the rest of the record is kept.
+omitted and logged, and the rest of the record is kept.
 """
 
 import gc
@@ -20,7 +20,7 @@ for a line that has run several times, crashes if the method returns both a resu
 
 
 def headers_read(message: Any) -> Headers:
-    """The port's headers for a record that was read; a null value becomes an empty one."""
+    """The port's headers for a record that was read. A null value becomes an empty value."""
     try:
         found = _headers_of(message)
     except SystemError as error:

@@ -2,15 +2,15 @@
 
 Workarounds for librdkafka:
 
-- A member that was disconnected for longer than its session may find its client fenced although no other process has
-  its place. Here the group is asked; the program then creates a new client, as after any outage.
-- A member that has lost its partitions (the group has removed it, or did not respond for a session) joins again
-  automatically, and takes the place from its current owner. Here it waits until the group has reported which
-  process has the place (`_settle_loss`).
-- It returns metadata for a former or future membership, and the broker accepts it. The generation in its bytes shows
-  this (`membership`).
-- A static member (`group.instance.id`) never leaves its group at close; `close` removes it.
-- It does not report the answer to a heartbeat. The group is asked instead (`check_place`).
+- The client of a member that was disconnected for longer than its session may be fenced although no other process has
+  its place. Here, the group is asked, and the program creates a new client, as after any outage.
+- A member that has lost its partitions, because the group has removed it or did not respond for a session, joins again
+  automatically and takes the place from its current owner. Here, it waits until the group has reported which process
+  has the place (`_settle_loss`).
+- The client returns metadata for a former or future membership, and the broker accepts it. The generation in its bytes
+  shows this (`membership`).
+- A static member (`group.instance.id`) never leaves its group at close. `close` removes it.
+- The client does not report the answer to a heartbeat. The group is asked instead (`check_place`).
 - An offset commit has no timeout, and waits as long as a broker hangs (`commit`).
 """
 
@@ -33,7 +33,7 @@ from stream.wire.records import Record, TopicPartition
 _kafka: Any = confluent_kafka
 _code: Any = confluent_kafka.KafkaError
 
-_POLL_INTERVAL_MS = 300_000  # a member that does not poll for longer leaves automatically
+_POLL_INTERVAL_MS = 300_000  # a member that does not poll for a longer time leaves automatically
 _VERDICT_S = 10.0  # limit on waiting for the answer to a heartbeat
 _NO_GENERATION = -1
 _METADATA_TAG = b"CGMDv2:"
@@ -54,14 +54,14 @@ class GroupConsumer(Reader):
         )
         super().__init__(connection, admin, client, {})
         self.subscription = subscription
-        self._member_id = ""  # assigned by the group at the last assignment
-        self._generation = _NO_GENERATION  # of the group, between an assignment and its revocation
+        self._member_id = ""  # id at the last assignment
+        self._generation = _NO_GENERATION  # set between an assignment and its revocation
         self._known_s = time.monotonic()  # when the group last assigned partitions or accepted offsets
-        self._lost = False  # partitions were lost for an unknown reason
-        self._is_broken = False  # whether the client had a fatal error
-        self._was_busy = False  # whether the member left because it did not poll in time
-        self._out: FencedError | None = None  # this member has lost its place permanently
-        self._failure: Exception | None = None  # in a callback; raised again by poll
+        self._lost = False  # True if partitions were lost for an unknown reason
+        self._is_broken = False  # True if the client had a fatal error
+        self._was_busy = False  # True if the member left because it did not poll in time
+        self._out: FencedError | None = None  # the error if this member has lost its place permanently
+        self._failure: Exception | None = None  # error in a callback, raised again by poll
         self._closing = False
         self._subscribe()
 
@@ -86,7 +86,7 @@ class GroupConsumer(Reader):
         return records
 
     def _begin(self) -> None:
-        """Do nothing: the group assigns the partitions."""
+        """Do nothing, because the group assigns the partitions."""
 
     def _on_assign(self, client: Any, partitions: Iterable[Any]) -> None:
         if self._closing:  # otherwise the client's close may never end
@@ -102,11 +102,11 @@ class GroupConsumer(Reader):
         self._assign()
 
     def _take_over(self, tps: frozenset[TopicPartition]) -> None:
-        """Start reading at the committed offsets, or where the listener seeks."""
+        """Start reading at the committed offsets, or at the offsets that the listener seeks."""
         self._known_s = time.monotonic()
         joined_as = self._client.memberid()
         if self._member_id not in ("", joined_as) and not self.subscription.rejoins:
-            # The group removed the client while it had no partitions to lose; it has joined again automatically.
+            # The group removed the client while it had no partitions to lose, and it has joined again automatically.
             self._admin.leave(self.subscription, joined_as)
             self._out = self.subscription.thrown_out()
             self._raise_if_out()
@@ -140,7 +140,7 @@ class GroupConsumer(Reader):
             self._lost = True
             try:
                 self._client.unsubscribe()
-            except RAISED:  # an exception in a callback cannot be caught
+            except RAISED:  # because an exception in a callback cannot be caught
                 self._is_broken = True
 
     def _on_error(self, tp: TopicPartition, event: Any, error: Any) -> None:
@@ -175,7 +175,7 @@ class GroupConsumer(Reader):
         self._subscribe()
 
     def _ask_place(self) -> bool:
-        """Return whether the group knows this member; raise if another process has its place, or it was removed."""
+        """Return whether the group knows this member. Raise if another process has its place or it was removed."""
         place = self._admin.member_ids(self.subscription.group).get(self.subscription.member)
         if place not in (None, self._member_id):
             self._out = self.subscription.replaced()
@@ -188,7 +188,7 @@ class GroupConsumer(Reader):
         """Whether the broker was unreachable since the group last knew this member, and no other member has partitions.
 
         librdkafka leaves the group when it cannot reach the broker for a session. After a pause, the broker is
-        reachable. Received records are no proof, because they can have arrived before the outage.
+        reachable. Received records prove nothing, because they can have arrived before the outage.
         """
         others = self._admin.members(self.subscription.group)
         self._connection.listen()
@@ -234,18 +234,18 @@ class GroupConsumer(Reader):
             return
         ends_s = time.monotonic() + _VERDICT_S
         while not is_known and self._client.memberid() == self._member_id and time.monotonic() < ends_s:
-            time.sleep(RETRY_S)  # until a heartbeat fails, and the next poll joins again
+            time.sleep(RETRY_S)  # until a heartbeat fails; the next poll then joins again
 
     def needs(self) -> list[Acl]:
         """See Reader. The group's ACL is first."""
         return self.subscription.needs()
 
     def on_offsets_accepted(self) -> None:
-        """Called when the group has accepted offsets from this member."""
+        """Record that the group has accepted offsets from this member."""
         self._known_s = time.monotonic()
 
     def on_unknown_member(self) -> None:
-        """Called when the broker reports an unknown member id."""
+        """Record that the broker has reported an unknown member id."""
         if not (self.subscription.rejoins or self._was_cut_off()):
             self._out = self.subscription.thrown_out()
         self._raise_if_out()

@@ -1,18 +1,18 @@
-"""Writing to Kafka, with and without transactions.
+"""Writes to Kafka, with and without transactions.
 
 Workarounds for librdkafka:
 
 - A record for a topic or a partition that does not exist is queued, and fails after the request timeout. `_look_up`
   reads the number of partitions with kafka-python before the first record to a topic, because a producer that requests
   it makes the broker create the topic.
-- Only delivery callbacks report whether all records of a flush were written, and when. Reading each message in the
-  callback would cost 3 µs per record, so the callback keeps only the last message of each partition.
-- If a transaction begins before the markers of the last one are written, librdkafka retries after 20 ms, whatever the
-  settings. So `begin` waits a little (`_MARKERS_S`).
-- If a commit gets no answer, its outcome is unknown, and the producer can no longer be used.
-- `send_offsets_to_transaction` may never return, whatever its timeout, if the group's coordinator is unavailable when
-  the call begins. Here it has the request timeout.
-- Only the commit reports why a transaction was aborted; its records and a flush do not (`_raise_cause`).
+- Only delivery callbacks report whether and when all records of a flush were written. Reading each message in the
+  callback would take 3 µs per record, so the callback keeps only the last message of each partition.
+- If a transaction begins before the markers of the last one are written, librdkafka retries after 20 ms, regardless of
+  the settings. `begin` therefore waits for a short time (`_MARKERS_S`).
+- If a commit receives no answer, its outcome is unknown, and the producer can no longer be used.
+- `send_offsets_to_transaction` may never return, regardless of its timeout, if the group's coordinator is unavailable
+  when the call begins. Here, it has the request timeout.
+- Only the commit reports why a transaction was aborted. Its records and a flush do not (`_raise_cause`).
 """
 
 import math
@@ -52,8 +52,8 @@ class ConfluentSink:
     def __init__(self, connection: ConfluentConnection, admin: Admin, **own: Any) -> None:
         self._connection = connection
         self._admin = admin
-        self._headers: tuple[Headers, list[tuple[str, bytes]]] = (), []  # of the last record, and in the client's form
-        self._callbacks: dict[str, list[Callable[[Any, Any], None]]] = {}  # by topic; one for each partition
+        self._headers: tuple[Headers, list[tuple[str, bytes]]] = (), []  # the last record's, also in the client's form
+        self._callbacks: dict[str, list[Callable[[Any, Any], None]]] = {}  # by topic, one for each partition
         self._delivered: dict[TopicPartition, Any] = {}  # the last message of each partition
         self._errors: list[Any] = []
         self._refused: set[str] = set()  # topics
@@ -139,11 +139,11 @@ class ConfluentSink:
         return appended_ms
 
     def needs(self) -> list[Acl]:
-        """The ACLs for the topics that were refused, or for all topics if none was."""
+        """The ACLs for the refused topics, or for all topics if none was refused."""
         return [Acl("topic", topic, "Write") for topic in sorted(self._refused or self._callbacks)]
 
     def drop(self) -> None:
-        """Forget acknowledgements."""
+        """Discard the acknowledgements."""
         self._delivered, self._errors, self._refused = {}, [], set()
 
     def release(self) -> None:
@@ -172,7 +172,7 @@ class ConfluentTransactionSink(ConfluentSink):
         self.failure: BrokerError | None = None
         self._id = transactional_id
         self._own = Acl("transactional-id", transactional_id, "Write")
-        self._committed_s = -math.inf  # by the monotonic clock
+        self._committed_s = -math.inf  # monotonic time
         take_over = partial(self._client.init_transactions, connection.request_timeout_s)
         try:
             connection.ask(f"take over the transactional id {transactional_id}", take_over, [self._own])

@@ -1,4 +1,4 @@
-"""The Broker port implemented with kafka-python; only this package imports that client.
+"""The Broker port implemented with kafka-python. Only this package imports that client.
 
 connection   connecting, and error translation
 security     access to a secured Kafka, and reasons for refusals

@@ -3,7 +3,7 @@
 - `create_topics` and `delete_topics` run with `raise_errors=False`, because another program may do the same and
   kafka-python raises only the first error. `_refuse_unless` checks the response for each topic.
 - Committed offsets lag behind a commit until its marker is written. They are read with `require_stable`, which
-  kafka-python sets for a consumer that reads committed records, not in its admin client.
+  kafka-python sets for a consumer that reads committed records but not in its admin client.
 - A static member (`group_instance_id`) never leaves its group at close. `leave` removes it, so that the group reassigns
   its partitions before the session ends.
 """
@@ -36,7 +36,7 @@ class Admin:
     """The part of Broker that all adapters share."""
 
     def __init__(self, settings: ConnectionSettings) -> None:
-        """Connect; wait for a broker that is not running yet, see `stream.kafka.connecting.connect`."""
+        """Connect, and wait for a broker that is not running yet; see `stream.kafka.connecting.connect`."""
         self._connection = KafkaConnection(settings)
         self._admin_client = self._connect(settings)
         self._connection.missing_of = self.missing_of
@@ -103,12 +103,12 @@ class Admin:
         return {topic["name"]: topic for topic in found if topic["error_code"] == 0}
 
     def partitions_of(self, topic: str) -> int:
-        """The number of partitions; 0 if the topic does not exist."""
+        """The number of partitions, or 0 if the topic does not exist."""
         found = self.describe_topics([topic])
         return found[topic].partitions if found else 0
 
     def missing_of(self, needs: Sequence[Acl]) -> Sequence[Acl]:
-        """Return which of these ACLs, all of one kind, are missing: a refusal does not always name its topic."""
+        """Return the missing ones of these ACLs of one kind, because a refusal does not always name its topic."""
         if len(needs) < 2 or needs[0].kind != "topic":
             return needs
         with suppress(BrokerError):
@@ -139,7 +139,7 @@ class Admin:
             raise self._connection.lacks(f"{what} topics", missing)
 
     def _refuse_unless(self, answer: Mapping[str, Any], what: str, done_already: type[Any]) -> None:
-        """Raise if a topic was refused, unless the error shows that the operation had already been done."""
+        """Raise if a topic was refused, unless the error shows that the operation was already done."""
         self._check_allowed(answer["topics"], what)
         refused = [
             f"{topic['name']}: {kafka_errors.for_code(topic['error_code']).__name__} {topic['error_message'] or ''}"
@@ -151,7 +151,7 @@ class Admin:
 
     def ends(self, tps: Sequence[TopicPartition]) -> dict[TopicPartition, Ends]:
         """See Broker."""
-        # The stable end first: both only increase, so it is never beyond the high watermark.
+        # The stable end is read first. Both only increase, so it never exceeds the high watermark.
         stable = self._offsets(tps, OffsetSpec.LATEST, IsolationLevel.READ_COMMITTED)
         high_watermark = self._offsets(tps, OffsetSpec.LATEST, IsolationLevel.READ_UNCOMMITTED)
         return {tp: Ends(high_watermark[tp], stable[tp]) for tp in tps}

@@ -5,7 +5,7 @@ Workarounds for kafka-python:
 - A client whose constructor cannot connect leaves its thread running and its sockets open. `Connection.make` closes
   them, and `_Socket` closes the socket of each failed attempt. A client that is closed while it writes leaves that
   socket open.
-- It waits 10 s, later 30 s, for a frozen broker before it tries another one. Here the limit is lower.
+- It waits 10 s, and later 30 s, for a frozen broker before it tries another one. Here, the limit is lower.
 - Shortly after an outage a partition has no leader, and the client sends a request to "broker -1". Such errors are
   transient, although the client does not mark them as retriable.
 """
@@ -47,11 +47,11 @@ _FORBIDDEN = {
     kafka_errors.TransactionalIdAuthorizationFailedError.__name__: "transactional-id",
     kafka_errors.ClusterAuthorizationFailedError.__name__: "topic",  # a producer cannot write to any topic
 }
-"""The kind of resource for each refusal, by the error's name; some names occur only in the text of another error."""
+"""The kind of resource for each refusal, by the error's name. Some names occur only in the text of another error."""
 
 
 def kind_of(error: object) -> str | None:
-    """The kind of resource that an error denies access to; None for other errors."""
+    """The kind of resource to which an error denies access, or None for other errors."""
     if not isinstance(error, kafka_errors.KafkaError):
         return None
     return next((kind for name, kind in _FORBIDDEN.items() if name in f"{type(error).__name__} {error}"), None)
@@ -97,7 +97,7 @@ class KafkaConnection(Connection):
         return AccessError(f"no connection to Kafka at {self.bootstrap}: {failed}") if failed else None
 
     def make(self, kind: Callable[..., Any], **settings: Any) -> Any:
-        """Create a kafka-python client; after a failed connection nothing stays open."""
+        """Create a kafka-python client. After a failed connection, nothing stays open."""
         made: list[Any] = []
 
         def network(**configs: Any) -> Any:
@@ -174,7 +174,7 @@ class _NetClient(KafkaNetClient):  # type: ignore[misc]
 
 
 class _Socket(KafkaNetSocket):  # type: ignore[misc]
-    """A socket that is closed after a failed attempt, unlike kafka-python's; the scheme of `proxy_url` selects it."""
+    """A socket that, unlike kafka-python's, is closed after a failed attempt. The scheme of `proxy_url` selects it."""
 
     SCHEMES = ("direct",)
 

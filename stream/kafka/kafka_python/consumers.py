@@ -1,12 +1,12 @@
-"""Reading from Kafka.
+"""Reads from Kafka.
 
 Workarounds for kafka-python:
 
-- With a reset policy it silently replaces a deleted offset with the first one. No policy is set here.
-- Fetched records of a paused partition are set aside. After a resume the client neither returns them nor fetches more,
-  once records of another partition have been read to their end (`_make_room`).
+- With a reset policy, it silently replaces a deleted offset with the first one. No policy is set here.
+- Fetched records of a paused partition are set aside. If records of another partition have been read to their end, the
+  client neither returns them nor fetches more after a resume (`_make_room`).
 - Only a record's timestamp type shows whether its time is the broker's or its sender's (`_check_times`).
-- Records of other clients, and batches that cannot be read: see `foreign`.
+- Records of other clients, and batches that cannot be read, are handled in `foreign`.
 """
 
 import time
@@ -88,14 +88,14 @@ class Reader:
         return [Acl("topic", topic, "Read") for topic in sorted({tp.topic for tp in self.assignment()})]
 
     def _check_times(self, polled: Mapping[Any, Any]) -> None:
-        """Refuse records appended after their topic was altered to CreateTime; check the last one per partition."""
+        """Refuse records appended after their topic was altered to CreateTime, by the last record per partition."""
         dated_by_sender = {
             records[-1].topic: records[-1] for records in polled.values() if records[-1].timestamp_type == _CREATE_TIME
         }
         check_dated_by_sender(dated_by_sender, self._admin.describe_topics(list(dated_by_sender)))
 
     def _make_room(self) -> None:
-        """Clear the fetcher's current records: it returns records that were set aside only when there are none."""
+        """Clear the fetcher's current records. It returns records that were set aside only if there are none."""
         fetcher = self._client._fetcher
         if not fetcher._next_partition_records:
             fetcher._next_partition_records = None

@@ -4,10 +4,11 @@
   not UTF-8 as corrupt. Here a byte that is not UTF-8 becomes a lone surrogate (`surrogateescape`), and is restored when
   the name is sent (`HeaderName`).
 - The value of a header can be null. The port has no null values, so null is read as an empty value.
-- A record can have neither key nor value. kafka-python reads it, but sends it only if its serializer returns null
+- A record can have neither key nor value. kafka-python reads it, but only sends it if its serializer returns null
   (`NullSerializer`).
-- For an unreadable batch (wrong checksum, missing codec) kafka-python raises the codec's error without a position. On
-  the next read it enters an endless loop. `PartitionRecords` raises an error with the position at each read.
+- For an unreadable batch, with a wrong checksum or a missing codec, kafka-python raises the codec's error without a
+  position. On the next read it enters an endless loop. `PartitionRecords` raises an error with the position at each
+  read.
 """
 
 from collections.abc import Iterable
@@ -49,12 +50,12 @@ def headers_to_send(headers: Headers) -> list[tuple[str, bytes]]:
 
 
 def headers_read(headers: Iterable[tuple[str, bytes | None]]) -> Headers:
-    """The port's headers for those that kafka-python has read."""
+    """The port's headers for headers that kafka-python has read."""
     return tuple([(str(name), b"" if value is None else value) for name, value in headers])
 
 
 class UnreadableError(Exception):
-    """A batch that kafka-python cannot read; the message has its position, the reason and the remedy."""
+    """A batch that kafka-python cannot read. The message contains its position, the reason and the remedy."""
 
 
 class PartitionRecords(Fetcher.PartitionRecords):  # type: ignore[misc]

@@ -4,10 +4,10 @@ Workarounds for kafka-python:
 
 - A member whose heartbeat reports that another process has its place stops its heartbeats but continues to read.
   `poll` checks for that (`GroupConsumer._raise_if_out`).
-- A static member (`group_instance_id`) never leaves its group at close; `close` removes it.
+- A static member (`group_instance_id`) never leaves its group at close. `close` removes it.
 - A member that was removed joins again automatically, which not every member may do (`_Joins`).
-- A join that completes between two polls is discarded and repeated, and then the whole group joins again; if members
-  poll rarely, this never ends. Here the join is kept until a poll uses it (`_Joins`).
+- A join that completes between two polls is discarded and repeated, and the whole group then joins again. If members
+  poll rarely, this never ends. Here, the join is kept until a poll uses it (`_Joins`).
 - A partition that stays with its member in a rebalance continues at its position, not at the committed offset as in the
   Java client. `_take_over` seeks.
 """
@@ -38,16 +38,16 @@ class _Rebalances(ConsumerRebalanceListener):  # type: ignore[misc]
     """Receives rebalances on the client's network thread, while the user's thread waits in `poll`.
 
     Revoked partitions must be released before the member joins again, so the user's listener is called here. Assigned
-    partitions are only stored and paused: a learner's recovery of a partition may take minutes, and on this thread it
-    would block the heartbeats.
+    partitions are only stored and paused, because a learner's recovery of a partition may take minutes and would block
+    the heartbeats on this thread.
     """
 
     def __init__(self, client: Any, listener: RebalanceListener) -> None:
         self._client = client
         self._listener = listener
         self.assignment: frozenset[TopicPartition] = frozenset()
-        self.assigned = False  # whether there is a new assignment that the user's listener has not received
-        self.failure: Exception | None = None  # of the user's listener
+        self.assigned = False  # True if there is a new assignment that the user's listener has not received
+        self.failure: Exception | None = None  # error of the user's listener
         self.closing = False
 
     def on_partitions_revoked(self, revoked: Iterable[Any]) -> None:
@@ -65,7 +65,7 @@ class _Rebalances(ConsumerRebalanceListener):  # type: ignore[misc]
     def on_partitions_assigned(self, assigned: Iterable[Any]) -> None:
         self._client.pause(*assigned)
         for tp in assigned:
-            self._client.seek(tp, 0)  # any position keeps the client from seeking one; `_take_over` seeks the right one
+            self._client.seek(tp, 0)  # prevents a lookup by the client; `_take_over` seeks the right position
         self.assignment = frozenset(TopicPartition(*tp) for tp in assigned)
         self.assigned = True
 
@@ -73,12 +73,12 @@ class _Rebalances(ConsumerRebalanceListener):  # type: ignore[misc]
 class _Joins:
     """Replaces the coordinator's join method, and keeps the result of a join until a poll uses it.
 
-    A poll that times out leaves its join in progress, and the next poll waits for it. But if the join has completed by
-    then, the client starts another one and the first result is lost.
+    A poll that times out leaves its join in progress, and the next poll waits for it. If the join has completed by
+    then, however, the client starts another one and the first result is lost.
 
     It also replaces the coordinator's method that resets its membership, to detect that the group has removed the
-    member: the broker then reports an unknown member id. A member whose first join was interrupted by a broker restart
-    gets the same error, but has lost nothing; a completed join survives a restart. A member that is too busy to poll
+    member. The broker then reports an unknown member id. A member whose first join was interrupted by a broker restart
+    receives the same error but has lost nothing. A completed join survives a restart. A member that is too busy to poll
     resets its membership itself and joins again.
     """
 
@@ -87,10 +87,10 @@ class _Joins:
         self._rejoins = rejoins
         self._join = coordinator._do_join_and_sync_async
         self._reset = coordinator.reset_generation
-        self._generation: Any = None  # of the last join; None during a join or after a failure
+        self._generation: Any = None  # that of the last join; None during a join or after a failure
         self._assignment = b""
-        self._member_id = ""  # of the last completed join
-        self.is_out = False  # removed from the group, and may not join again
+        self._member_id = ""  # id at the last completed join
+        self.is_out = False  # True if removed from the group and not allowed to rejoin
         coordinator._do_join_and_sync_async = self
         coordinator.reset_generation = self._reset_generation
 
@@ -105,7 +105,7 @@ class _Joins:
         coordinator = self._coordinator
         if self.is_out:
             raise kafka_errors.CoordinatorNotAvailableError  # retried until the poll ends, which reports the reason
-        # After a used join no rebalance is in progress; a removed member has no generation.
+        # No rebalance is in progress after a used join, and a removed member has no generation.
         if coordinator.rebalance_in_progress() and coordinator._generation is self._generation:
             return self._assignment
         self._generation = None
@@ -146,7 +146,7 @@ class GroupConsumer(Reader):
         """See Consumer."""
         self._raise_if_out()
         if not self._rebalances.assignment:
-            timeout_ms = min(timeout_ms, _JOIN_POLL_MS)  # assigned partitions are paused, so do not wait for records
+            timeout_ms = min(timeout_ms, _JOIN_POLL_MS)  # assigned partitions are paused and return no records
         records = super().poll(timeout_ms, records_max)
         failure, self._rebalances.failure = self._rebalances.failure, None
         if failure is not None:
@@ -190,7 +190,7 @@ class GroupConsumer(Reader):
         self._raise_if_out()
 
     def on_unknown_member(self) -> None:
-        """Called when the broker reports an unknown member id."""
+        """Record that the broker has reported an unknown member id."""
         self._client._coordinator.reset_generation()
         self._raise_if_out()
 
@@ -205,8 +205,8 @@ class GroupConsumer(Reader):
     def _raise_if_out(self) -> None:
         """Raise if a heartbeat has reported that another process has this member's place, or that it was removed.
 
-        If another process has the place, the client only stops its heartbeats. There is no other reason for stopped
-        heartbeats of a member that has joined, is not rejoining and is not closed: the client starts them when a join
+        If another process has the place, the client only stops its heartbeats. The heartbeats of a member that has
+        joined, is not rejoining and is not closed stop for no other reason, because the client starts them when a join
         completes.
         """
         coordinator = self._client._coordinator

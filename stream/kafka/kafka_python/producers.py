@@ -1,13 +1,13 @@
-"""Writing to Kafka, with and without transactions.
+"""Writes to Kafka, with and without transactions.
 
 Workarounds for kafka-python:
 
-- `commit_transaction`, `abort_transaction` and `send_offsets_to_transaction` wait without a limit. Here every wait has
-  a timeout (`_wait_for`). If a commit gets no response, its outcome is unknown, and the producer is unusable.
+- `commit_transaction`, `abort_transaction` and `send_offsets_to_transaction` wait without a limit. Here, every wait has
+  a timeout (`_wait_for`). If a commit receives no response, its outcome is unknown, and the producer is unusable.
 - A producer that renews its epoch in the middle of a transaction (KIP-360) later reports success for a commit although
-  the broker has aborted what was sent. So a commit is sent only after each record was acknowledged (`settle`).
+  the broker has aborted what was sent. A commit is therefore sent only after each record was acknowledged (`settle`).
 - When a member is removed from its group, the consumer's group metadata falls back to "no generation", which the broker
-  does not check. Then no offsets are sent (`GroupConsumer.membership`). The consumer does not receive an
+  does not check. In this case, no offsets are sent (`GroupConsumer.membership`). The consumer does not receive an
   UNKNOWN_MEMBER_ID in the response to a producer's offsets (`send_offsets`).
 - When the broker does not authorise the offsets of a topic, the client refuses to abort the transaction, although the
   broker would abort it. Other readers would be blocked until its timeout (`abort`).
@@ -77,7 +77,7 @@ class KafkaSink:
         futures, self._futures, self._bytes = self._futures, [], 0
         appended_ms, self._appended_ms = self._appended_ms, {}
         deadline_s = time.monotonic() + self._connection.patience_s
-        with suppress(kafka_errors.KafkaTimeoutError):  # the records themselves then report their errors
+        with suppress(kafka_errors.KafkaTimeoutError):  # the records then report their errors themselves
             self._client.flush(self._connection.patience_s)
         errors = []
         undated: TopicPartition | None = None
@@ -93,7 +93,7 @@ class KafkaSink:
                 undated = tp
             appended_ms[tp] = max(append_ms, appended_ms.get(tp, -1))
         if errors:
-            self._raise_if_final("write records")  # the records themselves may only report an aborted batch
+            self._raise_if_final("write records")  # the records may report only an aborted batch
             self._connection.refuse(f"write {len(errors)} of {len(futures)} records", errors[0], self.needs())
         if undated is not None:
             raise without_append_time(*undated)
@@ -111,7 +111,7 @@ class KafkaSink:
             self._client.close(timeout=0)
 
     def _raise_if_final(self, what: str, needs: Sequence[Acl] = ()) -> None:
-        """Raise the reason why this producer can write no more, if there is one."""
+        """Raise the error that prevents this producer from writing, if there is one."""
 
 
 class KafkaTransactionSink(KafkaSink):
@@ -123,7 +123,7 @@ class KafkaTransactionSink(KafkaSink):
             transactional_id=transactional_id,
             transaction_timeout_ms=connection.settings.transaction_timeout_ms,
             # The next transaction fails with CONCURRENT_TRANSACTIONS until the markers of the last one are written, a
-            # few ms later. With the default of 100 ms a transaction takes 16-220 ms instead of 10 ms.
+            # few ms later. With the default of 100 ms, a transaction takes 16-220 ms instead of 10 ms.
             retry_backoff_ms=5,
         )
         self.failure: BrokerError | None = None

@@ -4,11 +4,12 @@ Workarounds for kafka-python:
 
 - It retries a refused password or an untrusted certificate until its timeout, and does not report the reason.
   `Manager` keeps the error, and the next attempt raises it.
-- It discards data that a broker sends just before it closes the connection: the reason for the refusal.
+- It discards the data that a broker sends just before it closes the connection, which contain the reason for the
+  refusal.
 - It creates a TLS context for each connection, and reports "handshake failed" for a missing file. Here the context is
   created once, before connecting.
 - It does not escape the name of a SCRAM user.
-- It waits for a handshake without a limit. Here the limit is the remaining time to connect.
+- It waits for a handshake without a limit. Here, the limit is the remaining time to connect.
 """
 
 import ssl
@@ -65,7 +66,7 @@ class Manager(KafkaConnectionManager):  # type: ignore[misc]
     def __init__(self, net: Any, **configs: Any) -> None:
         super().__init__(net, **configs)
         self.last_failure: BaseException | None = None
-        self._refusals: dict[Any, BaseException] = {}  # by node; a retry would fail with the same error
+        self._refusals: dict[Any, BaseException] = {}  # by node, because a retry would fail with the same error
         self._transports: WeakSet[Any] = WeakSet()
 
     def get_connection(self, node_id: Any, **settings: Any) -> Any:
@@ -135,12 +136,12 @@ def is_about_tls(error: BaseException) -> bool:
 
 
 class _Tokens(AbstractTokenProvider):  # type: ignore[misc]
-    """Tokens from a command, for kafka-python."""
+    """Provides tokens from a command to kafka-python."""
 
     def __init__(self, command: str | None) -> None:
         super().__init__()
         self._command = TokenCommand(command or "")
 
     def token(self) -> str:
-        """A valid token."""
+        """Return a valid token."""
         return self._command.token().value
