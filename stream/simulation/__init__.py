@@ -1,4 +1,4 @@
-"""The deterministic simulation: learners and a faulty broker in virtual time, determined by a seed.
+"""The deterministic simulation of learners and a faulty broker in virtual time, determined by a seed.
 
 schedule.py       draws a schedule from a seed: contexts and feedback of every kind, and faults
 faulty_broker.py  a process's connection to the embedded broker, which injects faults into operations

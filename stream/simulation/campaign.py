@@ -1,4 +1,4 @@
-"""Campaigns: run and check many seeds, and shrink the schedules of failing ones."""
+"""Campaigns, which run and check many seeds, and shrink the schedules of failing seeds."""
 
 import multiprocessing
 import signal
@@ -57,7 +57,7 @@ def examine(make_learner: MakeLearner, schedule: Schedule) -> tuple[list[str], C
             faultless = World(schedule.faultless(), make_learner)
             faultless.run()
             wrong += equal_faultless(world, faultless)
-    except Exception as error:  # a finding of this seed; the campaign continues
+    except Exception as error:  # reported as a finding of this seed, so that the campaign continues
         wrong = [str(error) if isinstance(error, UnexpectedError) else f"{type(error).__name__}: {error}"]
     return wrong, coverage
 
@@ -82,13 +82,13 @@ def expected_coverage(model: Sharing = "own") -> list[str]:
     rows = [
         row_name(state, happened)
         for state, happened in TRANSITIONS
-        if not shares or (state is not State.UNMATCHED and happened is not Input.ASIDE)  # only in replays of logs
+        if not shares or (state is not State.UNMATCHED and happened is not Input.ASIDE)  # only in replays
     ]
     return [*outside, *faults, *others, *rows, *(taught.name for taught in LEARNERS)]
 
 
 COVERED_FROM_SEEDS = 2_000
-"""Minimum number of seeds for which missing coverage is a failure: the rarest event occurs in about one seed in 100."""
+"""Minimum number of seeds for which missing coverage is a failure. The rarest event occurs in about one seed in 100."""
 
 
 @dataclass(slots=True)
@@ -112,7 +112,7 @@ class Campaign:
             self.failures.append(result)
 
     def never_occurred(self) -> list[str]:
-        """Missing coverage; empty for a short campaign."""
+        """The missing coverage. It is empty for a short campaign."""
         if self.seeds < COVERED_FROM_SEEDS:
             return []
         return [name for name in expected_coverage(self.model) if not self.coverage[name]]
@@ -126,12 +126,12 @@ class Campaign:
 def run_seeds(
     make_learner: MakeLearner, seeds: Sequence[int], events: int = EVENTS, jobs: int = 1, model: Sharing = "own"
 ) -> Iterator[Result]:
-    """Run seeds; with several processes the results are unordered."""
+    """Run seeds. With several processes, the results are unordered."""
     run = partial(run_seed, make_learner, events=events, model=model)
     if jobs == 1:
         yield from map(run, seeds)
         return
-    # A terminal sends Ctrl-C to every process; the others ignore it, and this one ends them.
+    # A terminal sends Ctrl-C to every process. The others ignore it, and this one ends them.
     with multiprocessing.get_context("spawn").Pool(jobs, signal.signal, (signal.SIGINT, signal.SIG_IGN)) as pool:
         yield from pool.imap_unordered(run, seeds, chunksize=max(1, min(50, len(seeds) // (4 * jobs))))
 
@@ -163,7 +163,7 @@ def trace(make_learner: MakeLearner, schedule: Schedule) -> list[Happened]:
     world = World(schedule, make_learner, tracing=True)
     try:
         world.run()
-    except Exception as error:  # the trace ends with it
+    except Exception as error:  # the last entry of the trace
         world.trace.note("!", f"{type(error).__name__}: {error}")
     return world.trace.lines
 
@@ -171,8 +171,9 @@ def trace(make_learner: MakeLearner, schedule: Schedule) -> list[Happened]:
 def shrink(make_learner: MakeLearner, schedule: Schedule) -> list[int]:
     """The indices of a small part of a failing schedule's items that still fails.
 
-    Zeller, Hildebrandt, "Simplifying and isolating failure-inducing input", IEEE TSE 2002: remove smaller and smaller
-    portions, down to single items, while the rest still fails. The finding can change during the process.
+    The algorithm is that of Zeller, Hildebrandt, "Simplifying and isolating failure-inducing input", IEEE TSE 2002. It
+    removes ever smaller portions, down to single items, while the rest still fails. The finding can change during the
+    process.
     """
     kept = list(range(len(schedule.items)))
     size = len(kept) // 2
@@ -191,7 +192,7 @@ def shrink(make_learner: MakeLearner, schedule: Schedule) -> list[int]:
 
 
 def ranges(indices: Sequence[int]) -> str:
-    """Indices in the format of a command-line option.
+    """Format indices for a command-line option.
 
     >>> ranges([0, 1, 2, 5, 7, 8])
     '0-2,5,7-8'

@@ -42,7 +42,7 @@ class _Partition:
         self.is_shared = self.task.model == "shared"
         self.reference = (SharedReference if self.is_shared else OwnReference)(self.task)
         self.steps: list[JournalStep] = []
-        self.decided: list[list[Decided]] = []  # of each step
+        self.decided: list[list[Decided]] = []  # the decisions of each step
         self.events: list[Event] = []
         self.oracle: Oracle | None = None
         self.wrong: list[str] = []
@@ -57,7 +57,7 @@ class _Partition:
         return TopicPartition(topic, self.number)
 
     def is_tick(self, record: Record) -> bool:
-        """Whether a feedback record is a tick, that is, was not sent from outside."""
+        """Whether a feedback record is a tick. Ticks are not sent from outside."""
         return (record.topic, self.number, record.offset) not in self.world.outside.sent
 
     def _audit(self) -> None:
@@ -83,7 +83,7 @@ class _Partition:
 
 
 def check(world: World) -> list[str]:
-    """Check a run, and add the rows of the join's table and the overflows to its coverage."""
+    """Check a run. Add the rows of the join's table and the overflows to its coverage."""
     wrong: list[str] = []
     tasks = world.processes.tasks()
     partitions = [_Partition(world, number) for number in range(world.schedule.partitions)]
@@ -121,7 +121,7 @@ def row_name(state: State, happened: Input) -> str:
 
 
 def _as_sent(partition: _Partition) -> list[str]:
-    """Malformed, decided and settled events equal those sent, so that no check relies on the codec alone."""
+    """Check that malformed, decided and settled events equal those sent, so that no check relies on the codec alone."""
     sent = partition.world.outside.sent
     malformed: set[tuple[str, int]] = set()
     wrong: list[str] = []
@@ -149,7 +149,7 @@ def _as_sent(partition: _Partition) -> list[str]:
 
 
 def _in_order(partition: _Partition) -> list[str]:
-    """Records are applied in the order of their append times, unless some became visible late."""
+    """Check that records are applied in the order of their append times, unless some became visible late."""
     if _LATE_TO_SHOW & partition.world.trace.fired.keys() or partition.world.schedule.old_lags:
         return []
     latest_ms = 0
@@ -167,7 +167,7 @@ def _in_order(partition: _Partition) -> list[str]:
 
 
 _LATE_TO_SHOW = frozenset((Kind.FOREIGN_BEGIN, Kind.HOLD))
-"""Faults that delay records, so that they are not read in the order of their append times."""
+"""Faults that delay records, which are then not read in the order of their append times."""
 
 
 def differences(what: str, expected: list[Any], got: list[Any]) -> list[str]:
@@ -181,7 +181,7 @@ def differences(what: str, expected: list[Any], got: list[Any]) -> list[str]:
 
 
 def _ticks(partition: _Partition) -> list[str]:
-    """A step with decisions has one tick in its transaction, other steps have at most one; at the end nothing waits."""
+    """Check that steps with decisions have one tick and others at most one, and that no entry waits at the end."""
     wrong: list[str] = []
     world, (predictions, feedback) = partition.world, map(partition.tp, (TOPICS.predictions, TOPICS.feedback))
     transactions = {
@@ -207,7 +207,7 @@ def _ticks(partition: _Partition) -> list[str]:
 
 
 def _offsets(partition: _Partition) -> list[str]:
-    """The group's committed offsets are those after the journal's last step."""
+    """Check that the group's committed offsets are those after the journal's last step."""
     if not partition.steps:
         return []
     tps, last = [partition.tp(topic) for topic in INPUTS], partition.steps[-1]
@@ -223,16 +223,16 @@ def _each_decided_once(partition: _Partition) -> list[str]:
 
 
 def _settled_by_times_alone(partition: _Partition) -> list[str]:
-    """The first feedback after a context settles the decision if it was appended within the window of the tick.
+    """Check that the first feedback after a context settles the decision if it was appended within the tick's window.
 
-    Feedback for another action than the decided one does not count. The result depends on append times and offsets
-    only, not on when records were read.
+    Feedback for an action other than the decided one does not count. The result depends only on append times and
+    offsets, and not on when records were read.
     """
     world, sent = partition.world, partition.world.outside.sent
     came_ms = {record.offset: record.append_ms for record in partition.contexts}
     contexts_are_late = world.schedule.old_lags or bool(
         {Kind.FOREIGN_CONTEXT, Kind.HOLD} & world.trace.fired.keys()
-    )  # then feedback can be read before an earlier context
+    )  # feedback can then be read before an earlier context
     answers: dict[str | None, list[tuple[Record, int | None]]] = {}
     for record in partition.feedback:
         if not partition.is_tick(record):
@@ -252,7 +252,7 @@ def _settled_by_times_alone(partition: _Partition) -> list[str]:
             if is_aside:
                 expected: tuple[Outcome, int | None] = (Outcome.UNMATCHED, got[1])
             elif any(record.append_ms <= shown_ms for record in judged):
-                continue  # it can have been an orphan, for which other limits apply
+                continue  # it can have been an orphan, to which other limits apply
             elif judged and judged[0].append_ms <= tick.append_ms + partition.task.join.window_ms:
                 expected = (Outcome.MATCHED, judged[0].offset)
             else:
@@ -263,7 +263,7 @@ def _settled_by_times_alone(partition: _Partition) -> list[str]:
 
 
 def _recovered_is_the_same(partition: _Partition, task: Task) -> list[str]:
-    """Without a shared model, a task's final state equals the one restored from its topics."""
+    """Check that, without a shared model, a task's final state equals the one restored from its topics."""
     wrong: list[str] = []
     model = state_digest([partition.reference.learner.state()])
     state, digest = state_of(task), task_digest(task)
@@ -303,7 +303,7 @@ def state_of(task: Task) -> dict[str, object]:
 
 
 def _nothing_aborted_is_visible(world: World) -> list[str]:
-    """The visible outputs are exactly those of the committed transactions."""
+    """Check that the visible outputs are exactly those of the committed transactions."""
     wrong: list[str] = []
     written: dict[TopicPartition, list[int]] = {}
     for transaction in world.processes.transactions:

@@ -1,6 +1,6 @@
-"""The faults of a run: those armed for processes, and their effects on broker calls.
+"""The faults that are armed for the processes of a run, and their effects on broker calls.
 
-A process pauses within a call: the call runs the rest of the world before it returns.
+A process pauses within a call. The call then runs the rest of the world before it returns.
 """
 
 from collections.abc import Callable
@@ -20,18 +20,18 @@ from stream.wire.records import TopicPartition
 
 @dataclass(eq=False)
 class Faults:
-    """The faults of a run. Each one happens at once, or is armed until its process makes a matching call."""
+    """The faults of a run. Each one happens immediately, or is armed until its process makes a matching call."""
 
     _schedule: Schedule
     _processes: Processes
     _broker: EmbeddedBroker
     _timers: Timers
     _trace: Trace
-    _run_until: Callable[[int], None]  # runs the rest of the world until a time, within a call of a process
+    _run_until: Callable[[int], None]  # runs the rest of the world until a time; called within a call of a process
     _armed: dict[str, list[Item]] = field(default_factory=dict)
     _slow_until_ms: int = 0
-    _call_ms: int = 0  # duration of an operation until then
-    _held: dict[TopicPartition, int] = field(default_factory=dict)  # end of the hold, by partition without replication
+    _call_ms: int = 0  # duration of an operation until `_slow_until_ms`
+    _held: dict[TopicPartition, int] = field(default_factory=dict)  # end of the hold by partition
 
     @property
     def _clock(self) -> VirtualClock:
@@ -56,7 +56,7 @@ class Faults:
             self._do_to(process, item)
 
     def _hold(self, item: Item) -> None:
-        """Stop the replication of a partition for a while."""
+        """Stop the replication of a partition for some time."""
         name = PREFIX + item.call
         tp = TopicPartition(name, 0 if name == TOPICS.updates else item.number % self._schedule.partitions)
         if tp not in self._held:
@@ -79,7 +79,7 @@ class Faults:
             self._release(tp)
 
     def consult(self, process: Process, call: str) -> Verdict:
-        """Called before each operation of a process; see `faulty_broker.Consult`."""
+        """Return the fault of an operation. Called before each operation of a process; see `faulty_broker.Consult`."""
         if process.dead:
             raise CrashError
         self._refuse_in_outage(call)
@@ -93,11 +93,11 @@ class Faults:
             self._pause(process, until_ms - self._clock.now_ms)
             return Verdict.PROCEEDS
         verdict = self._meet(process, call)
-        self._refuse_in_outage(call)  # an outage can have started during a pause
+        self._refuse_in_outage(call)  # because an outage can have started during a pause
         return verdict
 
     def commit_step(self, process: Process, number: int) -> None:
-        """Called after each numbered step of a commit."""
+        """Inject the faults for a numbered step of a commit, after the step."""
         if process.dead:
             raise CrashError
         armed = self._armed.get(process.name, [])

@@ -1,7 +1,7 @@
 """A process's connection to the embedded broker, with faults from a schedule.
 
-It implements the broker port, and consults the schedule before every operation that uses the network. It simulates only
-failures of the network and of the process; the embedded broker does everything else.
+It implements the broker interface, and consults the schedule before every operation that uses the network. It simulates
+only failures of the network and of the process. The embedded broker does everything else.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +15,7 @@ from stream.wire.records import Headers, Record, TopicPartition
 
 
 class CrashError(Exception):
-    """The process dies: none of its code runs afterwards, and nothing is closed."""
+    """The process dies. None of its code runs afterwards, and nothing is closed."""
 
 
 class Fate(Enum):
@@ -42,7 +42,7 @@ class Transaction:
     transactional_id: str
     process: str
     fate: Fate = Fate.OPEN
-    records: list[tuple[TopicPartition, int]] = field(default_factory=list)  # with their offsets
+    records: list[tuple[TopicPartition, int]] = field(default_factory=list)  # partitions and offsets
 
     def end(self, fate: Fate) -> None:
         """Set the fate of an open transaction."""
@@ -51,7 +51,7 @@ class Transaction:
 
 
 Consult = Callable[[str], Verdict]
-"""Called with the name of each operation before it; can raise CrashError or BrokerUnavailableError."""
+"""Called with the name of each operation before it. It can raise CrashError or BrokerUnavailableError."""
 
 
 def _forwarded(name: str) -> Any:
@@ -66,24 +66,24 @@ def _forwarded(name: str) -> Any:
 
 @dataclass(eq=False)
 class FaultyBroker:
-    """See Broker; one for each process."""
+    """See Broker. Each process has its own."""
 
     broker: EmbeddedBroker
     process: str
     consult: Consult
-    transactions: list[Transaction] = field(default_factory=list)  # of all processes; new ones are appended
+    transactions: list[Transaction] = field(default_factory=list)  # those of all processes, in order
     hang: Callable[["FaultyTransactionalProducer"], None] = lambda producer: None  # can call `finish` later
     observe: Callable[[Transaction], None] = lambda transaction: None  # called after an acknowledged commit
-    lingers: bool = False  # whether records are queued until a flush
+    lingers: bool = False  # True if records are queued until a flush
     poll_max: int = 1_000_000  # limit on records in a poll
-    dry_every: int = 0  # every Nth poll returns nothing; 0: never
-    old_lags: bool = False  # whether lags are those of the last fetch, as in Kafka's clients
+    dry_every: int = 0  # N if every Nth poll returns nothing; 0 for never
+    old_lags: bool = False  # True if lags are those of the last fetch, as in Kafka's clients
     polls: int = 0
-    may_be_dry: bool = True  # False: repeated polls at one moment must return everything
+    may_be_dry: bool = True  # False if repeated polls at one moment must return everything
     moved: int = 0  # number of polls that advanced, possibly past invisible records only
-    member: EmbeddedMember | None = None  # of the group
+    member: EmbeddedMember | None = None  # the member of the group
     transaction: Transaction = field(default_factory=lambda: Transaction("", "", Fate.ABORTED))  # the last one begun
-    _old_ends: dict[TopicPartition, tuple[Ends, int]] = field(default_factory=dict)  # stale, to report N times
+    _old_ends: dict[TopicPartition, tuple[Ends, int]] = field(default_factory=dict)  # with the reports left
 
     create_topics: ClassVar[Any] = _forwarded("create_topics")
     describe_topics: ClassVar[Any] = _forwarded("describe_topics")
@@ -124,7 +124,7 @@ class FaultyBroker:
         self._old_ends[tp] = self.broker.ends([tp])[tp], times
 
     def end_lag(self) -> None:
-        """Report the true ends of partitions from now on."""
+        """Report the true ends of partitions from this time on."""
         self._old_ends.clear()
 
     def is_open_in(self, topic: str) -> bool:
@@ -190,7 +190,7 @@ class FaultyTransactionalProducer:
         del self._queue[:count]
 
     def flush(self) -> Mapping[TopicPartition, int]:
-        """See TransactionalProducer; a crash can occur when half of the records are in the log.
+        """See TransactionalProducer. A crash can occur when half of the records are in the log.
 
         The schedule limits the wait for followers.
         """
@@ -222,7 +222,7 @@ class FaultyTransactionalProducer:
         raise BrokerUnavailableError(f"the commit of {self._id} was not answered in time; its outcome is unknown")
 
     def finish(self) -> int:
-        """Commit."""
+        """Commit on the broker."""
         append_ms = self._inner.commit()
         self._broker.transaction.end(Fate.COMMITTED)
         self._broker.observe(self._broker.transaction)
@@ -231,7 +231,7 @@ class FaultyTransactionalProducer:
     def abort(self) -> None:
         """See TransactionalProducer."""
         if self._hangs:
-            return  # the commit request is in flight, and no other request overtakes it
+            return  # the commit request is in flight, and other requests do not overtake it
         self._broker.consult("abort")
         self._queue.clear()
         self._inner.abort()
@@ -293,7 +293,7 @@ class FaultyConsumer:
         self.inner.commit(offsets)
 
     def check_place(self) -> None:
-        """See Consumer; during an outage there is no response."""
+        """See Consumer. During an outage, there is no response."""
         try:
             self._broker.consult("check_place")
         except BrokerUnavailableError:
@@ -302,7 +302,7 @@ class FaultyConsumer:
         self.inner.check_place()
 
     def close(self) -> None:
-        """See Consumer; garbage collection of a dead process's recovery also closes its readers."""
+        """See Consumer. Garbage collection of a dead process's recovery also closes its readers."""
         if self._call != "read":
             self._broker.consult("close")
         self.inner.close()

@@ -1,4 +1,4 @@
-"""Clients other than learners: they send contexts, feedback and other records according to a schedule."""
+"""Clients other than learners, which send contexts, feedback and other records according to a schedule."""
 
 import json
 from dataclasses import dataclass, field
@@ -48,9 +48,9 @@ _FEATURES = tuple(
 
 
 class Sent(NamedTuple):
-    """The meaning of an input record, for oracles that do not decode it."""
+    """The content of an input record, for oracles that do not decode it."""
 
-    event_id: str | None  # None: poison
+    event_id: str | None  # None for a malformed record
     bit: int
     action: int | None = None  # action in feedback
     logged: Logged | None = None  # logged decision of a context

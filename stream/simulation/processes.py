@@ -31,10 +31,10 @@ class Learner(Protocol):
     """The part of a learner program that the simulation uses."""
 
     def step(self, timeout_ms: int) -> int:
-        """Poll once and process; return the number of things done."""
+        """Poll once and process the records. Return the amount of work done."""
 
     def next_due_ms(self) -> int | None:
-        """The next time at which something is due without new records."""
+        """The next time at which work is due without new records."""
 
     @property
     def tasks(self) -> Mapping[int, Task]:
@@ -42,7 +42,7 @@ class Learner(Protocol):
 
     @property
     def replica(self) -> Replica | None:
-        """Its replica of a shared model."""
+        """The learner's replica of a shared model."""
 
     def read_log(self) -> None:
         """Read the log of a shared model to its end."""
@@ -63,7 +63,7 @@ class LearnerSetup(NamedTuple):
     now_ms: Callable[[], int]
     announce: Callable[[str], None]
     crash_point: CrashPoint
-    parked: object  # of the process's previous program; None: there is none
+    parked: object  # state from the process's previous program, or None
 
 
 MakeLearner = Callable[[LearnerSetup], Learner]
@@ -76,9 +76,9 @@ class Process:
     name: str
     broker: FaultyBroker = field(init=False)
     program: Learner | None = None
-    busy: bool = False  # whether it is in a call
+    busy: bool = False  # True while it is in a call
     dead: bool = False
-    zombie: bool = False  # whether a newer process has its name
+    zombie: bool = False  # True if a newer process has its name
     away_ms: int = 0  # time until its restart if it dies now
     asleep_until_ms: int = 0
     parked: object = None  # see LearnerSetup
@@ -108,18 +108,18 @@ class UnexpectedError(Exception):
 
 @dataclass(eq=False)
 class Processes:
-    """All processes of a run: calls them, and ends or restarts them depending on the result."""
+    """All processes of a run. It calls them, and ends or restarts them depending on the result."""
 
     _schedule: Schedule
     _make_learner: MakeLearner
     _broker: EmbeddedBroker
     _timers: Timers
     _trace: Trace
-    consult: Callable[[Process, str], Verdict] = field(init=False)  # before each operation of the broker
-    commit_step: Callable[[Process, int], None] = field(init=False)  # after each numbered step of a commit
+    consult: Callable[[Process, str], Verdict] = field(init=False)  # called before each operation of the broker
+    commit_step: Callable[[Process, int], None] = field(init=False)  # called after each numbered step of a commit
     hang: Callable[[Process, FaultyTransactionalProducer], None] = field(init=False)  # handles a hanging commit
     transactions: list[Transaction] = field(default_factory=list)
-    outage_until_ms: int = 0  # the end of the outage; until then no process starts
+    outage_until_ms: int = 0  # the end of the outage; no process starts before it
     models: set[SeenModel] = field(default_factory=set)  # all shared model versions used for decisions
     _all: list[Process] = field(default_factory=list)
     _names: int = 0
@@ -172,7 +172,7 @@ class Processes:
         raise UnexpectedError(f"at {self._clock.now_ms} ms the learners do not become idle")
 
     def _guard(self, process: Process, call: Callable[[], int]) -> int:
-        """Run a call of a process, and end or restart the process after an error; return the number of things done."""
+        """Run a call of a process, and end or restart the process after an error. Return the amount of work done."""
         broker = process.broker
         process.busy = True
         moved = broker.moved
@@ -220,7 +220,7 @@ class Processes:
         self._start(f"learner-{self._names}")
 
     def replace(self, process: Process) -> None:
-        """Start a second process with this name; the first one becomes a zombie."""
+        """Start a second process with this name. The first one becomes a zombie."""
         process.zombie = True
         self._start(process.name)
 
@@ -246,7 +246,7 @@ class Processes:
             self._restart(process, away_ms)
 
     def sleep(self, process: Process, for_ms: int) -> None:
-        """Pause a process; after its session timeout the group removes it."""
+        """Pause a process. After its session timeout, the group removes it."""
         process.asleep_until_ms = self._clock.now_ms + for_ms
         self._timers.after(for_ms)
         if for_ms > self._schedule.session_timeout_ms:
@@ -272,7 +272,7 @@ class Processes:
             self._timers.after(self._schedule.session_timeout_ms, lambda: self._session_ends(process))
 
     def _start(self, name: str, parked: object = None) -> None:
-        """Start a process; restart it after an error during the start."""
+        """Start a process. If an error occurs during the start, restart it."""
         self._starts += 1
         if self._starts > RESTARTS_MAX:
             raise UnexpectedError(f"{name} is restarted repeatedly, and ends each time")
@@ -315,7 +315,7 @@ class Processes:
     def _restart(self, process: Process, away_ms: int, parked: object = None) -> None:
         """Restart a process after a time, but not before the end of an outage.
 
-        With parked tasks it is the same process with a new program.
+        With parked tasks, it is the same process with a new program.
         """
         name = process.name
         away_ms = max(away_ms, self.outage_until_ms - self._clock.now_ms)

@@ -1,4 +1,4 @@
-"""Reference learners, which process the decisions and outcomes of the audit's oracle in order.
+"""Reference learners, which process the decisions and outcomes of the audit's oracle in their order.
 
 With an own model, the reference must make the same decisions. With a shared model, it collects the entries that a task
 must write to the log.
@@ -35,7 +35,7 @@ class OwnReference:
         self._open: dict[str, tuple[Features, Decision]] = {}
 
     def apply(self, event: Event) -> bool:
-        """Decide or learn; False if the published decision differs."""
+        """Decide or learn. Return False if the published decision differs."""
         if isinstance(event, Decided):
             decision, is_same = self.decide(event)
             self._open[event.context.id] = event.context.x, decision
@@ -74,7 +74,7 @@ class OwnReference:
         self.updates += self.learner.retract(x, decision, 0, reward, v)
 
     def differs(self, step: JournalStep) -> bool:
-        """Whether the numbers of updates or drift alarms in a step's journal record are different."""
+        """Whether the numbers of updates or drift alarms in a step's journal record differ."""
         return (self.updates, int(self.learner.alarms.sum())) != (step.updates, step.alarms)
 
 
@@ -105,7 +105,7 @@ class SharedReference(OwnReference):
         self.entries.append(Entry(CORRECTED, x, decision, reward, 0, v))
 
     def differs(self, step: JournalStep) -> bool:
-        """Never: `shared_model` compares versions with the log."""
+        """Return False, because `shared_model` compares versions with the log."""
         return False
 
 

@@ -1,6 +1,6 @@
 """The schedule of a run as plain data, drawn from a seed.
 
-Half of the runs are *timeless*: their faults take no virtual time, and a learner polls whenever something happens. Such
+Half of the runs are *timeless*. Their faults take no virtual time, and a learner polls whenever something happens. Such
 a run must equal the run without faults, bit for bit (see `faultless.equal_faultless`).
 """
 
@@ -17,7 +17,7 @@ from stream.task.settings import LatePolicy, OnExpiry, Sharing, TaskSettings
 from stream.wire.records import Logged
 
 EVENTS = 20
-"""Number of contexts in a run: enough for interactions of all events, and few enough to read a trace."""
+"""Number of contexts in a run. They suffice for interactions of all events, and a trace of them is readable."""
 
 
 class Kind(StrEnum):
@@ -87,21 +87,21 @@ IN_COMMIT = (Kind.CRASH_IN_COMMIT, Kind.ZOMBIE_IN_COMMIT, Kind.EXPELLED_IN_COMMI
 """Faults between two of the numbered steps of a commit."""
 
 CALLS = ("poll", "ends", "begin", "flush", "send_offsets", "commit", "transactional_producer", "group_consumer")
-"""Operations of the broker in which a learner can be made to crash, or which can be refused."""
+"""Operations of the broker in which a learner can crash, or which can be refused."""
 
 NUMBERS = {
-    Kind.CRASH_IN_RECOVERY: (1, 4),  # number of the call, counted from the arming
+    Kind.CRASH_IN_RECOVERY: (1, 4),  # number of the call after the fault was armed
     Kind.CRASH_IN_SNAPSHOT: (1, 4),
     Kind.MOVE_IN_SNAPSHOT: (1, 4),
-    Kind.PAUSE: (1, 30),  # within some steps, or much of a recovery
+    Kind.PAUSE: (1, 30),  # within several steps, or most of a recovery
     Kind.SLOW: (1, 4),  # ms per operation
-    Kind.LAG: (1, 40),  # reports of the old end
+    Kind.LAG: (1, 40),  # number of reports of the old end
     Kind.HOLD: (0, 2),  # the partition
 }
 """The smallest and the largest number of a fault."""
 
 FOREIGN_TOPICS = ("predictions", "examples", "dead-letter")
-"""The learners' topics that other clients write to; a write to the snapshots would break the pipeline."""
+"""The learners' topics that other clients write to. A write to the snapshots would break the pipeline."""
 
 HELD_TOPICS = (
     "feedback", "feedback", "feedback", "feedback", "contexts", "contexts", "predictions", "examples", "dead-letter",
@@ -114,22 +114,22 @@ TARGETS = {Kind.CRASH_IN_CALL: CALLS, Kind.REFUSED: CALLS, Kind.HOLD: HELD_TOPIC
 
 
 class Item(NamedTuple):
-    """One event or fault of a schedule."""
+    """An event or fault of a schedule."""
 
     at_ms: int
     kind: Kind
     id: str = ""
     bit: int = 0
     member: int = 0
-    number: int = 0  # the commit step, the poison, the transaction, which call, how slow, or the partition
-    call: str = ""  # of the broker; or the topic that is written to, or not replicated
+    number: int = 0  # number of the commit step, poison, transaction, call or partition, or the slowness
+    call: str = ""  # operation of the broker, or topic that is written to or not replicated
     for_ms: int = 0  # duration of the fault, or time until a restart
-    polls: bool = True  # whether the learners poll before the next item
-    action: int | None = None  # the class judged by the feedback; None: not given
+    polls: bool = True  # True if the learners poll before the next item
+    action: int | None = None  # the class to which the feedback applies; None if not given
     logged: Logged | None = None  # logged decision of a context
 
     def text(self) -> str:
-        """For people."""
+        """A description for traces and reports."""
         parts: list[str] = [str(self.kind)]
         if self.kind in IN_COMMIT:
             parts.append(str(self.number))
@@ -147,23 +147,23 @@ class Item(NamedTuple):
 
 
 class Schedule(NamedTuple):
-    """A whole run."""
+    """The schedule of a run."""
 
     seed: int
     timeless: bool
     partitions: int
     members: int
-    taught: str  # which of LEARNERS
+    taught: str  # name of one of LEARNERS
     task: TaskSettings
-    records_max: int  # of one transaction
+    records_max: int  # limit on records in a transaction
     poll_max: int  # limit on records in one poll
-    dry_every: int  # every Nth poll returns nothing; 0: never
-    old_lags: bool  # whether lags are those of the last fetch
+    dry_every: int  # N if every Nth poll returns nothing; 0 for never
+    old_lags: bool  # True if lags are those of the last fetch
     idle_ms: int
-    snapshot_interval_ms: int  # 0: none
-    snapshot_bytes_max: int  # of a snapshot in one transaction
-    snapshot_chunk_bytes: int  # of a snapshot in one record; some need several
-    lingers: bool  # whether records are sent only at a flush
+    snapshot_interval_ms: int  # 0 for no snapshots
+    snapshot_bytes_max: int  # bytes of a snapshot in one transaction
+    snapshot_chunk_bytes: int  # bytes of a snapshot in one record; some snapshots need several
+    lingers: bool  # True if records are sent only at a flush
     transaction_timeout_ms: int
     session_timeout_ms: int
     replication_timeout_ms: int  # limit on a learner's wait for followers
@@ -175,13 +175,13 @@ class Schedule(NamedTuple):
         return self._replace(items=tuple(self.items[index] for index in indices))
 
     def faultless(self) -> "Schedule":
-        """The same events without faults, and with one process."""
+        """The same events without faults and with one process."""
         return self._replace(members=1, items=tuple(item for item in self.items if item.kind in ENVIRONMENT))
 
 
 START_MS = 1_000
 NEVER_MS = 10**9
-"""Longer than any run."""
+"""A time longer than any run."""
 
 
 class Taught(NamedTuple):
@@ -194,7 +194,7 @@ class Taught(NamedTuple):
 
     @property
     def name(self) -> str:
-        """For people."""
+        """A description for traces and reports."""
         return f"{self.learner} ({self.on_expiry}, {self.late})"
 
 
@@ -209,13 +209,13 @@ LEARNERS = (
     Taught("igw-logistic", {"drift": "class"}),
     Taught("stack-igw", {"drift": "global", "vectors": 0}, "negative"),
 )
-"""No run is long enough for a drift alarm; see `tests/recovery/test_drift_alarms.py`."""
+"""Learners and policies. No run is long enough for a drift alarm; see `tests/recovery/test_drift_alarms.py`."""
 
 N_CLASSES, N_FEATURES = 3, 8
 
 PLAYS: tuple[Play, ...] = ("own", "own", "logged", "match")
 LOG_LEARNERS: dict[str, dict[str, float | str]] = {"late-ucb": {"m": 2}, "stack-igw": {"vectors": 0}}
-"""Learners that store numbers for the logged action with a decision; used only in replays of a log."""
+"""Learners that store numbers for the logged action with a decision. They are used only in replays of a log."""
 
 
 def draw_schedule(seed: int, events: int = EVENTS, model: Sharing = "own") -> Schedule:
@@ -240,7 +240,7 @@ def draw_schedule(seed: int, events: int = EVENTS, model: Sharing = "own") -> Sc
         task = replace(task, model=model)
         items += _draw_shared(Luck(seed ^ _SHARED_DICE), max(item.at_ms for item in items), timeless=timeless)
         items.sort(key=lambda item: item.at_ms)
-    if timeless:  # deadlines are even and pass in odd milliseconds, without other events
+    if timeless:  # deadlines are even, and pass in odd milliseconds without other events
         items = [item._replace(at_ms=2 * item.at_ms - START_MS) for item in items]
         doubled = replace(limits, window_ms=2 * limits.window_ms, orphan_ms=2 * limits.orphan_ms)
         task = replace(task, join=doubled)
@@ -272,7 +272,7 @@ def draw_schedule(seed: int, events: int = EVENTS, model: Sharing = "own") -> Sc
 
 
 def _draw_limits(luck: Luck, *, timeless: bool) -> JoinSettings:
-    """Limits that are sometimes reached, except those that a timeless run must not reach (see `faultless`)."""
+    """Return limits that are sometimes reached, except those that a timeless run must not reach (see `faultless`)."""
     tight = luck.chance(40)
     return JoinSettings(
         window_ms=luck.choice((10, 30, 100)),
@@ -285,7 +285,7 @@ def _draw_limits(luck: Luck, *, timeless: bool) -> JoinSettings:
 
 
 def _draw_events(luck: Luck, events: int, limits: JoinSettings, *, timeless: bool) -> list[Item]:
-    """Contexts at a rate, with their feedback."""
+    """Return contexts at a rate, with their feedback."""
     gap_max_ms = luck.choice((1, 5, 20))
     noise = luck.choice((0, 10, 30))  # percentage of each kind of irregularity
     now_ms = START_MS
@@ -323,7 +323,7 @@ def _draw_events(luck: Luck, events: int, limits: JoinSettings, *, timeless: boo
 
 
 def _with_actions(luck: Luck, items: list[Item]) -> list[Item]:
-    """Add an action to some of the feedback; by chance it is the decided one."""
+    """Add a random action to some of the feedback."""
     percent = luck.choice((0, 20, 60))
     feedback = (Kind.FEEDBACK, Kind.FEEDBACK_EARLY, Kind.FEEDBACK_AGAIN, Kind.FEEDBACK_CONFLICT, Kind.FOREIGN_FEEDBACK)
     return [
@@ -337,7 +337,7 @@ _LOG_DICE = 0x5DEECE66D
 
 
 def _with_logs(luck: Luck, task: TaskSettings, items: list[Item]) -> tuple[TaskSettings, list[Item]]:
-    """Let half of the runs replay a log, uniform or not; some contexts lack logged fields."""
+    """Let half of the runs replay a log, which may be uniform. Some contexts lack logged fields."""
     play = luck.choice(PLAYS)
     if play == "own" and luck.chance(50):
         return task, items
@@ -359,16 +359,16 @@ def _with_logs(luck: Luck, task: TaskSettings, items: list[Item]) -> tuple[TaskS
 
 
 _SHARED_DICE = 0x2545F4914
-"""Separates the draws for shared models in the same way."""
+"""Separates the draws for shared models from the others in the same way."""
 
 
 def _of_several(luck: Luck, schedule: Schedule) -> Schedule:
-    """Mostly more than one task, in more than one process."""
+    """Use several tasks and several processes in most runs."""
     return schedule._replace(partitions=luck.choice((1, 2, 2, 3, 3)), members=luck.choice((1, 2, 2, 3)))
 
 
 def _draw_shared(luck: Luck, end_ms: int, *, timeless: bool) -> list[Item]:
-    """Faults of the shared model's log, and records that another producer wrongly writes to it."""
+    """Return faults of the shared model's log, and records that another producer wrongly writes to it."""
     faults = [luck.choice(SHARED_FAULTS) for _ in range(luck.below(4))]
     items = [_draw_fault(luck, kind, end_ms, timeless=timeless) for kind in faults]
     if not timeless and luck.chance(30):
@@ -387,13 +387,13 @@ def _draw_shared(luck: Luck, end_ms: int, *, timeless: bool) -> list[Item]:
 
 
 _FOREIGN_TO_LOG = 10
-"""The number of the first transaction of another producer in the log; the others have smaller ones."""
+"""The number of the first transaction of another producer in the log. Other transactions have smaller numbers."""
 
 _LOG_TOPIC = "updates"
 
 
 def _draw_delay(luck: Luck, window_ms: int) -> int:
-    """A feedback delay: in time, late, or exactly at the deadline."""
+    """Return a feedback delay that is in time, late, or exactly at the deadline."""
     in_time = [luck.between(0, window_ms) for _ in range(2)]
     return luck.choice((0, *in_time, window_ms + luck.between(-1, 1), luck.between(window_ms, 3 * window_ms)))
 

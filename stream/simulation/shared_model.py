@@ -1,6 +1,6 @@
 """The checks of a shared model: its log, its replicas and its decisions.
 
-The log is read into a plain list and applied to one learner entry by entry. At each version the learner's state must
+The log is read into a plain list, and applied to one learner entry by entry. At each version the learner's state must
 equal the replicas' state, and its decisions must equal the tasks' decisions on this version.
 """
 
@@ -32,7 +32,7 @@ class Written(NamedTuple):
     """The steps of one task, and the entries that it must have written to the log."""
 
     steps: list[JournalStep]
-    decided: list[list[Decided]]  # of each step
+    decided: list[list[Decided]]  # the decisions of each step
     entries: list[Entry]
 
 
@@ -41,7 +41,7 @@ class _Logged(NamedTuple):
 
     partition: int
     step: int
-    offset: int  # of its record
+    offset: int  # offset of its record
     entry: Entry
 
 
@@ -59,7 +59,7 @@ def check_shared_model(world: World, tasks: Sequence[Written]) -> list[str]:
 
 
 def _audited(world: World, partitions: int, entries: int) -> list[str]:
-    """The audit of `onebit verify` finds no fault."""
+    """Check that the audit of `onebit verify` finds no fault."""
     found = audit_log(world.broker, TOPICS, partitions)
     wrong = [f"audit of the log: {fault}" for fault in found.faults]
     if found.version != entries:
@@ -82,7 +82,7 @@ def _read_log(world: World, n_classes: int) -> list[_Logged]:
 
 
 def _log_differs(partition: int, written: Written, log: Sequence[_Logged]) -> list[str]:
-    """The log has the entries of each task in order, and the journal has their number."""
+    """Check that the log has the entries of each task in order, and that the journal has their number."""
     got = [_plain(logged.entry) for logged in log if logged.partition == partition]
     expected = [_plain(entry) for entry in written.entries]
     if got != expected:
@@ -107,7 +107,7 @@ def _plain(entry: Entry) -> tuple[Any, ...]:
 
 
 def _versions(partition: int, written: Written, log: Sequence[_Logged]) -> list[str]:
-    """A task's version never falls, belongs to the offset up to which it read the log, and is in its predictions."""
+    """Check that a task's version never decreases, belongs to its offset in the log, and is in its predictions."""
     wrong: list[str] = []
     latest = 0
     for step, decided in zip(written.steps, written.decided, strict=True):
@@ -128,7 +128,7 @@ def _versions(partition: int, written: Written, log: Sequence[_Logged]) -> list[
 def _applied_again(
     task: TaskSettings, tasks: Sequence[Written], log: Sequence[_Logged], seen: set[SeenModel]
 ) -> list[str]:
-    """Every replica is the model at its version, and every decision is repeated on the model at its version."""
+    """Check that every replica equals the model at its version, and repeat every decision on that model."""
     wrong: list[str] = []
     model = task.make_learner()
     for version in range(len(log) + 1):
@@ -156,7 +156,7 @@ def _applied_again(
 def _decides_otherwise(
     task: TaskSettings, model: Learner, own: Sequence[Entry], decided: Sequence[Decided]
 ) -> list[str]:
-    """The predictions of a step that differ from a model's, after it has observed the task's own decisions."""
+    """The predictions of a step that differ from those of a model that has observed the task's own decisions."""
     learner = task.make_learner()
     learner.load(model.state())
     for entry in own:
@@ -190,7 +190,7 @@ def _model_of_the_snapshot(world: World) -> set[SeenModel]:
 
 
 def _read_to_the_end(world: World, version: int) -> list[str]:
-    """At the end each process has read the whole log."""
+    """Check that each process has read the whole log at the end."""
     found = {
         process.name: process.program.replica.version
         for process in world.processes.live()

@@ -30,7 +30,7 @@ _TELLING = {
     "waits until": BEHIND_ITS_LOG,
     "group has moved on": "stale member aborts its step",
 }
-"""Events counted from a learner's log messages, by a part of the message."""
+"""Events that are counted from a learner's log messages, by a part of the message."""
 
 
 @dataclass
@@ -39,7 +39,7 @@ class Trace:
 
     clock: VirtualClock
     keeps_lines: bool = False
-    fired: Counter[str] = field(default_factory=Counter)  # how often something occurred
+    fired: Counter[str] = field(default_factory=Counter)  # numbers of occurrences
     lines: list[Happened] = field(default_factory=list)
 
     def note(self, who: str, what: str) -> None:
@@ -67,7 +67,7 @@ class Trace:
 
 
 def trace_digest(happened: Sequence[Happened]) -> str:
-    """A digest of a trace, equal for equal runs on every machine."""
+    """The digest of a trace. Equal runs have equal digests on every machine."""
     digest = hashlib.sha256()
     for line in happened:
         digest.update(repr(tuple(line)).encode())

@@ -1,4 +1,4 @@
-"""Runs a schedule in virtual time and one thread: other clients, learner processes and timeouts."""
+"""Runs a schedule of other clients, learner processes and timeouts, in virtual time and one thread."""
 
 from collections import deque
 
@@ -50,7 +50,7 @@ class World:
         item = self._todo[0]
         self._advance_to(item.at_ms)
         if not self._todo or self._todo[0] is not item:
-            return  # it happened while a process was paused
+            return  # the error occurred while a process was paused
         self._todo.popleft()
         (self.outside if item.kind in ENVIRONMENT else self._faults).do(item)
         if item.polls:
@@ -74,12 +74,12 @@ class World:
         self.clock.advance_to(to_ms)
 
     def _due_ms(self) -> int | None:
-        """The next time at which something is due."""
+        """The next time at which an action is due."""
         dues = (self._timers.next_ms, self.processes.next_due_ms())
         return min((due_ms for due_ms in dues if due_ms is not None), default=None)
 
     def _settle(self) -> None:
-        """End all faults, and advance time until nothing waits."""
+        """End all faults, and advance time until no entry waits."""
         self._faults.end()
         self.outside.abort_transactions()
         if not self.processes.live() and self._timers.next_ms is None:
