@@ -1,4 +1,4 @@
-"""Learning algorithms, one file per paper; `create` makes a learner by name.
+"""Learning algorithms, with one file per paper. `create` creates a learner by name.
 
 Importing this package imports all its modules, which registers their learners.
 """

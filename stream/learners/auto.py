@@ -9,13 +9,13 @@ from stream.learners.registry import check_parameters
 from stream.learners.stack_igw import StackIgw
 
 STATE_BYTES_MAX = 64 * 2**20
-"""The largest state that is chosen by default, so that snapshots and recovery are fast."""
+"""The largest state that is chosen by default. It keeps snapshots and recovery fast."""
 
 DENSE_SHARE = 8
 """Data are dense if more than one in eight entries is non-zero."""
 
 PROJECTED_DIMENSIONS = 256
-"""As accurate on images as all 784 dimensions, in a twentieth of the time."""
+"""Number of dimensions after projection. On images, it is as accurate as all 784, in a twentieth of the time."""
 
 
 RANDOM_FEATURES = 64
@@ -38,11 +38,11 @@ def choose(n_classes: int, n_features: int, mean_nnz: float | None, *, correctab
     Args:
         n_classes: K.
         n_features: d.
-        mean_nnz: Mean number of non-zeros of x; None if the data are not known in advance.
-        correctable: Updates must be retractable (late policy `correct`).
+        mean_nnz: Mean number of non-zeros of x, or None if the data are not known in advance.
+        correctable: Whether updates must be retractable, for the late policy `correct`.
 
     Raises:
-        ParameterError: no learner with retractable updates fits.
+        ParameterError: no learner with retractable updates fits the data.
 
     >>> choose(10, 64, mean_nnz=33.0)
     Choice(learner='late-ucb', parameters={}, why='64 features, 33 of them non-zero on average, are few and dense')
@@ -76,7 +76,7 @@ def choose(n_classes: int, n_features: int, mean_nnz: float | None, *, correctab
 
 
 def defaults_for(learner: str, n_features: int, mean_nnz: float | None) -> Parameters:
-    """Return the data-dependent defaults of a learner: expand=none for late-ucb on sparse data."""
+    """Return the data-dependent defaults of a learner, such as expand=none for late-ucb on sparse data."""
     if learner == LateUcb.name and mean_nnz is not None and not _is_dense(n_features, mean_nnz):
         return {"expand": "none"}
     return {}
@@ -87,7 +87,7 @@ def _is_dense(n_features: int, mean_nnz: float) -> bool:
 
 
 def _regressions(n_features: int, *, dense: bool, known: bool, correctable: bool) -> Iterator[Parameters]:
-    """Yield the parameters of late-ucb that suit the data, best first."""
+    """Yield the parameters of late-ucb that suit the data, with the best first."""
     few = n_features + 1 <= SIZE_MAX
     if dense or not known:
         if n_features + RANDOM_FEATURES + 1 <= SIZE_MAX:

@@ -24,7 +24,7 @@ from stream.wire.records import Decision, Features, FloatArray, IndexArray
 def predict(
     indices: IndexArray, values: FloatArray, u: float, scores: FloatArray, W: FloatArray, gamma: float
 ) -> tuple[int, int, float]:
-    """Explore uniformly with probability γ, else play the greedy class."""
+    """Explore uniformly with probability γ, otherwise play the greedy class."""
     check_event(indices, values, W.shape[1])
     linear_scores(indices, values, W, scores)
     greedy = argmax(scores)
@@ -109,12 +109,12 @@ class Banditron(KernelLearner):
 
     Delay: an update uses ỹ and p_ỹ from prediction time, because the estimate is unbiased only over the distribution of
     the action. ŷ is the greedy class when the bit arrives (margin=feedback) or at prediction time (margin=decision).
-    Without delay, both settings equal the paper's algorithm. With long delays margin=feedback is far more accurate,
-    because it does not repeat corrections that other updates have made.
+    Without delay, both settings equal the paper's algorithm. With long delays, margin=feedback is far more accurate,
+    because it does not repeat corrections that other updates have already made.
 
-    Retraction: the bit contributes x / p_ỹ to the update, which is subtracted or added. With margin=decision, W is a
-    sum over the events and equals, up to rounding, a model that received the real bit from the start, given the same
-    decisions. With margin=feedback, updates in between have used greedy classes that depend on the assumed bit.
+    Retraction: the bit contributes x / p_ỹ to the update. This term is subtracted or added. With margin=decision, W is
+    a sum over the events and equals, up to rounding, a model that received the real bit from the start, given the same
+    decisions. With margin=feedback, the intermediate updates used greedy classes that depend on the assumed bit.
 
     Departures from the paper: none.
 

@@ -18,13 +18,13 @@ from stream.parsing import parse_number, parse_whole
 from stream.wire.records import NOTHING_LOGGED, Decision, Features, FloatArray, make
 
 State = dict[str, NDArray[Any] | float | int | str]
-"""A learner's state: named arrays and scalars that, with the parameters, determine its future behaviour."""
+"""A learner's state. It consists of named arrays and scalars that, with the parameters, determine future behaviour."""
 
 Kernel = Callable[..., Any]
 
 
 class Kernels(NamedTuple):
-    """A learner's compiled functions; see `stream.learners.kernels`."""
+    """The compiled functions of a learner; see `stream.learners.kernels`."""
 
     predict: Kernel
     update: Kernel
@@ -43,7 +43,7 @@ NO_DETECTORS: FloatArray = np.zeros(0)
 
 
 class ParameterError(OnebitError, ValueError):
-    """An unknown learner, or a parameter or size that the learner does not accept."""
+    """The learner is unknown, or does not accept a parameter or size."""
 
 
 class Extent(Enum):
@@ -59,9 +59,9 @@ class FromLogs(Enum):
     """What a learner requires to learn from logged decisions that it did not make."""
 
     UNSOUND = auto()  # the updates assume that the learner chose the action
-    NOTHING = auto()  # regresses the reward of the action, whichever policy chose it
+    NOTHING = auto()  # regresses the reward of the action, regardless of the policy that chose it
     PROPENSITY = auto()  # weights the reward by the propensity in the log
-    LABEL = auto()  # learns from the true class, whichever action was chosen
+    LABEL = auto()  # learns from the true class, regardless of the chosen action
 
 
 class Cost(NamedTuple):
@@ -87,8 +87,8 @@ class Parameter:
     low_open: bool = False  # excludes `low`
     high_open: bool = False  # excludes `high`
     choices: tuple[str, ...] = ()
-    correctable: float | int | str | None = None  # default if updates must be retractable; None: `default`
-    any_right: float | int | str | None = None  # required value if several classes may be right; None: any value
+    correctable: float | int | str | None = None  # default if updates must be retractable; None for `default`
+    any_right: float | int | str | None = None  # required value if several classes may be right; None for any value
 
     def accepted(self) -> str:
         """Describe the accepted values."""
@@ -107,7 +107,7 @@ class Parameter:
         return self.correctable if correctable and self.correctable is not None else self.default
 
     def check(self, learner: str, value: object) -> float | int | str:
-        """Return the value, converted to the parameter's type; raise ParameterError if it is not accepted."""
+        """Return the value, converted to the parameter's type. Raise ParameterError if it is not accepted."""
         converted = self._converted(value)
         if converted is None:
             raise ParameterError(
@@ -135,15 +135,16 @@ class Parameter:
 class Learner(ABC):
     """An online learner for K classes and d features.
 
-    Randomness is passed in as `u` and `v`; a learner has no clock and no hidden state. `predict` decides and changes
-    nothing. `observe` applies the effect of the decision itself (a round counter, a projection, a covariance); it is
-    called once for each decision, in order, right after `predict`. `update` uses the decision's own action, propensity
-    and scores, and the current state. It must not depend on the last decision or context that the learner saw.
+    Randomness is passed in as `u` and `v`. A learner has no clock and no hidden state. `predict` decides, and changes
+    nothing. `observe` applies the effect of the decision itself, such as a round counter, a projection or a covariance.
+    It is called once for each decision, in order, immediately after `predict`. `update` uses the decision's own action,
+    propensity and scores, and the current state. It must not depend on the last decision or context that the learner
+    saw.
     """
 
     name: ClassVar[str]
     summary: ClassVar[str]  # one line for `onebit learners`
-    best_for: ClassVar[str] = ""  # use case, printed after "best for"; empty for learners included for study
+    best_for: ClassVar[str] = ""  # use case, printed after "best for"; empty for learners that are included for study
     paper: ClassVar[str]  # paper and algorithm
     parameters: ClassVar[tuple[Parameter, ...]] = ()
     needs_label: ClassVar[bool] = False  # full-information baseline: `update` requires `label`
@@ -167,15 +168,15 @@ class Learner(ABC):
         self.n_features = n_features
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Copy or pickle the sizes, parameters and state; kernels and array views are recreated."""
+        """Copy or pickle the sizes, parameters and state. Kernels and array views are recreated."""
         return _restored, (type(self), self.n_classes, self.n_features, dict(self._parameters), self.state())
 
     @abstractmethod
     def predict(self, x: Features | FloatArray, u: float) -> Decision:
-        """Return a decision for x (sparse, or dense float64[d]) from one uniform u in [0, 1); change nothing."""
+        """Return a decision for x (sparse, or dense float64[d]) from one uniform u in [0, 1), without side effects."""
 
     def distribution(self, x: Features | FloatArray) -> FloatArray:
-        """Return the probability of each class being chosen for x now, float64[K]; change nothing.
+        """Return the current probability of each class for x, float64[K], without side effects.
 
         A class is chosen for an interval of u whose length is its propensity. The method therefore calls `predict` once
         per class with positive probability.
@@ -252,7 +253,7 @@ class Learner(ABC):
 def _restored(
     cls: type[Learner], n_classes: int, n_features: int, parameters: Mapping[str, Any], state: State
 ) -> Learner:
-    """Restore a copied or pickled learner."""
+    """Recreate a learner that was copied or pickled."""
     learner = cls(n_classes, n_features, **parameters)
     learner.load(state)
     return learner
@@ -283,9 +284,9 @@ class KernelLearner(Learner):
     observe_kernel: ClassVar[Kernel] = staticmethod(observe_nothing)
     update_kernel: ClassVar[Kernel]
     log_kernel: ClassVar[Kernel] = staticmethod(observe_nothing)  # (indices, values, action, scores, *model)
-    logged_size: int = 0  # L: number of learner-specific values per decision
+    logged_size: int = 0  # number L of learner-specific values per decision
     kernels: Kernels  # the class's kernels unless a parameter selects others
-    arrays: dict[str, NDArray[Any]]  # the state by name; written in place, never replaced
+    arrays: dict[str, NDArray[Any]]  # the state by name, written in place and never replaced
     model: tuple[Any, ...]  # the kernels' arguments after the event
 
     def __init__(
@@ -303,8 +304,8 @@ class KernelLearner(Learner):
             n_features: d.
             arrays: The whole state by name. Each entry is an array of `model` or a view into one. Passing an array
             costs 0.1 µs per call, so learners stack arrays of equal shape.
-            model: The kernels' arguments after the event: arrays (including scratch space), then constants.
-            kernels: Replaces the class's kernels.
+            model: The kernels' arguments after the event. Arrays, including scratch space, precede constants.
+            kernels: Kernels that replace those of the class.
         """
         super().__init__(n_classes, n_features)
         self.arrays = dict(arrays)
@@ -355,7 +356,7 @@ class KernelLearner(Learner):
         return Decision(action, decision.greedy, propensity, row[:K], row[K:] if self.logged_size else NOTHING_LOGGED)
 
     def _kernel_arguments(self, decision: Decision) -> tuple[int, int, float, FloatArray]:
-        """Return a decision's fields as the kernels expect them: the logged values follow the scores."""
+        """Return a decision's fields as the kernels expect them. The logged values follow the scores."""
         action, greedy, propensity, scores, logged = decision
         if logged.size != self.logged_size:
             raise ValueError(
@@ -364,7 +365,7 @@ class KernelLearner(Learner):
         if logged.size == 0:
             return action, greedy, propensity, scores
         row = logged.base
-        if row is None or row is not scores.base:  # restored from storage rather than returned by `predict`
+        if row is None or row is not scores.base:  # the decision was restored from storage, not returned by `predict`
             row = np.concatenate((scores, logged))
         return action, greedy, propensity, row
 
@@ -392,7 +393,7 @@ class KernelLearner(Learner):
         return {name: array.copy() for name, array in self.arrays.items()}
 
     def state_into(self, copy: State) -> State:
-        """See Learner. Entries that are not arrays follow from the parameters and do not change."""
+        """See Learner. Entries that are not arrays are determined by the parameters and do not change."""
         for name, array in self.arrays.items():
             np.copyto(np.asarray(copy[name]), array)
         return copy
@@ -408,7 +409,7 @@ class KernelLearner(Learner):
 
 
 class WatchingLearner(KernelLearner):
-    """A learner with optional drift detection; the state contains `alarms`, see `stream.learners.kernels.watch`."""
+    """A learner with optional drift detection. The state contains `alarms`; see `stream.learners.kernels.watch`."""
 
     @property
     def alarms(self) -> FloatArray:
@@ -438,11 +439,11 @@ INVERSE_GAP = (
     Parameter("others", 0.3, "weight of a bit's evidence about the other classes", low=0.0, high=1.0, any_right=0.0),
     Parameter("bias", 0.1, "constant entry appended to x of unit norm", low=0.0, high=1e9),
 )
-"""Parameters of learners that use inverse-gap weighting; their docstrings define n."""
+"""Parameters of learners that use inverse-gap weighting. Their docstrings define n."""
 
 
 def sparse(x: object, n_features: int) -> Features:
-    """Convert x to sparse Features, from Features, a dense float64[d], or a pair (indices, values).
+    """Convert Features, a dense float64[d], or a pair (indices, values) to sparse Features.
 
     Raises:
         ValueError: x has another type or length.

@@ -35,7 +35,7 @@ VARIANTS = {  # Table 2 of the paper: projection, confidence, covariance
 
 @dataclass(frozen=True, slots=True)
 class Switch(Parameter):
-    """An on/off parameter: 1 or 0, True or False, yes or no."""
+    """An on/off parameter, with the values 1 or 0, True or False, and yes or no."""
 
     def accepted(self) -> str:
         """Describe the accepted values."""
@@ -47,7 +47,7 @@ class Switch(Parameter):
 
 @register
 class Confidit(KernelLearner):
-    """Ridge scores per class, played by upper confidence bound; the most accurate linear bandit in this package.
+    """Ridge scores per class, played by upper confidence bound.
 
     Crammer, Gentile, "Multiclass classification with bandit feedback using adaptive regularization", Machine Learning
     90 (2013), Fig. 1 and Table 2 (and ICML 2011, where (9) is (5)).
@@ -62,14 +62,14 @@ class Confidit(KernelLearner):
         A_ŷ += x̂x̂ᵀ (`diag`: its diagonal);  w_ŷ = A_new⁻¹(A_old w'_ŷ + X)
 
     Symbols: w_i weights [K, d]; A_i correlations [K, d, d] or their diagonals [K, d], (1+α)² I at the start, stored as
-    inverses when full; α `alpha`, in (-1, 1], how far apart the classes' scores may be; η `eta`; ‖U‖² `u_norm_sq`; δ
-    `delta`; q `approx_error`, power `approx_error_power`; t rounds, from 1. `variant` 1 to 5 selects a row of the
-    paper's Table 2 and overrides the three options; 0 uses the options. At α = 1, every wrong answer demotes the class,
-    and v has no effect.
+    inverses when full; α `alpha`, in (-1, 1], which limits the spread of scores; η `eta`; ‖U‖² `u_norm_sq`; δ `delta`;
+    q `approx_error`, power `approx_error_power`; t rounds, from 1. `variant` 1 to 5 selects a row of the paper's Table
+    2 and overrides the three options; 0 uses the options. At α = 1, every wrong answer demotes the class and v has no
+    effect.
 
-    The action is deterministic: every propensity is 1, and u has no effect. At t = 1 all classes tie, and the lowest is
-    played. Variant 5 can starve a class permanently: the diagonal treats features as independent, so the bound of a
-    class that was demoted on common features may never be high enough again.
+    The action is deterministic, so every propensity is 1 and u has no effect. At t = 1, all classes tie, and the lowest
+    is played. Variant 5 can stop playing a class permanently. The diagonal treats features as independent, so the bound
+    of a class that was demoted on common features may never be high enough again.
 
     Delay: an update uses the current w and A and, of the decision, only the action. w = A⁻¹ΣX is a ridge regression, so
     the order of updates does not matter. t and Σ q_s count decisions; Σ x̂ᵀA⁻¹x̂ counts updates, each with the A that
@@ -154,7 +154,7 @@ class Confidit(KernelLearner):
             super().__init__(n_classes, n_features, named, (M, memory, settings), kernels)
             return
         W = np.zeros((n_classes, n_features))
-        # Not np.zeros: its pages would be mapped one by one at the first access, and reads would cost a fifth more.
+        # The pages of np.zeros would be mapped one by one at the first access, and reads would take 20 % longer.
         inverses = np.full((n_classes, n_features, n_features), 0.0)
         inverses[:, np.arange(n_features), np.arange(n_features)] = 1.0 / start
         rows = np.zeros((n_classes, PENDING_MAX, n_features))

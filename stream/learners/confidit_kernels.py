@@ -1,4 +1,4 @@
-"""Confidit's kernels: its bounds, and steps with full matrices and with diagonals."""
+"""Confidit's kernels, which contain its bounds and the steps with full matrices and with diagonals."""
 
 from math import log, sqrt
 
@@ -8,8 +8,8 @@ from stream.learners.kernels import argmax, bounded, check_event, compiled, line
 from stream.wire.records import FloatArray, IndexArray
 
 PENDING_MAX = 32
-"""Number of rank-one changes to a class's inverse that are applied in one pass. The pass is limited by memory
-bandwidth: 32 changes together cost a fifth of 32 passes. Must be a multiple of 8; see `subtract_outer`."""
+"""Number of rank-one changes to a class's inverse that are applied in one pass. Memory bandwidth limits a pass, so 32
+changes together take a fifth of the time of 32 passes. It must be a multiple of 8; see `subtract_outer`."""
 
 # Indices in `memory`, the running totals.
 ROUNDS = 0  # t, decisions made
@@ -57,7 +57,7 @@ def shifts(scores: FloatArray, c: FloatArray, alpha: float) -> FloatArray:
     rho = np.empty(K)
     for k in range(K):
         rho[k] = (alpha + scores[k]) / c[k]
-    order = np.empty(K, np.int64)  # by decreasing ρ; insertion sort, since K is small and the order changes little
+    order = np.empty(K, np.int64)  # by decreasing ρ; insertion sort suits a small K and an almost sorted order
     for k in range(K):
         place = k
         while place > 0 and rho[order[place - 1]] < rho[k]:
@@ -81,7 +81,7 @@ def shifts(scores: FloatArray, c: FloatArray, alpha: float) -> FloatArray:
 
 @compiled
 def all_positive(c: FloatArray) -> bool:
-    """Return whether the projection has a solution, that is, x is not zero."""
+    """Return whether the projection has a solution, which requires that x is not zero."""
     positive = True
     for k in range(c.size):
         positive = positive and c[k] > 0.0
@@ -90,7 +90,7 @@ def all_positive(c: FloatArray) -> bool:
 
 @compiled
 def highest_bound(scores: FloatArray, c: FloatArray, multiplier: float) -> int:
-    """Return the class with the highest s_i + ε_i; the lowest class wins ties."""
+    """Return the class with the highest s_i + ε_i. The lowest class wins ties."""
     bounds = np.empty(scores.size)
     for k in range(scores.size):
         bounds[k] = scores[k] + sqrt(multiplier * c[k])  # (4)
@@ -109,7 +109,7 @@ def _variances(
 ) -> None:
     """c_i = xᵀA_i⁻¹x for every class, from half of the nnz × nnz entries and the pending changes.
 
-    Uses four independent sums, because scattered reads limit the speed.
+    It uses four independent sums, because scattered reads limit the speed.
     """
     n = indices.size
     dots = np.empty(columns.shape[2])
@@ -139,7 +139,7 @@ def _variances(
                     dots[m] += x[a] * column[m]
             for m in range(counts[k]):
                 total -= dots[m] * dots[m]
-        c[k] = max(total, 0.0)  # A⁻¹ is positive definite; negative only due to rounding
+        c[k] = max(total, 0.0)  # A⁻¹ is positive definite, so a negative value is a rounding error
 
 
 @compiled
@@ -225,7 +225,7 @@ def observe_full(
     memory: FloatArray,
     settings: FloatArray,
 ) -> None:
-    """Step 2 with one full matrix per class: replace W with W' and count the round."""
+    """Step 2 with one full matrix per class. Replace W with W', and count the round."""
     check_event(indices, values, W.shape[1])
     count_round(memory, settings)
     if settings[PROJECTION] == 0.0:
@@ -365,7 +365,7 @@ def observe_diag(
     memory: FloatArray,
     settings: FloatArray,
 ) -> None:
-    """Step 2 with one diagonal per class: replace W with W' and count the round."""
+    """Step 2 with one diagonal per class. Replace W with W', and count the round."""
     W, A = M[0], M[1]
     check_event(indices, values, W.shape[1])
     count_round(memory, settings)

@@ -1,4 +1,4 @@
-"""Feature blocks: a table of small cells in feature space, each with its class."""
+"""Feature blocks, a table of small cells in feature space with their classes."""
 
 from collections.abc import Mapping
 from math import floor, sqrt
@@ -20,7 +20,7 @@ UNKNOWN = -1
 
 @compiled
 def cells_of(values: FloatArray, side: float) -> NDArray[np.int32]:
-    """Return the cell number of each entry, ⌊x_j / side⌋; 0 for NaN."""
+    """Return the cell number of each entry, ⌊x_j / side⌋, or 0 for NaN."""
     cells = np.zeros(values.size, np.int32)
     for j in range(values.size):
         ratio = values[j] / side
@@ -75,7 +75,7 @@ def predict(
     fill: NDArray[np.int32],
     side: float,
 ) -> tuple[int, int, float]:
-    """Play the block's class if known, else a uniform class among those not excluded; scores are probabilities."""
+    """Play the block's class if it is known, otherwise a uniform class among those not excluded."""
     check_event(indices, values, blocks.shape[1])
     block, _ = place_of(indices, cells_of(values, side), table, blocks, occupied)
     K = scores.size
@@ -118,7 +118,7 @@ def update(
     fill: NDArray[np.int32],
     side: float,
 ) -> bool:
-    """Record the class of the block or exclude the action; add a new block if the table has room."""
+    """Record the class of the block, or exclude the action. Add a new block if the table has space."""
     if not usable(indices, values, action, propensity, scores, excluded.shape[1], blocks.shape[1]):
         return False
     cells = cells_of(values, side)
@@ -160,15 +160,16 @@ class FeatureBlocks(KernelLearner):
     different classes are at least γ apart: (w_y - w_i)ᵀx ≥ γ and (w_i - w_y)ᵀx' ≥ γ add up to 2γ, and ‖w_y - w_i‖ ≤ 2
     because ‖w_i‖ ≤ 1.
 
-    Assumes linear separability with margin γ: at most K-1 mistakes in each block, so K (1/γ)^O(d) in the unit ball.
+    Assumes linear separability with margin γ. There are then at most K-1 mistakes in each block, and K (1/γ)^O(d) in
+    the unit ball.
 
-    Memory: the table contains at most `blocks_max` blocks. In any other block the action is uniform, and nothing is
+    Memory: the table contains at most `blocks_max` blocks. In any other block, the action is uniform and nothing is
     stored.
 
-    Delay: several trials of a block may be pending at once; each bit has the same effect as without delay. The mistake
-    bound then includes the pending trials.
+    Delay: several trials of a block may be pending at the same time. Each bit has the same effect as without delay. The
+    mistake bound then includes the pending trials.
 
-    Departures from the paper: the limit on the number of blocks. Also, a block is reset if its class turns out wrong or
+    Departures from the paper: the number of blocks is limited. A block is reset if its class turns out to be wrong or
     if every class was wrong, because the separability assumption does not hold there.
 
     >>> from stream.learners import create
@@ -195,7 +196,7 @@ class FeatureBlocks(KernelLearner):
 
     def __init__(self, n_classes: int, n_features: int, gamma: float, blocks_max: int) -> None:
         arrays: dict[str, NDArray[Any]] = {
-            "table": np.full(2 * blocks_max + 1, -1, dtype=np.int32),  # half empty, for short searches
+            "table": np.full(2 * blocks_max + 1, -1, dtype=np.int32),  # half empty, so that searches are short
             "blocks": np.zeros((blocks_max, n_features), dtype=np.int32),
             "occupied": np.zeros(blocks_max, dtype=np.int32),  # number of non-zero cells of a block
             "known": np.full(blocks_max, UNKNOWN, dtype=np.int32),

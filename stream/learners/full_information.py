@@ -1,4 +1,4 @@
-"""Full-information baselines: they receive the true class, and show the cost of one-bit feedback."""
+"""Full-information baselines, which receive the true class and show the cost of one-bit feedback."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -195,7 +195,7 @@ class SecondOrderPerceptron(KernelLearner):
     Delay: ŷ is the greedy class of the current W (margin=feedback) or of prediction time (margin=decision); V and A are
     the current ones. With margin=decision, both are sums, and the order of updates does not matter.
 
-    Departures from the paper: one diagonal per class instead of the full correlation matrix. The paper is binary and
+    Departures from the paper: one diagonal per class replaces the full correlation matrix. The paper is binary, and
     adds xxᵀ for the current x before predicting; this implementation does not.
 
     >>> from stream.learners import create
@@ -257,7 +257,7 @@ def update_arow(
     M: FloatArray,
     r: float,
 ) -> bool:
-    """Move the label and its strongest rival towards a margin of 1 by their variances, then shrink the variances."""
+    """Move the label and its strongest rival towards a margin of 1 by their variances. Then shrink the variances."""
     W, S = M[0], M[1]
     if not usable(indices, values, action, propensity, scores, W.shape[0], W.shape[1]):
         return False
@@ -348,7 +348,7 @@ class Arow(KernelLearner):
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
-        """Return the cost of K·nnz products for the scores; two rows of two arrays are read twice and written."""
+        """Return the cost of K·nnz products for the scores, and of two rows of two arrays, read twice and written."""
         return Cost(
             flops_per_event=2 * nnz * (n_classes + 10),
             bytes_per_event=8 * nnz * (n_classes + 8),

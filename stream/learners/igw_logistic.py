@@ -1,4 +1,4 @@
-"""igw-logistic: a logistic regression per class, played by inverse-gap weighting; for sparse data."""
+"""igw-logistic, a logistic regression per class for sparse data, played by inverse-gap weighting."""
 
 from collections.abc import Mapping
 from math import sqrt
@@ -25,10 +25,10 @@ from stream.learners.registry import register
 from stream.wire.records import FloatArray, IndexArray
 
 A_START = 1e-3
-"""Initial value of A: AdaGrad's first step is then about `step`, except for very small gradients."""
+"""Initial value of A. AdaGrad's first step is then about `step`, except for very small gradients."""
 
 SHARE_MIN = 1e-9
-"""Lower limit on the divisor, the sum of the other classes' probabilities; near 0 no class is promoted."""
+"""Lower limit on the divisor, the sum of the other classes' probabilities. Near 0, no class is promoted."""
 
 # Indices in `rest`, followed by the detectors [3, K + 1] and the alarms [K + 1].
 SCALE, STEP, OTHERS, BIAS, DRIFT_KIND, ROUNDS = range(6)
@@ -37,7 +37,7 @@ COUNTS = 6
 
 @compiled
 def probabilities(indices: IndexArray, x: FloatArray, M: FloatArray, rest: FloatArray, p: FloatArray) -> None:
-    """Compute p_k = σ(w_k·x) with the constant entry; a row of M contains a feature's W for all classes, then its A."""
+    """Compute p_k = σ(w_k·x) with the constant entry. A row of M contains a feature's W for all classes, then its A."""
     K = p.size
     last = M[M.shape[0] - 1]
     for k in range(K):
@@ -59,7 +59,7 @@ def predict(
     M: FloatArray,
     rest: FloatArray,
 ) -> tuple[int, int, float]:
-    """Sample by inverse-gap weighting; the scores are the probabilities of being right."""
+    """Sample by inverse-gap weighting. The scores are the probabilities of being right."""
     check_event(indices, values, M.shape[0] - 1)
     probabilities(indices, unit(values), M, rest, scores)
     K = scores.size
@@ -119,7 +119,7 @@ def update(
     M: FloatArray,
     rest: FloatArray,
 ) -> bool:
-    """Update every class: the action towards the bit, the others towards the bit's evidence about them."""
+    """Update every class. The action moves towards the bit, the others towards the bit's evidence about them."""
     d, K = M.shape[0] - 1, M.shape[1] // 2
     check_decision(indices, values, action, scores, K, d)
     x = unit(values)
@@ -165,16 +165,16 @@ class IgwLogistic(WatchingLearner):
     including this one (`rounds`[0] before it); π_a the propensity; scores p; `scale`, `step` and `others` as in the
     formulas.
 
-    The bit also updates the other classes: a right answer is evidence against them, and a wrong answer is shared among
-    them in proportion to their probabilities. There is no importance weight.
+    The bit also updates the other classes. A right answer is evidence against them, and a wrong answer is distributed
+    among them in proportion to their probabilities. There is no importance weight.
 
-    Assumes sparse x: on correlated dense data the diagonal is inaccurate (47 % error on satimage; late-ucb has 21 %).
+    Assumes sparse x. On correlated dense data, the diagonal is inaccurate (47 % error on satimage; late-ucb has 21 %).
 
     Delay: an update uses the current W and A and, of the decision, only the action. The order of the bits matters, so
     an update cannot be retracted.
 
-    Drift: a lasting drop in the reward (`drift`) resets W and A of every class, or of one. `alarms` counts the resets,
-    with one entry per class and a last one for resets of all.
+    Drift: a lasting drop in the reward (`drift`) resets W and A of every class or of one class. `alarms` counts the
+    resets, with one entry per class and a last one for resets of all.
 
     Departures from the papers: the oracle is one logistic regression per class, which also learns about classes that
     were not played; the schedule γ_t is not derived from a bound.
@@ -211,7 +211,7 @@ class IgwLogistic(WatchingLearner):
         # Stored by feature, so that an event accesses few, whole rows.
         M = np.zeros((n_features + 1, 2 * n_classes))
         M[:, n_classes:] = A_START
-        # The parameters and small parts share one array: each array argument costs 0.1 µs.
+        # The parameters and small parts share one array, because each array argument costs 0.1 µs.
         rest = np.zeros(COUNTS + 4 * (n_classes + 1))
         rest[:ROUNDS] = (scale, step, others, bias, DRIFTS.index(drift))
         counts = rest[COUNTS:].reshape(4, n_classes + 1)

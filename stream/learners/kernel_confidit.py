@@ -1,4 +1,4 @@
-"""Confidit in dual variables: ridge scores and bounds in the feature space of a kernel."""
+"""Confidit in dual variables, with ridge scores and bounds in the feature space of a kernel."""
 
 from collections.abc import Mapping
 from math import sqrt
@@ -23,11 +23,11 @@ from stream.learners.registry import register
 from stream.wire.records import FloatArray, IndexArray
 
 SUPPORT_LIMIT = 30_000
-"""Limit on `support_max`: the factors for 30,000 examples of one class need 3.6 GB."""
+"""Limit on `support_max`. The factors for 30,000 examples of one class need 3.6 GB."""
 
 SLACK = 1e-9
-"""A class is skipped only if its bound is below the highest by this margin, relative to the score: a million times the
-rounding error, so that the action is the same as in the full computation."""
+"""Margin, relative to the score, by which a class's bound must be below the highest for the class to be skipped. It is
+a million times the rounding error, so that the action is the same as in the full computation."""
 
 
 @compiled
@@ -36,7 +36,7 @@ def variance(
 ) -> float:
     """Return k(x, x) - k_kᵀG_k⁻¹k_k = k(x, x) - ‖L_k⁻¹k_k‖², from the similarities `own` to the examples of class k.
 
-    Each row decreases the value. The loop stops when the value is below `enough`; the result is then an upper bound.
+    Each row decreases the value. The loop stops when the value is below `enough`. The result is then an upper bound.
     """
     rest = alone
     for i in range(own.size):
@@ -57,7 +57,7 @@ def variance(
             j += 1
         z = (s0 + s1) + (s2 + s3)
         rest -= z * z
-    return max(rest, 0.0)  # negative only due to rounding
+    return max(rest, 0.0)  # a negative value is a rounding error
 
 
 @compiled
@@ -152,7 +152,7 @@ def update(
     alpha: float,
     eta: float,
 ) -> bool:
-    """Append x to the action's examples: add a row to L⁻¹ and recompute a = L⁻ᵀL⁻¹t. No effect if S is full."""
+    """Append x to the action's examples: add a row to L⁻¹, and recompute a = L⁻ᵀL⁻¹t. Do nothing if S is full."""
     if not usable(indices, values, action, propensity, scores, sizes.size, S.shape[0]):
         return False
     n = sizes.sum()
@@ -219,14 +219,13 @@ class ConfiditKernel(KernelLearner):
     offsets in `starts`; a_i = G_i⁻¹t_i, in row 1 of `support`; α `alpha`, in (-1, 1]; η `eta`. Each update appends one
     row; no matrix is inverted.
 
-    Memory: all classes together store at most `support_max` examples. After that, an update changes nothing and returns
-    False. The first examples are kept, because removing one would widen the bounds near it and cause endless
-    exploration.
+    Memory: all classes together store at most `support_max` examples. Further updates change nothing and return False.
+    The first examples are kept, because removing one would widen the bounds near it and cause endless exploration.
 
     Delay: an update uses the current examples and, of the decision, only the action. A ridge regression does not depend
     on the order of its examples, but the order determines which examples are stored.
 
-    Departures from the paper: the limit on the support.
+    Departures from the paper: the support is limited.
 
     >>> from stream.learners import create
     >>> learner = create("confidit-kernel", n_classes=3, n_features=2, kernel="rbf", width=0.5)

@@ -1,8 +1,8 @@
-"""Compiled functions shared by several learners.
+"""Compiled functions that several learners share.
 
-Every kernel is a function over flat arrays: numba unboxes a bare array in 0.1 µs and a tuple of arrays in 2.5 µs. All
-kernels take the event first and the model last, so that `stream.offline` can call any learner's kernels from one
-compiled loop:
+Every kernel is a function over flat arrays, because numba unboxes a bare array in 0.1 µs and a tuple of arrays in 2.5
+µs. All kernels take the event first and the model last, so that `stream.offline` can call any learner's kernels from
+one compiled loop:
 
     predict(indices, values, u, scores, *model) -> (action, greedy, propensity)
     observe(indices, values, action, greedy, propensity, scores, *model)
@@ -11,7 +11,7 @@ compiled loop:
 `scores` has K entries, followed by the learner's `logged_size` logged values.
 
 A predict kernel starts with `check_event`. An update kernel starts with `usable`, or with `check_decision` if it scales
-x to unit norm. Compiled code does not check array bounds, so these functions do, in 0.02 µs.
+x to unit norm. Compiled code does not check array bounds, so these functions check them, in 0.02 µs.
 
 Kernels are compiled without fast-math, so equal input gives equal bits in every run. A kernel may call only kernels of
 its own file, of this file, and of files whose names end with `kernels.py` (see `_cache_directory`).
@@ -36,8 +36,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 VALUE_MAX = 1e100
-"""Updates from x with a larger entry are rejected: its square divided by a propensity could overflow float64, and an
-infinite weight would turn the model into NaN. Predictions are still made."""
+"""Updates from x with a larger entry are rejected, because its square divided by a propensity could overflow float64,
+and an infinite weight would turn the model into NaN. Predictions are still made."""
 
 PROPENSITY_MIN = 1e-100
 """Updates from decisions with a smaller propensity are rejected, for the same reason."""
@@ -77,7 +77,7 @@ def _cache_directory() -> str:
 
 
 CACHE_DIRECTORY = _cache_directory()
-"""The directory of compiled machine code; empty if none is writable."""
+"""The directory of compiled machine code. It is empty if none is writable."""
 
 setattr(numba.config, "CACHE_DIR", CACHE_DIRECTORY)  # noqa: B010 (numba creates the attribute at run time)
 
@@ -88,13 +88,13 @@ def compiled(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def inlined(function: Callable[P, R]) -> Callable[P, R]:
-    """Inline a kernel into its callers, because a call costs 0.01 µs per array, plus reference counting."""
+    """Inline a kernel into its callers, because a call costs 0.01 µs per array and reference counting."""
     return cast(Callable[P, R], njit(cache=bool(CACHE_DIRECTORY), forceinline=True)(function))
 
 
 @compiled
 def observe_nothing(*event_and_model: object) -> None:
-    """Do nothing: decisions do not change the model."""
+    """Do nothing, because decisions do not change the model."""
 
 
 @compiled
@@ -123,7 +123,7 @@ def check_decision(indices: IndexArray, values: FloatArray, action: int, scores:
 def usable(
     indices: IndexArray, values: FloatArray, action: int, propensity: float, scores: FloatArray, K: int, d: int
 ) -> bool:
-    """Return whether a model may learn from this event: False if float64 could overflow.
+    """Return whether a model may learn from this event. Return False if float64 could overflow.
 
     Raises ValueError as `check_decision` does.
     """
@@ -138,7 +138,7 @@ def usable(
 
 @compiled
 def bounded(score: float) -> float:
-    """Limit a score to ±SCORE_MAX; NaN becomes 0."""
+    """Limit a score to ±SCORE_MAX. NaN becomes 0."""
     if abs(score) <= SCORE_MAX:
         return score
     if score > 0.0:
@@ -150,7 +150,7 @@ def bounded(score: float) -> float:
 def linear_scores(indices: IndexArray, values: FloatArray, W: FloatArray, scores: FloatArray) -> None:
     """scores[k] = ⟨W_k, x⟩, summed in the order of the indices.
 
-    Sums four classes at a time, which halves the time; the result is bitwise identical.
+    The function sums four classes at a time, which halves the time. The result is bitwise identical.
     """
     K = W.shape[0]
     k = 0
@@ -186,7 +186,7 @@ def current_scores(indices: IndexArray, values: FloatArray, W: FloatArray) -> Fl
 
 @compiled
 def argmax(scores: FloatArray) -> int:
-    """Return the class with the highest score; the lowest class wins ties."""
+    """Return the class with the highest score. The lowest class wins ties."""
     best = 0
     for k in range(1, scores.size):
         if scores[k] > scores[best]:
@@ -196,7 +196,7 @@ def argmax(scores: FloatArray) -> int:
 
 @compiled
 def argmax_except(scores: FloatArray, excluded: int) -> int:
-    """Return the class with the highest score except `excluded`; the lowest class wins ties."""
+    """Return the class with the highest score except `excluded`. The lowest class wins ties."""
     best = 1 if excluded == 0 else 0
     for k in range(best + 1, scores.size):
         if k != excluded and scores[k] > scores[best]:
@@ -214,7 +214,7 @@ def sample_epsilon_greedy(greedy: int, n_classes: int, gamma: float, u: float) -
         cumulative += p
         if u < cumulative or k == n_classes - 1:
             return k, p
-    return 0, 0.0  # not reached: K is at least 2
+    return 0, 0.0  # not reached, because K is at least 2
 
 
 @compiled
@@ -259,7 +259,7 @@ def norm_of(values: FloatArray) -> float:
 
 @compiled
 def unit(values: FloatArray) -> FloatArray:
-    """Scale x to unit norm; zeros if x is zero, infinite or NaN."""
+    """Scale x to unit norm. Return zeros if x is zero, infinite or NaN."""
     norm = norm_of(values)
     if 0.0 < norm < inf:
         return values / norm
@@ -267,7 +267,7 @@ def unit(values: FloatArray) -> FloatArray:
 
 
 SIMILARITIES = ("linear", "rational", "polynomial", "rbf")
-"""Names of the kernel functions k(x, x'); `similarity` takes the index in this tuple."""
+"""Names of the kernel functions k(x, x'). `similarity` accepts the index in this tuple."""
 
 
 @compiled
@@ -279,7 +279,7 @@ def similarity(kind: int, dot: float, norm_sq: float, other_norm_sq: float, degr
         return 1.0 / (1.0 - 0.5 * dot)
     if kind == 2:
         return float((1.0 + dot) ** degree)
-    return exp(-max(norm_sq + other_norm_sq - 2.0 * dot, 0.0) / (2.0 * width * width))  # negative only due to rounding
+    return exp(-max(norm_sq + other_norm_sq - 2.0 * dot, 0.0) / (2.0 * width * width))  # negative by rounding only
 
 
 @compiled
@@ -287,7 +287,7 @@ def dots(indices: IndexArray, values: FloatArray, S: FloatArray, n: int) -> Floa
     """Return ⟨x, x_p⟩ for the first n columns x_p of S [d, n_max], computed by contiguous rows."""
     sums = np.zeros(n)
     j = 0
-    while j + 3 < indices.size:  # four rows per pass: a quarter of the reads and writes of the sums
+    while j + 3 < indices.size:  # with four rows per pass, the sums are read and written a quarter as often
         r0, r1, r2, r3 = S[indices[j]], S[indices[j + 1]], S[indices[j + 2]], S[indices[j + 3]]
         x0, x1, x2, x3 = values[j], values[j + 1], values[j + 2], values[j + 3]
         for p in range(n):
@@ -309,23 +309,23 @@ def logistic(score: float) -> float:
 
 
 DRIFTS = ("off", "global", "class")
-"""What a drop in the reward resets: nothing; all classes; or all classes, and also a single class if its own reward
-drops."""
+"""Options for the reset after a drop in the reward: no reset; a reset of all classes; or also the reset of a single
+class after a drop in its own reward."""
 
 DRIFT_SLACK = 0.2
 DRIFT_GLOBAL = 15.0
 DRIFT_CLASS = 10.0
 DRIFT_MEMORY = 1000.0
 """Parameters of a one-sided cumulative sum of the rewards' shortfall from their mean, over at most DRIFT_MEMORY bits.
-It raises an alarm above the threshold. The mean may fall by less than the slack without effect. On a stationary stream
-alarms are rare, unless the learner itself is unstable."""
+It raises an alarm above the threshold. A fall of the mean by less than the slack has no effect. On a stationary stream,
+alarms are rare unless the learner itself is unstable."""
 
 NO_ALARM, ALARM_OF_ALL, ALARM_OF_CLASS = range(3)
 
 
 @compiled
 def _falls(detectors: FloatArray, column: int, reward: int, threshold: float) -> bool:
-    """Add a settled bit; return whether the sum exceeds the threshold. Rows: number of bits, their mean, the sum."""
+    """Add a settled bit to the number of bits, their mean and the sum. Return whether the sum exceeds the threshold."""
     detectors[0, column] += 1.0
     short = detectors[1, column] - reward
     detectors[2, column] = max(0.0, detectors[2, column] + short - DRIFT_SLACK)
@@ -335,7 +335,7 @@ def _falls(detectors: FloatArray, column: int, reward: int, threshold: float) ->
 
 @compiled
 def watch(detectors: FloatArray, alarms: FloatArray, action: int, reward: int, drift: int) -> int:
-    """Add a settled bit; return whether all classes or the action's class must be reset, and count the alarm.
+    """Add a settled bit. Return whether all classes or the action's class must be reset, and count the alarm.
 
     Args:
         detectors: float64[3, K + 1], one column per class and a last one for all classes.
@@ -361,14 +361,14 @@ def watch(detectors: FloatArray, alarms: FloatArray, action: int, reward: int, d
 
 
 TILE = 16
-"""Side of the square tiles in which a symmetric matrix is mirrored; two tiles fit in the L1 cache."""
+"""Side of the square tiles in which a symmetric matrix is mirrored. Two tiles fit in the L1 cache."""
 
 
 @compiled
 def subtract_outer(inverse: FloatArray, changes: FloatArray) -> None:
     """A⁻¹ -= Σ_m z_m z_mᵀ, on and above the diagonal, eight changes and two rows per pass, then mirrored.
 
-    Reading the changes limits the speed; two rows share each read.
+    Reading the changes limits the speed, so two rows share each read.
     """
     d = inverse.shape[0]
     for m in range(0, changes.shape[0], 8):
@@ -376,7 +376,7 @@ def subtract_outer(inverse: FloatArray, changes: FloatArray) -> None:
             row = inverse[i, i:]
             next_row = inverse[
                 min(i + 1, d - 1), i:
-            ]  # for odd d the last row appears twice; its second pass subtracts 0
+            ]  # for odd d, the last row appears twice, and its second pass subtracts 0
             z0, z1, z2, z3 = changes[m, i:], changes[m + 1, i:], changes[m + 2, i:], changes[m + 3, i:]
             z4, z5, z6, z7 = changes[m + 4, i:], changes[m + 5, i:], changes[m + 6, i:], changes[m + 7, i:]
             a0, a1, a2, a3, a4, a5, a6, a7 = z0[0], z1[0], z2[0], z3[0], z4[0], z5[0], z6[0], z7[0]

@@ -1,4 +1,4 @@
-"""KWIK Banditron: explores where x is unknown, as long as W is far from a known comparator; for simulations."""
+"""KWIK Banditron, which explores where x is unknown while W is far from a known comparator, for simulations."""
 
 import json
 from collections.abc import Mapping
@@ -119,7 +119,7 @@ def update(
 
 @dataclass(frozen=True, slots=True)
 class MatrixParameter(Parameter):
-    """A matrix: an array, a list of rows, or JSON text; stored as JSON text, which preserves every bit."""
+    """A matrix: an array, a list of rows, or JSON text. It is stored as JSON text, which preserves every bit."""
 
     def accepted(self) -> str:
         """Describe the accepted values."""
@@ -137,7 +137,7 @@ class MatrixParameter(Parameter):
 
 @register
 class KwikBanditron(KernelLearner):
-    """Takes gradient steps on right answers; explores unknown x while W is far from a known comparator.
+    """Makes gradient steps on right answers, and explores unknown x while W is far from a known comparator.
 
     "Bandit Multiclass Classification" (the Notes), Algorithm 6.
 
@@ -153,12 +153,12 @@ class KwikBanditron(KernelLearner):
     Assumes ‖x‖ ≤ 1; the learner does not scale x.
 
     Without a comparator, ‖W - W*‖_F ≥ 1 is always assumed, so that line 7 depends only on x and the learner explores
-    longer. This allows data whose comparator is unknown; the paper's lemmas require W*.
+    longer. This permits data whose comparator is unknown. The paper's lemmas require W*.
 
     Delay: the loss h² and its gradient are those of the current W, because a gradient step must start where its
     gradient was computed. The update uses only the decision's action.
 
-    Departures from the paper: only the rule for a missing comparator.
+    Departures from the paper: a rule for a missing comparator is added.
 
     >>> from stream.learners import create
     >>> learner = create("kwik-banditron", n_classes=2, n_features=2, comparator=[[0.0, 2.0], [0.0, -2.0]])

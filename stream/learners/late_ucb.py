@@ -1,4 +1,4 @@
-"""late-ucb: one ridge regression per class; confidence bounds shrink at the decision, before the bit arrives."""
+"""late-ucb, with one ridge regression per class. Confidence bounds shrink at the decision, before the bit arrives."""
 
 import zlib
 from collections.abc import Mapping
@@ -73,10 +73,10 @@ from stream.learners.symmetric_kernels import add_observation, block_of, sum_of_
 from stream.wire.records import Decision, Features, FloatArray, IndexArray
 
 SIZE_MAX = 512
-"""Limit on d' after an expansion: beyond it, the products cost more than they gain. Memory is quadratic in d'."""
+"""Limit on d' after an expansion. Beyond it, the products cost more than they gain. Memory is quadratic in d'."""
 
 PROJECTION_SEED, WAVES_SEED = 20_260_101, 20_260_102
-"""Fixed seeds: the random matrices are identical in every run and are not part of the learned state."""
+"""Fixed seeds. The random matrices are identical in every run, and are not part of the learned state."""
 
 
 @compiled
@@ -105,7 +105,7 @@ def predict(
 
 @compiled
 def log_of(indices: IndexArray, values: FloatArray, action: int, scores: FloatArray, model: FloatArray) -> None:
-    """Write the values that an update requires for an action: the number of resets of its class, and its own score."""
+    """Write the number of resets of an action's class and its own score, which an update requires."""
     if model[DRIFT_KIND] != 0.0:
         scores[int(model[CLASSES])] = epoch(counts_of(model), action)
     if model[WAVES] > 0.0:
@@ -160,7 +160,7 @@ def update(
     P, pending = inverse_of_class(model, BELIEVED, action), counts[PENDING][BELIEVED, action : action + 1]
     places, x, length_sq = with_bias(indices, values, scores, model)
     if model[DRIFT_KIND] != 0.0 and scores[K] != epoch(counts, action):
-        counts[WEIGHT, action] += length_sq  # the class has been reset since: P and w no longer contain the decision
+        counts[WEIGHT, action] += length_sq  # the class was reset after the decision, so P and w no longer contain it
         lead = reward - score_of(places, x, weights, action)
         move(weights, action, lead, add_observation(P, pending, places, x))
     else:
@@ -229,15 +229,16 @@ class LateUcb(WatchingLearner):
     `floor`, for logs used in off-policy evaluation. `sample` [64, d] contains the first contexts, `bandwidth` their
     number and σ².
 
-    `expand`=quadratic appends all products x_i x_j, i ≤ j, to x before scaling: up to 30 features. `project`=p projects
-    x of unit norm to p dimensions by a fixed Gaussian matrix of variance 1/p: for dense data with many features.
+    `expand`=quadratic appends all products x_i x_j, i ≤ j, to x before scaling, for up to 30 features. `project`=p
+    projects x of unit norm to p dimensions by a fixed Gaussian matrix of variance 1/p, for dense data with many
+    features.
 
-    A decision enters the covariance at once, and its own score is its target until the bit arrives. The bounds thus
-    narrow with every decision, and the learner does not repeat one class during a long delay. The mean of the two
-    scores matters only while bits are pending: when all have arrived, both regressions are equal.
+    A decision enters the covariance immediately, and its own score is its target until the bit arrives. The bounds
+    therefore narrow with every decision, and the learner does not repeat one class during a long delay. The mean of the
+    two scores matters only while bits are pending. When all bits have arrived, both regressions are equal.
 
-    When all bits have arrived, w_k = y_k = A_k⁻¹ Σ r x with A_k = λI + Σ xxᵀ over the decisions that played k, whatever
-    the order of the bits.
+    When all bits have arrived, w_k = y_k = A_k⁻¹ Σ r x with A_k = λI + Σ xxᵀ over the decisions that played k,
+    regardless of the order of the bits.
 
     Drift: a lasting drop in the reward (`drift`) resets every class, or one: P_k = Q_k = I/λ, w_k = y_k = 0, N_k = 0. A
     decision logs the number of resets of its class. If the class has been reset since, the bit is added as a new
@@ -245,7 +246,7 @@ class LateUcb(WatchingLearner):
     of all.
 
     Retraction (drift=off): w_ŷ += (r_new − r_old) P_ŷ x, and y_ŷ with Q_ŷ. Up to rounding and in any order, the result
-    equals a model that received the real bit from the start. With drift detection the learner is not retractable,
+    equals a model that received the real bit from the start. With drift detection, the learner is not retractable,
     because an alarm cannot be reversed.
 
     Departures from the papers: bounds of constant width √η; the shortlist, whose rough bounds need no matrix; one noise
@@ -328,7 +329,7 @@ class LateUcb(WatchingLearner):
             (m,),
             (SAMPLE if m else 0, d),
         ]
-        # Not np.zeros: its pages would be mapped one by one at the first access, and reads across them would be slower.
+        # The pages of np.zeros would be mapped one by one at the first access, and reads across them would be slower.
         model = np.full(SETTINGS + sum(int(np.prod(shape)) for shape in shapes), 0.0)
         model[:SAMPLED] = (
             lam, eta, shortlist, bias, kind, floor, DRIFTS.index(drift), K, size, d, m, project,
@@ -369,7 +370,7 @@ class LateUcb(WatchingLearner):
         super().__init__(n_classes, n_features, arrays, (model,), Kernels(predict, update, observe))
 
     def state(self) -> State:
-        """Return a copy of the state and a checksum of the fixed random matrices, which follow from the parameters."""
+        """Return a copy of the state with a checksum of the fixed random matrices, which the parameters determine."""
         return {**super().state(), "fingerprint": self.fingerprint} if self.fingerprint else super().state()
 
     def load(self, state: Mapping[str, Any]) -> None:
@@ -409,7 +410,7 @@ class LateUcb(WatchingLearner):
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
-        """Return the cost: nnz²/2 entries per shortlisted class, nnz rows twice, a pass over P; twice that with Q."""
+        """Return the cost of nnz²/2 entries per shortlisted class, nnz rows twice and a pass over P, doubled with Q."""
         project, quadratic = int(parameters["project"]), parameters["expand"] == "quadratic"
         m = int(parameters["m"]) if parameters["expand"] == "rff" else 0
         size = features_of(n_features, str(parameters["expand"]), m, project) + 1
@@ -458,7 +459,7 @@ def features_of(n_features: int, expand: str, m: int, project: int) -> int:
 
 
 def projection(n_features: int, dimensions: int, seed: int) -> FloatArray:
-    """Return Gᵀ: independent N(0, 1/p) entries, float64[d, p]."""
+    """Return Gᵀ with independent N(0, 1/p) entries, float64[d, p]."""
     generator = np.random.Generator(np.random.PCG64(seed))
     G: FloatArray = generator.standard_normal((n_features, dimensions)) / sqrt(dimensions)
     return G

@@ -1,4 +1,4 @@
-"""Parts of late-ucb's kernels: the model as one array, and the regressions' features of x."""
+"""Parts of late-ucb's kernels, for the model as one array and for the regressions' features of x."""
 
 from math import inf, sqrt
 
@@ -9,7 +9,7 @@ from stream.learners.random_features_kernels import SAMPLE, waves
 from stream.learners.symmetric_kernels import block_of, sum_of_rows, variance
 from stream.wire.records import FloatArray, IndexArray
 
-PLAIN, QUADRATIC, PROJECTED = range(3)  # transformation of x; independent of random features
+PLAIN, QUADRATIC, PROJECTED = range(3)  # transformation of x, which does not depend on random features
 
 # Indices at the start of the model; the last two are the number of sampled contexts and σ².
 LAM, ETA, SHORTLIST, BIAS, KIND, FLOOR, DRIFT_KIND, CLASSES, SIZE, FEATURES, WAVES, PROJECT, SAMPLED, VARIANCE = range(
@@ -22,12 +22,12 @@ WEIGHT, DETECTORS, ALARMS, PENDING = 0, slice(1, 4), 4, slice(5, 7)
 COUNTS = 7
 
 BELIEVED, SETTLED = range(2)
-"""The two regressions: on all decisions and, with random features, on settled bits only."""
+"""The regression on all decisions and, with random features, the one on settled bits only."""
 
 
 @inlined
 def regressions_of(model: FloatArray) -> int:
-    """Return the number of regressions: two with random features, else one."""
+    """Return the number of regressions, which is two with random features, otherwise one."""
     return 2 if model[WAVES] > 0.0 else 1
 
 
@@ -44,7 +44,7 @@ def counts_of(model: FloatArray) -> FloatArray:
 
 @inlined
 def weights_of(model: FloatArray) -> FloatArray:
-    """Return the weights [d', R·K]: for each feature, w of all classes, then y of all classes."""
+    """Return the weights [d', R·K]. Each feature has w of all classes, then y of all classes."""
     columns, size = regressions_of(model) * int(model[CLASSES]), int(model[SIZE])
     start = SETTINGS + COUNTS * (int(model[CLASSES]) + 1)
     return model[start : start + columns * size].reshape((size, columns))
@@ -70,7 +70,7 @@ def inverse_of_class(model: FloatArray, which: int, k: int) -> FloatArray:
 
 @inlined
 def fixed_parts(model: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
-    """Return Gᵀ [d, p], σω [d, m], β [m], and the sample [64, d]: the end of the model."""
+    """Return Gᵀ [d, p], σω [d, m], β [m] and the sample [64, d], which are the end of the model."""
     d, m, p = int(model[FEATURES]), int(model[WAVES]), int(model[PROJECT])
     sample = model.size - (SAMPLE * d if m else 0)
     phases = sample - m
@@ -101,13 +101,13 @@ def expanded(indices: IndexArray, values: FloatArray, d: int) -> tuple[IndexArra
     return places, entries
 
 
-# Values that a decision logs after its scores. With drift: the number of resets of its class. With random features: its
-# own w_aᵀx and whether the features were available. With a projection: the projected x.
+# Values that a decision logs after its scores. With drift detection, they include the number of resets of its class,
+# with random features its own w_aᵀx and whether the features were available, and with a projection the projected x.
 
 
 @inlined
 def own_score_place(model: FloatArray) -> int:
-    """Return the index of w_aᵀx in the scores [K + L]; the next entry is 1 if random features were available."""
+    """Return the index of w_aᵀx in the scores [K + L]. The next entry is 1 if random features were available."""
     return int(model[CLASSES]) + (1 if model[DRIFT_KIND] != 0.0 else 0)
 
 
@@ -117,7 +117,7 @@ def with_bias(
 ) -> tuple[IndexArray, FloatArray, float]:
     """Return the regression's features (expanded or projected, of unit norm, then a constant entry) and their ‖·‖².
 
-    Random features come before the constant; the others are then divided by √2. `scores` logs whether random features
+    Random features precede the constant, and the others are then divided by √2. `scores` logs whether random features
     were available at the decision, and the projected features. ‖·‖² of a unit-norm x is exact, so that classes with the
     same number of decisions tie exactly.
     """
@@ -221,12 +221,12 @@ def score_at_decision(action: int, scores: FloatArray, model: FloatArray) -> flo
 def highest_bound(
     places: IndexArray, x: FloatArray, length_sq: float, scores: FloatArray, counts: FloatArray, model: FloatArray
 ) -> int:
-    """Return the shortlisted class with the highest s_k + √(η xᵀP_k x); the lowest class wins ties."""
+    """Return the shortlisted class with the highest s_k + √(η xᵀP_k x). The lowest class wins ties."""
     P = inverses_of(model, BELIEVED)
     K, size = P.shape[0], P.shape[2]
     z = np.empty(size)
     rough = np.empty(K)
-    for k in range(K):  # numpy's division has no branch for a zero divisor: the loop is vectorised
+    for k in range(K):  # numpy's division has no branch for a zero divisor, so the loop is vectorised
         rough[k] = scores[k] + sqrt(np.divide(model[ETA] * length_sq, model[LAM] + np.divide(counts[WEIGHT, k], size)))
     action = -1
     highest = 0.0

@@ -1,4 +1,4 @@
-"""Newtron: online Newton steps on the log-loss, from one bit."""
+"""Newtron, which makes online Newton steps on the log-loss from one bit."""
 
 from collections.abc import Mapping
 from math import sqrt
@@ -48,7 +48,7 @@ class PNewtron(KernelLearner):
     `gamma` in [0, 1]; α `alpha` sharpness, > 0; β `beta` second-order weight, ≥ 0; D `radius`, > 0; ŷ the action. The
     learner also updates on wrong rounds.
 
-    Assumes raw x as in the paper (binary, ‖x‖ about 5). With α = 10 and D = 1 the softmax of unit-norm x is so flat
+    Assumes raw x as in the paper (binary, ‖x‖ about 5). With α = 10 and D = 1, the softmax of unit-norm x is so flat
     that the error remains near 52 % on SynSep. Scale α with 1/‖x‖.
 
     Delay: p, p' and G·W'_τ come from prediction time, by the definition of f_τ (G·W'_τ is computed from the logged
@@ -86,7 +86,7 @@ class PNewtron(KernelLearner):
         M = np.zeros((n_features, 3 * n_classes))
         W, A, b = (M[:, k : k + n_classes].T for k in (0, n_classes, 2 * n_classes))
         A[:] = 1.0 / radius
-        # ‖W''‖², the number of updates and the parameters share one array: passing it costs 0.2 µs per event, and
+        # ‖W''‖², the number of updates and the parameters share one array. Passing it costs 0.2 µs per event, and
         # passing four scalars would cost 0.3 µs.
         norm = np.array([0.0, 0.0, gamma, alpha, beta, radius])
         super().__init__(n_classes, n_features, {"W": W, "A": A, "b": b, "norm": norm[:2]}, (M, norm))
@@ -133,8 +133,8 @@ class Newtron(KernelLearner):
     Symbols: W' weights [K, d] (array W); A [Kd, Kd]; b [Kd]; λ `shift`[0]; γ `gamma` in [0, 1]; α `alpha` sharpness,
     > 0; β `beta` second-order weight, ≥ 0; D `radius`, > 0; ŷ the action. The learner also updates on wrong rounds.
 
-    The cost is cubic: the projection factorises A+λI 2 to 4 times per update, because λ changes with each update. An
-    update takes about 10 ms at K·d = 400 and seconds at 3,600; use pnewtron for large problems.
+    The cost is cubic. The projection factorises A+λI 2 to 4 times per update, because λ changes with each update. An
+    update takes about 10 ms at K·d = 400 and seconds at 3,600. Use pnewtron for large problems.
 
     Delay, assumptions on x, and retraction are as in pnewtron.
 

@@ -1,4 +1,4 @@
-"""Newtron's kernels: the softmax and its gradient, and steps with the diagonal of A and with the full A."""
+"""Newtron's kernels for the softmax and its gradient, and for steps with the diagonal of A and with the full A."""
 
 from math import exp, sqrt
 
@@ -8,7 +8,7 @@ from stream.learners.kernels import argmax, bounded, check_event, compiled, line
 from stream.wire.records import FloatArray, IndexArray
 
 STEP_MAX = 1e200
-"""Updates with a larger coefficient are rejected: the product with an entry of x could overflow float64."""
+"""Updates with a larger coefficient are rejected, because the product with an entry of x could overflow float64."""
 
 NORM_REFRESH_UPDATES = 1024
 """Number of updates after which pnewtron recomputes ‖W''‖², which is otherwise maintained incrementally. The rounding
@@ -17,7 +17,7 @@ part of the state, so that a restored model behaves identically.
 """
 
 NORM_TOLERANCE = 1e-13
-"""Relative tolerance of ‖W'‖ = D in newtron's projection: a hundred times the rounding error of the norm."""
+"""Relative tolerance of ‖W'‖ = D in newtron's projection. It is a hundred times the rounding error of the norm."""
 
 TIE_TOLERANCE = 1e-9
 """Newtron scores that differ by at most this share of D‖x‖, the largest possible score, tie. Classes with equal
@@ -26,14 +26,14 @@ only the greedy class.
 """
 
 PROJECTION_STEPS_MAX = 100
-"""Limit on Newton iterations for the secular equation; 2 to 8 are usual. The limit applies if rounding prevents
-convergence.
+"""Limit on Newton iterations for the secular equation, which usually takes 2 to 8. The limit applies if rounding
+prevents convergence.
 """
 
 
 @compiled
 def sample_softmax(scores: FloatArray, alpha: float, gamma: float, u: float) -> tuple[int, float]:
-    """Sample from p' = (1-γ) softmax(α s) + γ/K; return the action and its propensity."""
+    """Sample from p' = (1-γ) softmax(α s) + γ/K, and return the action and its propensity."""
     K = scores.size
     p = np.empty(K)
     top = scores[argmax(scores)]
@@ -131,8 +131,8 @@ def accumulate_diagonal(
         w_action = M[i, action]
         a_action = max(M[i, K + action] + square_action * (x * x), floor)
         b_action = M[i, 2 * K + action] + step_action * x
-        # Treats every class as not played, then overwrites the action's entry: a uniform loop is vectorised, given
-        # numpy's division, which has no branch for a zero divisor. Saves 0.1 µs per update.
+        # Every class is treated as not played, and the action's entry is then overwritten. A uniform loop is vectorised
+        # with numpy's division, which has no branch for a zero divisor. This saves 0.1 µs per update.
         for k in range(K):
             a = max(M[i, K + k] + square * (x * x), floor)
             b = M[i, 2 * K + k] + step * x
@@ -208,10 +208,10 @@ def predict_full(
 
 @compiled
 def factorise(S: FloatArray) -> bool:
-    """Cholesky factorisation: write U, S = UᵀU, over the upper triangle of S; return False if not positive definite.
+    """Write the Cholesky factor U of S = UᵀU over the upper triangle of S. Return False if S is not positive definite.
 
-    Computed by rows, so that the inner loop is vectorised without fast-math. LAPACK is two to four times as fast, but
-    its rounding depends on the number of threads, and it adds 6 s of compile time.
+    It is computed by rows, so that the inner loop is vectorised without fast-math. LAPACK is two to four times as fast,
+    but its rounding depends on the number of threads, and it adds 6 s of compile time.
     """
     size = S.shape[0]
     for k in range(size):
@@ -232,7 +232,7 @@ def factorise(S: FloatArray) -> bool:
 
 @compiled
 def solve_lower(U: FloatArray, y: FloatArray) -> None:
-    """Solve by forward substitution: y becomes U⁻ᵀy."""
+    """Replace y with U⁻ᵀy by forward substitution."""
     for i in range(y.size):
         row = U[i]
         y[i] /= row[i]
@@ -242,7 +242,7 @@ def solve_lower(U: FloatArray, y: FloatArray) -> None:
 
 @compiled
 def solve_upper(U: FloatArray, y: FloatArray) -> None:
-    """Solve by back substitution: y becomes U⁻¹y."""
+    """Replace y with U⁻¹y by back substitution."""
     for i in range(y.size - 1, -1, -1):
         row = U[i]
         total = y[i]
@@ -265,8 +265,9 @@ def project(A: FloatArray, b: FloatArray, shift: float, D: float, y: FloatArray)
     """Set y to argmin_{‖W‖≤D} (W-W'')ᵀA(W-W''), W'' = -A⁻¹b, and return its λ, or -1 if float64 does not suffice.
 
     The minimum is W(λ) = (A+λI)⁻¹AW'' = -(A+λI)⁻¹b with λ = 0, or with ‖W(λ)‖ = D. Newton's iteration solves 1/‖W(λ)‖ =
-    1/D (Moré and Sorensen 1983, sect. 3). The function is concave and nearly linear: from the right of the solution,
-    the iteration steps to its left, and from there it increases towards the solution, so no bracketing is needed.
+    1/D (Moré and Sorensen 1983, sect. 3). The function is concave and nearly linear. From the right of the solution,
+    the iteration steps to its left, and from there it increases towards the solution. No bracketing is therefore
+    needed.
     """
     size = b.size
     U = np.empty((size, size))

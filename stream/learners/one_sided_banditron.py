@@ -1,4 +1,4 @@
-"""One-sided banditron: learns only from mistakes, without exploration, and projects the weights."""
+"""One-sided banditron, which learns only from mistakes, without exploration, and projects the weights."""
 
 from collections.abc import Mapping
 from math import sqrt
@@ -12,17 +12,17 @@ from stream.learners.registry import register
 from stream.wire.records import FloatArray, IndexArray
 
 TOLERANCE = 1e-13
-"""Dykstra's algorithm stops when no entry of W changes by more than this times the radius in a cycle: ten times the
-rounding error, and far below the 1e-9 of weight comparisons.
+"""Dykstra's algorithm stops when no entry of W changes by more than this times the radius in a cycle. The value is ten
+times the rounding error, and far below the 1e-9 of weight comparisons.
 """
 
 CYCLES_MAX = 10_000
-"""Limit on the number of cycles; 1 is usual if no ball constrains W, and 10 to 100 otherwise."""
+"""Limit on the number of cycles. Usual numbers are 1 if no ball constrains W, and 10 to 100 otherwise."""
 
 
 @compiled
 def _centre(W: FloatArray) -> None:
-    """Subtract the mean row: the nearest W with Σ_i W_i = 0."""
+    """Subtract the mean row, which gives the nearest W with Σ_i W_i = 0."""
     K = W.shape[0]
     for j in range(W.shape[1]):
         total = 0.0
@@ -43,10 +43,10 @@ def _norm(row: FloatArray) -> float:
 
 @compiled
 def project(W: FloatArray, radius: float) -> None:
-    """Replace W by the nearest matrix with ‖W_i‖ ≤ radius and Σ_i W_i = 0 (Dykstra's alternating projections).
+    """Replace W with the nearest matrix with ‖W_i‖ ≤ radius and Σ_i W_i = 0 (Dykstra's alternating projections).
 
     Plain alternating projections converge to a point in both sets, but not necessarily to the nearest one. Dykstra's
-    algorithm adds the previous correction before each projection on the balls; a subspace needs no correction.
+    algorithm adds the previous correction before each projection onto the balls. A subspace needs no correction.
     """
     K, d = W.shape
     _centre(W)
@@ -54,7 +54,7 @@ def project(W: FloatArray, radius: float) -> None:
     for i in range(K):
         inside = inside and _norm(W[i]) <= radius
     if inside:
-        return  # the nearest point of the subspace is in the balls, so it is the nearest point of both sets
+        return  # the nearest point of the subspace is in the balls, and is therefore the nearest point of both sets
     correction = np.zeros((K, d))
     for _ in range(CYCLES_MAX):
         moved = 0.0
@@ -113,7 +113,7 @@ def update(
 
 @register
 class OneSidedBanditron(KernelLearner):
-    """Demotes the wrong class and projects; never explores and never receives the true class.
+    """Demotes the wrong class and projects. It never explores, and never receives the true class.
 
     "Bandit Multiclass Classification" (the Notes), Algorithm 4, with the set from its sum-to-zero assumption.
 
@@ -122,8 +122,8 @@ class OneSidedBanditron(KernelLearner):
 
     Symbols: W weights [K, d]; η `eta`, > 0; R `radius`, 1 in the paper; ŷ the action, which is the greedy class.
 
-    Assumes, for its bound of ‖W*‖² sup‖x‖²/Δ² mistakes at η = Δ/sup‖x‖², a W* in Ω with (W*x)_i ≤ -Δ for all i ≠ y. If
-    no such W* exists, the learner may never recover.
+    The bound of ‖W*‖² sup‖x‖²/Δ² mistakes at η = Δ/sup‖x‖² assumes a W* in Ω with (W*x)_i ≤ -Δ for all i ≠ y. If no
+    such W* exists, the learner may never recover.
 
     Delay: the demoted class is the action at prediction time, and the step starts from the current W.
 

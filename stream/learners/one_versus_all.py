@@ -1,4 +1,4 @@
-"""One-versus-all perceptrons: each class claims or rejects x; if none claims it, the action is a guess."""
+"""One-versus-all perceptrons, in which each class claims or rejects x. If none claims it, the action is a guess."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -32,7 +32,7 @@ USED, NEXT = range(2)
 
 @compiled
 def choose(scores: FloatArray, u: float) -> tuple[int, int, float]:
-    """Lines 3-5 and 8-9: return the class with the highest score if that is not negative, else a uniform class."""
+    """Lines 3-5 and 8-9: return the class with the highest score if that is not negative, otherwise a uniform class."""
     greedy = argmax(scores)
     if scores[greedy] >= 0.0:
         return greedy, greedy, 1.0
@@ -72,7 +72,7 @@ def update_linear(
     label: int,
     W: FloatArray,
 ) -> bool:
-    """W_action += x, -= x, or no change."""
+    """Add x to W_action, subtract it, or make no change."""
     if not usable(indices, values, action, propensity, scores, W.shape[0], W.shape[1]):
         return False
     sign = direction(scores, reward)
@@ -84,7 +84,7 @@ def update_linear(
 
 @register
 class OvaPerceptron(KernelLearner):
-    """One perceptron per class: a wrong claim demotes the class, a right guess promotes it.
+    """One perceptron per class. A wrong claim demotes the class, and a right guess promotes it.
 
     "Bandit Multiclass Classification" (the Notes), Algorithm 3.
 
@@ -93,8 +93,8 @@ class OvaPerceptron(KernelLearner):
 
     Symbols: w_i weights [K, d], array W; ỹ the action. w = 0 claims every x.
 
-    Assumes, for its bound of O(K²/γ²) expected mistakes, classes that are one-versus-all separable through the origin:
-    w*_yᵀx ≥ γ/2 and w*_iᵀx ≤ -γ/2 for i ≠ y.
+    The bound of O(K²/γ²) expected mistakes assumes that the classes are one-versus-all separable through the origin,
+    with w*_yᵀx ≥ γ/2 and w*_iᵀx ≤ -γ/2 for i ≠ y.
 
     Delay: the scores at prediction time determine whether the action was a claim or a guess.
 
@@ -200,7 +200,7 @@ def update_kernelised(
     degree: int,
     width: float,
 ) -> bool:
-    """Store x with its sign for the action's class; if the support is full, replace the oldest example."""
+    """Store x with its sign for the action's class. If the support is full, replace the oldest example."""
     if not usable(indices, values, action, propensity, scores, scores.size, S.shape[0]):
         return False
     sign = direction(scores, reward)
@@ -239,15 +239,15 @@ class OvaKernelPerceptron(KernelLearner):
     Symbols: x_p support examples, the columns of S [d, support_max]; sign_p and their class i, rows of `marks`; ỹ the
     action; a score of 0 claims x, so an empty support claims every x.
 
-    Assumes, for its bound, linear separability with a margin as in (1) of the Notes; in the space of the rational
-    kernel this becomes one-versus-all separability with a smaller margin.
+    The bound assumes linear separability with a margin as in (1) of the Notes. In the space of the rational kernel,
+    this becomes one-versus-all separability with a smaller margin.
 
-    Memory: all classes together store at most `support_max` examples; a new one replaces the oldest. From then on the
-    mistake bound, which assumes unlimited support, no longer applies.
+    Memory: all classes together store at most `support_max` examples, and a new one then replaces the oldest. The
+    mistake bound, which assumes unlimited support, no longer applies in this case.
 
     Delay: the scores at prediction time determine whether the action was a claim or a guess.
 
-    Departures from the paper: the limit on the support.
+    Departures from the paper: the support is limited.
 
     >>> from stream.learners import create
     >>> learner = create("ova-kernel-perceptron", n_classes=2, n_features=2, kernel="rational")

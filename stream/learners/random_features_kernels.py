@@ -1,9 +1,9 @@
-"""Random Fourier features with a bandwidth from the first contexts; Rahimi, Recht, NIPS 2007.
+"""Random Fourier features with a bandwidth from the first contexts (Rahimi, Recht, NIPS 2007).
 
     σ² = the median of ‖x − x'‖² over all pairs of the first 64 contexts observed (0 → 1)
     z_j = √(2/m) cos(ω_jᵀx + β_j),  ω_j ~ N(0, I/σ²),  β_j ~ U[0, 2π),  j = 1..m
 
-The cosine is computed with a polynomial: 64 cosines take 0.1 µs and are bitwise equal on every machine.
+The cosine is computed with a polynomial. 64 cosines take 0.1 µs and are bitwise equal on every machine.
 """
 
 from math import inf, pi, sqrt
@@ -18,9 +18,9 @@ SAMPLE = 64
 """Number of contexts that determine σ²."""
 
 RATIO_MAX = 1e12
-"""Limit on ‖x‖/σ: above it the cosine contains no information about x."""
+"""Limit on ‖x‖/σ, above which the cosine contains no information about x."""
 
-# sin(π c) = c Σ_n SINE_n c²ⁿ, by its Taylor series; the first omitted term is below 3e-16 for |c| ≤ ½.
+# sin(π c) = c Σ_n SINE_n c²ⁿ, by its Taylor series. The first omitted term is below 3e-16 for |c| ≤ ½.
 S0, S1, S2, S3, S4, S5, S6, S7, S8, S9 = (
     pi,
     -(pi**3) / 6.0,
@@ -75,7 +75,7 @@ def waves(
 
 @compiled
 def median_of_distances(sample: FloatArray) -> float:
-    """Return the median of ‖x − x'‖² over all pairs of rows; 1 if it is 0 or NaN."""
+    """Return the median of ‖x − x'‖² over all pairs of rows, or 1 if it is 0 or NaN."""
     n = sample.shape[0]
     distances = np.empty(n * (n - 1) // 2)
     place = 0
@@ -95,13 +95,13 @@ def median_of_distances(sample: FloatArray) -> float:
 
 @compiled
 def add_to_sample(indices: IndexArray, values: FloatArray, bandwidth: FloatArray, sample: FloatArray) -> None:
-    """Store one of the first contexts; the last of them sets σ².
+    """Store one of the first contexts. The last of them sets σ².
 
     Args:
         indices: int32[nnz], of x.
         values: float64[nnz].
         bandwidth: Number of stored contexts, and σ² (0: not known yet).
-        sample: float64[64, d]; reset to zeros when σ² is known.
+        sample: float64[64, d]. It is reset to zeros when σ² is known.
     """
     row = sample[int(bandwidth[0])]
     for a in range(indices.size):

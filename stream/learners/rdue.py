@@ -1,4 +1,4 @@
-"""rdue: online gradient descent on the logistic loss, for classes drawn by randomized decoding."""
+"""rdue, online gradient descent on the logistic loss for classes drawn by randomized decoding."""
 
 from collections.abc import Mapping
 from math import exp, inf, sqrt
@@ -21,7 +21,7 @@ from stream.learners.registry import register
 from stream.wire.records import FloatArray, IndexArray
 
 SQUARES_START = 1e-8
-"""From the paper's appendix H.1: it prevents a division by zero in the first step."""
+"""From the paper's appendix H.1. It prevents a division by zero in the first step."""
 
 
 @compiled
@@ -42,7 +42,7 @@ def softmax(scores: FloatArray) -> FloatArray:
 def predict(
     indices: IndexArray, values: FloatArray, u: float, scores: FloatArray, W: FloatArray, rest: FloatArray, q: float
 ) -> tuple[int, int, float]:
-    """Algorithm 2, which includes algorithm 1; the same u determines both draws."""
+    """Algorithm 2, which includes algorithm 1. The same u determines both draws."""
     check_event(indices, values, W.shape[1])
     linear_scores(indices, values, W, scores)
     K = scores.size
@@ -78,7 +78,7 @@ def update(
     residual[action] -= 1.0
     size = norm_of(residual) * norm_of(values) / propensity
     squares = rest[0] + size * size
-    if not (size > 0.0 and squares < inf):  # nothing to learn, or beyond float64
+    if not (size > 0.0 and squares < inf):  # there is nothing to learn, or float64 would overflow
         return False
     rest[0] = squares
     eta = rest[1] / sqrt(2.0 * (SQUARES_START + squares))
@@ -92,8 +92,8 @@ class Rdue(KernelLearner):
     """Gradient descent on the logistic loss, with randomized decoding and uniform exploration (RDUE).
 
     Shibukawa, Tsuchiya, Sakaue, Yamanishi, "Bandit and delayed feedback in online structured prediction", NeurIPS 2025:
-    the algorithm of appendix G.3.1 for variable delays, that is, algorithms 1, 2 and 4, in multiclass classification
-    with the logistic loss. Without delay it is the algorithm of section 3.3.
+    the algorithm of appendix G.3.1 for variable delays, which combines algorithms 1, 2 and 4, for multiclass
+    classification with the logistic loss. Without delay, it is the algorithm of section 3.3.
 
         θ = Wx;  ŷ = softmax(θ);  y* = argmax ŷ;  p = min{1, 2 (1 - ŷ_y*)}
         play ỹ: with probability q uniform, else with probability p a draw from ŷ, else y*        (algorithms 1 and 2)

@@ -1,4 +1,4 @@
-"""The registry of learners: registration, parameter checks and creation by name."""
+"""The registry of learners, with registration, parameter checks and creation by name."""
 
 import inspect
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from stream.parsing import close_matches
 from stream.plugins import Plugins
 
 STATE_BYTES_MAX = 8 * 2**30
-"""Size limit for states that `create` allocates: larger ones exceed a common machine's memory and a snapshot's size
+"""Size limit for states that `create` allocates. Larger ones exceed a common machine's memory and a snapshot's size
 limit."""
 
 LearnerType = TypeVar("LearnerType", bound=type[Learner])
@@ -31,7 +31,7 @@ def registered() -> Plugins[type[Learner]]:
 
 
 def _check_plugin(name: str, plugin: object) -> type[Learner]:
-    """Return the class of a plug-in; raise an error unless it is a learner with this name."""
+    """Return the class of a plug-in. Raise an error unless it is a learner with this name."""
     if not isinstance(plugin, type) or not issubclass(plugin, Learner):
         raise TypeError(f"expected a class derived from onebit.Learner; got {plugin!r}")
     if missing := [
@@ -51,7 +51,7 @@ _ALL = Plugins("onebit.learners", _REGISTRY, _check_plugin)
 def check_parameters(
     name: str, parameters: Mapping[str, object], *, correctable: bool = False, any_right: bool = False
 ) -> dict[str, float | int | str]:
-    """Check the given parameters of a learner and return them with the defaults of the others.
+    """Check the given parameters of a learner, and return them with the defaults of the others.
 
     Args:
         name: The learner.
@@ -83,7 +83,7 @@ def create(name: str, n_classes: int, n_features: int, **parameters: Any) -> Lea
     """Create a learner by name.
 
     Raises:
-        ParameterError: unknown name or parameter, value out of range, or a state too large to allocate.
+        ParameterError: a name or parameter is unknown, a value is out of range, or the state is too large.
     """
     checked = check_parameters(name, parameters)
     for size, value, least in (("n_classes", n_classes, 2), ("n_features", n_features, 1)):

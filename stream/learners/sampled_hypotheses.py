@@ -15,7 +15,7 @@ from stream.wire.records import FloatArray
 
 
 def draw_hypotheses(size: int, n_classes: int, n_features: int, radius: float, seed: int) -> FloatArray:
-    """Draw matrices whose rows are uniform in a ball: Gaussian direction, and length with a uniform d-th power."""
+    """Draw matrices whose rows are uniform in a ball, as a Gaussian direction times a suitable length."""
     generator = np.random.Generator(np.random.PCG64(seed))
     directions = generator.standard_normal((size, n_classes, n_features))
     directions /= np.linalg.norm(directions, axis=2, keepdims=True)
@@ -34,7 +34,7 @@ class Sampled(KernelLearner):
     hypotheses: FloatArray
 
     def state(self) -> State:
-        """Return a copy of the state and a checksum of the hypotheses, which follow from the parameters."""
+        """Return a copy of the state with a checksum of the hypotheses, which the parameters determine."""
         return {**super().state(), "fingerprint": zlib.crc32(self.hypotheses.tobytes())}
 
     def load(self, state: Mapping[str, Any]) -> None:

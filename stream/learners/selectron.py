@@ -1,4 +1,4 @@
-"""Selectron: explores where x is unknown, else plays the greedy class; refits on right answers."""
+"""Selectron, which explores where x is unknown, otherwise plays the greedy class, and refits on right answers."""
 
 from collections.abc import Mapping
 from math import exp, sqrt
@@ -21,12 +21,12 @@ from stream.learners.registry import register
 from stream.wire.records import Decision, Features, FloatArray, IndexArray
 
 TOLERANCE = 1e-11
-"""Step length at which the logistic refit stops. The objective is 1/η-strongly convex: W is then within about η L ·
+"""Step length at which the logistic refit stops. The objective is 1/η-strongly convex, so W is then within about η L ·
 1e-11 of the minimiser, where L is the smoothness constant.
 """
 
 STEPS_MAX = 20_000
-"""Limit on the number of steps; 20 to 500 are usual, starting from the last W."""
+"""Limit on the number of steps. Starting from the last W, 20 to 500 are usual."""
 
 ENTRIES_PER_EXAMPLE = 256
 """Memory is allocated for this mean number of entries per stored example, more than the text data sets have."""
@@ -214,7 +214,7 @@ def _objective_gradient(
 
 @compiled
 def _into_balls(W: FloatArray, radius: float) -> None:
-    """Project every row onto its ball: the nearest point of Ω = {‖W_i‖ ≤ radius}."""
+    """Project every row onto its ball, which gives the nearest point of Ω = {‖W_i‖ ≤ radius}."""
     for i in range(W.shape[0]):
         norm_sq = 0.0
         for j in range(W.shape[1]):
@@ -316,7 +316,7 @@ def update_logistic(
     eta: float,
     radius: float,
 ) -> bool:
-    """Lines 13-15 for (15): store x and fit all stored examples; no effect if the memory is full."""
+    """Lines 13-15 for (15): store x and fit all stored examples. This has no effect if the memory is full."""
     if not usable(indices, values, action, propensity, scores, W.shape[0], W.shape[1]):
         return False
     n = fill[EXAMPLES]
@@ -337,7 +337,7 @@ def update_logistic(
 
 @register
 class Selectron(KernelLearner):
-    """Plays uniformly where x is far from all right answers, and greedily elsewhere; learns only from right answers.
+    """Plays uniformly where x is far from all right answers, and greedily elsewhere. It learns only from right answers.
 
     "Bandit Multiclass Classification" (the Notes), Algorithm 5, with (13) or (15); after Agarwal, ICML 2013.
 
@@ -355,14 +355,14 @@ class Selectron(KernelLearner):
     answers. An update does not depend on the branch that was played.
 
     Retraction: with the quadratic loss M and W are functions of two sums over the right answers. Up to rounding and in
-    any order, they equal those of a model that received the real bit from the start. With the logistic loss the learner
-    is not retractable.
+    any order, they equal those of a model that received the real bit from the start. With the logistic loss, the
+    learner is not retractable.
 
     Memory: the logistic fit needs the examples themselves. At most `support_max` right answers are stored, with 256
     entries each on average. When the memory is full, later answers have no effect.
 
-    Departures from the paper: for (13), Ω, which in the paper depends on every x_t, is the whole space, where the fit
-    has a closed form; for (15), the limit on the support, and an iterative fit that stops at a step of 1e-11.
+    Departures from the paper: for (13), Ω is the whole space, where the fit has a closed form; in the paper, it depends
+    on every x_t. For (15), the support is limited, and the iterative fit stops at a step of 1e-11.
 
     >>> from stream.learners import create
     >>> learner = create("selectron", n_classes=2, n_features=2, epsilon=0.9)

@@ -1,4 +1,4 @@
-"""SOBA: second-order updates on correct rounds only."""
+"""SOBA, which makes second-order updates on correct rounds only."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -47,7 +47,7 @@ def diagonal_update(margin: str) -> Kernel:
 
 @register
 class SobaDiag(KernelLearner):
-    """SOBA with the diagonal of A: linear in the number of non-zeros.
+    """SOBA with the diagonal of A, whose cost is linear in the number of non-zeros.
 
     Beygelzimer, Orabona, Zhang, "Efficient online bandit multiclass learning with Õ(√T) regret", ICML 2017,
     Algorithm 1 and section 5 (SOBAdiag).
@@ -66,9 +66,9 @@ class SobaDiag(KernelLearner):
     are the current sums.
 
     Retraction: an update with an assumed reward of 0 changes nothing, so the retraction makes the update with the
-    current model. With margin=decision, A and θ are sums: unless the condition on m rejects an update, W equals, up to
-    rounding, a model that received the real bit from the start. An assumed 1 cannot be retracted, because the state
-    does not record whether it caused an update.
+    current model. With margin=decision, A and θ are sums. Unless the condition on m rejects an update, W therefore
+    equals, up to rounding, a model that received the real bit from the start. An assumed 1 cannot be retracted, because
+    the state does not record whether it caused an update.
 
     Departures from the paper: none. An update with non-finite m is rejected.
 
@@ -166,7 +166,7 @@ class Soba(KernelLearner):
     rank-one terms not yet subtracted from P, `pending` of them; Σ m_s `sums`[0] (`sums`[1] is used by soba-adaptive); γ
     `gamma` in [0, 1]; ŷ greedy class; ỹ action; ȳ the highest class except the true one.
 
-    Assumes that the entries of x are moderate: the inverse is maintained by downdates, so an x with zᵀA⁻¹z above about
+    Assumes that the entries of x are moderate. The inverse is maintained by downdates, so an x with zᵀA⁻¹z above about
     10¹⁴ leaves only rounding errors in its direction. An update with negative or non-finite zᵀA⁻¹z is rejected.
 
     `condition`=none disables the condition on m. In this implementation the condition increases the error, from 31 % to
@@ -177,7 +177,7 @@ class Soba(KernelLearner):
 
     Departures from the paper: none. BLAS computes the product over a block, so results are bitwise reproducible only on
     one machine with a fixed number of BLAS threads. On a busy machine, one thread (OPENBLAS_NUM_THREADS=1) is also the
-    fastest: an update at K·d = 3,600 takes 0.7 ms, and 5 ms with two threads.
+    fastest. An update at K·d = 3,600 then takes 0.7 ms, and 5 ms with two threads.
 
     >>> from stream.learners import create
     >>> learner = create("soba", n_classes=3, n_features=2, gamma=0.3)
@@ -219,7 +219,7 @@ class Soba(KernelLearner):
 
 @register
 class SobaAdaptive(KernelLearner):
-    """SOBA with exploration that depends on the updates: a **reconstruction**, not the paper's text.
+    """SOBA with exploration that depends on the updates. This is a **reconstruction**, not the paper's text.
 
     After Beygelzimer, Orabona, Zhang, "Efficient online bandit multiclass learning with Õ(√T) regret", ICML 2017. The
     available text of the paper lacks Appendix A with the adaptive tuning of γ.
@@ -229,10 +229,10 @@ class SobaAdaptive(KernelLearner):
     The rest is soba (covariance=full) or soba-diag (covariance=diag). `sums` contains Σ m_s, Σ ρ_s/(1+ρ_s) and t.
 
     The sum grows with log det A, by up to 1 for each of the K·d weights at first, so γ_t remains 1 for about K²d
-    rounds. With large K·d the learner explores for a long time.
+    rounds. With large K·d, the learner explores for a long time.
 
-    `observe` counts the rounds: t - 1 is the number of earlier decisions. Delay: the sum includes the updates made so
-    far. The rest, and retraction, are as in soba and soba-diag.
+    `observe` counts the rounds; t - 1 is the number of earlier decisions. Delay: the sum includes the updates made so
+    far. Otherwise, delay and retraction are as in soba and soba-diag.
 
     Departures from the paper: unknown; see above.
 

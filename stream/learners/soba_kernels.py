@@ -1,4 +1,4 @@
-"""SOBA's kernels: with the diagonal of A, with the full A, and with adaptive exploration."""
+"""SOBA's kernels with the diagonal of A, with the full A, and with adaptive exploration."""
 
 from math import sqrt
 
@@ -27,7 +27,7 @@ def predict_diagonal(
     sums: FloatArray,
     gamma: float,
 ) -> tuple[int, int, float]:
-    """Explore uniformly with probability γ, else play the greedy class."""
+    """Explore uniformly with probability γ, otherwise play the greedy class."""
     W = M[0]
     check_event(indices, values, W.shape[1])
     linear_scores(indices, values, W, scores)
@@ -61,7 +61,7 @@ def update_diagonal(
     residual = 0.0  # zᵀA⁻¹z
     for j in range(indices.size):
         i = indices[j]
-        # 1/A_ȳ + 1/A_y with one division: divisions take half the time of an update.
+        # 1/A_ȳ + 1/A_y with one division, because divisions take half the time of an update.
         residual += values[j] * values[j] * ((A[rival, i] + A[action, i]) / (A[rival, i] * A[action, i]))
     residual /= propensity
     delta = scores[rival] - scores[action]
@@ -121,7 +121,7 @@ def predict_full(
     gamma: float,
     condition: bool,
 ) -> tuple[int, int, float]:
-    """Explore uniformly with probability γ, else play the greedy class."""
+    """Explore uniformly with probability γ, otherwise play the greedy class."""
     check_event(indices, values, W.shape[1])
     linear_scores(indices, values, W, scores)
     greedy = argmax(scores)
@@ -260,7 +260,7 @@ def predict_adaptive_diagonal(
     sums: FloatArray,
     gamma: float,
 ) -> tuple[int, int, float]:
-    """Explore uniformly with probability γ_t, else play the greedy class."""
+    """Explore uniformly with probability γ_t, otherwise play the greedy class."""
     check_event(indices, values, M.shape[2])
     return predict_diagonal(indices, values, u, scores, M, sums, adaptive_gamma(sums, M.shape[1]))
 
@@ -281,7 +281,7 @@ def predict_adaptive_full(
     gamma: float,
     condition: bool,
 ) -> tuple[int, int, float]:
-    """Explore uniformly with probability γ_t, else play the greedy class."""
+    """Explore uniformly with probability γ_t, otherwise play the greedy class."""
     check_event(indices, values, W.shape[1])
     gamma_t = adaptive_gamma(sums, W.shape[0])
     return predict_full(indices, values, u, scores, W, P, V, pending, sums, q, product, gamma_t, condition)

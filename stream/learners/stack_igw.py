@@ -1,4 +1,4 @@
-"""stack-igw: logistic regressions and centroids stacked into one probability of being right; for sparse data."""
+"""stack-igw, which stacks logistic regressions and centroids into one probability of being right, for sparse data."""
 
 from collections.abc import Iterator, Mapping
 from math import log, sqrt
@@ -104,7 +104,7 @@ def predict(
     rest: FloatArray,
     vectors: FloatArray,
 ) -> tuple[int, int, float]:
-    """Sample by inverse-gap weighting of the probabilities times a bonus; the scores are the probabilities."""
+    """Sample by inverse-gap weighting of the probabilities times a bonus. The scores are the probabilities."""
     check_event(indices, values, Z.shape[0] - 1)
     head, counts, words = parts(rest)
     K, m = int(rest[CLASSES]), int(rest[DIMENSIONS])
@@ -142,7 +142,7 @@ def observe(
     rest: FloatArray,
     vectors: FloatArray,
 ) -> None:
-    """Add x to the mean and the word vectors; count the decision, its features and its pending bit."""
+    """Add x to the mean and the word vectors. Count the decision, its features and its pending bit."""
     _, counts, words = parts(rest)
     K, m = int(rest[CLASSES]), int(rest[DIMENSIONS])
     check_decision(indices, values, action, scores, K, Z.shape[0] - 1)
@@ -233,7 +233,7 @@ def update(
 
 @register
 class StackIgw(WatchingLearner):
-    """Stacks logistic regressions with centroids of right and wrong examples; plays by inverse-gap weighting.
+    """Stacks logistic regressions with centroids of right and wrong examples, and plays by inverse-gap weighting.
 
     Developed for Onebit. Inverse-gap weighting after Foster, Rakhlin, "Beyond UCB: optimal and efficient contextual
     bandits with regression oracles", ICML 2020; stacking after Wolpert, "Stacked generalization", Neural Networks 5,
@@ -270,7 +270,7 @@ class StackIgw(WatchingLearner):
     The sums contain each x with its weights at the time of the event, while n and df continue to grow. When an update
     weights x again, n excludes the decision itself and df includes it.
 
-    Assumes sparse x, such as words. With very many classes, discovering each one costs K² events; no gain has been
+    Assumes sparse x, such as words. With very many classes, discovering each one takes K² events, and no gain has been
     measured in that case.
 
     Delay: an update uses the current model and, of the decision, only the action. The order of the bits matters, so an
@@ -278,7 +278,7 @@ class StackIgw(WatchingLearner):
 
     Drift: a lasting drop in the reward (`drift`) resets W, A, C, N, nr, h, w, Ĉ, b and R of every class, or of one.
     `alarms` counts the resets, with one entry per class and a last one for resets of all. An unstable learner may raise
-    an alarm on a stationary stream: this happened for one of six orderings of a review data set with 7 classes and
+    an alarm on a stationary stream. This happened for one of six orderings of a review data set with 7 classes and
     13,000 rows, with bits that arrived 1,000 events late.
 
     Departures from the papers: the oracle is a stack; the gaps are those between its probabilities times a bonus; the
@@ -336,7 +336,7 @@ class StackIgw(WatchingLearner):
         drift: str,
     ) -> None:
         K, d, m = n_classes, n_features, vectors
-        # Stored by feature, so that an event accesses few, whole rows; the constant also has a row.
+        # The arrays are stored by feature, so that an event accesses few, whole rows. The constant also has a row.
         Z = np.zeros((d + 1, BY_CLASS + 4 * K))
         C, N, W, A = (Z[:, BY_CLASS + part * K : BY_CLASS + (part + 1) * K].T for part in range(4))
         A[:] = A_START
@@ -367,7 +367,7 @@ class StackIgw(WatchingLearner):
             "detectors": counts[DETECTORS],
             "alarms": counts[ALARMS],
         }
-        # Allocated for the largest number of rows, because memory that is never written is not resident.
+        # The array has the largest number of rows, because memory that is never written is not resident.
         rows = np.zeros((min(d, ROWS_MAX) if m else 0, 2 * m))
         if m:
             basis, gram, overlap = squares(words, m)
@@ -384,7 +384,7 @@ class StackIgw(WatchingLearner):
     def observed_parts(self, x: Features, decision: Decision) -> Iterator[tuple[str, Any]]:
         """See KernelLearner. For `vectors`, yield the rows of x and the next unused rows.
 
-        The arrays have their maximum size; the state contains the rows in use.
+        The arrays have their maximum size. The state contains only the rows in use.
         """
         yield from super().observed_parts(x, decision)
         if "vectors" not in self.arrays:
@@ -398,11 +398,11 @@ class StackIgw(WatchingLearner):
         yield "vectors", np.concatenate((rows[rows > 0] - 1, np.arange(used, end)))
 
     def state(self) -> State:
-        """Return a copy of the state; `vectors` contains the rows in use."""
+        """Return a copy of the state, in which `vectors` contains the rows in use."""
         return {name: array.copy() for name, array in self._arrays_in_use(self.arrays).items()}
 
     def state_into(self, copy: State) -> State:
-        """See Learner; `vectors` is reallocated if its number of rows has changed."""
+        """See Learner. `vectors` is reallocated if its number of rows has changed."""
         for name, array in self._arrays_in_use(self.arrays).items():
             if np.shape(copy[name]) == array.shape:
                 np.copyto(np.asarray(copy[name]), array)
@@ -430,7 +430,7 @@ class StackIgw(WatchingLearner):
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
-        """Return the cost: 7 K·nnz products, K·nnz divisions and roots after a right bit, 5 m·nnz products."""
+        """Return the cost of 7 K·nnz products, K·nnz divisions and roots after a right bit, and 5 m·nnz products."""
         K, m = n_classes, int(parameters["vectors"])
         S = signals_with(m)
         words = 2 * m * (5 * nnz + 6 * m + 4 * K)

@@ -1,4 +1,4 @@
-"""Parts of stack-igw's kernels: the evidence for each class, the stack, and their updates."""
+"""Parts of stack-igw's kernels, for the evidence for each class, the stack, and their updates."""
 
 from math import inf, log, sqrt
 
@@ -12,16 +12,16 @@ A_START = 3e-3
 """Initial value of A; see igw-logistic. Larger first steps reduce the accuracy on x weighted by rarity."""
 
 PRIOR = np.array([0.0, 5.0, 10.0, 0.0, -1.5, -1.0, 0.0, 0.5, 1.5])
-"""Initial v except its first entry: prior weights of the evidence. They reduce the error on 20 Newsgroups by three
-points."""
+"""Prior weights of the evidence, which are the initial v except its first entry. They reduce the error on 20 Newsgroups
+by three points."""
 
 PRIOR_VARIANCE = 10.0
 
 OF_WORDS = 4
-"""Number of signals of the word vectors; their part of v starts at 0."""
+"""Number of signals of the word vectors. Their part of v starts at 0."""
 
 SCORE_CLIP = 8.0
-"""Limit on a logistic regression's score; beyond it the probability hardly changes."""
+"""Limit on a logistic regression's score. Beyond it, the probability hardly changes."""
 
 CURVATURE_MIN = 0.01
 """Lower limit on ρ(1 − ρ), so that bits still have an effect when the stack is certain."""
@@ -33,7 +33,7 @@ RARITY = 1.2
 """A feature present in every x has weight ln 1.2."""
 
 WAITING_SHARE = 0.1
-"""Weight of a pending decision in the bonus of its class; a hit has weight 1."""
+"""Weight of a pending decision in the bonus of its class. A hit has weight 1."""
 
 # Indices in `rest`: parameters and totals; then the head, the counts and the words, see `parts`.
 SCALE, STEP, OTHERS, BONUS, BIAS, DRIFT_KIND, DIMENSIONS, CLASSES, MEAN_COUNT, DECIDED, SETTLED = range(11)
@@ -50,7 +50,7 @@ BY_CLASS = 5
 
 
 def signals_with(dimensions: int) -> int:
-    """Return the number of signals for vectors of this dimension (0: no vectors)."""
+    """Return the number of signals for vectors of this dimension. 0 means no vectors."""
     return PRIOR.size + (OF_WORDS if dimensions else 0)
 
 
@@ -73,7 +73,7 @@ def parts(rest: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
 
 @compiled
 def weighted(indices: IndexArray, values: FloatArray, Z: FloatArray, decided: float) -> FloatArray:
-    """Scale x to unit norm, weight each entry by its rarity among the decisions so far, and scale to unit norm again.
+    """Scale x to unit norm, weight each entry by its rarity among the decisions so far, and scale the result again.
 
     `RARITY_LOG` caches the logarithm of a feature's count, which changes only when the count does.
     """
@@ -86,7 +86,7 @@ def weighted(indices: IndexArray, values: FloatArray, Z: FloatArray, decided: fl
 
 @compiled
 def lead(z: FloatArray, out: FloatArray) -> None:
-    """Compute z_k minus the largest of the others."""
+    """Compute z_k minus the largest of the other z_j."""
     largest = second = -inf
     for k in range(z.size):
         if z[k] > largest:
@@ -121,7 +121,7 @@ def evidence(indices: IndexArray, x: FloatArray, Z: FloatArray, rest: FloatArray
 def signals(
     dots: FloatArray, mean: float, e: FloatArray, counts: FloatArray, words: FloatArray, rest: FloatArray
 ) -> FloatArray:
-    """Return φ [K, S], the evidence for each class; e = Σ x_i V_i, empty without vectors."""
+    """Return φ [K, S], the evidence for each class. e = Σ x_i V_i is empty without vectors."""
     K, m = int(rest[CLASSES]), int(rest[DIMENSIONS])
     c, s, phi = np.empty(K), np.empty(K), np.zeros((K, PRIOR.size + (OF_WORDS if m > 0 else 0)))
     mean /= max(rest[MEAN_COUNT], 1.0)
@@ -158,7 +158,7 @@ def signals(
 
 @compiled
 def believed(head: FloatArray, phi: FloatArray) -> float:
-    """Return σ(v·φ); v is the first row of the head."""
+    """Return σ(v·φ), where v is the first row of the head."""
     total = 0.0
     for i in range(phi.size):
         total += head[0, i] * phi[i]
@@ -200,7 +200,7 @@ def descend(w: FloatArray, a: FloatArray, e: FloatArray, value: float, step: flo
 
 @compiled
 def reset(first: int, stop: int, Z: FloatArray, rest: FloatArray) -> None:
-    """Reset the models of the classes from `first` up to `stop`; feature statistics and v are kept."""
+    """Reset the models of the classes from `first` up to `stop`. Feature statistics and v are kept."""
     K, m = int(rest[CLASSES]), int(rest[DIMENSIONS])
     _, counts, words = parts(rest)
     for i in range(Z.shape[0]):

@@ -11,8 +11,8 @@ DENSE_SHARE = 3
 """If more than one in three entries is non-zero, reading whole rows of P is faster than selecting entries."""
 
 SMALL = 192
-"""Up to this size P fits in the cache: reading all of it is faster than reading its upper half, and changing it at
-every decision is faster than storing changes.
+"""Up to this size, P fits in the cache. Reading all of it is then faster than reading its upper half, and changing it
+at every decision is faster than storing changes.
 """
 
 BLOCK = 32
@@ -21,7 +21,7 @@ BLOCK = 32
 
 @inlined
 def block_of(size: int) -> int:
-    """Return B, the number of pending changes for a P of this size: its last rows, V, of which `pending` are in use."""
+    """Return B, the maximum number of pending changes for a P of this size. They are in its last rows, V."""
     return BLOCK if size > SMALL else 0
 
 
@@ -69,7 +69,7 @@ def dots_of(V: FloatArray, places: IndexArray, x: FloatArray) -> FloatArray:
 
 @inlined
 def times(P: FloatArray, pending: int, places: IndexArray, x: FloatArray) -> FloatArray:
-    """Return (P − VᵀV) x for a symmetric P, by its rows, four per pass; V is the `pending` rows after P."""
+    """Return (P − VᵀV) x for a symmetric P by its rows, four per pass. V is the `pending` rows after P."""
     z = np.empty(P.shape[1])
     times_into(P, pending, places, x, z)
     return z
@@ -158,7 +158,7 @@ def move(w: FloatArray, scale: float, z: FloatArray) -> None:
 
 @inlined
 def add_observation(P: FloatArray, waiting: FloatArray, places: IndexArray, x: FloatArray) -> FloatArray:
-    """Subtract zzᵀ/(1 + xᵀz), z = P x, from P, directly or as a row of V; return the new P x.
+    """Subtract zzᵀ/(1 + xᵀz), z = P x, from P, directly or as a row of V. Return the new P x.
 
     Mirrored entries are computed from the same product, so P remains exactly symmetric.
 

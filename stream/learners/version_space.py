@@ -1,6 +1,6 @@
-"""Learners over a finite sample of linear hypotheses: halving, biased halving, EXP4, hypothesis exhaustion.
+"""Learners over a finite sample of linear hypotheses: halving, biased halving, EXP4 and hypothesis exhaustion.
 
-These are references for small problems: an event costs hypotheses · K · nnz products.
+These are references for small problems, because an event costs hypotheses · K · nnz products.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ from stream.wire.records import FloatArray, IndexArray
 
 @compiled
 def vote(hypothesis: FloatArray, indices: IndexArray, values: FloatArray, room: FloatArray) -> int:
-    """Return the class that a hypothesis predicts for x; `room` receives its scores."""
+    """Return the class that a hypothesis predicts for x. `room` receives its scores."""
     linear_scores(indices, values, hypothesis, room)
     return argmax(room)
 
@@ -93,7 +93,7 @@ def update_halving(
 
 @register
 class Halving(Sampled):
-    """Plays the majority class of the remaining hypotheses; a wrong answer removes those that predicted it.
+    """Plays the majority class of the remaining hypotheses. A wrong answer removes those that predicted it.
 
     "Bandit Multiclass Classification" (the Notes), Algorithm 2.
 
@@ -105,12 +105,12 @@ class Halving(Sampled):
     Assumes that some hypothesis of the sample is never wrong. A mistake removes at least a share 1/K of the remaining
     hypotheses, so there are at most ln|S| / -ln(1 - 1/K) ≤ K ln|S| mistakes.
 
-    Delay: a wrong answer removes the remaining hypotheses that predict the action for x; their own prediction refutes
-    them, whatever the majority was. The bound no longer applies: a majority may be wrong many times before the first
-    bit arrives.
+    Delay: a wrong answer removes the remaining hypotheses that predict the action for x, because their own prediction
+    refutes them regardless of the majority. The bound no longer applies, because a majority may be wrong many times
+    before the first bit arrives.
 
-    Departures from the paper: a sample of hypotheses instead of a grid; a hypothesis with tied classes counts only for
-    the lowest; an answer that would remove all remaining hypotheses is ignored, because the assumption does not hold.
+    Departures from the paper: a sample of hypotheses replaces the grid. A hypothesis with tied classes counts only for
+    the lowest. An answer that would remove all remaining hypotheses is ignored, because the assumption does not hold.
 
     >>> from stream.learners import create
     >>> learner = create("halving", n_classes=3, n_features=2, hypotheses=30)
@@ -187,7 +187,7 @@ def update_biased(
 
 @register
 class BiasedHalving(Sampled):
-    """Plays a clear majority, else guesses; learns from the majority's mistakes and from right guesses.
+    """Plays a clear majority, otherwise guesses. It learns from the majority's mistakes and from right guesses.
 
     "Bandit Multiclass Classification" (the Notes), Algorithm 8.
 
@@ -204,8 +204,8 @@ class BiasedHalving(Sampled):
     Delay: the scores at prediction time determine whether the action was a majority or a guess. The bit removes the
     remaining hypotheses that it refutes.
 
-    Departures from the paper: a sample of hypotheses instead of the volume of Ω; a hypothesis with tied classes counts
-    only for the lowest; an answer that would remove all remaining hypotheses is ignored.
+    Departures from the paper: a sample of hypotheses replaces the volume of Ω. A hypothesis with tied classes counts
+    only for the lowest. An answer that would remove all remaining hypotheses is ignored.
 
     >>> from stream.learners import create
     >>> learner = create("biased-halving", n_classes=3, n_features=2, hypotheses=30)
@@ -248,7 +248,7 @@ def predict_exp4(
     gamma: float,
     alpha: float,
 ) -> tuple[int, int, float]:
-    """Lines 5-7 with one uniform: draw the action, then the class of the sampled W given the action."""
+    """Lines 5-7 with one uniform draw: draw the action, then the class of the sampled W given the action."""
     check_event(indices, values, H.shape[2])
     K = scores.size
     room = np.empty(K)
@@ -270,7 +270,7 @@ def predict_exp4(
         if u < below + p:
             break
         below += p
-    rest = min(max((u - below) / propensity, 0.0), 1.0)  # uniform again, given the action
+    rest = min(max((u - below) / propensity, 0.0), 1.0)  # again uniform, given the action
     greedy = action
     cumulative = 0.0
     for j in range(K):
@@ -299,7 +299,7 @@ def update_exp4(
     gamma: float,
     alpha: float,
 ) -> bool:
-    """Add the estimated loss of every hypothesis; losses are stored relative to the smallest."""
+    """Add the estimated loss of every hypothesis. Losses are stored relative to the smallest."""
     K = scores.size
     if not usable(indices, values, action, propensity, scores, H.shape[1], H.shape[2]):
         return False
@@ -331,13 +331,13 @@ class Exp4(Sampled):
     propensity; then ŷ from its distribution given ỹ, by the position of u within the interval of ỹ, which is again
     uniform.
 
-    The maximum in ℓ is over all classes, as printed, so that ℓ ≥ 1; with r ≠ y it would be the hinge loss of sect. 3.
-    The Notes sketch a regret bound without a proof.
+    The maximum in ℓ is over all classes, as printed, so ℓ ≥ 1. With r ≠ y, it would be the hinge loss of sect. 3. The
+    Notes sketch a regret bound without a proof.
 
     Delay: ŷ and ỹ come from prediction time, for which the estimate is unbiased (Lemma 19).
 
-    Departures from the paper: a sample of hypotheses instead of the integral over Ω; `greedy` is the class of the
-    sampled hypothesis, not that of the highest score.
+    Departures from the paper: a sample of hypotheses replaces the integral over Ω. `greedy` is the class of the sampled
+    hypothesis, not that of the highest score.
 
     >>> from stream.learners import create
     >>> learner = create("exp4", n_classes=2, n_features=2, hypotheses=20, gamma=0.5)
@@ -406,7 +406,7 @@ def update_exhaustion(
 
 @register
 class HypothesisExhaustion(Sampled):
-    """Plays one hypothesis until it errs, then the next.
+    """Plays one hypothesis until it errs, and then the next.
 
     "Bandit Multiclass Classification" (the Notes), sect. 2, second approach.
 
@@ -420,7 +420,7 @@ class HypothesisExhaustion(Sampled):
     Delay: a wrong answer counts against the current hypothesis only if it also predicts the played class for x. A
     mistake of an earlier hypothesis does not refute the current one.
 
-    Departures from the paper: a sample of hypotheses instead of a grid; the first hypothesis follows the last.
+    Departures from the paper: a sample of hypotheses replaces the grid, and the first hypothesis follows the last.
 
     >>> from stream.learners import create
     >>> learner = create("hypothesis-exhaustion", n_classes=2, n_features=2)

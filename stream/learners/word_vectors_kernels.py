@@ -1,11 +1,11 @@
-"""Word vectors learned from the stream: an incremental factorisation of feature co-occurrence.
+"""Word vectors learned from the stream by an incremental factorisation of feature co-occurrence.
 
     e = Σ x_i V_i over the features with a row; a feature gets a row at its third x, while rows are free
     observe                  G_i += x_i e
     after 125·2^j decisions  V' = G R⁻¹ with RᵀR = GᵀG;  G = 0;  T = [V'ᵀV, 0; 0, 1];  V = V'
     new rows of V            a fixed hash in (−½, ½) before 500 decisions, 0 from then on
 
-The stored quantities allow a refresh without a pass over all rows, which would take 0.1 s for 32,768 rows:
+The stored quantities permit a refresh without a pass over all rows, which would take 0.1 s for 32,768 rows:
 
     V = U B, B = R⁻¹, and U is the G before the refresh. A row consists of two slots that swap roles at each
     refresh. A row whose stamp is older than the refresh before the last is 0. For rows added since the last
@@ -14,7 +14,7 @@ The stored quantities allow a refresh without a pass over all rows, which would 
     GᵀV  += e eᵀ                                     so that V'ᵀV = Bᵀ GᵀV
     GᵀC_k += e C_kᵀx;  where x is added to C_a: GᵀC_a += Gᵀx     so that VᵀC_k = Bᵀ GᵀC_k
 
-A column of G that depends linearly on the previous ones, to 1e-10 of its square, gives a zero column of V'.
+A column of G that depends linearly on the previous columns, to 1e-10 of its square, gives a zero column of V'.
 """
 
 from math import sqrt
@@ -26,14 +26,14 @@ from stream.learners.symmetric_kernels import sum_of_rows
 from stream.wire.records import FloatArray, IndexArray
 
 ROWS_MAX = 32_768
-"""Limit on the number of features with a vector. More did not improve the accuracy on texts; each needs 1 kB."""
+"""Limit on the number of features with a vector. More did not improve the accuracy on texts, and each needs 1 kB."""
 
 FREQUENCY_MIN = 3
 """A feature gets its row at its third x."""
 
 FIRST_REFRESH = 125
 ON_FROM = 500
-"""Number of decisions after which the vectors are used; before that, they are noise."""
+"""Number of decisions after which the vectors are used. Before that, they are noise."""
 
 PIVOT_MIN = 1e-10
 
@@ -47,7 +47,7 @@ WORDS = 4
 """Rows in use, refreshes, whether the vectors are used, and the number of rows at the last refresh."""
 
 ROW, STAMP = 3, 4
-"""Indices in a feature's row of Z: its row of the vectors, from 1 (0: none), and its last refresh."""
+"""Indices in a feature's row of Z: its row of the vectors, counted from 1 or 0 if none, and its last refresh."""
 
 
 @inlined
@@ -180,7 +180,7 @@ def observe_words(
     m: int,
     classes: int,
 ) -> None:
-    """G += x eᵀ over the rows of x, and update the products of G; `classes` is the offset of C in Z."""
+    """Add x eᵀ to G over the rows of x, and update the products of G. `classes` is the offset of C in Z."""
     refreshes = words[REFRESHES]
     of_u, of_g = slots(words, m)
     for j in range(indices.size):
@@ -240,7 +240,7 @@ def allocate_row(feature: int, Z: FloatArray, vectors: FloatArray, words: FloatA
 
 @compiled
 def is_refreshed_at(decided: float) -> bool:
-    """Return whether this decision triggers a refresh: 125, 250, 500, ..."""
+    """Return whether this decision triggers a refresh, as number 125, 250, 500, ... does."""
     at = FIRST_REFRESH
     while at < decided:
         at *= 2
@@ -249,7 +249,7 @@ def is_refreshed_at(decided: float) -> bool:
 
 @compiled
 def inverse_factor(gram: FloatArray) -> FloatArray:
-    """Return R⁻¹ of an upper triangular R with RᵀR = GᵀG; linearly dependent columns are 0."""
+    """Return R⁻¹ of an upper triangular R with RᵀR = GᵀG. Linearly dependent columns are 0."""
     m = gram.shape[0]
     R, B = np.zeros((m, m)), np.zeros((m, m))  # the rows of B contain its columns until the end
     for j in range(m):
@@ -279,7 +279,7 @@ def refresh(words: FloatArray, K: int, m: int, decided: float) -> None:
     trace = 0.0
     for j in range(m):
         trace += parts[1, j, j]
-    if trace == 0.0:  # no feature of any x has had a row since the last refresh
+    if trace == 0.0:  # no x since the last refresh had a feature with a row
         return
     B = inverse_factor(parts[1])
     if words[IS_ON] != 0.0:
