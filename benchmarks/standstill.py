@@ -1,11 +1,11 @@
-"""How long do partitions decide nothing when a learner joins, when it leaves, and when the broker pauses?
+"""Measure how long partitions make no decisions when a learner joins, when it leaves, and when the broker pauses.
 
     python benchmarks/standstill.py [--ids 200000] [--partitions 10] [--client confluent] [--results FILE.json]
 
-On a single-node Kafka a learner first settles and retains N ids in each partition. Then contexts come at a
-steady rate. Once the learner has caught up, the longest time between two predictions of each partition is measured, by
-their append times: while a second learner joins, while it leaves, and around a pause of the broker (SIGSTOP), whose
-length is taken off.
+On a single-node Kafka, a learner first settles and retains N ids in each partition. Contexts then arrive at a steady
+rate. After the learner has caught up, the longest time between the append times of two consecutive predictions of each
+partition is measured. This is done while a second learner joins, while it leaves, and around a pause of the broker
+(SIGSTOP), whose duration is subtracted. The longest gap without any of these is also reported.
 """
 
 import argparse
@@ -42,12 +42,12 @@ FILL_S = 1_800.0
 
 
 def context(number: int) -> bytes:
-    """A context with four features."""
+    """Return a context with four features."""
     return json.dumps({"id": f"{number:020}", "x": [1, number % 2, number % 3, number % 5]}).encode()
 
 
 def fill(producer: Any, topics: Topics, partitions: int, ids: int) -> None:
-    """Write contexts and, right behind each, its feedback; partition by partition in turns."""
+    """Write contexts, each followed by its feedback, to all partitions in rotation."""
     for number in range(partitions * ids):
         key, partition = b"%020d" % number, number % partitions
         for topic, value in (
@@ -65,7 +65,7 @@ def fill(producer: Any, topics: Topics, partitions: int, ids: int) -> None:
 
 @contextmanager
 def steady(producer: Any, topics: Topics, partitions: int) -> Iterator[None]:
-    """Contexts at a steady rate, to all partitions in turns."""
+    """Write contexts at a steady rate to all partitions in rotation."""
     stop, numbers = threading.Event(), count(10**12)
 
     def send() -> None:
@@ -85,7 +85,7 @@ def steady(producer: Any, topics: Topics, partitions: int) -> Iterator[None]:
 
 
 class Gaps:
-    """The append times of the predictions that appear while it runs."""
+    """Measures the gaps between the append times of predictions."""
 
     def __init__(self, bootstrap: str, topics: Topics, partitions: int) -> None:
         self._consumer = confluent_kafka.Consumer(
@@ -97,7 +97,7 @@ class Gaps:
         self._consumer.poll(2.0)
 
     def during(self, act: Callable[[], None]) -> dict[int, int]:
-        """The longest gap of each partition, in ms, from shortly before something is done until a while after."""
+        """Return the longest gap of each partition in ms, from 2 s before an action until LOOK_S after it."""
         times: dict[int, list[int]] = defaultdict(list)
         done = threading.Event()
 
@@ -121,20 +121,20 @@ class Gaps:
 
 
 def held_by(broker: Broker, group: str, instance: str) -> set[int]:
-    """The partitions of one member of a group."""
+    """Return the partitions of one member of a group."""
     members = broker.members(group)
     return {tp.partition for name, tps in members.items() if name.endswith(instance) for tp in tps}
 
 
 def behind(broker: Broker, group: str, topics: Topics, partitions: int) -> int:
-    """The number of contexts that the group has not applied."""
+    """Return the number of contexts that the group has not applied."""
     contexts = [TopicPartition(topics.contexts, n) for n in range(partitions)]
     ends, committed = broker.ends(contexts), broker.committed(group, contexts)
     return sum(ends[tp].stable - committed.get(tp, 0) for tp in contexts)
 
 
 def measure(kafka: LocalKafka, client: str, partitions: int, ids: int) -> dict[str, Any]:
-    """Fill the partitions, and find the longest gaps."""
+    """Fill the partitions, and measure the longest gaps."""
     settings = load_settings({
         "bootstrap": kafka.bootstrap, "client": client, "learner": ["banditron"], "n_classes": 2, "n_features": 4,
         "window": "1m", "retain": "24h", "model": "own", "retained_max": ids, "partitions": partitions,
@@ -187,7 +187,7 @@ def _pause(pid: int) -> None:
 
 
 def main() -> None:
-    """Measure, print the longest gap of each kind, and keep them."""
+    """Measure, print the longest gap of each kind, and store the results."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--ids", type=int, default=200_000, help="settled ids of each partition")
     parser.add_argument("--partitions", type=int, default=10)

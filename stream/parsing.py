@@ -1,4 +1,4 @@
-"""Text: strict parsing of numbers and durations, and the form of values in messages.
+"""Strict parsing of numbers and durations, and formatting of values for messages.
 
 `int` and `float` also accept underscores (1_0), digits of every script and surrounding spaces. Such text is usually a
 typing error, so it is rejected here.
@@ -40,7 +40,7 @@ def parse_number(text: str) -> float | None:
 UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000}
 
 DURATION_MS_MAX = 10 * 365 * 24 * UNITS_MS["h"]
-"""Ten years. Longer durations are typing errors, and times must not overflow an int64."""
+"""Ten years. Longer durations are probably typing errors, and times must not overflow an int64."""
 
 
 class DurationError(OnebitError, ValueError):
@@ -72,7 +72,7 @@ def parse_duration(text: str) -> int:
 
 
 def parse_speed(text: str) -> float:
-    """Parse a speed factor: `1x`, `60x`, `0.5x`; `max` is infinity.
+    """Parse a speed factor such as `1x`, `60x` or `0.5x`; `max` is infinity.
 
     >>> parse_speed("60x"), parse_speed("max")
     (60.0, inf)

@@ -262,7 +262,7 @@ class File(NamedTuple):
 
 
 def page_files() -> dict[str, File]:
-    """Return the files by URL path."""
+    """Return the files, keyed by URL path."""
     folder = files("stream.monitoring") / "page"
     own = {path: File(kind, (folder / name).read_bytes()) for path, (name, kind) in _FILES.items()}
     return own | {"/uplot.css": File(_CSS, uplot_style().encode()), "/uplot.js": File(_JS, uplot().encode())}

@@ -1,4 +1,4 @@
-"""Reading what a recovery needs: the steps and settings of journals, the inputs of steps, and published decisions.
+"""Reads what a recovery needs: the steps and settings of journals, the inputs of steps, and published decisions.
 
 `resolve` combines the settings in force with the user's.
 """
@@ -51,7 +51,7 @@ def read_from_step(broker: Broker, journal: TopicPartition, number: int) -> Iter
 
 
 def last_step(broker: Broker, journal: TopicPartition) -> JournalStep | None:
-    """The last step of a journal, searched backwards from its end."""
+    """The last step of a journal. The search goes backwards from the end."""
     beginning = broker.beginnings([journal])[journal]
     end = broker.ends([journal])[journal].stable
     reach = 100  # in offsets, which include a marker for each transaction
@@ -67,7 +67,7 @@ def settings_in_force(broker: Broker, topics: Topics, partition: int, pulse: Pul
     """The settings of a task after its last step, by name.
 
     If the task has made no step, these are the settings of the imported model. The result is empty if the task has not
-    started or its settings record is deleted; in the latter case recovery reports the missing records.
+    started or its settings record is deleted. In the latter case, recovery reports the missing records.
 
     Args:
         broker: the broker.
@@ -94,7 +94,7 @@ def settings_in_force(broker: Broker, topics: Topics, partition: int, pulse: Pul
 
 
 def pipeline_settings(broker: Broker, topics: Topics, partitions: int, pulse: Pulse = lambda: None) -> dict[str, Any]:
-    """The settings by name for tasks that have not started: those of the first task that has started.
+    """The settings by name for tasks that have not started, which are those of the first task that has.
 
     If no task has started, these are the settings of the first imported model. The result is empty in a new pipeline.
     See `settings_in_force`.
@@ -112,7 +112,7 @@ class JournalFollower:
     """Follows the journals of a pipeline, and keeps the last step of each task."""
 
     def __init__(self, broker: Broker, topics: Topics, partitions: int, *, from_end: bool = False) -> None:
-        """Start at the beginning of the journals; with `from_end`, at the last step of each task."""
+        """Start at the beginning of the journals or, with `from_end`, at the last step of each task."""
         journals = [TopicPartition(topics.journal, partition) for partition in range(partitions)]
         self.steps: dict[int, JournalStep] = {}  # last step of each task that has made one
         self._consumer = broker.reader(journals)
@@ -134,7 +134,7 @@ class JournalFollower:
 
 
 class Inputs:
-    """Contexts and feedback of one task for a range of steps."""
+    """The contexts and feedback of one task for a range of steps."""
 
     def __init__(self, broker: Broker, topics: Topics, partition: int, first: JournalStep, last: JournalStep) -> None:
         contexts, feedback = TopicPartition(topics.contexts, partition), TopicPartition(topics.feedback, partition)
@@ -199,7 +199,7 @@ class Portions:
 
 
 class Published:
-    """A task's predictions from a given step on, in the order of its steps.
+    """The predictions of a task from a given step on, in the order of its steps.
 
     Records without a step number come from other programs and are skipped. If another program writes a record with a
     step number, the step's digest differs and recovery is refused.
@@ -255,7 +255,7 @@ class Published:
 
 
 Given = Collection[str] | None
-"""Names of the settings that the user gave, with parameters as `parameters.NAME`; None: all."""
+"""Names of the settings that the user gave, with parameters as `parameters.NAME`. None means all."""
 
 CHANGEABLE = frozenset((*JOIN_SETTINGS, "on_expiry", "late"))
 """The settings that can change in a running pipeline: windows, limits and policies.
@@ -281,7 +281,7 @@ class Difference(NamedTuple):
     def can_change(self) -> bool:
         """Whether the setting can change in a running pipeline.
 
-        Corrections can be disabled but not enabled, because they need expired decisions that were kept.
+        Corrections can be disabled but not enabled, because they need the expired decisions, which were not kept.
         """
         return self.name in CHANGEABLE and (self.name, self.given) != ("late", "correct")
 
@@ -306,8 +306,8 @@ def resolve(
     """The settings for the next step.
 
     Args:
-        begun: the pipeline's settings by name: all, those of an imported model, or none.
-        wanted: the user's settings and the current defaults; a default applies only to a setting missing in `begun`.
+        begun: the pipeline's settings by name. They are complete, those of an imported model, or empty.
+        wanted: the user's settings and the current defaults. A default applies only to a setting missing in `begun`.
         given: names of the settings that the user gave.
         change: whether given settings that differ and can change apply from now on.
         place: the topic and partition of the pipeline's settings, for messages.
@@ -319,7 +319,7 @@ def resolve(
     parameters = {name for name in values if name.startswith(PARAMETER)}
     if given is None:
         given = values.keys() - parameters | {PARAMETER + name for name in wanted.parameters}
-    elif begun and "learner" not in given:  # keep the pipeline's learner, and only its own parameters
+    elif begun and "learner" not in given:  # keep the pipeline's learner and only its own parameters
         for name in parameters - {*given, *begun}:
             del values[name]
     chosen = {name: value for name, value in values.items() if name in given}
@@ -329,7 +329,7 @@ def resolve(
         if begun and begun.get(name) != value and (name in begun or name in parameters)
     )
     if learner := tuple(difference for difference in differences if difference.name == "learner"):
-        differences = learner  # the parameters then also belong to another learner
+        differences = learner  # in this case the parameters also belong to another learner
     if differences and not change:
         raise SettingsDifferError(place, differences, _REMEDY)
     if fixed := tuple(difference for difference in differences if not difference.can_change):
@@ -338,6 +338,6 @@ def resolve(
 
 
 def _shown(value: object) -> str:
-    """A value in a message, shortened: vocabularies are long."""
+    """A value for a message. Long values, such as vocabularies, are shortened."""
     text = repr(value)
     return text if len(text) <= 200 else text[:200] + "..."

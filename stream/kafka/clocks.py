@@ -1,6 +1,6 @@
 """The broker's time: virtual time, in which the whole pipeline runs in one process, and an estimate for a real broker.
 
-In virtual time the clock jumps to the next time at which work is due. The programs are those that run against Kafka,
+In virtual time, the clock jumps to the next time at which work is due. The programs are those that run against Kafka,
 with the embedded broker. Nothing sleeps, and the order of all events depends on the seed alone.
 """
 
@@ -16,14 +16,14 @@ class VirtualClock:
         self.now_ms = now_ms
 
     def advance_to(self, now_ms: int) -> None:
-        """Move to a later time; an earlier one changes nothing."""
+        """Advance to a later time. An earlier time changes nothing."""
         self.now_ms = max(self.now_ms, now_ms)
 
 
 class EstimatedClock:
-    """A client's estimate of the broker's time: the latest known append time plus the elapsed time.
+    """A client's estimate of the broker's time, which is the latest known append time plus the elapsed time.
 
-    It is never ahead of the broker's time if this host's clock does not run faster.
+    It never exceeds the broker's time unless this host's clock runs faster.
     """
 
     def __init__(self, monotonic_ms: Callable[[], int]) -> None:
@@ -37,7 +37,7 @@ class EstimatedClock:
             self._ahead_ms = ahead_ms
 
     def now_ms(self) -> int:
-        """A lower bound of the broker's time; 0 if unknown."""
+        """A lower bound on the broker's time, or 0 if unknown."""
         return 0 if self._ahead_ms is None else self._monotonic_ms() + self._ahead_ms
 
 
@@ -45,7 +45,7 @@ class Program(Protocol):
     """A part of the pipeline."""
 
     def step(self, timeout_ms: int) -> int:
-        """Do the work that is possible now; return the amount of work done, 0 for none."""
+        """Do the work that is possible now, and return the amount of work done."""
 
     def next_due_ms(self) -> int | None:
         """The next time at which work is due without new records, or None."""
@@ -61,11 +61,11 @@ def run_until_settled(
     """Run the programs until no work is left.
 
     The sources step at every due time. The learner steps when records have waited for poll_ms, like a learner that
-    polls a real broker at intervals. With 0 it steps at every due time: it decides at the context's time, and learns
-    from feedback before the next event. Append times and record order, and so the model, are the same for every
-    poll_ms up to the shortest feedback delay.
+    polls a real broker at intervals. With 0, it steps at every due time: it decides at the context's time, and learns
+    from feedback before the next event. For every poll_ms up to the shortest feedback delay, append times and record
+    order are the same, and so is the model.
     """
-    waits = False  # whether the learner has unread records
+    waits = False  # True if the learner has unread records
     next_poll_ms = clock.now_ms
     learner_due_ms = learner.next_due_ms()  # changes only when the learner steps
     while True:
@@ -99,7 +99,7 @@ class Timers:
         self._count = 0
 
     def after(self, ms: int, action: Callable[[], None] = lambda: None) -> None:
-        """Schedule an action; without an action, time only stops there."""
+        """Schedule an action. Without an action, time only stops there."""
         self._count += 1
         heapq.heappush(self._waiting, (self._clock.now_ms + ms, self._count, action))
 

@@ -1,4 +1,4 @@
-"""Reading partitions: up to the current end, some records by offset, or several topics in the order of append times."""
+"""Reads partitions up to the current end, records by offset, or several topics in the order of append times."""
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
@@ -13,7 +13,7 @@ _POLL_MS = 100
 _append_ms = attrgetter("append_ms")
 
 OPEN_MS = 20_000
-"""Limit on waiting for an open transaction, because its partitions can show the commit at different times."""
+"""Limit on waiting for an open transaction, whose commit can become visible at different times in its partitions."""
 
 
 def read_partition(
@@ -26,8 +26,8 @@ def read_partition(
         tp: the partition.
         timeout_ms: limit on waiting for the next records.
         start: the first offset; None for the beginning.
-        open_ms: limit on waiting for the end of a transaction that is open now. A committed one stays open in some of
-            its partitions a little longer than in others, until each broker has written its marker.
+        open_ms: limit on waiting for the end of a transaction that is open now. A committed transaction stays open
+            slightly longer in some partitions than in others, until each broker has written its marker.
 
     Raises:
         BrokerUnavailableError: no record arrived for `timeout_ms`.
@@ -57,9 +57,9 @@ def read_partition(
 def read_towards(
     consumer: Consumer, tp: TopicPartition, end: int, timeout_ms: int = READ_TIMEOUT_MS, records_max: int = 5_000
 ) -> list[Record]:
-    """Some of the next records, or none when the position has reached an offset.
+    """Return some of the next records, or none if the position has reached an offset.
 
-    Polls are short, because the position passes the marker of a commit without any record.
+    Polls are short, because the position passes the marker of a commit without returning a record.
 
     Raises:
         BrokerUnavailableError: no record arrived for `timeout_ms`.
@@ -75,7 +75,7 @@ def read_towards(
 
 
 def offset_of_number(broker: Broker, tp: TopicPartition, number: int, number_of: Callable[[Record], int | None]) -> int:
-    """The offset from which records have at least a given number, found by bisection: numbers increase with the offset.
+    """Find by bisection the offset from which records have at least a given number. Numbers increase with the offset.
 
     Records without a number are skipped.
 
@@ -99,11 +99,11 @@ def offset_of_number(broker: Broker, tp: TopicPartition, number: int, number_of:
 
 
 RUN_GAP_MAX = 1_000
-"""Gaps of up to this many offsets are read through; larger gaps are skipped by a seek."""
+"""Maximum gap in offsets that is read through. Larger gaps are skipped by a seek."""
 
 
 class RecordsAt:
-    """Reads records of a partition by their offsets; fast if each call continues where the last one ended."""
+    """Reads records of a partition by their offsets. It is fast if each call continues where the last one ended."""
 
     def __init__(self, broker: Broker, tp: TopicPartition) -> None:
         self._broker = broker
@@ -111,10 +111,10 @@ class RecordsAt:
         self._consumer = broker.reader([tp])
 
     def read(self, offsets: Iterable[int], timeout_ms: int = READ_TIMEOUT_MS) -> dict[int, Record]:
-        """The kept and visible records at these offsets, by offset.
+        """The existing visible records at these offsets, by offset.
 
         Args:
-            offsets: in any order.
+            offsets: the offsets, in any order.
             timeout_ms: limit on waiting for the next records.
 
         Raises:
@@ -138,7 +138,7 @@ class RecordsAt:
 
 
 def offset_at(broker: Broker, tp: TopicPartition, time_ms: int) -> int:
-    """The offset of a partition's first record appended at a time or later; the partition's end if there is none.
+    """The offset of a partition's first record appended at a time or later, or the partition's end if there is none.
 
     Raises:
         BrokerUnavailableError: see `offset_of_number`.
@@ -157,7 +157,7 @@ def read_in_order(broker: Broker, starts: Mapping[TopicPartition, int]) -> Itera
 
 
 def follow(broker: Broker, starts: Mapping[TopicPartition, int]) -> Iterator[Sequence[Record]]:
-    """Yield new records endlessly: the records of each poll by append time, or an empty sequence."""
+    """Yield new records endlessly. Each item contains the records of a poll by append time, and may be empty."""
     with closing(broker.reader(list(starts))) as consumer:
         for tp, start in starts.items():
             consumer.seek(tp, start)

@@ -1,11 +1,11 @@
-"""Reproducible random numbers: by seed, purpose and event id, or in sequence from a seed.
+"""Reproducible random numbers, by seed, purpose and event id or in sequence from a seed.
 
 A draw of an event does not depend on partition, batch, restart or process, so a replay repeats it. The hash is BLAKE2b
-from the standard library, keyed with the seed and personalised with the purpose; the upper 53 of its 64 bits
-form the double. A draw costs 0.6 to 1 µs, using a copy of the keyed hash state.
+from the standard library, keyed with the seed and personalised with the purpose; the upper 53 of its 64 bits form the
+double. A draw copies the keyed hash state and takes 0.6 to 1 µs.
 
-Sequences are those of SplitMix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014):
-the words from a state s are `mix(s + GAMMA)`, `mix(s + 2 GAMMA)`, ..., modulo 2⁶⁴; all are distinct.
+Sequences are those of SplitMix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014).
+The words from a state s are `mix(s + GAMMA)`, `mix(s + 2 GAMMA)`, ..., modulo 2⁶⁴. All are distinct.
 
 >>> uniform(1, Purpose.ACTION, "optdigits-0-000123")
 0.8272803584028373
@@ -27,20 +27,20 @@ SEED_MAX = 2**64 - 1
 
 
 class Purpose(StrEnum):
-    """The purpose of a uniform; draws of one event for different purposes are independent.
+    """The purpose of a draw. Draws of one event for different purposes are independent.
 
     The value enters the hash, so renaming a purpose changes all its draws.
     """
 
     ACTION = "action"  # the action, from the learner's distribution
-    UPDATE = "update"  # updates of learners with randomised updates
+    UPDATE = "update"  # updates that use randomness
     DELAY = "delay"  # the delay of the feedback
     LOSS = "loss"  # loss of the feedback
     DUPLICATE = "duplicate"  # duplication of the feedback
     DUPLICATE_DELAY = "duplicate-delay"  # the delay of the copy
     SHUFFLE = "shuffle"  # the order of the rows in an epoch
     ESTIMATE = "estimate"  # fold, acceptance and resampling of a logged decision
-    LOG = "log"  # acceptance of a decision from a log that was not uniform
+    LOG = "log"  # acceptance of a decision from a log that is not uniform
 
 
 class Draws:
@@ -75,7 +75,7 @@ def _draws(seed: int, purpose: Purpose) -> Draws:
 
 
 def uniform(seed: int, purpose: Purpose, event_id: str) -> float:
-    """Return a uniform in [0, 1). For many draws of one purpose, use `Draws`."""
+    """Return a uniform draw in [0, 1). For many draws of one purpose, use `Draws`."""
     return _draws(seed, purpose)(event_id)
 
 
@@ -134,17 +134,17 @@ class Luck:
         return mix(self._state)
 
     def below(self, n: int) -> int:
-        """A whole number in [0, n)."""
+        """Return a whole number in [0, n)."""
         return self._next() * n >> 64
 
     def between(self, low: int, high: int) -> int:
-        """A whole number in [low, high]."""
+        """Return a whole number in [low, high]."""
         return low + self.below(high - low + 1)
 
     def chance(self, percent: int) -> bool:
-        """True with a probability in percent."""
+        """Return True with a probability in percent."""
         return self.below(100) < percent
 
     def choice(self, items: Sequence[T]) -> T:
-        """A uniformly drawn item."""
+        """Return a uniformly drawn item."""
         return items[self.below(len(items))]

@@ -1,4 +1,4 @@
-"""Chart data, and the script of a page that draws it: uPlot (MIT licence, included in the page) and Onebit's own code.
+"""Chart data, and the script that draws it: uPlot (MIT licence, included in the page) and Onebit's own code.
 
 A line's number determines its colour in all charts of a page. The page's content security policy allows only this
 script, so that texts of data sets and settings cannot inject code.
@@ -19,7 +19,7 @@ Scale = Literal["linear", "log", "log2", "symlog"]
 
 
 class Axis(NamedTuple):
-    """An axis: label, number format and initial scale."""
+    """An axis with its label, number format and initial scale."""
 
     label: str
     form: Form
@@ -28,7 +28,7 @@ class Axis(NamedTuple):
 
 
 class Line(NamedTuple):
-    """A line with ascending abscissas; has a band if low and high are given."""
+    """A line with ascending abscissas. It has a band if low and high are given."""
 
     number: int
     label: str
@@ -49,18 +49,18 @@ class Level(NamedTuple):
 class Mark(NamedTuple):
     """A vertical line."""
 
-    label: str  # empty: another mark has the label
+    label: str  # empty if another mark has the label
     x: float
-    number: int | None = None  # number of its line; None: belongs to several lines
+    number: int | None = None  # number of its line; None if it belongs to several lines
 
 
 class Chart(NamedTuple):
     """A chart."""
 
-    key: str  # unique on the page
+    key: str  # id that is unique on the page
     title: str
     caption: str
-    alt: str  # text alternative
+    alt: str  # text alternative for screen readers
     x: Axis
     y: Axis
     lines: Sequence[Line]
@@ -68,10 +68,10 @@ class Chart(NamedTuple):
     marks: Sequence[Mark] = ()
     is_half: bool = False  # shown in pairs if the page is wide enough
     is_pointwise: bool = False  # values with intervals, not joined by lines
-    is_stepped: bool = False  # a value applies up to the next abscissa
-    hides_start: bool = False  # on a linear abscissa, whose first points are noisy
+    is_stepped: bool = False  # each value applies up to the next abscissa
+    hides_start: bool = False  # the abscissa is linear and its first points are noisy
     compares: bool = False  # lines may be shown relative to one of them
-    y_limits: tuple[float, float] | None = None  # initial range of a linear ordinate; None: from 0 to the largest value
+    y_limits: tuple[float, float] | None = None  # initial range of a linear ordinate; None: 0 to the largest value
 
 
 def chart_json(charts: Sequence[Chart]) -> str:
@@ -85,7 +85,7 @@ def escaped_json(value: object) -> str:
 
 
 DIGITS = 5
-"""Significant digits of a number: a hundredth of a pixel."""
+"""Significant digits of a number; the error is about a hundredth of a pixel."""
 
 
 def _plain(chart: Chart) -> dict[str, Any]:

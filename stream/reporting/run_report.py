@@ -249,7 +249,7 @@ _ELEMENT = re.compile(r'<script type="application/gzip" id="runs">([^<]*)</scrip
 
 
 class SavedRunsError(OnebitError, ValueError):
-    """The file has no runs, or runs of an unsupported version."""
+    """The file contains no runs, or its version is not supported."""
 
 
 def packed_runs(reports: Sequence[RunReport]) -> str:
@@ -266,7 +266,7 @@ def read_runs(path: Path) -> list[RunReport]:
     """Read the runs of a page, or of JSON downloaded from a page.
 
     Raises:
-        SavedRunsError: the file has no readable runs.
+        SavedRunsError: the file contains no readable runs.
     """
     try:
         text = path.read_text(encoding="utf-8")

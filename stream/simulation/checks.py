@@ -361,7 +361,7 @@ def equal_faultless(world: World, faultless: World) -> list[str]:
 
 
 def _lasting(state: Mapping[str, object]) -> dict[str, object]:
-    """A task's state without stream times and without other effects of ticks."""
+    """A task's state without stream times and other effects of ticks."""
     retained = state["retained"]
     assert isinstance(retained, list)
     without = [(event_id, outcome, reward, known) for event_id, outcome, reward, _, known in retained]

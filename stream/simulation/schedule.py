@@ -1,7 +1,7 @@
 """The schedule of a run as plain data, drawn from a seed.
 
 Half of the runs are *timeless*. Their faults take no virtual time, and a learner polls whenever something happens. Such
-a run must equal the run without faults, bit for bit (see `faultless.equal_faultless`).
+a run must equal the run without faults, bit for bit (see `checks.equal_faultless`).
 """
 
 from collections.abc import Sequence
@@ -272,7 +272,7 @@ def draw_schedule(seed: int, events: int = EVENTS, model: Sharing = "own") -> Sc
 
 
 def _draw_limits(luck: Luck, *, timeless: bool) -> JoinSettings:
-    """Return limits that are sometimes reached, except those that a timeless run must not reach (see `faultless`)."""
+    """Return limits that are sometimes reached, except those that a timeless run must not reach (see `checks`)."""
     tight = luck.chance(40)
     return JoinSettings(
         window_ms=luck.choice((10, 30, 100)),

@@ -318,7 +318,7 @@ _EMPTY: Mapping[Any, NDArray[Any]] = {IndexArray: np.zeros(0, np.int32), FloatAr
 
 
 def state_digest(states: Iterable[Mapping[str, Any]]) -> str:
-    """SHA-256 of learners' states in a canonical byte form."""
+    """The SHA-256 of learners' states in a canonical byte form."""
     digest = sha256()
     for state in states:
         for name in sorted(state):
@@ -333,7 +333,7 @@ def state_digest(states: Iterable[Mapping[str, Any]]) -> str:
 
 
 def task_digest(task: Task) -> str:
-    """SHA-256 of a task's state without its offsets: learner, join, counts."""
+    """The SHA-256 of a task's state without its offsets: learner, join and counts."""
     digest = sha256()
     for part in encode(take(task, JournalStep(0, (0, 0), (0, 0), task.updates, task.join.ledger()))):
         digest.update(part)

@@ -126,7 +126,7 @@ class _AgeQueue:
 
     def __init__(self) -> None:
         self._ids: deque[str] = deque()
-        self._times_ms = array("q")  # valid from `_head` on; earlier ones belong to removed ids
+        self._times_ms = array("q")  # valid from `_head` on; earlier entries belong to removed ids
         self._head = 0
 
     def append(self, event_id: str, time_ms: int) -> None:
@@ -139,11 +139,11 @@ class _AgeQueue:
         return self._ids[0]
 
     def oldest_ms(self) -> int | None:
-        """The time of the oldest id; None if the queue is empty."""
+        """The time of the oldest id, or None if the queue is empty."""
         return self._times_ms[self._head] if self._ids else None
 
     def popleft(self) -> bool:
-        """Remove the oldest id; return whether this freed the memory of a quarter of the ids."""
+        """Remove the oldest id. Return whether this freed the memory of a quarter of the ids."""
         self._ids.popleft()
         self._head += 1
         if self._head <= len(self._ids) >> 2:
@@ -153,7 +153,7 @@ class _AgeQueue:
         return True
 
     def times_ms(self) -> "array[int]":
-        """A copy of the times, oldest first."""
+        """A copy of the times, with the oldest first."""
         return self._times_ms[self._head :]
 
 

@@ -88,17 +88,17 @@ class StepFailedError(Exception):
 class Model(Protocol):
     """A task's model. `OwnModel`, `stream.shared.view.View` and `.Recall` implement it."""
 
-    version: int  # own: updates that changed the model; shared: entries of its log at the last step
+    version: int  # number of updates that changed an own model, or of log entries of a shared one at the last step
 
     @property
     def learner(self) -> Learner:
         """The underlying learner."""
 
     def step(self) -> AbstractContextManager[Sequence[Entry]]:
-        """The context manager for the calls below; yields the step's entries for the shared model's log."""
+        """The context manager for the calls below. It yields the step's entries for the shared model's log."""
 
     def decide(self, event_id: str, x: Features, u: float) -> Decision:
-        """Make a decision with the uniform draw u; the state does not change."""
+        """Make a decision with the uniform draw u. This does not change the state."""
 
     def observe(self, x: Features, decision: Decision) -> None:
         """Apply a decision's own effect on the model."""
@@ -111,7 +111,7 @@ class Model(Protocol):
 
 
 class OwnModel:
-    """A model of one task."""
+    """A model that belongs to one task."""
 
     def __init__(self, learner: Learner) -> None:
         self.learner = learner
@@ -364,10 +364,10 @@ class Task:
 
 
 def _triggered(before: bytes, alarms: FloatArray) -> Drift | None:
-    """The drift detector triggered by an update, at most one; see `Learner.alarms`.
+    """The drift detector that an update triggered, if any; see `Learner.alarms`.
 
     Args:
-        before: the bytes of the alarms before the update, because comparing bytes is faster than comparing numbers.
+        before: the bytes of the alarms before the update. Comparing bytes is faster than comparing numbers.
         alarms: the alarms after the update.
     """
     if before == alarms.tobytes():

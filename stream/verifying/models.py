@@ -1,4 +1,4 @@
-"""Models from the topics: export after any past step, rebuilding of a shared model, and import into a new pipeline."""
+"""Exports the model after any past step, rebuilds a shared model, and imports a model into a new pipeline."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -245,7 +245,7 @@ BATCH_RECORDS = 1_000
 
 
 def fresh_replica(settings: TaskSettings, imported: Generation | None = None) -> Replica:
-    """A replica before the first entry of the log, with the imported model if there is one.
+    """A replica before the first entry of the log. It has the imported model if there is one.
 
     Raises:
         JournalError: the imported model cannot be read, or belongs to another learner.
@@ -266,7 +266,7 @@ def replica_at(
         topics: the pipeline's topics.
         settings: settings of the tasks.
         offset: offset of the first record of the log that is not applied.
-        version: number of entries to apply; only whole records are applied.
+        version: number of entries to apply. Only whole records are applied.
 
     Raises:
         ModelError: no record of the log ends at this version.

@@ -185,7 +185,7 @@ def _security_of(config: ClientConfig) -> dict[str, Any]:
 T = TypeVar("T")
 
 _SLICE_S = 0.1
-"""Slice of the timeout. A pause of the whole process uses only one slice, so a pending result is still received."""
+"""Slice of the timeout. A pause of the whole process uses up only one slice, so a pending result is still received."""
 
 
 def bounded(call: Callable[[], T], seconds: float) -> T:
