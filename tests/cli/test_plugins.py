@@ -12,7 +12,9 @@ import pytest
 from onebit import learners, run
 from stream.errors import ExitCode
 from stream.plugins import PluginError
+from stream.verifying.reapply import replay_journal
 from tests.cli.conftest import Onebit
+from tests.pipeline import TOPICS, Pipeline, plan, small_synsep, synsep_task
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "plugin"
@@ -27,9 +29,10 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
     monkeypatch.syspath_prepend(str(folder))
     modules = []
 
-    def package(distribution: str, source: str, **groups: dict[str, str]) -> None:
+    def package(distribution: str, source: str, *, stays: bool = False, **groups: dict[str, str]) -> None:
         name = distribution.replace("-", "_")
-        modules.append(name)
+        if not stays:  # a learner that was loaded once needs the source of its module
+            modules.append(name)
         info = folder / f"{name}-1.0.dist-info"
         info.mkdir(parents=True)
         (folder / f"{name}.py").write_text(source)
@@ -49,7 +52,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
 def example(install: Install) -> None:
     project = tomllib.loads((EXAMPLE / "pyproject.toml").read_text())["project"]
     groups = {group.removeprefix("onebit."): entries for group, entries in project["entry-points"].items()}
-    install(project["name"], (EXAMPLE / "bit_logistic.py").read_text(), **groups)
+    install(project["name"], (EXAMPLE / "bit_logistic.py").read_text(), stays=True, **groups)
 
 
 @pytest.mark.usefixtures("example")
@@ -77,6 +80,21 @@ def test_a_run_of_a_plugin_is_the_same_in_another_process() -> None:
 
     assert [one.to_dict()["state_sha256"] for one in runs] == [one.to_dict()["state_sha256"] for one in again]
     assert runs.ok
+
+
+@pytest.mark.usefixtures("example")
+@pytest.mark.parametrize(("model", "partitions"), [("own", 1), ("shared", 2)])
+def test_a_replay_of_the_journal_finds_the_state_of_a_plugin_after_a_restart(model: str, partitions: int) -> None:
+    pipeline = Pipeline(synsep_task("bit-logistic", model=model), partitions)
+    dataset = small_synsep()
+    for start in (0, 40):
+        learners = [pipeline.learner(f"l{number}", snapshot_interval_ms=50) for number in range(partitions)]
+        source = pipeline.replay(dataset, start + 40, rate=200, start=start)
+        pipeline.run((source, pipeline.feedback(dataset, plan("lognormal:100ms,1.0", loss=0.1))), *learners)
+
+    replays = [replay_journal(pipeline.broker, TOPICS, partition) for partition in range(partitions)]
+
+    assert [(one.ok, one.fault, one.snapshot > 0) for one in replays] == [(True, "", True)] * partitions
 
 
 @pytest.mark.parametrize(
