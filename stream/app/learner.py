@@ -168,6 +168,8 @@ def status_lines(program: LearnerProgram, tally: Tally) -> list[str]:
     ]
     if program.replica is not None:
         lines.append(model_line(program.replica.version, program.model_hold))
+    if tally.unknown_line:
+        lines.append(tally.unknown_line)
     if tally.reward_rate is not None:
         lines.append(f"reward 1 for {percent(tally.reward_rate)} of the decisions matched since this program started")
     return lines

@@ -1,5 +1,6 @@
 """Metrics of the learner, feedback and replay programs."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -21,11 +22,13 @@ class LearnerCounts:
     def __init__(self) -> None:
         self._rewards = RewardCounts()
         self._latencies = Sketch()
+        self._unknown: Counter[str] = Counter()
 
     def add(self, commits: "Sequence[Commit]", append_ms: int) -> None:
         """Add the records and the time of committed transactions."""
         for part in commits:
             self._rewards.add(example for example, _ in part.effects.examples)
+            self._unknown.update(part.effects.unknown)
             for context_ms in part.contexts_ms:
                 self._latencies.add(append_ms - context_ms)
 
@@ -40,6 +43,8 @@ class LearnerCounts:
         for tp, records in sorted(program.lag().items()):
             yield metrics.INPUT_LAG.at(records, tp.topic, str(tp.partition))
         yield metrics.MODEL_LAG.at(0.0 if program.model_hold is None else program.model_hold.for_ms / 1_000)
+        for feature, count in sorted(self._unknown.items()):
+            yield metrics.UNKNOWN_VALUES.at(count, feature)
         yield from self._rewards.samples()
         yield self._latencies.sample_of(metrics.DECISION_LATENCY)
 

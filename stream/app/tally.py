@@ -1,5 +1,6 @@
 """Status and warnings of a running learner: counts, reward rate, dead letters and drift alarms."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
@@ -22,6 +23,7 @@ class Tally:
     def __init__(self) -> None:
         self._matched = 0
         self._rewards = 0
+        self._unknown: Counter[str] = Counter()
         self._records = 0  # since the last report, like the two below
         self._dead = 0
         self._last_dead: DeadLetter | None = None
@@ -34,6 +36,7 @@ class Tally:
             matched = [example for example, _ in effects.examples if example.outcome is Outcome.MATCHED]
             self._matched += len(matched)
             self._rewards += sum(example.reward == 1 for example in matched)
+            self._unknown.update(effects.unknown)
             self._records += commit.records
             self._dead += len(effects.dead_letters)
             if effects.dead_letters:
@@ -43,6 +46,14 @@ class Tally:
     def reward_rate(self) -> float | None:
         """The fraction of decisions with reward 1 among those matched since the program started."""
         return self._rewards / self._matched if self._matched else None
+
+    @property
+    def unknown_line(self) -> str:
+        """The number of unknown values per named feature since the program started; empty if there are none."""
+        if not self._unknown:
+            return ""
+        counts = ", ".join(f"{name} {count:,}" for name, count in sorted(self._unknown.items()))
+        return f"unknown values, which have no entry, since this program started: {counts}"
 
     def warning(self) -> str:
         """Return a warning about dead letters since the last report; empty if there are only a few."""

@@ -51,7 +51,7 @@ class OwnReference:
 
     def decide(self, decided: Decided) -> tuple[Decision, bool]:
         """The decision to learn from, and whether the published one is the same."""
-        task, (event_id, x, logged), prediction = self.task, decided.context, decided.prediction
+        task, (event_id, x, logged, _), prediction = self.task, decided.context, decided.prediction
         own = mine = taught = self.learner.predict(x, uniform(task.seed, Purpose.ACTION, event_id))
         target = None if task.play == "own" else (own.action, own.propensity)
         if task.play == "logged" and logged is not None:

@@ -162,7 +162,7 @@ def _decides_otherwise(
     for entry in own:
         learner.observe(entry.x, entry.decision)
     wrong: list[str] = []
-    for (event_id, x, _), _, prediction, _ in decided:
+    for (event_id, x, *_), _, prediction, _ in decided:
         again = learner.predict(x, uniform(task.seed, Purpose.ACTION, event_id))
         learner.observe(x, again)
         one, other = (_plain(Entry(DECIDED, x, decision)) for decision in (again, prediction.decision))

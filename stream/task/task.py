@@ -53,6 +53,7 @@ class Effects(NamedTuple):
     predictions: list[tuple[Prediction, int]]  # with the offsets of their contexts
     examples: list[tuple[Example, int | None]]  # with the offsets of their feedback
     dead_letters: list[DeadLetter]
+    unknown: list[str]  # the name of each category or word of the decided contexts that has no entry
     updates: Sequence[Entry] = ()  # for the shared model's log
 
 
@@ -217,7 +218,7 @@ class Task:
         return effects._replace(updates=entries) if entries else effects
 
     def _step(self, records: Sequence[Record], number: int, partitions: int) -> Effects:
-        effects = Effects([], [], [])
+        effects = Effects([], [], [], [])
         self._time = DecisionTime(number)
         self._act_on(self.join.settle_changed(), effects)
         keys: tuple[list[bytes], list[bytes]] = [], []  # keys of contexts and of feedback
@@ -269,7 +270,8 @@ class Task:
 
     def _answer(self, context: Context, record: Record, effects: Effects) -> tuple[Pending, bool]:
         """Decide on a context and publish the prediction. Also return whether a bit is possible; see `Join`."""
-        event_id, x, logged = context
+        event_id, x, logged, unknown = context
+        effects.unknown.extend(unknown)
         decision, target, counts = self.model.decide(event_id, x, self._draw_action(event_id)), None, True
         if logged is not None:
             decision, target, counts, is_floored = self._play(context, decision)

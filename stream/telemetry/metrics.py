@@ -98,6 +98,11 @@ DEAD_LETTERS = Metric(
     "onebit_dead_letters_total", Kind.COUNTER, _PIPELINE, "Records written to the dead-letter topic.",
     ("partition", "reason"),
 )  # fmt: skip
+UNKNOWN_VALUES = Metric(
+    "onebit_unknown_values_total", Kind.COUNTER, (LEARNER,),
+    "Categories and words of named features that have no entry, because the encoding does not contain them; since the "
+    "start.", ("feature",),
+)  # fmt: skip
 LEDGER_BALANCED = Metric(
     "onebit_ledger_balanced", Kind.GAUGE, _PIPELINE, "1 while every record is accounted for exactly once, else 0.",
     ("partition",),

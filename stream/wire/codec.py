@@ -10,7 +10,7 @@ recognise ticks by the header and skip them, and the ledger does not count them.
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeVar
 
@@ -124,6 +124,7 @@ def decode_context(
     """
     fields = _read(CONTEXT_READERS[encoder is not None, log is not None], record)
     x = fields.x
+    unknown: Sequence[str] = ()
     if type(x) is list:
         if len(x) != n_features:
             raise MalformedError(f"x: expected {n_features} numbers, one per feature; got {len(x)}")
@@ -133,8 +134,8 @@ def decode_context(
     elif encoder is None:
         features = _sparse(x, n_features)
     else:
-        features = _named(x, n_features, encoder)
-    return make(Context, (fields.id, features, None if log is None else _logged(fields.logged, log)))
+        features, unknown = _named(x, n_features, encoder)
+    return make(Context, (fields.id, features, None if log is None else _logged(fields.logged, log), unknown))
 
 
 def _sparse(x: SparseFields, n_features: int) -> Features:
@@ -155,10 +156,15 @@ def _sparse(x: SparseFields, n_features: int) -> Features:
     return make(Features, (np.fromiter(x.i, np.int32, nnz), values))
 
 
-def _named(x: dict[str, Any], n_features: int, encoder: FeatureEncoder) -> Features:
-    """Named features, or indices and values if `i` is a list: a named feature's value is never a list."""
+def _named(x: dict[str, Any], n_features: int, encoder: FeatureEncoder) -> tuple[Features, Sequence[str]]:
+    """Named features, or indices and values if `i` is a list: a named feature's value is never a list.
+
+    Also returns the names of the unknown values.
+    """
     try:
-        return _sparse(convert(x, SparseFields), n_features) if type(x.get("i")) is list else encoder.encode(x)
+        if type(x.get("i")) is list:
+            return _sparse(convert(x, SparseFields), n_features), ()
+        return encoder.encode_known(x)
     except (NamedFeaturesError, ValidationError) as error:
         raise MalformedError(f"x: {error}") from error
 

@@ -66,13 +66,20 @@ class FeatureEncoder:
         return self.own + (0 if self.hash_bits is None else 1 << self.hash_bits)
 
     def encode(self, x: Mapping[str, Any]) -> Features:
-        """Encode one row. A category or word outside the vocabulary has no entry if nothing is hashed.
+        """Encode one row; see `encode_known`."""
+        return self.encode_known(x)[0]
+
+    def encode_known(self, x: Mapping[str, Any]) -> tuple[Features, list[str]]:
+        """Encode one row, and return the name of each category or word without an entry.
+
+        A category or word outside the vocabulary has no entry if nothing is hashed.
 
         Raises:
             NamedFeaturesError: a name is unknown, a value does not have the kind of its name, or the sum of numbers
                 that share an index is too large.
         """
         entries: dict[int, float] = {}
+        unknown: list[str] = []
         for name, given in x.items():
             if given is None:
                 continue
@@ -88,13 +95,15 @@ class FeatureEncoder:
                 raise NamedFeaturesError(f"{_shown_name(name)}: expected {expected}; got {shown(given)}")
             words = words_of(text) if kind is Kind.TEXT else [text] if text else []
             for index in self.indices_of(name, words).tolist():
-                if index != NO_INDEX:
+                if index == NO_INDEX:
+                    unknown.append(name)
+                else:
                     entries[index] = entries.get(index, 0.0) + 1.0
         indices = np.array(sorted(entries), np.int32)
         values = np.array([entries[index] for index in indices.tolist()], np.float64)
         if not np.isfinite(values).all():
             raise NamedFeaturesError("names that share an index: expected a finite sum; got one beyond 64 bits")
-        return Features(indices, values)
+        return Features(indices, values), unknown
 
     def kind_of(self, name: str, given: object) -> Kind:
         """The kind of a name's values; in an encoder without names, the kind of this value.

@@ -4,6 +4,7 @@ Both are created for every event, so they are NamedTuples: creating one takes 0.
 immutable; do not write to their arrays.
 """
 
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import Literal, NamedTuple
 
@@ -86,6 +87,7 @@ class Context(NamedTuple):
     id: str
     x: Features
     logged: Logged | None = None  # None: not from a log, or the log is ignored
+    unknown: Sequence[str] = ()  # the name of each category or word that has no entry, because it is unknown
 
 
 NOTHING_LOGGED: FloatArray = np.zeros(0)

@@ -1,19 +1,27 @@
 """Programs that are watched by `--metrics-port`."""
 
 import socket
+from collections.abc import Sequence
 from urllib.request import urlopen
 
+import orjson
 import pytest
 
+from stream.app.learner import status_lines
 from stream.app.process import monotonic_ms
 from stream.app.program_metrics import LearnerCounts, feedback_samples, learner_unready, replay_samples
 from stream.app.sources import load_settings
+from stream.app.tally import Tally
 from stream.app.watching import watched
 from stream.errors import ExitCode
+from stream.journal.commit import Commit
 from stream.telemetry import metrics
 from stream.telemetry.metrics import METRICS, Counts, Sample
+from stream.wire.named_features import Kind, build, to_plain
 from tests.cli.conftest import Onebit
 from tests.pipeline import TOPICS, Pipeline, plan, small_synsep, small_task
+
+NAMED = to_plain(build({"country": (Kind.CATEGORICAL, ["de", "fr", "it", "es"])}, None))
 
 
 def by_metric(samples: list[Sample]) -> dict[str, dict[tuple[str, ...], float | Counts]]:
@@ -51,11 +59,33 @@ def test_a_learner_tells_what_it_has_decided_and_what_waits() -> None:
     learner.close()
 
 
+def test_values_that_the_encoding_of_named_features_lacks_are_counted_by_feature() -> None:
+    pipeline, counts, tally = Pipeline(small_task(features=NAMED)), LearnerCounts(), Tally()
+    learner = pipeline.learner()
+
+    def committed(commits: Sequence[Commit]) -> None:
+        counts.add(commits, learner.broker_ms)
+        tally.add(commits)
+
+    learner._committed = committed
+    for number, country in enumerate(("de", "atlantis", "fr", "utopia", "utopia")):
+        pipeline.send(TOPICS.contexts, orjson.dumps({"id": f"event-{number // 2}", "x": {"country": country}}))
+    while learner.step(0):
+        pass
+
+    assert by_metric(list(counts.samples(learner)))[metrics.UNKNOWN_VALUES.name] == {("country",): 1}
+    assert status_lines(learner, tally)[1].endswith("since this program started: country 1")
+    ledger = learner.tasks[0].join.ledger()
+    assert (ledger.decided, ledger.context_duplicates, ledger.context_malformed) == (3, 2, 0)
+    learner.close()
+
+
 def test_every_metric_of_a_program_is_told_by_it_and_no_other() -> None:
-    pipeline, counts = Pipeline(small_task()), LearnerCounts()
+    pipeline, counts = Pipeline(small_task(features=NAMED)), LearnerCounts()
     learner = pipeline.learner()
     learner._committed = lambda commits: counts.add(commits, learner.broker_ms)
     pipeline.context("event")
+    pipeline.send(TOPICS.contexts, b'{"id": "strange", "x": {"country": "atlantis"}}')
     pipeline.answer("event", 1)
     while learner.step(0):
         pass
