@@ -168,7 +168,7 @@ class Partition:
             number,
             (contexts_from, self.contexts.offset),
             (feedback_from, self.feedback.offset),
-            task.updates,
+            task.version,
             task.join.ledger(),
             number if changes or number == 1 else before.settings_from,
             self.partitions,
@@ -179,7 +179,7 @@ class Partition:
             self.imported if number == 1 else None,
         )
         if step.replica is not None:
-            self.reported_ms, self.reported_version = task.join.stream_ms, task.updates
+            self.reported_ms, self.reported_version = task.join.stream_ms, task.version
         self.uncommitted = Commit(
             self.partition, step, effects, (), contexts_ms, ticks or bool(effects.predictions),
             task.join.records - applied,

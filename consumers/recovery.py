@@ -165,7 +165,7 @@ class Recoveries:
 
         def has_all() -> bool:
             shared.read_on(reads_on)
-            return shared.has_all_of(partition, wrote, recovered.task.updates)
+            return shared.has_all_of(partition, wrote, recovered.task.version)
 
         yield from self._wait(
             has_all,

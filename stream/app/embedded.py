@@ -240,7 +240,7 @@ def _end_of(pipeline: EmbeddedPipeline, wall_s: float, latency: LatencyCounts | 
         return RunEnd(replica.updates, alarms, digest, virtual_s, wall_s, latency, "shared", (found,))
     tasks = learner.tasks
     digest = state_digest(tasks[partition].learner.state() for partition in sorted(tasks))
-    updates = sum(task.updates for task in tasks.values())
+    updates = sum(task.version for task in tasks.values())
     alarms = sum(task.alarms for task in tasks.values())
     return RunEnd(updates, alarms, digest, virtual_s, wall_s, latency)
 

@@ -161,13 +161,15 @@ def whose_model(model: Sharing, topics: Topics, partitions: int, *, has_no_log: 
 
 def status_lines(program: LearnerProgram, tally: Tally) -> list[str]:
     """Return the state of every partition, and the fraction of decisions with reward 1."""
+    replica = program.replica
     lines = [
-        f"partition {partition}: {ledger_line(running.join.ledger())}, {running.updates:,} updates"
+        f"partition {partition}: {ledger_line(running.join.ledger())}"
+        + (f", {running.version:,} updates" if replica is None else "")
         + (f", {running.alarms:,} drift alarms" if running.alarms else "")
         for partition, running in sorted(program.tasks.items())
     ]
-    if program.replica is not None:
-        lines.append(model_line(program.replica.version, program.model_hold))
+    if replica is not None:
+        lines.append(model_line(replica.version, replica.updates, program.model_hold))
     if tally.unknown_line:
         lines.append(tally.unknown_line)
     if tally.reward_rate is not None:
@@ -247,16 +249,16 @@ OVERDUE_MS = 30_000
 """Allowance after the transaction timeout; the broker checks timeouts about every ten seconds."""
 
 
-def model_line(version: int, hold: Hold | None) -> str:
-    """Format the version of a process's replica.
+def model_line(version: int, updates: int, hold: Hold | None) -> str:
+    """Format the version and the number of updates of a process's replica.
 
-    >>> model_line(12_000, None)
-    'shared model: version 12,000'
-    >>> model_line(12_000, Hold(512, 7_250, 40))
-    'shared model: version 12,000, held up for 7 s before 40 offsets of its log'
+    >>> model_line(12_000, 5_800, None)
+    'shared model: version 12,000, 5,800 updates'
+    >>> model_line(12_000, 5_800, Hold(512, 7_250, 40))
+    'shared model: version 12,000, 5,800 updates, held up for 7 s before 40 offsets of its log'
     """
     held = "" if hold is None else f", held up for {hold.for_ms // 1_000} s before {hold.waiting:,} offsets of its log"
-    return f"shared model: version {version:,}{held}"
+    return f"shared model: version {version:,}, {updates:,} updates{held}"
 
 
 class LagWarnings:

@@ -106,7 +106,7 @@ def _own_end(broker: Broker, topics: Topics, settings: TaskSettings, partitions:
     """Return the final models of the tasks."""
     tasks = [recover(broker, topics, partition, settings).task for partition in range(partitions)]
     digest = state_digest(task.learner.state() for task in tasks)
-    return RunEnd(sum(task.updates for task in tasks), sum(task.alarms for task in tasks), digest, 0.0, 0.0, None)
+    return RunEnd(sum(task.version for task in tasks), sum(task.alarms for task in tasks), digest, 0.0, 0.0, None)
 
 
 def _shared_end(broker: Broker, topics: Topics, settings: TaskSettings, partitions: int) -> RunEnd:

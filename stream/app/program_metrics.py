@@ -35,7 +35,7 @@ class LearnerCounts:
     def samples(self, program: "LearnerProgram") -> Iterator[Sample]:
         """Return the learner's samples."""
         for partition, task in sorted(program.tasks.items()):
-            yield from ledger_samples(partition, task.join.ledger(), task.updates, task.alarms)
+            yield from ledger_samples(partition, task.join.ledger(), task.version, task.alarms)
             oldest = next(iter(task.join.pending.values()), None)
             decided_ms = None if oldest is None else oldest.time.ms
             waited_ms = 0 if decided_ms is None else max(0, program.broker_ms - decided_ms)

@@ -278,7 +278,7 @@ def _steps(broker: Broker, journal: TopicPartition, first: int, last: int) -> It
 
 def _check_same(task: Task, step: JournalStep, journal: TopicPartition) -> None:
     """Check that the counts after a step applied again equal those in the journal."""
-    expected, got = (*step.ledger, step.updates, step.alarms), (*task.join.ledger(), task.updates, task.alarms)
+    expected, got = (*step.ledger, step.updates, step.alarms), (*task.join.ledger(), task.version, task.alarms)
     if got != expected:
         counts = zip((*Ledger._fields, "updates", "alarms"), expected, got, strict=True)
         wrong = ", ".join(f"expected {name} {known}; got {found}" for name, known, found in counts if known != found)

@@ -398,7 +398,7 @@ class Dashboard:
             "oldest_s": None if step is None else self._oldest_s(partition),
             "contexts": lag[self._topics.contexts],
             "feedback": lag[self._topics.feedback],
-            "updates": 0 if step is None else step.updates,
+            "version": 0 if step is None else step.updates,
             "alarms": 0 if step is None else step.alarms,
             "misplaced": ledger.contexts_misplaced + ledger.feedback_misplaced,
             "balanced": ledger.balances,

@@ -287,7 +287,7 @@ def state_of(task: Task) -> dict[str, object]:
     join = task.join
     return {
         "model": None if task.settings.model == "shared" else state_digest([task.learner.state()]),
-        "updates": task.updates,
+        "updates": task.version,
         "newest date": join.dated_ms,
         "undated": sorted(task.undated),
         "ledger": join.ledger(),

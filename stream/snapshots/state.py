@@ -335,6 +335,6 @@ def state_digest(states: Iterable[Mapping[str, Any]]) -> str:
 def task_digest(task: Task) -> str:
     """The SHA-256 of a task's state without its offsets: learner, join and counts."""
     digest = sha256()
-    for part in encode(take(task, JournalStep(0, (0, 0), (0, 0), task.updates, task.join.ledger()))):
+    for part in encode(take(task, JournalStep(0, (0, 0), (0, 0), task.version, task.join.ledger()))):
         digest.update(part)
     return digest.hexdigest()

@@ -171,8 +171,8 @@ class Task:
         return self.model.learner
 
     @property
-    def updates(self) -> int:
-        """The number of updates that changed the model, or for a shared model its version at the last step."""
+    def version(self) -> int:
+        """The model's version: the updates of an own model; the entries of a shared one's log at the last step."""
         return self.model.version
 
     @property

@@ -109,7 +109,8 @@ LEDGER_BALANCED = Metric(
 )  # fmt: skip
 MODEL_VERSION = Metric(
     "onebit_model_version", Kind.GAUGE, _PIPELINE,
-    "Number of updates of the model; for a shared model, its version at the last step.", ("partition",),
+    "Version of the model at the last step: the number of updates of an own model, or of log entries of a shared one.",
+    ("partition",),
 )  # fmt: skip
 MODEL_LAG = Metric(
     "onebit_model_lag_seconds", Kind.GAUGE, (LEARNER,),

@@ -22,13 +22,13 @@ _FEEDBACK_RESULTS = {
 }
 
 
-def ledger_samples(partition: int, ledger: Ledger, updates: int, alarms: int) -> Iterator[Sample]:
+def ledger_samples(partition: int, ledger: Ledger, version: int, alarms: int) -> Iterator[Sample]:
     """Yield the counts of a task.
 
     Args:
         partition: The partition of the task.
         ledger: Its counts.
-        updates: The number of updates of its model.
+        version: The version of its model.
         alarms: The number of drift alarms of its model.
     """
     at = str(partition)
@@ -49,7 +49,7 @@ def ledger_samples(partition: int, ledger: Ledger, updates: int, alarms: int) ->
     yield metrics.DEAD_LETTERS.at(ledger.mismatched, at, "mismatched")
     yield metrics.DEAD_LETTERS.at(ledger.orphans_dropped, at, "orphan")
     yield metrics.LEDGER_BALANCED.at(float(ledger.balances), at)
-    yield metrics.MODEL_VERSION.at(updates, at)
+    yield metrics.MODEL_VERSION.at(version, at)
     yield metrics.DRIFT_ALARMS.at(alarms, at)
 
 

@@ -88,7 +88,7 @@ def export_model(
         "feedback": step.feedback[1],
         "watermark_ms": task.join.stream_ms,
     }
-    counts = {"updates": task.updates, "ledger": task.join.ledger()._asdict()}
+    counts = {"updates": task.version, "ledger": task.join.ledger()._asdict()}
     return _model_of(topics, task.settings, position, counts, task.learner.state())
 
 

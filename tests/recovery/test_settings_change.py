@@ -428,10 +428,10 @@ def test_what_was_assumed_stays_so_and_what_expires_from_now_on_is_assumed_by_th
 def test_late_feedback_corrects_nothing_any_more_when_corrections_have_ended(late: Any, updates: int) -> None:
     correcting = by_context("soba-diag", on_expiry="negative", late="correct")
     task, inputs = task_with(correcting, "a", stream_ms=2_500)
-    before = task.updates
+    before = task.version
     task.change_settings(replace(correcting, late=late))
     task.step([inputs.feedback("a", 1, 2_600)], 2)
-    assert (task.join.ledger().late, task.updates - before) == (1, updates)
+    assert (task.join.ledger().late, task.version - before) == (1, updates)
 
 
 def test_record_of_a_step_has_all_settings() -> None:

@@ -243,7 +243,7 @@ def test_a_task_never_continues_below_the_version_of_its_last_step(monkeypatch: 
     idle(learner)
     pipeline.context(names[0])
     idle(learner)
-    assert learner.tasks[0].updates == 1, "it has decided on what the other task wrote, and wrote nothing itself"
+    assert learner.tasks[0].version == 1, "it has decided on what the other task wrote, and wrote nothing itself"
     learner.close()
     behind = pipeline.learner()
     with monkeypatch.context() as patched:

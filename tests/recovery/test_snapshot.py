@@ -37,7 +37,7 @@ GOLDEN = Path(__file__).parents[1] / "golden"
 
 
 def step_of(task: Task, number: int = 7) -> JournalStep:
-    return JournalStep(number, (100, 120), (80, 95), task.updates, task.join.ledger())
+    return JournalStep(number, (100, 120), (80, 95), task.version, task.join.ledger())
 
 
 def taken(task: Task, spare: State | None = None) -> Snapshot:

@@ -87,7 +87,7 @@ def test_regression_of_the_bit_is_given_no_floor_and_needs_no_propensity() -> No
     effects = play(task, *records, inputs.feedback("a", 1, 3))
     assert [math.isnan(p.decision.propensity) for p, _ in effects.predictions] == [True, False]
     assert math.isnan(effects.examples[0][0].propensity)
-    assert (task.updates, task.join.ledger().propensities_floored) == (1, 0)
+    assert (task.version, task.join.ledger().propensities_floored) == (1, 0)
     assert np.asarray(task.learner.state()["W"])[2].any()
 
 
@@ -127,7 +127,7 @@ def test_match_counts_what_the_log_also_did_and_settles_the_rest_at_once_without
 
     agreeing = predict(settings, "b").action
     play(task, logged_context(inputs, "b", 5_001, Logged(agreeing, 1 / 3)), inputs.feedback("b", 1, 5_002))
-    assert (task.join.ledger().matched, task.updates) == (1, 1)
+    assert (task.join.ledger().matched, task.version) == (1, 1)
 
 
 def test_unmatched_teaches_nothing_even_where_an_expired_decision_does() -> None:
@@ -136,7 +136,7 @@ def test_unmatched_teaches_nothing_even_where_an_expired_decision_does() -> None
     action = predict(settings, "a").action
     play(task, logged_context(inputs, "a", 1, Logged(other_than(action), 1 / 3)))
     play(task, inputs.feedback("a", 1, 50_000))
-    assert (task.updates, task.learner.weights().sum()) == (0, 0.0)
+    assert (task.version, task.learner.weights().sum()) == (0, 0.0)
 
 
 def matched_rewards(settings: TaskSettings, events: int) -> tuple[float, int]:

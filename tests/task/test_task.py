@@ -132,7 +132,7 @@ def test_feedback_before_its_context_gives_no_delay_and_an_update() -> None:
     assert [(example.outcome, example.delay_ms, offset) for example, offset in effects.examples] == [
         (Outcome.MATCHED, 0, 0)
     ]
-    assert task.updates == 1
+    assert task.version == 1
 
 
 def test_prediction_names_the_updates_that_the_model_had_seen() -> None:
@@ -181,7 +181,7 @@ def test_expired_decision_teaches_what_the_policy_says(on_expiry: Any, reward: i
     task = Task(by_context(on_expiry=on_expiry), TOPICS.contexts)
     effects = run(task, [Inputs().context("a", 10)], end_ms=1_011)
     assert [(example.outcome, example.reward) for example, _ in effects.examples] == [(Outcome.EXPIRED, reward)]
-    assert task.updates == updates
+    assert task.version == updates
 
 
 def test_late_feedback_is_ignored_by_the_ignore_policy() -> None:
@@ -417,7 +417,7 @@ def told(task: Task, steps: list[Effects]) -> tuple[object, ...]:
     ]
     examples = [entry for step in steps for entry in step.examples]
     letters = [letter for step in steps for letter in step.dead_letters]
-    return predictions, examples, letters, state_digest([task.learner.state()]), task.join.ledger(), task.updates
+    return predictions, examples, letters, state_digest([task.learner.state()]), task.join.ledger(), task.version
 
 
 @settings(max_examples=60, deadline=None)
@@ -462,7 +462,7 @@ def test_what_was_compiled_before_is_not_compiled_in_the_first_step(learner: str
     inputs = Inputs()
     task = Task(by_context(learner), TOPICS.contexts)
     task.step([inputs.context("a", 5), inputs.feedback("a", 1, 6)], 1, 3)
-    assert task.updates == 1
+    assert task.version == 1
     assert before[0] > 0
     assert _compiled() == before
 

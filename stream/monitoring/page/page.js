@@ -183,10 +183,10 @@ function show(picture) {
   drawEstimates(picture.estimates);
 
   at("partitions").replaceChildren();
-  table(at("partitions"), ["partition", "steps", "decided", "pending", "oldest", "waiting contexts", "waiting feedback", "error", "updates", "drift alarms", "ledger"],
+  table(at("partitions"), ["partition", "steps", "decided", "pending", "oldest", "waiting contexts", "waiting feedback", "error", "model version", "drift alarms", "ledger"],
     picture.partitions.map(one => [
       String(one.partition), count(one.steps), count(one.decided), count(one.pending), seconds(one.oldest_s), count(one.contexts),
-      count(one.feedback), one.error ? percent(one.error[0]) : "–", count(one.updates), count(one.alarms),
+      count(one.feedback), one.error ? percent(one.error[0]) : "–", count(one.version), count(one.alarms),
       element("td", one.balanced ? "✓ balanced" : "✗ not balanced", one.balanced ? "good" : "bad"),
     ]));
 
