@@ -6,7 +6,7 @@ stream. The id is therefore independent of shuffling, and the feedback program c
 
 from array import array
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -127,6 +127,7 @@ class Dataset:
     class_names: tuple[str, ...]  # the names of the classes in the source data
     terms: str  # the terms of use of the data
     source: Rows
+    uneven: str = field(default="", kw_only=True)  # warning about a column that varies much more than the others
 
     def row(self, row: int) -> Row:
         """Return the features and the label of a row."""

@@ -19,6 +19,9 @@ MISSING = -1
 OnBadRow = Literal["stop", "skip"]
 """Handling of an invalid row: stop with an error, or skip and count it."""
 
+Scaling = Literal["none", "standard"]
+"""The scale of numeric features: as they are, or mean 0 and standard deviation 1; see `producers.datasets.scaling`."""
+
 
 class LogBatch(NamedTuple):
     """n rows of a log as columns. Row j has the entries offsets[j] to offsets[j+1] - 1 of indices and values."""
@@ -56,14 +59,26 @@ class Log(DecisionLog, Protocol):
         """The position and value of the first skipped row per reason, such as "line 17; got 'abc'"."""
         ...
 
+    @property
+    def remarks(self) -> Sequence[str]:
+        """Remarks on the columns of the rows of the last pass: empty cells, decimal commas."""
+        ...
 
-def rows_left_out(log: Log, *, of: str = "") -> Iterator[str]:
-    """Yield one line per reason for the rows that the last pass skipped. `of` is the log's name."""
+    @property
+    def uneven(self) -> str:
+        """A warning about a column that varies much more than the others in the last pass, or an empty text."""
+        ...
+
+
+def remarks_of(log: Log) -> Iterator[str]:
+    """Yield one line per reason for the rows that the last pass skipped, then the remarks on the columns."""
     for reason, count in log.skipped.items():
         rows = "1 row" if count == 1 else f"{count:,} rows"
         first = log.first_skipped.get(reason)
         where = "" if first is None else f" ({'at' if count == 1 else 'first at'} {first})"
-        yield f"{rows}{of and f' of {of}'} skipped: {reason}{where}"
+        yield f"{rows} of {log.name} skipped: {reason}{where}"
+    for remark in log.remarks:
+        yield f"{log.name}: {remark}"
 
 
 class LoggedOutcome(NamedTuple):

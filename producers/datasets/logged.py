@@ -47,10 +47,17 @@ _EPOCH = re.compile("[1-9][0-9]{0,17}")
 
 
 def log_dataset(
-    source: LogRows, rows: int, n_features: int, class_names: tuple[str, ...], name: str, terms: str = "unknown"
+    source: LogRows,
+    rows: int,
+    n_features: int,
+    class_names: tuple[str, ...],
+    name: str,
+    terms: str = "unknown",
+    *,
+    uneven: str = "",
 ) -> LogDataset:
     """Return a stored log as a data set."""
-    return LogDataset(name, name, rows, n_features, len(class_names), class_names, terms, source, source)
+    return LogDataset(name, name, rows, n_features, len(class_names), class_names, terms, source, source, uneven=uneven)
 
 
 @dataclass(frozen=True, slots=True)

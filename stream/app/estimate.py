@@ -5,7 +5,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from producers.datasets.log import OnBadRow, rows_left_out
+from producers.datasets.log import OnBadRow, remarks_of
 from producers.datasets.logs.mapping import read_mapping
 from producers.datasets.logs.reading import open_log
 from stream.app.policies import policy_of
@@ -67,7 +67,7 @@ def estimate_policies(
     if training.delay is not None:
         training.delay.check_classes(len(log.class_names))
     found = estimate(log, [policy_of(spec, log, training) for spec in specs], options, announced_progress())
-    for line in rows_left_out(log, of=log.name):
+    for line in remarks_of(log):
         warn(line)
     return found, training
 

@@ -9,12 +9,13 @@ from typing import Any, NamedTuple
 import orjson
 
 from producers.datasets.base import DatasetError
-from producers.datasets.log import MISSING, LogBatch
+from producers.datasets.log import MISSING, LogBatch, Scaling, remarks_of
 from producers.datasets.logs.formats import Format, format_of
 from producers.datasets.logs.guess import Guess, guess
 from producers.datasets.logs.mapping import LogMapping, mapping_of, read_mapping
 from producers.datasets.logs.reading import TABLES, LogFile, open_log, table_reader
 from producers.datasets.logs.streams import STDIN, Source
+from stream.app.plan import uneven_warning
 from stream.parsing import format_duration
 from stream.wire.named_features import FeatureEncoder, Kind, to_plain
 
@@ -45,7 +46,9 @@ def save_features(shown: LogSummary, path: Path) -> None:
         raise DatasetError(f"cannot write {path}: {error.strerror or error}") from error
 
 
-def summarise_log(path: str, mapping_given: str | None, reward_above: float | None) -> LogSummary:
+def summarise_log(
+    path: str, mapping_given: str | None, reward_above: float | None, scale: Scaling = "none"
+) -> LogSummary:
     """Read a log and count its invalid rows.
 
     Raises:
@@ -69,7 +72,7 @@ def summarise_log(path: str, mapping_given: str | None, reward_above: float | No
                 remark = f"complete it to show rows: {what}"
                 guessed = Guess(guessed.fields, (*guessed.remarks, remark))
                 return LogSummary(kind, columns, None, guessed, None, 0, None)
-    log = open_log(path, mapping, on_bad_row="skip", reward_above=reward_above)
+    log = open_log(path, mapping, on_bad_row="skip", reward_above=reward_above, scale=scale)
     batches = log.batches()
     first = next(batches, None)
     rows = sum(len(batch.ids) for batch in chain(() if first is None else (first,), batches))
@@ -139,6 +142,7 @@ def fields_of(path: str, shown: LogSummary) -> dict[str, Any]:
         "guessed": shown.guessed is not None,
         "remarks": [] if shown.guessed is None else shown.guessed.remarks,
         "rows": shown.rows if log is not None else None,
+        "warnings": [] if log is None else [*filter(None, [*remarks_of(log), uneven_warning(log.uneven)])],
         "skipped": {} if log is None else log.skipped,
         "first_skipped": {} if log is None else log.first_skipped,
         "features": None if log is None else log.n_features,

@@ -13,6 +13,7 @@ from producers.datasets.base import Dataset
 from producers.datasets.logged import LogDataset
 from stream.app.connection import command_hint, connect
 from stream.app.embedded import Judge, RunEnd, report_of
+from stream.app.plan import uneven_warning
 from stream.app.process import WARNING, Meter, ShowProgress, announce, ignore, warn
 from stream.app.resolve import Run, resolve_run
 from stream.app.setting_values import variable_of
@@ -88,7 +89,8 @@ def run_on_kafka(
         with _programs(settings.model_copy(update={"model": task.model}), learner) as programs:
             _wait_until_settled(broker, run, programs, stop, Meter(run.name, run.events, show))
             for message in programs.warnings("replay"):
-                warn(f"`onebit replay`: {message}")
+                if message != uneven_warning(dataset.uneven):  # reported at the start
+                    warn(f"`onebit replay`: {message}")
         announce(
             f"{learner}: topics kept. To verify: {command_hint(settings, 'verify')}; to delete: "
             f"{command_hint(settings, 'topics delete')}"

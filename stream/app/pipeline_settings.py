@@ -70,9 +70,15 @@ def wanted_settings(
 
     Raises:
         SettingsDifferError: given settings differ from the pipeline's; see `resolve`.
-        SettingsError: a parameter is invalid.
+        SettingsError: a parameter is invalid, or contexts without a data set have a scale.
         ParameterError: the learner does not have the parameter.
     """
+    if settings.scale != "none" and (settings.n_classes is not None or settings.features is not None):
+        raise SettingsError(
+            f"--scale {settings.scale} requires a data set: without one, no means are known before the first event. "
+            "Scale contexts in the service, or omit --scale and use named features with the scale of a log: "
+            "onebit data show LOG --scale standard --save-features FILE"
+        )
     given = given_names(settings)
     if settings.model == AUTO:
         settings = settings.model_copy(update={"model": model})

@@ -7,8 +7,9 @@ import platformdirs
 
 from producers.datasets.base import Dataset
 from producers.datasets.catalogue import catalogue, is_log, load
-from producers.datasets.log import OnBadRow, rows_left_out
+from producers.datasets.log import OnBadRow, Scaling, remarks_of
 from producers.datasets.logged import LogDataset, has_labels, has_times, log_dataset, logged_delays_ms, part_of
+from producers.datasets.scaling import standardised
 from producers.replay import ReplayOptions
 from stream.app.process import announce, warn
 from stream.app.setting_values import LOGGED, Feedback, Replay, Source, parse_time
@@ -20,8 +21,14 @@ from stream.randomness.delays import FeedbackPlan, parse_delay
 def dataset_of(source: Source) -> Dataset:
     """Load a data set, or the selected part of a log."""
     if source.map is not None or is_log(source.data):
-        return _part(source, log_of(source.data, source.map, source.on_bad_row, source.reward_above))
-    return _part(source, load(source.data, source.n_features, source.seed))
+        return _part(source, log_of(source.data, source.map, source.on_bad_row, source.reward_above, source.scale))
+    return _part(source, load_scaled(source.data, source.n_features, source.seed, source.scale))
+
+
+def load_scaled(name_or_file: str, n_features: int | None, seed: int, scale: Scaling) -> Dataset:
+    """Load a data set by name or file, with the scale of its columns."""
+    dataset = load(name_or_file, n_features, seed)
+    return dataset if scale == "none" else standardised(dataset)
 
 
 def dataset_of_seed(source: Source, seed: int, dataset: Dataset) -> Dataset:
@@ -31,8 +38,15 @@ def dataset_of_seed(source: Source, seed: int, dataset: Dataset) -> Dataset:
     return dataset_of(replace(source, seed=seed))
 
 
-def log_of(path: str, mapping: str | None, on_bad_row: OnBadRow, reward_above: float | None) -> LogDataset:
-    """Read a log as a data set; notices report its format and skipped rows."""
+def uneven_warning(uneven: str) -> str:
+    """Add the remedy to a data set's or log's warning about an uneven column; empty if there is none."""
+    return f"{uneven}. Use --scale standard" if uneven else ""
+
+
+def log_of(
+    path: str, mapping: str | None, on_bad_row: OnBadRow, reward_above: float | None, scale: Scaling = "none"
+) -> LogDataset:
+    """Read a log as a data set; notices report its format, and warnings the skipped rows and unusual columns."""
     from producers.datasets.logs.cache import cached_log  # deferred: other data sets do not need pyarrow
     from producers.datasets.logs.mapping import read_mapping
 
@@ -42,11 +56,12 @@ def log_of(path: str, mapping: str | None, on_bad_row: OnBadRow, reward_above: f
         platformdirs.user_cache_path("onebit", appauthor=False) / "logs",
         on_bad_row=on_bad_row,
         reward_above=reward_above,
+        scale=scale,
         announce=announce,
     )
-    for line in rows_left_out(log, of=log.name):
+    for line in remarks_of(log):
         warn(line)
-    return log_dataset(log, log.rows, log.n_features, log.class_names, log.name)
+    return log_dataset(log, log.rows, log.n_features, log.class_names, log.name, uneven=log.uneven)
 
 
 def _part(source: Source, dataset: Dataset) -> Dataset:

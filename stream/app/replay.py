@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from producers.replay import ReplayProgram, Timetable, resume_position
 from stream.app.connection import announce_start, by_client, keep_running, watch_topics
-from stream.app.plan import dataset_of, replay_options
+from stream.app.plan import dataset_of, replay_options, uneven_warning
 from stream.app.process import Meter, ShowProgress, announce, ignore, monotonic_ms, warn
 from stream.app.program_metrics import replay_samples
 from stream.app.settings import Program, Settings
@@ -31,6 +31,8 @@ def run_replay(
         SettingsError: a setting is invalid, or does not match the data.
     """
     dataset = dataset_of(settings.source)
+    if uneven := uneven_warning(dataset.uneven):
+        warn(uneven)
     topics = settings.topics
     reached = 0
     timetable: Timetable | None = None

@@ -19,6 +19,7 @@ from stream.app.plan import (
     feedback_speed,
     replay_options,
     shortest_delay_ms,
+    uneven_warning,
 )
 from stream.app.process import announce, announced_when_slow, warn
 from stream.app.setting_values import variable_of
@@ -295,6 +296,8 @@ def choose_learners(settings: Settings) -> Chosen:
     if settings.loop:
         raise SettingsError(f"{variable_of('loop')}, or loop in a file: not allowed in a run; remove it")
     dataset = dataset_of(settings.source)
+    if uneven := uneven_warning(dataset.uneven):
+        warn(uneven)
     check_play(settings.play, dataset)
     check_estimate(settings.play, is_asked=settings.estimate)
     settings, why = with_chosen(settings, dataset.n_classes, dataset.n_features, mean_nnz_of(dataset))

@@ -16,7 +16,7 @@ from typing import Annotated
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, SecretStr
 from pydantic_settings import NoDecode
 
-from producers.datasets.log import OnBadRow
+from producers.datasets.log import OnBadRow, Scaling
 from stream.parsing import DurationError, format_duration, parse_duration, parse_speed
 from stream.randomness.delays import DelayError, parse_delay
 
@@ -189,6 +189,7 @@ class Source:
     map: str | None
     on_bad_row: OnBadRow
     reward_above: float | None
+    scale: Scaling
     n_features: int | None
     from_time: str | None
     to_time: str | None

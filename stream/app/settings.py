@@ -17,7 +17,7 @@ from typing import Annotated, Final, Literal, NamedTuple, TypeVar
 from pydantic import Field, SecretStr
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
-from producers.datasets.log import OnBadRow
+from producers.datasets.log import OnBadRow, Scaling
 from stream.app.setting_values import (
     FOR_EVER,
     PREFIX,
@@ -77,11 +77,12 @@ class Program(StrEnum):
     CREATE = "topics create"
     DESCRIBE = "topics describe"
     VERIFY = "verify"
+    SHOW = "data show"
     CONNECT = "every other command that connects to Kafka"
     LOCAL = "every command that does not"
 
 
-CONNECTED = frozenset(Program) - {Program.LOCAL}
+CONNECTED = frozenset(Program) - {Program.LOCAL, Program.SHOW}
 """The programs that connect to Kafka; `onebit run` connects only with --kafka."""
 
 _PIPELINE = frozenset((Program.RUN, Program.REPLAY, Program.LEARN, Program.FEEDBACK))
@@ -150,6 +151,14 @@ class Settings(BaseSettings):
             unset="rewards are 0 or 1",
         ),
     ] = None
+    scale: Annotated[
+        Scaling,
+        Setting(
+            Panel.DATA,
+            _PIPELINE | {Program.SHOW},
+            "Scale of numeric features of a file or log: none, or standard: mean 0 and standard deviation 1",
+        ),
+    ] = "none"
     n_features: Annotated[
         int | None,
         Field(ge=1),

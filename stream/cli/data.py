@@ -6,11 +6,13 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from producers.datasets.catalogue import catalogue, is_log, load, problems
+from producers.datasets.catalogue import catalogue, is_log, problems
+from stream.app.plan import load_scaled, uneven_warning
 from stream.app.process import warn
+from stream.app.settings import Program, Settings
 from stream.cli.completion import data_names
 from stream.cli.console import boxed_table, examples, out, print_json
-from stream.cli.flags import Json, LogMap, RewardAbove, with_log_flags
+from stream.cli.flags import Json, LogMap, RewardAbove, with_log_flags, with_settings
 
 app = typer.Typer(help="List and show data sets and logs.", no_args_is_help=True)
 
@@ -34,8 +36,9 @@ def list_data(json: Json = False) -> None:
 
 
 @app.command(epilog=examples("onebit data show optdigits", "onebit data show offers.csv.gz --map offers.toml --json"))
-@with_log_flags
+@with_settings(Program.SHOW)
 def show(
+    settings: Settings,
     name_or_file: Annotated[str, typer.Argument(metavar="NAME-OR-FILE", autocompletion=data_names)],
     n_features: Annotated[int | None, typer.Option(min=1, help="Number of features of an svmlight file")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of a synthetic data set")] = 0,
@@ -51,9 +54,11 @@ def show(
     if is_log(name_or_file):
         from stream.cli.show_log import show_log  # deferred: loads pyarrow
 
-        show_log(name_or_file, mapping, reward_above, save_features, as_json=json)
+        show_log(name_or_file, mapping, reward_above, save_features, scale=settings.scale, as_json=json)
         return
-    dataset = load(name_or_file, n_features, seed)
+    dataset = load_scaled(name_or_file, n_features, seed, settings.scale)
+    if uneven := uneven_warning(dataset.uneven):
+        warn(uneven)
     if json:
         fields = {
             "name": dataset.name, "rows": dataset.rows, "features": dataset.n_features, "classes": dataset.n_classes,

@@ -14,18 +14,21 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Literal, NamedTuple
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 import xxhash
 from msgspec import Struct, ValidationError, convert, to_builtins
 
 from stream.parsing import close_matches, shown
-from stream.wire.records import Features, IndexArray
+from stream.wire.records import Features, FloatArray, IndexArray
 
 VERSION: Literal[1] = 1
 HASH_BITS_MAX = 30
 """Limit on hash bits: indices have 32 bits, and names with a vocabulary need some of them."""
+
+T = TypeVar("T", float, FloatArray)
 
 NO_INDEX = -1
 """The index of a value that is not in the vocabulary, if nothing is hashed."""
@@ -45,11 +48,27 @@ class Kind(StrEnum):
     TEXT = "text"
 
 
+class Scale(NamedTuple):
+    """The scale of a numeric name: a value x is encoded as (x - centre) / unit."""
+
+    centre: float
+    unit: float  # above 0
+
+    def of(self, values: T) -> T:
+        """Convert a value, or an array of values.
+
+        >>> Scale(10.0, 4.0).of(12.0)
+        0.5
+        """
+        return (values - self.centre) / self.unit
+
+
 class Vocabulary(NamedTuple):
     """A name's kind and indices."""
 
     kind: Kind
     indices: Mapping[str, int] | None  # by value; None: values are hashed. A numeric name has one index, under ""
+    scale: Scale | None = None  # of a numeric name; None: values are encoded as they are
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +104,7 @@ class FeatureEncoder:
                 continue
             kind = self.kind_of(name, given)
             if kind is Kind.NUMERIC:
-                if value := number_of(name, given):
+                if value := self.scaled(name, number_of(name, given)):
                     index = self.index_of_number(name)
                     entries[index] = entries.get(index, 0.0) + value
                 continue
@@ -135,6 +154,11 @@ class FeatureEncoder:
         indices = self.names[name].indices if self.names else None
         return int(self._hashed(name, ("",))[0]) if indices is None else indices[""]
 
+    def scaled(self, name: str, values: T) -> T:
+        """The values of a numeric name in its scale."""
+        scale = self.names[name].scale if self.names else None
+        return values if scale is None else scale.of(values)
+
     def _hashed(self, name: str, values: Iterable[str]) -> IndexArray:
         assert self.hash_bits is not None
         mask = (1 << self.hash_bits) - 1
@@ -142,7 +166,11 @@ class FeatureEncoder:
 
 
 def build(
-    names: Mapping[str, tuple[Kind, Sequence[str] | None]], hash_bits: int | None, *, unknown: bool = False
+    names: Mapping[str, tuple[Kind, Sequence[str] | None]],
+    hash_bits: int | None,
+    *,
+    unknown: bool = False,
+    scales: Mapping[str, Scale] = MappingProxyType({}),
 ) -> FeatureEncoder:
     """Build an encoder from names and their vocabularies; the values of a name without a vocabulary are hashed.
 
@@ -150,6 +178,7 @@ def build(
         names: the names, in the order of their indices.
         hash_bits: hashed values share 2**hash_bits indices.
         unknown: whether to hash values outside the vocabularies even if no name is hashed.
+        scales: the scales of numeric names, by name; the values of other names are encoded as they are.
     """
     if hash_bits is not None and not 1 <= hash_bits <= HASH_BITS_MAX:
         raise NamedFeaturesError(f"hash_bits: expected 1 to {HASH_BITS_MAX}; got {hash_bits}")
@@ -162,17 +191,19 @@ def build(
             known[name] = Vocabulary(kind, None)
             hashes = True
         else:
-            known[name] = Vocabulary(kind, {value: own + place for place, value in enumerate(values)})
+            scale = scales.get(name) if kind is Kind.NUMERIC else None
+            known[name] = Vocabulary(kind, {value: own + place for place, value in enumerate(values)}, scale)
             own += len(values)
     if hashes and hash_bits is None:
         raise NamedFeaturesError("hash_bits: expected a number, since some names are hashed; got none")
     return FeatureEncoder(known, own, hash_bits if hashes else None)
 
 
-class _PlainName(Struct):
+class _PlainName(Struct, omit_defaults=True):
     name: str
     kind: Kind
     values: list[str] | None
+    scale: tuple[float, float] | None = None  # centre and unit
 
 
 class _PlainEncoder(Struct):
@@ -185,8 +216,8 @@ class _PlainEncoder(Struct):
 def to_plain(encoder: FeatureEncoder) -> dict[str, Any]:
     """An encoder as plain values, for JSON; `from_plain` is the inverse."""
     names = [
-        _PlainName(name, kind, None if indices is None or kind is Kind.NUMERIC else list(indices))
-        for name, (kind, indices) in encoder.names.items()
+        _PlainName(name, kind, None if indices is None or kind is Kind.NUMERIC else list(indices), scale)
+        for name, (kind, indices, scale) in encoder.names.items()
     ]
     plain: dict[str, Any] = to_builtins(_PlainEncoder(VERSION, "xxh3_64", encoder.hash_bits, names))
     return plain
@@ -205,8 +236,14 @@ def from_plain(fields: Mapping[str, Any]) -> FeatureEncoder:
     for one in plain.names:
         if one.values is not None and len(set(one.values)) < len(one.values):
             raise NamedFeaturesError(f"encoder of features, {one.name[:100]!r}: expected different values")
+        if one.scale is not None and not (one.kind is Kind.NUMERIC and one.scale[1] > 0.0):
+            raise NamedFeaturesError(
+                f"encoder of features, {one.name[:100]!r}: a scale requires a numeric name and a unit above 0; got "
+                f"{one.kind} and {one.scale[1]}"
+            )
     names = {one.name: (one.kind, one.values) for one in plain.names}
-    return build(names, plain.hash_bits, unknown=plain.hash_bits is not None)
+    scales = {one.name: Scale(*one.scale) for one in plain.names if one.scale is not None}
+    return build(names, plain.hash_bits, unknown=plain.hash_bits is not None, scales=scales)
 
 
 def text_of(value: object) -> str | None:

@@ -26,6 +26,7 @@ COMMANDS = {
     Program.CREATE: ("topics", "create"),
     Program.DESCRIBE: ("topics", "describe"),
     Program.VERIFY: ("verify",),
+    Program.SHOW: ("data", "show"),
     Program.CONNECT: ("topics", "delete"),
     Program.LOCAL: ("config", "show"),
 }
@@ -39,7 +40,9 @@ def test_the_docs_list_every_exit_code() -> None:
     assert (DOCS / "exit-codes.md").read_text() == markdown()
 
 
-OWN = {(Program.MONITOR, "--estimate")}
+OWN = {(Program.MONITOR, "--estimate")} | {
+    (Program.SHOW, flag) for flag in ("--map", "--n-features", "--reward-above", "--seed")
+}
 """Flags of commands' own, that are called like a setting of others: the monitor's says whom to judge, too."""
 
 

@@ -59,12 +59,12 @@ def test_what_a_guess_leaves_open_is_told(tmp_path: Path, onebit: Onebit) -> Non
 def test_rows_that_are_left_out_are_counted(tmp_path: Path, onebit: Onebit) -> None:
     (tmp_path / "log.csv").write_text("action,click,price\nx,1,2.5\ny,0,1.5\nx,7,1.5\n")
     shown = onebit("data", "show", "log.csv").out
-    assert "1 row skipped: reward: expected 0 or 1" in shown
+    assert "1 row of log skipped: reward: expected 0 or 1" in shown
     assert "reward_above) (at line 4; got 7.0)\n" in shown
     assert "# not all rewards are 0 or 1" in shown
     (tmp_path / "more.csv").write_text("action,p,click,price\nx,1,1,2.5\n" + "y,0.5,0,3\n" * 98 + "x,abc,1,3\n" * 2)
     more = onebit("data", "show", "more.csv").out
-    assert "2 rows skipped: p: expected a probability in (0, 1] (first at line 101; got 'abc')\n" in more
+    assert "2 rows of more skipped: p: expected a probability in (0, 1] (first at line 101; got 'abc')\n" in more
     counted = json.loads(onebit("data", "show", "more.csv", "--json").out)
     reason = "p: expected a probability in (0, 1]"
     assert (counted["skipped"], counted["first_skipped"]) == ({reason: 2}, {reason: "line 101; got 'abc'"})

@@ -11,6 +11,7 @@ from stream.wire.named_features import (
     FeatureEncoder,
     Kind,
     NamedFeaturesError,
+    Scale,
     build,
     from_plain,
     hash_of,
@@ -26,6 +27,7 @@ NAMES: dict[str, Any] = {
 }
 OWN = build({name: one for name, one in NAMES.items() if name != "user"}, None)
 HASHED = build(NAMES, 10)
+SCALED = build(NAMES, 10, scales={"price": Scale(4.0, 2.0), "country": Scale(1.0, 1.0)})
 
 
 def entries(encoder: FeatureEncoder, x: dict[str, Any]) -> dict[int, float]:
@@ -110,7 +112,14 @@ def test_numbers_that_share_an_index_and_are_too_large_together_are_refused() ->
         build({}, 1, unknown=True).encode({str(n): 1e308 for n in range(6)})
 
 
-@pytest.mark.parametrize("encoder", [OWN, HASHED, build({}, 5, unknown=True)])
+def test_only_numbers_are_scaled_and_the_centre_has_no_entry() -> None:
+    assert entries(SCALED, {"price": 0, "country": "de"}) == {0: -2.0, 1: 1.0}
+    assert entries(SCALED, {"price": 4, "country": "de"}) == entries(SCALED, {"country": "de"})
+    assert [one.get("scale") for one in to_plain(SCALED)["names"]] == [(4.0, 2.0), None, None, None]
+    assert "scale" not in to_plain(HASHED)["names"][0]
+
+
+@pytest.mark.parametrize("encoder", [OWN, HASHED, SCALED, build({}, 5, unknown=True)])
 def test_an_encoder_comes_back_from_json(encoder: FeatureEncoder) -> None:
     assert from_plain(json.loads(json.dumps(to_plain(encoder)))) == encoder
 
@@ -129,6 +138,8 @@ def test_an_encoder_comes_back_from_json(encoder: FeatureEncoder) -> None:
         {**to_plain(OWN), "names": [{"name": "x", "kind": "categorical", "values": ["a", "a"]}]},
         {**to_plain(OWN), "names": [{"name": "x", "kind": "categorical", "values": [1]}]},
         {**to_plain(OWN), "names": [{"name": "x", "kind": "categorical", "values": 5}]},
+        {**to_plain(OWN), "names": [{"name": "x", "kind": "categorical", "values": ["a"], "scale": [0, 1]}]},
+        {**to_plain(OWN), "names": [{"name": "x", "kind": "numeric", "values": None, "scale": [0, 0]}]},
         [],
     ],
 )

@@ -10,13 +10,13 @@ from hashlib import blake2b
 from pathlib import Path
 
 from producers.datasets.base import DatasetError
-from producers.datasets.log import OnBadRow
+from producers.datasets.log import OnBadRow, Scaling
 from producers.datasets.logs.mapping import LogMapping
 from producers.datasets.logs.reading import open_log
 from producers.datasets.logs.stored import VERSION, StoredLog, open_stored, store_log
 from producers.datasets.logs.streams import STDIN
 
-READ_BY = 2
+READ_BY = 3
 """Format version of the cache. Increase it when files are read differently."""
 
 UNUSED_S_MAX = 30 * 24 * 3_600
@@ -30,6 +30,7 @@ def cached_log(
     *,
     on_bad_row: OnBadRow = "stop",
     reward_above: float | None = None,
+    scale: Scaling = "none",
     announce: Callable[[str], None] = lambda message: None,
 ) -> StoredLog:
     """Return the log in a file as columns. Use the cache if possible, otherwise read the file and cache it.
@@ -40,17 +41,18 @@ def cached_log(
         keeper: The cache directory. If the file or the mapping has changed, the file is read again.
         on_bad_row: See `open_log`.
         reward_above: See `open_log`.
+        scale: See `open_log`.
         announce: Called with progress messages and notes for the user.
 
     Raises:
         DatasetError: the file cannot be read, or the directory cannot be written to.
     """
     if path != STDIN:
-        name = _name_of(Path(path), mapping, on_bad_row, reward_above)
+        name = _name_of(Path(path), mapping, on_bad_row, reward_above, scale)
         folder = keeper / name
         if (found := _kept_in(folder)) is not None:
             return found
-    log = open_log(path, mapping, on_bad_row=on_bad_row, reward_above=reward_above)
+    log = open_log(path, mapping, on_bad_row=on_bad_row, reward_above=reward_above, scale=scale)
     for note in log.notes:
         announce(f"{log.name}: {note}")
     try:
@@ -83,16 +85,17 @@ def _kept_in(folder: Path) -> StoredLog | None:
     return found
 
 
-def _name_of(path: Path, mapping: LogMapping | None, on_bad_row: OnBadRow, reward_above: float | None) -> str:
+def _name_of(
+    path: Path, mapping: LogMapping | None, on_bad_row: OnBadRow, reward_above: float | None, scale: Scaling
+) -> str:
     """Return a cache key that covers everything that determines the columns."""
     try:
         found = path.stat()
     except OSError as error:
         raise DatasetError(f"cannot read {path}: {error.strerror or error}") from error
     read_by = "" if mapping is None else mapping.model_dump_json()
-    key = repr(
-        (VERSION, READ_BY, str(path.resolve()), found.st_size, found.st_mtime_ns, read_by, on_bad_row, reward_above)
-    )
+    options = (read_by, on_bad_row, reward_above, scale)
+    key = repr((VERSION, READ_BY, str(path.resolve()), found.st_size, found.st_mtime_ns, *options))
     return blake2b(key.encode(), digest_size=16).hexdigest()
 
 

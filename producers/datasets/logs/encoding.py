@@ -74,7 +74,8 @@ def _entries(
     if texts is None:
         assert feature.numbers is not None
         if known is None or known.kind is Kind.NUMERIC:
-            return feature.rows, np.full(feature.rows.size, encoder.index_of_number(feature.name)), feature.numbers
+            scaled = encoder.scaled(feature.name, feature.numbers)
+            return feature.rows, np.full(feature.rows.size, encoder.index_of_number(feature.name)), scaled
         texts = Texts.of(
             [text_of(number) for number in feature.numbers.tolist()]
         )  # the name has texts in other batches

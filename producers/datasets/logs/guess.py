@@ -11,6 +11,7 @@ from producers.datasets.log import MISSING
 from producers.datasets.logs.columns import Column, delays_ms, numbers, texts, times_ms
 from producers.datasets.logs.mapping import unit_of_name, words_of_name
 from producers.datasets.logs.parsed import Problem
+from producers.datasets.logs.remarks import DECIMAL_COMMA, NUMBER
 from producers.datasets.logs.tables import Table
 from producers.datasets.logs.texts import Texts
 from stream.wire.named_features import Kind, words_of
@@ -55,8 +56,6 @@ CATEGORIES_MAX = 20
 
 WORDS_MIN = 4.0
 """Minimum mean number of words in a text column."""
-
-_NUMBER = re.compile(r"[+-]?[0-9]+([.,][0-9]+)?")
 
 
 class Guess(NamedTuple):
@@ -161,19 +160,19 @@ def _are_ids(column: Column) -> bool:
 
 def _on_how_it_is_written(columns: Mapping[str, Column]) -> list[str]:
     remarks = []
-    if columns and all(_NUMBER.fullmatch(name) for name in columns):
+    if columns and all(NUMBER.fullmatch(name) for name in columns):
         remarks.append("the column names are numbers: if the first line is data, insert a header line")
     commas = [name for name, column in columns.items() if _have_decimal_commas(column)]
     if commas:
         named = ", ".join(map(repr, commas))
-        remarks.append(f"{named}: numbers with a decimal comma are read as texts; use a decimal point, as in 3.5")
+        remarks.append(f"{named}: {DECIMAL_COMMA}")
     return remarks
 
 
 def _have_decimal_commas(column: Column) -> bool:
     """Return whether all values of a column are numbers, some with a decimal comma."""
     listed = texts(column, "", []).distinct
-    return all(map(_NUMBER.fullmatch, listed)) and any("," in text for text in listed)
+    return all(map(NUMBER.fullmatch, listed)) and any("," in text for text in listed)
 
 
 def _on_roles(fields: dict[str, Any], columns: Mapping[str, Column]) -> list[str]:

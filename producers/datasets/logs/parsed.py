@@ -28,6 +28,7 @@ class FeatureEntries(NamedTuple):
     rows: NDArray[np.int64]  # [m], indices in the batch
     numbers: FloatArray | None  # [m], the values; None if all are 1
     texts: Texts | None  # [m], categories or words; none is missing
+    empty: NDArray[np.bool_] | None = None  # [n], rows whose cell is empty; None: not a table
 
 
 class ParsedBatch(NamedTuple):

@@ -11,19 +11,20 @@ from numpy.typing import NDArray
 
 from producers.datasets import svmlight
 from producers.datasets.base import DatasetError
-from producers.datasets.log import MISSING, LogBatch, OnBadRow
+from producers.datasets.log import MISSING, LogBatch, OnBadRow, Scaling
 from producers.datasets.logs import csv_tables, json_lines, vw_dsjson, vw_text
 from producers.datasets.logs.columns import numbers, unit_by_size
 from producers.datasets.logs.encoding import encode_rows, overflowing_rows
 from producers.datasets.logs.formats import Format, format_of
 from producers.datasets.logs.mapping import LogMapping, check_columns
 from producers.datasets.logs.parsed import ParsedBatch, Problem, problem
+from producers.datasets.logs.remarks import Remarks
 from producers.datasets.logs.seen_ids import SeenIds
 from producers.datasets.logs.streams import CutOffError, Source
 from producers.datasets.logs.survey import Survey, survey
 from producers.datasets.logs.tables import Table, parse_names, parse_table
 from producers.datasets.logs.texts import Texts
-from stream.wire.named_features import FeatureEncoder, Kind, build, sharing
+from stream.wire.named_features import FeatureEncoder, Kind, Scale, build, sharing
 from stream.wire.records import FloatArray
 
 VOCABULARY_MAX = 1_000
@@ -105,6 +106,7 @@ class LogFile:
     unknown_values: dict[str, int] = field(
         default_factory=dict
     )  # entries outside the vocabularies, by name, in the last pass
+    _remarks: Remarks = field(default_factory=Remarks)
     _class_of: dict[str, int] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -115,6 +117,17 @@ class LogFile:
         """The dimension d of the feature space."""
         return self.encoder.n_features
 
+    @property
+    def remarks(self) -> list[str]:
+        """See `Log`."""
+        return self._remarks.lines()
+
+    @property
+    def uneven(self) -> str:
+        """A warning about a column that varies much more than the others, after a pass; empty with a standard scale."""
+        is_scaled = any(one.scale is not None for one in self.encoder.names.values())
+        return "" if is_scaled else self._remarks.uneven
+
     def batches(self) -> Iterator[LogBatch]:
         """Yield the rows in order.
 
@@ -124,6 +137,7 @@ class LogFile:
         self.skipped = {}
         self.first_skipped = {}
         self.unknown_values = {}
+        self._remarks = Remarks()
         seen = SeenIds()
         latest_ms = MISSING
         parsed = self._parse()
@@ -161,6 +175,7 @@ class LogFile:
 
     def _batch(self, checked: "_Checked", kept: NDArray[np.bool_]) -> LogBatch:
         batch = checked.batch
+        self._remarks.add(batch, kept)
         encoded = encode_rows(self.encoder, kept, batch.features)
         for name, count in encoded.unknown.items():
             self.unknown_values[name] = self.unknown_values.get(name, 0) + count
@@ -270,8 +285,9 @@ def open_log(
     encoder: FeatureEncoder | None = None,
     vocabulary_max: int = VOCABULARY_MAX,
     hash_bits: int = HASH_BITS,
+    scale: Scaling = "none",
 ) -> LogFile:
-    """Open a log. The file is read once to find its classes and vocabularies if they are not given.
+    """Open a log. The file is read once to find its classes, vocabularies and scales if they are not given.
 
     Args:
         path: The file, or "-" for standard input, which is copied to a temporary file.
@@ -282,22 +298,26 @@ def open_log(
         encoder: The indices of the features, if known.
         vocabulary_max: A category or text with more values is hashed.
         hash_bits: Hashed values share 2**hash_bits indices.
+        scale: Whether numeric features are scaled, see `producers.datasets.scaling`; an `encoder` has its own scales.
 
     Raises:
         DatasetError: the file or the mapping cannot be used.
     """
     source = Source(str(path))
     kind = _format(source)
-    batches = _table_batches(source, kind, mapping) if kind in TABLES else _line_batches(source, kind, mapping)
+    scales = scale == "standard" and encoder is None
+    batches = (
+        _table_batches(source, kind, mapping, scales=scales) if kind in TABLES else _line_batches(source, kind, mapping)
+    )
     known = tuple(classes) if classes is not None else mapping.classes if mapping is not None else None
     notes = batches.notes
     found = None
-    if encoder is None and mapping is not None and _only_numbers(mapping):
+    if encoder is None and mapping is not None and _only_numbers(mapping) and not scales:
         encoder = build({name: (one, None) for name, one in mapping.features.kinds().items()}, hash_bits)
     if known is None or encoder is None:
         found = survey(_whole(batches.to_survey(), on_bad_row), vocabulary_max, numbered=kind in LINE_FORMATS)
         known = known or found.classes
-        encoder = encoder or build(_in_order(mapping, found), hash_bits)
+        encoder = encoder or build(_in_order(mapping, found), hash_bits, scales=_scales(found) if scales else {})
         notes += _on_hashing(encoder, found)
     assert known is not None
     assert encoder is not None
@@ -320,14 +340,14 @@ class _Batches(NamedTuple):
     notes: tuple[str, ...]
 
 
-def _table_batches(source: Source, kind: Format, mapping: LogMapping | None) -> _Batches:
+def _table_batches(source: Source, kind: Format, mapping: LogMapping | None, *, scales: bool) -> _Batches:
     if mapping is None:
         shown = "FILE` for a similar file" if source.is_stdin else f"{source.path}` to guess one"
         raise DatasetError(f"{source.name} is {kind}, which requires a mapping. Run `onebit data show {shown}")
     known = mapping  # so that the nested functions are type-checked
     tables = table_reader(kind).tables
     check_columns(mapping, table_reader(kind).column_names(source), source.name)
-    surveyed = [name for name, one in mapping.features.kinds().items() if one is not Kind.NUMERIC]
+    surveyed = [name for name, one in mapping.features.kinds().items() if scales or one is not Kind.NUMERIC]
     surveyed += [name for name in (mapping.label, mapping.action) if name is not None and name not in surveyed]
 
     def to_survey() -> Iterator[ParsedBatch]:
@@ -376,6 +396,10 @@ def _in_order(mapping: LogMapping | None, found: Survey) -> Mapping[str, tuple[K
     if mapping is None:
         return found.names
     return {name: found.names.get(name, (kind, ())) for name, kind in mapping.features.kinds().items()}
+
+
+def _scales(found: Survey) -> dict[str, Scale]:
+    return {name: scale for name, one in found.moments.items() if (scale := one.scale) is not None}
 
 
 def _whole(batches: Iterator[ParsedBatch], on_bad_row: OnBadRow) -> Iterator[ParsedBatch]:

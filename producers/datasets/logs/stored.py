@@ -39,6 +39,8 @@ class StoredLog(SparseRows):
     class_names: tuple[str, ...]
     skipped: dict[str, int]  # number of rows skipped when the log was stored, by reason
     first_skipped: dict[str, str]  # position and value of the first skipped row, by reason
+    remarks: tuple[str, ...]  # on the columns, see `Log`
+    uneven: str  # warning about a column that varies much more than the others
     decided_at_ms: NDArray[np.int64]  # [n], like the columns of a LogBatch
     actions: NDArray[np.int64]
     propensities: FloatArray
@@ -105,7 +107,7 @@ def store_log(log: Log, folder: Path) -> StoredLog:
         content = {
             "version": VERSION, "name": log.name, "rows": rows, "n_features": log.n_features,
             "class_names": log.class_names, "skipped": log.skipped,
-            "first_skipped": log.first_skipped,
+            "first_skipped": log.first_skipped, "remarks": log.remarks, "uneven": log.uneven,
         }  # fmt: skip
         (folder / _CONTENT).write_bytes(orjson.dumps(content))
     except OSError as error:
@@ -133,7 +135,10 @@ def open_stored(folder: Path) -> StoredLog:
         log = StoredLog(
             name=content["name"], rows=content["rows"], n_features=content["n_features"], class_names=names,
             skipped=content["skipped"],
-            first_skipped=content.get("first_skipped", {}),  # absent in older stored logs
+            # absent in older stored logs:
+            first_skipped=content.get("first_skipped", {}),
+            remarks=tuple(content.get("remarks", ())),
+            uneven=content.get("uneven", ""),
             **columns,
         )  # fmt: skip
     except (OSError, KeyError, TypeError, ValueError) as error:

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from producers.datasets.logs.parsed import FeatureEntries, ParsedBatch
+from producers.datasets.scaling import Moments
 from stream.parsing import parse_number, parse_whole
 from stream.wire.named_features import Kind, hash_of, words_of
 
@@ -21,6 +22,7 @@ class Survey(NamedTuple):
     classes: tuple[str, ...]
     names: Mapping[str, tuple[Kind, Sequence[str] | None]]  # None if there are too many values, which are hashed
     hashed_distinct: float  # estimated number of distinct hashed values over all names
+    moments: Mapping[str, Moments]  # of the numeric names that were read
 
 
 def survey(batches: Iterable[ParsedBatch], vocabulary_max: int, *, numbered: bool = False) -> Survey:
@@ -34,6 +36,7 @@ def survey(batches: Iterable[ParsedBatch], vocabulary_max: int, *, numbered: boo
     rows = 0
     classes: dict[str, None] = {}
     vocabularies = _Vocabularies(vocabulary_max)
+    moments: dict[str, Moments] = {}
     for batch in batches:
         rows += batch.n
         for named in (batch.labels, batch.actions):
@@ -42,10 +45,12 @@ def survey(batches: Iterable[ParsedBatch], vocabulary_max: int, *, numbered: boo
         classes.update(dict.fromkeys(sorted(batch.other_classes)))
         for feature in batch.features:
             vocabularies.add(feature)
+            if feature.kind is Kind.NUMERIC and feature.numbers is not None:
+                moments[feature.name] = moments.get(feature.name, Moments()).and_also(feature.numbers)
     names = tuple(in_order(classes))
     if numbered and names:
         names = tuple(map(str, range(1, 1 + max(parse_whole(name) or 0 for name in names))))
-    return Survey(rows, names, vocabularies.names(), vocabularies.hashed_distinct())
+    return Survey(rows, names, vocabularies.names(), vocabularies.hashed_distinct(), moments)
 
 
 def in_order(names: Iterable[str]) -> list[str]:

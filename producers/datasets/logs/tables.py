@@ -32,10 +32,10 @@ def parse_table(table: Table, mapping: LogMapping) -> ParsedBatch:
 
 
 def parse_names(table: Table, mapping: LogMapping) -> ParsedBatch:
-    """Parse only the input of a survey, which consists of classes, categories and words."""
+    """Parse only the input of a survey, which consists of classes and of the features whose columns the table has."""
     parser = _TableParser(table, mapping)
-    kinds = {name: kind for name, kind in mapping.features.kinds().items() if kind is not Kind.NUMERIC}
-    features = tuple(parser.feature(name, kind) for name, kind in kinds.items())
+    kinds = mapping.features.kinds().items()
+    features = tuple(parser.feature(name, kind) for name, kind in kinds if name in table.columns)
     labels, actions = parser.texts("label"), parser.texts("action")
     return ParsedBatch(table.n, table.first_row, table.where, features, labels=labels, actions=actions)
 
@@ -79,10 +79,11 @@ class _TableParser:
         column = self._table.columns[name]
         if kind is Kind.NUMERIC:
             found = numbers(column, name, "a finite number", self._problems)
-            rows = np.flatnonzero(np.isfinite(found) & (found != 0.0))
-            return FeatureEntries(name, kind, rows, found[rows], None)
+            rows = np.flatnonzero(np.isfinite(found))
+            return FeatureEntries(name, kind, rows, found[rows], None, np.isnan(found))
         words = texts(column, name, self._problems)
-        return FeatureEntries(name, kind, np.flatnonzero(~words.missing()), None, words.present())
+        empty = words.missing()
+        return FeatureEntries(name, kind, np.flatnonzero(~empty), None, words.present(), empty)
 
     def _ids(self) -> Texts | None:
         ids = self.texts("id", needed=True)

@@ -1,0 +1,160 @@
+"""The spread of numeric columns, and the standard scale: mean 0 and standard deviation 1.
+
+A column most of whose values are 0 is *sparse*: it is not centred, so that its zeros have no entry, and its spread is
+the root mean square of its other values. Its standard deviation would enlarge rare features: on r8, a set of texts, the
+error of stack-igw with it is 11.7 %, with the root mean square 6.7 %, and without a scale 6.9 %. A constant column is
+not changed.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from producers.datasets.base import Dataset, DatasetError, OffsetArray, SparseRows
+from stream.wire.named_features import Scale
+from stream.wire.records import FloatArray, IndexArray
+
+CONSTANT = 1e-9
+"""A column is constant if its standard deviation is at most this fraction of its root mean square: a rounding error."""
+
+UNEVEN = 1_000.0
+"""Ratio of a column's spread to the median of the others above which a warning is reported."""
+
+
+class Moments(NamedTuple):
+    """The count, mean and squared deviations of a column's values."""
+
+    n: int = 0
+    zeros: int = 0
+    mean: float = 0.0
+    squares: float = 0.0  # Σ (value - mean)²
+
+    def and_also(self, values: FloatArray) -> "Moments":
+        """Add finite values (Chan, Golub, LeVeque 1983).
+
+        >>> Moments().and_also(np.array([0.0, 4.0])).and_also(np.array([2.0]))
+        Moments(n=3, zeros=1, mean=2.0, squares=8.0)
+        """
+        if not values.size:
+            return self
+        with np.errstate(over="ignore", invalid="ignore"):  # `spread` checks the result
+            mean, n = float(values.mean()), self.n + values.size
+            gap = mean - self.mean
+            squares = float(np.square(values - mean).sum()) + gap * gap * self.n * values.size / n
+        zeros = values.size - int(np.count_nonzero(values))
+        return Moments(n, self.zeros + zeros, self.mean + gap * values.size / n, self.squares + squares)
+
+    @property
+    def is_sparse(self) -> bool:
+        """Whether most values are 0."""
+        return 2 * self.zeros > self.n
+
+    @property
+    def spread(self) -> float:
+        """The spread; 0 for a constant column, or one whose squares are beyond float64."""
+        total = self.squares + self.n * self.mean * self.mean
+        if not np.isfinite(total) or self.squares <= CONSTANT**2 * total:
+            return 0.0
+        return math.sqrt(total / (self.n - self.zeros) if self.is_sparse else self.squares / self.n)
+
+    @property
+    def scale(self) -> Scale | None:
+        """The standard scale; None for a column without a spread."""
+        return Scale(0.0 if self.is_sparse else self.mean, self.spread) if self.spread > 0.0 else None
+
+
+def uneven_column(columns: Sequence[tuple[str, float]], others: Sequence[float] = ()) -> str:
+    """Return a warning if the largest spread is at least `UNEVEN` times the median of all others; otherwise "".
+
+    Args:
+        columns: The name and spread of each numeric column; constant columns, with spread 0, are ignored.
+        others: The spreads of columns that are not numeric.
+
+    >>> uneven_column([("age", 10.0), ("income", 40_000.0)])
+    'column income varies 4,000 times as much as the other columns (median)'
+    >>> uneven_column([("age", 10.0), ("income", 4_000.0)])
+    ''
+    """
+    ordered = sorted(((spread, name) for name, spread in columns if spread > 0.0), reverse=True)
+    rest = [spread for spread, _ in ordered[1:]] + list(others)
+    if not ordered or not rest or ordered[0][0] < UNEVEN * (median := float(np.median(rest))):
+        return ""
+    spread, name = ordered[0]
+    return f"column {name} varies {spread / median:,.0f} times as much as the other columns (median)"
+
+
+def uneven_rows(rows: SparseRows) -> str:
+    """Return a warning as `uneven_column` does; columns are named by their index."""
+    found = _columns(rows)
+    known = np.flatnonzero(found.spread > 0.0)
+    if known.size < 2:
+        return ""
+    largest = known[np.argmax(found.spread[known])]
+    rest = float(np.median(found.spread[known[known != largest]]))
+    return uneven_column([(f"{found.indices[largest]} (counted from 0)", float(found.spread[largest]))], [rest])
+
+
+def standardised(dataset: Dataset) -> Dataset:
+    """Return a data set in memory with columns of standard scale.
+
+    Raises:
+        DatasetError: the rows are generated, or come from a plug-in that does not store them.
+    """
+    rows = dataset.source
+    if not isinstance(rows, SparseRows):
+        raise DatasetError(
+            f"{dataset.name}: expected a file or a log, because a standard scale requires the means and deviations "
+            "before the first event; got generated rows"
+        )
+    return replace(dataset, source=_scaled(rows), uneven="")
+
+
+class _Columns(NamedTuple):
+    """The columns that have entries."""
+
+    indices: IndexArray  # [m], increasing
+    place: NDArray[np.int64]  # [nnz], the column of each entry
+    is_sparse: NDArray[np.bool_]  # [m]
+    mean: FloatArray  # [m], over all rows
+    spread: FloatArray  # [m]; 0: constant
+
+
+def _columns(rows: SparseRows) -> _Columns:
+    n = rows.labels.size
+    indices, place = np.unique(rows.indices, return_inverse=True)
+    count = np.bincount(place).astype(np.float64)
+    with np.errstate(over="ignore", invalid="ignore"):
+        mean = np.bincount(place, rows.values) / count  # of the entries
+        squares: FloatArray = np.bincount(place, np.square(rows.values - mean[place])).astype(np.float64)
+        total = squares + count * np.square(mean)
+        squares += count * np.square(mean) * (n - count) / n  # of all rows
+        is_sparse = 2 * count < n
+        spread = np.sqrt(np.where(is_sparse, total / count, squares / n))
+        spread[~np.isfinite(total) | (squares <= CONSTANT**2 * total)] = 0.0
+    return _Columns(indices.astype(np.int32), place, is_sparse, mean * (count / n), spread)
+
+
+def _scaled(rows: SparseRows) -> SparseRows:
+    found = _columns(rows)
+    n, m = rows.labels.size, found.indices.size
+    unit = np.where(found.spread > 0.0, found.spread, 1.0)
+    is_centred = (found.spread > 0.0) & ~found.is_sparse
+    row = np.repeat(np.arange(n), np.diff(rows.offsets))
+    kept, placed = rows.values, found.place
+    centred = np.flatnonzero(is_centred)
+    dense = np.zeros((n, centred.size))  # has fewer than twice as many values as the rows have entries
+    has_rank = is_centred[placed]
+    dense[row[has_rank], np.searchsorted(centred, placed[has_rank])] = kept[has_rank]
+    dense = (dense - found.mean[centred]) / unit[centred]
+    others = ~has_rank
+    key = np.concatenate((row[others] * m + placed[others], (np.arange(n)[:, np.newaxis] * m + centred).ravel()))
+    value = np.concatenate((kept[others] / unit[placed[others]], dense.ravel()))
+    order = np.argsort(key)
+    order = order[value[order] != 0.0]
+    key, value = key[order], value[order]
+    offsets: OffsetArray = np.searchsorted(key, np.arange(n + 1, dtype=np.int64) * m).astype(np.int64)
+    return SparseRows(offsets, found.indices[key % m], value, rows.labels)

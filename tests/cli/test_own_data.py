@@ -1,0 +1,82 @@
+"""What a run and `onebit data show` report about a user's own file, and the scale of its columns."""
+
+from pathlib import Path
+
+import numpy as np
+import orjson
+import pytest
+
+from stream.app.pipeline_settings import wanted_settings
+from stream.app.plan import dataset_of
+from stream.app.settings import SettingsError
+from stream.app.sources import given_settings
+from tests.cli.conftest import Onebit
+
+UNEVEN = "column 1 (counted from 0) varies "
+RUN = ("run", "--learner", "perceptron", "--delay", "none", "--no-report", "--json")
+LOG = ("--map", "label=city,numeric=age,categorical=price+device")
+ROWS = "city;age;price;device\nulm;3;2,5;pc\nköln;;3,5;pc\nulm;4;2;\n"
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def uneven(tmp_path: Path) -> str:
+    x = np.random.default_rng(1).normal(size=(60, 3)) * [1.0, 1e4, 2.0]
+    rows = (f"{row % 2} {' '.join(f'{i + 1}:{v!r}' for i, v in enumerate(x[row].tolist()))}\n" for row in range(60))
+    (tmp_path / "uneven.svm").write_text("".join(rows))
+    return "uneven.svm"
+
+
+def lines(text: str) -> list[str]:
+    return [line.removeprefix("warning: ") for line in text.splitlines()]
+
+
+def test_an_uneven_column_is_named_once_at_the_start_and_not_when_it_is_scaled(uneven: str, onebit: Onebit) -> None:
+    ran = onebit(*RUN, "--data", uneven, "--learner", "banditron")
+    shown = onebit("data", "show", uneven)
+
+    for err in (ran.err, shown.err):
+        (line,) = [line for line in lines(err) if UNEVEN in line]
+        assert line.endswith("Use --scale standard")
+    assert lines(ran.err)[0].startswith(UNEVEN)
+    for command in ((*RUN, "--data", uneven), ("data", "show", uneven)):
+        assert UNEVEN not in onebit(*command, "--scale", "standard").err
+
+
+def test_the_scale_is_a_setting_like_any_other(uneven: str, monkeypatch: pytest.MonkeyPatch, onebit: Onebit) -> None:
+    plain = orjson.loads(onebit(*RUN, "--data", uneven).out)
+    monkeypatch.setenv("ONEBIT_SCALE", "standard")
+    scaled = orjson.loads(onebit(*RUN, "--data", uneven).out)
+
+    assert (plain["settings"]["scale"], scaled["settings"]["scale"]) == ("none", "standard")
+    assert plain["state_sha256"] != scaled["state_sha256"]
+    values = dataset_of(given_settings({"data": uneven, "scale": "standard"}).source).block(0, 60).values.reshape(60, 3)
+    np.testing.assert_allclose((values.mean(axis=0), values.std(axis=0)), ([0.0] * 3, [1.0] * 3), atol=1e-12)
+
+
+def test_a_run_names_empty_cells_decimal_commas_and_latin_1_as_data_show_does(tmp_path: Path, onebit: Onebit) -> None:
+    latin_1 = "köln;5;1;pc\n".encode("latin-1")
+    (tmp_path / "log.csv").write_bytes(ROWS.encode() + latin_1 + b"bonn;5;1;pc\n")
+    ran = onebit(*RUN, "--data", "log.csv", *LOG, "--on-bad-row", "skip")
+    shown = onebit("data", "show", "log.csv", *LOG)
+
+    remarks = [line for line in lines(shown.out) if " skipped: " in line or line.startswith("log: ")]
+    assert [remark.partition(" (")[0] for remark in remarks] == [
+        "1 row of log skipped: row: expected UTF-8 text",
+        "log: empty cells, which have no entry: 'age' 1, 'device' 1",
+        "log: 'price': numbers with a decimal comma are read as texts; use a decimal point, as in 3.5",
+    ]
+    assert remarks[2].endswith("(2 values)")
+    assert [line.removeprefix("warning: ") for line in ran.err.splitlines() if line.startswith("warning: ")] == remarks
+    again = onebit(*RUN, "--data", "log.csv", *LOG, "--on-bad-row", "skip")
+    assert lines(again.err)[:3] == remarks, "also from the cache"
+
+
+@pytest.mark.parametrize("given", [{"n_classes": 3, "n_features": 4}, {"features": "offers.json"}])
+def test_contexts_without_a_data_set_have_no_scale(given: dict[str, object]) -> None:
+    with pytest.raises(SettingsError, match="--scale standard requires a data set"):
+        wanted_settings(given_settings({"scale": "standard", **given}), {}, "journal")
