@@ -23,7 +23,7 @@ class Decided(NamedTuple):
     greedy: int  # the class with the highest score
     propensity: float  # probability of the action
     scores: NDArray[np.float64]  # [K]
-    model_version: int  # number of updates of the model
+    model_version: int  # own model: updates applied to it; shared model: entries of its log
 
 
 class Pipeline:

@@ -138,7 +138,7 @@ class Prediction(NamedTuple):
 
     id: str
     decision: Decision
-    model_version: int  # number of updates applied to the model
+    model_version: int  # own model: updates applied to it; shared model: entries of its log
     target: Target | None = None  # None: not a logged decision
     class_name: str | None = None  # name of the action; None: classes have no names
     logged: FloatArray | None = None  # numbers that the learner stores, only with a shared model
