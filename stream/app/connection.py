@@ -48,8 +48,17 @@ def command_hint(settings: Settings, command: str, *names: str) -> str:
     return " ".join((f"onebit {command}", *flags))
 
 
-def connect(settings: Settings, stop: Callable[[], bool] = lambda: False) -> Broker:
+def connect(
+    settings: Settings,
+    stop: Callable[[], bool] = lambda: False,
+    request_timeout_ms: int = ConnectionSettings._field_defaults["request_timeout_ms"],
+) -> Broker:
     """Connect to Kafka; wait up to the timeout of the settings.
+
+    Args:
+        settings: Settings of the connection.
+        stop: Returns whether to stop waiting.
+        request_timeout_ms: Timeout of every later request.
 
     Raises:
         BrokerUnavailableError: no broker answered.
@@ -67,6 +76,7 @@ def connect(settings: Settings, stop: Callable[[], bool] = lambda: False) -> Bro
             settings.bootstrap,
             config,
             connect_timeout_ms=settings.connect_timeout_ms,
+            request_timeout_ms=request_timeout_ms,
             session_timeout_ms=settings.session_timeout_ms,
             transaction_timeout_ms=settings.transaction_timeout_ms,
             progress=waiting,

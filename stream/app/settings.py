@@ -62,6 +62,7 @@ class Panel(StrEnum):
     JOIN = "Windows and limits"
     KAFKA = "Kafka"
     ACCESS = "Kafka security"
+    SERVING = "HTTP"
     WATCHING = "Monitoring"
     OUTPUT = "Output"
 
@@ -73,6 +74,7 @@ class Program(StrEnum):
     REPLAY = "replay"
     LEARN = "learn"
     FEEDBACK = "feedback"
+    SERVE = "serve"
     MONITOR = "monitor"
     CREATE = "topics create"
     DESCRIBE = "topics describe"
@@ -92,6 +94,7 @@ _LEARN = frozenset((Program.RUN, Program.LEARN))
 _FEEDBACK = frozenset((Program.RUN, Program.FEEDBACK))
 _WATCHED = frozenset((Program.REPLAY, Program.LEARN, Program.FEEDBACK))
 _MONITOR = frozenset((Program.MONITOR,))
+_SERVE = frozenset((Program.SERVE,))
 _NO_FLAG: frozenset[Program] = frozenset()  # secrets: every user of a machine can read command lines
 
 
@@ -549,6 +552,56 @@ class Settings(BaseSettings):
             unset="none",
         ),
     ] = None
+    serve_port: Annotated[
+        int,
+        Field(ge=1, le=65_535),
+        Setting(Panel.SERVING, _SERVE, "HTTP port for decisions and feedback, /metrics, /healthz and /readyz", "PORT"),
+    ] = 8080
+    timeout_ms: Annotated[
+        Duration,
+        Field(ge=1),
+        Setting(Panel.SERVING, _SERVE, "Time to wait for a decision; then the response is 504, or the fallback"),
+    ] = 1_000
+    fallback: Annotated[
+        str | None,
+        Field(min_length=1),
+        Setting(
+            Panel.SERVING,
+            _SERVE,
+            "Response after the timeout: a class, by name or number, or uniform",
+            "CLASS|uniform",
+            unset="status 504",
+        ),
+    ] = None
+    remember_ms: Annotated[
+        Duration,
+        Setting(
+            Panel.SERVING,
+            _SERVE,
+            "Time to remember decisions, to answer a repeated id; at a start, predictions this old are read",
+        ),
+    ] = 600_000
+    rate_max_per_s: Annotated[
+        float | None,
+        Field(gt=0.0),
+        Setting(
+            Panel.SERVING,
+            _SERVE,
+            "Maximum rate of requests per process; others get status 429",
+            "REQUESTS_PER_S",
+            unset="no limit",
+        ),
+    ] = None
+    serve_token: Annotated[
+        Secret | None,
+        Setting(Panel.SERVING, _NO_FLAG, "Bearer token that requests must have", unset="none", is_secret=True),
+    ] = None
+    serve_certificate: Annotated[
+        Path | None, Setting(Panel.SERVING, _SERVE, "Certificate of the HTTP port (PEM)", "FILE", unset="no TLS")
+    ] = None
+    serve_key: Annotated[
+        Path | None, Setting(Panel.SERVING, _SERVE, "Key of the certificate (PEM)", "FILE", unset="no TLS")
+    ] = None
     metrics_port: Annotated[
         int,
         Field(ge=0, le=65_535),
@@ -574,7 +627,7 @@ class Settings(BaseSettings):
         Field(min_length=1),
         Setting(
             Panel.WATCHING,
-            _WATCHED | _MONITOR,
+            _WATCHED | _MONITOR | _SERVE,
             "Interface to bind; 0.0.0.0 for all",
             "ADDRESS",
         ),

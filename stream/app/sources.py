@@ -169,8 +169,8 @@ def _where(error: ClientConfigError, settings: Settings) -> str:
 
 
 OTHER_VARIABLES = frozenset(
-    (CONFIG_VARIABLE, "ONEBIT_DATA_DIR", "ONEBIT_IMAGE", "ONEBIT_KAFKA_IMAGE", "ONEBIT_KAFKA_PORT", "ONEBIT_KAFKA_HEAP",
-     "ONEBIT_MONITOR_PORT", "ONEBIT_PROMETHEUS_IMAGE", "ONEBIT_PROMETHEUS_PORT")
+    (CONFIG_VARIABLE, "ONEBIT_DATA_DIR", "ONEBIT_HTTP_PORT", "ONEBIT_IMAGE", "ONEBIT_KAFKA_IMAGE", "ONEBIT_KAFKA_PORT",
+     "ONEBIT_KAFKA_HEAP", "ONEBIT_MONITOR_PORT", "ONEBIT_PROMETHEUS_IMAGE", "ONEBIT_PROMETHEUS_PORT")
 )  # fmt: skip
 """Variables that are not settings: the settings file, the folder for experiment data, and Compose variables."""
 

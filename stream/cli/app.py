@@ -38,6 +38,7 @@ COMMANDS = {
     "replay": Lazy("replay", "Write the rows of a data set as contexts at a given rate."),
     "learn": Lazy("learn", "Answer contexts with predictions, and learn from feedback."),
     "feedback": Lazy("feedback", "Send delayed feedback (right or wrong) for predictions."),
+    "serve": Lazy("serve", "Serve decisions over HTTP, and accept feedback."),
     "monitor": Lazy("monitor", "Show a running pipeline on a page: condition, error, delays, ledger, lag."),
     "verify": Lazy("verify", "Recompute the ledger from the topics, and compare it with the learner's."),
     "tail": Lazy("tail", "Show records, one per line."),

@@ -41,6 +41,7 @@ class Purpose(StrEnum):
     SHUFFLE = "shuffle"  # the order of the rows in an epoch
     ESTIMATE = "estimate"  # fold, acceptance and resampling of a logged decision
     LOG = "log"  # acceptance of a decision from a log that is not uniform
+    FALLBACK = "fallback"  # the gateway's uniform answer to a context without a prediction in time
 
 
 class Draws:

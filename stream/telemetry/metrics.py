@@ -53,8 +53,8 @@ class Sample(NamedTuple):
     value: float | Counts
 
 
-LEARNER, FEEDBACK, REPLAY, MONITOR = "learner", "feedback", "replay", "monitor"
-_ALL = (LEARNER, FEEDBACK, REPLAY, MONITOR)
+LEARNER, FEEDBACK, REPLAY, MONITOR, SERVE = "learner", "feedback", "replay", "monitor", "serve"
+_ALL = (LEARNER, FEEDBACK, REPLAY, MONITOR, SERVE)
 _PIPELINE = (LEARNER, MONITOR)  # the learner exports its own partitions, the monitor all of them
 
 BUILD_INFO = Metric(
@@ -160,5 +160,16 @@ MONITOR_BEHIND = Metric(
     "onebit_monitor_behind_records", Kind.GAUGE, (MONITOR,), "Offsets of a topic that the monitor has not read yet.",
     ("topic",),
 )  # fmt: skip
+
+HTTP_REQUESTS = Metric("onebit_http_requests_total", Kind.COUNTER, (SERVE,), "HTTP responses.", ("path", "code"))
+HTTP_DECIDE = Metric(
+    "onebit_http_decide_seconds", Kind.HISTOGRAM, (SERVE,), "Time from a decide request to its response.",
+    bounds=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0),
+)  # fmt: skip
+HTTP_WAITING = Metric(
+    "onebit_http_waiting_requests", Kind.GAUGE, (SERVE,), "Decide requests that wait for a prediction."
+)
+HTTP_FALLBACKS = Metric("onebit_http_fallbacks_total", Kind.COUNTER, (SERVE,), "Responses with the fallback.")
+HTTP_REMEMBERED = Metric("onebit_http_remembered_decisions", Kind.GAUGE, (SERVE,), "Decisions in memory.")
 
 METRICS: Sequence[Metric] = tuple(value for value in globals().values() if isinstance(value, Metric))

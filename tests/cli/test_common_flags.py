@@ -10,7 +10,7 @@ from stream.cli.app import LoadedCommands
 from tests.cli.conftest import Onebit
 
 WITHOUT_RESULT = {
-    "learn", "feedback", "replay", "monitor", "kafka logs", "kafka down", "experiment run", "experiment report"
+    "learn", "feedback", "replay", "serve", "monitor", "kafka logs", "kafka down", "experiment run", "experiment report"
 }  # fmt: skip
 """They run until they are stopped, write files, or show a log."""
 

@@ -22,6 +22,7 @@ COMMANDS = {
     Program.REPLAY: ("replay",),
     Program.LEARN: ("learn",),
     Program.FEEDBACK: ("feedback",),
+    Program.SERVE: ("serve",),
     Program.MONITOR: ("monitor",),
     Program.CREATE: ("topics", "create"),
     Program.DESCRIBE: ("topics", "describe"),
@@ -40,7 +41,7 @@ def test_the_docs_list_every_exit_code() -> None:
     assert (DOCS / "exit-codes.md").read_text() == markdown()
 
 
-OWN = {(Program.MONITOR, "--estimate")} | {
+OWN = {(Program.MONITOR, "--estimate"), (Program.VERIFY, "--timeout")} | {
     (Program.SHOW, flag) for flag in ("--map", "--n-features", "--reward-above", "--seed")
 }
 """Flags of commands' own, that are called like a setting of others: the monitor's says whom to judge, too."""

@@ -81,6 +81,6 @@ def test_containers_of_onebit_have_no_rights_and_write_to_their_own_folder_alone
         assert f"  {line}\n" in ours
     services = re.findall(r"^  (\w+):\n((?:    .*\n|\n)+)", rest.partition("services:\n")[2], re.MULTILINE)
     others = [name for name, body in services if "<<: *onebit" not in body and "<<: *program" not in body]
-    assert (len(services), others) == (8, ["kafka", "prometheus"])
+    assert (len(services), others) == (9, ["kafka", "prometheus"])
     assert rest.startswith("  <<: *onebit\n")
     assert "\nUSER onebit\n" in (ROOT / "docker/Dockerfile").read_text()

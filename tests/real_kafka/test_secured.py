@@ -10,7 +10,9 @@ import json
 import os
 import time
 from collections.abc import Iterable
-from contextlib import closing, redirect_stderr, redirect_stdout
+from contextlib import closing, redirect_stderr, redirect_stdout, suppress
+from http import HTTPStatus
+from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import NamedTuple
 
@@ -363,15 +365,20 @@ def test_with_the_acls_of_the_page_nothing_is_lost_and_no_secret_shows(
     replayed = run(begun.file_of("replay"), "replay", "--resume", "--events", str(events), client=client)
     assert replayed.code == ExitCode.OK, replayed.said
     said.append(replayed.said)
-    commands = COMMANDS | {"monitor": ("monitor", "--page-port", str(port := free_port()))}
+    commands = COMMANDS | {
+        "monitor": ("monitor", "--page-port", str(port := free_port())),
+        "gateway": ("serve", "--serve-port", str(http := free_port()), "--timeout", "30s"),
+    }
     pipelines = {user: pipeline_of(user, begun, tmp_path, client) for user in commands}
-    programs = [pipelines[user].start(*commands[user]) for user in ("learner", "feedback", "monitor")]
+    programs = [pipelines[user].start(*commands[user]) for user in ("learner", "feedback", "monitor", "gateway")]
     try:
         programs[0].wait_until_it_says("started as instance")
-        found = pipelines["auditor"].verify("--wait-events", str(events), "--timeout", "60s")
-        wait_for(lambda: decided_in_windows(told(port)) == events, "the monitor has read what was decided")
+        wait_for(lambda: posted(http, "decide", {"id": "own", "x": {"i": [0]}}) == HTTPStatus.OK, "the gateway decides")
+        assert posted(http, "feedback", {"id": "own", "reward": 1}) == HTTPStatus.ACCEPTED
+        found = pipelines["auditor"].verify("--wait-events", str(events + 1), "--timeout", "60s")
+        wait_for(lambda: decided_in_windows(told(port)) == events + 1, "the monitor has read what was decided")
         command_lines = [" ".join(psutil.Process(program.process.pid).cmdline()) for program in programs]
-        assert [program.stop() for program in programs] == 3 * [ExitCode.OK]
+        assert [program.stop() for program in programs] == 4 * [ExitCode.OK]
     finally:
         for pipeline in pipelines.values():
             pipeline.close()
@@ -387,6 +394,14 @@ def test_with_the_acls_of_the_page_nothing_is_lost_and_no_secret_shows(
     logged = [program.said() for program in programs]
     for text in (*said, *command_lines, *logged, *stored, json.dumps(found)):
         assert PASSWORD not in text
+
+
+def posted(port: int, operation: str, body: object) -> int:
+    """The status of a request to the gateway; 0 while it does not listen."""
+    with suppress(OSError, HTTPException), closing(HTTPConnection("127.0.0.1", port, timeout=60)) as connection:
+        connection.request("POST", f"/v1/{operation}", json.dumps(body), {"Content-Type": "application/json"})
+        return connection.getresponse().status
+    return 0
 
 
 def test_learner_that_may_not_read_its_snapshots_says_so(begun: Secured, said: list[str], client: str) -> None:

@@ -14,7 +14,7 @@ from stream.wire.ledger import IDENTITIES, Ledger
 from stream.wire.records import Example, Outcome
 
 DOCS = Path(__file__).parents[2] / "docs" / "metrics.md"
-UNITS = ("_seconds", "_records", "_ratio", "_events", "_decisions", "_orphans", "_info", "_version")
+UNITS = ("_seconds", "_records", "_ratio", "_events", "_decisions", "_orphans", "_info", "_version", "_requests")
 
 
 def test_names_follow_the_conventions_of_prometheus() -> None:

@@ -1,0 +1,111 @@
+"""The gateway: decisions and feedback over HTTP."""
+
+import time
+from collections.abc import Callable
+from functools import partial
+
+from stream import __version__
+from stream.app.connection import announce_start, by_client, connect, require_topics, watch_topics
+from stream.app.process import announce, monotonic_ms
+from stream.app.settings import Program, Settings, SettingsError
+from stream.journal.reading import pipeline_settings
+from stream.kafka.port import Broker
+from stream.serving.decisions import Decisions, FallbackError, PipelineFacts, fallback_answer
+from stream.serving.link import Access, Link
+from stream.telemetry.heartbeat import Heartbeat
+from stream.telemetry.metrics import SERVE
+from stream.wire.named_features import from_plain
+
+REQUEST_TIMEOUT_MS = 3_000
+"""Kafka's request timeout: the time in which an absent broker is noticed."""
+
+
+def run_serve(settings: Settings, stop: Callable[[], bool]) -> None:
+    """Serve requests until stopped.
+
+    Args:
+        settings: Settings of the connection and the gateway.
+        stop: Returns whether to stop.
+
+    Raises:
+        SettingsError: a package, a file or a topic is missing, the port cannot be used, or a setting does not match the
+            pipeline.
+        BrokerUnavailableError: no broker answered at the start.
+    """
+    try:
+        from stream.serving.api import Gateway, make_app
+        from stream.serving.server import Counts, Guard, Limits, RateLimit, Server, listen
+    except ModuleNotFoundError as error:
+        raise SettingsError(
+            f"serve requires {error.name}, which is not installed. Run: pip install 'onebit[serve]'"
+        ) from error
+    if (settings.serve_certificate is None) != (settings.serve_key is None):
+        raise SettingsError("TLS: expected --serve-certificate and --serve-key; got one of them")
+    broker = _connect(settings, stop)
+    try:
+        partitions = require_topics(broker, settings)
+    finally:
+        broker.close()
+    access = Access(
+        partial(_connect, settings),
+        lambda broker: watch_topics(broker, settings, partitions),
+        lambda broker: read_facts(broker, settings, partitions),
+        lambda: time.time_ns() // 1_000_000,
+        announce,
+    )
+    topics, decisions, counts = settings.topics, Decisions(settings.remember_ms), Counts()
+    link = Link(topics, partitions, access, decisions, Heartbeat(SERVE, __version__, monotonic_ms))
+    token = None if settings.serve_token is None else settings.serve_token.get_secret_value()
+    rate = None if settings.rate_max_per_s is None else RateLimit(settings.rate_max_per_s)
+    timeout_s = settings.timeout_ms / 1_000
+    gateway = Gateway(link, decisions, topics, counts, timeout_s, settings.fallback)
+    guard = Guard(make_app(gateway, __version__, has_token=token is not None), Limits(token, rate), counts, announce)
+
+    def is_ended() -> bool:
+        return stop() or link.failure is not None
+
+    what = f"cannot use --serve-certificate {settings.serve_certificate} with --serve-key {settings.serve_key}"
+    try:
+        server = Server(guard, is_ended, timeout_s, settings.serve_certificate, settings.serve_key)
+        what = f"--serve-port {settings.serve_port}: cannot listen at {settings.metrics_host}"
+        listening = listen(settings.metrics_host, settings.serve_port)
+    except OSError as error:
+        raise SettingsError(f"{what}: {error.strerror or error}") from error
+    announce_start(Program.SERVE, settings, partitions)
+    scheme = "http" if settings.serve_key is None else "https"
+    address = f"{scheme}://{settings.metrics_host}:{settings.serve_port}/v1/decide"
+    announce(f"decisions on {topics.predictions}: {address}, {by_client(settings)}; Ctrl-C stops it")
+    server.run([listening])
+    if link.failure is not None:
+        raise link.failure
+
+
+def _connect(settings: Settings, stop: Callable[[], bool]) -> Broker:
+    return connect(settings, stop, request_timeout_ms=REQUEST_TIMEOUT_MS)
+
+
+def read_facts(broker: Broker, settings: Settings, partitions: int) -> PipelineFacts | None:
+    """Return the pipeline's settings that the gateway uses; None before the learner's first step.
+
+    Raises:
+        SettingsError: the pipeline replays a log, or does not have the fallback's class.
+    """
+    found = pipeline_settings(broker, settings.topics, partitions)
+    if "seed" not in found:  # empty, or of an imported model
+        return None
+    if found["play"] != "own":
+        raise SettingsError(f"serve requires a learner with --play own; got {found['play']}")
+    names, features = found["class_names"], found["features"]
+    facts = PipelineFacts(
+        found["n_classes"],
+        found["n_features"],
+        found["seed"],
+        None if names is None else tuple(names),
+        None if features is None else from_plain(features),
+    )
+    if settings.fallback is not None:
+        try:
+            fallback_answer(settings.fallback, "", facts)
+        except FallbackError as error:
+            raise SettingsError(f"--fallback: {error}") from error
+    return facts

@@ -1,0 +1,1 @@
+"""Decisions over HTTP: `onebit serve`."""

@@ -1,0 +1,117 @@
+"""Decisions that the gateway remembers or waits for, and the fallback for those that come too late."""
+
+import asyncio
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from stream.randomness.draws import Purpose, uniform
+from stream.wire.named_features import FeatureEncoder
+
+REMEMBERED_MAX = 1_000_000
+"""Limit on remembered decisions, about 500 bytes each; the oldest is forgotten first."""
+
+
+class FallbackError(ValueError):
+    """The pipeline does not have the fallback's class."""
+
+
+class PipelineFacts(NamedTuple):
+    """The settings of the pipeline that the gateway uses; known after the learner's first step."""
+
+    n_classes: int
+    n_features: int
+    seed: int
+    class_names: tuple[str, ...] | None = None
+    encoder: FeatureEncoder | None = None  # of named features
+
+
+class Answer(NamedTuple):
+    """An answer to a context."""
+
+    action: int
+    propensity: float | None  # None: unknown
+    class_name: str | None = None
+    model_version: int | None = None  # None for a fallback, which has no model
+    append_ms: int = 0  # append time of the prediction
+
+
+def fallback_answer(given: str, event_id: str, facts: PipelineFacts) -> Answer:
+    """Return the fallback for an event: a class by name or number, or a uniform one by seed and id.
+
+    >>> facts = PipelineFacts(n_classes=3, n_features=1, seed=0, class_names=("news", "offers", "help"))
+    >>> fallback_answer("offers", "visit-1", facts).action, fallback_answer("2", "visit-1", facts).class_name
+    (1, 'help')
+
+    Raises:
+        FallbackError: the pipeline does not have this class.
+    """
+    names, n_classes, propensity = facts.class_names, facts.n_classes, 1.0
+    if names is not None and given in names:
+        action = names.index(given)
+    elif given == "uniform":
+        action, propensity = int(n_classes * uniform(facts.seed, Purpose.FALLBACK, event_id)), 1.0 / n_classes
+    elif given.isdecimal() and int(given) < n_classes:
+        action = int(given)
+    else:
+        raise FallbackError(f"expected uniform, or a class of the pipeline (0 to {n_classes - 1}); got {given!r}")
+    return Answer(action, propensity, None if names is None else names[action])
+
+
+class Decisions:
+    """Remembered answers by event id, and the requests that wait for one. Only the event loop uses it."""
+
+    def __init__(self, remember_ms: int, remembered_max: int = REMEMBERED_MAX) -> None:
+        """Create an empty memory.
+
+        Args:
+            remember_ms: time to remember an answer, by append times.
+            remembered_max: limit on remembered answers.
+        """
+        self.remember_ms = remember_ms
+        self._remembered_max = remembered_max
+        self._answers: dict[str, Answer] = {}  # in the order of arrival
+        self._waiting: dict[str, set[asyncio.Future[Answer]]] = {}
+
+    @property
+    def remembered(self) -> int:
+        """The number of remembered answers."""
+        return len(self._answers)
+
+    @property
+    def waiting(self) -> int:
+        """The number of waiting requests."""
+        return sum(map(len, self._waiting.values()))
+
+    def find(self, event_id: str) -> Answer | None:
+        """Return the remembered answer."""
+        return self._answers.get(event_id)
+
+    def add(self, answers: Iterable[tuple[str, Answer]]) -> None:
+        """Remember answers, and wake the requests that wait for them. The first answer of an event stays."""
+        newest_ms = 0
+        for event_id, answer in answers:
+            kept = self._answers.setdefault(event_id, answer)
+            newest_ms = max(newest_ms, answer.append_ms)
+            for future in self._waiting.get(event_id, ()):
+                if not future.done():
+                    future.set_result(kept)
+        while self._answers:
+            oldest = next(iter(self._answers))
+            is_recent = self._answers[oldest].append_ms >= newest_ms - self.remember_ms
+            if is_recent and len(self._answers) <= self._remembered_max:
+                break
+            del self._answers[oldest]
+
+    @contextmanager
+    def expected(self, event_id: str) -> Iterator[asyncio.Future[Answer]]:
+        """Yield a future for the answer to an event; call before its context is written."""
+        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        waiting = self._waiting.setdefault(event_id, set())
+        waiting.add(future)
+        try:
+            yield future
+        finally:
+            waiting.discard(future)
+            if not waiting:
+                self._waiting.pop(event_id, None)

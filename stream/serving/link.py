@@ -1,0 +1,208 @@
+"""The gateway's connection to Kafka: a thread that writes contexts and feedback, and one that reads predictions.
+
+A broker of the port is not thread-safe, so each thread has its own. Both hand their results to the event loop, which
+owns all other state. A thread that loses its broker connects again until the gateway ends.
+"""
+
+import asyncio
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from threading import Event, Thread
+from time import monotonic
+from typing import NamedTuple
+
+from stream.errors import StoppedError
+from stream.kafka.partitioner import partition_for
+from stream.kafka.port import AccessError, Broker, BrokerError, BrokerUnavailableError, TopicSettingsError
+from stream.kafka.reading import offset_at
+from stream.serving.decisions import Answer, Decisions, PipelineFacts
+from stream.telemetry.heartbeat import Heartbeat
+from stream.wire.codec import MalformedError, decode_prediction
+from stream.wire.records import Headers, Record, TopicPartition
+from stream.wire.topics import Topics
+
+POLL_MS = 100
+RECORDS_MAX = 5_000
+
+PROBE_S = 1.0
+"""Interval between requests that check the broker: a client's poll does not report that it is away."""
+
+AGAIN_S = 1.0
+"""Pause before connecting again."""
+
+CLOSE_S = 5.0
+
+WRITER, READER = "writer", "reader"
+
+
+class Access(NamedTuple):
+    """The gateway's access to the pipeline. The threads call these functions with their own brokers."""
+
+    connect: Callable[[Callable[[], bool]], Broker]  # its argument returns whether to stop
+    watch: Callable[[Broker], Callable[[], None]]  # returns a function that raises if the topics have changed
+    facts: Callable[[Broker], PipelineFacts | None]
+    now_ms: Callable[[], int]  # this host's time since 1970, to find the predictions to read back
+    announce: Callable[[str], None]
+
+
+class Outgoing(NamedTuple):
+    """A record to write."""
+
+    topic: str
+    key: bytes
+    value: bytes
+    headers: Headers
+    written: asyncio.Future[None]
+
+
+class Link:
+    """Writes records and reads predictions in threads, between `start` and `close`."""
+
+    def __init__(
+        self, topics: Topics, partitions: int, access: Access, decisions: Decisions, heartbeat: Heartbeat
+    ) -> None:
+        self.facts: PipelineFacts | None = None
+        self.failure: Exception | None = None  # ends the program
+        self.heartbeat = heartbeat
+        self._topics = topics
+        self._partitions = partitions
+        self._access = access
+        self._decisions = decisions
+        self._unready = {WRITER: "connecting", READER: "connecting"}
+        self._queue: SimpleQueue[Outgoing | None] = SimpleQueue()
+        self._ended = Event()
+        self._threads = [
+            Thread(target=self._keep, args=(role, work), name=f"serve-{role}", daemon=True)
+            for role, work in ((WRITER, self._write), (READER, self._read))
+        ]
+
+    @property
+    def unready(self) -> str:
+        """The reason why the gateway is not ready; empty if it is."""
+        return next((f"{role}: {why}" for role, why in self._unready.items() if why), "")
+
+    def check_ready(self) -> None:
+        """Raise BrokerUnavailableError if the gateway is not connected, or has not read the predictions back yet."""
+        if unready := self.unready:
+            raise BrokerUnavailableError(unready)
+
+    def start(self) -> None:
+        """Start the threads; call it in the event loop."""
+        self._loop = asyncio.get_running_loop()
+        for thread in self._threads:
+            thread.start()
+
+    def close(self) -> None:
+        """Write what is queued, and end the threads."""
+        self._ended.set()
+        self._queue.put(None)
+        for thread in self._threads:
+            thread.join(CLOSE_S)
+
+    async def write(self, topic: str, event_id: str, value: bytes, headers: Headers) -> None:
+        """Write a record, and wait for its acknowledgement.
+
+        Raises:
+            BrokerError: the record was refused, or may not have been written.
+        """
+        self.check_ready()
+        written: asyncio.Future[None] = self._loop.create_future()
+        self._queue.put(Outgoing(topic, event_id.encode(), value, headers, written))
+        await written
+
+    def _keep(self, role: str, work: Callable[[Broker], None]) -> None:
+        """Run work on a broker; connect again after an error that a new connection can end."""
+        while not self._ended.is_set():
+            try:
+                broker = self._access.connect(self._is_ended)
+                try:
+                    work(broker)
+                finally:
+                    broker.close()
+            except StoppedError:
+                return
+            except (AccessError, TopicSettingsError) as error:
+                self._fail(role, error)
+            except BrokerError as error:
+                self._unready[role] = str(error)
+                self.heartbeat.set_unready(self.unready)
+                self._access.announce(f"{role}: broker unavailable, reconnecting: {error}")
+                self._ended.wait(AGAIN_S)
+            except Exception as error:
+                self._fail(role, error)
+
+    def _is_ended(self) -> bool:
+        self.heartbeat.beat()
+        return self._ended.is_set()
+
+    def _fail(self, role: str, error: Exception) -> None:
+        self._unready[role] = str(error)
+        self.heartbeat.set_unready(self.unready)
+        self.failure = error
+        self._ended.set()
+
+    def _write(self, broker: Broker) -> None:
+        producer = broker.producer()
+        self._unready[WRITER] = ""
+        for batch in self._batches():
+            try:
+                for one in batch:
+                    producer.send(one.topic, partition_for(one.key, self._partitions), one.key, one.value, one.headers)
+                producer.flush()
+            except BrokerError as error:
+                self._loop.call_soon_threadsafe(_settle, batch, error)
+                if type(error) is not BrokerError:  # otherwise a record was refused, and others can be written
+                    raise
+            else:
+                self._loop.call_soon_threadsafe(_settle, batch, None)
+
+    def _batches(self) -> Iterator[list[Outgoing]]:
+        """Yield all queued records, without those of requests that have ended, until the queue is closed."""
+        queued: list[Outgoing | None] = []
+        while not queued or queued[-1] is not None:
+            queued = [self._queue.get()]
+            with suppress(Empty):
+                while len(queued) < RECORDS_MAX and queued[-1] is not None:
+                    queued.append(self._queue.get_nowait())
+            yield [one for one in queued if one is not None and not one.written.done()]
+
+    def _read(self, broker: Broker) -> None:
+        """Read the predictions of the last `remember_ms`, and then new ones."""
+        watch = self._access.watch(broker)
+        tps = [TopicPartition(self._topics.predictions, partition) for partition in range(self._partitions)]
+        self.facts = self._access.facts(broker)
+        start_ms = self._access.now_ms() - self._decisions.remember_ms
+        consumer, ends = broker.reader(tps), broker.ends(tps)
+        for tp in tps:
+            consumer.seek(tp, offset_at(broker, tp, start_ms))
+        behind, probed_s = tps, monotonic()
+        self._unready[READER] = "reading predictions"
+        while not self._ended.is_set():
+            if records := consumer.poll(POLL_MS, RECORDS_MAX):
+                self._loop.call_soon_threadsafe(self._decisions.add, list(_answers(records)))
+            if behind:
+                behind = [tp for tp in behind if consumer.position(tp) < ends[tp].stable]
+                self._unready[READER] = "reading predictions" if behind else ""
+            if monotonic() - probed_s >= PROBE_S:
+                broker.ends(tps)
+                self.facts = self.facts or self._access.facts(broker)
+                probed_s = monotonic()
+            watch()
+            self.heartbeat.show(self.unready, tuple)
+
+
+def _settle(batch: Sequence[Outgoing], error: BrokerError | None) -> None:
+    """Wake the requests whose records were written, or were not."""
+    for one in batch:
+        if not one.written.done():
+            one.written.set_result(None) if error is None else one.written.set_exception(error)
+
+
+def _answers(records: Sequence[Record]) -> Iterator[tuple[str, Answer]]:
+    for record in records:
+        with suppress(MalformedError):  # another program's; `onebit verify` reports it
+            event_id, decision, version, _, class_name, _ = decode_prediction(record)[0]
+            propensity = None if math.isnan(decision.propensity) else decision.propensity
+            yield event_id, Answer(decision.action, propensity, class_name, version, record.append_ms)

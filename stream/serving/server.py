@@ -1,0 +1,229 @@
+"""The HTTP server, and the limits on requests before they reach the application: token, rate, size and time."""
+
+import asyncio
+import hmac
+import math
+import socket
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from time import monotonic
+from typing import Any, NamedTuple
+
+import orjson
+import uvicorn
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from stream.telemetry import metrics
+from stream.telemetry.metrics import Sample
+from stream.telemetry.sketch import Sketch
+from stream.wire.codec import VALUE_BYTES_MAX
+
+API = "/v1/"
+DECIDE, FEEDBACK, DECISIONS = "/v1/decide", "/v1/feedback", "/v1/decisions/"
+PATHS = frozenset((DECIDE, FEEDBACK, "/healthz", "/readyz", "/metrics", "/openapi.json"))
+
+BODY_S = 10.0
+"""Time limit for reading a body."""
+
+REQUESTS_MAX = 1_000
+"""Limit on concurrent requests to `/v1`; further ones get status 503."""
+
+CONNECTIONS_MAX = 10_000
+"""Limit on open connections, idle ones included; while there are more, uvicorn answers every request with 503."""
+
+KEEP_ALIVE_S = 75
+"""Time to keep an idle connection: longer than the 60 s of common load balancers, which reuse connections."""
+
+CLIENT_CLOSED = 499
+"""The status that is counted if the client closes the connection before its response."""
+
+CLOSE_S = 5
+"""Time to complete open requests after a stop, in addition to the timeout of a decision."""
+
+
+def problem(status: int, error: Any, headers: Mapping[str, str] | None = None) -> Response:
+    """Create an error response: a message, or an object with the message as `error`."""
+    content = error if isinstance(error, dict) else {"error": error}
+    return Response(orjson.dumps(content), status, headers, "application/json")
+
+
+class Counts:
+    """Counts of responses since the start."""
+
+    def __init__(self) -> None:
+        self.fallbacks = 0
+        self._requests: Counter[tuple[str, str]] = Counter()
+        self._decide = Sketch()
+
+    def add(self, path: str, code: int, took_s: float) -> None:
+        """Count a response."""
+        known = path if path in PATHS else f"{DECISIONS}{{id}}" if path.startswith(DECISIONS) else "other"
+        self._requests[known, str(code)] += 1
+        if path == DECIDE:
+            self._decide.add(1_000 * took_s)
+
+    def samples(self) -> Iterator[Sample]:
+        """Return the samples."""
+        yield from (metrics.HTTP_REQUESTS.at(count, *labels) for labels, count in self._requests.items())
+        yield self._decide.sample_of(metrics.HTTP_DECIDE)
+        yield metrics.HTTP_FALLBACKS.at(self.fallbacks)
+
+
+class RateLimit:
+    """A token bucket that holds the requests of one second."""
+
+    def __init__(self, per_s: float, now_s: Callable[[], float] = monotonic) -> None:
+        self._per_s = per_s
+        self._now_s = now_s
+        self._tokens = self._tokens_max = max(1.0, per_s)
+        self._seen_s = now_s()
+
+    def wait_s(self) -> int:
+        """Admit a request and return 0, or return the seconds after which to try again.
+
+        >>> rate = RateLimit(0.5, now_s=lambda: 0.0)
+        >>> rate.wait_s(), rate.wait_s()
+        (0, 2)
+        """
+        now_s = self._now_s()
+        self._tokens = min(self._tokens_max, self._tokens + (now_s - self._seen_s) * self._per_s)
+        self._seen_s = now_s
+        if self._tokens < 1.0:
+            return math.ceil((1.0 - self._tokens) / self._per_s)
+        self._tokens -= 1.0
+        return 0
+
+
+class Limits(NamedTuple):
+    """Limits on requests; token and rate apply to `/v1`. None: no limit."""
+
+    token: str | None = None
+    rate: RateLimit | None = None
+    requests_max: int = REQUESTS_MAX
+    body_bytes_max: int = VALUE_BYTES_MAX
+    body_s: float = BODY_S
+
+
+class Guard:
+    """An ASGI application that checks requests to another one, and counts the responses."""
+
+    def __init__(self, app: ASGIApp, limits: Limits, counts: Counts, announce: Callable[[str], None]) -> None:
+        self._app = app
+        self._limits = limits
+        self._counts = counts
+        self._announce = announce
+        self._requests = 0  # to /v1, now
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """See ASGI."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        started_s, code, path = monotonic(), CLIENT_CLOSED, scope["path"]
+        is_limited = path.startswith(API)
+
+        async def counted(message: Message) -> None:
+            nonlocal code
+            code = message.get("status", code)
+            await send(message)
+
+        self._requests += is_limited
+        try:
+            if is_limited and (refusal := self._refusal(scope)) is not None:
+                await refusal(scope, receive, counted)
+            else:
+                await self._call(scope, receive, counted)
+        except Exception as error:
+            self._announce(f"internal error: {path}: {type(error).__name__}: {error}")
+        finally:
+            self._requests -= is_limited
+            self._counts.add(path, code, monotonic() - started_s)
+
+    def _refusal(self, scope: Scope) -> Response | None:
+        """Return the response to a request that is not admitted."""
+        token, rate = self._limits.token, self._limits.rate
+        given = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
+        scheme, _, secret = given.partition(b" ")
+        is_known = token is None or (scheme.lower() == b"bearer" and hmac.compare_digest(secret, token.encode()))
+        if not is_known:
+            return problem(401, "Authorization: expected Bearer and the token", {"WWW-Authenticate": "Bearer"})
+        if self._requests > self._limits.requests_max:
+            return problem(
+                503, f"expected at most {self._limits.requests_max} concurrent requests", {"Retry-After": "1"}
+            )
+        if rate is not None and (wait_s := rate.wait_s()):
+            return problem(429, f"rate limit; try again in {wait_s} s", {"Retry-After": str(wait_s)})
+        return None
+
+    async def _call(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Read the body, and call the application."""
+        body, is_whole, bytes_max, body_s = bytearray(), False, self._limits.body_bytes_max, self._limits.body_s
+        try:
+            async with asyncio.timeout(body_s):
+                while not is_whole and (message := await receive())["type"] == "http.request":
+                    body += message.get("body", b"")
+                    if len(body) > bytes_max:
+                        await problem(413, f"body: expected at most {bytes_max} bytes")(scope, receive, send)
+                        return
+                    is_whole = not message.get("more_body", False)
+        except TimeoutError:
+            await problem(408, f"body: expected within {body_s:g} s")(scope, receive, send)
+            return
+        read = [{"type": "http.request", "body": bytes(body)}]
+
+        async def reread() -> Message:
+            return read.pop() if read else await receive()
+
+        if is_whole:  # otherwise the client has disconnected
+            await self._app(scope, reread, send)
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Listen on an address.
+
+    Raises:
+        OSError: the address is in use or not assigned to this machine.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    return socket.create_server((host, port), family=family, backlog=REQUESTS_MAX)
+
+
+class Server(uvicorn.Server):
+    """Serves an application until `stop` returns true; then completes open requests."""
+
+    def __init__(
+        self, app: ASGIApp, stop: Callable[[], bool], timeout_s: float, certificate: Path | None, key: Path | None
+    ) -> None:
+        """Load the certificate.
+
+        Args:
+            app: the application.
+            stop: returns whether to stop; called every 0.1 s.
+            timeout_s: timeout of a decision.
+            certificate: in PEM; None for plain HTTP.
+            key: of the certificate, in PEM.
+
+        Raises:
+            OSError: a file cannot be read, or is not a certificate or its key (`ssl.SSLError`).
+        """
+        config = uvicorn.Config(
+            app, log_config=None, log_level="critical", access_log=False, server_header=False, proxy_headers=False,
+            lifespan="on",
+            limit_concurrency=CONNECTIONS_MAX, timeout_graceful_shutdown=CLOSE_S + math.ceil(timeout_s),
+            timeout_keep_alive=KEEP_ALIVE_S, ssl_certfile=certificate, ssl_keyfile=key,
+        )  # fmt: skip
+        config.load()
+        super().__init__(config)
+        self._stop = stop
+
+    async def on_tick(self, counter: int) -> bool:
+        """See uvicorn."""
+        return await super().on_tick(counter) or self._stop()
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave the signals to the command line."""
+        yield

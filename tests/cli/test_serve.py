@@ -1,0 +1,81 @@
+"""`onebit serve`: its settings, and what it reads of the pipeline."""
+
+from pathlib import Path
+
+import pytest
+
+from stream.app.serve import read_facts
+from stream.app.settings import SettingsError
+from stream.app.sources import given_settings
+from stream.errors import ExitCode
+from stream.serving.decisions import PipelineFacts
+from stream.testing.embedded import EmbeddedPipeline
+from tests.cli.conftest import Onebit
+
+
+@pytest.mark.parametrize("flag", ["--serve-certificate", "--serve-key"])
+def test_a_certificate_without_its_key_is_refused(flag: str, onebit: Onebit) -> None:
+    ended = onebit("serve", flag, "file.pem")
+    assert ended.code == ExitCode.USAGE
+    assert "expected --serve-certificate and --serve-key; got one of them" in ended.err
+
+
+def test_without_a_broker_it_ends_like_the_other_programs(onebit: Onebit) -> None:
+    ended = onebit("serve", "--bootstrap", "127.0.0.1:1", "--connect-timeout", "0ms")
+    assert ended.code == ExitCode.UNAVAILABLE
+
+
+@pytest.mark.parametrize("variable", ["ONEBIT_RATE_MAX", "ONEBIT_TIMEOUT", "ONEBIT_SERVE_PORT"])
+def test_limits_are_above_zero(variable: str, onebit: Onebit, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(variable, "0ms" if variable == "ONEBIT_TIMEOUT" else "0")
+    ended = onebit("serve")
+    assert ended.code == ExitCode.USAGE
+    assert variable in ended.err
+
+
+def started(**settings: object) -> EmbeddedPipeline:
+    """A pipeline whose learner has made a step."""
+    pipeline = EmbeddedPipeline(n_classes=3, n_features=2, seed=5, **settings)
+    pipeline.context("visit-1", [1.0, 2.0])
+    pipeline.work()
+    return pipeline
+
+
+def facts_of(pipeline: EmbeddedPipeline, **settings: object) -> PipelineFacts | None:
+    return read_facts(pipeline.broker, given_settings(settings), pipeline.partitions)
+
+
+def test_facts_are_known_after_the_first_step() -> None:
+    assert facts_of(EmbeddedPipeline(n_classes=3, n_features=2)) is None
+    assert facts_of(started(learner="banditron")) == PipelineFacts(3, 2, 5)
+
+
+def test_named_features_are_encoded_as_by_the_learner(onebit: Onebit) -> None:
+    Path("rows.csv").write_text("age,country,class\n" + "".join(f"{age},de,{age % 3}\n" for age in range(20)))
+    saved = onebit(
+        "data", "show", "rows.csv", "--map", "label=class,numeric=age,categorical=country",
+        "--save-features", "features.json",
+    )  # fmt: skip
+    assert saved.code == ExitCode.OK
+    pipeline = EmbeddedPipeline(n_classes=3, features="features.json", learner="banditron")
+    pipeline.context("visit-1", {"age": 3, "country": "de"})
+    pipeline.work()
+    facts = facts_of(pipeline)
+    assert facts is not None
+    assert facts.encoder is not None
+    assert facts.encoder.n_features == facts.n_features
+
+
+def test_a_fallback_that_the_pipeline_lacks_is_refused() -> None:
+    pipeline = started(learner="banditron")
+    assert facts_of(pipeline, fallback="2") is not None
+    with pytest.raises(SettingsError, match="--fallback: expected uniform, or a class of the pipeline"):
+        facts_of(pipeline, fallback="offers")
+
+
+def test_a_pipeline_that_replays_a_log_is_refused() -> None:
+    pipeline = started(learner="banditron", play="match", propensity_min=0.1)
+    pipeline.send("contexts", "visit-2", {"id": "visit-2", "x": [1.0, 2.0], "logged": {"action": 0, "propensity": 0.5}})
+    pipeline.work()
+    with pytest.raises(SettingsError, match="--play own; got match"):
+        facts_of(pipeline)

@@ -1,0 +1,187 @@
+"""A gateway with its HTTP server, on the embedded broker; a learner answers each context as it is written."""
+
+import json
+import ssl
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from http.client import HTTPConnection, HTTPSConnection
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any, NamedTuple
+
+from stream.kafka.embedded import EmbeddedConsumer
+from stream.kafka.port import BrokerError, BrokerUnavailableError, Ends, Producer
+from stream.serving.api import Gateway, make_app
+from stream.serving.decisions import Decisions, PipelineFacts
+from stream.serving.link import Access, Link
+from stream.serving.server import Counts, Guard, Limits, Server, listen
+from stream.telemetry.heartbeat import Heartbeat
+from stream.testing.embedded import EmbeddedPipeline
+from stream.testing.processes import wait_for
+from stream.wire.records import Headers, Record, TopicPartition
+
+HOST = "127.0.0.1"
+WAIT_S = 20.0
+NO_LIMITS = Limits()
+FACTS = PipelineFacts(n_classes=3, n_features=2, seed=7, class_names=("news", "offers", "help"))
+
+
+class Response(NamedTuple):
+    """What the server answered."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+class LearningBroker:
+    """The broker of a pipeline, on which the learner works whenever records are flushed; it can be away."""
+
+    def __init__(self, pipeline: EmbeddedPipeline) -> None:
+        self.pipeline = pipeline
+        self.is_away = False
+        self.learns = True
+        self.refusal: BrokerError | None = None  # of every write
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.pipeline.broker, name)
+
+    def check(self) -> None:
+        if self.is_away:
+            raise BrokerUnavailableError("no answer from the broker")
+
+    def producer(self) -> Producer:
+        return _LearningProducer(self, self.pipeline.broker.producer())
+
+    def reader(self, tps: list[TopicPartition]) -> EmbeddedConsumer:
+        return _PatientConsumer(self.pipeline.broker, tps)  # type: ignore[arg-type]
+
+    def ends(self, tps: list[TopicPartition]) -> dict[TopicPartition, Ends]:
+        self.check()
+        return self.pipeline.broker.ends(tps)
+
+
+class _LearningProducer:
+    def __init__(self, broker: LearningBroker, producer: Producer) -> None:
+        self._broker = broker
+        self._producer = producer
+
+    def send(self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers = ()) -> None:
+        self._producer.send(topic, partition, key, value, headers)
+
+    def flush(self) -> int:
+        self._broker.check()
+        if self._broker.refusal is not None:
+            raise self._broker.refusal
+        flushed = self._producer.flush()
+        if self._broker.learns:
+            self._broker.pipeline.work()
+        return flushed
+
+    def close(self) -> None:
+        self._producer.close()
+
+
+class _PatientConsumer(EmbeddedConsumer):
+    """Waits for records, as a client of Kafka does."""
+
+    def poll(self, timeout_ms: int, records_max: int) -> list[Record]:
+        records = super().poll(timeout_ms, records_max)
+        if not records:
+            time.sleep(min(timeout_ms, 2) / 1_000)
+        return records
+
+
+class Door:
+    """A client of a gateway."""
+
+    def __init__(self, broker: LearningBroker, link: Link, port: int) -> None:
+        self.broker = broker
+        self.pipeline = broker.pipeline
+        self.link = link
+        self.port = port
+        self.said: list[str] = []
+        self.tls: ssl.SSLContext | None = None
+
+    def ask(
+        self, method: str, path: str, body: object = None, headers: Mapping[str, str] = {}, raw: bytes | None = None
+    ) -> Response:
+        """Send a request; `raw` is a body that is not JSON."""
+        content = raw if raw is not None else None if body is None else json.dumps(body).encode()
+        with closing(self._connection()) as connection:
+            connection.request(method, path, content, {"Content-Type": "application/json", **headers})
+            got = connection.getresponse()
+            return Response(got.status, dict(got.getheaders()), got.read())
+
+    def _connection(self) -> HTTPConnection:
+        if self.tls is None:
+            return HTTPConnection(HOST, self.port, timeout=WAIT_S)
+        return HTTPSConnection("localhost", self.port, timeout=WAIT_S, context=self.tls)
+
+    def decide(self, event_id: str | None, x: object = (1.0, 0.5), **headers: str) -> Response:
+        return self.ask("POST", "/v1/decide", {"x": x} if event_id is None else {"id": event_id, "x": x}, headers)
+
+    def wait_until_ready(self) -> None:
+        wait_for(lambda: self.ask("GET", "/readyz").status == 200, "the gateway is ready", WAIT_S)
+
+    def samples(self) -> dict[str, float]:
+        """The gateway's own metrics by name and labels."""
+        lines = self.ask("GET", "/metrics").body.decode().splitlines()
+        return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines if line[0] != "#")}
+
+
+def a_pipeline(**settings: Any) -> EmbeddedPipeline:
+    return EmbeddedPipeline(**{"n_classes": 3, "n_features": 2, "learner": "banditron", "seed": 7, **settings})
+
+
+@contextmanager
+def served(
+    pipeline: EmbeddedPipeline,
+    *,
+    timeout_s: float = WAIT_S,
+    fallback: str | None = None,
+    limits: Limits = NO_LIMITS,
+    facts: PipelineFacts | None = FACTS,
+    remember_ms: int = 60_000,
+    learns: bool = True,
+    tls: tuple[Path | None, Path | None, ssl.SSLContext | None] = (None, None, None),
+) -> Iterator[Door]:
+    """Serve a pipeline on a port of its own, from ready to stopped."""
+    broker, stopped, said = LearningBroker(pipeline), Event(), list[str]()
+    broker.learns = learns
+
+    def connect(_stop: object) -> LearningBroker:
+        broker.check()
+        return broker
+
+    access = Access(
+        connect,  # type: ignore[arg-type]
+        lambda _: lambda: None,
+        lambda _: facts,
+        lambda: pipeline.clock.now_ms,
+        said.append,
+    )
+    decisions, counts = Decisions(remember_ms), Counts()
+    heartbeat = Heartbeat("serve", "1.2.3", lambda: time.monotonic_ns() // 1_000_000)
+    link = Link(pipeline.topics, pipeline.partitions, access, decisions, heartbeat)
+    gateway = Gateway(link, decisions, pipeline.topics, counts, timeout_s, fallback)
+    app = Guard(make_app(gateway, "1.2.3", has_token=limits.token is not None), limits, counts, said.append)
+    listening = listen(HOST, 0)
+    door = Door(broker, link, listening.getsockname()[1])
+    certificate, key, door.tls = tls
+    door.said = said
+    server = Server(app, stopped.is_set, timeout_s, certificate, key)
+    thread = Thread(target=server.run, args=([listening],))
+    thread.start()
+    try:
+        door.wait_until_ready()
+        yield door
+    finally:
+        stopped.set()
+        thread.join(WAIT_S)
+        assert not thread.is_alive()

@@ -1,0 +1,360 @@
+"""Decide, feedback and decisions over HTTP, with a learner on the embedded broker."""
+
+import socket
+import ssl
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+import trustme
+
+from stream.kafka.port import AccessError, BrokerError
+from stream.serving.decisions import fallback_answer
+from stream.serving.server import Limits, RateLimit
+from stream.testing.processes import wait_for
+from stream.wire.codec import HEADERS
+from stream.wire.records import Record
+from tests.serving.door import FACTS, HOST, WAIT_S, Door, a_pipeline, served
+
+
+def contexts(door: Door) -> list[Record]:
+    pipeline = door.pipeline
+    return [one for number in range(pipeline.partitions) for one in pipeline.records(pipeline.topics.contexts, number)]
+
+
+def test_a_context_is_answered_with_its_prediction() -> None:
+    with served(a_pipeline()) as door:
+        got = door.decide("visit-1")
+        prediction = door.pipeline.prediction("visit-1")
+    assert got.status == 200
+    assert got.json == {name: prediction[name] for name in ("id", "action", "propensity", "model_version")}
+
+
+def test_the_name_of_a_class_is_in_the_answer_where_predictions_have_it() -> None:
+    pipeline = a_pipeline()
+    with served(pipeline, learns=False) as door, ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(door.decide, "visit-1")
+        wait_for(lambda: len(contexts(door)) == 1, "the context is written", WAIT_S)
+        value = {
+            "id": "visit-1", "action": 1, "greedy": 0, "propensity": None, "scores": [0, 0, 0], "model_version": 4,
+            "context_offset": 0, "class": "offers", "target": {"action": 1, "propensity": 0.5},
+        }  # fmt: skip
+        pipeline.send("predictions", "visit-1", value)
+        assert asked.result().json == {"id": "visit-1", "action": 1, "class": "offers", "model_version": 4}
+
+
+def test_an_event_without_an_id_gets_a_new_one() -> None:
+    with served(a_pipeline()) as door:
+        first, second = door.decide(None).json, door.decide(None).json
+        assert first["id"] != second["id"]
+        assert door.ask("GET", f"/v1/decisions/{first['id']}").json == first
+
+
+def test_the_same_id_gets_the_same_answer_and_its_context_is_written_once() -> None:
+    with served(a_pipeline()) as door:
+        first = door.decide("visit-1")
+        assert door.decide("visit-1", (0.0, 9.0)).json == first.json
+        assert [record.key for record in contexts(door)] == [b"visit-1"]
+
+
+def test_another_gateway_and_one_after_a_restart_give_the_same_answer() -> None:
+    pipeline = a_pipeline()
+    with served(pipeline) as door:
+        first = door.decide("visit-1").json
+        with served(pipeline) as other:
+            assert other.decide("visit-1").json == first
+            second = other.decide("visit-2").json
+        wait_for(lambda: door.ask("GET", "/v1/decisions/visit-2").status == 200, "the other's is read", WAIT_S)
+        assert door.decide("visit-2").json == second
+    with served(pipeline, learns=False) as restarted:
+        assert [restarted.decide(event_id).json for event_id in ("visit-1", "visit-2")] == [first, second]
+    assert len(contexts(restarted)) == 2
+
+
+def test_predictions_older_than_the_horizon_are_not_read_back() -> None:
+    pipeline = a_pipeline()
+    pipeline.context("old", [1.0, 0.0])
+    pipeline.work()
+    pipeline.advance("2m")
+    pipeline.context("young", [1.0, 0.0])
+    pipeline.work()
+    with served(pipeline, remember_ms=60_000) as door:
+        statuses = {event_id: door.ask("GET", f"/v1/decisions/{event_id}").status for event_id in ("old", "young")}
+    assert statuses == {"old": 404, "young": 200}
+
+
+def test_contexts_go_to_the_partition_of_their_key() -> None:
+    with served(a_pipeline(partitions=4, model="own")) as door:
+        assert {door.decide(f"visit-{number}").status for number in range(20)} == {200}
+        door.pipeline.finish()
+        assert door.pipeline.ledger().contexts_misplaced == 0
+        assert door.pipeline.ledger().decided == 20
+
+
+def test_trace_headers_become_headers_of_the_context_and_no_others_do() -> None:
+    trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    with served(a_pipeline()) as door:
+        door.decide("visit-1", traceparent=trace, tracestate="a=1", other="2")
+        door.decide("visit-2")
+        door.decide("visit-3", traceparent=trace, tracestate="a=" + "1" * 4_096)
+        found = [record.headers for record in contexts(door)]
+    assert found == [(*HEADERS, ("traceparent", trace.encode()), ("tracestate", b"a=1")), HEADERS, HEADERS]
+
+
+def test_feedback_is_accepted_and_learned() -> None:
+    with served(a_pipeline()) as door:
+        action = door.decide("visit-1").json["action"]
+        bit = {"id": "visit-1", "reward": 1, "action": action}
+        got = door.ask("POST", "/v1/feedback", bit)
+        assert (got.status, got.json) == (202, bit)
+        assert door.pipeline.example("visit-1")["reward"] == 1
+
+
+def test_a_decision_that_is_not_remembered_is_not_found() -> None:
+    with served(a_pipeline()) as door:
+        got = door.ask("GET", "/v1/decisions/a/b%20c")
+    assert (got.status, got.json["id"]) == (404, "a/b c")
+
+
+def test_without_a_prediction_in_time_the_status_is_504_with_the_id() -> None:
+    with served(a_pipeline(), timeout_s=0.2, learns=False) as door:
+        got = door.decide("visit-1")
+        named = door.decide(None)
+        assert door.link.unready == ""
+    assert (got.status, got.json["id"]) == (504, "visit-1")
+    assert (named.status, len(named.json["id"])) == (504, 32)
+
+
+def test_without_a_prediction_in_time_the_fallback_is_the_answer_until_the_prediction_arrives() -> None:
+    with served(a_pipeline(), timeout_s=0.2, fallback="uniform", learns=False) as door:
+        fallback = fallback_answer("uniform", "visit-1", FACTS)
+        expected = {"id": "visit-1", "action": fallback.action, "class": fallback.class_name, "propensity": 1 / 3}
+        assert door.decide("visit-1").json == {**expected, "fallback": True}
+        assert door.samples()["onebit_http_fallbacks_total"] == 1
+        door.pipeline.work()
+        wait_for(lambda: door.ask("GET", "/v1/decisions/visit-1").status == 200, "the prediction is read", WAIT_S)
+        assert "fallback" not in door.decide("visit-1").json
+
+
+def test_a_fallback_before_the_pipeline_has_settings_is_a_504() -> None:
+    with served(a_pipeline(), timeout_s=0.2, fallback="uniform", facts=None, learns=False) as door:
+        assert door.decide("visit-1").status == 504
+
+
+INVALID = {
+    "x.i: expected indices from 0 to 1; got 2": {"id": "a", "x": {"i": [0, 2]}},
+    "x: expected 2 numbers, one per feature; got 3": {"id": "a", "x": [1, 2, 3]},
+    "x[1]: expected `float`; got 'b'": {"id": "a", "x": [1, "b"]},
+    "x[0]: expected `float`; got nothing": {"id": "a", "x": [float("nan"), 0]},
+    "x: Field required": {"id": "a"},
+    "x: Integer exceeds 64-bit range": {"id": "a", "x": [2**70, 0]},
+    "id: String should have at least 1 character; got ''": {"id": "", "x": [1, 2]},
+    "id: Value error, expected at most 256 bytes; got ": {"id": "é" * 200, "x": [1, 2]},
+    "id: Input should be a valid string; got 1": {"id": 1, "x": [1, 2]},
+    "body: Input should be a valid dictionary or object": [1],
+}
+
+
+@pytest.mark.parametrize("error", INVALID)
+def test_an_invalid_context_is_refused_with_its_field_and_not_written(error: str) -> None:
+    with served(a_pipeline()) as door:
+        got = door.ask("POST", "/v1/decide", INVALID[error])
+        assert contexts(door) == []
+    assert got.status == 422
+    assert got.json["error"].startswith(error)
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({"id": "a", "reward": 2}, "reward"),
+        ({"id": "a", "reward": True}, "reward"),
+        ({"id": "a"}, "reward"),
+        ({"reward": 1}, "id"),
+        ({"id": "a", "reward": 1, "action": 3}, "action"),
+        ({"id": "a", "reward": 1, "action": "3"}, "action"),
+    ],
+)
+def test_invalid_feedback_is_refused_with_its_field(body: object, field: str) -> None:
+    with served(a_pipeline()) as door:
+        got = door.ask("POST", "/v1/feedback", body)
+    assert (got.status, got.json["error"].split(":")[0]) == (422, field)
+
+
+def test_only_the_form_of_x_is_checked_before_the_number_of_features_is_known() -> None:
+    with served(a_pipeline(), facts=None, timeout_s=0.1, learns=False) as door:
+        found = [door.decide("a", x).status for x in ([1, 2, 3], {"i": [999]}, {"age": 3}, [1, "b"], {"i": ["b"]}, "b")]
+    assert found == [504, 504, 504, 422, 422, 422]
+
+
+def test_a_body_that_is_not_json_is_refused() -> None:
+    with served(a_pipeline()) as door:
+        got = door.ask("POST", "/v1/decide", raw=b'{"id": ')
+    assert got.status == 400
+    assert got.json["error"].startswith("body: expected JSON; ")
+
+
+def test_requests_without_the_token_are_refused_and_health_needs_none() -> None:
+    with served(a_pipeline(), limits=Limits("secret")) as door:
+        none, wrong = door.decide("a"), door.decide("a", Authorization="Bearer other")
+        right = door.ask("POST", "/v1/decide", {"id": "a", "x": [1, 2]}, {"Authorization": "bearer secret"})
+        open_paths = [door.ask("GET", path).status for path in ("/healthz", "/readyz", "/metrics")]
+        operations = door.ask("GET", "/openapi.json").json["paths"]
+    assert [(none.status, none.headers["www-authenticate"]), wrong.status] == [(401, "Bearer"), 401]
+    assert right.status == 200
+    assert open_paths == [200, 200, 200]
+    assert operations["/v1/decide"]["post"]["security"] == [{"HTTPBearer": []}]
+
+
+def test_requests_beyond_the_rate_are_refused_until_later() -> None:
+    now_s = [0.0]
+    with served(a_pipeline(), limits=Limits(rate=RateLimit(2.0, lambda: now_s[0]))) as door:
+        statuses = [door.decide(f"visit-{number}").status for number in range(3)]
+        refused = door.decide("visit-3")
+        now_s[0] = 0.5
+        statuses += [door.decide("visit-3").status, door.decide("visit-4").status]
+    assert statuses == [200, 200, 429, 200, 429]
+    assert refused.headers["retry-after"] == "1"
+
+
+def test_requests_beyond_the_limit_of_concurrent_ones_are_refused_and_health_checks_are_not() -> None:
+    with ThreadPoolExecutor(1) as pool, served(a_pipeline(), limits=Limits(requests_max=1), learns=False) as door:
+        asked = pool.submit(door.decide, "visit-1")
+        wait_for(lambda: len(contexts(door)) == 1, "a request waits", WAIT_S)
+        assert (door.decide("visit-2").status, door.ask("GET", "/healthz").status) == (503, 200)
+        door.pipeline.work()
+        assert asked.result().status == 200
+        assert door.decide("visit-1").status == 200
+
+
+def test_a_body_beyond_the_limit_is_refused_whether_or_not_its_length_is_announced() -> None:
+    with served(a_pipeline(), limits=Limits(body_bytes_max=1_000)) as door:
+        announced = door.ask("POST", "/v1/decide", raw=b"x" * 1_001)
+        with closing(socket.create_connection((HOST, door.port), WAIT_S)) as client:
+            client.sendall(b"POST /v1/decide HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n")
+            client.sendall(b"1f4\r\n" + b"x" * 500 + b"\r\n1f5\r\n" + b"x" * 501 + b"\r\n")
+            chunked = client.recv(1_000)
+        assert door.decide("a").status == 200
+    assert announced.status == 413
+    assert chunked.startswith(b"HTTP/1.1 413 ")
+
+
+def test_a_body_that_does_not_arrive_is_refused() -> None:
+    with (
+        served(a_pipeline(), limits=Limits(body_s=0.1)) as door,
+        closing(socket.create_connection((HOST, door.port), WAIT_S)) as client,
+    ):
+        client.sendall(b"POST /v1/decide HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\n{")
+        assert client.recv(1_000).startswith(b"HTTP/1.1 408 ")
+
+
+def test_a_client_that_leaves_in_the_middle_of_a_body_is_counted_and_nothing_is_written() -> None:
+    with served(a_pipeline()) as door:
+        with closing(socket.create_connection((HOST, door.port), WAIT_S)) as client:
+            client.sendall(b"POST /v1/decide HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\n{")
+        sample = 'onebit_http_requests_total{code="499",path="/v1/decide"}'
+        wait_for(lambda: door.samples().get(sample) == 1, "the request is counted", WAIT_S)
+        assert contexts(door) == []
+
+
+def test_while_the_broker_is_away_requests_get_503_and_afterwards_they_are_answered() -> None:
+    with served(a_pipeline()) as door:
+        known = door.decide("visit-1").json
+        door.broker.is_away = True
+        wait_for(lambda: door.ask("GET", "/readyz").status == 503, "the outage is noticed", WAIT_S)
+        decide, feedback = door.decide("visit-2"), door.ask("POST", "/v1/feedback", {"id": "visit-1", "reward": 1})
+        assert (decide.status, feedback.status, decide.headers["retry-after"]) == (503, 503, "1")
+        assert door.decide("visit-1").json == known
+        assert door.ask("GET", "/healthz").status == 200
+        door.broker.is_away = False
+        door.wait_until_ready()
+        assert door.decide("visit-2").status == 200
+    assert any("reconnecting: no answer from the broker" in line for line in door.said)
+
+
+def test_a_write_that_fails_is_a_503() -> None:
+    with served(a_pipeline()) as door:
+        door.broker.is_away = True  # noticed by the first write, or by the reader
+        assert door.decide("visit-1").status == 503
+
+
+def test_a_record_that_the_broker_refuses_is_a_503_and_does_not_disturb_the_next() -> None:
+    with served(a_pipeline()) as door:
+        door.broker.refusal = BrokerError("too large")
+        got = door.decide("visit-1")
+        door.broker.refusal = None
+        assert (got.status, got.json) == (503, {"error": "too large"})
+        assert door.link.unready == ""
+        assert door.decide("visit-2").status == 200
+
+
+def test_a_failure_that_no_new_connection_can_end_ends_the_program() -> None:
+    with served(a_pipeline()) as door:
+        door.broker.refusal = AccessError("not allowed")
+        assert door.decide("visit-1").status == 503
+        wait_for(lambda: door.link.failure is door.broker.refusal, "the program is to end", WAIT_S)
+        assert door.ask("GET", "/readyz").status == 503
+
+
+def test_an_internal_error_is_a_500_and_is_reported() -> None:
+    with served(a_pipeline()) as door:
+        door.link.check_ready = None  # type: ignore[assignment, method-assign]
+        got = door.decide("visit-1")
+        assert (got.status, got.json) == (500, {"error": "internal error"})
+    assert door.said == ["internal error: /v1/decide: TypeError: 'NoneType' object is not callable"]
+
+
+def test_responses_are_counted_by_path_and_code() -> None:
+    with served(a_pipeline()) as door:
+        door.decide("visit-1")
+        door.decide("visit-2", "text")
+        for path in ("/v1/decisions/visit-1", "/v1/decisions/other", "/unknown", "/v2"):
+            door.ask("GET", path)
+        found = door.samples()
+    counted = {name: value for name, value in found.items() if name.startswith("onebit_http_requests_total")}
+    assert {name for name in counted if "readyz" not in name} == {
+        'onebit_http_requests_total{code="200",path="/v1/decide"}',
+        'onebit_http_requests_total{code="422",path="/v1/decide"}',
+        'onebit_http_requests_total{code="200",path="/v1/decisions/{id}"}',
+        'onebit_http_requests_total{code="404",path="/v1/decisions/{id}"}',
+        'onebit_http_requests_total{code="404",path="other"}',
+    }
+    assert counted['onebit_http_requests_total{code="404",path="other"}'] == 2
+    assert found["onebit_http_decide_seconds_count"] == 2
+    assert (found["onebit_http_waiting_requests"], found["onebit_http_remembered_decisions"]) == (0, 1)
+    assert found['onebit_build_info{program="serve",version="1.2.3"}'] == 1
+
+
+def test_a_request_that_waits_when_the_server_stops_is_answered() -> None:
+    pipeline = a_pipeline()
+    with ThreadPoolExecutor(2) as pool:
+        with served(pipeline, learns=False) as door:
+            asked = pool.submit(door.decide, "visit-1")
+            wait_for(lambda: len(contexts(door)) == 1, "the context is written", WAIT_S)
+            pool.submit(_work_when_refused, door)
+        assert asked.result().status == 200
+
+
+def _work_when_refused(door: Door) -> None:
+    """Run the learner when the server does not accept connections any more."""
+    wait_for(lambda: _refuses(door.port), "the server stops", WAIT_S)
+    door.pipeline.work()
+
+
+def _refuses(port: int) -> bool:
+    with closing(socket.socket()) as client:
+        return client.connect_ex((HOST, port)) != 0
+
+
+def test_with_a_certificate_the_port_speaks_tls(tmp_path: Path) -> None:
+    authority = trustme.CA()
+    own = authority.issue_cert("localhost")
+    certificate, key = tmp_path / "certificate.pem", tmp_path / "key.pem"
+    own.private_key_pem.write_to_path(key)
+    for part in own.cert_chain_pems:
+        part.write_to_path(certificate, append=True)
+    context = ssl.create_default_context()
+    authority.configure_trust(context)
+    with served(a_pipeline(), tls=(certificate, key, context)) as door:
+        assert door.decide("visit-1").status == 200

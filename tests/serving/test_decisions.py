@@ -1,0 +1,80 @@
+"""What the gateway remembers, and its fallback."""
+
+import asyncio
+from itertools import islice
+
+import pytest
+
+from stream.serving.decisions import Answer, Decisions, FallbackError, PipelineFacts, fallback_answer
+
+FACTS = PipelineFacts(n_classes=3, n_features=2, seed=7)
+
+
+def at(append_ms: int, action: int = 0) -> Answer:
+    return Answer(action, 0.5, append_ms=append_ms)
+
+
+def test_the_first_answer_of_an_event_stays() -> None:
+    decisions = Decisions(1_000)
+    decisions.add([("a", at(10, action=1)), ("a", at(20, action=2))])
+    decisions.add([("a", at(30, action=0))])
+    assert decisions.find("a") == at(10, action=1)
+
+
+def test_an_answer_is_forgotten_when_it_is_older_than_the_newest_by_more_than_the_horizon() -> None:
+    decisions = Decisions(1_000)
+    decisions.add([("a", at(10)), ("b", at(11)), ("c", at(1_010))])
+    assert decisions.find("a") is not None
+    decisions.add([("d", at(1_011))])
+    assert (decisions.find("a"), decisions.find("b")) == (None, at(11))
+
+
+def test_the_oldest_answer_is_forgotten_beyond_the_limit() -> None:
+    decisions = Decisions(1_000, remembered_max=2)
+    decisions.add([("a", at(1)), ("b", at(2)), ("c", at(3))])
+    assert (decisions.find("a"), decisions.remembered) == (None, 2)
+
+
+def test_all_requests_for_an_event_get_its_answer_and_none_waits_any_longer() -> None:
+    async def ask() -> tuple[int, list[Answer], int]:
+        decisions = Decisions(1_000)
+        with decisions.expected("a") as one, decisions.expected("a") as other, decisions.expected("b") as third:
+            waiting = decisions.waiting
+            decisions.add([("a", at(1, action=2)), ("b", at(2))])
+            answers = list(await asyncio.gather(one, other, third))
+        return waiting, answers, decisions.waiting
+
+    assert asyncio.run(ask()) == (3, [at(1, action=2), at(1, action=2), at(2)], 0)
+
+
+def test_a_request_that_was_given_up_does_not_stop_the_others() -> None:
+    async def ask() -> Answer:
+        decisions = Decisions(1_000)
+        with decisions.expected("a") as one, decisions.expected("a") as other:
+            one.cancel()
+            decisions.add([("a", at(1))])
+            return await other
+
+    assert asyncio.run(ask()) == at(1)
+
+
+def test_a_uniform_fallback_plays_every_class_equally_often_and_the_same_for_the_same_event() -> None:
+    actions = [fallback_answer("uniform", f"visit-{number}", FACTS).action for number in range(3_000)]
+    assert [abs(actions.count(action) - 1_000) < 100 for action in range(3)] == [True] * 3
+    assert fallback_answer("uniform", "visit-5", FACTS) == Answer(actions[5], 1 / 3)
+    other = [fallback_answer("uniform", f"visit-{number}", FACTS._replace(seed=8)).action for number in range(100)]
+    assert other != list(islice(actions, 100))
+
+
+@pytest.mark.parametrize("given", ["3", "-1", "offers", "²"])
+def test_a_fallback_that_is_no_class_is_refused(given: str) -> None:
+    with pytest.raises(FallbackError, match=r"expected uniform, or a class of the pipeline \(0 to 2\); got "):
+        fallback_answer(given, "a", FACTS)
+
+
+def test_a_fallback_that_names_a_class_wins_over_its_number_and_uniform() -> None:
+    facts = FACTS._replace(class_names=("1", "uniform", "0"))
+    found = [fallback_answer(given, "a", facts) for given in ("0", "1", "2", "uniform")]
+    assert [(one.action, one.class_name, one.propensity) for one in found] == [
+        (2, "0", 1.0), (0, "1", 1.0), (2, "0", 1.0), (1, "uniform", 1.0)
+    ]  # fmt: skip
