@@ -319,6 +319,7 @@ class LearnerProgram:
             stream_ms = running.task.join.stream_ms
             if not self._snapshots.needs_step(running.partition, running.sources(shared), stream_ms, silent_ms):
                 return None
+        records = records or running.idle_ticks(self._consumer)
         made = running.step(records, shared, ticks=ticks, reports=reports)
         stream_ms = running.task.join.stream_ms
         portion = self._snapshots.portion(running.partition, running.sources(shared), stream_ms, silent_ms)

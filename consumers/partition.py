@@ -130,6 +130,14 @@ class Partition:
             records_max=records_max,
         )
 
+    def idle_ticks(self, consumer: Consumer) -> list[Record]:
+        """Remove and return the buffered ticks for a step without other records, if no context may precede them."""
+        ticks: list[Record] = []
+        if not self.contexts.buffer and consumer.lag(self.contexts.tp) == 0:
+            while self.feedback.buffer and is_tick(self.feedback.buffer[0]):
+                ticks.append(self.feedback.buffer.popleft())
+        return ticks
+
     def waits_for_records(self, consumer: Consumer) -> bool:
         """Whether records of one input wait for records of the other input, which the next poll returns."""
         contexts, feedback = self.contexts, self.feedback
@@ -150,10 +158,6 @@ class Partition:
         number, changes = before.number + 1, self.settings_change
         if changes:
             task.change_settings(self.settings)
-        # Buffered ticks that settle nothing are applied with any step.
-        if not records and not self.contexts.buffer:
-            while self.feedback.buffer and is_tick(self.feedback.buffer[0]):
-                records = [*records, self.feedback.buffer.popleft()]
         contexts_from, feedback_from = self.contexts.offset, self.feedback.offset
         applied = task.join.records
         effects = task.step(records, number, self.partitions)

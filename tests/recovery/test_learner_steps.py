@@ -2,19 +2,21 @@
 
 import gc
 import weakref
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import count
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from consumers.learner import LearnerProgram, Portion
-from consumers.partition import Input
+from consumers.partition import Input, Partition
 from stream.kafka.clocks import VirtualClock
 from stream.kafka.partitioner import partition_for
 from stream.snapshots.chunks import Stored
 from stream.task.join import JoinSettings
-from stream.wire.codec import HEADERS
+from stream.wire.codec import HEADERS, tick_headers
 from stream.wire.records import Record, TopicPartition
 from tests.pipeline import TOPICS, Pipeline, context_value, feedback_value, small_task
 
@@ -353,3 +355,13 @@ def test_feedback_is_applied_before_any_time_is_known() -> None:
     learner = pipeline.learner(snapshot_interval_ms=0)
     idle(learner)
     assert (pipeline.ledger().feedback, pipeline.ledger().orphans_waiting) == (1, 1)
+
+
+@pytest.mark.parametrize("lag", [0, 1])
+def test_buffered_ticks_are_applied_without_records_only_if_no_context_may_precede_them(lag: int) -> None:
+    contexts, feedback = TopicPartition(TOPICS.contexts, 0), TopicPartition(TOPICS.feedback, 0)
+    tick = Record(*feedback, 0, 1_000, None, None, tick_headers(1))
+    partition: Any = SimpleNamespace(contexts=Input(contexts, 0), feedback=Input(feedback, 0, deque([tick])))
+    consumer: Any = SimpleNamespace(lag={contexts: lag, feedback: 0}.get)
+    assert Partition.idle_ticks(partition, consumer) == [tick] * (lag == 0)
+    assert list(partition.feedback.buffer) == [tick] * (lag > 0)
