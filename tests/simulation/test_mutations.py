@@ -347,7 +347,7 @@ def journal_without_offset(*arguments: Any, original: Any = Partition._log_step)
 MUTATIONS = [
     *(commit_without_step(step) for step in COMMIT_STEPS),
     replaced("ticks forgotten", partition_module, "Commit", forgets_ticks),
-    replaced("tick of the step before", commit_module, "tick_headers", lambda step: tick_headers(step - 1)),
+    replaced("tick of the step before", codec, "tick_headers", lambda step: tick_headers(step - 1)),
     replaced("idle ticks forgotten", Partition, "waits", property(lambda self: False)),
     replaced("ticks counted as feedback", Task, "_apply_tick", counts_ticks),
     replaced("ticks date nothing", Task, "_apply_tick", lambda self, record: None),
