@@ -127,7 +127,7 @@ class Dataset:
     class_names: tuple[str, ...]  # the names of the classes in the source data
     terms: str  # the terms of use of the data
     source: Rows
-    uneven: str = field(default="", kw_only=True)  # warning about a column that varies much more than the others
+    uneven: str = field(default="", kw_only=True)  # warning about a column of a log; see `uneven_of`
 
     def row(self, row: int) -> Row:
         """Return the features and the label of a row."""

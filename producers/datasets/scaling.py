@@ -98,6 +98,11 @@ def uneven_rows(rows: SparseRows) -> str:
     return uneven_column([(f"{found.indices[largest]} (counted from 0)", float(found.spread[largest]))], [rest])
 
 
+def uneven_of(dataset: Dataset) -> str:
+    """Return the warning about a column of a data set: computed for rows in memory, and from the survey for a log."""
+    return uneven_rows(dataset.source) if isinstance(dataset.source, SparseRows) else dataset.uneven
+
+
 def standardised(dataset: Dataset) -> Dataset:
     """Return a data set in memory with columns of standard scale.
 
@@ -110,7 +115,7 @@ def standardised(dataset: Dataset) -> Dataset:
             f"{dataset.name}: expected a file or a log, because a standard scale requires the means and deviations "
             "before the first event; got generated rows"
         )
-    return replace(dataset, source=_scaled(rows), uneven="")
+    return replace(dataset, source=_scaled(rows))
 
 
 class _Columns(NamedTuple):

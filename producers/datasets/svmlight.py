@@ -22,7 +22,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from producers.datasets.base import Dataset, DatasetError, LabelArray, OffsetArray, SparseRows
-from producers.datasets.scaling import uneven_rows
 from stream.parsing import parse_number
 from stream.wire.records import FloatArray, IndexArray
 
@@ -61,7 +60,6 @@ def read(
     name = name or name_of(path)
     indices, d = table.indices_from_0(index_base, n_features)
     labels, class_names = table.classes()
-    rows = SparseRows(table.offset_array, indices, table.value_array, labels)
     return Dataset(
         name=name,
         id_prefix=name,
@@ -70,8 +68,7 @@ def read(
         n_classes=len(class_names),
         class_names=class_names,
         terms=terms,
-        source=rows,
-        uneven=uneven_rows(rows),
+        source=SparseRows(table.offset_array, indices, table.value_array, labels),
     )
 
 

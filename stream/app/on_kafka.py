@@ -11,6 +11,7 @@ from pathlib import Path
 
 from producers.datasets.base import Dataset
 from producers.datasets.logged import LogDataset
+from producers.datasets.scaling import uneven_of
 from stream.app.connection import command_hint, connect
 from stream.app.embedded import Judge, RunEnd, report_of
 from stream.app.plan import uneven_warning
@@ -88,8 +89,9 @@ def run_on_kafka(
         announce(f"{learner}: topics {settings.topic_prefix}* on {settings.bootstrap}")
         with _programs(settings.model_copy(update={"model": task.model}), learner) as programs:
             _wait_until_settled(broker, run, programs, stop, Meter(run.name, run.events, show))
+            reported = uneven_warning(uneven_of(dataset))  # at the start
             for message in programs.warnings("replay"):
-                if message != uneven_warning(dataset.uneven):  # reported at the start
+                if message != reported:
                     warn(f"`onebit replay`: {message}")
         announce(
             f"{learner}: topics kept. To verify: {command_hint(settings, 'verify')}; to delete: "

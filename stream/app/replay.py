@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
+from producers.datasets.scaling import uneven_of
 from producers.replay import ReplayProgram, Timetable, resume_position
 from stream.app.connection import announce_start, by_client, keep_running, watch_topics
 from stream.app.plan import dataset_of, replay_options, uneven_warning
@@ -31,7 +32,7 @@ def run_replay(
         SettingsError: a setting is invalid, or does not match the data.
     """
     dataset = dataset_of(settings.source)
-    if uneven := uneven_warning(dataset.uneven):
+    if uneven := uneven_warning(uneven_of(dataset)):
         warn(uneven)
     topics = settings.topics
     reached = 0

@@ -7,6 +7,7 @@ from typing import Any
 import orjson
 
 from producers.datasets.base import Dataset
+from producers.datasets.scaling import uneven_of
 from producers.feedback import FeedbackOptions
 from producers.replay import ReplayOptions
 from stream.app.plan import (
@@ -296,7 +297,7 @@ def choose_learners(settings: Settings) -> Chosen:
     if settings.loop:
         raise SettingsError(f"{variable_of('loop')}, or loop in a file: not allowed in a run; remove it")
     dataset = dataset_of(settings.source)
-    if uneven := uneven_warning(dataset.uneven):
+    if uneven := uneven_warning(uneven_of(dataset)):
         warn(uneven)
     check_play(settings.play, dataset)
     check_estimate(settings.play, is_asked=settings.estimate)

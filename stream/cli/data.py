@@ -7,6 +7,7 @@ import typer
 from rich.markup import escape
 
 from producers.datasets.catalogue import catalogue, is_log, problems
+from producers.datasets.scaling import uneven_of
 from stream.app.plan import load_scaled, uneven_warning
 from stream.app.process import warn
 from stream.app.settings import Program, Settings
@@ -57,7 +58,7 @@ def show(
         show_log(name_or_file, mapping, reward_above, save_features, scale=settings.scale, as_json=json)
         return
     dataset = load_scaled(name_or_file, n_features, seed, settings.scale)
-    if uneven := uneven_warning(dataset.uneven):
+    if uneven := uneven_warning(uneven_of(dataset)):
         warn(uneven)
     if json:
         fields = {

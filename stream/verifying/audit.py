@@ -372,9 +372,9 @@ class _Audit:
         expected = oracle.events
         self._compare(topics.examples, step, Settled, expected, [(record, found) for record, found, _ in settled])
         self._compare(topics.dead_letter, step, Letter, expected, of_inputs)
-        raised, told = step.alarms - last.alarms, sum(drifted for *_, drifted in settled)
-        if raised < 0 or told > raised or (told < raised and last.number):  # an imported model can have alarms
-            self._fault(f"step {step.number}: {raised} drift alarms by its journal; {told} of its examples have one")
+        raised, shown = step.alarms - last.alarms, sum(drifted for *_, drifted in settled)
+        if raised < 0 or shown > raised or (shown < raised and last.number):  # an imported model can have alarms
+            self._fault(f"step {step.number}: {raised} drift alarms by its journal; {shown} of its examples have one")
 
     def _compare(
         self,

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from producers.datasets.base import Dataset, DatasetError, SparseRows, dense_dataset
+from producers.datasets.base import Dataset, DatasetError, dense_dataset
 from producers.datasets.catalogue import load
 from producers.datasets.log import Scaling
 from producers.datasets.logs.mapping import mapping_of
 from producers.datasets.logs.reading import open_log
-from producers.datasets.scaling import Moments, standardised, uneven_rows
+from producers.datasets.scaling import Moments, standardised, uneven_of
 from producers.datasets.svmlight import read
 from stream.wire.named_features import from_plain, to_plain
 from stream.wire.records import FloatArray
@@ -30,11 +30,6 @@ def dense(dataset: Dataset) -> FloatArray:
         assert (features.values != 0.0).all()
         x[row, features.indices] = features.values
     return x
-
-
-def warning_of(dataset: Dataset) -> str:
-    assert isinstance(dataset.source, SparseRows)
-    return uneven_rows(dataset.source)
 
 
 def test_a_dense_column_gets_mean_0_and_deviation_1_a_sparse_one_keeps_its_zeros_and_a_constant_one_its_values() -> (
@@ -74,14 +69,14 @@ def test_a_column_that_varies_a_thousand_times_as_much_as_the_others_is_named(
     (tmp_path / "data.svm").write_text("".join(lines))
     dataset = read(tmp_path / "data.svm")
 
-    assert dataset.uneven.startswith("column 2 (counted from 0) varies ") == warns
-    assert (standardised(dataset).uneven, warning_of(standardised(dataset))) == ("", "")
+    assert uneven_of(dataset).startswith("column 2 (counted from 0) varies ") == warns
+    assert uneven_of(standardised(dataset)) == ""
 
 
 def test_a_single_column_and_constant_columns_are_compared_with_nothing() -> None:
     x = np.column_stack((np.arange(1.0, 41.0) * 1e6, np.full(40, 1e-6)))
 
-    assert warning_of(data_of(x)) == ""
+    assert uneven_of(data_of(x)) == ""
 
 
 def test_generated_rows_have_no_scale() -> None:
