@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from consumers.partition import Partition
-from consumers.recovery import Parked, Recoveries
+from consumers.recovery import SLICE_MS, Parked, Recoveries
 from consumers.shared_model import Hold, SharedModel
 from stream.journal.commit import Commit, CrashPoint, commit
 from stream.journal.reading import Given
@@ -268,15 +268,22 @@ class LearnerProgram:
                 running.take(self._topics.contexts, record)
 
     def _start_assigned(self) -> int:
-        """Start or recover assigned partitions that are not running, and return how many made progress."""
-        worked_count = 0
+        """Start or recover assigned partitions that are not running, and return how many made progress.
+
+        Parked tasks come first. The others are recovered in sequence, in time slices, so that each decides as soon as
+        possible.
+        """
+        worked_count, began_ms = 0, self._host_ms()
         self._has_recovered = False
-        for partition in sorted(self._assigned - self._running.keys()):
+        parked = self._recoveries.parked.partitions
+        for partition in sorted(self._assigned - self._running.keys(), key=lambda each: (each not in parked, each)):
             if partition in self._assigned:  # an earlier recovery in this loop may have polled
                 running, worked = self._recoveries.advance(partition)
                 worked_count += worked
                 if running is not None:
                     self._start(running)
+                if self._host_ms() - began_ms >= SLICE_MS:
+                    break
         self._has_recovered = worked_count > 0
         if self._assigned:
             self._recoveries.drop_parked(self._assigned)

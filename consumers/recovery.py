@@ -1,6 +1,6 @@
 """Starts assigned partitions: parked tasks resume, and other tasks are recovered in time slices."""
 
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Collection, Generator
 from dataclasses import dataclass, field
 
 from consumers.partition import Input, Partition
@@ -19,7 +19,9 @@ REPORT_INTERVAL_MS = 5_000
 POLL_INTERVAL_MS = 2_000
 """Interval between polls while snapshots are read. It is much shorter than any session timeout."""
 SLICE_MS = 100
-"""Time slice of a recovery, after which the running partitions make a step."""
+"""Time slice of the recoveries, after which the running partitions make a step."""
+PARKED_MS = 60_000
+"""Time after a task's last step for which it is kept while another process has its partition."""
 
 
 class RecoveryStoppedError(Exception):
@@ -92,10 +94,11 @@ class Recoveries:
         if self.parked.shared is not None:
             self.parked.shared.forget(partition)
 
-    def drop_parked(self, assigned: Iterable[int]) -> None:
-        """Drop the parked tasks that were not assigned to this process again."""
-        for partition in self.parked.partitions.keys() - set(assigned):
-            del self.parked.partitions[partition]
+    def drop_parked(self, assigned: Collection[int]) -> None:
+        """Drop the tasks of partitions that another process has had for a while."""
+        for partition, parked in [*self.parked.partitions.items()]:
+            if partition not in assigned and self.host_ms() - parked.applied_at_ms >= PARKED_MS:
+                del self.parked.partitions[partition]
 
     def drop_shared(self) -> None:
         """Drop the shared model and all tasks that use it. The model will be restored again."""

@@ -6,6 +6,7 @@
 from collections import deque
 from collections.abc import Collection, Generator, Iterator, Mapping
 from contextlib import suppress
+from itertools import chain, dropwhile
 from typing import Any, NamedTuple
 
 from stream.journal.commit import predictions_digest
@@ -30,10 +31,13 @@ from stream.wire.ledger import Ledger, total_ledger
 from stream.wire.records import Decision, Foreign, Record, TopicPartition, place_of
 from stream.wire.topics import Topics
 
+_ESTIMATE_MARGIN = 20
+"""Offsets added to the estimated distance of a step from the journal's end."""
+
 
 def read_journal(
     broker: Broker, journal: TopicPartition, start: int | None = None, open_ms: int = 0
-) -> Iterator[tuple[Record, JournalStep]]:
+) -> Generator[tuple[Record, JournalStep], None, None]:
     """The steps of a journal with their records, up to its current end; see `read_partition`.
 
     Raises:
@@ -43,11 +47,26 @@ def read_journal(
         yield record, decode_step(record)
 
 
-def read_from_step(broker: Broker, journal: TopicPartition, number: int) -> Iterator[tuple[Record, JournalStep]]:
-    """The steps of a journal, starting at a number; see `read_journal`."""
-    return read_journal(
-        broker, journal, offset_of_number(broker, journal, number, lambda record: decode_step(record).number)
-    )
+def read_from_step(
+    broker: Broker, journal: TopicPartition, number: int, last: JournalStep
+) -> Iterator[tuple[Record, JournalStep]]:
+    """The steps of a journal, starting at a number; see `read_journal`.
+
+    A step usually takes two offsets, for its record and the marker of its transaction, so the offset is estimated from
+    the last step. The estimate is too late if transactions were aborted. It is then moved back.
+    """
+    beginning = broker.beginnings([journal])[journal]
+    end = broker.ends([journal])[journal].stable
+    reach = 2 * (last.number - number + 1) + _ESTIMATE_MARGIN
+    while True:
+        start = max(beginning, end - reach)
+        steps = read_journal(broker, journal, start)
+        first = next(steps, None)
+        if start == beginning or (first is not None and first[1].number <= number):
+            found = steps if first is None else chain((first,), steps)
+            return dropwhile(lambda each: each[1].number < number, found)
+        steps.close()
+        reach *= 2
 
 
 def last_step(broker: Broker, journal: TopicPartition) -> JournalStep | None:
@@ -81,7 +100,7 @@ def settings_in_force(broker: Broker, topics: Topics, partition: int, pulse: Pul
     journal = TopicPartition(topics.journal, partition)
     last = last_step(broker, journal)
     if last is not None:
-        _, step = next(read_from_step(broker, journal, last.settings_from))
+        _, step = next(read_from_step(broker, journal, last.settings_from, last))
         if step.settings is not None and step.number == last.settings_from:
             return stored_settings(step.settings)
     stored = read_snapshots(broker, topics, partition, pulse=pulse)

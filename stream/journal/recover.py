@@ -49,7 +49,7 @@ class Progress(NamedTuple):
 
 Report = Callable[[Progress], None]
 Recovery = Generator[bool, None, Recovered]
-"""A recovery as a generator, which yields True after each step applied again."""
+"""A recovery as a generator, which yields True after each part of its work: its preparations, and each step."""
 
 Observer = Callable[[int, Effects], None]
 """Called with a step's number and output."""
@@ -105,6 +105,7 @@ def recovery(
     """
     place = f"{topics.journal}/{partition}"
     begun = settings_in_force(broker, topics, partition, pulse)
+    yield True
     if begun and "seed" not in begun:  # an imported model has only the settings that it depends on
         place = f"the model imported into {topics.snapshots}/{partition}"
     # The settings are checked before the recovery, which can take long, so that wrong settings are refused at once.
@@ -153,12 +154,15 @@ def rebuilding(
     """
     journal = TopicPartition(topics.journal, partition)
     stored = read_snapshots(broker, topics, partition, until if snapshots else 0, pulse)
+    yield True
     last = last_step(broker, journal)
+    yield True
     if stored.newest is None:
         recovered = _from_beginning(broker, journal, topics, stored, settings, pulse)
     else:
         recovered = _from_snapshot(topics, stored, pulse)
     stored.release()
+    yield True
     if last is None or last.number < recovered.step.number:
         if recovered.step.number > 0:
             raise _lost(broker, journal, recovered.step.number + 1, last)
@@ -168,7 +172,7 @@ def rebuilding(
     inputs: Inputs | None = None
     published: Published | None = None
     with ExitStack() as stack:
-        for step in _steps(broker, journal, first, final):
+        for step in _steps(broker, journal, first, final, last):
             if inputs is None:
                 inputs = stack.enter_context(closing(Inputs(broker, topics, partition, step, last)))
                 if decides is None and isinstance(task.model, Recall):
@@ -262,16 +266,16 @@ def _lost(broker: Broker, journal: TopicPartition, number: int, found: JournalSt
     )
 
 
-def _steps(broker: Broker, journal: TopicPartition, first: int, last: int) -> Iterator[JournalStep]:
+def _steps(broker: Broker, journal: TopicPartition, first: int, final: int, last: JournalStep) -> Iterator[JournalStep]:
     """The steps of a journal in a range of numbers.
 
     Raises:
         JournalError: the steps are not consecutive, or some are deleted.
     """
-    for expected, (_, step) in enumerate(read_from_step(broker, journal, first), first):
+    for expected, (_, step) in enumerate(read_from_step(broker, journal, first, last), first):
         if step.number != expected:
             raise _lost(broker, journal, expected, step)
-        if step.number > last:
+        if step.number > final:
             return
         yield step
 

@@ -131,7 +131,8 @@ def _version_of(broker: Broker, journal: TopicPartition, number: int) -> int:
     Raises:
         ModelError: the journal does not have the step.
     """
-    _, step = next(read_from_step(broker, journal, number), (None, None))
+    last = last_step(broker, journal)
+    _, step = next(read_from_step(broker, journal, number, last), (None, None)) if last else (None, None)
     if step is not None and step.number == number:
         return step.updates
     raise ModelError(f"{journal.topic}/{journal.partition} has no step {number}")

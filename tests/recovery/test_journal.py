@@ -171,8 +171,10 @@ def test_steps_are_read_from_any_number(gaps: int) -> None:
         write(pipeline, STEP._replace(number=number))
     aborted()
     for kept_from in (1, 7):
+        last = last_step(pipeline.broker, JOURNAL)
+        assert last is not None
         for number in range(1, 22):
-            found = [step.number for _, step in read_from_step(pipeline.broker, JOURNAL, number)]
+            found = [step.number for _, step in read_from_step(pipeline.broker, JOURNAL, number, last)]
             assert found == [*range(max(number, kept_from), 21)]
         pipeline.broker.delete_records(JOURNAL, pipeline.records(TOPICS.journal)[6].offset)
 
@@ -182,7 +184,7 @@ def test_step_is_not_waited_for_without_an_end_where_nothing_comes(monkeypatch: 
     write(pipeline, FIRST)
     monkeypatch.setattr(EmbeddedConsumer, "poll", lambda consumer, timeout_ms, records_max: [])
     with pytest.raises(BrokerUnavailableError, match="up to offset 1"):
-        next(read_from_step(pipeline.broker, JOURNAL, 1))
+        next(read_from_step(pipeline.broker, JOURNAL, 1, FIRST))
 
 
 STRANGERS: list[tuple[bytes | None, Headers]] = [

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from consumers.learner import LearnerProgram
-from consumers.recovery import Parked
+from consumers.recovery import PARKED_MS, Parked
 from stream.journal.commit import COMMIT_STEPS
 from stream.journal.recover import rebuild
 from stream.kafka.port import BrokerUnavailableError
@@ -55,13 +55,18 @@ def test_task_that_comes_back_resumes_unless_its_journal_has_moved_on(model: str
     assert_nothing_is_lost(pipeline, learner, "abcd" if moves_on else "abd")
 
 
-def test_parked_task_that_is_assigned_to_another_process_is_dropped() -> None:
+@pytest.mark.parametrize(("passed_ms", "kept"), [(PARKED_MS - 1, [0, 1]), (PARKED_MS, [0])])
+def test_task_whose_partition_another_process_has_is_kept_for_a_while(passed_ms: int, kept: list[int]) -> None:
     pipeline = Pipeline(small_task(), partitions=2)
     learner = pipeline.learner("learner-1")
+    for name in "abcdef":  # some in each partition
+        pipeline.context(name)
     idle(learner)
     other = pipeline.learner("learner-2")
     idle(learner, other)
-    assert (list(learner.tasks), list(learner.park().partitions)) == ([0], [0])
+    pipeline.clock.advance_to(pipeline.clock.now_ms + passed_ms)
+    learner.step(0)
+    assert (list(learner.tasks), sorted(learner.park().partitions)) == ([0], kept)
 
 
 @pytest.mark.parametrize("number", COMMIT_STEPS)
