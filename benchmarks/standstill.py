@@ -37,7 +37,7 @@ from stream.wire.topics import Topics
 
 RATE = 1_000
 PAUSE_S = 1.5
-LOOK_S = 10.0
+LOOK_S = 20.0
 FILL_S = 1_800.0
 
 
@@ -91,13 +91,18 @@ class Gaps:
         self._consumer = confluent_kafka.Consumer(
             {"bootstrap.servers": bootstrap, "group.id": "gaps", "isolation.level": "read_committed"}
         )
-        end = confluent_kafka.OFFSET_END
-        self._consumer.assign([confluent_kafka.TopicPartition(topics.predictions, n, end) for n in range(partitions)])
+        self._topic = topics.predictions
         self._partitions = partitions
-        self._consumer.poll(2.0)
 
     def during(self, act: Callable[[], None]) -> dict[int, int]:
-        """Return the longest gap of each partition in ms, from 2 s before an action until LOOK_S after it."""
+        """Return the longest gap of each partition in ms, from 2 s before an action until LOOK_S after it.
+
+        The time from a partition's last prediction to the end of the measurement counts as a gap.
+        """
+        end = confluent_kafka.OFFSET_END
+        self._consumer.assign([confluent_kafka.TopicPartition(self._topic, n, end) for n in range(self._partitions)])
+        self._consumer.poll(0.1)
+        began_ms = int(1_000 * time.time())
         times: dict[int, list[int]] = defaultdict(list)
         done = threading.Event()
 
@@ -114,8 +119,9 @@ class Gaps:
                 if message.error() is None:
                     times[message.partition() or 0].append(message.timestamp()[1])
         thread.join()
+        ended_ms = int(1_000 * time.time())
         return {
-            partition: max((after - before for before, after in pairwise(times[partition])), default=-1)
+            partition: max(after - before for before, after in pairwise([began_ms, *times[partition], ended_ms]))
             for partition in range(self._partitions)
         }
 
@@ -152,9 +158,11 @@ def measure(kafka: LocalKafka, client: str, partitions: int, ids: int) -> dict[s
             group = f"{settings.topic_prefix}learner"
             with steady(producer, topics, partitions):
                 gaps = Gaps(kafka.bootstrap, topics, partitions)
-                wait_for(
-                    lambda: behind(broker, group, topics, partitions) < RATE // 4, "the learner catches up", FILL_S
-                )
+
+                def settled() -> None:
+                    wait_for(lambda: behind(broker, group, topics, partitions) < RATE // 4, "a catch-up", FILL_S)
+
+                settled()
                 found["steady"] = gaps.during(lambda: None)
                 second = []
 
@@ -164,7 +172,9 @@ def measure(kafka: LocalKafka, client: str, partitions: int, ids: int) -> dict[s
 
                 found["joins"] = gaps.during(join)
                 found["moved"] = sorted(held_by(broker, group, "second"))
+                settled()
                 found["leaves"] = gaps.during(lambda: _ends(second[0].stop()))
+                settled()
                 found["pause"] = gaps.during(lambda: _pause(kafka.pid))
         except AssertionError:
             print(programs.said(), file=sys.stderr)
