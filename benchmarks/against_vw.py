@@ -6,11 +6,11 @@
     python benchmarks/against_vw.py --table [--quadratic]
 
 For each set and delay, Vowpal Wabbit's squarecb, softmax and epsilon-greedy are tuned on the first order of the rows.
-The grid consists of explorations, costs (0 for a right action and 1 for a wrong one, or -1 and 0) and scalings of x,
-with the default learning rate. Other learning rates are then tried with the best of these settings. The setting with
-the smallest error also processes the other orders. Onebit's learner is not tuned. `--quadratic` compares late-ucb with
-all products of two features to `-q ff`. `--times` measures microseconds per event instead, called from Python without a
-delay, in one run.
+The grid combines exploration settings, costs (0 for a right action and 1 for a wrong one, or -1 and 0) and scalings of
+x, with the default learning rate. Other learning rates are then tried with the best of these settings. The setting with
+the smallest error also processes the other orders. Onebit's learner is not tuned. `--quadratic` compares late-ucb, with
+all products of two features, to Vowpal Wabbit with `-q ff`. `--times` measures microseconds per event instead, for
+calls from Python without delayed bits, in a single run.
 
 Every row is stored in benchmarks/results/ as soon as it is measured, and is not measured again.
 """
@@ -43,7 +43,7 @@ from stream.experiments.vowpal_wabbit import Bandit, Setting
 from stream.learners import create
 
 FILES = {"": "against_vw.json", "quadratic": "against_vw_quadratic.json", "times": "against_vw_times.json"}
-"""Result files, by the option."""
+"""The result file for each option."""
 
 GRID = {
     "squarecb": [f"--squarecb --gamma_scale {scale}" for scale in (10, 100, 1_000)],
@@ -52,26 +52,26 @@ GRID = {
 }
 COSTS = ((0, 1), (-1, 0))
 LEARNING_RATES = (0.1, 2.0, 8.0)
-"""Learning rates of the grid, in addition to the default of 0.5."""
+"""Learning rates to try in addition to the default of 0.5."""
 
 IN_ORDER = sorted(SETS, key=lambda name: (name not in GOALS[1_000], name not in GOALS[0]))
-"""The data sets. Those with goals for late bits are first, followed by those with goals for immediate bits."""
+"""The data sets: first those with goals for late bits, then those with goals for immediate bits, then the others."""
 
 QUADRATIC_SETS = ("vowel", "pendigits", "letter", "shuttle")
-"""The sets that `--quadratic` compares."""
+"""The data sets used with `--quadratic`."""
 
 Row = dict[str, Any]
 
 
 class Results:
-    """The rows of a result file, found by the parameters of the run."""
+    """The rows of a result file, identified by the parameters of their runs."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self.rows: list[Row] = json.loads(path.read_text()) if path.exists() else []
 
     def has(self, run: Row) -> bool:
-        """Return whether the file has a row of this run."""
+        """Return whether the file already contains a row for this run."""
         return any(run.items() <= row.items() for row in self.rows)
 
     def add(self, row: Row) -> None:
@@ -88,7 +88,7 @@ def error_of_vw(data: Loaded, stream: Stream, setting: Setting, *, quadratic: bo
 
 
 def tuned(data: Loaded, stream: Stream, family: str, *, quadratic: bool) -> tuple[float, Setting]:
-    """Return the smallest error of a family of explorations on a stream, and its setting."""
+    """Return the smallest error of an exploration family on a stream, and the setting that achieves it."""
 
     def best(settings: Iterable[Setting]) -> tuple[float, Setting]:
         return min(
@@ -116,7 +116,7 @@ def theirs(data: Loaded, streams: list[Stream], family: str, *, quadratic: bool)
 
 
 def compare(name: str, data: Loaded, delay: int | str, arguments: argparse.Namespace, results: Results) -> None:
-    """Measure the missing rows of a set and a delay."""
+    """Measure the missing rows for a data set and a delay."""
     streams: list[Stream] = []
     for learner in ("ours", *GRID):
         run = {
@@ -138,7 +138,7 @@ def compare(name: str, data: Loaded, delay: int | str, arguments: argparse.Names
 
 
 def compare_times(name: str, data: Loaded, results: Results) -> None:
-    """Measure microseconds per event of the chosen learner, of igw-logistic if that is stack-igw, and of squarecb."""
+    """Measure the time per event of the chosen learner, of igw-logistic if stack-igw is chosen, and of squarecb."""
     run: Row = {"set": name, "what": "µs per event"}
     if results.has(run):
         return
@@ -156,7 +156,7 @@ def compare_times(name: str, data: Loaded, results: Results) -> None:
 
 
 def table(rows: list[Row], *, quadratic: bool) -> str:
-    """Return the results as a table in Markdown: our error / the smallest of Vowpal Wabbit's three."""
+    """Return a Markdown table. Each cell contains Onebit's error / the smallest of Vowpal Wabbit's three errors."""
     delays = {0: "at once", 1_000: "each 1,000 late", "lognormal": "log-normal, median 1,000"}
     lines = ["| data | rows | " + " | ".join(delays.values()) + " |", "|---|---:|" + "---:|" * len(delays)]
     for name in SETS:
@@ -168,7 +168,7 @@ def table(rows: list[Row], *, quadratic: bool) -> str:
 
 
 def _cell(rows: list[Row]) -> str:
-    """Return the errors of a set and a delay, or a dash until all learners have been measured."""
+    """Return the errors for a data set and a delay, or a dash until all learners have been measured."""
     if {row["learner"] for row in rows} != {"ours", *GRID}:
         return "–"
     vw = min((row for row in rows if row["learner"] != "ours"), key=lambda row: row["error %"])
@@ -177,13 +177,13 @@ def _cell(rows: list[Row]) -> str:
 
 
 def part(data: Loaded, stream: Stream, setting: Setting, *, made: bool) -> Callable[[int, int], None]:
-    """Return a function to be timed that predicts and learns a range of events.
+    """Return the function to time, which predicts and learns a range of events.
 
     Args:
         data: The data set.
-        stream: Its first events.
+        stream: The first events of the data set.
         setting: The configuration of Vowpal Wabbit.
-        made: Whether the examples are created beforehand, outside the measured time.
+        made: Whether the examples are created in advance, outside the measured time.
     """
     bandit = Bandit(data, setting)
     labels, u = stream.examples.labels.tolist(), stream.u.tolist()
@@ -204,11 +204,11 @@ def main() -> None:
     parser.add_argument("--sets", nargs="+", choices=SETS)
     parser.add_argument("--delays", nargs="+", type=delay_of, default=[0, 1_000, "lognormal"])
     parser.add_argument("--orders", type=int, default=3)
-    parser.add_argument("--rows-max", type=int, help="the first so many rows of each order, for both")
+    parser.add_argument("--rows-max", type=int, help="maximum number of rows of each order, for both")
     parser.add_argument("--quadratic", action="store_true")
     parser.add_argument("--times", action="store_true")
-    parser.add_argument("--table", action="store_true", help="print the errors that are there")
-    parser.add_argument("--results", type=Path, help="instead of benchmarks/results/against_vw*.json")
+    parser.add_argument("--table", action="store_true", help="print the stored errors")
+    parser.add_argument("--results", type=Path, help="result file instead of benchmarks/results/against_vw*.json")
     arguments = parser.parse_args()
     asked = "times" if arguments.times else "quadratic" if arguments.quadratic else ""
     results = Results(arguments.results or RESULTS / FILES[asked])
@@ -216,7 +216,7 @@ def main() -> None:
         print(table(results.rows, quadratic=arguments.quadratic))
         return
     if arguments.folder is None:
-        parser.error("give the folder of the data, or --table")
+        parser.error("DATA_FOLDER or --table is required")
     for name in arguments.sets or (QUADRATIC_SETS if arguments.quadratic else IN_ORDER):
         data = load(name, arguments.folder)
         if arguments.times:

@@ -1,11 +1,11 @@
-"""Measure the error of every learner by feedback delay, and draw the figure of docs/learners.md.
+"""Measure the error of every learner at several feedback delays, and draw the figure for docs/learners.md.
 
     python benchmarks/error_by_delay.py DATA_FOLDER [--learners late-ucb arow] [--write]
     python benchmarks/error_by_delay.py --draw
 
-Two data sets of digits are replayed for 30,000 events, in epochs with random orders. Every bit arrives after a fixed
-number of decisions. All learners have their defaults. newtron is omitted because it takes 0.1 s per event, and
-kwik-banditron because it requires a comparator. `--write` stores the errors of each learner in
+Two data sets of digits are replayed for 30,000 events, in a new random order for each epoch. Every bit arrives after a
+fixed number of decisions. All learners use their default parameters. newtron is omitted because it takes 0.1 s per
+event, and kwik-banditron because it requires a comparator. `--write` stores the errors of each learner in
 benchmarks/results/error_by_delay.json; `--draw` writes the figure to docs/figures/.
 """
 
@@ -24,7 +24,7 @@ FILE = RESULTS / "error_by_delay.json"
 FIGURE = Path(__file__).parents[1] / "docs" / "figures" / "error_by_delay.svg"
 
 SETS = {"optdigits": "", "pendigits": "4 3"}
-"""The data sets, with the dash patterns of their lines."""
+"""The data sets, each with the dash pattern of its line."""
 
 DELAYS = (0, 10, 100, 1_000, 10_000)
 EVENTS = 30_000
@@ -44,7 +44,7 @@ Row = dict[str, Any]
 
 
 def measure(learner: str, folder: Path) -> Row:
-    """Return the errors of a learner by data set and delay."""
+    """Return the errors of a learner for each data set and delay."""
     errors: dict[str, list[float]] = {}
     for name in SETS:
         data = load(name, folder)
@@ -63,7 +63,7 @@ def measure(learner: str, folder: Path) -> Row:
 
 
 def picture(rows: list[Row]) -> str:
-    """Return the figure. It has a panel for each learner, ordered by the error under delay."""
+    """Return the figure. It has one panel per learner; the panels are sorted by the error under delay."""
     ordered = sorted(rows, key=lambda row: sum(sum(errors[2:]) for errors in row["error %"].values()))
     width = COLUMNS * PANEL_PX
     height = TOP_PX + -(-len(ordered) // COLUMNS) * PANEL_HIGH_PX
@@ -103,7 +103,7 @@ def _legend() -> Iterator[str]:
 
 
 def _panel(row: Row) -> Iterator[str]:
-    """Yield the axes, lines and name of a learner."""
+    """Yield a learner's panel: its name, axes and lines."""
     name = row["learner"]
     colour = TOLD if registered()[name].needs_label else COLOURS.get(name, SOLE)
     bottom = 22 + PLOT_HIGH_PX
@@ -130,11 +130,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path, nargs="?")
     parser.add_argument("--learners", nargs="+", default=[name for name in registered() if name not in LEFT_OUT])
-    parser.add_argument("--write", action="store_true", help="keep the errors in the results")
+    parser.add_argument("--write", action="store_true", help="store the errors in the results")
     parser.add_argument("--draw", action="store_true", help="draw the figure from the results")
     arguments = parser.parse_args()
     if arguments.folder is None and not arguments.draw:
-        parser.error("give the folder of the data, or --draw")
+        parser.error("DATA_FOLDER or --draw is required")
     rows: list[Row] = json.loads(FILE.read_text()) if FILE.exists() else []
     for learner in arguments.learners if arguments.folder else ():
         row = measure(learner, arguments.folder)

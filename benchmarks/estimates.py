@@ -1,14 +1,15 @@
-"""Measure the coverage of intervals of off-policy estimates on data with known values.
+"""Measure the coverage of the intervals of off-policy estimates on data with known true values.
 
     python benchmarks/estimates.py [--sets synsep optdigits] [--seeds 1000] [--rows 2000] [--minutes 30] [--write]
 
 The rows of a data set are the population. Each seed draws rows with replacement. A known policy chooses the classes,
-and the bit reports whether the class is right. This policy is 70 % uniform, which bounds the weights, and 30 % a
-learner trained on some of the rows. The evaluated policies are uniform play, a constant class, and a trained model that
-plays every class with a probability of at least .02. Their true values are means over the population. The coverage is
-the fraction of seeds whose interval contains the true value, for the bootstrap, the empirical Bernstein interval, and
-the confidence sequence at all rows simultaneously. `--write` stores the table in benchmarks/results/estimates.json.
-`--minutes` limits the time per data set, and the table contains the number of seeds.
+and the bit reports whether the class is right. It mixes 70 % uniform play, which bounds the weights, with 30 % play by
+a learner trained on some of the rows. The evaluated policies are uniform play, a constant class, and a trained model
+that plays every class with a probability of at least 0.02. Their true values are means over the population. The
+coverage is the fraction of seeds whose interval contains the true value, for the bootstrap, the empirical Bernstein
+interval, and the confidence sequence at all rows simultaneously. `--write` stores the table in
+benchmarks/results/estimates.json. `--minutes` limits the time per data set; the table shows how many seeds were
+completed.
 """
 
 import argparse
@@ -37,15 +38,15 @@ RESULTS = Path(__file__).parent / "results"
 SETS = ("synsep", "optdigits")
 POPULATION = 4_000
 LEARNED = 1_000
-"""Number of rows that train the logging policy, and of other rows that train the evaluated model."""
+"""Number of rows that train the logging policy. The same number of other rows trains the evaluated model."""
 
 
 UNIFORM = 0.7
-"""Fraction of decisions that the logging policy makes uniformly. Weights are at most K/UNIFORM."""
+"""Share of decisions that the logging policy makes uniformly at random. Weights are at most K/UNIFORM."""
 
 
 class Population(NamedTuple):
-    """All rows of a data set, with the probabilities of the policies."""
+    """The rows of the population, with the class probabilities of two policies."""
 
     name: str
     contexts: list[Features]
@@ -53,11 +54,11 @@ class Population(NamedTuple):
     n_classes: int
     n_features: int
     logging: FloatArray  # [N, K], probabilities of the classes under the logging policy
-    judged: FloatArray  # [N, K], the same for the model
+    judged: FloatArray  # [N, K], probabilities of the classes under the evaluated model
 
 
 class Known(Policy):
-    """A policy with known probabilities for every row of the population. An event id ends with the row number."""
+    """A policy with known probabilities for every row of the population. Event ids end with the row number."""
 
     def __init__(self, name: str, probabilities: FloatArray) -> None:
         self.name = name
@@ -69,7 +70,7 @@ class Known(Policy):
 
 
 class MemoryLog(NamedTuple):
-    """A log in memory."""
+    """A log of decisions in memory."""
 
     rows: LogBatch
     n_features: int
@@ -82,7 +83,7 @@ class MemoryLog(NamedTuple):
 
 
 def population_of(name: str) -> Population:
-    """Return the first rows of a data set."""
+    """Return the first rows of a data set as the population."""
     dataset = load(name)
     rows = [dataset.row(row) for row in range(min(POPULATION, dataset.rows))]
     contexts, labels = [x for x, _ in rows], np.array([label for _, label in rows])
@@ -93,7 +94,7 @@ def population_of(name: str) -> Population:
 
 
 def taught(dataset: Dataset, start: int, name: str, **parameters: float) -> Learner:
-    """Return a learner trained on the bits of some rows."""
+    """Return a learner trained on the bits of LEARNED rows, from `start` on."""
     learner = create(name, dataset.n_classes, dataset.n_features, **parameters)
     uniforms = np.random.default_rng(start).random(LEARNED)
     for row, u in zip(range(start, start + LEARNED), uniforms, strict=True):
@@ -105,7 +106,7 @@ def taught(dataset: Dataset, start: int, name: str, **parameters: float) -> Lear
 
 
 def drawn(population: Population, rows: int, seed: int) -> MemoryLog:
-    """Return a log of the logging policy's decisions on rows drawn with this seed."""
+    """Return a log of the logging policy's decisions on rows that are drawn with this seed."""
     rng = np.random.default_rng(seed)
     chosen = rng.integers(0, len(population.contexts), rows)
     played = population.logging[chosen]
@@ -128,7 +129,7 @@ def drawn(population: Population, rows: int, seed: int) -> MemoryLog:
 
 
 def truths(population: Population) -> dict[str, float]:
-    """Return the true values of the policies."""
+    """Return the true value of each evaluated policy."""
     right = population.judged[np.arange(population.labels.size), population.labels]
     return {
         "uniform": 1.0 / population.n_classes,
@@ -138,7 +139,7 @@ def truths(population: Population) -> dict[str, float]:
 
 
 def holds(interval: Interval | None, truth: float) -> bool | None:
-    """Return whether an interval contains the true value, or None if there is no interval."""
+    """Return whether an interval contains the true value; None if there is no interval."""
     return None if interval is None else interval.low <= truth <= interval.high
 
 
@@ -156,7 +157,7 @@ def intervals_of(judged: PolicyEvaluation, truth: float) -> Iterator[tuple[str, 
 
 
 def measure(population: Population, seeds: int, rows: int, minutes: float = math.inf) -> list[dict[str, object]]:
-    """Return the coverage of every kind of interval."""
+    """Return the coverage of every kind of interval, for each policy and estimator."""
     known = truths(population)
     found: dict[tuple[str, str, str], list[tuple[bool | None, float]]] = {}
     weight_max = 0.0

@@ -1,11 +1,11 @@
-"""Estimate policies on the included log, and draw the estimates with the true values for docs/logged-traffic.md.
+"""Estimate policies on the shipped log, and draw the estimates and the true values for docs/logged-traffic.md.
 
     python benchmarks/estimates_of_offers.py           # the estimates and true values, one JSON object per policy
     python benchmarks/estimates_of_offers.py --draw    # write the figure to docs/figures/
 
-The true value of a policy is the mean of sum_a p(a|x) P(click | x, a) over the events with an outcome, where p are its
-probabilities at each event. P is defined in producers/datasets/logs/offers.py. For `logged`, p is 1/10, the probability
-with which the offers were drawn. The intervals are bootstrap intervals.
+The true value of a policy is the mean of sum_a p(a|x) P(click | x, a) over the events with an outcome, where p(a|x) is
+the policy's probability of action a. P is defined in producers/datasets/logs/offers.py. For `logged`, p is 1/10, the
+probability with which the offers were drawn. The figure shows bootstrap intervals.
 """
 
 import argparse
@@ -33,7 +33,7 @@ FIGURE = Path(__file__).parents[1] / "docs" / "figures" / "estimates_of_offers.s
 
 POLICIES = ("late-ucb", "igw-logistic", "constant:offer-07", "uniform", "logged")
 SHOWN = {"dm": "#bc6c25", "ips": "#a06be0", "dr": "#2f81d8"}
-"""The estimators in the figure, with their colours."""
+"""The estimators in the figure, each with its colour."""
 
 TRAINING = Training(reward="any")
 
@@ -69,7 +69,7 @@ def true_value(log: Log, spec: str) -> float:
     if spec == "logged":
         return true_value(log, "uniform")
     policy = parse_policy(spec, log.class_names, log.n_features, TRAINING)
-    drawn = Draws(0, Purpose.ESTIMATE)  # not used by the policies
+    drawn = Draws(0, Purpose.ESTIMATE)  # required as an argument; these policies draw nothing
     parts = [(policy.probabilities(chunk), chunk.judged) for chunk in chunks(log.batches(), drawn)]
     p, judged = np.concatenate([p for p, _ in parts]), np.concatenate([judged for _, judged in parts])
     expected: FloatArray = (p * truth().click(visits(ROWS))).sum(axis=1)
@@ -77,7 +77,7 @@ def true_value(log: Log, spec: str) -> float:
 
 
 def picture(rows: list[Row]) -> str:
-    """Return the figure: the estimates of each policy with their intervals, and a mark at the true value."""
+    """Return the figure: each policy's estimates with their intervals, and a line at its true value."""
     width, height = NAME_PX + PLOT_PX + 20, TOP_PX + ROW_PX * len(rows) + BOTTOM_PX
     described = "; ".join(
         f"{row['policy']} truth {row['truth']:.3f}, "

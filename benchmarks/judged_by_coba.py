@@ -4,14 +4,14 @@
     python benchmarks/judged_by_coba.py DATA_FOLDER [--sets vowel r8] [--orders 3] [--rows-max 2000]
     python benchmarks/judged_by_coba.py --table
 
-Onebit's learner is the one that `auto` chooses, with its defaults. Each of the others is tuned over a grid on the first
-order of the rows. Vowpal Wabbit's learners are tuned with the default learning rate first, and the best setting is then
-tried with other rates. The setting with the smallest error also processes the other orders. coba calls `predict` and
-`learn` alternately, so each bit arrives immediately.
+Onebit's learner is the one that `auto` chooses, with its defaults. Every other learner is tuned over a grid on the
+first order of the rows. Vowpal Wabbit's learners are tuned with the default learning rate first, and the best setting
+is then tried with other rates. The setting with the smallest error also processes the other orders. coba calls
+`predict` and `learn` alternately, so each bit arrives immediately.
 
-On dense rows, the grids of Vowpal Wabbit and of coba's LinUCB include products of two features. LinUCB and LinTS accept
-only dense rows. Every row of results/judged_by_coba.json is written as soon as it is measured, and is not measured
-again.
+On dense rows, the grids for Vowpal Wabbit and for coba's LinUCB include products of two features. LinUCB and LinTS
+accept only dense rows. Each result is stored in results/judged_by_coba.json as soon as it is measured, and is not
+measured again.
 """
 
 import argparse
@@ -32,16 +32,16 @@ from onebit.adapters.coba import Learner
 from stream.offline import Examples
 
 Make = Callable[..., Any]
-"""Creates an untrained learner from settings by name."""
+"""Factory that creates an untrained learner from keyword arguments."""
 
 DENSE_SHARE = 8
-"""Rows are dense if more than one in this number of entries is not zero."""
+"""A data set is dense if more than 1/DENSE_SHARE of its entries are non-zero."""
 
 FEATURES = ((1, "a", "ax"), (1, "a", "ax", "axx"))
-"""The inputs of the regression of a class's reward: x, or x and all products of two of its entries."""
+"""The inputs of each class's reward regression: x, or x and all products of two of its entries."""
 
 LEARNING_RATES = (0.1, 2.0, 8.0, 32.0)
-"""Learning rates in addition to Vowpal Wabbit's default of 0.5."""
+"""Learning rates to try in addition to Vowpal Wabbit's default of 0.5."""
 
 SCALES = (10, 100, 1_000)
 
@@ -77,7 +77,7 @@ WITHOUT_X: dict[str, list[Make]] = {
 
 
 class Rows:
-    """Rows as an environment of coba. The actions are the classes; the reward is 1 for the right class, otherwise 0."""
+    """Rows as a coba environment. The actions are the classes; the reward is 1 for the right class, otherwise 0."""
 
     def __init__(self, examples: Examples, data: Loaded, *, dense: bool) -> None:
         self._examples, self._n_features, self.dense = examples, data.n_features, dense
@@ -98,18 +98,18 @@ class Rows:
 
 
 def error_percent(make: Make, rows: Rows) -> float:
-    """Return the percentage of actions without a reward."""
+    """Return the percentage of actions that earn no reward."""
     steps = SequentialCB(record=["reward"], seed=1).evaluate(rows, make())
     return 100.0 * (1.0 - float(np.mean([step["reward"] for step in steps])))
 
 
 def best(makes: Iterable[Make], rows: Rows) -> tuple[float, Make]:
-    """Return the smallest error, and the factory of its learner."""
+    """Return the smallest error, and the factory of the learner that achieves it."""
     return min(((error_percent(make, rows), make) for make in makes), key=lambda found: found[0])
 
 
 def tuned(learner: str, makes: list[Make], rows: Rows) -> tuple[float, Make]:
-    """Return the smallest error over a learner's grid, and the factory of the learner."""
+    """Return a learner's smallest error over its grid, and the factory that achieves it."""
     if learner in VOWPAL or learner == LINUCB:
         regressions = FEATURES if rows.dense else FEATURES[:1]
         makes = [partial(make, features=features) for make, features in product(makes, regressions)]
@@ -151,7 +151,7 @@ def compare(name: str, data: Loaded, arguments: argparse.Namespace, results: Res
 
 
 def table(rows: list[Row]) -> str:
-    """Return the results in Markdown, with a column for each data set."""
+    """Return the results as a Markdown table with one column per data set."""
     sets = list(dict.fromkeys(row["set"] for row in rows))
     lines = ["| learner | " + " | ".join(sets) + " |", "|---|" + "---:|" * len(sets)]
     for learner in dict.fromkeys(row["learner"] for row in rows):

@@ -1,13 +1,14 @@
-"""Measure the error of the default learners on real data, with immediate and late bits.
+"""Measure the error of the default learners on each data set, with immediate and late bits.
 
     python benchmarks/late_bits.py DATA_FOLDER [--sets pendigits r8] [--delays 0 1000] [--orders 3] [--drift] [--write]
                                    [--learner igw-logistic] [--param scale=100]
 
 For each data set, the learner that `auto` chooses, with its defaults, processes the rows once in each of several random
-orders. Every bit arrives after a fixed number of decisions. The error is that of the action. "error % seeing" is the
-error of the decisions made after the first bit arrived. With `--drift`, the classes are renamed halfway by a cyclic
-permutation, and each value of `drift` is measured. `--learner` measures another learner. `--write` stores the table row
-by row in benchmarks/results/late_bits.json or late_bits_drift.json.
+orders. Every bit arrives after a fixed number of decisions, or after a log-normal delay. The error is that of the
+played actions. "error % seeing" is the error of the decisions made after the first bit arrived. With `--drift`, the
+classes are renamed halfway by a cyclic permutation, and each value of `drift` is measured. `--learner` selects a
+different learner. `--write` stores each row as soon as it is measured, in benchmarks/results/late_bits.json or
+late_bits_drift.json.
 """
 
 import argparse
@@ -34,7 +35,7 @@ RESULTS = Path(__file__).parent / "results"
 SYNTHETIC_ROWS = 50_000
 
 LOGNORMAL = "lognormal"
-"""A random delay for each bit, with a median of 1,000 decisions: `LOGNORMAL_MEDIAN` · exp(a standard normal)."""
+"""A random delay for each bit, with a median of 1,000 decisions: `LOGNORMAL_MEDIAN` · exp(z), z standard normal."""
 
 LOGNORMAL_MEDIAN = 1_000
 
@@ -54,7 +55,7 @@ FILES = {
     "amazon7": ("amazon7.svm.gz", 600_042),
     "sector": ("sector.scale.svm.gz", 55_197),
 }
-"""The file and number of features of each data set."""
+"""The file name and the number of features of each data set."""
 
 SETS = (*FILES, "SynSep", "SynNonSep")
 
@@ -69,7 +70,7 @@ GOALS: dict[int | str, dict[str, float]] = {
     },
     10_000: {"20news": 34.5, "letter": 51, "pendigits": 27, "amazon7": 33.5},
 }  # fmt: skip
-"""Upper limits on the errors in percent, by delay. At 10,000, they apply to decisions made after the first bit."""
+"""Upper limits on the errors in percent, by delay. For 10,000, they apply to decisions after the first bit arrived."""
 
 
 class Loaded(NamedTuple):
@@ -102,7 +103,7 @@ def load(name: str, folder: Path) -> Loaded:
 
 
 def in_order(examples: Examples, order: NDArray[np.int64]) -> Examples:
-    """Return the rows in this order."""
+    """Return the rows in the given order."""
     sizes = np.diff(examples.offsets)[order]
     offsets = np.concatenate(([0], np.cumsum(sizes))).astype(np.int64)
     places = np.repeat(examples.offsets[order] - offsets[:-1], sizes) + np.arange(offsets[-1])
@@ -110,7 +111,7 @@ def in_order(examples: Examples, order: NDArray[np.int64]) -> Examples:
 
 
 def renamed_halfway(labels: NDArray[np.int64], n_classes: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """Return the labels; those of the second half are renamed by a random cyclic permutation of the classes."""
+    """Return the labels, with those of the second half renamed by a random cyclic permutation of the classes."""
     circle = rng.permutation(n_classes)
     names = np.empty(n_classes, dtype=np.int64)
     names[circle] = np.roll(circle, 1)
@@ -119,14 +120,14 @@ def renamed_halfway(labels: NDArray[np.int64], n_classes: int, rng: np.random.Ge
 
 
 def delay_of(text: str) -> int | str:
-    """Parse a delay, a number of decisions or the log-normal one."""
+    """Parse a delay: a number of decisions, or `lognormal`."""
     return LOGNORMAL if text == LOGNORMAL else int(text)
 
 
 def stream_of(
     data: Loaded, delay: int | str, seed: int, *, rows_max: int | None = None, epochs: int = 1, renamed: bool = False
 ) -> Stream:
-    """Return at most `rows_max` rows, in a random order for each epoch that depends on the seed."""
+    """Return at most `rows_max` rows. The seed determines a random order for each epoch."""
     rng = np.random.default_rng(seed)
     order = np.concatenate([rng.permutation(data.examples.labels.size) for _ in range(epochs)])
     examples = in_order(data.examples, order[:rows_max])
@@ -140,12 +141,12 @@ def stream_of(
 
 
 def choice_of(data: Loaded) -> Choice:
-    """Return the choice of `auto` for the set."""
+    """Return the learner that `auto` chooses for the data set."""
     return choose(data.n_classes, data.n_features, data.examples.indices.size / data.examples.labels.size)
 
 
 def wrong_of(learner: Learner, stream: Stream) -> NDArray[np.bool_]:
-    """Return which of a learner's actions on a stream are wrong."""
+    """Return, for each event of a stream, whether the learner's action is wrong."""
     actions = run(learner, stream.examples, stream.u, stream.v, stream.delays).actions
     return np.asarray(actions != stream.examples.labels)
 
@@ -194,8 +195,8 @@ def main() -> None:
     parser.add_argument("--sets", nargs="+", default=SETS, choices=SETS)
     parser.add_argument("--delays", nargs="+", type=delay_of, default=[0, 1_000], help="decisions, or lognormal")
     parser.add_argument("--orders", type=int, default=3)
-    parser.add_argument("--learner", help="instead of the one that auto chooses")
-    parser.add_argument("--param", nargs="*", default=[], help="NAME=VALUE, instead of the default")
+    parser.add_argument("--learner", help="learner to measure instead of the one that auto chooses")
+    parser.add_argument("--param", nargs="*", default=[], help="NAME=VALUE of the learner's parameters")
     parser.add_argument("--drift", action="store_true")
     parser.add_argument("--write", action="store_true")
     arguments = parser.parse_args()

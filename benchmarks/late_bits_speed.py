@@ -1,11 +1,11 @@
-"""Measure microseconds per event of the learners for late bits, called from Python and in the compiled loop.
+"""Measure the time per event of the learners for late bits, in calls from Python and in the compiled loop.
 
     python benchmarks/late_bits_speed.py DATA_FOLDER [--sets optdigits reuters4] [--write]
     python benchmarks/late_bits_speed.py DATA_FOLDER --inverses 100000
 
 Every row includes the perceptron's time on the same events in the same run. On a busy machine, the ratio is more
-reliable than the time. Times are CPU times, the shortest of five parts after a warm-up part. `--write` stores the rows,
-with the load of the machine, in benchmarks/results/late_bits_speed.json.
+reliable than the absolute time. Each time is the shortest CPU time over five parts of the events; a first part serves
+as warm-up. `--write` stores the rows, with the load of the machine, in benchmarks/results/late_bits_speed.json.
 """
 
 import argparse
@@ -34,10 +34,10 @@ ROWS: dict[str, tuple[tuple[str, dict[str, Any], float], ...]] = {
     "reuters4": (("igw-logistic", {}, 8.0), ("stack-igw", {}, 40.0), ("stack-igw", WITHOUT_WORDS, 12.0)),
     "20news": (("igw-logistic", {}, 25.0), ("stack-igw", {}, 110.0), ("stack-igw", WITHOUT_WORDS, 40.0)),
 }
-"""Learner, parameters, and goal in microseconds on an idle machine, by data set."""
+"""For each data set: learner, parameters, and goal in microseconds per event on an idle machine."""
 
 LOOPS = {"pendigits": ("late-ucb", PLAIN, 400_000), "reuters4": ("igw-logistic", {}, 250_000)}
-"""Learner, parameters, and goal in events per second in the compiled loop, by data set."""
+"""For each data set: learner, parameters, and goal in events per second in the compiled loop."""
 
 RESULT = RESULTS / "late_bits_speed.json"
 
@@ -48,7 +48,7 @@ PARTS = 6
 
 
 def dense_images() -> Loaded:
-    """Return random rows with ten classes and 784 dense features."""
+    """Return random dense rows with ten classes and 784 features."""
     rng = np.random.default_rng(0)
     size, d = 1_500, 784
     labels = rng.integers(10, size=size)
@@ -58,7 +58,7 @@ def dense_images() -> Loaded:
 
 
 def best_us(part: Callable[[int, int], object], size: int) -> float:
-    """Return the shortest CPU time per event over the parts except the first."""
+    """Return the shortest CPU time per event over all parts except the first."""
     step = size // PARTS
     times = []
     for start in range(0, step * PARTS, step):
@@ -103,7 +103,7 @@ def looped_per_s(data: Loaded, learner_name: str, parameters: dict[str, Any]) ->
 
 
 def inverse_error(d: int, events: int) -> tuple[float, float]:
-    """Return the largest errors of late-ucb's inverses and W after N events, compared to a new solution."""
+    """Return the largest errors of late-ucb's inverses and of W after N events, compared with a direct solution."""
     rng = np.random.default_rng(3)
     K = 4
     X = rng.normal(size=(events, d))
@@ -126,7 +126,7 @@ def inverse_error(d: int, events: int) -> tuple[float, float]:
 
 
 def rows_of(name: str, folder: Path) -> Iterator[Row]:
-    """Yield the measurements on a data set, with the load of the machine in the last minute."""
+    """Yield the measurements on a data set, with the machine's load average over the last minute."""
     data = dense_images() if name == "dense" else load(name, folder)
     order = np.random.default_rng(0).permutation(data.examples.labels.size)
     data = data._replace(examples=in_order(data.examples, order))
@@ -163,8 +163,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--sets", nargs="+", default=[*ROWS, "pendigits"], choices=[*ROWS, "pendigits"])
-    parser.add_argument("--write", action="store_true", help="keep the figures in the results")
-    parser.add_argument("--inverses", type=int, metavar="EVENTS", help="the error of late-ucb's inverses, instead")
+    parser.add_argument("--write", action="store_true", help="store the figures in the results")
+    parser.add_argument("--inverses", type=int, metavar="EVENTS", help="measure only the error of late-ucb's inverses")
     arguments = parser.parse_args()
     if arguments.inverses:
         for d in (12, 64, 200):

@@ -1,11 +1,11 @@
-"""Measure learners: time per event from Python and in the compiled loop, full SOBA, compile time, Vowpal Wabbit.
+"""Measure time per event in calls from Python and in the compiled loop, full SOBA, compile time, and Vowpal Wabbit.
 
     OPENBLAS_NUM_THREADS=1 python benchmarks/learners.py [--drift] [--json FILE]
 
-All figures are medians of one run on one machine. With more BLAS threads than idle cores, full SOBA's block product
-waits for a thread that is not running, and an update takes 5 ms instead of 0.7. Vowpal Wabbit is measured if its Python
-package is installed (pip install vowpalwabbit). --drift compares full SOBA with K·d = 3,600 to a new solution after 10⁵
-updates, which takes one to two minutes.
+Times per event are medians over the repetitions of one run. With more BLAS threads than idle cores, full SOBA's block
+product waits for a thread that is not running, and an update takes 5 ms instead of 0.7 ms. Vowpal Wabbit is measured if
+its Python package is installed (pip install vowpalwabbit). --drift compares full SOBA with K·d = 3,600 to a direct
+solution after 10⁵ updates, which takes one to two minutes.
 """
 
 import argparse
@@ -88,7 +88,7 @@ def per_event() -> dict[str, float]:
 
 
 def offline() -> dict[str, float]:
-    """Return millions of events per second on SynSep."""
+    """Return the rate of the compiled loop on SynSep, in millions of events per second."""
     size = 100_000
     block = synsep(seed=1).block(0, size)
     data = Examples(block.offsets, block.indices, block.values, block.labels)
@@ -104,13 +104,13 @@ def offline() -> dict[str, float]:
 
 
 def full_soba(updates: int, *, check: bool) -> dict[str, float]:
-    """Return milliseconds per update at K·d = 3,600, and the error of W compared to a new solution."""
+    """Return milliseconds per update at K·d = 3,600, and the error of W compared with a direct solution."""
     learner = create("soba", n_classes=K, n_features=D, gamma=0.5)
     A, theta = np.eye(K * D) if check else np.zeros((0, 0)), np.zeros(K * D)
     rng = np.random.default_rng(3)
     spent, done = 0.0, 0
     for x, _, u in events(min(updates, 20_000), seed=4) * -(-updates // 20_000):
-        # Every round is correct and half of them explore, so that most of them satisfy the condition for an update.
+        # Every action counts as right and half of the rounds explore, so that most rounds satisfy the update condition.
         decision = learner.predict(x, (u + float(rng.random())) % 1.0)
         start = time.perf_counter()
         changed = learner.update(x, decision, 1)
@@ -132,7 +132,7 @@ def full_soba(updates: int, *, check: bool) -> dict[str, float]:
 
 
 def compile_s() -> dict[str, float]:
-    """Return seconds from creation to the first update in a new process, without and with machine code on disk."""
+    """Return the seconds from creation to the first update in a new process, without and with cached kernels."""
     program = (
         "import sys, time, numpy as np\n"
         "from stream.learners import create\n"
@@ -158,11 +158,11 @@ def compile_s() -> dict[str, float]:
 
 
 def vowpal_wabbit(ours_us: float) -> dict[str, float]:
-    """Return microseconds to predict and learn the same events, as text in memory, and the ratio to soba-diag."""
+    """Return Vowpal Wabbit's microseconds per event for text examples in memory, and the ratio to soba-diag."""
     try:
         vw = importlib.import_module("vowpalwabbit")
     except ImportError:
-        print("Vowpal Wabbit is not installed: left out (pip install vowpalwabbit)")
+        print("Vowpal Wabbit is not installed, so it is not measured (pip install vowpalwabbit)")
         return {}
     stream = events(400, seed=1)
     shared = ["shared |s " + " ".join(map(str, x.indices)) for x, _, _ in stream]

@@ -4,8 +4,8 @@
 
 Generates a log in a temporary folder: 20 actions, three numeric and three categorical columns (75 features in total),
 times, propensities, rewards and delays. A separate process reads it, and prints the CPU time of the first pass, the
-rows per second of CPU time, and the maximum resident memory. With --own-ids, each id is checked for duplicates. It
-requires Linux, because the memory is read from /proc.
+rows per second of CPU time, and the maximum resident memory. With --own-ids, event ids are read from the log and
+checked for duplicates. This script requires Linux, because it reads the memory use from /proc.
 """
 
 import argparse
@@ -71,7 +71,7 @@ def read(path: Path, *, own_ids: bool) -> None:
     opened_s = time.process_time()
     rows = sum(len(batch.ids) for batch in log.batches())
     rate = rows / (time.process_time() - opened_s)
-    # `getrusage` would also count memory of the parent at the start of this process.
+    # `getrusage` is not used, because it includes the memory of the parent when this process was started.
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     resident_mb = int(status["VmHWM"].split()[0]) / 1_024
     sys.stdout.write(

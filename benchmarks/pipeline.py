@@ -1,10 +1,10 @@
-"""Measure the embedded pipeline: events per second by length of the run, and bytes per pending decision.
+"""Measure the embedded pipeline: events per second for runs of several lengths, and bytes per pending decision.
 
     python benchmarks/pipeline.py [--events 10000 100000 1000000] [--pending 1000000]
 
 The pipeline includes codec, join, transactions and journal, in one process. It runs soba-diag on SynSep with 1,000
-events per second of virtual time and feedback after 5 s. Rates are given per wall time and per CPU time, because
-machines are shared.
+events per second of virtual time and feedback after 5 s. Rates are given per second of wall time and of CPU time,
+because machines are shared.
 """
 
 import argparse
@@ -39,7 +39,7 @@ def measure(events: int) -> None:
 
 
 def measure_pending(decisions: int) -> None:
-    """Print the size of a pending decision, with and without its features and scores."""
+    """Print the memory used by a pending decision, with and without its features and scores."""
     from stream.task.join import JoinSettings, Pending
     from stream.task.settings import TaskSettings
     from stream.task.task import Task
@@ -59,8 +59,8 @@ def measure_pending(decisions: int) -> None:
         task.join.receive_context(dataset.event_id(row), lambda pending=pending: (pending, True))  # type: ignore[misc]
     used = _resident_bytes() - before
     print(
-        f"{decisions:,} pending decisions: {used / decisions:,.0f} bytes each, of which features and scores "
-        f"{payload / decisions:,.0f}; beyond them {(used - payload) / decisions:,.0f}"
+        f"{decisions:,} pending decisions: {used / decisions:,.0f} bytes each, including features and scores of "
+        f"{payload / decisions:,.0f}; without them {(used - payload) / decisions:,.0f}"
     )
 
 
@@ -70,7 +70,7 @@ def _resident_bytes() -> int:
 
 
 def main() -> None:
-    """Measure each size in a separate process, so that they do not affect each other."""
+    """Measure each run length in a separate process, so that the measurements do not affect each other."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--events", type=int, nargs="*", default=[10_000, 100_000, 1_000_000])
     parser.add_argument("--pending", type=int, default=1_000_000)

@@ -12,7 +12,8 @@ Starts a single-node Kafka. The compared programs run alternately within one run
   prediction, and to its delivery to a read_committed consumer. A bare transaction loop (benchmarks/rivals.py) is
   measured in the same way.
 - A Faust agent that joins the same two topics in memory, with the same learner, replaces the learner program.
-- With banditron, a Kafka Streams application with exactly-once (benchmarks/streams) replaces the learner program.
+- With banditron, a Kafka Streams application with exactly-once processing (benchmarks/streams) replaces the learner
+  program.
 """
 
 import argparse
@@ -63,7 +64,7 @@ Row = dict[str, Any]
 
 
 class Process:
-    """A process of a program of the pipeline or of a compared program."""
+    """A process that runs a program of the pipeline or a program compared with it."""
 
     def __init__(self, settings: Settings, command: Sequence[str]) -> None:
         """Start the process."""
@@ -72,7 +73,7 @@ class Process:
         self.used_s = 0.0  # CPU time at the last measurement
 
     def look(self) -> float:
-        """Return the CPU time used so far. If the process failed, exit with its error output."""
+        """Return the CPU time used so far. If the process has failed, exit and print its error output."""
         code = self._process.poll()
         if code is None:
             times = self._process.cpu_times()
@@ -99,12 +100,12 @@ class Process:
 
 
 def python(*arguments: str, profile: Path | None = None) -> list[str]:
-    """Return a command for Python, with the profiler if requested."""
+    """Return a Python command, under the profiler if requested."""
     return [sys.executable, *(["-m", "cProfile", "-o", str(profile)] if profile else []), *arguments]
 
 
 def onebit(name: str, *flags: str, profile: Path | None = None) -> list[str]:
-    """Return the command of a program of the pipeline."""
+    """Return the command that runs a program of the pipeline."""
     return python("-m", "stream.cli", name, *flags, profile=profile)
 
 
@@ -129,12 +130,12 @@ class Measured:
         broker.create_topics(self.topics.specs(1))
 
     def end(self, topic: str) -> int:
-        """Return the end offset of a topic, which is the number of events if they are written without transactions."""
+        """Return a topic's end offset, which equals the number of records if they are written without transactions."""
         tp = TopicPartition(topic, 0)
         return self.broker.ends([tp])[tp].stable
 
     def replay(self, events: int, profile: Path | None = None) -> Row:
-        """Write contexts as fast as the broker accepts them, until the topic contains this number."""
+        """Write contexts as fast as the broker accepts them, until the topic contains `events` contexts."""
         settings = load_settings({**self.given, "events": events})
         with running(settings, onebit("replay", "--resume", profile=profile)) as replay:
             while not (first := self.end(self.topics.contexts)) and replay.runs():
@@ -163,10 +164,10 @@ class Measured:
             return [row(n, events, wall_s, p.look() - before_s[n]) for n, p in programs.items()]
 
     def latencies(self, commands: Sequence[Sequence[str]], events: int, group: str, *, settles: bool) -> Row:
-        """Measure the time from a context to its prediction in the log and at a consumer of committed records."""
+        """Measure the time until a context's prediction is in the log, and until a read_committed consumer has it."""
         predictions = TopicPartition(self.topics.predictions, 0)
         reader = self.broker.reader([predictions])
-        seen_ms: dict[bytes, tuple[int, float]] = {}  # append time, and time of arrival; the broker has the same clock
+        seen_ms: dict[bytes, tuple[int, float]] = {}  # append time and arrival time, which are on the same clock
         with ExitStack() as stack:
             processes = [stack.enter_context(running(self.settings, command)) for command in commands]
             while not any(self.broker.members(f"{self.settings.topic_prefix}{group}").values()):
@@ -191,7 +192,7 @@ class Measured:
         return told
 
     def faust(self, events: int) -> Row:
-        """Measure a Faust agent in place of the learner on existing contexts, with the feedback program."""
+        """Measure a Faust agent that replaces the learner, on existing contexts, with the feedback program."""
         rival = Process(self.settings, python(str(RIVALS), "faust", str(events)))
         with running(self.settings, onebit("feedback")):
             while not (done := self.end(self.topics.feedback)) and rival.runs():
@@ -203,7 +204,7 @@ class Measured:
 
 
 class Examples:
-    """Counts the settled decisions of a pipeline, and those that were wrong."""
+    """Counts the settled decisions of a pipeline, and the wrong ones among them."""
 
     def __init__(self, pipeline: Measured) -> None:
         self._reader = pipeline.broker.reader([TopicPartition(pipeline.topics.examples, 0)])
@@ -220,12 +221,12 @@ class Examples:
 
 
 def row(name: str, events: float, wall_s: float, used_s: float) -> Row:
-    """Return the figures of a program."""
+    """Return a program's rate and CPU time per event."""
     return {"program": name, "events_per_s": round(events / wall_s), "cpu_us": round(1e6 * used_s / events, 1)}
 
 
 def where(profile: Path) -> str:
-    """Return the shares of the profiled time by part of the code."""
+    """Return each code part's share of the profiled time."""
     stats = pstats.Stats(str(profile))
     shares: Counter[str] = Counter()
     for (file, _, name), (_, _, own_s, _, _) in stats.stats.items():  # type: ignore[attr-defined]
@@ -236,7 +237,7 @@ def where(profile: Path) -> str:
 
 
 def measure(bootstrap: str, client: str, case: Row, arguments: argparse.Namespace) -> Iterator[Row]:
-    """Yield all measurements of one client with one data set."""
+    """Yield all measurements for one client and one data set."""
     given = given_to(bootstrap, client, case)
     case = {**case, "client": client}
     at_once = {**given, "events": arguments.events, "rate": 1e9}
@@ -273,7 +274,7 @@ def measure(bootstrap: str, client: str, case: Row, arguments: argparse.Namespac
 
 
 def measure_streams(bootstrap: str, class_path: str, case: Row, arguments: argparse.Namespace) -> Iterator[Row]:
-    """Measure Kafka Streams by store and commit interval. Replay and feedback use confluent-kafka."""
+    """Measure Kafka Streams for each store and commit interval. Replay and feedback use confluent-kafka."""
     given = given_to(bootstrap, "confluent", case)
     broker = connect(bootstrap, client="confluent")
     dataset = dataset_of(load_settings(given).source)
@@ -299,7 +300,7 @@ def measure_streams(bootstrap: str, class_path: str, case: Row, arguments: argpa
 
 
 def given_to(bootstrap: str, client: str, case: Row) -> dict[str, Any]:
-    """Return the settings of a pipeline."""
+    """Return the settings of a pipeline for one case and client."""
     return {
         "bootstrap": bootstrap, "client": client, "data": case["data"], "learner": [case["learner"]], "delay": "none",
         "seed": 1, "shuffle": True, "instance": "bench", "session_timeout": "60s",
@@ -311,14 +312,14 @@ def main() -> None:
     """Measure, print a line for each result, and store the results."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--events", type=int, default=20_000)
-    parser.add_argument("--warm-up", type=int, default=20_000, help="events settled before those that are measured")
-    parser.add_argument("--seconds", type=int, default=20, help="at 1,000 events/s; 0: no latency")
+    parser.add_argument("--warm-up", type=int, default=20_000, help="events to settle before the measured ones")
+    parser.add_argument("--seconds", type=int, default=20, help="duration at 1,000 events/s; 0 skips this part")
     parser.add_argument("--turns", type=int, default=1)
     parser.add_argument("--clients", nargs="+", default=list(ADAPTERS))
     parser.add_argument("--data", nargs="+", default=[data for data, _ in CASES])
-    parser.add_argument("--learners", nargs="+", help="of every data set; by default one for each")
+    parser.add_argument("--learners", nargs="+", help="learners for every data set; by default one per data set")
     parser.add_argument("--results", type=Path, help="write the rows as JSON")
-    parser.add_argument("--profile", action="store_true", help="say where the time goes; it costs time itself")
+    parser.add_argument("--profile", action="store_true", help="print where time is spent; slows the programs down")
     arguments = parser.parse_args()
     rows: list[Row] = []
     with local_kafka() as kafka, tempfile.TemporaryDirectory() as classes:

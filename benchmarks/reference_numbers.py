@@ -3,12 +3,13 @@
     python benchmarks/reference_numbers.py [--by loop|run] [--events 1000000] [--seeds 5] [--json FILE]
 
 With `--by loop`, seed s generates the data set, and numpy's default generator with seed 1000 + s draws the actions.
-With `--by run`, a figure is that of `onebit run --data DATA --learner LEARNER --events N --seed s --delay none`. This
-is the embedded pipeline with its codec, topics and join, whose draws depend on the event ids. The loop then uses the
-same draws, and must end with the same number of mistakes and the same state, bit for bit. This processes about 10,000
-events per second.
+With `--by run`, a figure is that of `onebit run --data DATA --learner LEARNER --events N --seed s --delay none`. That
+command runs the embedded pipeline with its codec, topics and join, and its draws depend on the event ids. The loop then
+uses the same draws, and must end with the same number of mistakes and the same state, bit for bit. This mode processes
+about 10,000 events per second.
 
-The reference figures are those of an independent implementation. Each is compared after its number of events.
+The reference figures are from an independent implementation. Each is compared only if the run has the same number of
+events.
 """
 
 import argparse
@@ -38,7 +39,7 @@ class Known(NamedTuple):
 
     events: int
     mean: float  # % wrong actions
-    sd: float | None = None  # None if unknown; the deviation is then relative to that of our own seeds
+    sd: float | None = None  # None if unknown; our own seeds' standard deviation is then used instead
 
 
 class Row(NamedTuple):
@@ -51,7 +52,7 @@ class Row(NamedTuple):
 
     @property
     def events_max(self) -> int | None:
-        """The limit on events. Confidit with full matrices has a reference after 10⁴ events only."""
+        """Limit on the number of events. Confidit with full matrices has a reference figure only for 10⁴ events."""
         return self.known.events if self.learner == "confidit" else None
 
 
@@ -78,7 +79,7 @@ class Figures(NamedTuple):
 
 
 def by_loop(row: Row, dataset: Dataset, events: int, u: FloatArray, v: FloatArray) -> Figures:
-    """Run the compiled loop on these draws."""
+    """Run the compiled loop with the given draws."""
     block = dataset.block(0, events)
     data = Examples(block.offsets, block.indices, block.values, block.labels)
     learner = create(row.learner, dataset.n_classes, dataset.n_features, **row.parameters)
@@ -87,7 +88,7 @@ def by_loop(row: Row, dataset: Dataset, events: int, u: FloatArray, v: FloatArra
 
 
 def by_run(row: Row, dataset: Dataset, events: int, seed: int) -> Figures:
-    """Run the embedded pipeline, and the loop on the pipeline's draws."""
+    """Run the embedded pipeline, and the loop with the pipeline's draws."""
     settings = Settings(
         data=row.data,
         learner=[row.learner],
@@ -107,7 +108,7 @@ def by_run(row: Row, dataset: Dataset, events: int, seed: int) -> Figures:
 
 
 def measure(row: Row, by: str, events: int, seeds: range) -> dict[str, Any]:
-    """Return the figures of a row over the seeds."""
+    """Return the mean error and other figures of a row over the seeds."""
     outcomes = []
     for seed in seeds:
         dataset = DATA[row.data](seed=seed)
@@ -147,7 +148,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write the figures to this file")
     arguments = parser.parse_args()
     seeds = range(1, arguments.seeds + 1)
-    print(f"cumulative error of the action, %, by {arguments.by}; seeds {seeds.start} to {seeds.stop - 1}")
+    print(f"cumulative error of the actions in %, by {arguments.by}; seeds {seeds.start} to {seeds.stop - 1}")
     print(
         f"{'learner':11s} {'data':9s} {'events':>9s} {'mean':>7s} {'sd':>6s} {'last 10 %':>9s} {'known':>6s} "
         f"{'off by, sd':>10s}   by seed"

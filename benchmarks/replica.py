@@ -1,8 +1,8 @@
-"""Measure the log entries per second that a replica of a shared model decodes and applies.
+"""Measure how many log entries per second a replica of a shared model decodes and applies.
 
     python benchmarks/replica.py [--events N] [--kafka HOST:PORT [--client kafka-python|confluent]]
 
-Learners whose decisions change the model have two entries per event; others have one. Times are CPU times. With
+Learners whose decisions change the model write two entries per event; others write one. Times are CPU times. With
 --kafka, the log is written to and read from a topic with one partition, and wall times are also printed.
 """
 
@@ -33,7 +33,7 @@ def fresh(name: str, n_classes: int, n_features: int) -> Replica:
 
 
 def log_of(name: str, events: int, step: int) -> tuple[list[Record], int, int, float]:
-    """Return the log of one task's steps, the sizes of the model, and the total seconds of the decisions."""
+    """Return the log of one task's steps, the number of classes and features, and the seconds spent on decisions."""
     data = load(DATA)
     size = data.rows
     replica = fresh(name, data.n_classes, data.n_features)
@@ -88,7 +88,7 @@ def through_kafka(bootstrap: str, client: str, log: list[Record], replica: Repli
     rates = [entries / (end - start) for one, other in ((began, wrote), (wrote, read))
              for start, end in zip(one, other, strict=True)]  # fmt: skip
     return (
-        f"written: {rates[0]:9,.0f} entries/s by the clock, {rates[1]:9,.0f} by the processor; "
+        f"written: {rates[0]:9,.0f} entries/s of wall time, {rates[1]:9,.0f} of CPU time; "
         f"read: {rates[2]:9,.0f}, {rates[3]:9,.0f}"
     )
 
@@ -118,7 +118,7 @@ def main() -> None:
             size = sum(len(record.value or b"") for record in log) / replica.version
             print(
                 f"{name:10} steps of {step:3}, {at_once:3} records at once: {replica.version / best_s:9,.0f} "
-                f"entries/s, {size:5.0f} bytes an entry; a decision {1e6 * took_s / events:5.1f} us"
+                f"entries/s, {size:5.0f} bytes per entry; {1e6 * took_s / events:5.1f} us per decision"
             )
 
 

@@ -1,6 +1,6 @@
-"""Programs that benchmarks/real_kafka.py compares to Onebit's.
+"""Programs that benchmarks/real_kafka.py compares with Onebit's.
 
-    python benchmarks/rivals.py bare N    a transaction loop that reads contexts and writes a record for each
+    python benchmarks/rivals.py bare N    a transaction loop that reads contexts and writes one record per context
     python benchmarks/rivals.py faust N   a Faust agent that joins contexts and feedback in memory, at least once
 
 Settings are read from ONEBIT_*, as for Onebit's programs. N is the number of events.
@@ -25,7 +25,7 @@ from stream.wire.records import Features, Prediction, TopicPartition
 from stream.wire.topics import Topics
 
 RECORDS_MAX = 2_000
-"""Limit on the records of a transaction; a learner has the same default."""
+"""Maximum number of records per transaction, as in the learner by default."""
 
 
 class Assigned:
@@ -39,7 +39,7 @@ class Assigned:
 
 
 def bare(events: int) -> None:
-    """Answer contexts in transactions. The value is as long as a prediction with ten classes."""
+    """Answer contexts in transactions. Each answer is as long as a prediction with ten classes."""
     settings = load_settings({})
     topics = Topics.with_prefix(settings.topic_prefix)
     broker = connect(settings.bootstrap, client=settings.client)
@@ -105,7 +105,7 @@ def in_memory(events: int) -> None:
             await app.start()
             while settled < events:
                 await asyncio.sleep(0.05)
-            os._exit(0)  # the time to stop is not measured
+            os._exit(0)  # exit immediately: shutdown is not measured
 
         asyncio.run(run())
 

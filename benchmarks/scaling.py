@@ -1,9 +1,9 @@
-"""Measure the CPU time per event by number of processes, with own models or a shared model.
+"""Measure the CPU time per event for several numbers of processes, with own models or a shared model.
 
     python benchmarks/scaling.py [--events N] [--learner NAME ...]
 
 The embedded pipeline includes codec, join, transactions and journal. Each process has one partition. There are 10,000
-events per second, feedback after 1 s, and a step every 20 ms. Times are CPU times of the steps of all learners.
+events per second, feedback after 1 s, and a step every 20 ms. Times are the total CPU time of all learners' steps.
 
 With a shared model, a process handles its own events and applies the log of all processes. With c µs per event, e log
 entries per event and r µs per entry, n processes handle at most n / (c + n e r) events per µs. The limit for large n is
@@ -28,7 +28,7 @@ POLL_MS = 20
 
 
 class Timed:
-    """Several learners that step alternately, as one program."""
+    """Several learners that step in turn, as a single program."""
 
     def __init__(self, learners: Sequence[LearnerProgram]) -> None:
         self._learners = learners
@@ -45,7 +45,7 @@ class Timed:
 
 
 def measure(learner: str, processes: int, model: str, events: int) -> tuple[float, float]:
-    """Return the total µs of all learners per event, and the log entries per event."""
+    """Return the CPU time of all learners in µs per event, and the log entries per event."""
     settings = Settings.model_validate(
         {"data": DATA, "events": events, "rate": 10_000, "delay": "fixed:1s", "partitions": processes, "model": model}
     )
@@ -81,7 +81,7 @@ def main() -> None:
         for model in ("own", "shared"):
             found = [measure(learner, processes, model, arguments.events) for processes in PROCESSES]
             costs = ", ".join(f"{n}: {cost:.0f} µs" for n, (cost, _) in zip(PROCESSES, found, strict=True))
-            print(f"{learner}, {model}: {costs}; {found[-1][1]:.2f} entries for an event", flush=True)
+            print(f"{learner}, {model}: {costs}; {found[-1][1]:.2f} entries per event", flush=True)
 
 
 if __name__ == "__main__":

@@ -6,9 +6,9 @@ There are two tasks: soba-diag on SynSep, and full SOBA with K·d = 3,600 and a 
 snapshots processes a backlog of contexts with feedback. The figures are ratios within one run, because machines are
 shared:
 
-    hold    additional duration of a step with a snapshot: copy, chunks of a portion, commit
-    cost    total for one snapshot, as a fraction of the default interval
-    rate    records per second in a recovery from the first step, divided by the learner's
+    hold    additional duration of a step that contains a snapshot portion: copy, chunks, commit
+    cost    total additional time of one snapshot, as a fraction of the default interval
+    rate    records per second of a recovery from the first step, divided by the learner's rate
 """
 
 import argparse
@@ -58,12 +58,12 @@ def fill(broker: Broker, topics: Topics, events: int) -> None:
 
 
 class Clock:
-    """Measures the wall time and this thread's CPU time spent in a function, in seconds."""
+    """Measures the wall time and this thread's CPU time of calls to a function, in seconds."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
         self.seconds = 0.0  # time since the last reset to 0
-        self.cpu_seconds_max = 0.0  # maximum of one call
+        self.cpu_seconds_max = 0.0  # maximum over single calls
 
     def __call__(self, *arguments: Any) -> Any:
         """Call the function."""
@@ -80,7 +80,7 @@ class Step(NamedTuple):
 
     records: int
     all_s: float
-    snapshot_s: float  # to copy the state and create chunks
+    snapshot_s: float  # time to copy the state and create chunks
     commit_s: float
     carries: bool  # True if the step contains a part of a snapshot
 
@@ -114,7 +114,7 @@ def work(broker: Broker, topics: Topics, task: TaskSettings, events: int, record
         done = running.contexts.offset + running.feedback.offset
         steps.append(Step(done - before, time.perf_counter() - started_s, making.seconds, committing.seconds, carries))
     consumers.learner.commit = commit_module.commit  # type: ignore[attr-defined]
-    steps = steps[5:]  # the first steps compile and fetch
+    steps = steps[5:]  # the first steps include compilation and the first fetches
     quiet = [step for step in steps if not step.carries]
     carrying = [step for step in steps if step.carries]
     commit_s = float(np.mean([step.commit_s for step in quiet]))
@@ -132,7 +132,7 @@ def work(broker: Broker, topics: Topics, task: TaskSettings, events: int, record
         f"  copy     {1e3 * max(step.snapshot_s for step in carrying):>9,.0f} ms at most, with the chunks of a step; "
         f"{1e3 * making.cpu_seconds_max:.0f} ms of CPU"
     )
-    print(f"  cost     {sum(holds) / count:>9.2f} s a snapshot, {share:.2%} of {interval_ms // 1_000} s")
+    print(f"  cost     {sum(holds) / count:>9.2f} s per snapshot, {share:.2%} of {interval_ms // 1_000} s")
     live = task_digest(program.tasks[0])
     program.close()
     recovered = rebuild(broker, topics, 0, task)
@@ -141,7 +141,7 @@ def work(broker: Broker, topics: Topics, task: TaskSettings, events: int, record
 
 
 def replay(broker: Broker, topics: Topics, task: TaskSettings, live_rate: float) -> None:
-    """Recover with and without snapshots, and print the speed."""
+    """Recover with and without snapshots, and print the recovery speed."""
     started_s = time.perf_counter()
     recovered = rebuild(broker, topics, 0, task)
     print(f"  with a snapshot {time.perf_counter() - started_s:>9.2f} s to the last of {recovered.step.number:,} steps")

@@ -1,10 +1,11 @@
-"""Run ten million events through the embedded pipeline, and check time per event, memory and the ledger.
+"""Run ten million events through the embedded pipeline; measure time per event and memory, and check the ledger.
 
     python benchmarks/soak.py [--events 10000000] [--learner soba-diag] [--results FILE.json]
 
-SynSep at 1,000 events/s of virtual time. Feedback has a log-normal delay with a median of ten seconds; some is lost or
-duplicated. All topics of such a run would need 20 GB of memory. Records that all programs have read are therefore
-counted and deleted, as by a broker's retention. At the end, the learner's ledger is compared with these counts.
+The data are SynSep at 1,000 events/s of virtual time. Feedback has a log-normal delay with a median of ten seconds;
+some is lost or duplicated. The complete topics of such a run would need 20 GB of memory. Records that all programs have
+read are therefore counted and then deleted, as a broker's retention does. At the end, the learner's ledger is compared
+with these counts.
 """
 
 import argparse
@@ -33,7 +34,7 @@ from stream.wire.records import Outcome, TopicPartition
 from stream.wire.topics import Topics
 
 SLICES = 100
-KEPT = 10_000  # number of newest records of a topic to keep, because they may be unread
+KEPT = 10_000  # newest records of each topic that are kept, because they may be unread
 MEBIBYTE = 1 << 20
 FRESH_EVENTS = 10_000
 
@@ -53,18 +54,18 @@ def soak_settings(events: int) -> Settings:
 
 
 def last_tenth_to_first(of_slices: list[float]) -> float:
-    """Return the time of the last tenth of the slices, divided by that of the first."""
+    """Return the mean of the last tenth of the slices, divided by the mean of the first tenth."""
     tenth = len(of_slices) // 10
     return round(mean(of_slices[-tenth:]) / mean(of_slices[:tenth]), 2)
 
 
 @dataclass
 class Soak:
-    """A run with measurements."""
+    """A run that is measured slice by slice."""
 
     pipeline: EmbeddedPipeline
     slice_size: int
-    beside: Pool  # the process that runs new pipelines
+    beside: Pool  # a process for short control runs
     topics: Topics = field(init=False)
     counts: Counter[str] = field(default_factory=Counter)
     rows: list[dict[str, Any]] = field(default_factory=list)
@@ -75,7 +76,7 @@ class Soak:
         self.started_s = time.process_time()
 
     def look(self) -> None:
-        """Measure at the end of each slice. Called after each step of the learner."""
+        """Take a measurement if a slice has ended. Called after each step of the learner."""
         decided = len(self.pipeline.judge.decided_ms)
         if decided >= self.slice_size * (len(self.rows) + 1):
             used_s = time.process_time() - self.started_s
@@ -92,7 +93,7 @@ class Soak:
             self.started_s = time.process_time()
 
     def drop(self, kept: int) -> None:
-        """Count and delete all records of each topic except the newest."""
+        """Count and delete all records of each topic except the newest `kept`."""
         broker = self.pipeline.broker
         for topic in (spec.name for spec in self.topics.specs(1)):
             tp = TopicPartition(topic, 0)
@@ -109,7 +110,7 @@ class Soak:
             broker.delete_records(tp, before)
 
     def differences(self, ledger: Ledger) -> list[str]:
-        """Return the differences between the ledger and the counted records."""
+        """Return the differences between the ledger and the numbers of counted records."""
         told = {
             "contexts": (ledger.contexts, self.counts[self.topics.contexts]),
             "feedback": (ledger.feedback, self.counts[self.topics.feedback]),
@@ -126,7 +127,7 @@ class Soak:
 
 
 def main() -> None:
-    """Run the benchmark. Exit with 1 if the ledger does not add up."""
+    """Run the benchmark. Exit with 1 if the ledger does not balance."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--events", type=int, default=10_000_000)
     parser.add_argument("--learner", default="soba-diag")

@@ -3,8 +3,8 @@
     python benchmarks/soak_on_kafka.py [--events 2000000] [--rate 4000] [--client confluent] [--results FILE.json]
 
 Starts a single-node Kafka, and runs the replay, the learner and the feedback program as processes. Prints the CPU time
-per event and the resident memory of each, by tenths of the events. At the end, `onebit verify` recomputes the ledger,
-and every event must be decided and settled.
+per event and the resident memory of each program for each tenth of the events. At the end, `onebit verify` recomputes
+the ledger, and every event must be decided and settled.
 
 The learner must keep up with the rate. Otherwise all contexts of a backlog become pending at once, because they are
 older than their feedback. Settled ids are retained for a minute, at most 100,000 of them, so that memory reaches its
@@ -47,7 +47,7 @@ STREAM = {
 
 
 class Look(NamedTuple):
-    """The progress of a program."""
+    """A measurement of a program."""
 
     done: int  # events
     used_s: float  # CPU time
@@ -55,7 +55,7 @@ class Look(NamedTuple):
 
 
 def look(program: Program, done: int) -> Look:
-    """Measure a program that has processed this number of events."""
+    """Measure a program that has processed `done` events."""
     process = psutil.Process(program.process.pid)
     with process.oneshot():
         times = process.cpu_times()
@@ -64,8 +64,8 @@ def look(program: Program, done: int) -> Look:
 
 def watch(broker: Broker, topics: Topics, programs: Mapping[str, Program], events: int) -> dict[str, list[Look]]:
     """Measure the programs periodically, until all contexts are decided and the replay has ended."""
-    # In a topic written without transactions, each offset is an event. In the others, one or two of thousands of
-    # offsets are markers.
+    # In a topic written without transactions, each offset is an event. In the others, one or two in thousands of
+    # offsets are transaction markers.
     written = {"replay": topics.contexts, "feedback": topics.feedback, "learn": topics.predictions}
     tps = {name: TopicPartition(topic, 0) for name, topic in written.items()}
     looks: dict[str, list[Look]] = {name: [] for name in programs}
@@ -81,7 +81,7 @@ def watch(broker: Broker, topics: Topics, programs: Mapping[str, Program], event
 
 
 def slices(looks: Sequence[Look]) -> list[dict[str, float]]:
-    """Return CPU time per event and maximum memory by equal parts of the events."""
+    """Return the CPU time per event and the maximum memory for equal parts of the events."""
     done = np.array([one.done for one in looks], dtype=float)
     bounds = np.linspace(done[0], done[-1], SLICES + 1)
     used_s = np.interp(bounds, done, [one.used_s for one in looks])
@@ -104,7 +104,7 @@ def verify(programs: Programs, events: int) -> dict[str, Any]:
     )  # fmt: skip
     found: dict[str, Any] = json.loads(done.stdout)
     if not found["ok"]:
-        sys.exit(f"the books are wrong: {found}")
+        sys.exit(f"the ledger is wrong: {found}")
     return found
 
 
@@ -120,7 +120,7 @@ def soak(bootstrap: str, client: str, events: int, rate: float) -> dict[str, Any
             began_s = time.monotonic()
             looks = watch(broker, topics, {name: programs.start(name) for name in PROGRAMS}, events)
             wall_s = time.monotonic() - began_s
-            print(f"{events:,} events are decided after {wall_s:.0f} s", flush=True)
+            print(f"{events:,} events decided after {wall_s:.0f} s", flush=True)
             found = verify(programs, events)
             for program in programs.started[:2]:
                 program.stop()
@@ -140,7 +140,7 @@ def main() -> None:
     parser.add_argument("--events", type=int, default=2_000_000)
     parser.add_argument("--rate", type=float, default=4_000.0)
     parser.add_argument("--client", choices=list(ADAPTERS), default="confluent")
-    parser.add_argument("--results", type=Path, help="write what was found as JSON")
+    parser.add_argument("--results", type=Path, help="write the results as JSON")
     arguments = parser.parse_args()
     with local_kafka() as kafka:
         found = soak(kafka.bootstrap, arguments.client, arguments.events, arguments.rate)
@@ -148,7 +148,7 @@ def main() -> None:
         for part in parts:
             print(name, *(f"{what} {value:,}" for what, value in part.items()))
         flat = [part["cpu_us"] for part in parts[1:]]  # the first includes the start of the program
-        print(f"{name}: last slice {flat[-1] / flat[0]:.2f} times the second, the dearest {max(flat) / min(flat):.2f}")
+        print(f"{name}: last slice {flat[-1] / flat[0]:.2f} times the second; max/min {max(flat) / min(flat):.2f}")
     print(json.dumps({name: value for name, value in found.items() if name != "slices"}))
     if arguments.results is not None:
         told = {

@@ -3,9 +3,9 @@
     python benchmarks/standstill.py [--ids 200000] [--partitions 10] [--client confluent] [--results FILE.json]
 
 On a single-node Kafka, a learner first settles and retains N ids in each partition. Contexts then arrive at a steady
-rate. After the learner has caught up, the longest time between the append times of two consecutive predictions of each
-partition is measured. This is done while a second learner joins, while it leaves, and around a pause of the broker
-(SIGSTOP), whose duration is subtracted. The longest gap without any of these is also reported.
+rate. After the learner has caught up, the longest gap between the append times of consecutive predictions is measured
+in each partition: while a second learner joins, while it leaves, and around a pause of the broker (SIGSTOP), whose
+duration is subtracted. The longest gap without any such event is also reported.
 """
 
 import argparse
@@ -47,7 +47,7 @@ def context(number: int) -> bytes:
 
 
 def fill(producer: Any, topics: Topics, partitions: int, ids: int) -> None:
-    """Write contexts, each followed by its feedback, to all partitions in rotation."""
+    """Write contexts, each followed by its feedback, to the partitions in turn."""
     for number in range(partitions * ids):
         key, partition = b"%020d" % number, number % partitions
         for topic, value in (
@@ -65,7 +65,7 @@ def fill(producer: Any, topics: Topics, partitions: int, ids: int) -> None:
 
 @contextmanager
 def steady(producer: Any, topics: Topics, partitions: int) -> Iterator[None]:
-    """Write contexts at a steady rate to all partitions in rotation."""
+    """Write contexts at a steady rate to the partitions in turn."""
     stop, numbers = threading.Event(), count(10**12)
 
     def send() -> None:
@@ -95,7 +95,7 @@ class Gaps:
         self._partitions = partitions
 
     def during(self, act: Callable[[], None]) -> dict[int, int]:
-        """Return the longest gap of each partition in ms, from 2 s before an action until LOOK_S after it.
+        """Return each partition's longest gap in ms, from 2 s before an action until LOOK_S seconds after it.
 
         The time from a partition's last prediction to the end of the measurement counts as a gap.
         """
@@ -127,7 +127,7 @@ class Gaps:
 
 
 def held_by(broker: Broker, group: str, instance: str) -> set[int]:
-    """Return the partitions of one member of a group."""
+    """Return the partitions assigned to one member of a group."""
     members = broker.members(group)
     return {tp.partition for name, tps in members.items() if name.endswith(instance) for tp in tps}
 
@@ -140,7 +140,7 @@ def behind(broker: Broker, group: str, topics: Topics, partitions: int) -> int:
 
 
 def measure(kafka: LocalKafka, client: str, partitions: int, ids: int) -> dict[str, Any]:
-    """Fill the partitions, and measure the longest gaps."""
+    """Fill the partitions, and return the longest gaps."""
     settings = load_settings({
         "bootstrap": kafka.bootstrap, "client": client, "learner": ["banditron"], "n_classes": 2, "n_features": 4,
         "window": "1m", "retain": "24h", "model": "own", "retained_max": ids, "partitions": partitions,
@@ -199,7 +199,7 @@ def _pause(pid: int) -> None:
 def main() -> None:
     """Measure, print the longest gap of each kind, and store the results."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--ids", type=int, default=200_000, help="settled ids of each partition")
+    parser.add_argument("--ids", type=int, default=200_000, help="number of settled ids per partition")
     parser.add_argument("--partitions", type=int, default=10)
     parser.add_argument("--client", choices=list(ADAPTERS), default="confluent")
     parser.add_argument("--results", type=Path, help="write the gaps as JSON")
@@ -212,8 +212,8 @@ def main() -> None:
     for what in ("joins", "leaves"):
         of = found[what]
         stay_ms, move_ms = max(of[n] for n in stays), max(of[n] for n in moved)
-        print(f"{what}: those that stay {stay_ms:,} ms, those that move {move_ms:,} ms")
-    print(f"pause of {PAUSE_S:g} s: {max(found['pause'].values()) - 1_000 * PAUSE_S:,.0f} ms beyond it")
+        print(f"{what}: partitions that stay {stay_ms:,} ms, partitions that move {move_ms:,} ms")
+    print(f"pause of {PAUSE_S:g} s: {max(found['pause'].values()) - 1_000 * PAUSE_S:,.0f} ms in addition")
     if arguments.results is not None:
         about = {"measured": f"{datetime.now(UTC):%Y-%m-%d}", "cores": os.cpu_count(), "versions": versions()}
         arguments.results.write_text(json.dumps(about | found, indent=1) + "\n")

