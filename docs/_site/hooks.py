@@ -1,8 +1,7 @@
-"""What the site has beside docs/: pages and source files from outside, the references of commands, modules, learners.
+"""mkdocs hooks that add files from outside docs/ and the references of commands, modules and learners to the site.
 
-mkdocs calls these functions, see its guide (https://www.mkdocs.org/user-guide/configuration/#hooks). A link of a
-document is written for those who read it in the repository; here it is turned to where the same file stands in the
-site.
+mkdocs calls the `on_` functions (https://www.mkdocs.org/user-guide/configuration/#hooks). Links in the documents point
+to files of the repository; `on_page_markdown` replaces them with the addresses of the same files in the site.
 """
 
 import ast
@@ -24,7 +23,7 @@ from stream.learners import Learner, registered
 
 ROOT = Path(__file__).parents[2]
 PAGES = {"README.md": "index.md", "CONTRIBUTING.md": "CONTRIBUTING.md", "CHANGELOG.md": "CHANGELOG.md"}
-"""Pages from outside docs/, and what they are called in the site."""
+"""Pages from outside docs/, with their names in the site."""
 
 LINK = re.compile(r"(?<=\]\()(?!https?://|mailto:|#)([^)\s#]+)")
 MARKUP = re.compile(r"\[/?(?:bold|cyan|dim)?\]")
@@ -33,22 +32,22 @@ MARKUP = re.compile(r"\[/?(?:bold|cyan|dim)?\]")
 PACKAGES = ("onebit", "stream", "producers", "consumers")
 
 DETAILS = ("formats.md", "ARCHITECTURE.md", "commands.md", "modules.md", "CHANGELOG.md", "source/")
-"""Pages that the search ranks below the guides."""
+"""Pages that the site's search ranks below the guides."""
 
 
 def place_of(path: str) -> str:
-    """Where a file of the repository stands in the site."""
+    """Return the path in the site of a file of the repository."""
     return path.removeprefix("docs/") if path.startswith("docs/") else PAGES.get(path, f"source/{path}")
 
 
 def linked_from(document: str) -> list[str]:
-    """The files of the repository that a document links."""
+    """Return the files of the repository that a document links to."""
     folder = posixpath.dirname(document)
     return [posixpath.normpath(posixpath.join(folder, link)) for link in LINK.findall((ROOT / document).read_text())]
 
 
 def linked_outside(documents: Iterable[str]) -> set[str]:
-    """Files outside docs/ that the documents link, directly or through linked Markdown files."""
+    """Return the files outside docs/ that the documents link to, directly or through linked Markdown files."""
     found: set[str] = set()
     to_read = list(documents)
     while to_read:
@@ -59,14 +58,14 @@ def linked_outside(documents: Iterable[str]) -> set[str]:
 
 
 def command_reference() -> str:
-    """Every command with its flags, as Markdown, from the code."""
+    """Return the reference of all commands and flags as Markdown, generated from the code."""
     command = get_command(app)
     text = get_docs_for_click(obj=command, ctx=Context(command), name="onebit", title="Commands")
     return MARKUP.sub("", text)
 
 
 def module_map() -> str:
-    """A table of all modules with the first lines of their docstrings, by package."""
+    """Return a Markdown page that lists the modules of each package with the first lines of their docstrings."""
     lines = ["# Modules", ""]
     for package in sorted(path.parent for name in PACKAGES for path in (ROOT / name).rglob("__init__.py")):
         lines += [f"## {package.relative_to(ROOT).as_posix()}", "", summary(package / "__init__.py"), ""]
@@ -82,7 +81,7 @@ LEARNERS = "<!-- table of learners: docs/_site/hooks.py puts it here -->"
 
 
 def learner_table() -> str:
-    """A table of all learners, from the classes."""
+    """Return a Markdown table of all learners, generated from their classes."""
     lines = ["| learner | what | parameters | paper |", "|---|---|---|---|"]
     return "\n".join([*lines, *map(_learner_row, registered().values())])
 
@@ -94,7 +93,7 @@ def _learner_row(cls: type[Learner]) -> str:
 
 
 def summary(path: Path) -> str:
-    """The first line of a module's docstring."""
+    """Return the first line of a module's docstring."""
     return (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").partition("\n")[0]
 
 
@@ -105,13 +104,13 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add what is not in docs/."""
+    """Add the pages that are not in docs/: linked files and the generated references."""
     documents = [
         *PAGES,
         *(f"docs/{file.src_uri}" for file in files.documentation_pages() if file.src_uri.endswith(".md")),
     ]
     for path in sorted({*PAGES, *linked_outside(documents)}):
-        if (ROOT / path).is_file():  # what is not there is reported where it is linked
+        if (ROOT / path).is_file():  # mkdocs reports a link to a missing file
             files.append(File.generated(config, place_of(path), abs_src_path=str(ROOT / path)))
     files.append(File.generated(config, "commands.md", content=command_reference()))
     files.append(File.generated(config, "modules.md", content=module_map()))
@@ -119,7 +118,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Turn links between files of the repository to where these stand in the site."""
+    """Insert the table of learners, and replace links to files of the repository with links within the site."""
     here = page.file.src_uri
     if here.startswith(DETAILS):
         page.meta["search"] = {"boost": 0.5}
