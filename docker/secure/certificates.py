@@ -1,7 +1,7 @@
 """Create the certificates and the programs' password for docker/compose.secure.yaml at the first start.
 
-The broker's volume contains all of them. The programs' volume contains only the files of a client, without the broker's
-key. Both are mounted as /security, the path used in the files.
+The broker's volume contains all of these files. The programs' volume contains only the files that a client needs,
+without the broker's key. Both volumes are mounted at /security, the path that the files refer to.
 """
 
 import os
@@ -10,8 +10,8 @@ from pathlib import Path
 
 from stream.devkafka.security import LocalSecurity
 
-BROKER_UID = 1000  # user of the image apache/kafka
-PROGRAM_UID = 10001  # user of Onebit's image
+BROKER_UID = 1000  # user id in the image apache/kafka
+PROGRAM_UID = 10001  # user id in Onebit's image
 CLIENTS = Path("/clients")
 
 security = LocalSecurity(Path("/"), user="onebit", names=("kafka", "localhost"))

@@ -1,6 +1,6 @@
-"""Create the user and the ACLs in the Kafka of docker/compose.secure.yaml.
+"""Create the user and the ACLs in the Kafka cluster of docker/compose.secure.yaml.
 
-It uses the broker's certificate, because initially no other client has permissions.
+This script connects with the broker's certificate, because no other client has permissions at first.
 """
 
 import os
@@ -27,8 +27,8 @@ password = security.password().encode()
 admin.alter_user_scram_credentials(
     [UserScramCredentialUpsertion(security.user, ScramMechanism.SCRAM_SHA_512, password)]
 )
-# All programs share one user, which has all permissions on names that start with the prefix. docs/security.md lists the
-# minimal permissions of each program.
+# All programs share one user, which has all permissions on resources whose names start with the prefix.
+# docs/security.md lists the minimal permissions of each program.
 done = admin.create_acls(
     [
         ACL(
