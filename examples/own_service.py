@@ -4,14 +4,14 @@ The service uses only Kafka and JSON, not Onebit. It writes the features of each
 the page that the learner chose, shows it, and later writes whether the page was right. At the end, it prints the share
 of visitors with the right page. It exits with 1 if predictions do not arrive.
 
-Run it with programs started by hand:
+Run it against manually started programs:
 
     onebit kafka up
     onebit topics create --topic-prefix own.
     onebit learn --topic-prefix own. --n-classes 3 --n-features 4 --learner banditron     # in a second terminal
     python examples/own_service.py --topic-prefix own.
 
-or with docker compose:
+or against Docker Compose:
 
     export ONEBIT_TOPIC_PREFIX=own. ONEBIT_N_CLASSES=3 ONEBIT_N_FEATURES=4 ONEBIT_LEARNER=banditron
     docker compose -f docker/compose.yaml up --build --detach --wait kafka topics learner
@@ -31,46 +31,46 @@ import uuid
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.errors import KafkaError
 
-ROUNDS, VISITORS = 15, 20  # feedback of a round is written before the next round starts
+ROUNDS, VISITORS = 15, 20  # the feedback for each round is written before the next round starts
 PAGES = 3
 
 
 class ServiceError(Exception):
-    """The service cannot continue."""
+    """Raised when the service cannot continue."""
 
 
 class Service:
-    """The service's client, which writes contexts and feedback, and reads actions."""
+    """The service's Kafka client: it writes contexts and feedback, and reads the chosen actions."""
 
     def __init__(self, bootstrap: str, prefix: str, timeout_s: float) -> None:
         self._prefix = prefix
-        # The client must partition by murmur2 of the key, like Kafka's own client, so that all records of an event are
-        # in the same partition. kafka-python does so by default. librdkafka (confluent-kafka and others) uses CRC32;
-        # set {"partitioner": "murmur2_random"} there.
+        # The client must choose the partition by the murmur2 hash of the key, like Kafka's Java client, so that all
+        # records of an event have the same partition number. kafka-python does so by default. librdkafka
+        # (confluent-kafka and others) defaults to CRC32; it needs {"partitioner": "murmur2_random"}.
         self._producer = KafkaProducer(bootstrap_servers=bootstrap, bootstrap_timeout_ms=1_000 * timeout_s, linger_ms=0)
         self._predictions = KafkaConsumer(
             bootstrap_servers=bootstrap,
             bootstrap_timeout_ms=1_000 * timeout_s,
-            isolation_level="read_committed",  # the learner writes in transactions, some of which are aborted
+            isolation_level="read_committed",  # skip predictions of aborted transactions
             enable_auto_commit=False,
         )
         topic = f"{prefix}predictions"
         partitions = self._predictions.partitions_for_topic(topic)
         if not partitions:
             raise ServiceError(f"topic {topic} does not exist. Run: onebit topics create --topic-prefix {prefix}")
-        # Start reading at the end. A service that must not miss predictions while it is down uses a group_id and
-        # commits.
+        # Start reading at the end. A service that must not miss predictions made while it is down uses a group_id and
+        # commits its offsets.
         self._predictions.assign([TopicPartition(topic, partition) for partition in partitions])
         self._predictions.seek_to_end()
         for tp in self._predictions.assignment():
-            self._predictions.position(tp)  # determine the end now, not at the first poll
+            self._predictions.position(tp)  # look up the end offset now, not at the first poll
 
     def ask(self, event_id: str, x: list[float]) -> None:
-        """Request an action."""
+        """Request an action by writing a context."""
         self._send("contexts", event_id, {"id": event_id, "x": x})
 
     def tell(self, event_id: str, *, right: bool) -> None:
-        """Send the bit."""
+        """Report whether the action was right, by writing feedback."""
         self._send("feedback", event_id, {"id": event_id, "reward": int(right)})
 
     def _send(self, topic: str, event_id: str, value: dict[str, object]) -> None:
@@ -81,7 +81,7 @@ class Service:
         self._producer.flush()
 
     def actions(self, event_ids: set[str], timeout_s: float) -> dict[str, int]:
-        """Return the actions for these events, or those received before the timeout. Other events are ignored."""
+        """Return the actions for these events, or only those received before the timeout. Ignore other events."""
         actions: dict[str, int] = {}
         deadline_s = time.monotonic() + timeout_s
         while len(actions) < len(event_ids) and time.monotonic() < deadline_s:

@@ -1,4 +1,4 @@
-"""A learner and a data set in a package that consists of one file."""
+"""A package of a single file that adds a learner and a data set to Onebit."""
 
 from collections.abc import Mapping
 from math import exp
@@ -22,7 +22,7 @@ from stream.learners.kernels import (
 def predict(
     indices: Any, values: Any, u: float, scores: Any, W: Any, epsilon: float, step: float
 ) -> tuple[int, int, float]:
-    """Play the class with the highest score or, with probability epsilon, a uniform class."""
+    """Play the class with the highest score or, with probability epsilon, a class drawn uniformly at random."""
     check_event(indices, values, W.shape[1])
     linear_scores(indices, values, W, scores)
     greedy = argmax(scores)
@@ -35,7 +35,7 @@ def update(
     indices: Any, values: Any, action: int, greedy: int, propensity: float, scores: Any, reward: int, v: float,
     label: int, W: Any, epsilon: float, step: float,
 ) -> bool:  # fmt: skip
-    """Make one gradient step on the log-loss of the bit."""
+    """Take one gradient step on the log loss of the bit."""
     if not usable(indices, values, action, propensity, scores, W.shape[0], W.shape[1]):
         return False
     score = 0.0
@@ -46,7 +46,7 @@ def update(
 
 
 class BitLogistic(onebit.KernelLearner):
-    """A logistic regression of the bit for each class, played by epsilon-greedy."""
+    """One logistic regression of the bit per class, with epsilon-greedy exploration."""
 
     name: ClassVar[str] = "bit-logistic"
     summary: ClassVar[str] = "logistic regression of the bit, epsilon-greedy"
@@ -60,11 +60,11 @@ class BitLogistic(onebit.KernelLearner):
 
     def __init__(self, n_classes: int, n_features: int, epsilon: float, step: float) -> None:
         W = np.zeros((n_classes, n_features))
-        super().__init__(n_classes, n_features, {"W": W}, (W, epsilon, step))  # the state; the kernels' last arguments
+        super().__init__(n_classes, n_features, {"W": W}, (W, epsilon, step))  # state; last kernel arguments
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> onebit.Cost:
-        """Return the numbers of operations and bytes, for `onebit learners`."""
+        """Return the operations and memory per event, which `onebit learners` prints."""
         return onebit.Cost(2 * nnz * (n_classes + 1), 8 * nnz * (n_classes + 1), 8 * n_classes * n_features)
 
 

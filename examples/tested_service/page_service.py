@@ -1,4 +1,4 @@
-"""Example of a testable service that shows each visitor one of three pages and improves its choice.
+"""Example of a testable service that shows each visitor one of three pages and learns which one to choose.
 
 The service does not depend on Kafka. The caller passes a function that sends records, and calls `predicted` with each
 prediction.
@@ -10,11 +10,11 @@ from typing import Any
 PAGES = ("news", "shop", "games")
 
 Send = Callable[[str, str, dict[str, Any]], None]
-"""Writes a value to a topic with the event id as its key."""
+"""Function that writes a value to a topic, with the event id as the key."""
 
 
 class PageService:
-    """Requests a page when a visitor arrives, and reports whether it was right when the visitor leaves."""
+    """Requests a page when a visitor arrives, and reports when the visitor leaves whether the page was right."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
