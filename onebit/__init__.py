@@ -5,7 +5,7 @@
 >>> report["banditron"].ledger.decided, report.ok
 (300, True)
 
-A name is loaded when it is first used, so that `import onebit` is fast. Notices go to the logger `onebit`.
+A name is loaded when it is first used, so that `import onebit` is fast. Notices are logged by the logger `onebit`.
 """
 
 import sys
@@ -87,7 +87,7 @@ _HOMES = {
     "run": ("onebit.runs", "run"),
     "verify": ("onebit.verification", "verify"),
 }
-"""Public names, with their module and their name in it."""
+"""Public names, each with its module and its name in that module."""
 
 
 def __getattr__(name: str) -> Any:
@@ -96,7 +96,7 @@ def __getattr__(name: str) -> Any:
         value: Any = version("onebit")
     elif name in _HOMES or name == "offline":
         check_packages()
-        import_module("stream.app")  # use one BLAS thread, unless numpy is already loaded
+        import_module("stream.app")  # sets one BLAS thread, unless numpy is already loaded
         if name == "offline":
             value = import_module("stream.offline")
         else:
@@ -118,7 +118,7 @@ def main() -> None:
         check_packages()
     except CollisionError as error:
         sys.stderr.write(f"error: {error}\n")
-        sys.exit(2)  # ExitCode.USAGE, whose package may be the one that cannot be imported
+        sys.exit(2)  # the value of ExitCode.USAGE, which cannot be imported if `stream` is shadowed
     from stream.cli.__main__ import main as run
 
     run()

@@ -1,7 +1,7 @@
-"""Detects other packages that shadow Onebit's.
+"""Detects packages that shadow Onebit's own.
 
-Onebit's packages have common names. If Python finds another package with such a name first, Onebit cannot be imported.
-This module imports nothing of Onebit, so that it can report the conflict.
+Onebit's packages have common names. If Python finds another package with one of these names first, Onebit cannot be
+imported. This module imports nothing from Onebit's other packages, so that it can report the conflict.
 """
 
 import sys
@@ -10,17 +10,17 @@ from importlib.util import find_spec
 from pathlib import Path
 
 FILES = {"stream": ("py.typed", "wire"), "producers": ("replay.py",), "consumers": ("learner.py",)}
-"""Onebit's packages with common names, and some of the files in them."""
+"""Onebit's packages with common names, each with some of its files."""
 
 DISTRIBUTION = "onebit"
 
 
 class CollisionError(ImportError):
-    """Another package has the name of one of Onebit's packages."""
+    """Another package shadows one of Onebit's packages, or a package is missing."""
 
 
 def check_packages() -> None:
-    """Check that Python finds Onebit's packages.
+    """Check that Python finds Onebit's own packages.
 
     Raises:
         CollisionError: Python finds another package, or no package.
@@ -34,14 +34,14 @@ def check_packages() -> None:
         if Path(places[0]).resolve() != home / name:
             raise CollisionError(
                 f"{places[0]} is in the way of Onebit's package {name} in {home}: both have this name, and Python "
-                "finds it first. Rename it, put it into a package of yours, or take its folder off PYTHONPATH; or "
-                "install Onebit into an environment of its own"
+                "finds it first. Rename it, move it into another package, or remove its folder from PYTHONPATH; or "
+                "install Onebit into a separate environment"
             )
         missing = [file for file in FILES[name] if not (home / name / file).exists()]
         others = sorted(set(packages_distributions().get(name, ())) - {DISTRIBUTION}) if missing else []
         if missing:
             raise CollisionError(
-                f"{home / name} is not as Onebit's package {name} should be: it lacks {missing[0]}. "
+                f"{home / name} is not a complete copy of Onebit's package {name}: it lacks {missing[0]}. "
                 + (f"{', '.join(others)} also installs a package of this name; " if others else "")
                 + "reinstall Onebit in its own environment"
             )

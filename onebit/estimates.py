@@ -18,11 +18,11 @@ Kind = Literal["bootstrap", "bernstein"]
 
 @dataclass(frozen=True)
 class EstimateReport:
-    """Estimates by policy, as in `report["late-ucb"]`."""
+    """The estimates of `onebit.estimate`, indexed by policy, as in `report["late-ucb"]`."""
 
     found: Estimates
     confidence: float
-    interval: Kind  # kind of the intervals in low and high
+    interval: Kind  # kind of interval in the columns low and high
 
     def __getitem__(self, policy: str) -> PolicyEvaluation:
         for judged in self.found.policies:
@@ -48,7 +48,7 @@ class EstimateReport:
         return fields_of(self.found, IntervalKind(self.interval))
 
     def to_dicts(self) -> list[dict[str, Any]]:
-        """Return a row for each policy and estimator."""
+        """Return one dict per policy and estimator."""
         return [
             {"policy": policy["policy"], "ess": policy["ess"], **one}
             for policy in self.to_dict()["policies"]
@@ -93,19 +93,19 @@ def estimate(
     """Estimate the mean reward of other policies from a log of decisions.
 
     Args:
-        data: Log file in CSV, JSON lines, Parquet, or a format of Vowpal Wabbit.
+        data: Log file in CSV, JSON lines, Parquet, or a Vowpal Wabbit format.
         policies: `logged`, `uniform`, `constant:ACTION`, `model:FILE`, or a learner, `NAME:PARAMETER=VALUE,...`.
-        mapping: Columns of a tabular log: a TOML file, or `action=item,reward=click,...`.
+        mapping: Meaning of the columns of a tabular log: a TOML file, or `action=item,reward=click,...`.
         reward_above: Rewards above this value count as 1, others as 0.
         on_bad_row: Whether to stop at an invalid row, or skip it.
-        delay: Delay of feedback without a logged delay, such as `exponential:5s`; none by default.
+        delay: Feedback delay if the log contains none, such as `exponential:5s`; by default no delay.
         reward: Number of correct classes per context: exactly one, or any number.
-        propensity_min: Smallest probability of a class under the logging policy; by default the smallest in the log.
-        clip: Maximum weight of clipped-ips; √n by default.
-        interval: Kind of the intervals low and high.
+        propensity_min: Smallest probability of any class under the logging policy; by default the smallest in the log.
+        clip: Maximum weight in clipped-ips; √n by default.
+        interval: Kind of interval in `low` and `high`.
         confidence: Confidence level of the intervals.
         resamples: Number of bootstrap samples.
-        seed: Seed of resampling, folds, acceptance and delays.
+        seed: Seed for resampling, folds, acceptance and delays.
 
     Raises:
         OnebitError: the log cannot be read, or a policy is unknown.

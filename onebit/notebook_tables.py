@@ -5,7 +5,7 @@ from html import escape
 
 
 def html_table(columns: Sequence[str], rows: Iterable[Sequence[object]], caption: str = "") -> str:
-    """Return a table as HTML. The first column is a name; all others are numbers.
+    """Return a table as HTML. The first column contains names, and the others contain numbers.
 
     >>> html_table(["learner"], [["a<b"]])
     '<table><tr><th>learner</th></tr><tr><td>a&lt;b</td></tr></table>'

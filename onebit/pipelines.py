@@ -16,14 +16,14 @@ from stream.wire.ledger import Ledger
 
 
 class Decided(NamedTuple):
-    """A decision, as in the predictions topic."""
+    """A decision, with the fields of its record in the predictions topic."""
 
     id: str
     action: int
     greedy: int  # the class with the highest score
     propensity: float  # probability of the action
     scores: NDArray[np.float64]  # [K]
-    model_version: int  # own model: updates applied to it; shared model: entries of its log
+    model_version: int  # own model: number of applied updates; shared model: number of applied log entries
 
 
 class Pipeline:
@@ -32,12 +32,12 @@ class Pipeline:
     def __init__(self, **settings: Any) -> None:
         """Create the topics and the learner; see `embedded`."""
         self.test = EmbeddedPipeline(**settings)
-        self._due: list[tuple[int, int, str, Mapping[str, Any]]] = []  # a heap, by time
+        self._due: list[tuple[int, int, str, Mapping[str, Any]]] = []  # heap of delayed feedback, ordered by time
         self._numbers = count()
 
     @property
     def now_ms(self) -> int:
-        """The virtual time."""
+        """The current virtual time."""
         return self.test.clock.now_ms
 
     def decide(self, event_id: str, x: Sequence[float] | Mapping[str, Any]) -> Decided:
@@ -45,7 +45,7 @@ class Pipeline:
 
         Args:
             event_id: Id of the event. Each id is decided once.
-            x: Features as a list, as `{"i": indices, "v": values}`, or as values by name.
+            x: Features as a list, as `{"i": indices, "v": values}`, or as a mapping from names to values.
         """
         self.test.context(event_id, x)
         found = self.test.prediction(event_id)
@@ -63,9 +63,9 @@ class Pipeline:
 
         Args:
             event_id: Id of the decision.
-            reward: 1 if its action was right, otherwise 0.
-            after: Delay, such as 30s.
-            fields: `action` or `label`; see docs/topics.md.
+            reward: 1 if the decision's action was right, otherwise 0.
+            after: Virtual delay, such as 30s.
+            fields: Optional fields `action` and `label`; see docs/topics.md.
         """
         if delay_ms := parse_duration(after):
             entry = (self.now_ms + delay_ms, next(self._numbers), event_id, {"reward": reward, **fields})
@@ -75,7 +75,7 @@ class Pipeline:
             self.test.work()
 
     def advance(self, duration: str) -> None:
-        """Advance virtual time. Delayed feedback arrives, and decisions expire, at their times."""
+        """Advance virtual time. Delayed feedback arrives, and decisions expire, when they are due."""
         until_ms = self.now_ms + parse_duration(duration)
         while self._due and self._due[0][0] <= until_ms:
             at_ms, _, event_id, fields = heappop(self._due)
@@ -93,7 +93,7 @@ class Pipeline:
         self.test.advance(format_duration(duration_ms))
 
     def example(self, event_id: str) -> Mapping[str, Any]:
-        """Return the settled decision, as in the examples topic."""
+        """Return a settled decision, as in the examples topic."""
         return MappingProxyType(self.test.example(event_id))
 
     @property
@@ -103,7 +103,7 @@ class Pipeline:
         return self.test.ledger()
 
     def restart(self) -> None:
-        """Kill the learner, and recover another one from the topics."""
+        """Kill the learner, and recover a new one from the topics."""
         self.test.restart_learner()
 
 
@@ -118,13 +118,13 @@ def embedded(
     Args:
         n_classes: Number of classes K.
         n_features: Number of features d.
-        learner: Name of the learner; `auto` chooses it by the sizes.
+        learner: Name of the learner; `auto` chooses it based on the numbers of classes and features.
         window: Time to wait for feedback before a decision expires.
-        settings: Other settings of docs/settings.md by name.
+        settings: Other settings from docs/settings.md, by name.
 
     Raises:
         OnebitError: a setting is invalid.
-        AssertionError: the ledger is wrong.
+        AssertionError: the ledger does not balance.
 
     >>> import onebit
     >>> with onebit.embedded(n_classes=3, n_features=4, learner="late-ucb", window="5m") as pipeline:

@@ -1,6 +1,6 @@
-"""pytest fixtures for tests of services: a Kafka, pipelines on it, and pipelines in virtual time.
+"""pytest fixtures for testing services: a Kafka broker, pipelines on it, and pipelines in virtual time.
 
-pytest loads this module in every environment with Onebit, so other imports are deferred.
+pytest loads this module in every environment in which Onebit is installed, so other imports are deferred.
 """
 
 from collections.abc import Callable, Iterator
@@ -22,7 +22,7 @@ _failed: pytest.StashKey[bool] = pytest.StashKey()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Ignore a warning of kafka-python's import, which would fail if warnings are errors."""
+    """Ignore a warning from importing kafka-python, which would fail if warnings are errors."""
     config.addinivalue_line("filterwarnings", "ignore:(read|open)_text is deprecated:DeprecationWarning")
 
 
@@ -32,14 +32,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--onebit-kafka",
         metavar="HOST:PORT",
-        help="address of a Kafka for the fixture onebit_kafka; by default the fixture starts and stops one",
+        help="address of a Kafka broker for the fixture onebit_kafka; by default the fixture starts and stops one",
     )
-    group.addoption("--onebit-client-config", metavar="FILE", help="properties file of a client, for a secured Kafka")
+    group.addoption("--onebit-client-config", metavar="FILE", help="client properties file for a secured Kafka")
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Any:
-    """Report the records of the events that a failed test used."""
+    """Extend the report of a failed test with the records of its events."""
     report: pytest.TestReport = yield
     if report.failed:
         item.stash[_failed] = True
@@ -51,7 +51,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Any:
 
 @pytest.fixture(scope="session")
 def onebit_kafka(pytestconfig: pytest.Config) -> "Iterator[Kafka]":
-    """The Kafka for the whole session. It is given by --onebit-kafka, or started locally."""
+    """The Kafka broker for the whole session: the one given by --onebit-kafka, or one started locally."""
     check_packages()
     from stream.devkafka.local_kafka import local_kafka
     from stream.testing.on_kafka import Kafka
@@ -68,10 +68,10 @@ def onebit_kafka(pytestconfig: pytest.Config) -> "Iterator[Kafka]":
 def onebit_pipeline(
     request: pytest.FixtureRequest, onebit_kafka: "Kafka", tmp_path: Path
 ) -> "Iterator[Callable[..., KafkaPipeline]]":
-    """Create pipelines on that Kafka, as in `onebit_pipeline(n_classes=3, n_features=4)`, with any settings by name.
+    """Create pipelines on this broker, as in `onebit_pipeline(n_classes=3, n_features=4)`, with any settings by name.
 
     Each pipeline has its own topics and a ready learner. At the end of the test, the learner is stopped, and its ledger
-    must add up.
+    is verified.
     """
     from stream.testing.on_kafka import KafkaPipeline
 

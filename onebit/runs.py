@@ -25,13 +25,13 @@ Learners = str | Sequence[str] | Mapping[str, Mapping[str, object]]
 
 
 class Curve(NamedTuple):
-    """The progressive error of a run, at up to 400 points."""
+    """The progressive error of a run at up to 400 points."""
 
     events: NDArray[np.int64]  # [n] number of decisions
     error: NDArray[np.float64]  # [n] fraction of wrong actions
     window_error: NDArray[
         np.float64
-    ]  # [n] fraction of wrong actions over a window of a twentieth of the run; nan before the first window
+    ]  # [n] fraction of wrong actions in a window of a twentieth of the run; nan before the first full window
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class LearnerRun:
 
     @property
     def seed(self) -> int:
-        """The seed of all random draws."""
+        """The seed for all random draws."""
         return self.report.seed
 
     @property
@@ -67,12 +67,12 @@ class LearnerRun:
 
     @property
     def greedy_error(self) -> float:
-        """The error of the class with the highest score, without exploration."""
+        """The error that the highest-scoring classes would have had, without exploration."""
         return self.report.errors.greedy_error_rate
 
     @cached_property
     def curve(self) -> Curve:
-        """The progressive error."""
+        """The progressive error over the run."""
         points = np.array(self.report.errors.points, dtype=np.float64).reshape(-1, 3)
         return Curve(points[:, 0].astype(np.int64), points[:, 1], points[:, 2])
 
@@ -83,12 +83,12 @@ class LearnerRun:
 
     @property
     def ok(self) -> bool:
-        """Whether the ledger balances, and equals the ledger recomputed from the topics."""
+        """Whether the ledger balances and equals the one recomputed from the topics."""
         return self.report.ledger_ok
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Reasons to distrust the figures."""
+        """Reasons why the figures may be misleading."""
         return self.report.warnings
 
     @property
@@ -103,7 +103,7 @@ class LearnerRun:
 
 @dataclass(frozen=True)
 class RunReport:
-    """The runs of `onebit.run`, by learner, as in `report["late-ucb"]` or `report["late-ucb", seed]`."""
+    """The result of `onebit.run`, indexed by learner, as in `report["late-ucb"]` or `report["late-ucb", seed]`."""
 
     runs: tuple[LearnerRun, ...]
 
@@ -133,15 +133,15 @@ class RunReport:
 
     @property
     def ok(self) -> bool:
-        """Whether the ledger of every run is consistent."""
+        """Whether the ledgers of all runs are correct; see `LearnerRun.ok`."""
         return all(run.ok for run in self.runs)
 
     def to_dicts(self) -> list[dict[str, object]]:
-        """Return each run as plain values."""
+        """Return one dict of plain values per run."""
         return [run.to_dict() for run in self.runs]
 
     def save(self, path: str | Path) -> Path:
-        """Write a page (.html), or the runs as JSON (.json); `onebit report` reads both.
+        """Write a page (.html) or the runs as JSON (.json); `onebit report` reads both.
 
         Raises:
             ValueError: the name has another extension.
@@ -184,14 +184,14 @@ def run(
     By default, the run is embedded and uses virtual time. The same seed then gives the same result, bit for bit.
 
     Args:
-        data: Data set of `onebit data list`, svmlight file, or log of decisions.
-        learners: A learner, several learners, or learners with parameters; `auto` chooses by the data.
-        seed: Seed of all draws.
-        seeds: Number of runs of each learner, with consecutive seeds.
+        data: A data set from `onebit data list`, an svmlight file, or a log of decisions.
+        learners: A learner, several learners, or learners with parameters; `auto` chooses based on the data.
+        seed: Seed for all random draws.
+        seeds: Number of runs per learner, with consecutive seeds.
         jobs: Number of parallel runs, each in a process. None means one per core, if that is faster.
-        kafka: Whether to run on the Kafka at `bootstrap`, with each program in its own process.
+        kafka: Whether to run on the Kafka cluster at `bootstrap`, with each program in its own process.
         progress: Called with the progress of each run, up to ten times per second.
-        settings: Other settings of docs/settings.md by name, such as `delay="lognormal:10s,1.0"`, `loss=0.02` or
+        settings: Other settings from docs/settings.md, by name, such as `delay="lognormal:10s,1.0"`, `loss=0.02` or
             `window="30s"`. Environment variables and onebit.toml are ignored.
 
     Raises:
@@ -206,7 +206,7 @@ def run(
 
 
 def _named(learners: Learners, settings: dict[str, Any]) -> dict[str, Any]:
-    """Return the learners and their parameters as settings."""
+    """Return the settings that select these learners and their parameters."""
     if isinstance(learners, str):
         return {"learner": [learners]}
     parameters = learners if isinstance(learners, Mapping) else {}

@@ -21,12 +21,12 @@ class VerifyReport:
 
     @property
     def ok(self) -> bool:
-        """Whether the recomputed ledgers, and all other compared values, equal the learner's."""
+        """Whether the recomputed ledgers and all other compared values equal the learner's."""
         return self.found.ok
 
     @property
     def error(self) -> float:
-        """The fraction of reward 0 among decisions with feedback in time; nan if there are none."""
+        """The share of decisions with reward 0 among those with feedback in time; nan if there are none."""
         return self.found.error.error_rate
 
     @property
@@ -36,7 +36,7 @@ class VerifyReport:
 
     @property
     def faults(self) -> tuple[str, ...]:
-        """The differences, each with its record."""
+        """The differences found, each with the record that it concerns."""
         log = () if self.found.log is None else self.found.log.faults
         return tuple(fault for finding in self.found.findings for fault in finding.faults) + tuple(log)
 
@@ -45,7 +45,7 @@ class VerifyReport:
         return self.found.to_dict()
 
     def to_dicts(self) -> list[dict[str, Any]]:
-        """Return the findings of each partition as plain values."""
+        """Return one dict of findings per partition."""
         return [finding.as_json() for finding in self.found.findings]
 
     def _rows(self) -> list[list[object]]:
@@ -77,9 +77,9 @@ def verify(
         bootstrap: Address of Kafka, HOST:PORT.
         topic_prefix: Prefix of the topics.
         wait_events: Number of events that must be decided, with none pending, before the verification starts.
-        timeout: Limit on this wait.
-        replay: Whether to replay the whole journal and compare the state with that of a recovery.
-        settings: Other settings of docs/settings.md by name, such as `client_config="client.properties"`.
+        timeout: Maximum time to wait for these events.
+        replay: Whether to replay the whole journal and compare the result with the state restored by a recovery.
+        settings: Other settings from docs/settings.md, by name, such as `client_config="client.properties"`.
 
     Raises:
         OnebitError: no broker answers, topics are missing, or the events are not settled within the timeout.

@@ -20,14 +20,14 @@ from stream.wire.records import Decision, Features
 class Learner:
     """An Onebit learner as a coba learner. All interactions must have the same actions, and rewards of 0 or 1.
 
-    `learn` uses the decision that coba passes on from `predict`. For a logged action, it uses the log's probability. A
+    `learn` uses the decision that coba passes on from `predict`. For a logged action, it uses the logged probability. A
     context is None, a number, a string, a sequence, or a mapping from names to values. String values are categories.
 
     Args:
-        learner: A learner's name. By default, the sizes determine the learner.
+        learner: A learner's name. By default, the numbers of classes and features determine the learner.
         n_features: The maximum number of features. The default is the length of the first context.
-        seed: The seed of all random draws.
-        parameters: The learner's parameters.
+        seed: The seed for all random draws.
+        parameters: Parameters of the learner.
 
     Raises:
         ParameterError: the learner or a parameter is unknown.
@@ -48,7 +48,7 @@ class Learner:
         self._decisions = self._updates = 0
 
     def score(self, context: Any, actions: Sequence[Any], action: Any) -> float:
-        """Return the probability with which the action would be played."""
+        """Return the probability with which the learner would play the action."""
         model, x = self._prepared(context, actions)
         return float(model.distribution(x)[self._actions.index(action)])
 
@@ -83,22 +83,22 @@ class Learner:
         self._updates += 1
 
     def _prepared(self, context: Any, actions: Sequence[Any]) -> tuple[OnebitLearner, Features]:
-        """Return the learner, which is created at the first call, and the context's features."""
+        """Return the learner, which the first call creates, and the features of the context."""
         named = _named(context)
         if self._model is None:
             if len(actions) < 2:
-                raise ValueError("the learner does not know its actions yet; call predict or score before learn")
+                raise ValueError("the actions are not known yet; call predict or score before learn")
             n_features = self._n_features or max(len(named), 1)
             self._actions = list(actions)
             self._model = make_learner(self._name, len(actions), n_features, self._parameters)
             self._names = Names("feature", n_features)
         if list(actions) != self._actions:
-            raise ValueError(f"every interaction needs the same actions; expected {self._actions}, got {list(actions)}")
+            raise ValueError(f"all interactions need the same actions; expected {self._actions}, got {list(actions)}")
         return self._model, self._names.features(named)
 
 
 def _named(context: Any) -> Mapping[Hashable, object]:
-    """Return a context as values by name. The items of a sequence are named by their positions."""
+    """Return a context as a mapping from names to values. The items of a sequence are named by their positions."""
     if context is None:
         return {}
     if hasattr(context, "items"):  # coba's sparse rows are not Mappings

@@ -1,4 +1,4 @@
-"""Common parts of the adapters: indices for names, and learners created by name."""
+"""Code shared by the adapters: it assigns indices to names, and creates learners by name."""
 
 import math
 from collections.abc import Hashable, Iterable, Mapping
@@ -14,7 +14,7 @@ AUTO = "auto"
 
 
 class Names:
-    """Indices of names, in the order of their first appearance.
+    """Assigns indices to names in the order of their first appearance.
 
     >>> names = Names("class", limit=3)
     >>> names.index("cat"), names.index("dog"), names.index("cat")
@@ -48,7 +48,7 @@ class Names:
         return index
 
     def features(self, x: Mapping[Hashable, object]) -> Features:
-        """Return the sparse vector of a mapping from names to values, whose order has no effect.
+        """Return a mapping from names to values as a sparse vector. The order of the mapping has no effect.
 
         A number is used as the value. A string is a category, for which the pair of name and string has the value 1.
         None has no entry.
@@ -68,9 +68,9 @@ class Names:
 def _entry(name: Hashable, value: object) -> tuple[Hashable, float]:
     if isinstance(value, str):
         return (name, value), 1.0
-    number = float(value)  # type: ignore[arg-type] # of what is no number, this raises
+    number = float(value)  # type: ignore[arg-type] # raises for values that are not numbers
     if not math.isfinite(number):
-        raise ValueError(f"feature {name!r} is {number}; expected a finite number: leave out a missing value")
+        raise ValueError(f"feature {name!r} is {number}; expected a finite number. Omit missing values")
     return name, number
 
 

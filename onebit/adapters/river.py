@@ -17,13 +17,13 @@ from stream.randomness.draws import Purpose, uniform
 from stream.wire.records import Decision, Features
 
 PENDING_MAX = 100_000
-"""Limit on decisions without a label. It is larger than any delay used with River's evaluation."""
+"""Limit on stored decisions. It is larger than any delay used in River's evaluation."""
 
 
 class Pending(NamedTuple):
-    """A decision that waits for its label."""
+    """A stored decision that waits for its label."""
 
-    number: int  # number of the decision, from 0; it determines the draws
+    number: int  # number of the decision, from 0, which determines its draws
     features: Features
     decision: Decision
 
@@ -35,22 +35,22 @@ class Classifier(base.Classifier):
     decision for the same x. `river.evaluate` with a `delay` therefore measures learning from late bits. If no decision
     for x is stored, `learn_one` makes one first.
 
-    Transformers of a pipeline, such as StandardScaler, may change x between the two calls. In this case, give each
-    event an id, with rows of the form `(x, y, {"event_id": "order-17"})`. The label is then applied to the decision
+    Transformers in a pipeline, such as StandardScaler, may change x between the two calls. In this case, give each
+    event an id by using rows of the form `(x, y, {"event_id": "order-17"})`. The label is then applied to the decision
     with that id, and the learner uses the x of that decision.
 
     Features and classes get their indices when they first appear, up to `n_features` and `n_classes`. String values are
-    categories. If the labels are known, list all of them in `classes`. A decision for a class without a label is None,
-    which River's metrics skip.
+    categories. If the labels are known, list all of them in `classes`. If the decision is a class without a label,
+    `predict_one` returns None, which River's metrics skip.
 
     Args:
         n_classes: The maximum number of classes.
         n_features: The maximum number of features. Each category counts as one.
-        learner: A learner's name. By default, the sizes determine the learner.
-        classes: The labels that are known in advance.
-        seed: The seed of all random draws.
+        learner: A learner's name. By default, the numbers of classes and features determine the learner.
+        classes: Labels that are known in advance.
+        seed: The seed for all random draws.
         pending_max: The maximum number of stored decisions. The oldest is evicted first.
-        parameters: The learner's parameters.
+        parameters: Parameters of the learner.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class Classifier(base.Classifier):
         return True
 
     def predict_one(self, x: dict[Any, Any], event_id: Hashable = None, **kwargs: Any) -> Any:
-        """Decide for x, and store the decision until `learn_one`. Return None if the class has no label yet."""
+        """Make and store a decision for x, and return its label, or None if its class has no label yet."""
         pending = self._decide(self._features.features(x))
         self._pending.setdefault(_key(pending.features, event_id), deque()).append(pending)
         self._pending_size += 1
@@ -102,7 +102,7 @@ class Classifier(base.Classifier):
         names = self._labels.names
         played = self._model.distribution(self._features.features(x))[: len(names)]
         total = float(played.sum())
-        if total == 0.0:  # only classes without a label would be played
+        if total == 0.0:  # the learner would play only classes without a label
             return dict.fromkeys(names, 1.0 / len(names)) if names else {}
         return dict(zip(names, (played / total).tolist(), strict=True))
 
