@@ -1,1 +1,1 @@
-"""Pipelines for tests of services, on a real Kafka or in virtual time; see docs/testing.md."""
+"""Pipelines for testing services, on a real Kafka or in virtual time; see docs/testing.md."""

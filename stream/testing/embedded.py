@@ -41,7 +41,7 @@ class EmbeddedPipeline(PipelineUnderTest):
         return LearnerProgram(self.broker, self.topics, self._task, self._options, lambda: self.clock.now_ms)
 
     def restart_learner(self) -> None:
-        """Kill the learner; another one recovers its state from the topics."""
+        """Kill the learner, and recover a new one from the topics."""
         self.learner = self._made()
         self.work()
 
@@ -51,7 +51,7 @@ class EmbeddedPipeline(PipelineUnderTest):
             pass
 
     def advance(self, duration: str) -> None:
-        """Advance time, for example by `10s`. Timers that expire meanwhile fire at their times."""
+        """Advance virtual time, for example by `10s`. The learner runs at each due time until then."""
         until_ms = self.clock.now_ms + parse_duration(duration)
         self.work()
         while (due_ms := self.learner.next_due_ms()) is not None and due_ms <= until_ms:

@@ -21,15 +21,15 @@ _READY_S_MAX = 10.0  # maximum age of the learner's ready file
 
 
 class Kafka(NamedTuple):
-    """A Kafka for tests."""
+    """A Kafka broker for tests."""
 
     bootstrap: str  # HOST:PORT
-    client_config: Path | None = None  # properties file of a client, if secured
-    local: LocalKafka | None = None  # None if the tests did not start it
+    client_config: Path | None = None  # client properties file, if the broker is secured
+    local: LocalKafka | None = None  # None if the tests did not start the broker
 
 
 class KafkaPipeline(PipelineUnderTest):
-    """A pipeline on a real Kafka. Its programs are processes; methods wait for observable conditions."""
+    """A pipeline on a real Kafka. Its programs run as processes, and its methods wait for their effects."""
 
     _poll_ms = 20
 
@@ -37,7 +37,7 @@ class KafkaPipeline(PipelineUnderTest):
         """Create the topics, and start a learner.
 
         Args:
-            kafka: The Kafka.
+            kafka: The broker to use.
             directory: Folder for the programs' output.
             settings: Settings of the programs by name: `n_classes=3, window="5s"`.
         """
@@ -57,10 +57,10 @@ class KafkaPipeline(PipelineUnderTest):
         self._made = topics.specs(given.partitions, shares_model=shares_model)
         broker.create_topics(self._made)
         super().__init__(broker, topics, given.partitions)
-        no_file = directory / "onebit.toml"  # an empty file instead of the one in the working directory
+        no_file = directory / "onebit.toml"  # an empty settings file, used instead of the one in the working directory
         no_file.touch()
         variables = {**given.environment(), CONFIG_VARIABLE: str(no_file)}
-        self.programs = Programs(directory, variables, Path.cwd())  # base of relative paths in settings
+        self.programs = Programs(directory, variables, Path.cwd())  # relative paths in settings start here
         try:
             self.learner = self.start_learner()
         except AssertionError:
@@ -68,7 +68,7 @@ class KafkaPipeline(PipelineUnderTest):
             raise
 
     def start_learner(self) -> Program:
-        """Start a learner, and wait until it is ready. Call this again after killing or stopping the learner."""
+        """Start a learner, and wait until it is ready. Call this method again after killing or stopping the learner."""
         self._ready_file.unlink(missing_ok=True)
         self.learner = self.programs.start("learn")
         self.learner.wait_until(self._is_ready, "the learner is ready")

@@ -1,6 +1,6 @@
-"""Base class of pipelines under test. It sends contexts and feedback, and reads predictions, examples and the ledger.
+"""Base class for pipelines under test: sends contexts and feedback, and reads predictions, examples and the ledger.
 
-Subclasses for a real Kafka and for virtual time implement waiting.
+The subclasses for a real Kafka and for virtual time implement how to wait for a condition.
 """
 
 from abc import ABC, abstractmethod
@@ -21,14 +21,14 @@ from stream.wire.records import Feedback, Record, TopicPartition
 from stream.wire.topics import Topics
 
 LIVES_MAX = 5
-"""Number of events in the report of a failed test."""
+"""Maximum number of events in the report of a failed test."""
 
 Event = dict[str, Any]
 """The value of a record as JSON; see docs/topics.md."""
 
 
 class PipelineUnderTest(ABC):
-    """A pipeline with its own topics, a learner, and operations for tests."""
+    """A pipeline with its own topics and a learner, and methods for tests."""
 
     def __init__(self, broker: Broker, topics: Topics, partitions: int) -> None:
         self.broker = broker
@@ -53,15 +53,15 @@ class PipelineUnderTest(ABC):
         """Stop the learner, and verify the ledger.
 
         Raises:
-            AssertionError: the ledger does not add up, or the learner failed.
+            AssertionError: the ledger does not balance, or the learner failed.
         """
 
     def context(self, event_id: str, x: Sequence[float] | Mapping[str, Any]) -> None:
-        """Send a context, as a service does."""
+        """Send a context, as a service would."""
         self.send(self.topics.contexts, event_id, {"id": event_id, "x": x})
 
     def feedback(self, event_id: str, reward: int, *, action: int | None = None, label: int | None = None) -> None:
-        """Send feedback, as a service does."""
+        """Send feedback, as a service would."""
         self.send(self.topics.feedback, event_id, encode_feedback(Feedback(event_id, reward, label, action)))
 
     def send(self, topic: str, event_id: str, value: bytes | Mapping[str, Any]) -> None:
@@ -78,7 +78,7 @@ class PipelineUnderTest(ABC):
         return self._answer(self.topics.predictions, event_id, timeout_s)
 
     def example(self, event_id: str, timeout_s: float = 30.0) -> Event:
-        """Wait for the settled decision, matched or expired, and return it."""
+        """Wait until the decision is settled (matched or expired), and return its example."""
         return self._answer(self.topics.examples, event_id, timeout_s)
 
     def _answer(self, topic: str, event_id: str, timeout_s: float) -> Event:
@@ -96,38 +96,38 @@ class PipelineUnderTest(ABC):
     _poll_ms = 0
 
     def wait_until(self, claim: Callable[[Ledger], bool], what: str, timeout_s: float = 30.0) -> None:
-        """Wait for a condition on the sum of the tasks' ledgers: `lambda ledger: ledger.matched == 3`."""
+        """Wait for a condition on the sum of all tasks' ledgers, such as `lambda ledger: ledger.matched == 3`."""
         self._wait(lambda: claim(self.ledger()), what, timeout_s)
 
     def ledger(self) -> Ledger:
-        """Return the current counts of the learners."""
+        """Return the learners' current counts."""
         return self._follower.read(self._poll_ms)
 
     def records(self, topic: str, partition: int = 0) -> list[Record]:
-        """Return the committed records of a partition; the topic's name includes the prefix."""
+        """Return the committed records of a partition. The topic's name must include the prefix."""
         return list(read_partition(self.broker, TopicPartition(topic, partition)))
 
     def life(self, event_id: str) -> list[str]:
-        """Return all records of an event by time, one per line."""
+        """Return all records of an event in order of time, as one line each."""
         starts = self.broker.beginnings(self._partitions_of(self.topics.of_events()))
         found = read_in_order(self.broker, starts)
         return [record_line(one, self.topics) for one in found if event_id_of(one) == event_id]
 
     def audits(self) -> list[Finding]:
-        """Audit the ledger from the topics."""
+        """Recompute the ledger of each partition from the topics, and return the findings."""
         return [audit_partition(self.broker, self.topics, partition) for partition in range(self.partitions)]
 
     def verify(self) -> None:
         """Verify the ledger.
 
         Raises:
-            AssertionError: the ledger does not add up; the message has the differences.
+            AssertionError: the ledger is wrong; the message lists the differences.
         """
         wrong = [found for found in self.audits() if not found.ok]
         assert not wrong, "the ledger does not add up:\n" + "\n".join(map(str, wrong))
 
     def story(self) -> str:
-        """Return the report of a failed test: the ledger, and the records of the last used events."""
+        """Return the report for a failed test: the ledger, and the records of the events that were used last."""
         asked = list(self._touched)[-LIVES_MAX:]
         lives = [f"{event_id}:\n" + "".join(f"  {line}\n" for line in self.life(event_id)) for event_id in asked]
         follower = JournalFollower(self.broker, self.topics, self.partitions, from_end=True)
@@ -143,7 +143,7 @@ class PipelineUnderTest(ABC):
         return self.topics.contexts.removesuffix("contexts")
 
     def close(self) -> None:
-        """Release all resources."""
+        """Close the clients."""
         self._producer.close()
         self._reader.close()
         self._follower.close()

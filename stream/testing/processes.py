@@ -1,6 +1,6 @@
 """Run Onebit's programs as processes in tests.
 
-Tests control them by settings and signals, and observe output, exit codes and topics.
+Tests control the processes through settings and signals, and observe their output, exit codes and topics.
 """
 
 import os
@@ -20,16 +20,16 @@ WAIT_S = 120.0
 def wait_for(
     claim: Callable[[], bool], what: str, timeout_s: float = WAIT_S, otherwise: Callable[[], str] = str
 ) -> None:
-    """Wait for a condition. On a timeout, the error includes the text of `otherwise`."""
+    """Wait for a condition. After a timeout, raise an error that includes the text returned by `otherwise`."""
     deadline_s = time.monotonic() + timeout_s
     while not claim():
         if time.monotonic() >= deadline_s:
-            raise AssertionError(f"this did not come to hold within {timeout_s:g} s: {what}\n{otherwise()}")
+            raise AssertionError(f"this did not happen within {timeout_s:g} s: {what}\n{otherwise()}")
         time.sleep(0.02)
 
 
 class Program:
-    """A process of a program."""
+    """A program that runs as a process."""
 
     def __init__(self, arguments: list[str], environment: Mapping[str, str], log: Path, cwd: Path) -> None:
         self.log = log
@@ -45,15 +45,15 @@ class Program:
             )
 
     def said(self) -> str:
-        """Return its output so far."""
+        """Return the output of the program so far."""
         return self.log.read_text(errors="replace")
 
     def wait_until_it_says(self, pattern: str, timeout_s: float = WAIT_S) -> None:
-        """Wait for output, and fail if the process has ended."""
+        """Wait for output that matches a pattern, and fail if the process ends first."""
         self.wait_until(lambda: bool(re.search(pattern, self.said())), pattern, timeout_s)
 
     def wait_until(self, claim: Callable[[], bool], what: str, timeout_s: float = WAIT_S) -> None:
-        """Wait for a condition, and fail if the process has ended."""
+        """Wait for a condition, and fail if the process ends first."""
         wait_for(lambda: claim() or self._ended(claim), what, timeout_s, self.said)
 
     def _ended(self, claim: Callable[[], bool]) -> bool:
@@ -67,7 +67,7 @@ class Program:
         self.process.send_signal(number)
 
     def kill(self) -> None:
-        """Kill the process, like a machine failure."""
+        """Kill the process, as a machine failure would."""
         self.signal(signal.SIGKILL)
         self.process.wait(WAIT_S)
 
@@ -84,13 +84,13 @@ class Program:
 
 
 class Programs:
-    """Programs with common settings, which do not depend on this process's settings."""
+    """Starts programs with common settings. This process's own ONEBIT_ variables are not passed on."""
 
     def __init__(self, directory: Path, variables: Mapping[str, str], cwd: Path | None = None) -> None:
-        """Set the common environment.
+        """Set the environment of all programs.
 
         Args:
-            directory: Folder for output.
+            directory: Folder for the programs' output.
             variables: Environment variables.
             cwd: Working directory. The default is `directory`, which has no onebit.toml.
         """
@@ -108,7 +108,7 @@ class Programs:
         return self.started[-1]
 
     def said(self) -> str:
-        """Return the last output and the exit code of each program."""
+        """Return the end of the output and the exit code of each program."""
         return "\n".join(
             f"--- {program.log.name}, exit code {program.process.poll()}:\n{program.said()[-2_000:]}"
             for program in self.started
