@@ -41,7 +41,7 @@ REFUSED_WITHIN_MS = 60_000
 
 
 def command_hint(settings: Settings, command: str, *names: str) -> str:
-    """Return a command line with the given connection settings, prefix and named settings."""
+    """Return a command line with the connection settings, topic prefix and named settings that the user gave."""
     access = [name for name in ("client_config", *FIELDS) if not isinstance(getattr(settings, name), SecretStr)]
     given = [name for name in ("bootstrap", *access, "topic_prefix", *names) if name in settings.given]
     flags = [f"{flag_of(name)} {shlex.quote(str(getattr(settings, name)))}" for name in given]
@@ -89,12 +89,12 @@ def connect(
 
 
 def by_client(settings: Settings) -> str:
-    """Return the client's name for a program's first log line."""
+    """Return the name of the Kafka client, for a program's first log line."""
     return f"client {chosen(settings.client)}"
 
 
 def _start_hint(settings: Settings) -> str:
-    """Return the command that starts a local Kafka on a non-default port; empty if not applicable."""
+    """Return a hint to start a local Kafka on this port; empty for a remote host or the default port."""
     host, _, port = settings.bootstrap.rpartition(":")
     if host not in ("localhost", local_kafka.HOST) or port == str(local_kafka.DEFAULT_PORT):
         return ""
@@ -156,9 +156,9 @@ def watch_topics(
 ) -> Callable[[], None]:
     """Return a function that checks every 30 s whether the topics have changed, and raises SettingsError if so.
 
-    If the number of partitions changes, the records of one event are in different partitions. Without LogAppendTime,
-    records have no order. Compaction deletes records that recovery and audit read. A recreated topic has different
-    records at the stored offsets.
+    If the number of partitions changes, the records of one event can end up in different partitions. Without
+    LogAppendTime, records have no order. Compaction deletes records that recovery and audit read. A recreated topic has
+    different records at the stored offsets.
     """
     began = _required(broker, settings, shares_model=shares_model)
     contexts = settings.topics.contexts
@@ -167,7 +167,7 @@ def watch_topics(
         try:
             found = _required(broker, settings, shares_model=shares_model)
         except BrokerUnavailableError:
-            return  # the program's own requests report it
+            return  # ignored here, because the program's own requests report it
         except SettingsError as error:
             raise _altered(error) from error
         _require_as_many(partitions, found[contexts].partitions)
@@ -216,7 +216,7 @@ def connected(settings: Settings) -> Iterator[Connected]:
 
 
 Work = Callable[[Broker, int, Watched], None]
-"""A program's work on one connection: broker, number of partitions, health."""
+"""A program's work on one connection; called with the broker, the number of partitions and the health reporter."""
 
 
 def keep_running(settings: Settings, program: str, stop: Callable[[], bool], work: Work) -> None:
@@ -257,7 +257,7 @@ def _keep_running(settings: Settings, stop: Callable[[], bool], work: Work, watc
                 raise _altered(error) from error
             began = found if began is None else began
             partitions = began[contexts].partitions
-            _require_as_many(partitions, found[contexts].partitions)  # also detects changes while disconnected
+            _require_as_many(partitions, found[contexts].partitions)  # also detects changes made while disconnected
             _require_the_same(began, found)
             work(broker, partitions, watched_by)
         except FencedError as error:

@@ -36,15 +36,15 @@ AFTER_END_MAX = 1 / 3
 """Warn if more than this fraction of the feedback arrives after the last decision; the learner cannot use it."""
 
 DELAYS_PER_RUN = 10
-"""A run that lasts this many mean delays receives at most a tenth of its feedback after its last decision."""
+"""If a run lasts this many times the mean delay, at most a tenth of its feedback arrives after its last decision."""
 
 
 class Answers(NamedTuple):
     """The matched feedback of a run."""
 
     delays_ms: list[int]
-    lasted_ms: int  # between the first and the last decision
-    after_end: float  # fraction after the last decision; nan without feedback
+    lasted_ms: int  # time between the first and the last decision
+    after_end: float  # fraction that arrived after the last decision; nan without feedback
 
 
 def answers(examples: Iterable[Example]) -> Answers:
@@ -140,7 +140,7 @@ class EmbeddedPipeline:
 
 
 class _Watched:
-    """Times a learner's steps and reports progress; the updates at one instant of virtual time can take minutes."""
+    """Times a learner's steps. Also reports progress, because the updates at one virtual time can take minutes."""
 
     def __init__(self, learner: LearnerProgram, progress: Callable[[], None]) -> None:
         self._progress = progress
@@ -163,7 +163,7 @@ class _Watched:
 
 
 def prepare_embedded(run: Run) -> EmbeddedPipeline:
-    """Create topics and programs, and compile the learner, so that this does not count as run time."""
+    """Create the topics and programs, and compile the learner, before the measured run time starts."""
     run = replace(run, task=replace(run.task, dated_by="context"))
     task, topics = run.task, run.topics
     compile_kernels(task)
@@ -229,7 +229,7 @@ def run_embedded(run: Run, show: ShowProgress = ignore) -> RunReport:
 
 
 def _end_of(pipeline: EmbeddedPipeline, wall_s: float, latency: LatencyCounts | None) -> "RunEnd":
-    """Return the final models. A shared model is complete only after it has read its whole log."""
+    """Return the final models. The replica of a shared model is complete only after it has read the whole log."""
     learner, virtual_s = pipeline.learner, pipeline.clock.now_ms / 1_000
     learner.read_log()
     replica = learner.replica
@@ -267,7 +267,7 @@ def _reached(pipeline: EmbeddedPipeline) -> str:
 
 
 POLL_MS_MAX = 100
-"""Maximum virtual time between two polls; each poll is one transaction. Any value up to the shortest delay gives the
+"""Maximum virtual time between two polls. Each poll is one transaction. Any value up to the shortest delay gives the
 same result, and larger values are hardly faster. With shorter delays, the learner polls more often."""
 
 

@@ -21,7 +21,7 @@ PROGRESS_INTERVAL_MS = 5_000
 
 
 class Log(NamedTuple):
-    """A log of decisions, with its read options."""
+    """A log of decisions, and the options for reading it."""
 
     data: Path
     mapping: str | None = None
@@ -32,7 +32,7 @@ class Log(NamedTuple):
 class Learning(NamedTuple):
     """Training options of learners that are evaluated as policies."""
 
-    delay: str | None = None  # of feedback without a logged delay
+    delay: str | None = None  # used for feedback without a logged delay
     reward: Reward = "exclusive"
 
 
@@ -89,7 +89,7 @@ def _check_ranges(options: Options) -> None:
 
 
 class IntervalKind(StrEnum):
-    """The kind of the confidence intervals `low` to `high`."""
+    """The kind of confidence interval whose limits are reported as `low` and `high`."""
 
     BOOTSTRAP = "bootstrap"
     BERNSTEIN = "bernstein"
@@ -139,7 +139,7 @@ def announced_progress() -> Progress:
         is_second_begun = events > 0 and latest[1] == 0
         latest = (read, events)
         if is_second_begun:
-            started_ms = monotonic_ms()  # the second pass has another speed
+            started_ms = monotonic_ms()  # the second pass runs at a different speed
         else:
             shown()
 

@@ -20,18 +20,18 @@ AS_RUN = "experiment.json"
 
 
 class Sizes(NamedTuple):
-    """Overrides for a definition."""
+    """Overrides for the definition of an experiment."""
 
-    events: int | None = None  # maximum per run
+    events: int | None = None  # maximum number of events per run
     seeds: int | None = None
-    sweeps: tuple[str, ...] = ()  # all if empty
+    sweeps: tuple[str, ...] = ()  # names of the sweeps to run; all if empty
 
 
 class Written(NamedTuple):
     """The report of an experiment."""
 
     page: Path
-    files: int  # in addition to the page and its Markdown
+    files: int  # number of files, excluding the page and its Markdown version
 
 
 class Experimented(NamedTuple):
@@ -58,7 +58,7 @@ def find_experiment(name: str) -> Experiment:
 
 
 def prepare(name: str, sizes: Sizes, data_dir: Path | None) -> tuple[Experiment, Sets]:
-    """Return an experiment with its overrides and data.
+    """Load an experiment, apply its overrides, and find its data sets.
 
     Raises:
         ExperimentError: an experiment, a sweep or a learner is unknown.

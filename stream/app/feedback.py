@@ -67,5 +67,5 @@ def run_feedback(settings: Settings, stop: Callable[[], bool]) -> None:
 
 
 def _until(due_ms: int | None, now_ms: int) -> int:
-    """Return the poll timeout, limited by the next due feedback."""
+    """Return the poll timeout, at most the time until the next feedback is due."""
     return POLL_MS if due_ms is None else min(max(due_ms - now_ms, 1), POLL_MS)

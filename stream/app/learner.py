@@ -111,11 +111,11 @@ def run_learner(settings: Settings, stop: Callable[[], bool], *, change_settings
                     freeze_gc()
                 ready_file.show(program.ready)
                 if program.ready and not stands:
-                    status()  # the state after recovery
+                    status()  # reports the state after recovery
                 stands = program.ready
                 watched.show(learner_unready(program), lambda: counts.samples(program))
                 show()
-            with suppress(BrokerError):  # optional
+            with suppress(BrokerError):  # this report is optional
                 program.report_replica()
             status()
         finally:
@@ -143,7 +143,7 @@ def _options(settings: Settings, task: TaskSettings, nnz: int) -> LearnerOptions
 
 
 def lacks_log(broker: Broker, settings: Settings, topics: Topics, partitions: int) -> bool:
-    """Whether a new pipeline would share a model by default, but has no updates topic.
+    """Return whether a new pipeline would share a model by default but has no updates topic.
 
     Queries the broker only if the result matters, so that other learners need no permission for that topic.
     """
@@ -152,7 +152,7 @@ def lacks_log(broker: Broker, settings: Settings, topics: Topics, partitions: in
 
 
 def whose_model(model: Sharing, topics: Topics, partitions: int, *, has_no_log: bool) -> str:
-    """Describe for the log whether partitions share a model, and a missing topic as the reason."""
+    """Return a log line that states whether the partitions share a model and, if a topic is missing, why not."""
     if model == "shared":
         return f"{partitions} partitions share a model (log: {topics.updates})"
     why = f", because topic {topics.updates}, the log of a shared model, does not exist" if has_no_log else ""
@@ -196,11 +196,11 @@ def check_given(settings: Settings) -> None:
 
 
 RENEWAL_MS = 1_000
-"""A tenth of the age that a check should accept, so that one slow step does not make a learner unready."""
+"""Interval between updates of the ready file. Checks should accept ten times this age, to tolerate a slow step."""
 
 
 class ReadyFile:
-    """Maintains the file; does nothing without a path."""
+    """Maintains the file for health checks (`--ready-file`); does nothing without a path."""
 
     def __init__(self, path: Path | None, now_ms: Callable[[], int] = monotonic_ms) -> None:
         """Remove the file of an earlier process.
@@ -243,10 +243,10 @@ class ReadyFile:
 
 
 TOLD_MS = 5_000
-"""Age at which an open transaction is reported; a step's transaction is shorter."""
+"""Age at which a blocking transaction is reported. The transaction of a normal step is shorter."""
 
 OVERDUE_MS = 30_000
-"""Allowance after the transaction timeout; the broker checks timeouts about every ten seconds."""
+"""Time allowed beyond the transaction timeout, because the broker checks timeouts about every ten seconds."""
 
 
 def model_line(version: int, updates: int, hold: Hold | None) -> str:
@@ -262,10 +262,10 @@ def model_line(version: int, updates: int, hold: Hold | None) -> str:
 
 
 class LagWarnings:
-    """Warnings about blocking transactions, each once per transaction."""
+    """Warns about transactions that block the model's log, without repeating a warning for the same transaction."""
 
     def __init__(self, topic: str, bootstrap: str, lag_max_ms: int, transaction_timeout_ms: int) -> None:
-        """Start without warnings.
+        """Initialise with no warnings reported yet.
 
         Args:
             topic: The log of the model.
@@ -290,7 +290,7 @@ class LagWarnings:
         return fresh
 
     def _warnings(self, hold: Hold) -> list[tuple[int, str]]:
-        """Return the warnings with the age at which each is due; -1: never."""
+        """Return each warning with the age of the transaction at which it is due, or -1 for never."""
         place = held_up(f"{self._topic}/0", hold.offset)
         command = (
             f"kafka-transactions.sh --bootstrap-server {self._bootstrap} abort --topic {self._topic} --partition 0 "

@@ -17,7 +17,7 @@ from stream.reporting.tables import duration
 from stream.wire.records import Features
 
 PART_S = 0.01
-"""Minimum duration of one part of a measurement: a thousand events with a fast learner, or one with a slow learner."""
+"""Minimum duration of one part of a measurement: a thousand events for a fast learner, one event for a slow one."""
 
 PARTS = 4
 """Number of parts. The fastest part counts, because other programs on the machine can only slow a part down."""
@@ -93,7 +93,7 @@ class Row(NamedTuple):
 
     name: str
     cls: type[Learner]
-    parameters: Mapping[str, float | int | str]  # the costs are for these
+    parameters: Mapping[str, float | int | str]  # parameters for which the costs are given
     cost: Cost
     event_us: float | None  # None: not measured
     unmeasured: str  # why it was not measured
@@ -109,7 +109,7 @@ class Survey(NamedTuple):
     rows: list[Row]
     size: Size
     choice: Choice  # the learner that auto chooses
-    dataset: Dataset | None  # None: costs are counted, not measured
+    dataset: Dataset | None  # None if costs are counted instead of measured
 
 
 def data_of(

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class LiveEstimating:
-    """The estimate of a running learner; does nothing unless requested."""
+    """Estimates the value of a running learner's policy; does nothing unless requested."""
 
     def __init__(self, *, is_asked: bool) -> None:
         self._estimator = _estimator() if is_asked else None
@@ -34,7 +34,7 @@ class LiveEstimating:
                 )
 
     def lines(self, partitions: frozenset[int]) -> list[str]:
-        """Return the lines for a process with these partitions; none while it has no partitions."""
+        """Return the log lines for a process to which these partitions are assigned."""
         if self._estimator is None:
             return []
         if partitions:
@@ -43,7 +43,7 @@ class LiveEstimating:
 
 
 def from_topics(broker: Broker, topics: Topics, partitions: int) -> "LiveEstimates":
-    """Return the estimate from a run's topics, in the order of decision times."""
+    """Compute the estimate from a run's topics, processing the decisions in the order of their times."""
     estimator = _estimator()
     steps = [0] * partitions
 
@@ -74,8 +74,8 @@ def estimate_lines(found: "LiveEstimates", prefix: str = "", since: str = "") ->
 
     Args:
         found: The estimate.
-        prefix: Distinguishes several estimates.
-        since: Describes the decisions.
+        prefix: Text before each line, to distinguish several estimates.
+        since: Describes which decisions are included.
     """
     if not found.estimates:
         waiting = f"; {found.waiting:,} are pending or later than a pending one" if found.waiting else ""

@@ -28,9 +28,9 @@ class LogSummary(NamedTuple):
     """The summary of a log."""
 
     format: Format
-    columns: list[str]  # of a tabular log
+    columns: list[str]  # column names of a tabular log
     mapping: LogMapping | None
-    guessed: Guess | None  # None: the mapping was given, or is not needed
+    guessed: Guess | None  # None if the mapping was given or is not needed
     log: LogFile | None  # None: the guess is insufficient to read rows
     rows: int
     first: LogBatch | None
@@ -111,7 +111,7 @@ def rows_of(batch: LogBatch | None, log: LogFile) -> Iterator[dict[str, Any]]:
 
 
 def _names_of(encoder: FeatureEncoder) -> dict[int, str]:
-    """Return the names of the indices that are not hashed."""
+    """Return the feature name of each index, except for hashed features."""
     return {
         index: name if one.kind is Kind.NUMERIC else f"{name}={value}"
         for name, one in encoder.names.items()

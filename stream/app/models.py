@@ -18,7 +18,7 @@ PROGRESS_INTERVAL_MS = 5_000
 
 
 class Moment(NamedTuple):
-    """The moment of a model; now by default."""
+    """The moment as of which a model is exported; now by default."""
 
     at: str | None = None  # broker time
     journal: int | None = None  # step of the journal
@@ -32,7 +32,7 @@ def exported(settings: Settings, moment: Moment = NOW, partition: int = 0) -> Mo
     """Rebuild a partition's model as of a moment, from the newest earlier snapshot and the journal after it.
 
     Raises:
-        SettingsError: more than one moment is given, the partition does not exist, or there was no step yet.
+        SettingsError: more than one moment is given, the partition does not exist, or no step had been made by then.
     """
     given = {f"--{name}": value for name, value in moment._asdict().items() if value is not None}
     if len(given) > 1:
@@ -66,7 +66,7 @@ def imported(settings: Settings, path: Path, partition: int | None = None) -> Im
     Args:
         settings: Settings of the connection.
         path: The model's file.
-        partition: The only partition to start with the model; None for all.
+        partition: The partition that starts with the model; None for all partitions.
 
     Raises:
         ModelError: the file cannot be read, or a learner has already started.
@@ -109,7 +109,7 @@ def time_ms(text: str) -> int:
 
 
 def _like(text: str, ms: int) -> str:
-    """Format a time in the form of another one: in milliseconds, or as a date with the same zone."""
+    """Format a time like the given text: in milliseconds, or as a date in the same time zone."""
     if text.isdecimal():
         return str(ms)
     zone = datetime.fromisoformat(text).tzinfo or UTC

@@ -61,7 +61,7 @@ def run_monitor(settings: Settings, policies: Sequence[str], stop: Callable[[], 
         ) from error
     check_live(policies)
     topics = settings.topics
-    dashboards: list[Dashboard] = []  # set once connected
+    dashboards: list[Dashboard] = []  # contains the dashboard once connected
     site = Site(
         {path: Page(*file) for path, file in page_files().items()},
         lambda: dashboards[0].as_json() if dashboards else _NOTHING,
@@ -115,7 +115,7 @@ def _policies(
     watch: Watched,
     stop: Callable[[], bool],
 ) -> Policies:
-    """Return the policies to evaluate. Their names can be resolved only after the first step of a task."""
+    """Wait for the first step of a task, before which names cannot be resolved, and return the policies."""
     while (partition := dashboard.active_partition) is None:
         if stop():
             return Policies()
@@ -129,7 +129,7 @@ def _policies(
 
 
 class _Contexts:
-    """Rereads contexts. If Kafka does not answer, it returns none, and their decisions are skipped."""
+    """Reads contexts again. If Kafka does not answer, returns no contexts; the estimates then skip their decisions."""
 
     def __init__(self, settings: Settings, topics: Topics) -> None:
         self._settings = settings
@@ -182,13 +182,13 @@ def _looking(settings: Settings, dashboard: Dashboard, topics: Topics, partition
             except StoppedError:
                 return
             except BrokerError as error:
-                announce(f"the broker is away, connecting again: {error}")
+                announce(f"broker unavailable, reconnecting: {error}")
                 ended.wait(AGAIN_S)
                 continue
             try:
                 _look(broker, dashboard, topics, partitions, ended)
             except BrokerError as error:
-                announce(f"the broker is away, connecting again: {error}")
+                announce(f"broker unavailable, reconnecting: {error}")
                 ended.wait(AGAIN_S)
             finally:
                 broker.close()
@@ -221,7 +221,7 @@ def _look(broker: Broker, dashboard: Dashboard, topics: Topics, partitions: int,
 
 
 class _Names:
-    """Learner, window and instances of a pipeline, from its journal and its group."""
+    """Reads a pipeline's learner and window from its journal, and its instances from its consumer group."""
 
     def __init__(self, broker: Broker, topics: Topics) -> None:
         self._broker = broker
@@ -244,7 +244,7 @@ class _Names:
         return Pipeline(self._settings["learner"], self._settings["window_ms"], instances)
 
     def is_due(self) -> bool:
-        """Whether NAMES_S seconds have passed since this last returned true."""
+        """Return whether NAMES_S seconds have passed since the last time this returned True."""
         if is_due := time.monotonic() - self._asked_s >= NAMES_S:
             self._asked_s = time.monotonic()
         return is_due

@@ -89,7 +89,7 @@ def run_on_kafka(
         announce(f"{learner}: topics {settings.topic_prefix}* on {settings.bootstrap}")
         with _programs(settings.model_copy(update={"model": task.model}), learner) as programs:
             _wait_until_settled(broker, run, programs, stop, Meter(run.name, run.events, show))
-            reported = uneven_warning(uneven_of(dataset))  # at the start
+            reported = uneven_warning(uneven_of(dataset))  # the warning already reported at the start
             for message in programs.warnings("replay"):
                 if message != reported:
                     warn(f"`onebit replay`: {message}")
@@ -122,7 +122,7 @@ def _shared_end(broker: Broker, topics: Topics, settings: TaskSettings, partitio
 
 
 def _with_own_topics(settings: Settings, learner: str) -> Settings:
-    """Return settings with a unique topic prefix, unless a prefix was given."""
+    """Return the settings with a topic prefix that is unique to this run, unless the user gave a prefix."""
     if settings.topic_prefix != DEFAULT_PREFIX:
         suffix = f"{learner}." if len(settings.learner) > 1 else ""
         return settings.model_copy(update={"topic_prefix": settings.topic_prefix + suffix})
@@ -146,11 +146,11 @@ class _Programs:
         own = settings.model_copy(
             update={"learner": [learner], "with_label": registered()[learner].needs_label or settings.with_label}
         )
-        # The programs cannot share a port, and their logs are parsed for warnings.
+        # The programs cannot share a port. Their logs are parsed for warnings.
         of_their_own = {"metrics_port": "0", "log_format": "text", "log_level": "info"}
         self._environment = os.environ | _scoped_parameters(own).environment()
         self._environment |= {variable_of(name): value for name, value in of_their_own.items()}
-        self._environment.pop(variable_of("profile"), None)  # applies to this process
+        self._environment.pop(variable_of("profile"), None)  # the setting applies only to this process
         self._restarts = 0
         self.logs = {name: directory / f"{name}.log" for name in PROGRAMS}
         self.processes: dict[str, subprocess.Popen[bytes]] = {}

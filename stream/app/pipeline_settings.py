@@ -31,7 +31,7 @@ STORED_NAMES = {
     "data": "class_names",
     "model": "model",
 }
-"""Task settings: the field of `Settings`, and the name in the journal."""
+"""Names of the task settings: the field of `Settings` is the key, the name in the journal is the value."""
 
 
 class Wanted(NamedTuple):
@@ -66,11 +66,11 @@ def wanted_settings(
         begun: The pipeline's settings by name; empty for a new pipeline.
         place: Name of the journal, for messages.
         model: Kind of model of a new pipeline, unless given; see `Settings.model_of`.
-        change: Whether given settings that differ apply from now on, if they are changeable.
+        change: Whether given settings that differ apply from now on, if they can be changed.
 
     Raises:
         SettingsDifferError: given settings differ from the pipeline's; see `resolve`.
-        SettingsError: a parameter is invalid, or contexts without a data set have a scale.
+        SettingsError: a parameter is invalid, or a scale is given without a data set.
         ParameterError: the learner does not have the parameter.
     """
     if settings.scale != "none" and (settings.n_classes is not None or settings.features is not None):
@@ -86,7 +86,7 @@ def wanted_settings(
     if begun and "learner" not in given:
         own, learner = settings.model_copy(update={"learner": [begun["learner"]]}), begun["learner"]
     else:
-        is_known = settings.n_classes is None  # contexts without a data set: only the sizes are given
+        is_known = settings.n_classes is None  # --n-classes is given without a data set; the sparsity is unknown
         own, _ = with_chosen(settings, n_classes, n_features, mean_nnz if is_known else None)
         learner = own.learner[0]
     task = task_settings(own, learner, n_classes, n_features, class_names)
@@ -94,7 +94,7 @@ def wanted_settings(
 
 
 class _Sizes(NamedTuple):
-    """Numbers of classes and features, mean non-zeros of a context, and class names of a log."""
+    """Numbers of classes and features, mean number of non-zeros per context, and class names of a log."""
 
     n_classes: int
     n_features: int
@@ -103,7 +103,7 @@ class _Sizes(NamedTuple):
 
 
 def _sizes(settings: Settings, begun: Mapping[str, Any]) -> _Sizes:
-    """Return the given sizes, the pipeline's, or the data set's."""
+    """Return the sizes that the user gave; by default, those of the pipeline or the data set."""
     n_classes, n_features = settings.n_classes, n_features_of(settings)
     if begun and "data" not in settings.given:
         n_classes, n_features = n_classes or begun["n_classes"], n_features or begun["n_features"]
@@ -114,7 +114,7 @@ def _sizes(settings: Settings, begun: Mapping[str, Any]) -> _Sizes:
 
 
 def with_hint(error: SettingsDifferError, *, change: bool) -> SettingsError:
-    """Add the applicable flag to the error."""
+    """Add the flag --change-settings to the error if it would resolve the difference."""
     if change or not error.can_change:
         return SettingsError(str(error))
     flags = {stored: flag_of(setting_name(field)) for field, stored in STORED_NAMES.items()}

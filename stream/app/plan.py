@@ -39,7 +39,7 @@ def dataset_of_seed(source: Source, seed: int, dataset: Dataset) -> Dataset:
 
 
 def uneven_warning(uneven: str) -> str:
-    """Add the remedy to a data set's or log's warning about an uneven column; empty if there is none."""
+    """Add the remedy to a warning about an uneven column; return an empty string if there is no warning."""
     return f"{uneven}. Use --scale standard" if uneven else ""
 
 
@@ -137,16 +137,16 @@ def speed_of(replay: Replay, dataset: Dataset) -> float | None:
 
 
 def feedback_speed(feedback: Feedback) -> float:
-    """Return the divisor for logged delays; it is the same as for logged times."""
+    """Return the speed factor by which logged delays are divided. It also applies to logged times."""
     return 1.0 if feedback.speed is None else parse_speed(feedback.speed)
 
 
 SHORT_DELAY_SHARE = 0.001
-"""Fraction of feedback that may arrive before an embedded learner's next poll and has to wait for it."""
+"""Fraction of feedback whose delay may be shorter than the poll interval of an embedded learner."""
 
 
 def shortest_delay_ms(feedback: Feedback, dataset: Dataset) -> int:
-    """Return a lower bound for the delay of all but a thousandth of the feedback."""
+    """Return a delay below which at most a thousandth of the feedback falls."""
     if feedback.delay == LOGGED:
         return int(min(logged_delays_ms(dataset), default=0) / feedback_speed(feedback))
     return parse_delay(feedback.delay).quantile_ms(SHORT_DELAY_SHARE)

@@ -16,7 +16,7 @@ MODEL = "model:"
 
 
 class Decisions(Protocol):
-    """The decisions on which policies are evaluated."""
+    """The decisions that policies are evaluated on."""
 
     @property
     def name(self) -> str:
@@ -40,7 +40,7 @@ class Decisions(Protocol):
 
 
 def policy_of(spec: str, decisions: Decisions, training: Training) -> Policy:
-    """Return the policy for a flag; a model is read from its file.
+    """Return the policy that a flag names; a model is read from its file.
 
     Raises:
         EstimateError: the policy is unknown, or the model does not match the decisions.
@@ -65,7 +65,7 @@ def _policy_of_model(spec: str, model: Saved, decisions: Decisions) -> Policy:
 
 
 def _check_names(spec: str, model: Saved, decisions: Decisions) -> None:
-    """Check that classes and features have the same numbers as in the model's file.
+    """Check that each class and feature has the same number as in the model's file.
 
     Raises:
         EstimateError: the numbers differ.
@@ -155,7 +155,7 @@ def _named(spec: str, decisions: Decisions, topics: Topics) -> Named:
 
 
 def _known_to(model: Saved, topics: Topics) -> Known | None:
-    """Return the decisions that a model of this pipeline may have learned from; None for other models."""
+    """Return the decisions that a model may have learned from, or None if it is not a model of this pipeline."""
     position = model.meta.get("position", {})
     if f"{position.get('topics')}contexts" != topics.contexts:
         return None

@@ -102,21 +102,21 @@ def every(interval_ms: int, action: Callable[[], None]) -> Callable[[], None]:
 
 
 SPEED_S = 30.0
-"""Time over which the speed is measured; the first seconds are not typical."""
+"""Period over which the speed is measured. It is long because the first seconds are not typical."""
 
 INTERVAL_S = 0.1
-"""Minimum interval between two calls; sufficient for a progress bar."""
+"""Minimum interval between two progress reports, short enough for a progress bar."""
 
 
 class Progress(NamedTuple):
     """The progress of a run."""
 
     name: str  # name of the run
-    events: int  # total number
+    events: int  # total number of events
     decided: int
     pending: int
-    error_rate: float  # for the decisions so far; nan if unknown
-    to_come: int  # expected feedback that has not arrived
+    error_rate: float  # error rate of the decisions so far; nan if unknown
+    to_come: int  # amount of feedback that is expected but has not arrived
     per_s: float  # decisions per second
     left_s: float  # remaining time; nan at the start
 
@@ -130,7 +130,7 @@ ShowProgress = Callable[[Progress], None]
 
 
 def ignore(_progress: Progress) -> None:
-    """Show nothing."""
+    """Ignore the progress."""
 
 
 class TimeToGo:
@@ -142,7 +142,7 @@ class TimeToGo:
 
     def __init__(self, events: int, now_s: float) -> None:
         self._events = events
-        self._seen = deque([(now_s, 0)])  # time, and number of decisions and settlements
+        self._seen = deque([(now_s, 0)])  # pairs of a time and the number of decisions and settlements by then
 
     def estimate_s(self, decided: int, pending: int, now_s: float) -> float:
         """Return the remaining seconds; nan at the start.

@@ -11,13 +11,13 @@ from stream.telemetry.metrics import Sample
 from stream.telemetry.samples import RewardCounts, ledger_samples
 from stream.telemetry.sketch import Sketch
 
-if TYPE_CHECKING:  # other programs need no compiler
+if TYPE_CHECKING:  # not imported at run time: other programs do not need the compiler
     from consumers.learner import LearnerProgram
     from stream.journal.commit import Commit
 
 
 class LearnerCounts:
-    """Counts of the records that a learner has committed since its start, in addition to its ledgers."""
+    """Counts of a learner's committed records since its start that are not in its ledgers."""
 
     def __init__(self) -> None:
         self._rewards = RewardCounts()
@@ -25,7 +25,7 @@ class LearnerCounts:
         self._unknown: Counter[str] = Counter()
 
     def add(self, commits: "Sequence[Commit]", append_ms: int) -> None:
-        """Add the records and the time of committed transactions."""
+        """Add the records of committed transactions, and their append time."""
         for part in commits:
             self._rewards.add(example for example, _ in part.effects.examples)
             self._unknown.update(part.effects.unknown)

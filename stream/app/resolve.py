@@ -35,7 +35,7 @@ from stream.wire.named_features import NamedFeaturesError, from_plain, to_plain
 from stream.wire.topics import Topics
 
 FLOPS_PER_S = 2e9
-"""Speed of one core in a compiled kernel, for rough estimates. Factorisations of 3,600 x 3,600 reach 1.8 to 3.2e9."""
+"""Assumed speed of one core in a compiled kernel. Factorisations of 3,600 x 3,600 matrices reach 1.8e9 to 3.2e9."""
 
 SLOW_S = 0.1
 """Time per event above which a warning is logged."""
@@ -59,7 +59,7 @@ def event_s(task: TaskSettings, nnz: int) -> float:
 
 
 PIPELINE_S = 1e-4
-"""Time per event of an embedded run without the learner: topics, join, ledger; measured with fast learners."""
+"""Time per event of an embedded run for topics, join and ledger, without the learner; measured with fast learners."""
 
 
 def run_s(task: TaskSettings, nnz: int, events: int) -> float:
@@ -100,13 +100,13 @@ def records_max(task: TaskSettings, nnz: int, most: int) -> int:
 def with_chosen(settings: Settings, n_classes: int, n_features: int, mean_nnz: float | None) -> tuple[Settings, str]:
     """Replace the learner `auto`; return the settings and the reason, which is empty without `auto`.
 
-    A given late-ucb has no random features if the data are known to be sparse, as if `auto` had chosen it.
+    If the data are known to be sparse, a late-ucb that the user chose has no random features, as with `auto`.
 
     Args:
         settings: The user's settings; given parameters take precedence.
         n_classes: Number of classes.
         n_features: Number of features.
-        mean_nnz: Mean non-zeros of a context; None if unknown.
+        mean_nnz: Mean number of non-zeros per context; None if unknown.
     """
     learners, chosen, why = settings.learner, [], ""
     if AUTO in learners:
@@ -127,7 +127,7 @@ def with_chosen(settings: Settings, n_classes: int, n_features: int, mean_nnz: f
 
 
 def parameters_of(settings: Settings, learner: str) -> dict[str, Any]:
-    """Return the checked parameters of one of the learners, with the defaults that suit the policy for late feedback.
+    """Check and return a learner's parameters, with the defaults that suit the policy for late feedback.
 
     Raises:
         SettingsError: a parameter is not NAME=VALUE, or no learner has it.
@@ -157,7 +157,7 @@ def _has(learner: str, parameter: str) -> bool:
 def task_settings(
     settings: Settings, learner: str, n_classes: int, n_features: int, class_names: tuple[str, ...] | None = None
 ) -> TaskSettings:
-    """Return all settings that determine a learner's state, in addition to its inputs."""
+    """Return all settings that, together with its inputs, determine a learner's state."""
     return TaskSettings(
         learner=learner,
         n_classes=n_classes,
@@ -230,7 +230,7 @@ class Run:
     replay: ReplayOptions
     plan: FeedbackPlan
     feedback: FeedbackOptions
-    shortest_delay_ms: int  # lower bound for the delay of all but a thousandth of the feedback
+    shortest_delay_ms: int  # at most a thousandth of the feedback has a shorter delay
     is_estimated: bool  # whether the report has an estimate of the learner's own policy
     origin: Origin
 
@@ -268,7 +268,7 @@ def resolve_run(settings: Settings, learner: str, dataset: Dataset, command: str
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chosen:
-    """Settings with chosen and checked learners, and the data."""
+    """Settings whose learners have been chosen and checked, and the data set."""
 
     settings: Settings
     dataset: Dataset
@@ -295,7 +295,7 @@ def choose_learners(settings: Settings) -> Chosen:
         ParameterError: a learner or a parameter is unknown.
     """
     if settings.loop:
-        raise SettingsError(f"{variable_of('loop')}, or loop in a file: not allowed in a run; remove it")
+        raise SettingsError(f"{variable_of('loop')}, or loop in the settings file: not allowed in a run. Remove it")
     dataset = dataset_of(settings.source)
     if uneven := uneven_warning(uneven_of(dataset)):
         warn(uneven)

@@ -90,7 +90,7 @@ def run_all_on_kafka(
 
 
 PROCESSES_FROM_S = 5.0
-"""Minimum total duration of parallel runs; starting a process takes two seconds."""
+"""Runs with a shorter total duration are not parallel, because starting a process takes two seconds."""
 
 
 def jobs_of(asked: int | None, seconds: Sequence[float], cores: int, *, is_log: bool = False) -> int:
@@ -156,7 +156,7 @@ def run_side_by_side(
 
 
 class Notice(NamedTuple):
-    """A log record."""
+    """A log record that a worker sends to the main process."""
 
     level: int
     message: str
@@ -164,7 +164,7 @@ class Notice(NamedTuple):
 
 
 class Failed(NamedTuple):
-    """The exception of a run."""
+    """The exception that ended a run."""
 
     error: Exception
 
@@ -243,7 +243,7 @@ def _heard(workers: Sequence[_Worker]) -> list[_Worker]:
 
 
 def _break_off(workers: Sequence[_Worker]) -> list[str]:
-    """End all runs, and report the progress of each started run."""
+    """Terminate all workers, and return the progress of each run that has started."""
     reached = []
     for worker in workers:
         worker.process.terminate()
@@ -280,7 +280,7 @@ def _portable(error: Exception) -> Exception:
     """Return the error, or an equivalent one that can be pickled, with its traceback as a note."""
     error.add_note("".join(traceback.format_exception(error)))
     try:
-        copy(error)  # an exception is pickled by class and arguments
+        copy(error)  # pickle recreates an exception from its class and arguments
     except TypeError:
         portable = RuntimeError(f"{type(error).__name__}: {error}")
         portable.__notes__ = error.__notes__

@@ -17,7 +17,7 @@ from stream.telemetry.metrics import SERVE
 from stream.wire.named_features import from_plain
 
 REQUEST_TIMEOUT_MS = 3_000
-"""Kafka's request timeout: the time in which an absent broker is noticed."""
+"""Timeout of requests to Kafka, within which an unavailable broker is detected."""
 
 
 def run_serve(settings: Settings, stop: Callable[[], bool]) -> None:
@@ -91,7 +91,7 @@ def read_facts(broker: Broker, settings: Settings, partitions: int) -> PipelineF
         SettingsError: the pipeline replays a log, or does not have the fallback's class.
     """
     found = pipeline_settings(broker, settings.topics, partitions)
-    if "seed" not in found:  # empty, or of an imported model
+    if "seed" not in found:  # no settings yet, or only those of an imported model
         return None
     if found["play"] != "own":
         raise SettingsError(f"serve requires a learner with --play own; got {found['play']}")

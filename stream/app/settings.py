@@ -99,7 +99,7 @@ _NO_FLAG: frozenset[Program] = frozenset()  # secrets: every user of a machine c
 
 
 class Setting(NamedTuple):
-    """The documentation for a setting, and the commands that have it as a flag."""
+    """The documentation of a setting, and the commands that have it as a flag."""
 
     panel: Panel
     programs: frozenset[Program]
@@ -667,7 +667,7 @@ class Settings(BaseSettings):
 
     @property
     def given(self) -> frozenset[str]:
-        """Fields, such as `window_ms`, set by a flag, a variable or the file."""
+        """The fields, such as `window_ms`, that a flag, a variable or the file sets."""
         return frozenset(self.model_fields_set)
 
     @property

@@ -30,7 +30,7 @@ def make_learner(setup: LearnerSetup) -> LearnerProgram:
 
 
 class Runs(NamedTuple):
-    """Random runs, each generated from a seed."""
+    """Generates random runs from seeds."""
 
     events: int
     model: Sharing

@@ -10,7 +10,7 @@ from stream.wire.ledger import MISPLACED_REMEDY, Ledger
 from stream.wire.records import DRIFT_OF_ALL, Outcome
 
 DEAD_SHARE_MAX = 0.01
-"""If a larger fraction of an interval's records are dead letters, the configuration is probably wrong."""
+"""A larger fraction of dead letters in an interval is reported, because the configuration is probably wrong."""
 
 _ALWAYS = ("decided", "matched", "pending")
 _ORDER = ("decided", "matched", "expired", "pending", "late", "context_duplicates", "feedback_duplicates")
@@ -24,10 +24,10 @@ class Tally:
         self._matched = 0
         self._rewards = 0
         self._unknown: Counter[str] = Counter()
-        self._records = 0  # since the last report, like the two below
+        self._records = 0  # like the next two fields, counted since the last report
         self._dead = 0
         self._last_dead: DeadLetter | None = None
-        self._misplaced: dict[int, int] = {}  # by partition, at the last report
+        self._misplaced: dict[int, int] = {}  # number of misplaced records by partition at the last report
 
     def add(self, commits: Sequence[Commit]) -> None:
         """Add the records of committed transactions."""
@@ -62,11 +62,11 @@ class Tally:
         if last is None or dead <= DEAD_SHARE_MAX * records:
             return ""
         place = f"{last.record.topic}/{last.record.partition}, offset {last.record.offset}"
-        # The message has no percentage: an orphan becomes a dead letter only one orphan window after its arrival.
+        # A percentage would mislead: an orphan is received one orphan window before it becomes a dead letter.
         return f"dead letters: {dead:,}, records received: {records:,}; last dead letter, {place}: {last.reason}"
 
     def misplaced_warning(self, ledgers: Mapping[int, Ledger]) -> str:
-        """Return a warning about misplaced records by partition; empty unless their number has increased."""
+        """Return a warning about misplaced records; empty unless their number in a partition has increased."""
         counts = {partition: misplaced(ledger) for partition, ledger in ledgers.items()}
         if all(count <= self._misplaced.get(partition, 0) for partition, count in counts.items()):
             return ""

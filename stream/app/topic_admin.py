@@ -61,7 +61,7 @@ def describe_topics(settings: Settings) -> Described:
 
 @contextmanager
 def deletable_topics(settings: Settings) -> Iterator[tuple[list[str], Broker]]:
-    """Return the names of existing topics, and the broker that deletes them."""
+    """Yield the names of the existing topics, and the broker to delete them with."""
     with _connected(settings) as (broker, topics):
         yield list(broker.describe_topics(topics.all_of(shares_model=True))), broker
 
@@ -76,7 +76,7 @@ def _connected(settings: Settings) -> Iterator[tuple[Broker, Topics]]:
 
 
 def _retention_hint(topics: Topics, found: Mapping[str, TopicDescription], asked_ms: int) -> str:
-    """Return the retention of existing topics as a hint, if only the retention differs."""
+    """Return a hint with the retention of the existing topics, if it differs from the requested one."""
     kept_ms = {found[name].retention_ms for name in topics.of_events() if name in found}
     if len(kept_ms) != 1 or kept_ms == {asked_ms}:
         return ""

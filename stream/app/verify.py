@@ -53,7 +53,7 @@ class Verified:
 
     @property
     def exit_code(self) -> ExitCode:
-        """DIFFERS if a check failed; USAGE if records that the ledger needs have been deleted."""
+        """The exit code: DIFFERS if a check failed, USAGE if records that the ledger needs have been deleted."""
         gone = {finding.partition for finding in self.findings if finding.gone}
         wrong = {one.partition for one in self.findings if not one.ok}
         wrong |= {one.partition for one in self.replays or () if not one.ok}
@@ -95,7 +95,7 @@ def verify(
     Args:
         settings: Settings of the connection and, with `wait_replay`, of the data set.
         wait_events: First wait until N events are decided and none is pending.
-        wait_replay: First wait for all events of a replay with these settings.
+        wait_replay: First wait until all events of a replay with these settings are settled.
         timeout_ms: Timeout of the wait.
         replay: Whether to replay the whole journal and compare the state with that of a recovery.
 
@@ -145,7 +145,7 @@ def _wait(broker: Broker, topics: Topics, partitions: int, events: int, timeout_
 
 
 def matched_error_of(settings: Settings) -> MatchedError:
-    """Return the error rate of the examples; the audit reports unreadable ones."""
+    """Return the error rate of the examples, without unreadable ones, which the audit reports."""
     with connected(settings) as (broker, topics, partitions):
         return matched_error(_examples(broker, TopicPartition(topics.examples, number)) for number in range(partitions))
 

@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 
 class Watched:
-    """The health and metrics of a program; does nothing without a port."""
+    """Publishes the health and metrics of a program; does nothing without a port."""
 
     def __init__(self, heartbeat: Heartbeat | None) -> None:
         self._heartbeat = heartbeat
 
     @property
     def is_enabled(self) -> bool:
-        """Whether metrics are served; otherwise counting is unnecessary."""
+        """Whether metrics are served. If not, the program need not count anything."""
         return self._heartbeat is not None
 
     def with_heartbeat(self, stop: Callable[[], bool]) -> Callable[[], bool]:
@@ -56,7 +56,7 @@ def watched(settings: Settings, program: str, site: "Site | None" = None) -> Ite
     Args:
         settings: Settings with host and port.
         program: The program's name.
-        site: The program's pages; a program with pages uses the page port.
+        site: The program's pages; if given, the server uses the page port instead of the metrics port.
 
     Raises:
         SettingsError: the address cannot be used.
