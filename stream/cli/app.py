@@ -1,4 +1,4 @@
-"""`onebit`: lazily loaded commands, and the conversion of errors to messages and exit codes."""
+"""`onebit`: loads commands lazily, and converts errors to messages and exit codes."""
 
 import os
 import sys
@@ -15,20 +15,20 @@ from stream.errors import ExitCode, OnebitError, StoppedError
 
 
 def markdown() -> str:
-    """Return the text of docs/exit-codes.md."""
+    """Return the Markdown text of docs/exit-codes.md."""
     rows = [f"| {code.value} | {code.meaning} |" for code in ExitCode]
     return "\n".join(("# Exit codes", "", "| code | meaning |", "|---|---|", *rows)) + "\n"
 
 
 def epilog() -> str:
-    """Return the table at the end of the help."""
+    """Return the table of exit codes at the end of the help."""
     return "[bold]Exit codes[/]\n\n" + "\n\n".join(f"[cyan]{code.value}[/] {code.meaning}" for code in ExitCode)
 
 
 class Lazy(NamedTuple):
     """A command that is not loaded yet."""
 
-    module: str  # module of stream.cli; its `app` has the command, or the commands of the group
+    module: str  # module in stream.cli whose `app` contains the command or the group of commands
     summary: str  # the first line of its help
 
 
@@ -88,7 +88,7 @@ class LazyGroup(TyperGroup):
         return list(self.commands)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Write the help; see `TyperGroup`."""
+        """Write the help from the summaries, without loading commands; see `TyperGroup`."""
         loaded = self.commands
         self.commands = {name: TyperCommand(name, help=lazy.summary) for name, lazy in COMMANDS.items()}
         try:
@@ -97,7 +97,7 @@ class LazyGroup(TyperGroup):
             self.commands = loaded
 
     def invoke(self, ctx: Any) -> Any:
-        """Run a command. Typer itself would exit with 1 after Ctrl-C at a prompt, or if stdout is closed."""
+        """Run a command. Sets the exit code after Ctrl-C at a prompt or a closed stdout; Typer would exit with 1."""
         try:
             return super().invoke(ctx)
         except (KeyboardInterrupt, typer.Abort):

@@ -4,24 +4,24 @@ from stream.app.settings import AUTO
 
 
 def learner_names(incomplete: str) -> list[str]:
-    """The learners whose names start with the typed text."""
+    """Return the learners whose names start with the typed text."""
     return _starting(incomplete, *_learners())
 
 
 def learner_choices(incomplete: str) -> list[str]:
-    """The values of the setting `learner` that start with the typed text: the learners and `auto`."""
+    """Return the values of the setting `learner`, including `auto`, that start with the typed text."""
     return _starting(incomplete, AUTO, *_learners())
 
 
 def data_names(incomplete: str) -> list[str]:
-    """The data sets whose names start with the typed text; the shell adds files."""
+    """Return the data sets whose names start with the typed text. The shell adds files."""
     from producers.datasets.catalogue import catalogue
 
     return _starting(incomplete, *(entry.name for entry in catalogue()))
 
 
 def policy_names(incomplete: str) -> list[str]:
-    """The policies of `onebit estimate` that start with the typed text."""
+    """Return the policies of `onebit estimate` that start with the typed text."""
     return _starting(incomplete, "logged", "uniform", "constant:", "model:", *_learners())
 
 
@@ -36,4 +36,4 @@ def _starting(incomplete: str, *names: str) -> list[str]:
 
 
 COMPLETED = {"learner": learner_choices, "data": data_names}
-"""Settings whose values are completed."""
+"""Completion functions by setting."""

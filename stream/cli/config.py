@@ -22,7 +22,7 @@ DEFAULT = "default"
 
 
 class Effective(NamedTuple):
-    """A value and its source."""
+    """The effective value of a setting, and its source."""
 
     name: str
     value: str
@@ -70,7 +70,7 @@ def _settings(settings: Settings) -> list[Effective]:
             return Effective(one.name, text, f"variable {variable_of(one.name)}")
         if one.name in in_file:
             return Effective(one.name, text, str(path))
-        if one.field in settings.given:  # the address, see `with_address_of_file`
+        if one.field in settings.given:  # the broker's address from the properties file; see `with_address_of_file`
             return Effective(one.name, text, f"{BOOTSTRAP} in {settings.client_config}")
         return Effective(one.name, one.shown_default, DEFAULT)
 
@@ -78,7 +78,7 @@ def _settings(settings: Settings) -> list[Effective]:
 
 
 def _properties(settings: Settings) -> list[Effective]:
-    """Return the properties from the properties file that no setting overrides."""
+    """Return the properties in the properties file that no setting overrides."""
     if settings.client_config is None:
         return []
     client_config_of(settings)  # rejects unsupported properties

@@ -43,10 +43,10 @@ LEVELS = {level.name.lower(): level for level in Level}
 
 INTERVAL_MS = 10_000
 LINES_MAX = 10
-"""Limit on similar lines in an interval; the next line, or the end, reports the number of dropped lines."""
+"""Limit on similar lines in an interval. The next such line, or the end of the log, reports how many were dropped."""
 
 KINDS_MAX = 1_000
-"""Limit on kinds of lines; the oldest is removed first."""
+"""Limit on the kinds of similar lines that are counted; the oldest kind is removed first."""
 
 _NUMBER = re.compile(r"\d[\d.,]*")
 _KIND_CHARACTERS = 100
@@ -71,7 +71,7 @@ class LogLines:
         self._kinds: dict[tuple[Level, str], _Kind] = {}
 
     def admitted(self, level: Level, message: str, now_ms: int, *, limited: bool = True) -> str | None:
-        """Return the line to write, or None. Lines with `limited=False` are never dropped.
+        """Return the line to write, or None to drop it. Lines with `limited=False` are exempt from the rate limit.
 
         >>> lines = LogLines()
         >>> [lines.admitted(Level.INFO, f"late by {n} s", 0) for n in range(11)][-1]
@@ -150,7 +150,7 @@ def _write(level: Level, message: str, mark: str, **more: Any) -> None:
 
 
 def has_moving_lines() -> bool:
-    """Whether progress bars are possible: stderr is a terminal, and the log is text."""
+    """Return whether progress bars are possible: stderr is a terminal, and the log is text."""
     return err.is_terminal and not _is_json
 
 
@@ -221,7 +221,7 @@ class StopRequest:
         """Install the signal handlers.
 
         Args:
-            first: Describes the work that is completed before the process stops; empty if there is none.
+            first: Describes the work that is completed before the process stops; empty if nothing needs completing.
         """
         self.stopped = False
         self._told = f"stopping: {first}" if first else "stopping"
@@ -254,14 +254,14 @@ def fail(message: str, code: ExitCode, error: BaseException | None = None) -> Sy
 
 
 def crashed(error: Exception) -> SystemExit:
-    """Report an internal error, a bug in Onebit; return the exception that ends the process."""
+    """Report an internal error (a bug in Onebit), and return the exception that ends the process."""
     what = f"internal error: {type(error).__name__}: {error}"
     hint = "" if is_debugging() else "; use --debug to see the traceback"
     return fail(f"{what}{hint}", ExitCode.CRASHED, error)
 
 
 def is_debugging() -> bool:
-    """Whether --debug or ONEBIT_DEBUG is given; this also works if the settings cannot be read."""
+    """Return whether --debug or ONEBIT_DEBUG is given, even if the settings cannot be read."""
     return _debugs or "--debug" in sys.argv or os.environ.get("ONEBIT_DEBUG", "").lower() in ("1", "true", "yes", "on")
 
 
@@ -272,7 +272,7 @@ def interrupted() -> SystemExit:
 
 
 PROGRESS_INTERVAL_MS = 5_000
-"""Interval between two lines about a run without a terminal."""
+"""Interval between two progress lines of a run if stderr is not a terminal."""
 
 
 def figures(progress: Progress) -> str:
@@ -306,7 +306,7 @@ class AnnouncedLines:
         is_due = now_ms - self._shown_ms.get(progress.name, self._began_ms) >= self._interval_ms
         if is_due or progress.done >= 1.0:
             self._shown_ms[progress.name] = now_ms
-            announce(f"{progress.name}: {figures(progress)}", limited=False)  # each line supersedes the previous one
+            announce(f"{progress.name}: {figures(progress)}", limited=False)  # progress lines are all similar
 
 
 class MovingLines:
@@ -345,11 +345,11 @@ POLICY_HINTS = {
     "NOT_FROM_LOGS": "use another --learner, or --play match",
     "ONE_RIGHT_CLASS": "use another --learner",
 }
-"""Remedies for unsupported policies, by reason."""
+"""Remedies for settings that a learner does not support, by reason."""
 
 
 def hint_of(error: OnebitError) -> str:
-    """Return the remedy for an error of a lower layer, as flags; empty if none is known."""
+    """Return the remedy for an error from a lower layer, in terms of flags; empty if none is known."""
     from stream.app.sources import access_hint
     from stream.devkafka.local_kafka import LocalKafkaPortError
     from stream.kafka.port import AccessError
@@ -358,7 +358,7 @@ def hint_of(error: OnebitError) -> str:
         return access_hint(error)
     if isinstance(error, LocalKafkaPortError):
         return "choose another port with --port"
-    # Loading the module would load the compiler; if it is not loaded, it cannot have raised the error.
+    # Importing the module would load the compiler. If it is not imported yet, it cannot have raised the error.
     if "stream.task.settings" in sys.modules:
         from stream.journal.format import UnrecoverableError
         from stream.task.settings import PolicyError

@@ -33,7 +33,7 @@ def list_data(json: Json = False) -> None:
     out.print(table)
     for entry in catalogue():
         out.print(f"terms of {entry.name}: {escape(entry.terms)}", soft_wrap=True, highlight=False)
-    out.print("also accepted: svmlight files, optionally .gz, and logs of decisions (see onebit data show FILE)")
+    out.print("also accepted: svmlight files (plain or .gz), and logs of decisions (see onebit data show FILE)")
 
 
 @app.command(epilog=examples("onebit data show optdigits", "onebit data show offers.csv.gz --map offers.toml --json"))

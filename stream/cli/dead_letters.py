@@ -40,9 +40,9 @@ def requeue_letters(
 ) -> None:
     """Write dead letters to their topics again as the original records.
 
-    Each dead letter is written once: the new record has a header with the dead letter's offset, and dead letters that
-    already have such a record are skipped. A record that is still invalid becomes another dead letter. Truncated
-    records are skipped.
+    Each dead letter is written only once: the new record has a header with the dead letter's offset, and dead letters
+    whose offset is already in such a header are skipped. A record that is still invalid becomes another dead letter.
+    Truncated records are skipped.
     """
 
     def wanted(letter: DeadLetter) -> bool:

@@ -99,7 +99,7 @@ def estimate_policies(
 
 
 def _publish(found: Estimates, confidence: float, path: Path) -> None:
-    """Write the report."""
+    """Write the HTML report."""
     from stream.reporting.estimate_page import estimate_page
     from stream.reporting.pages import write_whole
 
@@ -127,7 +127,7 @@ def show(found: Estimates, options: Options, training: Training) -> None:
 
 
 def _when_learned(found: Estimates, training: Training) -> str:
-    """Describe the delays of a learner's feedback."""
+    """Describe the delays with which a learning policy received feedback."""
     if training.delay is not None:
         model = f"with delay {training.delay.spec}"
         return f"feedback with logged delays, otherwise {model}" if found.has_delays else f"feedback {model}"

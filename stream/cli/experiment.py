@@ -111,14 +111,14 @@ def _print(written: Written) -> None:
 
 
 def _tell(refused: list[Refused]) -> None:
-    """Log each reason once."""
+    """Log each distinct reason why runs were not made."""
     reasons = dict.fromkeys((one.job.sweep, one.job.data, one.job.title, one.reason) for one in refused)
     for sweep, data, learner, reason in reasons:
         warn(f"{sweep}: {learner} on {data} was not run: {reason}")
 
 
 class _Shown:
-    """Progress of an experiment: a bar on a terminal, otherwise lines at intervals."""
+    """Shows the progress of an experiment: a bar on a terminal, otherwise lines at intervals."""
 
     def __init__(self, name: str) -> None:
         self._name = name

@@ -21,7 +21,7 @@ from stream.cli.console import write_log
 
 @contextmanager
 def profiled(path: str | None) -> Iterator[None]:
-    """Profile a context, and write the result to a file on exit, even after an error; None: no profile.
+    """Profile the enclosed code, and write the profile to a file on exit, even after an error. None: no profile.
 
     Raises:
         SettingsError: the file cannot be written.
@@ -32,7 +32,7 @@ def profiled(path: str | None) -> Iterator[None]:
     from cProfile import Profile
 
     try:
-        with open(path, "ab"):  # fails before a long run
+        with open(path, "ab"):  # so that an unwritable file fails before a long run
             pass
     except OSError as error:
         raise SettingsError(f"--profile {path}: cannot write: {error.strerror}") from error

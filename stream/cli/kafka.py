@@ -24,7 +24,7 @@ DataDir = Annotated[
 
 
 def _command(command: str, data_dir: Path | None) -> str:
-    """Return a command line for the broker with this home folder."""
+    """Return the command line of an `onebit kafka` command for the broker with this home folder."""
     return f"onebit kafka {command}" + ("" if data_dir is None else f" --data-dir {shlex.quote(str(data_dir))}")
 
 

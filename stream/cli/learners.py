@@ -20,7 +20,7 @@ LOGS = {
     FromLogs.PROPENSITY: "learns from a log's decisions by their propensities",
     FromLogs.NOTHING: "learns from a log's decisions",
 }
-"""Descriptions of a learner's use of logs."""
+"""Describes what a learner uses from a log."""
 
 app = typer.Typer()
 

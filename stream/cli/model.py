@@ -39,7 +39,7 @@ def export(
         str | None,
         typer.Option(
             metavar="TIME",
-            help="Model at a broker time: 2026-03-01T12:00:00Z (local time without a zone), or milliseconds since 1970",
+            help="Model at a broker time: 2026-03-01T12:00:00 (UTC if no zone is given), or milliseconds since 1970",
         ),
     ] = None,
     journal: Annotated[
@@ -130,7 +130,7 @@ def import_file(
     """Import a model as the initial state of a new learner with the same learner type and parameters.
 
     The model is written to the snapshots topic in one transaction, as the state before the first step. Restarts and
-    `onebit verify --replay` also start from it. Fails if a learner has already started. If the topic updates exists,
+    `onebit verify --replay` also start from it. Fails if a learner has already started. If the updates topic exists,
     all partitions share the model.
     """
     found = imported(settings, file, partition)
@@ -150,7 +150,7 @@ def import_file(
 
 
 def print_replays(replays: Sequence[Replay]) -> None:
-    """Print the results of replaying whole journals."""
+    """Print the result of replaying each partition's whole journal."""
     for found in replays:
         if found.foreign:
             out.print(f"[yellow]! partition {found.partition}:[/] {escape(found.foreign)}", soft_wrap=True)
@@ -172,7 +172,7 @@ def print_replays(replays: Sequence[Replay]) -> None:
         else:
             out.print(
                 f"[bold red]✗ partition {found.partition}:[/] replay of {found.steps:,} steps gives the state "
-                f"{found.replayed[:16]}; the {compared} {found.recovered[:16]}",
+                f"{found.replayed[:16]}; the {compared} gives {found.recovered[:16]}",
                 highlight=False,
                 soft_wrap=True,
             )

@@ -35,7 +35,7 @@ def monitor(
 ) -> None:
     """Show a running pipeline on a page: condition, error, delays, ledger, lag.
 
-    Reads committed records only; no other program depends on it. After a restart, it continues with the same counts.
+    The monitor reads committed records only, and no other program depends on it. A restart does not lose its counts.
     Requires an extra: pip install 'onebit[monitor]'.
     """
     run_monitor(settings, estimate or (), StopRequest())

@@ -99,7 +99,7 @@ def run(
 
 
 def _publish(reports: list[RunReport], path: Path | None, *, json: bool) -> None:
-    """Write the page to the given file or a new one, and print the results."""
+    """Write the page to the given file or to a new file, and print the results."""
     from stream.reporting.pages import add_page, write_page
 
     at = datetime.now(UTC)

@@ -23,7 +23,7 @@ def show_log(
     scale: Scaling,
     as_json: bool,
 ) -> None:
-    """Print a summary of a log; invalid rows are counted."""
+    """Print a summary of a log, with the number of invalid rows."""
     shown = summarise_log(path, mapping_given, reward_above, scale)
     if features_file is not None:
         save_features(shown, features_file)

@@ -30,7 +30,7 @@ from stream.simulation.tracing import Happened, trace_digest
 from stream.task.settings import Sharing
 
 SHOWN_MAX = 3
-"""Number of failing seeds to shrink and show; the others are listed."""
+"""Number of failing seeds to shrink and show. Further ones are only listed."""
 
 PROGRESS_INTERVAL_MS = 5_000
 
@@ -126,7 +126,7 @@ def _print_verdict(campaign: Campaign, seeds: range, wall_s: float, *, interrupt
     per_s = campaign.seeds / max(wall_s, 1e-9)
     shared = " with a shared model" if campaign.model == "shared" else ""
     out.print(
-        f"{campaign.seeds:,} seeds from {seeds.start}{shared}, {campaign.timeless:,} of them timeless, in "
+        f"{campaign.seeds:,} seeds from {seeds.start}{shared}, {campaign.timeless:,} of them with instant faults, in "
         f"{wall_s:,.1f} s ({per_s:,.0f} seeds/s)",
         highlight=False,
     )
@@ -137,7 +137,7 @@ def _print_verdict(campaign: Campaign, seeds: range, wall_s: float, *, interrupt
     if missing:
         out.print(f"[bold red]✗ never occurred in {campaign.seeds:,} seeds: {', '.join(missing)}", highlight=False)
     elif campaign.seeds < COVERED_FROM_SEEDS:
-        out.print(f"[dim]coverage is checked from {COVERED_FROM_SEEDS:,} seeds", highlight=False)
+        out.print(f"[dim]coverage is checked only with at least {COVERED_FROM_SEEDS:,} seeds", highlight=False)
     if campaign.failures:
         out.print(f"[bold red]✗ {len(campaign.failures):,} of {campaign.seeds:,} seeds failed", highlight=False)
     else:

@@ -85,7 +85,7 @@ def tail(
 
 
 def _partitions_of(topic: str | None, topics: Topics, partitions: int) -> list[TopicPartition]:
-    """Return the partitions to read, by topic."""
+    """Return the partitions to read, in the order of their topics."""
     by_name = {short_name(name, topics): name for name in topics}
     if topic is not None and topic not in by_name and topic not in topics:
         hint = close_matches(topic, by_name) or f"; got {topic!r}"
@@ -109,13 +109,13 @@ def _starts(
 
 
 def _start_of_last(broker: Broker, tp: TopicPartition, beginning: int, end: int, last: int) -> int:
-    """Return an offset before the newest `last` records of a partition, if it has that many."""
+    """Return an offset from which at least the newest `last` records of a partition follow, if it has that many."""
     reach = 2 * last + 2  # a transaction writes at least one record and one marker to a partition
     while (start := end - reach) > beginning:
         is_enough = islice(filterfalse(is_tick, read_partition(broker, tp, start=start)), last - 1, None)
         if last == 0 or next(is_enough, None) is not None:
             return start
-        reach *= 4  # ticks, or more markers
+        reach *= 4  # there were ticks, or more markers than one per record
     return beginning
 
 
@@ -132,7 +132,7 @@ def _since_ms(since: str) -> int:
 
 
 def _noting(records: Iterable[Record], starts: dict[TopicPartition, int]) -> Iterator[Record]:
-    """Yield the records, and advance `starts` past each one, so that reading can continue later."""
+    """Yield the records, and set `starts` to the offset after each one, so that reading can continue later."""
     for record in records:
         starts[TopicPartition(record.topic, record.partition)] = record.offset + 1
         yield record
