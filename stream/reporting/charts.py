@@ -1,7 +1,7 @@
-"""Chart data, and the script that draws it: uPlot (MIT licence, included in the page) and Onebit's own code.
+"""Chart data, and the script that draws the charts: uPlot (MIT licence, included in the page) and Onebit's code.
 
 A line's number determines its colour in all charts of a page. The page's content security policy allows only this
-script, so that texts of data sets and settings cannot inject code.
+script, so that text from data sets and settings cannot inject code.
 """
 
 import base64
@@ -24,7 +24,7 @@ class Axis(NamedTuple):
     label: str
     form: Form
     scale: Scale = "linear"
-    names: Sequence[str] = ()  # names for the positions 0, 1, 2, ..., instead of numbers
+    names: Sequence[str] = ()  # labels of the positions 0, 1, 2, ..., shown instead of numbers
 
 
 class Line(NamedTuple):
@@ -39,7 +39,7 @@ class Line(NamedTuple):
 
 
 class Level(NamedTuple):
-    """A horizontal line, or a line through the origin with this slope."""
+    """A reference line: horizontal at y, or through the origin with slope y."""
 
     label: str
     y: float
@@ -47,17 +47,17 @@ class Level(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """A vertical line."""
+    """A vertical line with a label."""
 
-    label: str  # empty if another mark has the label
+    label: str  # empty if another mark already shows the label
     x: float
-    number: int | None = None  # number of its line; None if it belongs to several lines
+    number: int | None = None  # number of the line that it belongs to; None for several lines
 
 
 class Chart(NamedTuple):
     """A chart."""
 
-    key: str  # id that is unique on the page
+    key: str  # id, unique on the page
     title: str
     caption: str
     alt: str  # text alternative for screen readers
@@ -66,11 +66,11 @@ class Chart(NamedTuple):
     lines: Sequence[Line]
     levels: Sequence[Level] = ()
     marks: Sequence[Mark] = ()
-    is_half: bool = False  # shown in pairs if the page is wide enough
-    is_pointwise: bool = False  # values with intervals, not joined by lines
-    is_stepped: bool = False  # each value applies up to the next abscissa
-    hides_start: bool = False  # the abscissa is linear and its first points are noisy
-    compares: bool = False  # lines may be shown relative to one of them
+    is_half: bool = False  # True to show two such charts side by side if the page is wide enough
+    is_pointwise: bool = False  # True for separate points with intervals, not joined by lines
+    is_stepped: bool = False  # True if each value applies up to the next abscissa
+    hides_start: bool = False  # True to omit noisy first points while the abscissa is linear
+    compares: bool = False  # True if the reader may show the lines relative to one of them
     y_limits: tuple[float, float] | None = None  # initial range of a linear ordinate; None: 0 to the largest value
 
 
@@ -85,7 +85,7 @@ def escaped_json(value: object) -> str:
 
 
 DIGITS = 5
-"""Significant digits of a number; the error is about a hundredth of a pixel."""
+"""Significant digits of coordinates; the rounding error is about a hundredth of a pixel."""
 
 
 def _plain(chart: Chart) -> dict[str, Any]:
@@ -112,7 +112,7 @@ def _rounded_x(value: float) -> float:
 
 
 class Script(NamedTuple):
-    """A script with its hash for the policy, and its style sheet."""
+    """A script with its hash for the content security policy, and its style sheet."""
 
     text: str
     digest: str

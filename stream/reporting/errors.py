@@ -31,7 +31,7 @@ class CurvePoint(NamedTuple):
 
 
 class HalfWidths(NamedTuple):
-    """Half-widths of the 95 % intervals of a run's rates; nan for too few decisions."""
+    """Half-widths of the 95 % intervals of a run's rates; nan if there are too few decisions."""
 
     error_rate: float
     error_rate_last_fifth: float
@@ -52,7 +52,7 @@ class Errors(NamedTuple):
 
 
 class ErrorCurve:
-    """Collects the mistakes of a run in the order of decisions. Each takes one byte and about 0.1 µs.
+    """Collects the mistakes of a run in the order of decisions. Each decision takes one byte and about 0.1 µs.
 
     Use it for finite runs only, because memory is unbounded.
 
@@ -141,7 +141,7 @@ def half_width(mistakes: NDArray[Any]) -> float:
         return math.nan
     length = round(n ** (1 / 3))
     before = np.concatenate(([0], np.cumsum(mistakes, dtype=np.int64)))
-    sums = before[length:] - before[:-length]  # indexed by the block's first decision
+    sums = before[length:] - before[:-length]  # sum of each block, indexed by its first decision
     places = np.arange(0, n - length + 1, length)
     draws = np.random.Generator(np.random.PCG64(0))
     reach = n // 40
@@ -191,9 +191,9 @@ class MatchedError(NamedTuple):
 
 
 def matched_error(partitions: Iterable[Iterable[Example]]) -> MatchedError:
-    """Return the error over all examples, given by partition in the order of settlement.
+    """Return the error over the examples of all partitions, each in the order of settlement.
 
-    Uses one byte for each example of a partition. The last fifth is taken from each partition.
+    Uses one byte per example of a partition. The last fifth consists of the last fifth of each partition.
 
     >>> wrong, right = (Example("id", Outcome.MATCHED, 1, 0.5, reward, 10, 20) for reward in (0, 1))
     >>> error = matched_error([[wrong, wrong, wrong, wrong, right], [right] * 4 + [wrong]])
@@ -209,7 +209,7 @@ def matched_error(partitions: Iterable[Iterable[Example]]) -> MatchedError:
 
 
 class SharePoint(NamedTuple):
-    """A fraction of the last decisions, after some number of decisions."""
+    """A fraction of the most recent decisions, measured after a number of decisions."""
 
     decided: int
     share: float
@@ -219,7 +219,7 @@ SHARE_POINTS_MAX = 200
 
 
 def exploration(explored: bytes | bytearray) -> tuple[SharePoint, ...]:
-    """Return the rate of non-greedy actions over the sliding window of the recent error.
+    """Return the rate of non-greedy actions over the same sliding window as the recent error.
 
     Args:
         explored: For each decision, in order, 1 if its action was not the greedy class, otherwise 0.
@@ -250,10 +250,10 @@ def _rate(part: float, whole: float) -> float:
 
 
 class DelayedPoint(NamedTuple):
-    """Outcomes known after some number of decisions."""
+    """Numbers of outcomes that are known after a number of decisions."""
 
     decided: int
-    matched: int  # decisions with feedback by then
+    matched: int  # decisions whose feedback has arrived by then
     mistakes: int  # matched decisions with reward 0
     expired: int
     unmatched: int
@@ -275,7 +275,7 @@ class DelayedPoint(NamedTuple):
 
 
 class Settlements:
-    """Collects times and outcomes of settlements, in nine bytes each."""
+    """Collects the time and outcome of each settlement, in nine bytes."""
 
     def __init__(self) -> None:
         self._known_ms = array("q")
@@ -331,10 +331,10 @@ def _code(example: Example) -> int:
 
 
 def _counts(which: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Return the counts among the first n, for each n from 0."""
+    """Return, for each n from 0, the number of true values among the first n."""
     return np.concatenate(([0], np.cumsum(which, dtype=np.int64)))
 
 
 def _places(decisions: int) -> NDArray[np.int64]:
-    """Return the numbers of decisions at which points are kept, including the last."""
+    """Return the numbers of decisions at which the curve has points, including the last."""
     return np.unique(np.rint(np.linspace(1, decisions, CURVE_POINTS_MAX)).astype(np.int64))

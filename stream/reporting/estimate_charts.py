@@ -16,11 +16,11 @@ from stream.reporting.tables import percent
 class _Path(NamedTuple):
     """An estimate as a function of the number of decisions."""
 
-    number: int  # number of its line
+    number: int  # number of the line in the charts
     name: str
     n: list[int]
     values: list[float]
-    intervals: list[Interval]  # has the same length, or is empty
+    intervals: list[Interval]  # one interval per value, or none at all
 
 
 def estimate_charts(policies: Sequence[PolicyEvaluation]) -> list[Chart]:
@@ -65,7 +65,7 @@ def _intervals(policies: Sequence[PolicyEvaluation], alt: str) -> Chart:
     return Chart(
         "intervals",
         "Estimates",
-        "Each policy's value by each estimator, with its bootstrap interval. dm's ignores the bias of its model.",
+        "Each policy's value by each estimator, with its bootstrap interval. That of dm ignores the bias of its model.",
         alt,
         Axis("estimator", "number", names=names),
         Axis("mean reward", "share"),
@@ -95,10 +95,10 @@ def _weights(policies: Sequence[PolicyEvaluation]) -> Chart:
 
 
 def live_charts(found: Mapping[int, tuple[str, LiveEstimates]]) -> list[Chart]:
-    """Return the chart of learners' own policies in a replay of a log; it is empty if no decisions settled.
+    """Return a chart of the estimates of learners' own policies in a replay of a log; none if no decision settled.
 
     Args:
-        found: Names and estimates by the number of the learner's line.
+        found: Name and estimates of each learner, by the number of its line.
     """
     paths = [
         _Path(number, name, [at.n for at in one.path], [at.ips for at in one.path], [at.anytime for at in one.path])
@@ -107,7 +107,7 @@ def live_charts(found: Mapping[int, tuple[str, LiveEstimates]]) -> list[Chart]:
     longest = max((one.path for _, one in found.values()), key=len)
     if not longest:
         return []
-    # The logged actions are the same for all learners.
+    # All learners replay the same logged actions, so one line is enough.
     paths.append(_Path(max(found) + 1, "logged", [at.n for at in longest], [at.logged for at in longest], []))
     said = "; ".join(f"{path.name} {percent(path.values[-1])}" for path in paths if path.n)
     late = [value for path in paths for n, value in zip(path.n, path.values, strict=True) if n >= longest[-1].n / 20]
@@ -136,7 +136,7 @@ def _chart(key: str, title: str, caption: str, alt: str, paths: Sequence[_Path],
 
 
 def _far(policies: Sequence[PolicyEvaluation]) -> tuple[float, float]:
-    """Return the range of rates: all values and bootstrap intervals, with a margin for wider intervals."""
+    """Return an axis range for all values and bootstrap intervals, with a margin for wider intervals."""
     ends = [0.0]
     for policy in policies:
         for one in policy.estimates:
@@ -146,6 +146,6 @@ def _far(policies: Sequence[PolicyEvaluation]) -> tuple[float, float]:
 
 
 def _room(ends: Sequence[float]) -> tuple[float, float]:
-    """Return an axis of rates, from 0 or the smallest value to slightly above the largest."""
+    """Return the range of an axis of rates: from 0, or a negative value, to slightly above the largest value."""
     greatest = max(ends)
     return min(0.0, *ends), min(max(1.25 * greatest, 1e-3), max(1.0, greatest))

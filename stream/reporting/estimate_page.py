@@ -1,4 +1,4 @@
-"""HTML page of off-policy estimates: values, path, weights and flags."""
+"""HTML page of off-policy estimates: values, their path over the log, weights and flags."""
 
 from typing import NamedTuple
 

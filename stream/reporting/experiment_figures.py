@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#000000", "#56b4e9", "#e69f00", "#999999")
-"""Okabe, Ito, "Color universal design", 2008: distinguishable for colour-blind people."""
+"""Colours that colour-blind people can distinguish: Okabe, Ito, "Color universal design", 2008."""
 
 DASHES: tuple[Any, ...] = ("solid", (0, (5, 2)), (0, (2, 1.5)), (0, (7, 2, 1.5, 2)))
-"""Line styles, for more lines than colours."""
+"""Line styles, which distinguish lines if there are more lines than colours."""
 
 COLUMNS_MAX = 4
 PANEL_INCHES = (3.6, 3.0)
@@ -29,7 +29,7 @@ LABEL_CHAR_INCHES = 0.065
 
 
 class Line(NamedTuple):
-    """A line; horizontal if it has one value and no abscissa."""
+    """A line. With one value and no abscissas, it is horizontal."""
 
     label: str
     x: Sequence[Any] | None
@@ -38,14 +38,14 @@ class Line(NamedTuple):
 
 
 class Panel(NamedTuple):
-    """A panel."""
+    """A panel of a figure."""
 
     title: str
     lines: Sequence[Line]
 
 
 class Axis(NamedTuple):
-    """A coordinate."""
+    """The label and scale of an axis."""
 
     label: str
     scale: Scale = "linear"
@@ -92,7 +92,7 @@ def save_figure(folder: Path, name: str, title: str, panels: Sequence[Panel], x:
 
 
 def alternative(panels: Sequence[Panel], y: Axis) -> str:
-    """Return a text alternative with the ends of each line.
+    """Return a text alternative that lists the first and last value of each line.
 
     >>> alternative([Panel("digits", [Line("arow", [1, 2], [0.5, 0.25], [0, 0])])], Axis("error"))
     'error. digits: arow from 0.5 to 0.25.'
@@ -133,7 +133,7 @@ def _paint(axes: "Axes", panel: Panel, labels: Sequence[str], x: Axis, y: Axis) 
         axes.set_xticks(list(places.values()), [str(value) for value in told], rotation=30, ha="right", fontsize=7)
     elif x.scale == "symlog":
         axes.set_xscale("symlog", linthresh=1.0)
-        axes.set_xlim(left=min(told) - 0.2)  # the default margin would be whole decades
+        axes.set_xlim(left=min(told) - 0.2)  # the default margin would span whole decades
     elif x.scale in ("log", "log2"):
         axes.set_xscale("log", base=2 if x.scale == "log2" else 10)
     if y.scale == "log" and all(value > 0 for line in panel.lines for value in line.y):

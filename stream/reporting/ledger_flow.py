@@ -10,7 +10,7 @@ from stream.wire.ledger import Ledger
 
 
 class Drawing(NamedTuple):
-    """A diagram in one size."""
+    """A diagram drawn for one page width."""
 
     size: str  # CSS class: wide or narrow
     svg: str  # <svg> element with escaped text
@@ -26,13 +26,13 @@ class _Node(NamedTuple):
 
 
 class _Size(NamedTuple):
-    """Positions in px."""
+    """Positions in the diagram in px."""
 
     key: str
     width: int
     decided_at: int  # left edges of the bars
     settled_at: int
-    raised: int  # stack the labels of the first row if they would overlap
+    raised: int  # offset of stacked labels in the first row, where they would overlap
 
 
 SIZES = (_Size("wide", 860, 250, 520, 0), _Size("narrow", 350, 112, 214, 16))
@@ -43,7 +43,7 @@ _THIN = 2.0
 
 
 def ledger_flow(ledger: Ledger, key: str) -> list[Drawing]:
-    """Return the diagram in two sizes; the list is empty if the ledger is.
+    """Return the diagram in two sizes; the list is empty if the ledger is empty.
 
     Args:
         ledger: The counts.
@@ -85,7 +85,7 @@ def _drawn(ledger: Ledger, size: _Size, key: str) -> str:
         return max(_THIN, number * scale)
 
     parts: list[str] = []
-    labels: list[str] = []  # above all bands
+    labels: list[str] = []  # drawn last, above all bands
     contexts = _Node("contexts", ledger.contexts, True, False)
     aside = [
         _Node("duplicate", ledger.context_duplicates, True, False),

@@ -90,7 +90,7 @@ def page(reports: Sequence[RunReport], entry: str = "") -> str:
 
 
 def _named_runs(names: Sequence[str], found: Sequence[Series]) -> list[tuple[str, RunReport]]:
-    """Return runs with names, and with seeds for series of several runs."""
+    """Return each run with a name, which includes the seed if its series has several runs."""
     return [
         (f"{name}, seed {run.seed}" if len(series.runs) > 1 else name, run)
         for name, series in zip(names, found, strict=True)
@@ -124,7 +124,7 @@ _NUMBERS = ("", "", "", "Three", "Four", "Five", "Six", "Seven", "Eight", "Nine"
 
 
 def _lateness(report: RunReport) -> str:
-    """Return the median feedback delay of the distribution or, for a log, as measured."""
+    """Describe the median feedback delay: that of the distribution or, for a log, the measured one."""
     law = str(report.settings.get("delay", "")).strip()
     if law == "none":
         return "at once"
@@ -141,14 +141,14 @@ def _lateness(report: RunReport) -> str:
 
 
 class _Stream(NamedTuple):
-    """A description of events and feedback, and the runs that share it; `of` is empty for all runs."""
+    """A description of events and feedback, and the runs it applies to; `of` is empty if it applies to all runs."""
 
     of: str
     words: str
 
 
 def _streams(names: Sequence[str], found: Sequence[Series]) -> list[_Stream]:
-    """Return an entry for each group of runs with the same events and feedback."""
+    """Return a description for each group of runs with the same events and feedback."""
     of: dict[str, list[str]] = {}
     words: dict[str, str] = {}
     for name, series in zip(names, found, strict=True):
@@ -172,7 +172,9 @@ def _summary(report: RunReport) -> str:
             clauses.append(f"{100 * float(str(share)):.6g} % {words}" if share else f"none {words}")
     sentence = ", ".join(clauses) + "."
     if not math.isnan(report.constant_error_rate):
-        sentence += f" Always answering the most frequent class would err {percent(report.constant_error_rate)}."
+        sentence += (
+            f" Always answering the most frequent class would have an error of {percent(report.constant_error_rate)}."
+        )
     return unbroken(sentence)
 
 
@@ -188,7 +190,7 @@ def _delay_clause(report: RunReport) -> str:
 
 
 def _best(names: Sequence[str], found: Sequence[Series]) -> list[tuple[str, str]]:
-    """Return the learners with the smallest error, among those with one-bit and those with full feedback."""
+    """Name the learner with the smallest error, separately for one-bit and full feedback."""
     best = []
     for full, whom in ((False, "of those that learn from one bit"), (True, "of those that learn from the class")):
         judged = sorted(
@@ -213,7 +215,7 @@ def _baseline(names: Sequence[str], found: Sequence[Series]) -> str:
 
 
 def _seeds(names: Sequence[str], found: Sequence[Series]) -> str:
-    """Describe the seeds over which means are taken; empty if every series has one run."""
+    """Describe the seeds that means are taken over; empty if every series has one run."""
     of: dict[str, list[str]] = {}
     for name, series in zip(names, found, strict=True):
         if len(series.runs) > 1:
@@ -221,11 +223,11 @@ def _seeds(names: Sequence[str], found: Sequence[Series]) -> str:
     if not of:
         return ""
     told = "; ".join(f"{listed(those)}: {seeds}" if len(of) > 1 else seeds for seeds, those in of.items())
-    return f"Means over the seeds {told}. The bands of the charts are 95 % intervals, as those of the table."
+    return f"Means over the seeds {told}. The bands of the charts are 95 % intervals, as in the table."
 
 
 def _differences(names: Sequence[str], found: Sequence[Series]) -> Table | None:
-    """Return the differences between runs other than learner and parameters, or None."""
+    """Return a table of the differences between runs, except learner and parameters; None if there are none."""
     traits = [
         {"data": series.first.data, "events": f"{series.first.events:,}"}
         | {"seeds": listed([str(run.seed) for run in series.runs])}
@@ -242,7 +244,7 @@ def _differences(names: Sequence[str], found: Sequence[Series]) -> Table | None:
 
 
 def _versions(names: Sequence[str], found: Sequence[Series]) -> str:
-    """Return the versions of the runs."""
+    """Describe the versions that the runs were made with."""
     told = [", ".join(f"{name} {value}" for name, value in series.first.versions.items()) for series in found]
     return f"Made with {by_run(names, told)}." if any(told) else ""
 
@@ -251,7 +253,7 @@ def _versions(names: Sequence[str], found: Sequence[Series]) -> str:
 
 
 class _Runs(NamedTuple):
-    """A table whose cells may be lists of unbreakable parts."""
+    """A table of runs. A cell may be a list of parts that are not broken across lines."""
 
     columns: tuple[str, ...]
     rows: list[tuple[str | list[str], ...]]
@@ -282,7 +284,7 @@ def _runs(names: Sequence[str], reports: Sequence[RunReport]) -> _Runs:
 
 
 def _settings(names: Sequence[str], found: Sequence[Series]) -> tuple[Table, Table]:
-    """Return the settings that differ from the defaults in some run, and the others."""
+    """Return tables of the settings that differ from the defaults in some run, and of all other settings."""
     shown = [
         {name: value_text(value) for name, value in series.first.settings.items() if name != "command"}
         | ({"seed": listed([str(run.seed) for run in series.runs])} if len(series.runs) > 1 else {})
@@ -338,7 +340,7 @@ def _earned(names: Sequence[str], reports: Sequence[RunReport]) -> _Earned | Non
 
 
 class _Command(NamedTuple):
-    """A command line and its runs; empty for all runs."""
+    """A command line, and the runs it produced; `of` is empty if it produced all runs."""
 
     of: str
     words: list[str]
@@ -367,7 +369,7 @@ _WORDS = {
 
 
 _OF_LOGS = ("unmatched", "feedback_unmatched")
-"""Parts that occur only in a replay of a log."""
+"""Counts that are above 0 only in a replay of a log, and are omitted otherwise."""
 
 
 class _Count(NamedTuple):
@@ -378,7 +380,7 @@ class _Count(NamedTuple):
 
 
 class _Line(NamedTuple):
-    """An equation of the ledger: total, signs and parts, and the difference."""
+    """An equation of the ledger: the total, the parts with their signs, and the difference between both sides."""
 
     total: _Count
     parts: list[tuple[str, _Count]]
@@ -389,7 +391,7 @@ class _Account(NamedTuple):
     """The ledger of one or more learners."""
 
     of: str
-    shared: bool  # shared by several learners
+    shared: bool  # True if several learners share it
     lines: list[_Line]
     notes: list[str]
     flow: list[Drawing]
@@ -400,7 +402,7 @@ FLOWS_MAX = 6
 
 
 def _accounts(names: Sequence[str], reports: Sequence[RunReport]) -> list[_Account]:
-    """Return the ledgers; learners with equal counts share one."""
+    """Return the ledgers. Learners with equal counts share a ledger."""
     accounts = []
     for number, ledger in enumerate(dict.fromkeys(report.ledger for report in reports)):
         of = [name for name, report in zip(names, reports, strict=True) if report.ledger == ledger]
@@ -433,7 +435,7 @@ def _count(field: str, ledger: Ledger) -> _Count:
 # Wording.
 
 _GLOSSARY = (
-    ("context", "The input of a decision: an id and features. The learner answers with a class."),
+    ("context", "The input to a decision: an id and features. The learner answers with a class."),
     ("decision", "The learner's answer to a context: the played class and its probability."),
     ("action, greedy", "The action is the played class. The greedy class is the one with the highest score."),
     ("feedback", "One late bit: the action was right (1) or wrong (0). The right class remains unknown."),
@@ -445,7 +447,7 @@ _GLOSSARY = (
     ("duplicate", "A repeated context or feedback. The first one counts."),
     ("conflict", "Duplicate feedback that contradicts the first."),
     ("orphan", "Feedback without a context so far. It is dropped after the orphan window."),
-    ("mismatched", "Feedback for another action than the decided one. It becomes a dead letter."),
+    ("mismatched", "Feedback for an action other than the decided one. It becomes a dead letter."),
     ("malformed", "An unreadable record. It is written to the dead-letter topic with the reason."),
     ("drift alarm", "The reward rate dropped: the learner, or one of its classes, was reset."),
     ("virtual time", "Time by the broker's clock. The embedded broker's clock skips pauses between events."),

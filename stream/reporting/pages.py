@@ -20,7 +20,7 @@ REPORTS = Path("reports")
 """Default folder of pages."""
 
 INDEX = "index.html"
-_HEAD_BYTES = 20_000  # contains the index entry
+_HEAD_BYTES = 20_000  # the first bytes of a page, which contain its index entry
 _ENTRY = re.compile(r'<meta name="onebit-run" content="([^"]*)">')
 
 
@@ -62,7 +62,7 @@ def add_page(folder: Path, reports: Sequence[RunReport], at: datetime) -> Path:
 
 
 def _free_name(folder: Path, reports: Sequence[RunReport], at: datetime) -> Path:
-    """Return an unused file name with the time and the runs."""
+    """Return an unused path, named after the time, the data and the learners."""
     learner = reports[0].learner if len(reports) == 1 else f"{len(reports)}-learners"
     words = re.sub(r"[^A-Za-z0-9]+", "-", f"{Path(reports[0].data).name}-{learner}").strip("-").lower()
     stem = f"{at:%Y%m%d-%H%M%S}-{words[:60]}"

@@ -113,7 +113,7 @@ def _id_or_key(record: Record) -> str:
 def _json(value: object) -> str:
     try:
         return orjson.dumps(value).decode()
-    except orjson.JSONEncodeError:  # orjson parses deeper nesting than it can write
+    except orjson.JSONEncodeError:  # orjson can parse deeper nesting than it can write
         return repr_of(value, TEXT_MAX)
 
 

@@ -14,7 +14,7 @@ from stream.reporting.run_report import RunReport
 from stream.reporting.tables import Series, duration, percent, t_factor, unbroken
 from stream.telemetry.sketch import Sketch
 
-_Points = list[tuple[float, float]]  # abscissa and ordinate, ascending
+_Points = list[tuple[float, float]]  # pairs of abscissa and ordinate, with ascending abscissas
 
 
 class _Curve(NamedTuple):
@@ -27,8 +27,8 @@ class _Curve(NamedTuple):
     alt: str
     label: str
     form: Form = "share"
-    hides_start: bool = False  # see `Chart`; the initial abscissa is logarithmic if the ordinate is
-    has_constant: bool = False  # shows the most frequent class as a reference
+    hides_start: bool = False  # as in `Chart`; if the ordinate is logarithmic, the abscissa is too
+    has_constant: bool = False  # True to show the error of the most frequent class as a reference
     is_half: bool = False
     is_regret: bool = False
 
@@ -95,7 +95,7 @@ _ERRORS = (
         "regret",
         "Regret",
         lambda report: (
-            "Wrong decisions so far: the regret against always right answers. A flat line means that the "
+            "Wrong decisions so far: the regret against always answering correctly. A flat line means that the "
             "learner makes no more mistakes."
         ),
         _mistakes,
@@ -113,7 +113,7 @@ _ERRORS = (
             f"{_outstanding(report)} were outstanding; these are excluded."
         ),
         _known,
-        "the error among the decisions with feedback, as it could be known after each number of decisions",
+        "the error among the decisions with known feedback, after each number of decisions",
         "error",
     ),
 )
@@ -122,11 +122,10 @@ _EXPIRED = _Curve(
     "expired",
     "Expired",
     lambda report: (
-        "Share of decisions that had expired, among those that had expired or been matched when so "
-        "many decisions had been made."
+        "Share of expired decisions among those that had expired or been matched, after each number of decisions."
     ),
     _expired,
-    "the share of expired decisions among the settled, after each number of decisions",
+    "the share of expired decisions among the settled ones, after each number of decisions",
     "expired",
     is_half=True,
 )
@@ -144,7 +143,7 @@ _EXPLORED = _Curve(
 )
 
 _LOG_BELOW = 0.02
-"""Errors below this are invisible on a linear axis from 0."""
+"""If errors are below this, the axis is logarithmic, because they would be invisible on a linear axis from 0."""
 
 
 def error_charts(names: Sequence[str], found: Sequence[Series]) -> list[Chart]:
@@ -225,7 +224,7 @@ _OF_ALL = 5  # grey
 
 
 def _merged(lines: Sequence[Line]) -> Sequence[Line]:
-    """Merge identical lines, which would hide each other."""
+    """Merge the lines if all are identical, because they would hide each other."""
     if len(lines) > 1 and all(line[2:] == lines[0][2:] for line in lines):
         return [lines[0]._replace(number=_OF_ALL, label="all")]
     return lines
@@ -239,7 +238,7 @@ def _scales(lines: Sequence[Line], curve: _Curve) -> tuple[Scale, Scale]:
 
 
 def _line(number: int, name: str, runs: Sequence[_Points], most: float) -> Line:
-    """Return the mean over the runs of a series, with its 95 % interval if there are several."""
+    """Return a line of the mean over a series' runs, with the 95 % interval if there are several runs."""
     runs = [points for points in runs if points]
     if not runs:
         return Line(number, name, (), ())
@@ -252,7 +251,7 @@ def _line(number: int, name: str, runs: Sequence[_Points], most: float) -> Line:
 
 
 def _banded(number: int, name: str, x: Sequence[float], ys: NDArray[np.float64], most: float = 1.0) -> Line:
-    """Return the mean of the rows of ys [runs, len(x)], with a band limited to 0 and `most`."""
+    """Return the mean of the rows of ys [runs, len(x)], with a band clipped to the range from 0 to `most`."""
     mean = ys.mean(axis=0)
     if len(ys) == 1:
         return Line(number, name, x, mean.tolist())

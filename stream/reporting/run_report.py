@@ -1,9 +1,10 @@
-"""The report of one run, the source of tables, pages and JSON, and its serialisation.
+"""The report of one run, from which tables, pages and JSON are made, and its serialisation.
 
-Terms are those of the topics: a context is *decided*, its decision is *matched* or *expired*, feedback is matched,
+The terms are those of the topics: a context is *decided*, its decision is *matched* or *expired*, feedback is matched,
 *late*, *duplicate*, *orphan* or *malformed*.
 
-A page has its runs compressed in an inert element, and offers them as JSON; docs/formats.md describes the format.
+A page contains its runs, compressed, in an inert element, and offers them as JSON; docs/formats.md describes the
+format.
 """
 
 import base64
@@ -64,12 +65,12 @@ def quantiles(latencies: Sketch) -> Latency | None:
 class LatencyCounts(NamedTuple):
     """Histogram of latencies in real time."""
 
-    of: Literal["decision", "step"]  # from context to prediction; the duration of a step if embedded
+    of: Literal["decision", "step"]  # time from context to prediction; in an embedded run, duration of a step
     counts: Sketch
 
 
 class Delays(NamedTuple):
-    """Delays of matched feedback in ms after the decision."""
+    """Delays of matched feedback after the decision, in ms."""
 
     median_ms: float
     p90_ms: float
@@ -85,15 +86,15 @@ def summarise_delays(delays_ms: Sequence[float] | NDArray[Any]) -> Delays | None
 
 
 class ReplicaReport(NamedTuple):
-    """A replica of a shared model after the whole log."""
+    """A replica of a shared model after it has read the whole log."""
 
-    instance: str  # its learner process
+    instance: str  # the learner process that owns it
     version: int  # number of log entries
     sha256: str  # digest of its state
 
 
 class Behind(NamedTuple):
-    """Number of shared-model log entries that precede a step's own and that its decisions did not include."""
+    """Number of log entries of a shared model that a step's decisions did not include, up to the step's own entries."""
 
     median: int
     p99: int
@@ -108,7 +109,7 @@ class RunReport:
     learner: str
     params: Mapping[str, float | int | str]
     seed: int
-    events: int  # contexts to replay
+    events: int  # number of contexts to replay
     classes: int
     features: int
     ledger: Ledger
@@ -128,7 +129,7 @@ class RunReport:
     drift_alarms: int = 0  # number of resets of the model or a class by drift detection
     estimate: "LiveEstimates | None" = None  # estimate of the learner's own policy; None if not requested
     model: str = "own"  # `own` for each partition, or `shared`
-    replicas: tuple[ReplicaReport, ...] = ()  # of a shared model
+    replicas: tuple[ReplicaReport, ...] = ()  # replicas of a shared model
     model_behind: Behind | None = None  # for a shared model, over the steps that wrote to its log
     first_feedback: int | None = None  # number of decisions before the first matched feedback
     delay_counts: Sketch | None = None  # histogram of `delays`

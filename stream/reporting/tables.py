@@ -22,12 +22,12 @@ def unbroken(text: str) -> str:
 
 
 def shared(values: Iterable[str]) -> str:
-    """Return the common value, or all distinct values."""
+    """Return the value if all are the same, otherwise a list of the distinct values."""
     return listed(list(dict.fromkeys(values)))
 
 
 def by_run(names: Sequence[str], values: Sequence[str]) -> str:
-    """Return the common value, or the value of each run."""
+    """Return the value if all runs have the same, otherwise the value of each run."""
     if len(set(values)) == 1:
         return values[0]
     return "; ".join(f"{name}: {value}" for name, value in zip(names, values, strict=True))
@@ -49,7 +49,7 @@ def value_text(value: object) -> str:
 
 
 def is_number(value: object) -> bool:
-    """Whether a setting is a finite number."""
+    """Return whether a setting's value is a finite number."""
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
@@ -75,7 +75,7 @@ def between(ends: tuple[float, float] | None) -> str:
 
 
 SAID_ELSEWHERE = frozenset(("command", "data", "events", "learner", "param", "seed", "topic_prefix"))
-"""Settings that do not distinguish runs: they have no effect, or a separate field of the report shows it."""
+"""Settings that are not shown as differences: they have no effect, or have their own field in the report."""
 
 
 class Series(NamedTuple):
@@ -150,7 +150,7 @@ _RATES: dict[str, str] = {
     "last fifth": "error_rate_last_fifth",
     "greedy": "greedy_error_rate",
 }
-"""Columns of rates, by the fields of `Errors`."""
+"""Columns of rates, with the fields of `Errors` that they show."""
 
 _COUNTS: dict[str, Callable[[RunReport], int]] = {
     "matched": lambda run: run.ledger.matched,
@@ -164,8 +164,8 @@ _COUNTS: dict[str, Callable[[RunReport], int]] = {
 def comparison(reports: Sequence[RunReport]) -> Table:
     """Return a table of runs by error. Runs that differ only in their seed share one row, which shows the means.
 
-    Counts that are equal in all runs are in the notes. To fit into 80 characters, counts of late and duplicate feedback
-    that differ are only in the ledgers. Unmatched decisions have a column if there are any.
+    Counts that are equal in all runs are in the notes. To fit into 80 characters, late and duplicate feedback whose
+    counts differ are shown only in the ledgers. Unmatched decisions have a column if there are any.
     """
     found = by_error(series_of(reports))
     has_seeds = any(len(series.runs) > 1 for series in found)
@@ -207,11 +207,11 @@ def rate_text(series: Series, field: str) -> str:
 
 
 DIFFERENCES_MAX = 3
-"""Limit on traits in a label of a figure."""
+"""Maximum number of differences shown in a label."""
 
 
 def labels(reports: Sequence[RunReport]) -> tuple[str, ...]:
-    """Return a short name for each run: the learner, and the differences from its other runs."""
+    """Return a short name for each run: the learner, and what distinguishes the run from others of that learner."""
     names = [report.learner for report in reports]
     result = []
     for number, report in enumerate(reports, start=1):
