@@ -1,8 +1,8 @@
-"""The state of the monitor's page: the states of all partitions and the end offsets of the topics, as one JSON value.
+"""The state of the monitor's page as one JSON value, from the states of all partitions and the topics' end offsets.
 
-The counts and the condition come from the last steps in the journals. They are exact and current even if the monitor
-lags in reading other records. One thread adds records, another thread adds steps and end offsets, and each browser has
-a thread that reads. A lock protects the state.
+The counts and the condition come from the last steps in the journals. They are exact and current even if the monitor is
+behind in reading other records. One thread adds records, another thread adds steps and end offsets, and each browser
+has a thread that reads. A lock protects the state.
 """
 
 from collections import deque
@@ -36,26 +36,26 @@ from stream.wire.records import Record, TopicPartition
 from stream.wire.topics import Topics
 
 RATE_MS = 5_000
-"""Time span of rates."""
+"""Time span over which rates are computed."""
 
 DOUBT_MS = 1_000
 DOUBTFUL_MAX = 10
-"""Maximum number of waiting offsets that may all be transaction markers; the caller reads them to find out."""
+"""If no more offsets than this wait, all may be transaction markers; the caller reads them to find out."""
 
 CLASSES_SHOWN = 20
 REASONS_SHOWN = 10
 BEHIND_MAX = 20_000
-"""Number of records behind at which the monitor starts to sample decisions."""
+"""Number of unread records above which the monitor samples decisions instead of processing all."""
 
 CAUGHT_UP = 2_000
 THINNER_MS, FULLER_MS = 2_000, 30_000
-"""Time before the sampling rate is decreased or increased."""
+"""Time to wait before decreasing or increasing the sampling rate again."""
 
 LEVEL_MAX = 10
 
 
 ContextsAt = Callable[[Mapping[int, Sequence[int]]], Contexts]
-"""Finds contexts by partition and offset; returns those that still exist."""
+"""Reads contexts at given offsets by partition, and returns those that still exist."""
 
 
 class Pipeline(NamedTuple):
@@ -88,27 +88,27 @@ class Dashboard:
         self._steps = 0
         self._moments: deque[_Moment] = deque()  # counts of the last minute
         self._pipeline: Pipeline | None = None
-        self._clock = EstimatedClock(now_ms)  # to estimate the broker's time
+        self._clock = EstimatedClock(now_ms)  # estimates the broker's time
         self._level = 0  # one in 2**level decisions is processed
         self._paced_ms, self._was_behind, self._reads = now_ms(), 0, False
         self._waiting: dict[TopicPartition, tuple[int, int, int]] = {}  # offset, end and number of records between them
 
     def judge(self, policies: Policies, contexts_at: ContextsAt) -> None:
-        """Set the policies to evaluate. Call this before records are added or states restored."""
+        """Set the policies to evaluate. Call this before adding records or restoring states."""
         self._policies, self._contexts_at = policies, contexts_at
 
     def name(self, pipeline: Pipeline | None) -> None:
-        """Set the names shown on the page. They are None before the first step."""
+        """Set the properties shown on the page. They are None before the first step."""
         self._pipeline = pipeline
 
     @property
     def active_partition(self) -> int | None:
-        """Return the partition of some task that has made a step, or None."""
+        """Return the lowest partition whose task has made a step, or None."""
         with self._lock:
             return min(self._last, default=None)
 
     def contexts_of(self, records: Sequence[Record]) -> Contexts:
-        """Read the contexts that policies require for the decisions among the records. This may be slow."""
+        """Read the contexts that the policies require for the decisions in these records. This may be slow."""
         return self._contexts_at(wanted) if (wanted := self._wanted(records)) else {}
 
     def take(self, records: Sequence[Record], contexts: Contexts = MappingProxyType({})) -> dict[int, bytes]:
@@ -135,7 +135,7 @@ class Dashboard:
         return self._states[partition]
 
     def _wanted(self, records: Sequence[Record]) -> dict[int, list[int]]:
-        """Return the offsets of the contexts that policies require for the decisions among the records."""
+        """Return the offsets of the contexts that the policies require for the decisions in these records."""
         wanted: dict[int, list[int]] = {}
         if self._policies.look_at_x:
             for record in records:
@@ -165,9 +165,9 @@ class Dashboard:
             self._pace()
 
     def inputs_to_count(self) -> list[tuple[TopicPartition, int]]:
-        """Return the inputs whose last few offsets may be ticks or transaction markers, which need no step.
+        """Return the inputs whose waiting offsets may all be ticks or transaction markers, which require no step.
 
-        This is needed only if the learner would otherwise be reported as stuck.
+        Returns nothing unless the learner may soon be reported as stuck.
         """
         with self._lock:
             if self._now_ms() - self._stepped_ms < DOUBT_MS:
@@ -181,7 +181,7 @@ class Dashboard:
             ]
 
     def count_waiting(self, tp: TopicPartition, start: int, records: int) -> None:
-        """Set the number of records between an offset and the end of a partition, without ticks."""
+        """Set the number of records, excluding ticks, between an offset and the end of a partition."""
         with self._lock:
             self._waiting[tp] = (start, self._end(tp), records)
 
@@ -316,7 +316,7 @@ class Dashboard:
         return self._ends.get(tp, Ends(0, 0)).high_watermark
 
     def _pace(self) -> None:
-        """Increase sampling if the monitor falls behind, and decrease it if it keeps up."""
+        """Lower the sampling rate if the monitor falls behind, and raise it if the monitor keeps up."""
         behind, since_ms = self._behind_in_all(), self._now_ms() - self._paced_ms
         if behind > BEHIND_MAX and since_ms >= THINNER_MS:
             change = 1 if self._reads and behind > self._was_behind and self._level < LEVEL_MAX else 0
@@ -334,7 +334,7 @@ class Dashboard:
         return sum(map(self._behind, self._outputs()))
 
     def _oldest_s(self, partition: int) -> float | None:
-        """Return the age of a task's oldest pending decision in broker time, or None if it is not read yet."""
+        """Return the age of a task's oldest pending decision by the broker's clock; None if it has not been read."""
         if not self._last[partition].ledger.pending:
             return 0.0
         state = self._states.get(partition)

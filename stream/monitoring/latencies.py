@@ -1,4 +1,4 @@
-"""Decision latency: append time of the prediction minus that of its context, both set by the broker.
+"""Decision latency: the append time of the prediction minus that of its context. The broker sets both.
 
 A prediction contains the offset of its context, and the contexts of a partition are processed in order. The two topics
 are merged by offset; either may be read first. Memory is bounded: while more than WAITING_MAX are waiting, every other
@@ -15,7 +15,7 @@ WAITING_MAX = 500
 
 class _Waiting(NamedTuple):
     append_ms: int
-    times: int  # its weight in the counts
+    times: int  # how many times its latency is counted
 
 
 class Latencies:
@@ -23,7 +23,7 @@ class Latencies:
 
     def __init__(self) -> None:
         self.all = Sketch()
-        self.recent: dict[int, Sketch] = {}  # by the window of the prediction's append time
+        self.recent: dict[int, Sketch] = {}  # sketches by the window of the prediction's append time
         self._stride = 1  # only offsets that are multiples of this are counted
         self._contexts: dict[int, _Waiting] = {}  # contexts without a prediction, by offset
         self._answers: dict[int, _Waiting] = {}  # predictions whose contexts are not read yet, by the context's offset
@@ -35,7 +35,7 @@ class Latencies:
         if offset % self._stride:
             return
         while self._answers and next(iter(self._answers)) < offset:
-            del self._answers[next(iter(self._answers))]  # its context no longer exists
+            del self._answers[next(iter(self._answers))]  # the context of this prediction no longer exists
         if offset in self._answers:
             answered_ms, times = self._answers.pop(offset)
             self._add(append_ms, answered_ms, times)
@@ -44,7 +44,7 @@ class Latencies:
         self._bound()
 
     def answer(self, offset: int, append_ms: int) -> None:
-        """Add a prediction with the offset of its context."""
+        """Add a prediction, given the offset of its context."""
         if offset % self._stride:
             return
         if offset >= self._read:

@@ -18,14 +18,14 @@ from stream.monitoring.policies import ALWAYS
 from stream.wire.records import Example, Outcome
 
 PENDING_MAX = 500
-"""Limit per partition. It is small because the stored value is rewritten frequently."""
+"""Limit on pending decisions per partition. It is small because the stored state is rewritten frequently."""
 
 EARLY_MS = 10_000
-"""Time for which a bit without a decision is kept, in stream time."""
+"""Stream time for which a bit is kept before its decision has been read."""
 
 
 def in_sample(number: int, level: int) -> bool:
-    """Return whether an id is in the sample of one in 2**level, by its hash."""
+    """Return whether the id with this hash is in the sample of one in 2**level."""
     return not number & ((1 << level) - 1)
 
 
@@ -51,16 +51,16 @@ class PendingDecisions:
     """The pending decisions of one partition."""
 
     def __init__(self, policies: Sequence[str] = ALWAYS) -> None:
-        """Initialise without decisions.
+        """Initialise with no pending decisions.
 
         Args:
-            policies: The keys of the evaluated policies; the first is greedy.
+            policies: The keys of the evaluated policies; the first is the greedy policy.
         """
         self.level = 0  # one in 2**level decisions is processed
         self._policies = tuple(policies)
         self._estimates = tuple(RunningEstimate() for _ in policies)
-        self._decided: dict[int, _Pending] = {}  # by hash of the id, in order of the decisions
-        self._bits: dict[int, _Bit] = {}  # bits that wait for earlier decisions or for their own
+        self._decided: dict[int, _Pending] = {}  # keyed by hash of the id, in the order of the decisions
+        self._bits: dict[int, _Bit] = {}  # bits whose decision has not been read or counted yet
         self._newest_ms = 0  # append time of the last prediction
         self._rows: list[tuple[tuple[float, ...], int]] = []  # weights and bits that are not counted yet
 
@@ -99,7 +99,7 @@ class PendingDecisions:
         return found
 
     def estimates(self) -> tuple[RunningEstimate, ...]:
-        """Return the estimate of each policy over the counted decisions."""
+        """Return the estimate of each policy from the decisions counted so far."""
         if self._rows:
             weights = np.array([row[0] for row in self._rows])
             rewards = np.array([row[1] for row in self._rows], dtype=np.float64)

@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from stream.estimating.policies import Policy
 
 ALWAYS = ("greedy", "uniform", "learner")
-"""The greedy policy, the uniform policy and, in a replay of a log, the learner's own policy."""
+"""Policies that are always evaluated: greedy, uniform and, in a replay of a log, the learner's own policy."""
 
 Contexts = Mapping[tuple[int, int], Record]
-"""Contexts by partition and offset."""
+"""Records of contexts by partition and offset."""
 
 NO_FEATURES = Features(np.zeros(0, np.int32), NOTHING_LOGGED)
 
@@ -38,11 +38,11 @@ NO_FEATURES = Features(np.zeros(0, np.int32), NOTHING_LOGGED)
 class Known(NamedTuple):
     """Decisions that a model may have been trained on."""
 
-    partition: int | None  # None for all partitions, up to a version of the shared model
-    until: int  # the last step, or the version
+    partition: int | None  # None for a shared model, which was trained on all partitions
+    until: int  # the last such step, or the version of the shared model
 
     def has(self, record: Record, prediction: Prediction) -> bool:
-        """Return whether the prediction in this record is one of them."""
+        """Return whether the model may have been trained on the prediction in this record."""
         if self.partition is None:
             return prediction.model_version < self.until
         return record.partition == self.partition and (step_of(record) or 0) <= self.until
@@ -51,7 +51,7 @@ class Known(NamedTuple):
 class Named(NamedTuple):
     """A policy given by the user."""
 
-    key: str  # identifies its stored sums; another model in the same file is another policy
+    key: str  # identifies the stored sums of the policy; includes the model's digest
     policy: "Policy"
     known: Known | None = None
 
@@ -75,7 +75,7 @@ class Policies:
         self.look_at_x = any(one.policy.looks_at_x for one in named)
 
     def weights(self, record: Record, prediction: Prediction, context: Record | None) -> tuple[float, ...]:
-        """Return the weight π(a|x)/μ(a|x) of a decision for each policy, in order.
+        """Return the weight π(a|x)/μ(a|x) of a decision for each policy, in the order of the policies.
 
         A weight is NaN if it is unknown or undefined, or if the model may have been trained on the decision.
 

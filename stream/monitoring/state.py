@@ -1,4 +1,4 @@
-"""The monitor's state for one partition and the offsets of the next records, as one value.
+"""The monitor's state for one partition, and the offsets of the next records to read, as one value.
 
 Counts and offsets are stored together. Records that are read again after a crash are below the offset and are ignored.
 The state contains counts that the ledgers in the journals do not have: windows, delays, latencies, classes, off-policy
@@ -27,17 +27,17 @@ from stream.wire.topics import Topics
 FORMAT = 1
 
 REASONS_MAX = 10
-"""Limit on dead-letter reasons per partition; beyond it the least recently seen is evicted."""
+"""Limit on dead-letter reasons per partition. If there are more, the least recently seen one is evicted."""
 
 CLASSES_MAX = 500
 """Limit on classes with separate counts, because the value is rewritten frequently."""
 
 REASON_MAX = 300
-"""Number of characters stored of a reason."""
+"""Maximum number of characters of a reason that are stored."""
 
 
 class Letters(NamedTuple):
-    """The number of dead letters with the same reason, and the last of them."""
+    """The number of dead letters with the same reason, and the details of the last one."""
 
     n: int
     append_ms: int
@@ -52,13 +52,13 @@ class PartitionState:
 
     def __init__(self, policies: Policies | None = None) -> None:
         self._policies = policies or Policies()
-        self.next_offset: dict[str, int] = {}  # by topic
+        self.next_offset: dict[str, int] = {}  # offset of the next record to read, by topic
         self.windows = Windows()
         self.classes: dict[int, Counts] = {}
         self.delays = Sketch()
         self.latencies = Latencies()
         self.pending = PendingDecisions(self._policies.keys)
-        self.letters: dict[str, Letters] = {}  # by reason; the most recent one last
+        self.letters: dict[str, Letters] = {}  # by reason; the most recently seen reason is last
         self.unreadable = 0  # output records not written by a learner
         self.passed_over = 0  # number of decisions and outcomes outside the sample
 
@@ -131,7 +131,7 @@ class PartitionState:
 
 
 def _group(kind: str, reason: str) -> str:
-    """Return a reason without the value found in the record, which ends the reasons for malformed records.
+    """Return a reason without the invalid value, which is the last part of the reason for a malformed record.
 
     >>> _group("malformed", "x: expected 64 numbers; got 63"), _group("orphan", "feedback for 'a': none")
     ('malformed x: expected 64 numbers', 'orphan')
@@ -140,7 +140,7 @@ def _group(kind: str, reason: str) -> str:
 
 
 def hash_of(record: Record) -> int:
-    """Return 32 bits of the hash of the event id, which is the record's key."""
+    """Return a 32-bit hash of the event id, which is the record's key."""
     return xxhash.xxh32_intdigest(record.key or b"")
 
 

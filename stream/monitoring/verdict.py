@@ -7,14 +7,14 @@ STUCK_MS = 2_000
 """Time without a step after which a learner is stuck if records wait. A learner makes at least one step per second."""
 
 PENDING_MS = 3_000
-"""The same limit if only pending decisions wait. The learner then writes a tick every second."""
+"""Time without a step after which a learner is stuck if decisions are pending. It then writes a tick every second."""
 
 ANSWERS_MS = 3_000
 """Time without a response from Kafka after which the condition is unknown."""
 
 
 FAULTY_SHARE = 0.05
-"""Share of malformed and misplaced records at which a pipeline counts as degraded."""
+"""Share of malformed and misplaced records from which a pipeline is reported as degraded."""
 
 
 class Condition(StrEnum):
@@ -35,7 +35,7 @@ class Verdict(NamedTuple):
 
 
 class Intake(NamedTuple):
-    """Number of records read by the tasks, and of faulty ones among them."""
+    """Number of records that the tasks have read, and how many of them were faulty."""
 
     read: int = 0
     malformed: int = 0
@@ -48,11 +48,11 @@ class Intake(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """The input of a verdict."""
+    """The data that a verdict is based on."""
 
-    answered_ms: int  # time since Kafka responded
+    answered_ms: int  # time since the last response from Kafka
     stepped_ms: int  # time since the last step, or since the monitor started
-    steps: int  # number of steps of all tasks
+    steps: int  # total number of steps made by all tasks
     contexts: int  # number of waiting contexts
     feedback: int  # number of waiting feedback records
     pending: int

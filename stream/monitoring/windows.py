@@ -9,19 +9,19 @@ from stream.estimating.survey import effective_sample_size
 
 WINDOW_MS = 10_000
 SHOWN_MS = 30 * 60_000
-"""Time span of the page; use Prometheus for longer periods."""
+"""Time span shown on the page; use Prometheus for longer periods."""
 
 WINDOWS_MAX = SHOWN_MS // WINDOW_MS
 
 RECENT_MS = 60_000
-"""Time span of current values on the page."""
+"""Time span over which the page computes current values."""
 
 Z = 1.959964
 """The 97.5th percentile of the normal distribution."""
 
 
 class Counts(NamedTuple):
-    """Counts for a window or for a class."""
+    """Counts of the decisions in a time window or of a class."""
 
     decided: int = 0
     explored: int = 0  # decisions whose action was not greedy
@@ -57,12 +57,12 @@ class Counts(NamedTuple):
 
     @property
     def exploration(self) -> "Share | None":
-        """The share of decisions that were not greedy."""
+        """The share of decisions whose action was not greedy."""
         return share(self.explored, self.decided)
 
 
 class Share(NamedTuple):
-    """A share with its 95 % interval by Wilson (1927)."""
+    """A share with its 95 % Wilson score interval (Wilson, 1927)."""
 
     value: float
     low: float
@@ -78,14 +78,14 @@ def share(count: float, n: float) -> Share | None:
     """
     if n == 0:
         return None
-    p = min(max(count / n, 0.0), 1.0)  # limits rounding errors of weighted counts
+    p = min(max(count / n, 0.0), 1.0)  # corrects rounding errors of weighted counts
     middle, spread = p + Z * Z / (2 * n), Z * sqrt(p * (1 - p) / n + Z * Z / (4 * n * n))
     low, high = ((middle + sign * spread) / (1 + Z * Z / n) for sign in (-1, 1))
     return Share(round(p, 4), round(max(low, 0.0), 4), round(min(high, 1.0), 4), round(n))
 
 
 class Windows:
-    """Counts per window, for the latest windows."""
+    """Counts per time window, for the most recent windows."""
 
     def __init__(self, counts: Mapping[int, Counts] | None = None) -> None:
         self.counts: dict[int, Counts] = dict(counts or {})  # by the start of the window in ms
@@ -121,10 +121,10 @@ def window_start(append_ms: int) -> int:
 
 
 def as_lists(counts: Mapping[int, Counts]) -> list[Sequence[float]]:
-    """Return counts by number as a list of lists, for JSON."""
+    """Return counts by number as a list of lists that start with the number, for JSON."""
     return [[number, *values] for number, values in sorted(counts.items())]
 
 
 def from_lists(rows: Iterable[Sequence[Any]]) -> dict[int, Counts]:
-    """Return the inverse of `as_lists`."""
+    """Restore the counts from the lists that `as_lists` returns."""
     return {row[0]: Counts(*row[1:]) for row in rows}
