@@ -1,4 +1,4 @@
-"""Samples in the Prometheus text format; the only module that imports the Prometheus library."""
+"""Formats samples in the Prometheus text format. Only this module imports the Prometheus library."""
 
 from collections.abc import Iterable, Iterator
 from itertools import accumulate, groupby
@@ -13,7 +13,7 @@ from stream.telemetry.metrics import Counts, Kind, Metric, Sample
 
 
 def exposition(samples: Iterable[Sample], accept: str = "") -> tuple[str, bytes]:
-    """Return the content type and the text of a scrape.
+    """Return the content type and the text of the response to a scrape.
 
     Args:
         samples: The samples, in any order.

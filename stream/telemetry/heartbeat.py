@@ -7,7 +7,7 @@ from stream.telemetry import metrics
 from stream.telemetry.metrics import Sample
 
 HANGS_MS = 60_000
-"""Time without an iteration after which the loop counts as hanging. Kafka's timeouts are shorter."""
+"""Time without an iteration after which the loop is considered hung. Kafka's timeouts are shorter."""
 
 SLOW_MS = 10_000
 """Time without an iteration after which the program is not ready."""
@@ -17,7 +17,7 @@ RENEWAL_MS = 1_000
 
 
 class Verdict(NamedTuple):
-    """The result of a check, with its reason."""
+    """The result of a health check, with its reason."""
 
     ok: bool
     why: str
@@ -30,10 +30,10 @@ class _State(NamedTuple):
 
 
 class Heartbeat:
-    """The state of a program that health checks and scrapes read.
+    """The state of a program, as read by health checks and scrapes.
 
-    The program's thread replaces one immutable value as a whole. Readers therefore see consistent values without a
-    lock.
+    The program's thread replaces the state, an immutable value, as a whole. Readers therefore see consistent values
+    without a lock.
     """
 
     def __init__(self, program: str, version: str, now_ms: Callable[[], int]) -> None:
@@ -52,7 +52,7 @@ class Heartbeat:
         self._state = _State(why, loops=False)
 
     def show(self, unready: str, samples: Callable[[], Iterable[Sample]]) -> None:
-        """Record an iteration of the loop. This is cheap enough for every iteration.
+        """Record an iteration of the loop. The call is cheap enough for every iteration.
 
         Args:
             unready: Why the program is not ready; empty if it is.
@@ -81,7 +81,7 @@ class Heartbeat:
         return Verdict(ok=True, why="running")
 
     def samples(self) -> Iterator[Sample]:
-        """Return the samples, at most a second old."""
+        """Yield the samples, which are at most a second old."""
         yield self._info
         yield metrics.READY.at(float(self.ready().ok))
         yield metrics.LOOP_AGE.at((self._now_ms() - self._seen_ms) / 1_000)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 
 class Kind(StrEnum):
-    """Metric type. A counter only increases until its program restarts."""
+    """The type of a metric. A counter only increases until its program restarts."""
 
     COUNTER = "counter"
     GAUGE = "gauge"
@@ -32,7 +32,7 @@ class Metric(NamedTuple):
     programs: tuple[str, ...]  # programs that export it
     help: str
     labels: tuple[str, ...] = ()
-    bounds: tuple[float, ...] = ()  # upper bounds of a histogram's buckets, increasing
+    bounds: tuple[float, ...] = ()  # upper bounds of a histogram's buckets, in increasing order
 
     def at(self, value: "float | Counts", *labels: str) -> "Sample":
         """Return a sample of this metric.
@@ -100,8 +100,8 @@ DEAD_LETTERS = Metric(
 )  # fmt: skip
 UNKNOWN_VALUES = Metric(
     "onebit_unknown_values_total", Kind.COUNTER, (LEARNER,),
-    "Categories and words of named features that have no entry, because the encoding does not contain them; since the "
-    "start.", ("feature",),
+    "Unknown categories and words of named features, which the encoding does not contain, since the start.",
+    ("feature",),
 )  # fmt: skip
 LEDGER_BALANCED = Metric(
     "onebit_ledger_balanced", Kind.GAUGE, _PIPELINE, "1 while every record is accounted for exactly once, else 0.",
@@ -119,7 +119,7 @@ MODEL_LAG = Metric(
 DRIFT_ALARMS = Metric("onebit_drift_alarms_total", Kind.COUNTER, _PIPELINE, "Drift alarms.", ("partition",))
 INPUT_LAG = Metric(
     "onebit_input_lag_records", Kind.GAUGE, _PIPELINE,
-    "Records of an input that are not applied yet; for the learner, without the ticks it has read.",
+    "Records of an input that are not applied yet; for the learner, excluding the ticks it has read.",
     ("topic", "partition"),
 )  # fmt: skip
 REWARDS = Metric(
@@ -152,10 +152,10 @@ REPLAY_EVENTS = Metric(
 )
 SLIPPED = Metric("onebit_replay_slipped_total", Kind.COUNTER, (REPLAY,), "Contexts written later than scheduled.")
 SLIP_WORST = Metric(
-    "onebit_replay_slip_seconds", Kind.GAUGE, (REPLAY,), "Largest delay of a context behind its schedule."
+    "onebit_replay_slip_seconds", Kind.GAUGE, (REPLAY,), "Largest delay of a context relative to its schedule."
 )
 
-STUCK = Metric("onebit_stuck", Kind.GAUGE, (MONITOR,), "1 if records wait and no step is made for 2 s, else 0.")
+STUCK = Metric("onebit_stuck", Kind.GAUGE, (MONITOR,), "1 if records wait and no step has been made for 2 s, else 0.")
 MONITOR_BEHIND = Metric(
     "onebit_monitor_behind_records", Kind.GAUGE, (MONITOR,), "Offsets of a topic that the monitor has not read yet.",
     ("topic",),

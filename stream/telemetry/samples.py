@@ -1,4 +1,4 @@
-"""Samples of a task's ledger, for the learner's own tasks and for the monitor, and of rewards and delays."""
+"""Metric samples of a task's ledger, for learner and monitor, and of rewards and delays."""
 
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -57,7 +57,7 @@ RECENT = 1_000
 
 
 class RewardCounts:
-    """Rewards and delays of matched decisions."""
+    """Counts of the rewards and delays of matched decisions."""
 
     def __init__(self) -> None:
         self._judged = 0

@@ -19,10 +19,10 @@ PATHS = ("/metrics", "/healthz", "/readyz")
 _PLAIN = "text/plain; charset=utf-8"
 
 REQUEST_S = 10.0
-"""Time limit for reading a request, counted from the end of the previous one, and for writing a response."""
+"""Time limit for reading a request, from the end of the previous one, and for writing a response."""
 
 CONNECTIONS_MAX = 64
-"""Limit on open connections. Each has a thread; further connections are closed immediately."""
+"""Limit on open connections, each of which has a thread. Further connections are closed immediately."""
 
 LOCAL_HOSTS = frozenset(("localhost", "127.0.0.1", "::1"))
 
@@ -33,7 +33,7 @@ _POLICY = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 
 
 
 class Page(NamedTuple):
-    """A file that is served."""
+    """A file that the server provides."""
 
     content_type: str
     content: bytes
@@ -42,8 +42,8 @@ class Page(NamedTuple):
 class Site(NamedTuple):
     """The pages of a program."""
 
-    pages: Mapping[str, Page] = {}  # by path
-    event: Callable[[], bytes] | None = None  # returns the data of the next server-sent event of /events
+    pages: Mapping[str, Page] = {}  # files by URL path
+    event: Callable[[], bytes] | None = None  # returns the data of the next server-sent event on /events
     allow_hosts: Collection[str] = ()  # accepted Host names in addition to localhost and the server's address
 
 
@@ -82,7 +82,7 @@ class HealthServer:
         self._server.event = None if event is None else SharedEvent(event)
         self._server.request_s, self._server.open = request_s, set()
         self._server.hosts = {name.lower() for name in (*LOCAL_HOSTS, host, *self._server.site.allow_hosts)}
-        self.port = self._server.server_port  # the port that was assigned, if port 0 was requested
+        self.port = self._server.server_port  # the assigned port if port 0 was requested
         self._thread = Thread(target=self._server.serve_forever, args=(0.1,), name="telemetry", daemon=True)
         self._thread.start()
 
@@ -96,7 +96,7 @@ class HealthServer:
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
-    block_on_close = False  # open connections do not block the exit of the program
+    block_on_close = False  # open connections must not delay the exit of the program
     address_family = AF_INET
     request_queue_size = CONNECTIONS_MAX  # a shorter queue delays simultaneous connections by a second
     heartbeat: Heartbeat
@@ -105,10 +105,10 @@ class _Server(ThreadingHTTPServer):
     closed: Event
     request_s: float
     hosts: Collection[str]
-    open: set[Any]  # connections
+    open: set[Any]  # open connections
 
     def server_bind(self) -> None:
-        """Bind the socket without the name lookup, which may be slow and is needed only for CGI."""
+        """Bind the socket without looking up the host name, which may be slow and is needed only for CGI."""
         TCPServer.server_bind(self)
         self.server_port = self.server_address[1]
 
@@ -123,7 +123,7 @@ class _Server(ThreadingHTTPServer):
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Ignore clients that disconnected."""
+        """Ignore errors from clients that disconnected."""
         if not isinstance(sys.exception(), OSError):
             super().handle_error(request, client_address)
 
@@ -133,7 +133,7 @@ class _Server6(_Server):
 
 
 class _RequestBytes(RawIOBase):
-    """Reads a connection until a deadline, regardless of how the bytes arrive."""
+    """Reads from a connection until a deadline, however slowly the bytes arrive."""
 
     def __init__(self, connection: socket) -> None:
         self._connection = connection

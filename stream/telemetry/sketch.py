@@ -1,7 +1,7 @@
 """A mergeable sketch of durations: counts in logarithmic buckets that are the same in every program.
 
 Masson, Rim, Lee, "DDSketch", PVLDB 12, 2019: with buckets that grow by a fixed ratio, a quantile has a bounded relative
-error for any distribution. With fifty buckets per decade, the bars of charts consist of whole buckets.
+error for any distribution. With fifty buckets per decade, each bar of a chart consists of whole buckets.
 """
 
 from bisect import bisect_left
@@ -13,7 +13,7 @@ from typing import NamedTuple
 from stream.telemetry.metrics import Counts, Metric, Sample
 
 BUCKETS_PER_DECADE = 50
-"""With this number, a duration is within 2.4 % of the middle of its bucket."""
+"""Number of buckets per power of ten. A duration is within 2.4 % of the middle of its bucket."""
 
 SHORTEST = -3 * BUCKETS_PER_DECADE
 """The bucket of all durations up to a microsecond, including negative ones."""
@@ -42,7 +42,7 @@ class Sketch:
         return sketch
 
     def add(self, span_ms: float, times: int = 1) -> None:
-        """Add a duration `times` times."""
+        """Count a duration `times` times."""
         bucket = SHORTEST if span_ms <= 0.001 else ceil(log10(span_ms) * BUCKETS_PER_DECADE - 1e-9)
         self.counts[bucket] += times
 
@@ -62,7 +62,7 @@ class Sketch:
         return self.counts.total()
 
     def quantile_s(self, share: float) -> float | None:
-        """Return the quantile for this share, or None if the sketch is empty.
+        """Return the duration at the quantile `share`, in seconds, or None if the sketch is empty.
 
         >>> sketch = Sketch.of((100, 200, 300, 400, 10_000))
         >>> abs(sketch.quantile_s(0.5) - 0.3) < 0.024 * 0.3
@@ -103,7 +103,7 @@ class Sketch:
         return [Bin(bounds[at], bounds[at + 1], bars[at]) for at in range(filled[0], filled[-1] + 1)]
 
     def shares(self, per_decade: int) -> dict[int, float]:
-        """Return the share of durations in wider bins: bin i ends at 10**(i / per_decade) ms."""
+        """Return the share of durations in each of these wider bins: bin i ends at 10**(i / per_decade) ms."""
         wide: Counter[int] = Counter()
         for bucket, count in self.counts.items():
             wide[-(-bucket * per_decade // BUCKETS_PER_DECADE)] += count
