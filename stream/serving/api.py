@@ -31,9 +31,9 @@ TRACE_HEADERS = frozenset((b"traceparent", b"tracestate"))
 """Request headers that become record headers of a context."""
 
 TRACE_BYTES_MAX = 4_096
-"""Limit on the size of these headers; longer ones are omitted."""
+"""Maximum size of such a header in bytes; longer ones are omitted."""
 
-_ANY = 2**31 - 1  # limit on classes and indices before the pipeline's are known
+_ANY = 2**31 - 1  # limit on class numbers and indices until the pipeline's sizes are known
 
 
 def _check_id(event_id: str) -> str:
@@ -48,25 +48,25 @@ X = Annotated[Any, WithJsonSchema({"anyOf": [_NUMBERS, {"type": "object"}]})]  #
 
 
 class Context(BaseModel):
-    """A context: numbers, one per feature; `{"i": [...], "v": [...]}`; or named features. A new id by default."""
+    """A context: one number per feature, `{"i": [...], "v": [...]}`, or named features. The id is new by default."""
 
     id: Id | None = None
     x: X
 
 
 class Decision(BaseModel):
-    """A committed decision, or a fallback: number and name of the class, its probability, updates of the model."""
+    """A committed decision, or a fallback: number and name of the class, its probability, version of the model."""
 
     id: str
     action: int
     class_name: Annotated[str | None, Field(serialization_alias="class")] = None
     propensity: float | None = None
     model_version: int | None = None
-    fallback: bool | None = None  # true, or absent
+    fallback: bool | None = None  # true for a fallback, otherwise absent
 
 
 class Bit(BaseModel):
-    """Feedback for a decision: 1 right, 0 wrong. The action, if given, must be the decision's."""
+    """Feedback for a decision: 1 if it was right, 0 if wrong. The action, if given, must be that of the decision."""
 
     id: Id
     reward: Annotated[int, Field(ge=0, le=1, strict=True)]
@@ -89,10 +89,10 @@ class Gateway:
     topics: Topics
     counts: Counts
     timeout_s: float
-    fallback: str | None = None  # None: status 504
+    fallback: str | None = None  # None to respond with status 504
 
     async def decide(self, body: Context, request: Request) -> Decision:
-        """Write a context, and return its decision when it is committed. The same id gets the same decision."""
+        """Write a context, and return its decision when it is committed. Repeating an id returns the same decision."""
         event_id = body.id or uuid4().hex
         if (answer := self.decisions.find(event_id)) is None:
             self.link.check_ready()
@@ -123,7 +123,7 @@ class Gateway:
         return body
 
     async def decision(self, event_id: str) -> Decision:
-        """Return a remembered decision."""
+        """Return a decision from memory, by id."""
         if (answer := self.decisions.find(event_id)) is None:
             self.link.check_ready()
             raise HTTPException(404, {"error": "no decision with this id is remembered", "id": event_id})
@@ -156,7 +156,7 @@ def make_app(gateway: Gateway, version: str, *, has_token: bool = False) -> Fast
         gateway.link.close()
 
     app = FastAPI(title="Onebit", version=version, lifespan=lifespan, docs_url=None, redoc_url=None)
-    token = [Depends(HTTPBearer(auto_error=False))] if has_token else []  # for OpenAPI; the guard checks it
+    token = [Depends(HTTPBearer(auto_error=False))] if has_token else []  # for OpenAPI only; `Guard` checks it
     for path, operation, method, success, errors in (
         (DECIDE, gateway.decide, "POST", 200, (400, 408, 413, 422, 503, 504)),
         (FEEDBACK, gateway.feedback, "POST", 202, (400, 408, 413, 422, 503)),
@@ -178,14 +178,14 @@ def _record(value: bytes) -> Record:
 
 
 def _context_value(event_id: str, x: Any, facts: PipelineFacts | None) -> bytes:
-    """Return the value of a context's record, checked like the learner does.
+    """Check a context as the learner does, and return the value of its record.
 
     Raises:
         MalformedError: x is invalid. Before the learner's first step, only the form of x is checked.
     """
     try:
         value = orjson.dumps({"id": event_id, "x": x})
-    except TypeError as error:  # text that is not UTF-8, a number beyond 64 bits, or deep nesting
+    except TypeError as error:  # text that is not UTF-8, a number beyond 64 bits, or too deep nesting
         raise MalformedError(f"x: {error}") from error
     if facts is not None:
         decode_context(_record(value), facts.n_features, encoder=facts.encoder)
@@ -219,4 +219,4 @@ async def _explain(_: Request, error: Exception) -> Response:
             field = ".".join(map(str, first["loc"][1:])) or "body"
             got = "" if first["type"] == "missing" else f"; got {shown(first['input'])}"
             return problem(422, f"{field}: {first['msg']}{got}")
-    return problem(500, "internal error")  # the guard reports it
+    return problem(500, "internal error")  # `Guard` logs the error

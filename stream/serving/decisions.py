@@ -1,4 +1,4 @@
-"""Decisions that the gateway remembers or waits for, and the fallback for those that come too late."""
+"""Decisions that the gateway remembers or waits for, and the fallback if a decision is not made in time."""
 
 import asyncio
 from collections.abc import Iterable, Iterator
@@ -9,7 +9,7 @@ from stream.randomness.draws import Purpose, uniform
 from stream.wire.named_features import FeatureEncoder
 
 REMEMBERED_MAX = 1_000_000
-"""Limit on remembered decisions, about 500 bytes each; the oldest is forgotten first."""
+"""Limit on remembered decisions, of about 500 bytes each. The oldest is removed first."""
 
 
 class FallbackError(ValueError):
@@ -23,11 +23,11 @@ class PipelineFacts(NamedTuple):
     n_features: int
     seed: int
     class_names: tuple[str, ...] | None = None
-    encoder: FeatureEncoder | None = None  # of named features
+    encoder: FeatureEncoder | None = None  # the encoding of named features
 
 
 class Answer(NamedTuple):
-    """An answer to a context."""
+    """The answer to a context."""
 
     action: int
     propensity: float | None  # None: unknown
@@ -88,7 +88,7 @@ class Decisions:
         return self._answers.get(event_id)
 
     def add(self, answers: Iterable[tuple[str, Answer]]) -> None:
-        """Remember answers, and wake the requests that wait for them. The first answer of an event stays."""
+        """Remember answers, and wake the requests that wait for them. Only the first answer to an event is used."""
         newest_ms = 0
         for event_id, answer in answers:
             kept = self._answers.setdefault(event_id, answer)

@@ -1,7 +1,7 @@
-"""The gateway's connection to Kafka: a thread that writes contexts and feedback, and one that reads predictions.
+"""The gateway's connection to Kafka: one thread writes contexts and feedback, another reads predictions.
 
-A broker of the port is not thread-safe, so each thread has its own. Both hand their results to the event loop, which
-owns all other state. A thread that loses its broker connects again until the gateway ends.
+A `Broker` is not thread-safe, so each thread has its own. Both hand their results to the event loop, which
+owns all other state. A thread that loses its connection reconnects until the gateway ends.
 """
 
 import asyncio
@@ -27,10 +27,10 @@ POLL_MS = 100
 RECORDS_MAX = 5_000
 
 PROBE_S = 1.0
-"""Interval between requests that check the broker: a client's poll does not report that it is away."""
+"""Interval between requests that check the connection, because a client's poll does not report a lost broker."""
 
 AGAIN_S = 1.0
-"""Pause before connecting again."""
+"""Pause before reconnecting."""
 
 CLOSE_S = 5.0
 
@@ -38,12 +38,12 @@ WRITER, READER = "writer", "reader"
 
 
 class Access(NamedTuple):
-    """The gateway's access to the pipeline. The threads call these functions with their own brokers."""
+    """The gateway's access to the pipeline. Each thread calls these functions with its own broker."""
 
-    connect: Callable[[Callable[[], bool]], Broker]  # its argument returns whether to stop
+    connect: Callable[[Callable[[], bool]], Broker]  # the argument is a callback that returns whether to stop
     watch: Callable[[Broker], Callable[[], None]]  # returns a function that raises if the topics have changed
     facts: Callable[[Broker], PipelineFacts | None]
-    now_ms: Callable[[], int]  # this host's time since 1970, to find the predictions to read back
+    now_ms: Callable[[], int]  # this host's time since 1970, to find the first prediction to remember
     announce: Callable[[str], None]
 
 
@@ -64,7 +64,7 @@ class Link:
         self, topics: Topics, partitions: int, access: Access, decisions: Decisions, heartbeat: Heartbeat
     ) -> None:
         self.facts: PipelineFacts | None = None
-        self.failure: Exception | None = None  # ends the program
+        self.failure: Exception | None = None  # an error that ends the program
         self.heartbeat = heartbeat
         self._topics = topics
         self._partitions = partitions
@@ -84,7 +84,7 @@ class Link:
         return next((f"{role}: {why}" for role, why in self._unready.items() if why), "")
 
     def check_ready(self) -> None:
-        """Raise BrokerUnavailableError if the gateway is not connected, or has not read the predictions back yet."""
+        """Raise BrokerUnavailableError if the gateway is not connected, or has not read past predictions yet."""
         if unready := self.unready:
             raise BrokerUnavailableError(unready)
 
@@ -95,7 +95,7 @@ class Link:
             thread.start()
 
     def close(self) -> None:
-        """Write what is queued, and end the threads."""
+        """Write the queued records, and end the threads."""
         self._ended.set()
         self._queue.put(None)
         for thread in self._threads:
@@ -113,7 +113,7 @@ class Link:
         await written
 
     def _keep(self, role: str, work: Callable[[Broker], None]) -> None:
-        """Run work on a broker; connect again after an error that a new connection can end."""
+        """Run work on a broker; reconnect after an error that a new connection may resolve."""
         while not self._ended.is_set():
             try:
                 broker = self._access.connect(self._is_ended)
@@ -153,13 +153,13 @@ class Link:
                 producer.flush()
             except BrokerError as error:
                 self._loop.call_soon_threadsafe(_settle, batch, error)
-                if type(error) is not BrokerError:  # otherwise a record was refused, and others can be written
+                if type(error) is not BrokerError:  # otherwise only these records were refused
                     raise
             else:
                 self._loop.call_soon_threadsafe(_settle, batch, None)
 
     def _batches(self) -> Iterator[list[Outgoing]]:
-        """Yield all queued records, without those of requests that have ended, until the queue is closed."""
+        """Yield batches of queued records until the queue is closed. Skips records of requests that have ended."""
         queued: list[Outgoing | None] = []
         while not queued or queued[-1] is not None:
             queued = [self._queue.get()]
@@ -194,7 +194,7 @@ class Link:
 
 
 def _settle(batch: Sequence[Outgoing], error: BrokerError | None) -> None:
-    """Wake the requests whose records were written, or were not."""
+    """Report to the requests whether their records were written."""
     for one in batch:
         if not one.written.done():
             one.written.set_result(None) if error is None else one.written.set_exception(error)
@@ -202,7 +202,7 @@ def _settle(batch: Sequence[Outgoing], error: BrokerError | None) -> None:
 
 def _answers(records: Sequence[Record]) -> Iterator[tuple[str, Answer]]:
     for record in records:
-        with suppress(MalformedError):  # another program's; `onebit verify` reports it
+        with suppress(MalformedError):  # a record from another program, which `onebit verify` reports
             event_id, decision, version, _, class_name, _ = decode_prediction(record)[0]
             propensity = None if math.isnan(decision.propensity) else decision.propensity
             yield event_id, Answer(decision.action, propensity, class_name, version, record.append_ms)

@@ -32,20 +32,20 @@ REQUESTS_MAX = 1_000
 """Limit on concurrent requests to `/v1`; further ones get status 503."""
 
 CONNECTIONS_MAX = 10_000
-"""Limit on open connections, idle ones included; while there are more, uvicorn answers every request with 503."""
+"""Limit on open connections, including idle ones. If there are more, uvicorn answers every request with 503."""
 
 KEEP_ALIVE_S = 75
-"""Time to keep an idle connection: longer than the 60 s of common load balancers, which reuse connections."""
+"""Time to keep an idle connection open: longer than the usual 60 s of load balancers, which reuse connections."""
 
 CLIENT_CLOSED = 499
-"""The status that is counted if the client closes the connection before its response."""
+"""The status counted for a client that closes the connection before it receives the response."""
 
 CLOSE_S = 5
 """Time to complete open requests after a stop, in addition to the timeout of a decision."""
 
 
 def problem(status: int, error: Any, headers: Mapping[str, str] | None = None) -> Response:
-    """Create an error response: a message, or an object with the message as `error`."""
+    """Create an error response from a message, or from an object that has the message as `error`."""
     content = error if isinstance(error, dict) else {"error": error}
     return Response(orjson.dumps(content), status, headers, "application/json")
 
@@ -73,7 +73,7 @@ class Counts:
 
 
 class RateLimit:
-    """A token bucket that holds the requests of one second."""
+    """A token bucket with room for the requests of one second."""
 
     def __init__(self, per_s: float, now_s: Callable[[], float] = monotonic) -> None:
         self._per_s = per_s
@@ -82,7 +82,7 @@ class RateLimit:
         self._seen_s = now_s()
 
     def wait_s(self) -> int:
-        """Admit a request and return 0, or return the seconds after which to try again.
+        """Admit a request and return 0, or return the time in seconds after which to try again.
 
         >>> rate = RateLimit(0.5, now_s=lambda: 0.0)
         >>> rate.wait_s(), rate.wait_s()
@@ -98,7 +98,7 @@ class RateLimit:
 
 
 class Limits(NamedTuple):
-    """Limits on requests; token and rate apply to `/v1`. None: no limit."""
+    """Limits on requests. Token and rate apply to `/v1`; None means no limit."""
 
     token: str | None = None
     rate: RateLimit | None = None
@@ -108,14 +108,14 @@ class Limits(NamedTuple):
 
 
 class Guard:
-    """An ASGI application that checks requests to another one, and counts the responses."""
+    """An ASGI application that checks requests to another ASGI application, and counts the responses."""
 
     def __init__(self, app: ASGIApp, limits: Limits, counts: Counts, announce: Callable[[str], None]) -> None:
         self._app = app
         self._limits = limits
         self._counts = counts
         self._announce = announce
-        self._requests = 0  # to /v1, now
+        self._requests = 0  # number of current requests to /v1
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See ASGI."""
@@ -143,7 +143,7 @@ class Guard:
             self._counts.add(path, code, monotonic() - started_s)
 
     def _refusal(self, scope: Scope) -> Response | None:
-        """Return the response to a request that is not admitted."""
+        """Return the error response if a request is not admitted, otherwise None."""
         token, rate = self._limits.token, self._limits.rate
         given = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
         scheme, _, secret = given.partition(b" ")
@@ -155,7 +155,7 @@ class Guard:
                 503, f"expected at most {self._limits.requests_max} concurrent requests", {"Retry-After": "1"}
             )
         if rate is not None and (wait_s := rate.wait_s()):
-            return problem(429, f"rate limit; try again in {wait_s} s", {"Retry-After": str(wait_s)})
+            return problem(429, f"rate limit exceeded; try again in {wait_s} s", {"Retry-After": str(wait_s)})
         return None
 
     async def _call(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -192,7 +192,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 class Server(uvicorn.Server):
-    """Serves an application until `stop` returns true; then completes open requests."""
+    """Serves an application until `stop` returns True, then completes the open requests."""
 
     def __init__(
         self, app: ASGIApp, stop: Callable[[], bool], timeout_s: float, certificate: Path | None, key: Path | None
@@ -204,7 +204,7 @@ class Server(uvicorn.Server):
             stop: returns whether to stop; called every 0.1 s.
             timeout_s: timeout of a decision.
             certificate: in PEM; None for plain HTTP.
-            key: of the certificate, in PEM.
+            key: private key of the certificate, in PEM.
 
         Raises:
             OSError: a file cannot be read, or is not a certificate or its key (`ssl.SSLError`).
@@ -225,5 +225,5 @@ class Server(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Leave the signals to the command line."""
+        """Install no signal handlers, because the command line handles signals."""
         yield
