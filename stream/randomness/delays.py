@@ -1,12 +1,12 @@
 """Timing of feedback: delay, loss and duplication, drawn per event id.
 
-A delay is the inverse distribution function at one uniform draw, and is therefore a pure function of (seed, event id,
-label). Delays are integer milliseconds from 0 to `DURATION_MS_MAX`. Continuous distributions are rounded to the nearest
+A delay is the quantile of its distribution at a uniform draw, and therefore a pure function of (seed, event id, label).
+Delays are integer milliseconds from 0 to `DURATION_MS_MAX`. Continuous distributions are rounded to the nearest
 integer.
 
     none                  0 ms: feedback is sent immediately
     fixed:10s             always 10 s
-    geometric:10s         mean 10 s: ticks of 1 ms up to and including the first success, so at least 1 ms
+    geometric:10s         mean 10 s; the number of 1 ms ticks up to the first success, so at least 1 ms
     exponential:10s       mean 10 s
     lognormal:10s,1.0     median 10 s; 1.0 is the standard deviation of the logarithm
     weibull:10s,0.7       scale 10 s (63.2 % are shorter), shape 0.7 (below 1: a heavy tail)
@@ -61,7 +61,7 @@ class Fixed:
 
 @dataclass(frozen=True, slots=True)
 class Geometric:
-    """Ticks of 1 ms up to and including the first success, with probability 1/mean: P(D > n) = (1 - 1/mean)ⁿ."""
+    """Geometric: the number of 1 ms ticks up to the first success, at 1/mean per tick: P(D > n) = (1 - 1/mean)ⁿ."""
 
     mean_ms: int  # at least 1
 
@@ -122,11 +122,11 @@ class Empirical:
 
 @dataclass(frozen=True, slots=True)
 class DelayModel:
-    """The delay distributions of the classes."""
+    """The delay distribution of each class."""
 
     spec: str  # the original specification
-    otherwise: Law  # for classes not in `by_class`
-    by_class: Mapping[int, Law] = field(default_factory=dict)  # true label -> law
+    otherwise: Law  # distribution for classes not in `by_class`
+    by_class: Mapping[int, Law] = field(default_factory=dict)  # distribution by true label
 
     def draw_ms(self, label: int | None, u: float) -> int:
         """Return the delay in milliseconds of an event with this true label, from a uniform u in [0, 1).
@@ -137,7 +137,7 @@ class DelayModel:
         return law.quantile_ms(u)
 
     def quantile_ms(self, u: float) -> int:
-        """Return a value that, in every class, at least a share 1 - u of the delays reach or exceed."""
+        """Return a value such that, in every class, at least the share 1 - u of the delays are this long or longer."""
         return min(law.quantile_ms(u) for law in (self.otherwise, *self.by_class.values()))
 
     def check_classes(self, n_classes: int) -> None:
@@ -156,7 +156,7 @@ NO_DELAY = DelayModel("none", Fixed(0))
 
 
 class FeedbackPlan:
-    """The times at which an event's feedback is sent after its prediction: a function of (seed, event id, label).
+    """The delays after its prediction at which an event's feedback is sent: a function of (seed, event id, label).
 
     Without a delay model, the delays come from the log, and an event without a logged delay receives no feedback.
 
@@ -181,7 +181,7 @@ class FeedbackPlan:
         self._copy_delay = Draws(seed, Purpose.DUPLICATE_DELAY)
 
     def __reduce__(self) -> "tuple[type[FeedbackPlan], tuple[int, DelayModel | None, float, float]]":
-        """Pickle the constructor's arguments, because a hash state cannot be pickled."""
+        """Pickle only the constructor's arguments, because the hash states cannot be pickled."""
         return FeedbackPlan, (self.seed, self.delay, self.loss, self.duplicates)
 
     def __call__(self, event_id: str, label: int | None, logged_ms: int | None = None) -> list[int]:
@@ -190,7 +190,7 @@ class FeedbackPlan:
         Args:
             event_id: The event id.
             label: The true class; None if unknown.
-            logged_ms: The delay in the log.
+            logged_ms: The delay in the log; used without a delay model.
         """
         if self.loss > 0.0 and self._loss(event_id) < self.loss:
             return []
@@ -296,7 +296,7 @@ def _rounded_ms(delay_ms: float) -> int:
 
 
 def _scaled_exp_ms(scale_ms: int, exponent: float) -> int:
-    """Return scale · exp(exponent), limited before exp overflows."""
+    """Return scale · exp(exponent), with the exponent limited so that exp does not overflow."""
     return _rounded_ms(scale_ms * math.exp(min(exponent, _EXPONENT_MAX)))
 
 

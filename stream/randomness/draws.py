@@ -1,11 +1,11 @@
-"""Reproducible random numbers, by seed, purpose and event id or in sequence from a seed.
+"""Reproducible random numbers: keyed by seed, purpose and event id, or in sequence from a seed.
 
-A draw of an event does not depend on partition, batch, restart or process, so a replay repeats it. The hash is BLAKE2b
+An event's draw does not depend on partition, batch, restart or process, so a replay repeats it. The hash is BLAKE2b
 from the standard library, keyed with the seed and personalised with the purpose; the upper 53 of its 64 bits form the
 double. A draw copies the keyed hash state and takes 0.6 to 1 µs.
 
-Sequences are those of SplitMix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014).
-The words from a state s are `mix(s + GAMMA)`, `mix(s + 2 GAMMA)`, ..., modulo 2⁶⁴. All are distinct.
+The sequences are those of SplitMix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA
+2014). The words from a state s are `mix(s + GAMMA)`, `mix(s + 2 GAMMA)`, ..., modulo 2⁶⁴. All are distinct.
 
 >>> uniform(1, Purpose.ACTION, "optdigits-0-000123")
 0.8272803584028373
@@ -29,17 +29,17 @@ SEED_MAX = 2**64 - 1
 class Purpose(StrEnum):
     """The purpose of a draw. Draws of one event for different purposes are independent.
 
-    The value enters the hash, so renaming a purpose changes all its draws.
+    The value is an input to the hash, so changing it changes all draws for the purpose.
     """
 
-    ACTION = "action"  # the action, from the learner's distribution
+    ACTION = "action"  # the action, drawn from the learner's distribution
     UPDATE = "update"  # updates that use randomness
     DELAY = "delay"  # the delay of the feedback
     LOSS = "loss"  # loss of the feedback
     DUPLICATE = "duplicate"  # duplication of the feedback
     DUPLICATE_DELAY = "duplicate-delay"  # the delay of the copy
     SHUFFLE = "shuffle"  # the order of the rows in an epoch
-    ESTIMATE = "estimate"  # fold, acceptance and resampling of a logged decision
+    ESTIMATE = "estimate"  # fold, acceptance and resampling of a logged decision in an estimate
     LOG = "log"  # acceptance of a decision from a log that is not uniform
     FALLBACK = "fallback"  # the gateway's uniform answer to a context without a prediction in time
 
@@ -47,7 +47,7 @@ class Purpose(StrEnum):
 class Draws:
     """The draws of one seed for one purpose.
 
-    `draw(event_id)` is uniform in [0, 1), a multiple of 2⁻⁵³; `draw.bits(event_id)` returns its 64 bits.
+    `draw(event_id)` is uniform in [0, 1) and a multiple of 2⁻⁵³. `draw.bits(event_id)` returns all 64 bits.
     """
 
     __slots__ = ("_keyed",)
@@ -118,7 +118,7 @@ def words(state: int, n: int) -> NDArray[np.uint64]:
 
 
 class Luck:
-    """Sequential random draws from a seed by SplitMix64, the same in every version of Python.
+    """A sequence of random draws from a seed (SplitMix64), identical in every version of Python.
 
     >>> luck = Luck(0)
     >>> [luck.below(1_000) for _ in range(4)]
@@ -135,15 +135,15 @@ class Luck:
         return mix(self._state)
 
     def below(self, n: int) -> int:
-        """Return a whole number in [0, n)."""
+        """Return a uniformly drawn whole number in [0, n)."""
         return self._next() * n >> 64
 
     def between(self, low: int, high: int) -> int:
-        """Return a whole number in [low, high]."""
+        """Return a uniformly drawn whole number in [low, high]."""
         return low + self.below(high - low + 1)
 
     def chance(self, percent: int) -> bool:
-        """Return True with a probability in percent."""
+        """Return True with the given probability, in percent."""
         return self.below(100) < percent
 
     def choice(self, items: Sequence[T]) -> T:
