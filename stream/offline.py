@@ -1,18 +1,18 @@
 """Runs learners in one compiled loop at millions of events per second, for sweeps and the papers' figures.
 
-The loop calls the same kernels as `predict`, `observe` and `update`, so the results are identical bit for bit on the
-same draws. Delays are whole rounds. Round t decides event t (predict, observe). It then settles the decisions whose
-deadline passed in round t - 1, in the order of events. Finally, it applies the feedback that is due at t, ordered by
-due round, then by event. With delay 0, decisions and updates alternate. Feedback due after the last event is applied at
-the end, in the same order.
+The loop calls the same kernels as `predict`, `observe` and `update`. With the same draws, the results are therefore
+identical, bit for bit. Delays are whole rounds. Round t decides event t (predict, observe). It then settles the
+decisions whose deadline passed in round t - 1, in the order of events. Finally, it applies the feedback that is due at
+t, ordered by due round, then by event. With delay 0, decisions and updates alternate. Feedback due after the last event
+is applied at the end, in the same order.
 
     round     0    1    2    3        delays 2, 0, 1, 0
     decides   e0   e1   e2   e3
     applies        e1   e0   e3
                         e2            (test_feedback_is_applied_in_the_order_of_due_round_then_of_event)
 
-A pipeline with rounds of one millisecond that reads all feedback in each round has the same order. The pipeline's
-limits on the numbers of pending decisions, orphans and settled ids do not apply here.
+A pipeline whose rounds last one millisecond, and which reads all feedback in each round, has the same order. The
+pipeline's limits on the numbers of pending decisions, orphans and settled ids do not apply here.
 """
 
 from typing import Any, NamedTuple
@@ -25,10 +25,10 @@ from stream.task.settings import LatePolicy, OnExpiry, TaskSettings
 from stream.wire.records import Decision, Features, FloatArray, IndexArray
 
 NEVER = -1
-"""Delay of an event whose feedback is lost."""
+"""Value of the delay of an event whose feedback is lost."""
 
 MATCHED, EXPIRED, LATE = 0, 1, 2
-"""Outcomes: feedback in time, deadline passed, and late feedback that corrects the assumed reward."""
+"""Kinds of outcomes: feedback in time, deadline passed, and late feedback that corrects the assumed reward."""
 
 
 class Examples(NamedTuple):
@@ -62,19 +62,19 @@ class Run(NamedTuple):
     actions: NDArray[np.int64]  # int64[n]
     greedy: NDArray[np.int64]  # int64[n]
     propensities: FloatArray  # float64[n]
-    updates: int  # number of feedback records that changed the model
-    matched: int  # number of decisions with feedback in time
+    updates: int  # number of updates that changed the model
+    matched: int  # number of decisions whose feedback arrived in time
     expired: int  # number of decisions whose deadline passed
     late: int  # number of feedback records after the deadline
 
 
 class Schedule(NamedTuple):
-    """The updates in the order of application, and the outcomes of the decisions."""
+    """The updates in the order in which they are applied, and the number of decisions with each outcome."""
 
     rounds: NDArray[np.int64]  # int64[m], non-decreasing
     events: NDArray[np.int64]  # int64[m]
     kinds: NDArray[np.int8]  # int8[m]: MATCHED, EXPIRED or LATE
-    matched: int  # as in Run
+    matched: int  # this field and the next ones: as in `Run`
     expired: int
     late: int
 
@@ -90,7 +90,7 @@ def run(
     """Run a learner over examples, and update it in place.
 
     Args:
-        learner: Any learner, in any state. A learner without kernels runs in a Python loop and gives the same result.
+        learner: Any learner, in any state. A learner without kernels runs in a slower Python loop.
         examples: Events and labels.
         u: One uniform draw per event for the action, in [0, 1).
         v: One uniform draw per event for learners whose update is random; zeros by default.
@@ -108,7 +108,7 @@ def run(
     schedule = schedule_of(delays, patience)
     actions, greedy = np.empty(size, dtype=np.int64), np.empty(size, dtype=np.int64)
     propensities = np.empty(size)
-    # An event's scores are kept until their last use, so events further apart than that share a row.
+    # An event's scores are kept until its last update. Later events then use the same row.
     waits_max = int((schedule.rounds - schedule.events).max(initial=0))
     K = learner.n_classes
     logged_size = learner.logged_size if isinstance(learner, KernelLearner) else 0
@@ -148,7 +148,7 @@ def run(
 
 
 def schedule_of(delays: NDArray[np.int64], patience: Patience) -> Schedule:
-    """Return the schedule of updates. Each round has deadlines first, then feedback, both in the order of events."""
+    """Return the schedule of updates. In each round, deadlines precede feedback; both are in the order of events."""
     is_expired = (delays == NEVER) | (delays > (NEVER if patience.window is None else patience.window))
     if patience.window is None:
         is_expired[:] = False
@@ -223,7 +223,7 @@ def _loop(
     """Apply due updates, then decide the next event. The learner's kernels are globals; see `compile_loop`.
 
     Returns the numbers of decided events, of applied updates, and of updates that changed the model. The loop ends
-    after the last event, or before late feedback, which the caller applies.
+    after the last event, or earlier before a correction by late feedback, which the caller applies.
     """
     size, rows = labels.size, scores.shape[0]
     updates = 0
@@ -285,7 +285,7 @@ def _loop_in_python(
     scores: FloatArray,
     model: tuple[Learner, dict[int, Decision]],
 ) -> tuple[int, int, int]:
-    """Run `_loop` for a learner without kernels."""
+    """Do the same as `_loop` for a learner without kernels."""
     learner, decisions = model
     examples = Examples(offsets, indices, values, labels)
     updates = 0

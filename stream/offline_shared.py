@@ -1,18 +1,18 @@
 """Offline runs of a shared model: one learner for several partitions, with a replication lag.
 
-Rounds, deadlines and feedback are as in `stream.offline`. The task of an event's partition decides the event. For each
-round, the model's log contains the decision, if decisions change the model, and then the updates. All tasks read the
+Rounds, deadlines and feedback are as in `stream.offline`. Each event is decided by the task of its partition. For each
+round, the model's log contains the decision (if decisions change the model), and then the updates. All tasks read the
 log to its end every `lag` rounds. Between two readings, a task decides with the model it has read and its own later
-decisions. A decision therefore lacks at most `lag - 1` rounds, and half of that on average.
+decisions. A decision therefore lacks the updates of at most `lag - 1` rounds, and of half as many on average.
 
     round      0    1    2    3    4    5      lag 3, partitions 0, 1
     decides    a0   b1   a2   b3   b4   a5
     uses       -    -    a0   rounds 0 to 2; b4 also uses b3
 
-An `outage` is a number of rounds, from the middle of the run, in which no task reads the log.
+During an `outage`, a number of rounds from the middle of the run, no task reads the log.
 
-With a lag of 1, the result equals that of `stream.offline.run` bit for bit. The tasks are those of the programs
-(`stream.shared`). Their steps are not compiled; a decision takes about 20 µs.
+With a lag of 1, the result equals that of `stream.offline.run` bit for bit. The tasks use the same code as the programs
+(`stream.shared`). It is not compiled; a decision takes about 20 µs.
 """
 
 from itertools import pairwise
@@ -50,8 +50,8 @@ def run_shared(
         delays: See `stream.offline.run`.
         patience: See `stream.offline.run`.
         partitions: int64[n], the partition of each event.
-        lag: Rounds between two readings of the log.
-        outage: Rounds, from the middle of the run, in which the log cannot be read.
+        lag: Number of rounds between two readings of the log.
+        outage: Number of rounds, from the middle of the run, in which the log cannot be read.
 
     Raises:
         ValueError: array sizes do not match, or lag or outage is out of range.
@@ -73,7 +73,7 @@ def run_shared(
     for start, stop in pairwise(_readings(size, lag, outage)):
         for partition in np.unique(partitions[start:stop]):
             decided.make((start + np.flatnonzero(partitions[start:stop] == partition)).tolist())
-        # Up to the next reading; with the last events, to the end of the schedule.
+        # Apply updates up to the next reading or, after the last events, to the end of the schedule.
         until = schedule.rounds.size if stop == size else int(np.searchsorted(schedule.rounds, stop))
         log: list[Entry] = []
         for t in range(start, stop):
@@ -89,7 +89,7 @@ def run_shared(
 
 
 def _readings(size: int, lag: int, outage: int) -> list[int]:
-    """Return the rounds before which the log is read, and the number of rounds."""
+    """Return the rounds before which the log is read, followed by the total number of rounds."""
     middle = size // 2
     return [*(t for t in range(0, size, lag) if not middle < t < middle + outage), size]
 
@@ -105,7 +105,7 @@ class _Decided:
         self._waiting: dict[int, Decision] = {}
 
     def make(self, events: list[int]) -> None:
-        """Decide these events of one task. Each decision uses the model and the task's earlier decisions."""
+        """Decide these events of one task. Each decision uses the model and the task's decisions before it."""
         overlay = Overlay(self._learner)
         for t in events:
             x = self._examples.features(t)
