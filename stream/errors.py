@@ -1,4 +1,4 @@
-"""The base class of the errors that end a command, and the exit codes."""
+"""The base class of errors that end a command, and the exit codes of commands."""
 
 from enum import IntEnum
 
@@ -9,7 +9,7 @@ class ExitCode(IntEnum):
     meaning: str
 
     def __new__(cls, value: int, meaning: str) -> "ExitCode":
-        """Create an int with a meaning."""
+        """Create an exit code that is an int and has a meaning."""
         code = int.__new__(cls, value)
         code._value_ = value
         code.meaning = meaning
@@ -28,7 +28,7 @@ class ExitCode(IntEnum):
 class OnebitError(Exception):
     """An error with a message for the user, an exit code, and a remedy if one is known.
 
-    A class of errors, or an instance, sets `exit_code` and `hint`.
+    An error class or an instance can set `exit_code` and `hint`.
 
     >>> class FullError(OnebitError):
     ...     hint = "delete old topics"

@@ -1,6 +1,6 @@
 """Strict parsing of numbers and durations, and formatting of values for messages.
 
-`int` and `float` also accept underscores (1_0), digits of every script and surrounding spaces. Such text is usually a
+`int` and `float` also accept underscores (1_0), digits of all scripts and surrounding spaces. Such text is usually a
 typing error, so it is rejected here.
 """
 
@@ -15,7 +15,7 @@ from stream.errors import OnebitError
 
 _WHOLE = re.compile(r"[+-]?[0-9]+", re.ASCII)
 _DECIMAL = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?", re.ASCII)
-_DIGITS_MAX = 1_000  # Python raises another exception for much longer numbers
+_DIGITS_MAX = 1_000  # Python refuses to convert much longer numbers, with a different exception
 
 
 def parse_whole(text: str) -> int | None:
@@ -40,7 +40,7 @@ def parse_number(text: str) -> float | None:
 UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000}
 
 DURATION_MS_MAX = 10 * 365 * 24 * UNITS_MS["h"]
-"""Ten years. Longer durations are probably typing errors, and times must not overflow an int64."""
+"""Ten years. A longer duration is probably a typing error, and times must not overflow an int64."""
 
 
 class DurationError(OnebitError, ValueError):
@@ -104,7 +104,7 @@ def format_duration(duration_ms: int) -> str:
 
 
 def close_matches(word: str, known: Iterable[str]) -> str:
-    """Return a hint such as "; did you mean optdigits?", or an empty string.
+    """Return a hint such as "; did you mean optdigits?", or an empty string if no known word is similar.
 
     >>> close_matches("banditrn", ["banditron", "perceptron"]), close_matches("zzz", ["banditron"])
     ('; did you mean banditron?', '')
@@ -114,7 +114,7 @@ def close_matches(word: str, known: Iterable[str]) -> str:
 
 
 def shown(value: object) -> str:
-    """A value for a message, shortened to about 80 characters.
+    """Return a value's text for a message, shortened to about 80 characters.
 
     >>> shown(None), shown("a"), shown([1] * 100)[-12:]
     ('nothing', "'a'", ', 1, 1, 1...')
@@ -127,9 +127,9 @@ def shown(value: object) -> str:
 
 
 def repr_of(value: object, length: int) -> str:
-    """The first characters of a value's `repr`, for JSON of any depth.
+    """Return the first characters of a value's `repr`, even for deeply nested JSON.
 
-    Python's `repr` fails for deeply nested values: a kilobyte of brackets is enough.
+    Python's `repr` fails for deeply nested values, such as a kilobyte of brackets.
 
     >>> repr_of({"a": [1, 2, 3]}, 12)
     "{'a': [1, 2,"
@@ -138,7 +138,7 @@ def repr_of(value: object, length: int) -> str:
 
 
 def _to_depth(value: Any, depth: int) -> Any:
-    """A value without the parts nested deeper than `depth`."""
+    """Return a value without its parts that are nested deeper than `depth`."""
     if type(value) is list:
         return [_to_depth(item, depth - 1) for item in value] if depth > 0 else []
     if type(value) is dict:

@@ -20,15 +20,15 @@ class PluginError(OnebitError):
 
 
 class Plugins(Mapping[str, T], Generic[T]):
-    """Built-in objects and those of an entry point group, by name.
+    """Built-in objects, and the objects that plug-ins register in an entry point group, by name.
 
-    Iteration is ordered by name and skips unusable plug-ins. `problems` lists these; accessing one raises PluginError.
-    A plug-in cannot replace a built-in object.
+    Iteration is ordered by name and skips unusable plug-ins. `problems` lists the unusable ones; accessing one raises
+    PluginError. A plug-in cannot replace a built-in object.
 
     Args:
         group: Entry point group.
         own: Built-in objects.
-        check: Raises ValueError or TypeError if an object does not match its name.
+        check: Returns the object, or raises ValueError or TypeError if it is not a valid object of its name.
     """
 
     def __init__(self, group: str, own: Mapping[str, T], check: Callable[[str, object], T]) -> None:
@@ -60,12 +60,12 @@ class Plugins(Mapping[str, T], Generic[T]):
         return sum(1 for _ in self)
 
     def problems(self) -> list[str]:
-        """Return an error for each unusable plug-in."""
+        """Return an error message for each unusable plug-in."""
         return self._usable()[1]
 
     @contextmanager
     def blamed(self, name: str) -> Iterator[None]:
-        """Convert an exception raised by a plug-in's code to PluginError; built-in objects raise unchanged."""
+        """Convert an exception from a plug-in's code to PluginError. Exceptions from built-in objects are unchanged."""
         try:
             yield
         except OnebitError:
