@@ -1,1 +1,1 @@
-"""Experiments run learners over data, parameters, delays and seeds, and show the results in figures and tables."""
+"""Experiments: run learners with combinations of data, parameters, delays and seeds; draw figures and tables."""

@@ -1,7 +1,8 @@
 """The definition of an experiment, read from a TOML file; docs/experiments.md describes the format.
 
-An experiment consists of sweeps, and of figures, tables and reported numbers, which are created from the rows of the
-sweeps. A sweep is a product of data sets, learners with parameter grids, stream conditions and seeds.
+An experiment consists of sweeps, and of figures and tables, which are created from the rows of the sweeps and compare
+them with published numbers. A sweep runs all combinations of data sets, learners with parameter grids, stream
+conditions and seeds.
 """
 
 import tomllib
@@ -19,7 +20,7 @@ Scalar = int | float | str
 Parameters = dict[str, Scalar]
 
 FILES = Path(__file__).parent / "files"
-"""The included experiments and `sets.toml`."""
+"""The folder of the included experiments and `sets.toml`."""
 
 SETS_FILE = "sets.toml"
 
@@ -33,7 +34,7 @@ class _Table(BaseModel):
 
 
 class Powers(_Table):
-    """The powers of `powers_of` with exponents from `start` to `stop`, or multiples of a fact about the data.
+    """The powers of a number with exponents from `start` to `stop`, optionally as multiples of a fact about the data.
 
     >>> Powers(powers_of=2, start=-2, stop=0).values()
     [0.25, 0.5, 1.0]
@@ -45,10 +46,10 @@ class Powers(_Table):
     start: int
     stop: int
     step: Annotated[int, Field(ge=1)] = 1
-    of: str | None = None  # a fact about the data set; the values are multiples of it
+    of: str | None = None  # a fact about the data set that the powers are multiplied by
 
     def values(self) -> list[Scalar]:
-        """Return all values."""
+        """Return the powers, as numbers or as text with the fact."""
         numbers = [self.powers_of**power for power in range(self.start, self.stop + 1, self.step)]
         return [number if self.of is None else f"{number:g} {self.of}" for number in numbers]
 
@@ -57,14 +58,14 @@ Values = Scalar | list[Scalar] | Powers
 
 
 def values_of(values: Values) -> list[Scalar]:
-    """Return the list of values given by one value, a list, or powers."""
+    """Return the values as a list; they are given as one value, a list, or powers."""
     if isinstance(values, Powers):
         return values.values()
     return values if isinstance(values, list) else [values]
 
 
 def grid(values: Mapping[str, Values]) -> Iterator[Parameters]:
-    """Yield each combination of one value per name.
+    """Yield all combinations that have one value for each name.
 
     >>> [point["a"] for point in grid({"a": [1, 2], "b": "x"})]
     [1, 2]
@@ -85,7 +86,7 @@ class Contender(_Table):
 
     @property
     def title(self) -> str:
-        """Return the name, marked if it is not part of the paper's experiment."""
+        """Return the name, with the mark + if the learner is not part of the paper's experiment."""
         return (self.label or self.learner) + (" +" if self.added else "")
 
 
@@ -98,7 +99,7 @@ FOLDS = 10
 class Conditions(_Table):
     """Conditions of the stream. Times are counted in decisions."""
 
-    delay: int | str = 0  # or a distribution as in `onebit run --delay`, with 1 ms per decision
+    delay: int | str = 0  # in decisions, or a distribution as in `onebit run --delay`, where 1 ms is one decision
     loss: Annotated[float, Field(ge=0, le=1)] = 0.0  # fraction of lost bits
     window: Annotated[int, Field(ge=-1)] = -1  # decisions until expiry; -1 for never
     on_expiry: OnExpiry = "drop"
@@ -108,12 +109,12 @@ class Conditions(_Table):
     partitions: Annotated[int, Field(ge=1)] = 1
     model: Literal["own", "shared"] = "own"  # one model per partition, or a shared model
     lag: Annotated[int, Field(ge=1)] = 1  # for a shared model: decisions between two reads of its log
-    outage: Annotated[int, Field(ge=0)] = 0  # for a shared model: duration of an outage of its log from halfway on
+    outage: Annotated[int, Field(ge=0)] = 0  # for a shared model: duration of an outage of its log that starts halfway
     forget_every: Annotated[int, Field(ge=0)] = 0  # interval at which the learner loses its state; 0 for never
 
     @property
     def known_by(self) -> Parameters:
-        """Return the conditions that identify a row. Conditions added later are omitted if they have their defaults."""
+        """Return the conditions that identify a row. Those introduced later are omitted if they have their defaults."""
         later = {"model": "own", "lag": 1, "outage": 0}
         return {name: value for name, value in self.model_dump().items() if later.get(name, ...) != value}
 
@@ -127,16 +128,16 @@ class Conditions(_Table):
 
 
 class Sweep(_Table):
-    """A product of data, learners, conditions and seeds."""
+    """A sweep over all combinations of data, learners, conditions and seeds."""
 
     name: str
     data: list[str]
     learners: list[Contender]
     seeds: Annotated[int, Field(ge=1)] = 1
-    events: Annotated[int, Field(ge=1)] | None = None  # limit on events; None for each row once per epoch
+    events: Annotated[int, Field(ge=1)] | None = None  # limit on events; None to use each row once per epoch
     epochs: Annotated[int, Field(ge=1)] = 1
     evaluate: Evaluation = "online"
-    best_of: str | None = None  # use the best parameters of this sweep
+    best_of: str | None = None  # name of the sweep whose best parameters are used
     conditions: dict[str, Values] = {}
 
 
@@ -146,11 +147,11 @@ class Figure(_Table):
     name: str
     title: str
     sweeps: list[str]
-    x: str  # a parameter, a condition or `examples`; of several separated by |, the first that a learner has
+    x: str  # a parameter, a condition or `examples`; with several, separated by |, the first one that a learner has
     y: str = "error"
     panels: str = "data"
     lines: list[str] = []
-    best: str | None = None  # a parameter of which only the best value is shown
+    best: str | None = None  # the parameter whose best value alone is shown
     where: dict[str, Scalar] = {}
     x_scale: Literal["linear", "log", "log2", "symlog"] = "linear"
     y_scale: Literal["linear", "log"] = "linear"
@@ -161,11 +162,11 @@ class Reported(_Table):
 
     data: str
     learner: str  # name or label of the learner
-    value: float  # in the table's unit
+    value: float  # in the unit of the table
     parameters: Parameters = {}
     conditions: Parameters = {}
-    roughly: bool = False  # read off a figure or stated approximately
-    because: str | None = None  # the reason if our result differs
+    roughly: bool = False  # True if it was read off a figure or is stated approximately
+    because: str | None = None  # the known reason for a difference of our result
 
 
 class Comparison(_Table):
@@ -175,12 +176,12 @@ class Comparison(_Table):
     title: str
     sweeps: list[str]
     measure: str = "error"
-    best: str | None = None  # a parameter of which the best value is shown; of several separated by |, the first
+    best: str | None = None  # the parameter whose best value is shown; with several, separated by |, the first
     by: list[str] = []  # conditions and parameters; each value has a row
     paper: list[Reported] = []
     paper_events: int | None = None  # number of events in the paper
-    tolerance: float = 0.1  # relative; larger differences are reported
-    marks: str | None = None  # learner that the others are compared to, by a test over the folds
+    tolerance: float = 0.1  # relative difference above which a result is reported as different
+    marks: str | None = None  # learner that the others are compared with, by a test over the folds
 
 
 class Experiment(_Table):
@@ -224,7 +225,7 @@ class Experiment(_Table):
         return list(dict.fromkeys(name for sweep in self.sweeps for name in sweep.data))
 
     def resized(self, events: int | None, seeds: int | None, exactly: Sequence[str] = ()) -> "Experiment":
-        """Return a copy with different numbers of events and seeds. None leaves a number unchanged.
+        """Return a copy with other numbers of events and seeds. None leaves a number unchanged.
 
         Args:
             events: Limit on events per run. Sweeps with a lower limit keep it.
@@ -247,7 +248,7 @@ class SetEntry(_Table):
     title: str
     get: str  # source of the data
     convert: str = "no conversion required: it is an svmlight file"
-    note: str = ""  # difference from the papers' data set
+    note: str = ""  # how it differs from the data set in the papers
 
 
 def shipped() -> dict[str, Path]:

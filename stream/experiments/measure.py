@@ -1,4 +1,4 @@
-"""A run of an experiment, in which a learner processes a seed's stream. The result is a row."""
+"""One run of an experiment: a learner processes the stream of a seed. The result is a row."""
 
 import json
 import time
@@ -46,7 +46,7 @@ class Job:
     data: str
     learner: str
     title: str  # the learner's name in figures and tables
-    parameters: Parameters = field(default_factory=dict)  # from the definition
+    parameters: Parameters = field(default_factory=dict)  # as in the definition
     conditions: Conditions = field(default_factory=Conditions)
     seed: int = 0
     events: int | None = None
@@ -70,13 +70,13 @@ class Row(NamedTuple):
     data: str
     learner: str
     title: str
-    parameters: str  # JSON, from the definition
-    conditions: str  # JSON, without those that have their defaults
+    parameters: str  # as in the definition, in JSON
+    conditions: str  # in JSON, without those that have their defaults
     seed: int
     fold: int
     events: int
     error: float  # fraction of wrong actions, or of wrong answers on test rows
-    error_last_tenth: float  # the same over the last tenth of the events; NaN with test rows
+    error_last_tenth: float  # fraction of wrong actions over the last tenth of the events; NaN with test rows
     error_greedy: float  # error of the greedy class
     explored: float  # fraction of actions other than the greedy class
     updates: int
@@ -85,9 +85,9 @@ class Row(NamedTuple):
     late: int
     seconds: float  # CPU time of the loop
     curve_events: list[int]  # numbers of events at the points of the curve
-    curve_mistakes: list[int]  # number of wrong actions
-    curve_explored: list[int]  # number of actions other than the greedy class
-    onebit: str  # version numbers
+    curve_mistakes: list[int]  # number of wrong actions up to each point
+    curve_explored: list[int]  # number of actions other than the greedy class up to each point
+    onebit: str  # versions of Onebit and its dependencies
     python: str
     numpy: str
     numba: str
@@ -106,7 +106,7 @@ def _of_seed(sets: Sets, name: str, seed: int, events: int | None) -> "_Data":
 
 @dataclass(frozen=True, eq=False)
 class _Data:
-    """A loaded data set that is compared by identity, for use as a cache key."""
+    """A loaded data set that is compared by identity, so that it can be a cache key."""
 
     loaded: Loaded
 
@@ -140,11 +140,11 @@ def learner_of(job: Job, data: Loaded) -> Learner:
 
 
 _warm: set[object] = set()
-"""The kernels loaded by this process."""
+"""The kernels that this process has already loaded."""
 
 
 def _run(job: Job, data: Loaded, learner: Learner, stream: Stream) -> tuple[Run, float]:
-    """Return the run and the CPU time of its loop, excluding the time to load the kernels."""
+    """Run the learner; return the result and the CPU time of the loop, without the time to load the kernels."""
     kernels = getattr(learner, "kernels", None)
     if kernels not in _warm:
         few = life_of(stream, np.arange(min(2, stream.truth.size)))
@@ -155,7 +155,7 @@ def _run(job: Job, data: Loaded, learner: Learner, stream: Stream) -> tuple[Run,
     patience = Patience(window, conditions.on_expiry, conditions.late)
     events = stream.examples, stream.u, stream.v, stream.delays, patience
     started_s = time.process_time()
-    if conditions.lag == 1 and not conditions.outage:  # the number of readers of the log has no effect then
+    if conditions.lag == 1 and not conditions.outage:  # all partitions then use the same model
         result = run(learner, *events)
     else:
         assert isinstance(learner, KernelLearner)
@@ -197,7 +197,7 @@ def _online(job: Job, data: Loaded, stream: Stream) -> Row:
 
 
 def _opposed(job: Job, data: Loaded, stream: Stream) -> tuple[Run, float]:
-    """Return the run of another library's learner. Its greedy class is unknown; the action is used instead."""
+    """Run another library's learner. Its greedy class is unknown, so the action is used instead."""
     if job.conditions.window >= 0 or job.conditions.model == "shared":
         raise ParameterError(f"{job.learner} supports neither window nor shared model")
     started_s = time.process_time()
@@ -208,7 +208,7 @@ def _opposed(job: Job, data: Loaded, stream: Stream) -> tuple[Run, float]:
 
 
 def _parts(job: Job, stream: Stream) -> list[tuple[Stream, NDArray[np.int64]]]:
-    """Return the streams for a run's learners, with the events of each."""
+    """Return the stream for each learner of a run, with the numbers of its events."""
     size, conditions = stream.truth.size, job.conditions
     if conditions.partitions > 1 and conditions.model == "own":
         return [(part_of(stream, own), own) for own in partitioned(size, conditions.partitions, job.seed)]
@@ -218,7 +218,7 @@ def _parts(job: Job, stream: Stream) -> list[tuple[Stream, NDArray[np.int64]]]:
 
 
 SPLIT_FOLDS = 5
-"""Number of folds for a single split, in which a fifth of the rows are test rows."""
+"""Number of folds for `evaluate = "split"`: one of them, a fifth of the rows, is used for testing."""
 
 
 def _tested(job: Job, data: Loaded) -> Row:
@@ -235,7 +235,7 @@ def _tested(job: Job, data: Loaded) -> Row:
     answers = in_order(data.examples, tested)
     greedy = [learner.predict(answers.features(t), 0.5).greedy for t in range(tested.size)]
     labels = answers.labels
-    if job.evaluate == "split":  # parameters are tuned on labels with the same noise
+    if job.evaluate == "split":  # a split is used to tune parameters, and therefore has noisy labels, too
         labels = noisy(labels, data.n_classes, job.conditions.noise, generator(job.seed, "tested"))
     error = float(np.mean(np.array(greedy) != labels))
     return _row(

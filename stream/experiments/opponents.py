@@ -1,4 +1,4 @@
-"""Learners from other libraries, called from Python on the same streams with the same rows, draws and delays.
+"""Learners from other libraries, called from Python on the same streams, with the same rows, draws and delays.
 
 `vw` is Vowpal Wabbit's contextual bandit (see `vowpal_wabbit.py`). `river` is one of River's learners. LinUCB with a
 model per class receives the bit; one-versus-rest logistic regressions receive the true class. Both libraries are
@@ -25,21 +25,21 @@ OPPONENTS: dict[str, frozenset[str]] = {
     "vw": frozenset(("exploration", "cost_right", "cost_wrong", "unit", "learning_rate")),
     "river": frozenset(("model",)),
 }
-"""The learners by name, with their parameters."""
+"""The learners from other libraries by name, with the parameters they accept."""
 
 
 class Opponent(Protocol):
-    """A learner that processes one event at a time."""
+    """A learner from another library that processes one event at a time."""
 
     def decide(self, t: int, u: float) -> tuple[int, Any]:
-        """Return the action for event t from one uniform draw, and an object to pass to `learn`."""
+        """Return the action for event t, drawn with the uniform u, and an object to pass to `learn`."""
 
     def learn(self, kept: Any, action: int, label: int) -> None:
         """Learn from the bit, or from the label for full-information learners."""
 
 
 class Events(Protocol):
-    """The parts of a stream that a learner requires."""
+    """The parts of a stream that an opponent requires."""
 
     @property
     def examples(self) -> Examples:
@@ -65,7 +65,7 @@ def oppose(name: str, parameters: Mapping[str, Scalar], data: Loaded, stream: St
 
 
 def play(opponent: Opponent, stream: Events) -> NDArray[np.int64]:
-    """Make decisions, and deliver late bits, in the same order as `stream.offline.run`."""
+    """Run an opponent, with decisions and late bits in the same order as in `stream.offline.run`."""
     size = stream.examples.labels.size
     labels, u = stream.examples.labels.tolist(), stream.u.tolist()
     came = np.flatnonzero(stream.delays != NEVER)

@@ -13,7 +13,7 @@ from stream.reporting.tables import Table
 
 
 class Section(NamedTuple):
-    """A figure with its panels, or a table."""
+    """A section of the page: a figure with its panels, or a table."""
 
     title: str
     note: str
@@ -22,14 +22,14 @@ class Section(NamedTuple):
 
 
 class RanOn(NamedTuple):
-    """The data or versions used by a sweep's runs."""
+    """A description of the data or versions that a sweep's runs used."""
 
-    sweep: str  # empty for all sweeps
+    sweep: str  # name of the sweep; empty for all sweeps
     words: str
 
 
 def experiment_page(experiment: Experiment, sections: Sequence[Section], ran_on: Sequence[RanOn]) -> str:
-    """Return the page as text."""
+    """Return the HTML page."""
     charts = [chart for section in sections for chart in section.charts]
     return (
         environment()
@@ -57,7 +57,7 @@ def charts_of(key: str, measure: str, panels: Sequence[Panel], x: DrawnAxis, y: 
 
     Args:
         key: A key for the figure, unique on the page.
-        measure: The measure on the y axis; its name in the definition.
+        measure: The name, in the definition, of the measure on the y axis.
         panels: The panels.
         x: The x axis.
         y: The y axis.

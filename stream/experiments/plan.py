@@ -21,12 +21,12 @@ from stream.experiments.measure import Job, Row
 def jobs_of(
     sweep: Sweep, available: Iterable[str], best: Mapping[tuple[str, str, str], Parameters] | None
 ) -> list[Job]:
-    """Return the runs of a sweep, grouped by data set and seed so that each stream is created only once.
+    """Return the runs of a sweep, ordered by data set and seed so that each stream is created only once.
 
     Args:
         sweep: The sweep.
         available: The available data sets.
-        best: The result of `best_of`, or None to use the sweep's grids.
+        best: The result of `best_parameters` for another sweep, or None to use the sweep's own grids.
     """
     folds = FOLDS if sweep.evaluate == "folds" else 1
     there = set(available)
@@ -73,7 +73,7 @@ def _parameters(
 
 
 def conditions_text(conditions: Conditions) -> str:
-    """Return conditions as stored in rows: as JSON, without those that have their defaults."""
+    """Return conditions in the form stored in rows: JSON, without those that have their defaults."""
     return json.dumps(conditions.model_dump(exclude_defaults=True), sort_keys=True)
 
 

@@ -15,7 +15,7 @@ from stream.reporting.tables import Table
 PAGE = "README.md"
 
 HTML_PAGE = "index.html"
-"""The page with interactive figures, in one file."""
+"""The name of the page with interactive figures, which is a single file."""
 
 _LABELS = {
     EXAMPLES: "examples",
@@ -119,7 +119,7 @@ def markdown(table: Table) -> str:
 
 
 def _ran_on(experiment: Experiment, sets: Sets, rows: Mapping[str, Sequence[Row]]) -> list[RanOn]:
-    """Return each sweep's data, the missing data sets, and the versions."""
+    """Describe each sweep's data, the missing data sets, and the versions."""
     missing = sets.missing(experiment)
     told = []
     for sweep in experiment.sweeps:

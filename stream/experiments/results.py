@@ -16,10 +16,10 @@ from stream.reporting.experiment_figures import Line, Panel
 from stream.reporting.tables import Table
 
 EXAMPLES = "examples"
-"""The x axis of learning curves."""
+"""Name of the x axis of learning curves."""
 
 POLICY = "policy"
-"""The treatment of expired decisions: drop, negative or correct."""
+"""Name of the field for the treatment of expired decisions: drop, negative or correct."""
 
 _CURVES: dict[str, Callable[[Row], list[float]]] = {
     "error": lambda row: [m / n for m, n in zip(row.curve_mistakes, row.curve_events, strict=True)],
@@ -41,7 +41,7 @@ MEASURES = frozenset(_FIGURES)
 def field_of(row: Row, name: str) -> Scalar | None:
     """Return a parameter, a condition or a column of a row, or None if the row has no such parameter.
 
-    For a multiple of a fact, the result is the factor.
+    If the parameter is a multiple of a fact about the data, the factor is returned.
     """
     parameters: Parameters = json.loads(row.parameters)
     if name in parameters:
@@ -59,13 +59,13 @@ def field_of(row: Row, name: str) -> Scalar | None:
 
 
 def first_field_of(row: Row, names: str) -> Scalar | None:
-    """Return the first available field. `names` are separated by |."""
+    """Return the value of the first of the fields that the row has. `names` are separated by |."""
     return next((value for name in names.split("|") if (value := field_of(row, name)) is not None), None)
 
 
 def panels_of(figure: Figure, rows: Sequence[Row], titles: Callable[[str], str]) -> list[Panel]:
     """Return the panels of a figure, with a line for each learner and each value of `lines`."""
-    # A learner without the parameter is shown in all panels.
+    # Rows of a learner without the parameter are shown, too.
     shown = [row for row in rows if all(field_of(row, name) in (None, value) for name, value in figure.where.items())]
     panels: dict[str, dict[str, list[Row]]] = defaultdict(lambda: defaultdict(list))
     for row in shown:
@@ -109,7 +109,7 @@ def _means(groups: Sequence[Sequence[float]]) -> tuple[list[float], list[float]]
 
 
 def best_of(rows: Sequence[Row], parameter: str) -> tuple[list[Row], Scalar | None]:
-    """Return the rows with the best value of a parameter, which has the smallest mean error, and this value."""
+    """Return the rows with the parameter value that has the smallest mean error, and this value."""
     by_value: dict[Scalar | None, list[Row]] = defaultdict(list)
     for row in rows:
         by_value[first_field_of(row, parameter)].append(row)
@@ -118,7 +118,7 @@ def best_of(rows: Sequence[Row], parameter: str) -> tuple[list[Row], Scalar | No
 
 
 class Compared(NamedTuple):
-    """A line of a comparison table. Errors are in percent, mistakes are counts."""
+    """A line of a table that compares results with a paper. Errors are in percent, mistakes are counts."""
 
     data: str
     learner: str
@@ -127,9 +127,9 @@ class Compared(NamedTuple):
     events: int
     runs: int
     ours: float
-    se: float  # NaN if there is a single run
+    se: float  # standard error; NaN if there is a single run
     paper: Reported | None
-    mark: str = ""  # significance of the difference from the marked learner
+    mark: str = ""  # significance of the difference from the learner `Comparison.marks`
 
     @property
     def difference(self) -> float:
@@ -138,7 +138,7 @@ class Compared(NamedTuple):
 
 
 def compare(table: Comparison, rows: Sequence[Row]) -> list[Compared]:
-    """Return the lines of a table, in row order."""
+    """Return the lines of a table, in the order of the rows."""
     groups: dict[tuple[str, ...], list[Row]] = defaultdict(list)
     for row in rows:
         groups[row.data, row.title, *(str(field_of(row, name)) for name in table.by)].append(row)
@@ -179,11 +179,11 @@ def _reported(table: Comparison, row: Row) -> Reported | None:
 
 
 P_VALUES = ((0.001, "*"), (0.01, "†"))
-"""The paper's marks for p-values of a paired t-test over the folds."""
+"""Limits on the p-value of a paired t-test over the folds, with the marks that the paper uses for them."""
 
 
 def _mark(table: Comparison, rows: Sequence[Row], groups: dict[tuple[str, ...], list[Row]]) -> str:
-    """Return the mark for the significance, over the folds, of the difference from the marked learner."""
+    """Return the mark for the significance of the difference from the learner `table.marks` over the folds."""
     if table.marks is None or rows[0].learner == table.marks:
         return ""
     place = (rows[0].data, *(str(field_of(rows[0], name)) for name in table.by))
@@ -199,13 +199,13 @@ def _mark(table: Comparison, rows: Sequence[Row], groups: dict[tuple[str, ...], 
 
 
 def _by_chance(differences: Sequence[float]) -> float:
-    """Return the p-value of the t-test for mean 0, for at least two differences that are not all 0."""
+    """Return the p-value of a t-test for mean 0. Requires at least two differences that are not all 0."""
     n, spread = len(differences), stdev(differences)
     return float(2.0 * stdtr(n - 1, -abs(mean(differences)) * math.sqrt(n) / spread)) if spread else 0.0
 
 
 def differs(line: Compared, tolerance: float) -> bool:
-    """Return whether our value differs from the paper's by more than the tolerance and two standard errors."""
+    """Return whether our value differs from the paper's by more than both the tolerance and two standard errors."""
     if line.paper is None:
         return False
     chance = 0.0 if math.isnan(line.se) else 2.0 * line.se
@@ -226,7 +226,7 @@ def sentence(line: Compared, table: Comparison, note: str) -> str:
 
 
 def table_of(table: Comparison, lines: Sequence[Compared], note: Callable[[str], str]) -> Table:
-    """Return the lines as text, with the paper's value, ours and the difference."""
+    """Return the lines as a table of text, with the paper's value, our value and the difference."""
     has_paper = any(line.paper for line in lines)
     columns = [
         "data",

@@ -1,4 +1,4 @@
-"""Result files, which contain rows as gzipped JSON lines and are written atomically."""
+"""Result files: rows as gzipped JSON lines. The files are written atomically."""
 
 import gzip
 import math
@@ -24,7 +24,7 @@ def write_rows(path: Path, rows: Sequence[Row]) -> None:
 
 
 def read_rows(path: Path) -> list[Row]:
-    """Return the rows of a file. There are none if it does not exist.
+    """Return the rows of a file, or an empty list if it does not exist.
 
     Raises:
         ExperimentError: the file is not a result file, or was written by another version of Onebit.

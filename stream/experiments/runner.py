@@ -22,7 +22,7 @@ SAVE_INTERVAL_S = 5.0
 
 
 class Refused(NamedTuple):
-    """A failed run and the reason."""
+    """A run that failed, and the reason."""
 
     job: Job
     reason: str
@@ -33,7 +33,7 @@ Ended = Row | Refused
 
 @dataclass(slots=True)
 class TimeLeft:
-    """Estimates the remaining time from the times per event of similar runs.
+    """Estimates the remaining time from the durations of similar runs.
 
     >>> left = TimeLeft(jobs=1)
     >>> job = Job(sweep="s", data="digits", learner="arow", title="arow", events=100)
@@ -42,7 +42,7 @@ class TimeLeft:
     4.0
     """
 
-    jobs: int  # processes
+    jobs: int  # number of parallel processes
     _seconds: dict[tuple[str, ...], list[float]] = field(default_factory=dict)
 
     def took(self, job: Job, seconds: float) -> None:
@@ -51,14 +51,14 @@ class TimeLeft:
             self._seconds.setdefault(place, []).append(seconds)
 
     def estimate_s(self, left: Sequence[Job]) -> float:
-        """Return the estimated time for these runs in seconds, or NaN if it is unknown."""
+        """Estimate the time for these runs in seconds; NaN if no run has been measured."""
         if not self._seconds:
             return float("nan")
         means = {place: sum(seconds) / len(seconds) for place, seconds in self._seconds.items()}
         return sum(next(means[place] for place in self._places(job) if place in means) for job in left) / self.jobs
 
     def _places(self, job: Job) -> tuple[tuple[str, ...], ...]:
-        """Return the keys of similar runs, most similar first."""
+        """Return the keys under which similar runs are recorded, the most similar first."""
         return (job.sweep, job.data, job.learner), (job.data, job.learner), (job.data,), ()
 
 
@@ -81,7 +81,7 @@ def run_experiment(
     progress: Callable[[Progress], None] = lambda progress: None,
     only: Sequence[str] | None = None,
 ) -> list[Refused]:
-    """Run the jobs without a row, sweep by sweep, and store their rows. Return the runs that failed.
+    """Run the jobs that have no row yet, sweep by sweep, and store their rows. Return the runs that failed.
 
     Args:
         experiment: The experiment.
@@ -89,7 +89,7 @@ def run_experiment(
         folder: The results directory.
         jobs: The number of processes.
         progress: Called after each run.
-        only: Names of the sweeps to run, in addition to those that provide their parameters; None for all.
+        only: Names of the sweeps to run; those that provide their parameters are also run. None for all.
     """
     path = folder / ROWS_FILE
     rows = read_rows(path)
@@ -130,7 +130,7 @@ def run_experiment(
 
 
 def rows_of(experiment: Experiment, rows: Sequence[Row]) -> dict[str, list[Row]]:
-    """Return the rows of the current definition's runs by sweep, in order. Other rows are ignored."""
+    """Return the rows of the runs in the current definition, in order, by sweep. Other rows are ignored."""
     found: dict[str, list[Row]] = {}
     for sweep in experiment.sweeps:
         best = None if sweep.best_of is None else best_parameters(found[sweep.best_of])
@@ -145,7 +145,7 @@ Make = Callable[[Sequence[Job]], Iterator[tuple[Job, Ended, float]]]
 
 @contextmanager
 def _processes(sets: Sets, jobs: int) -> Iterator[Make]:
-    """Start a process pool for all sweeps of an experiment, because the first run of each process takes seconds."""
+    """Start one process pool for all sweeps, because the first run in each process takes seconds longer."""
     if jobs == 1:
         yield lambda planned: (_make(job, sets) for job in planned)
         return
@@ -154,11 +154,11 @@ def _processes(sets: Sets, jobs: int) -> Iterator[Make]:
 
 
 _sets: list[Sets] = []
-"""The data sets of a pool process, shared by its runs to keep loaded data."""
+"""The data sets of a pool process. Its runs share them, so that loaded data are reused."""
 
 
 def _start(sets: Sets) -> None:
-    # A terminal sends Ctrl-C to all processes. Only the parent handles it, and terminates the others.
+    # A terminal sends Ctrl-C to all processes. Only the parent handles it; it terminates the others.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _sets.append(sets)
 

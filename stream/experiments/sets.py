@@ -1,4 +1,4 @@
-"""The data sets for experiments. They are generated, included, or files in the data directory."""
+"""The data sets for experiments: generated, included in Onebit, or files in the data directory."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -14,16 +14,16 @@ from stream.offline import Examples
 from stream.parsing import close_matches
 
 LINEAR = "linear-models"
-"""The data for Confidit's figure 2, with five random linear models of dimension 5 and four irrelevant features."""
+"""The data for figure 2 of Confidit: five random linear models of dimension 5, and four irrelevant features."""
 
 LINEAR_CLASSES, LINEAR_TOLD, LINEAR_FEATURES, LINEAR_ROWS = 5, 5, 9, 1_000
 
 GENERATED = ("synsep", "synnonsep", LINEAR)
-"""Data sets that are generated for each seed."""
+"""Data sets that are generated anew for each seed."""
 
 
 Fact = Callable[[float], float]
-"""A fact about the data, as a function from a factor to a parameter value."""
+"""A fact about the data: a function that returns the parameter value for a factor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +37,12 @@ class Loaded:
     rows: int
     examples: Examples
     is_generated: bool = False
-    note: str = ""  # difference from the papers' data set
+    note: str = ""  # how it differs from the data set in the papers
     facts: Mapping[str, Fact] = field(default_factory=dict)
 
 
 class Sets:
-    """The data sets available to an experiment: its own, the named and the generated ones."""
+    """The data sets available to an experiment: its own, those of `sets.toml`, and the generated ones."""
 
     def __init__(self, own: Mapping[str, SetEntry], folder: Path | None) -> None:
         self._entries = read_sets() | dict(own)
@@ -79,7 +79,7 @@ class Sets:
         return self._entries[name].title if name in self._entries else _TITLES[name]
 
     def note(self, name: str) -> str:
-        """Return the difference from the papers' data set, or an empty string."""
+        """Describe how a data set differs from the one in the papers; empty if it does not."""
         return self._entries[name].note if name in self._entries else ""
 
     def load(self, name: str, seed: int, rows_max: int | None) -> Loaded:
@@ -118,8 +118,8 @@ def linear_models(seed: int) -> Loaded:
     """Generate the data of Crammer, Gentile 2013, section 5.2, where the class is the argmax of u·x over five random u.
 
     The paper does not specify the distributions of x and u in the relevant dimensions. Here, x is uniform in [-1, 1]
-    and u is standard normal. The paper sets ‖U‖ to multiples of the models' squared norm. The fact `squared_norm` is
-    the square of this, for `u_norm_sq`.
+    and u is standard normal. The paper sets ‖U‖ to multiples of the models' squared norm. The parameter `u_norm_sq` is
+    ‖U‖², so the fact `squared_norm` is the square of such a multiple.
     """
     rng = np.random.default_rng(seed)
     X = rng.normal(size=(LINEAR_ROWS, LINEAR_FEATURES))
@@ -137,7 +137,7 @@ def linear_models(seed: int) -> Loaded:
 
 
 def with_facts(parameters: Mapping[str, Scalar], facts: Mapping[str, Fact]) -> dict[str, Scalar]:
-    """Replace facts about the data in parameters with their values.
+    """Replace parameters that are multiples of a fact about the data with their values.
 
     >>> with_facts({"u_norm_sq": "0.5 squared_norm", "variant": 1}, {"squared_norm": lambda times: (times * 8.0) ** 2})
     {'u_norm_sq': 16.0, 'variant': 1}

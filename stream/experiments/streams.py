@@ -1,4 +1,4 @@
-"""Streams: ordered rows of a data set, with draws, delays, noise and changes that all depend on one seed.
+"""Streams: rows of a data set in order, with draws, delays, noise and changes that depend only on a seed.
 
 Draws for different purposes are independent. A seed therefore gives the same order and draws with every delay, noise
 and change.
@@ -22,14 +22,14 @@ Indices = NDArray[np.int64]
 
 
 def generator(seed: int, purpose: str) -> np.random.Generator:
-    """Return a seed's random generator for one purpose."""
+    """Return a random generator for a seed and a purpose."""
     return np.random.default_rng([seed, _PURPOSES.index(purpose)])
 
 
 class Stream(NamedTuple):
     """Events in order, with all their random draws."""
 
-    examples: Examples  # their labels are those for training
+    examples: Examples  # events with the labels for training
     truth: Labels  # int64[n], the labels for evaluation
     u: FloatArray  # float64[n]
     v: FloatArray  # float64[n]
@@ -96,12 +96,12 @@ def renamed(labels: Labels, n_classes: int, rng: np.random.Generator) -> Labels:
 def come_and_go(order: Indices, labels: Labels, n_classes: int, rng: np.random.Generator) -> Indices:
     """Reorder the rows so that a third of the classes occurs only in the first half, and a third only in the second.
 
-    Rows in the wrong half are exchanged in pairs, one of each kind. The rest of the rows in the wrong half are omitted.
+    Rows in the wrong half are swapped in pairs, one from each half. Any rows left in the wrong half are omitted.
     """
     classes = rng.permutation(n_classes)
     third = n_classes // 3
     kind = np.zeros(n_classes, dtype=np.int64)
-    kind[classes[:third]], kind[classes[third : 2 * third]] = -1, 1  # first half only, second half only
+    kind[classes[:third]], kind[classes[third : 2 * third]] = -1, 1  # -1: first half only; 1: second half only
     half = labels.size // 2
     side = np.where(np.arange(labels.size) < half, -1, 1)
     of_rows = kind[labels]
@@ -115,7 +115,7 @@ def come_and_go(order: Indices, labels: Labels, n_classes: int, rng: np.random.G
 
 
 def delays_of(labels: Labels, seed: int, conditions: Conditions) -> Labels:
-    """Return the delay of each bit in decisions. It is NEVER for lost bits."""
+    """Return the delay of each bit in decisions, or NEVER for a lost bit."""
     delay, size = conditions.delay, labels.size
     if isinstance(delay, int):
         delays = np.full(size, delay, dtype=np.int64)
@@ -130,9 +130,9 @@ def delays_of(labels: Labels, seed: int, conditions: Conditions) -> Labels:
 
 
 def part_of(stream: Stream, events: Indices) -> Stream:
-    """Return a stream with some of the events.
+    """Return a stream that consists of some of the events.
 
-    A bit arrives with the last of these events that is not later than the bit's original time of arrival.
+    A bit arrives with the last of these events that is not later than the bit's arrival in the original stream.
     """
     due = events + stream.delays[events]
     delays = np.searchsorted(events, due, side="right") - 1 - np.arange(events.size)
@@ -140,7 +140,7 @@ def part_of(stream: Stream, events: Indices) -> Stream:
 
 
 def life_of(stream: Stream, events: Indices) -> Stream:
-    """Return a stream of consecutive events after which the state is lost. Later bits have no effect."""
+    """Return a stream of consecutive events after which the state is lost. Later bits are never delivered."""
     delays = stream.delays[events]
     return _taken(stream, events, np.where(events + delays > events[-1], NEVER, delays))
 
@@ -151,7 +151,7 @@ def _taken(stream: Stream, events: Indices, delays: Labels) -> Stream:
 
 
 def partitioned(size: int, partitions: int, seed: int) -> list[Indices]:
-    """Return the events of each partition, assigned uniformly at random, as with hashed keys."""
+    """Assign events to partitions uniformly at random, like hashed keys, and return the events of each partition."""
     partition = generator(seed, "partition").integers(0, partitions, size)
     return [np.flatnonzero(partition == number) for number in range(partitions)]
 
@@ -165,7 +165,7 @@ def numbers_of(parts: list[Indices]) -> Indices:
 
 
 def lives(size: int, forget_every: int) -> list[Indices]:
-    """Return the events between consecutive losses of the state."""
+    """Return the groups of events between consecutive losses of the state."""
     starts = range(0, size, forget_every or max(size, 1))
     return [np.arange(start, min(start + (forget_every or size), size)) for start in starts]
 

@@ -1,9 +1,9 @@
 """Vowpal Wabbit's contextual bandits on the same streams, with the same rows, draws and delays.
 
-The bandit has the single-line format with K actions (`--cb_explore K`), which Vowpal Wabbit converts to its multi-line
-format, with one regression over all actions (`--cb_type mtr`). Examples are created from numbers instead of parsed from
-text, and each is used for both its prediction and its update. This is the fastest way in the Python package. The bit is
-passed as a cost, with the action and its probability at decision time.
+The bandit uses the single-line format with K actions (`--cb_explore K`), which Vowpal Wabbit converts to its multi-line
+format, with one regression for all actions (`--cb_type mtr`). Examples are created from numbers instead of parsed from
+text, and each is used for both its prediction and its update. This is the fastest method that the Python package
+offers. The bit is passed as a cost, with the action and its probability at decision time.
 
     pip install vowpalwabbit==9.11.9
 """
@@ -20,7 +20,7 @@ from stream.offline import Examples
 
 
 class Sizes(Protocol):
-    """The size of a data set."""
+    """The numbers of classes and features of a data set."""
 
     @property
     def n_classes(self) -> int:
@@ -32,7 +32,7 @@ class Sizes(Protocol):
 
 
 NAMESPACE = "f"
-"""The namespace for the features f0, f1, ... Integer names are not hashed, and would collide."""
+"""The namespace for the features f0, f1, ... Integer names would collide, because they are not hashed."""
 
 SQUARECB = "--squarecb --gamma_scale 100"
 """The default exploration."""
@@ -44,7 +44,7 @@ BITS = range(18, 25)
 class Setting(NamedTuple):
     """A configuration of Vowpal Wabbit."""
 
-    exploration: str  # its arguments
+    exploration: str  # command-line arguments that select the exploration
     costs: tuple[int, int]  # costs of a right and of a wrong action
     unit: bool  # True to scale x to unit norm
     learning_rate: float = 0.5
@@ -75,7 +75,7 @@ def package() -> Any:
 
 @cache
 def hashes(n_features: int, bits: int) -> NDArray[np.int64]:
-    """Return the indices of the features in a table of `bits` bits, int64[d]."""
+    """Return the index of each feature in a weight table of 2**`bits` entries, int64[d]."""
     workspace = package().Workspace(f"--quiet -b {bits}")
     namespace = workspace.hash_space(NAMESPACE)
     found = [workspace.hash_feature(f"f{i}", namespace) for i in range(n_features)]
@@ -84,7 +84,7 @@ def hashes(n_features: int, bits: int) -> NDArray[np.int64]:
 
 
 class Bandit:
-    """Vowpal Wabbit for K actions, with the examples of a stream in its format."""
+    """Vowpal Wabbit for K actions; converts the examples of a stream to its format."""
 
     def __init__(self, data: Sizes, setting: Setting, *, quadratic: bool = False) -> None:
         pyvw = package()
@@ -113,7 +113,7 @@ class Bandit:
         return example
 
     def decide(self, example: Any, u: float) -> tuple[int, float]:
-        """Return an action from one uniform draw, and its probability."""
+        """Return an action, drawn with the uniform u, and its probability."""
         self._model.predict(self._workspace, example)
         probabilities: list[float] = example.get_action_scores()
         below = 0.0
@@ -127,7 +127,7 @@ class Bandit:
         return last, probabilities[last]
 
     def learn(self, example: Any, action: int, probability: float, *, right: bool) -> None:
-        """Learn from the bit for an example that `decide` has used. An example can be labelled only once."""
+        """Learn from the bit for an example that was passed to `decide`. An example can be labelled only once."""
         example.set_label_string(f"{action + 1}:{self._setting.costs[0 if right else 1]}:{probability:.8g}")
         example.set_test_only(False)  # examples without a label are test-only
         self._model.learn(self._workspace, example)
