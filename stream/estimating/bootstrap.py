@@ -2,10 +2,10 @@
 
 Oza, Russell, "Online bagging and boosting", AISTATS 2001; Chamandy, Muralidharan, Najmi, Naidu, "Estimating uncertainty
 for massive data streams", 2012. A row's count is a function of the seed, its event id and the resample. The same log
-therefore gives the same intervals for any batch size. Each resample stores only sums; an estimate is a function of the
-sums, and its interval lies between percentiles of the resamples (Efron, Tibshirani 1993, chapter 13).
+therefore gives the same intervals for any batch size. Each resample stores only sums. An estimate is a function of the
+sums, and the limits of its interval are percentiles over the resamples (Efron, Tibshirani 1993, chapter 13).
 
-The method assumes many rows and that none of them dominates. The coverage is approximate.
+The method assumes that there are many rows, none of which dominates. The coverage is approximate.
 """
 
 from math import exp, factorial
@@ -24,14 +24,14 @@ DRAWS_PER_WORD = 4
 resamples."""
 
 SPREAD_MIN = 1e-12
-"""A smaller spread counts as rounding error."""
+"""A smaller spread of the resamples is treated as rounding error."""
 
 COUNT_MAX = 7
-"""Maximum Poisson(1) count. Larger counts have probability 10⁻⁶, which is below the resolution of 16 bits."""
+"""Maximum Poisson(1) count. Larger counts have probability 10⁻⁵, which is below the resolution of 16 bits."""
 
 
 def _poisson_table() -> NDArray[np.float32]:
-    """Return the count for each of the 2¹⁶ numbers."""
+    """Return the Poisson(1) count for each of the 2¹⁶ possible draws."""
     cumulative = np.cumsum([exp(-1.0) / factorial(count) for count in range(COUNT_MAX)])
     table: NDArray[np.float32] = np.searchsorted(cumulative, (np.arange(2**16) + 0.5) / 2**16).astype(np.float32)
     return table
@@ -43,13 +43,13 @@ _POISSON = _poisson_table()
 def poisson_counts(chunk: Chunk, resamples: int) -> NDArray[np.float32]:
     """Return the count of each row in each resample, float32[n, resamples]."""
     words = chunk.words(RESAMPLE_WORD, -(-resamples // DRAWS_PER_WORD))
-    halves = np.ascontiguousarray(words).astype("<u8").view("<u2")  # the same byte order on every machine
+    halves = np.ascontiguousarray(words).astype("<u8").view("<u2")  # little-endian on every machine
     counts: NDArray[np.float32] = _POISSON[halves[:, :resamples]]
     return counts
 
 
 class ResampledSums:
-    """Sums of the columns of terms over all rows, float64[columns], and over each resample."""
+    """Sums of each column of terms over all rows, float64[columns], and over the rows of each resample."""
 
     def __init__(self, columns: int, resamples: int = RESAMPLES) -> None:
         self.sums: FloatArray = np.zeros(columns)
@@ -62,9 +62,9 @@ class ResampledSums:
 
 
 def percentile_interval(values: FloatArray, confidence: float) -> Interval | None:
-    """Return the interval between percentiles of the resamples, or None if one has no value or all are equal.
+    """Return the interval between percentiles of the resamples; None if any is undefined, or if all are equal.
 
-    Equal rows, such as the absence of rewards among few rows, contain no information about the variance.
+    Equal rows, such as a few rows without any reward, contain no information about the variance.
     """
     if values.size == 0 or not np.isfinite(values).all() or np.ptp(values) <= SPREAD_MIN:
         return None

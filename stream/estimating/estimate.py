@@ -14,7 +14,7 @@ from stream.estimating.survey import FOLDS, UNIFORM_WITHIN, Flag, Survey, survey
 from stream.randomness.draws import Draws, Purpose
 
 Progress = Callable[[int, int], None]
-"""Callback for the number of rows read and the total. The total is 0 in the first pass, which counts the rows."""
+"""Callback with the number of rows read, and the total. The total is 0 in the first pass, which counts the rows."""
 
 
 class Estimates(NamedTuple):
@@ -30,11 +30,11 @@ class Estimates(NamedTuple):
 def estimate(
     log: DecisionLog, policies: Sequence[Policy], options: Options | None = None, progress: Progress | None = None
 ) -> Estimates:
-    """Evaluate policies on a log, in constant memory apart from the learners and the pending bits.
+    """Evaluate policies on a log. Memory is constant, except for the learners and the pending bits.
 
     Args:
         log: The log. It is read twice from its start.
-        policies: The policies. A learning policy is trained in the process, so use each object only once.
+        policies: The policies. The evaluation trains a learning policy, so use each object only once.
         options: The settings of the evaluation.
         progress: A callback that is called periodically.
 
@@ -66,7 +66,7 @@ def estimate(
 
 
 def limits_of(found: Survey, options: Options) -> Limits:
-    """Return the limits on the weights: those in the options if given, otherwise those found in the log."""
+    """Return the limits on the weights from the options or, if not given there, from the log."""
     least = options.propensity_min if options.propensity_min is not None else found.propensity_min
     return Limits(
         propensity_min=least if found.weighted else 1.0,

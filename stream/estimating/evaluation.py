@@ -3,7 +3,7 @@
 For n rows with weight w = π(a|x)/μ(a|x), bit r and reward model q̂, where q̂_π(x) = Σ_a π(a|x) q̂(x, a):
 
     replay       mean of r over accepted rows, each accepted with probability w/w_max
-                 (Li, Chu, Langford, Wang, WSDM 2011, and rejection for logs that are not uniform)
+                 (Li, Chu, Langford, Wang, WSDM 2011; with rejection for logs that are not uniform)
     dm           Σ q̂_π/n
     ips          Σ w r/n                       (Horvitz, Thompson 1952)
     snips        Σ w r/Σ w                     (Swaminathan, Joachims, NeurIPS 2015)
@@ -12,19 +12,19 @@ For n rows with weight w = π(a|x)/μ(a|x), bit r and reward model q̂, where q�
 
 Assumptions, in addition to correct propensities and contexts that are independent of earlier actions:
 
-- dm: a correct reward model. Its intervals do not include the model's error.
+- dm: a correct reward model. Its intervals do not account for the error of the model.
 - replay, and all empirical Bernstein intervals: weights of at most w_max, which is derived from the smallest propensity
   of any class under the logging policy. If that propensity is not given, it is estimated from the log.
 - empirical Bernstein intervals: independent rows, and therefore a fixed policy. snips is a ratio and has no such
   interval.
 - clipped-ips: its bootstrap interval covers the clipped mean, which is at most the value. Its empirical Bernstein
   interval covers the value, because clipping 1 − r raises the upper limit.
-- the ips sequence: only non-negative weights.
-- the dr sequence, which uses the running reward model: weights of at most w_max. q̂(x, a) is limited to k divided by the
-  largest possible weight of a, so that w q̂ is at most k.
-- the dr intervals: a log with positive probability for every action of the policy. They are omitted if the mean
-  weight differs from 1 and no minimum propensity was given. The terms share the folds' reward models, so the empirical
-  Bernstein interval is exact only if other rows would give the same models.
+- the confidence sequence of ips: only non-negative weights.
+- the confidence sequence of dr, which uses the running reward model: weights of at most w_max. q̂(x, a) is limited to k
+  divided by the largest possible weight of a, so that w q̂ is at most k.
+- the intervals of dr: a log with a positive probability of every action that the policy plays. They are omitted if the
+  mean weight differs from 1 and no minimum propensity was given. The terms share the folds' reward models, so the
+  empirical Bernstein interval is exact only if other rows would give the same models.
 """
 
 from math import sqrt
@@ -43,10 +43,10 @@ from stream.wire.records import FloatArray
 ESTIMATORS = ("replay", "dm", "ips", "snips", "clipped-ips", "dr")
 
 DR_BELOW_MAX = 4.0
-"""k for the dr sequence. A larger value limits q̂ less, but needs more rows."""
+"""k for the confidence sequence of dr. A larger value restricts q̂ less, but requires more rows."""
 
 ESS_MIN = 100.0
-"""A smaller effective sample size is flagged, because intervals from few rows are unreliable."""
+"""An effective sample size below this is flagged, because intervals from few rows are unreliable."""
 
 WEIGHTS_OFF_ONE = "weights-off-one"
 
@@ -64,7 +64,7 @@ class Options(NamedTuple):
     seed: int = 0
     confidence: float = 0.95
     resamples: int = 500
-    clip: float | None = None  # M; None for √n
+    clip: float | None = None  # the clipping limit M; None for √n
     propensity_min: float | None = (
         None  # minimum propensity of any class under the logging policy; None for the smallest in the log
     )
@@ -72,7 +72,7 @@ class Options(NamedTuple):
 
 
 class Estimate(NamedTuple):
-    """An estimate of a policy's value, with its intervals; None if undefined."""
+    """An estimate of a policy's value, with its intervals. Undefined values and intervals are None."""
 
     estimator: str
     n: int  # number of rows used
@@ -110,25 +110,25 @@ class PolicyEvaluation(NamedTuple):
     """The evaluation of a policy."""
 
     policy: str
-    changes: bool  # True if the policy learned from the log; its value is then the mean over time
+    changes: bool  # True if the policy learned from the log; the value is then a mean over time
     ess: float
     weight_max: float
     flags: tuple[Flag, ...]
     estimates: tuple[Estimate, ...]
     path: tuple[PathPoint, ...]
-    weight_counts: NDArray[np.int64]  # rows per bin of WEIGHT_EDGES
+    weight_counts: NDArray[np.int64]  # number of rows in each bin of WEIGHT_EDGES
 
 
 class Limits(NamedTuple):
-    """The limits on the weights of a log."""
+    """Limits on the weights, and the stride of the path, for a log."""
 
     propensity_min: float
     clip: float
-    path_stride: int  # number of rows with a weight between two points of the path
+    path_stride: int  # number of rows with a weight from one point of the path to the next
 
 
 class Moments:
-    """The count, mean and variance of terms."""
+    """The count, mean and variance of a series of terms."""
 
     def __init__(self) -> None:
         self.n, self.sum, self.square_sum, self.largest = 0, 0.0, 0.0, 0.0
@@ -142,17 +142,17 @@ class Moments:
 
     @property
     def mean(self) -> float:
-        """Return the mean of at least one term."""
+        """Return the mean; requires at least one term."""
         return self.sum / self.n
 
     @property
     def variance(self) -> float:
-        """Return the sample variance of at least two terms, with the divisor n − 1."""
+        """Return the sample variance, with the divisor n − 1; requires at least two terms."""
         return max(self.square_sum - self.sum * self.sum / self.n, 0.0) / (self.n - 1)
 
     @property
     def ess(self) -> float:
-        """Return the effective sample size of terms that are weights."""
+        """Return the effective sample size if the terms are weights."""
         return effective_sample_size(self.sum, self.square_sum)
 
     def low(self, span: float, delta: float) -> float:
@@ -160,12 +160,12 @@ class Moments:
         return bernstein_low(self.n, self.mean, self.variance, span, delta)
 
     def mirrored_low(self, span: float, delta: float) -> float:
-        """Return the corresponding limit for the negated terms."""
+        """Return the lower limit for the mean of the negated terms."""
         return bernstein_low(self.n, -self.mean, self.variance, span, delta)
 
 
 class PolicyEvaluator:
-    """The evaluation of one policy in progress."""
+    """Evaluates one policy row by row."""
 
     def __init__(self, policy: Policy, options: Options, limits: Limits) -> None:
         self.policy = policy
@@ -187,9 +187,9 @@ class PolicyEvaluator:
 
         Args:
             chunk: The rows.
-            q: The out-of-fold reward model for the rows with an action and an outcome, float64[m, K].
-            running_q: For the same rows, the reward model from the preceding rows.
-            counts: The bootstrap counts of the same rows, [m, resamples].
+            q: The reward model's out-of-fold predictions for rows with an action and an outcome, float64[m, K].
+            running_q: For the same rows, the predictions of a reward model fitted on the preceding rows.
+            counts: For the same rows, the bootstrap counts, [m, resamples].
         """
         p = self.policy.probabilities(chunk)[chunk.judged]
         rows = chunk.weighted[chunk.judged]
@@ -243,7 +243,7 @@ class PolicyEvaluator:
         row = np.arange(actions.size)
         running_dr = self._running_dr_sum + np.cumsum((p * q).sum(axis=1) + weights * (rewards - q[row, actions]))
         self._running_dr_sum = float(running_dr[-1])
-        with np.errstate(divide="ignore"):  # no limit on q̂ for a class that is never played
+        with np.errstate(divide="ignore"):  # a class that the policy never plays has no limit on q̂
             cut = self._below / self.policy.weight_bounds(p, self._limits.propensity_min)
         of_reward, of_failure = (
             (p * side_q).sum(axis=1) + weights * (side_rewards - side_q[row, actions])
@@ -262,8 +262,8 @@ class PolicyEvaluator:
         weights = self._moments["w"]
         own = weight_flags(weights)
         ess = weights.ess
-        # If the log never plays the policy's actions, dr is the reward model alone. A given minimum propensity excludes
-        # this; a minimum estimated from the log does not.
+        # If the log never plays the policy's actions, dr consists of the reward model alone. A given minimum propensity
+        # rules this out; a minimum estimated from the log does not.
         without_overlap = self._options.propensity_min is None and any(flag.name == WEIGHTS_OFF_ONE for flag in own)
         return PolicyEvaluation(
             policy=self.policy.name,
@@ -302,7 +302,7 @@ class PolicyEvaluator:
         )
 
     def _bernstein(self) -> dict[str, Interval]:
-        """Return the empirical Bernstein intervals of a fixed policy. Each side has half of the error probability."""
+        """Return the empirical Bernstein intervals of a fixed policy. Each limit has half of the error probability."""
         moments, half = self._moments, (1.0 - self._options.confidence) / 2.0
         clipped_max = min(self._weight_max, self._limits.clip)
         intervals = {}
@@ -343,7 +343,7 @@ def weight_flags(weights: Moments) -> list[Flag]:
 
 
 def values_of(sums: FloatArray) -> dict[str, FloatArray]:
-    """Return the estimates from sums [..., COLUMNS] over all rows or over resamples. Undefined ones are not finite."""
+    """Return the estimates from sums [..., COLUMNS] over all rows or resamples. Undefined estimates are not finite."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return {
             "replay": sums[..., REPLAY] / sums[..., ACCEPTED],
@@ -356,5 +356,5 @@ def values_of(sums: FloatArray) -> dict[str, FloatArray]:
 
 
 def clip_of(options: Options, weighted: int) -> float:
-    """Return the given value of M, or √n by default (Ionides, "Truncated importance sampling", 2008)."""
+    """Return the clipping limit M, which is √n by default (Ionides, "Truncated importance sampling", 2008)."""
     return options.clip if options.clip is not None else sqrt(max(weighted, 1))

@@ -1,4 +1,4 @@
-"""Intervals for means of bounded or non-negative terms, valid for every sample size.
+"""Intervals for means of bounded or non-negative terms, which are valid for every sample size.
 
 *Empirical Bernstein*, for one sample size: Maurer, Pontil, "Empirical Bernstein bounds and sample variance
 penalization", COLT 2009, theorem 4. For n independent terms in [0, b] with sample variance v, the following holds with
@@ -9,7 +9,7 @@ probability 1 − δ:
 *Confidence sequence*, for all sample sizes simultaneously: Waudby-Smith, Wu, Ramdas, Karampatziakis, Mineiro,
 "Anytime-valid off-policy inference for contextual bandits", 2022, based on Howard, Ramdas, McAuliffe, Sekhon,
 "Time-uniform, nonparametric, nonasymptotic confidence sequences", 2021, and Waudby-Smith, Ramdas, "Estimating means of
-bounded random variables by betting", 2024. The terms φ_t ≥ −k have the conditional means m_t and are scaled:
+bounded random variables by betting", 2024. The terms φ_t ≥ −k have the conditional means m_t, and are scaled:
 ξ_t = φ_t/(k + 1). ξ̂_t ≤ 1/(k + 1) is a prediction from the terms before t. For each λ in (0, 1), with
 ψ(λ) = −ln(1 − λ) − λ,
 
@@ -19,8 +19,8 @@ is a supermartingale with initial value 1, because ξ_t − ξ̂_t ≥ −1 (Fan
 also a supermartingale. The probability that it ever exceeds 1/δ is at most δ (Ville). Solving for the sum gives a lower
 bound on the running mean of the m_t that holds at all t simultaneously, even if the m_t change.
 
-The sequence uses a mixture over λ instead of a λ_t per row. A λ_t per row would bound a mean of the m_t weighted by
-λ_t, which differs from the mean value of a changing policy.
+The sequence uses a mixture over λ instead of a λ_t per row. With a λ_t per row, it would bound a mean of the m_t that
+is weighted by λ_t. For a changing policy, this differs from the mean value.
 """
 
 from collections.abc import Sequence
@@ -71,7 +71,7 @@ def mixture_bound(variance_sums: FloatArray, delta: float) -> FloatArray:
     V = np.asarray(variance_sums, dtype=np.float64)[..., None]
     shift = -(-np.log1p(-LAMBDAS) - LAMBDAS) * V - log(LAMBDAS.size)  # [..., J]
     target = log(1.0 / delta)
-    s: FloatArray = ((target - shift) / LAMBDAS).min(axis=-1)  # at this s, one term alone reaches 1/δ
+    s: FloatArray = ((target - shift) / LAMBDAS).min(axis=-1)  # at this s, a single term of the sum already reaches 1/δ
     for _ in range(NEWTON_STEPS):
         exponents = LAMBDAS * s[..., None] + shift
         largest = exponents.max(axis=-1)
@@ -85,7 +85,7 @@ def mixture_bound(variance_sums: FloatArray, delta: float) -> FloatArray:
 
 
 class Cumulated(NamedTuple):
-    """The statistics of a lower confidence sequence after each of several rows."""
+    """The cumulative statistics of a lower confidence sequence after each of several rows."""
 
     n: FloatArray  # [m], number of rows so far
     sums: FloatArray  # [m], Σ ξ
@@ -93,14 +93,14 @@ class Cumulated(NamedTuple):
 
 
 class LowerSequence:
-    """A lower confidence sequence for the running mean of conditional means, for terms of at least −k."""
+    """A lower confidence sequence for the running mean of the terms' conditional means, for terms of at least −k."""
 
     def __init__(self, below: float, delta: float) -> None:
         """Initialise the sequence.
 
         Args:
-            below: k, at least 0: no term is less than −k.
-            delta: The probability that the mean is ever below the sequence.
+            below: The constant k ≥ 0; no term is less than −k.
+            delta: Upper limit on the probability that the mean is ever below the sequence.
         """
         self._scale = below + 1.0
         self._delta = delta
@@ -124,7 +124,7 @@ class LowerSequence:
         before = np.concatenate(([self._sum], sums[:-1])) if terms.size else sums
         guess = np.minimum(
             (0.5 / self._scale + before) / n, 1.0 / self._scale
-        )  # one half at the start; later only from earlier rows
+        )  # predicted from earlier rows only, starting at one half
         variance_sums = self._variance_sum + np.cumsum((xi - guess) ** 2)
         if terms.size:
             self._n, self._sum, self._variance_sum = self._n + terms.size, float(sums[-1]), float(variance_sums[-1])
@@ -144,7 +144,7 @@ class LowerSequence:
         return float(self.low(last)[0])
 
     def state(self) -> list[float]:
-        """Return n, Σ ξ and Σ (ξ − ξ̂)², for `load`."""
+        """Return the state (n, Σ ξ, Σ (ξ − ξ̂)²) for `load`."""
         return [self._n, self._sum, self._variance_sum]
 
     def load(self, state: Sequence[float]) -> None:
@@ -153,10 +153,10 @@ class LowerSequence:
 
 
 class Sequence01:
-    """A confidence sequence for a mean of bits, from lower sequences for the reward and for 1 − reward."""
+    """A confidence sequence for a mean of bits. It consists of lower sequences for the reward and for 1 − reward."""
 
     def __init__(self, below: float, delta: float) -> None:
-        """Initialise both sides, each with half of delta; see `LowerSequence`."""
+        """Initialise the lower sequences of both sides, each with half of delta; see `LowerSequence`."""
         self._sides = (LowerSequence(below, delta / 2.0), LowerSequence(below, delta / 2.0))
 
     def extend(self, of_reward: FloatArray, of_failure: FloatArray, at: Sequence[int] = ()) -> list[Interval]:

@@ -1,8 +1,8 @@
 """Off-policy estimates of a learner's own policy while it processes the decisions of a log.
 
 A prediction contains the class a that the log played, its propensity μ(a|x), and the target: a class a′ that the
-learner drew from its own distribution π(·|x), with π(a′|x). The prediction does not contain π(a|x), so the exact weight
-π(a|x)/μ(a|x) is unknown. It is replaced by
+learner drew from its own distribution π(·|x), and its probability π(a′|x). The prediction does not contain π(a|x), so
+the exact weight π(a|x)/μ(a|x) is unknown. It is replaced by
 
     w = 1[a′ = a]/μ(a|x),  whose mean over the draw of a′ is π(a|x)/μ(a|x)
 
@@ -11,14 +11,14 @@ because a′ is drawn independently of the log's action. For n decisions with th
     ips    Σ w r/n       is unbiased, as with the exact weight
     snips  Σ w r/Σ w     is consistent
 
-Both have a larger variance: on average over a′, w² is larger by the factor 1/π(a|x). π(a′|x) is not used. The
-confidence sequence for ips requires only non-negative weights and conditional means. It remains valid at all times and
-for a changing policy, and bounds the mean value of the policies at the individual decisions. The direct method and dr
-require the whole distribution π, or the context; `onebit estimate` computes them from the log.
+Both have a larger variance than with the exact weight: on average over a′, w² is larger by the factor 1/π(a|x). The
+estimates do not use π(a′|x). The confidence sequence for ips requires only non-negative weights and conditional means.
+It is valid at all times, even for a changing policy, and bounds the mean value of the policies that made the individual
+decisions. The direct method and dr require the whole distribution π, or the context; `onebit estimate` computes them
+from the log.
 
-*Prefix.* Fast feedback arrives first. If feedback for right answers arrives sooner than for wrong ones, then counting
-each bit on arrival would bias the estimates upwards. A decision is therefore counted when it and all earlier decisions
-are settled:
+*Prefix.* If feedback for right answers arrives sooner than feedback for wrong ones, counting each bit on arrival would
+bias the estimates upwards. A decision is therefore counted when it and all earlier decisions are settled:
 
     decided   1  2  3  4  5  6
     settled   ✓  ✓  …  ✓  ✓  …      counted: 1, 2. When 3 is settled, 3 to 5 are counted.
@@ -26,8 +26,8 @@ are settled:
 An expired decision is settled without an outcome. It does not block the prefix and is counted separately. It raises a
 flag, because the estimate covers only decisions with an outcome.
 
-*Memory.* Decisions after the first pending one are stored. A decision is pending for at most one window, so the
-decisions of at most one window are stored. The join stores more data per decision.
+*Memory.* Decisions after the first pending one are stored. A decision is pending for at most one window, so at most one
+window of decisions is stored. The join needs more memory per decision.
 """
 
 from collections import deque
@@ -45,7 +45,7 @@ from stream.estimating.survey import Flag
 from stream.wire.records import Example, FloatArray, Outcome, Prediction
 
 PATH_POINTS_MAX = 400
-"""Maximum number of points in a path. When it is reached, every other point is removed."""
+"""Maximum number of points in a path. When a path exceeds it, every other point is removed."""
 
 
 class LivePoint(NamedTuple):
@@ -60,9 +60,9 @@ class LivePoint(NamedTuple):
 class LiveEstimates(NamedTuple):
     """The current estimates of the learner's own policy."""
 
-    n: int  # settled decisions with an outcome and a weight; the estimates cover these
-    without_outcome: int  # settled decisions that expired
-    waiting: int  # decisions that are pending or after a pending one
+    n: int  # number of settled decisions with an outcome and a weight, from which the estimates are made
+    without_outcome: int  # number of settled decisions that expired
+    waiting: int  # number of decisions that are pending, or made after a pending one
     ess: float
     weight_max: float
     logged: float  # mean reward of the log's actions over the n decisions; NaN if n is 0
@@ -89,18 +89,18 @@ class _Decided:
     """A decision that is not counted yet."""
 
     partition: int
-    weight: float  # NaN if it has no weight
+    weight: float  # NaN if the weight is unknown
     is_settled: bool = False
-    reward: int | None = None  # None if it has no outcome
+    reward: int | None = None  # None if the decision has no outcome yet, or expired
 
 
 class LiveEstimator:
-    """Counts decisions in the order of publication. A decision counts when it and all earlier ones are settled."""
+    """Counts decisions in the order of publication, each when it and all earlier ones are settled."""
 
     def __init__(self) -> None:
         self._decided: deque[_Decided] = deque()
         self._pending: dict[tuple[int, str], _Decided] = {}
-        self._steps: dict[int, int] = {}  # the last step number by partition
+        self._steps: dict[int, int] = {}  # number of the last step, by partition
         self._sums = RunningEstimate()
         self._path: list[LivePoint] = []
         self._path_stride = 1
@@ -116,7 +116,8 @@ class LiveEstimator:
 
         Args:
             partition: The partition.
-            step: The number of the step. A gap means that another process made steps and may have settled decisions.
+            step: The number of the step. A gap means that another process made the steps between, and may have settled
+                decisions.
             predictions: The decisions, in order.
             examples: The settled decisions, from this and earlier steps.
         """
@@ -145,7 +146,7 @@ class LiveEstimator:
             self._advance()
 
     def _leave(self, partitions: set[int]) -> None:
-        """Discard the partitions' decisions after the prefix, including settled ones, which favour fast feedback."""
+        """Discard the partitions' uncounted decisions. Keeping only the settled ones would favour fast feedback."""
         kept = [decided for decided in self._decided if decided.partition not in partitions]
         self._left += len(self._decided) - len(kept)
         self._decided = deque(kept)
@@ -217,7 +218,7 @@ class LiveEstimator:
 
 
 def live_weight_flags(weights: Moments) -> list[Flag]:
-    """Return the flags that concern the weights of estimates that are checked repeatedly.
+    """Return the flags for the weights, for estimates that are checked repeatedly.
 
     The mean weight is tested at every check. With few rows, its distribution is far from normal, and the test would
     raise false alarms at the start of every log.

@@ -1,8 +1,8 @@
-"""Policies that can be evaluated. Each returns the probability with which it would play each class.
+"""Policies that can be evaluated. A policy returns the probability with which it would play each class.
 
 A policy processes the decisions of a log once, in order. Before each decision, a learning policy is trained on the
-logged actions with earlier feedback. The estimate is then the mean value over the log of the changing policy, trained
-on the log's actions.
+logged actions whose feedback has arrived. The estimate is then the mean value, over the log, of a policy that changes
+while it learns from the log's actions.
 """
 
 import heapq
@@ -22,7 +22,7 @@ from stream.task.play import Reward
 from stream.wire.records import Decision, Features, FloatArray
 
 UNUSED_PROPENSITY = 1.0
-"""The propensity in decisions passed to learners that do not use it."""
+"""The propensity that is passed to learners that do not use it."""
 
 _UNSOUND = {
     FromLogs.UNSOUND: "its updates assume that it chose the actions itself",
@@ -38,25 +38,25 @@ class Policy(ABC):
     """A policy to be evaluated."""
 
     name: str
-    changes: bool = False  # learns from the log
-    looks_at_x: bool = False  # its actions depend on the features
-    is_logged: bool = False  # the policy that wrote the log
+    changes: bool = False  # True if it learns from the log
+    looks_at_x: bool = False  # True if its actions depend on the features
+    is_logged: bool = False  # True for the policy that wrote the log
     probability_max: float = 1.0  # upper limit on the probability of any class
 
     @abstractmethod
     def probabilities(self, chunk: Chunk) -> FloatArray:
-        """Return the probability of each class for the next rows of the log, float64[n, K]. Excluded rows are 0."""
+        """Return the probability of each class for the next rows of the log, float64[n, K]; 0 for excluded rows."""
 
     def weight_max(self, propensity_min: float) -> float:
         """Return the upper limit on importance weights if no logged propensity is below `propensity_min`."""
         return self.probability_max / propensity_min
 
     def weight_bounds(self, p: FloatArray, propensity_min: float) -> FloatArray:
-        """Return the same limit for each class and row, float64[n, K]."""
+        """Return the upper limit on the importance weight of each class in each row, float64[n, K]."""
         return p / propensity_min
 
     def weights(self, p: FloatArray, actions: NDArray[np.int64], propensities: FloatArray) -> FloatArray:
-        """Return the importance weights π(a|x)/μ(a|x) of n rows, from p [n, K] and the logged values."""
+        """Return the importance weights π(a|x)/μ(a|x) of n rows, from π = p [n, K] and the logged values."""
         weights: FloatArray = p[np.arange(actions.size), actions] / propensities
         return weights
 
@@ -83,14 +83,14 @@ class Constant(Policy):
         self._action = action
 
     def probabilities(self, chunk: Chunk) -> FloatArray:
-        """Return 1 for the class."""
+        """Return 1 for the constant class, and 0 for all others."""
         p = np.zeros((len(chunk.ids), self._n_classes))
         p[:, self._action] = 1.0
         return p
 
 
 class Logged(Policy):
-    """The policy that wrote the log. All weights are 1, and the played class replaces the unknown probabilities."""
+    """The policy that wrote the log. All weights are 1. The played class is used in place of unknown probabilities."""
 
     is_logged = True
 
@@ -99,14 +99,14 @@ class Logged(Policy):
         self._n_classes = n_classes
 
     def probabilities(self, chunk: Chunk) -> FloatArray:
-        """Return 1 for the played class. The mean over the rows equals that of the unknown probabilities."""
+        """Return 1 for the played class. The expected value of this is the unknown probability of each class."""
         p = np.zeros((len(chunk.ids), self._n_classes))
         known = np.flatnonzero(chunk.actions >= 0)
         p[known, chunk.actions[known]] = 1.0
         return p
 
     def weight_max(self, propensity_min: float) -> float:
-        """Return the weight of every row, 1."""
+        """Return 1, the weight of every row."""
         return 1.0
 
     def weight_bounds(self, p: FloatArray, propensity_min: float) -> FloatArray:
@@ -114,7 +114,7 @@ class Logged(Policy):
         return np.ones_like(p)
 
     def weights(self, p: FloatArray, actions: NDArray[np.int64], propensities: FloatArray) -> FloatArray:
-        """Return weights of 1."""
+        """Return the weight 1 for every row."""
         return np.ones(actions.size)
 
 
@@ -136,10 +136,10 @@ class Model(Policy):
 
 
 class Training(NamedTuple):
-    """The delays and random draws for feedback on logged decisions."""
+    """How learners are trained on a log: seed, delay of the feedback, and kind of reward."""
 
     seed: int = 0
-    delay: DelayModel | None = None  # for rows without a delay; None for no delay
+    delay: DelayModel | None = None  # used for rows without a logged delay; None for no delay
     reward: Reward = "exclusive"
 
 
@@ -184,7 +184,7 @@ class Trained(Policy):
         self._number = 0
 
     def probabilities(self, chunk: Chunk) -> FloatArray:
-        """Return the probabilities of the learner's decisions. Before each, it learns from earlier feedback."""
+        """Return the probabilities of the learner's decisions. Before each one, it learns from earlier feedback."""
         p = np.zeros((len(chunk.ids), self._learner.n_classes))
         judged, learned, known = chunk.judged, chunk.actions >= 0, usable(chunk.propensities)
         if self._is_weighing:

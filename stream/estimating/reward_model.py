@@ -2,15 +2,15 @@
 
     A_a = Σ z zᵀ,  b_a = Σ r z  over the rows in which a was played;  z = (x, 1)
     r̄ = the mean reward;  θ_a = (A_a + λS)⁻¹ (b_a − r̄ A_a e_last);  q̂(x, a) = r̄ + θ_a·z, limited to [0, 1]
-    S = diag of the mean z² over all rows, which makes the model independent of the units of the features
+    S = the diagonal matrix of the mean z² over all rows, so that the model does not depend on the units of the features
 
 The sums are kept per fold and need constant memory. An *out-of-fold* prediction uses all folds except the row's own.
-The λ of a fold is the value in RIDGES with the best prediction on held-out folds. The error is also computed from the
+The λ of a fold is the value in RIDGES that predicts held-out folds best. The error is also computed from the
 sums: Σ(r − q̂)² = Σr² − 2 b·θ + θᵀAθ. For an action that was never played, q̂ = r̄. For a rare action, q̂ is close to
 r̄.
 
-If d features need too much memory, x is hashed to m features with signs (Weinberger et al., "Feature hashing for large
-scale multitask learning", ICML 2009). The coarser model widens intervals, and biases only the direct method.
+If d features require too much memory, x is hashed with signs to m features (Weinberger et al., "Feature hashing for
+large scale multitask learning", ICML 2009). The coarser model widens the intervals, but biases only the direct method.
 """
 
 from collections.abc import Sequence
@@ -28,10 +28,10 @@ SUMS_BYTES_MAX = 8 * 2**20
 """Memory limit for the sums of one model."""
 
 SIZE_MIN = 8
-"""Minimum of m."""
+"""Minimum number of features m after hashing."""
 
 VALUE_MAX = 1e100
-"""Limit on the magnitude of features, so that the sums of their squares are finite."""
+"""Features are limited to this magnitude, so that the sums of their squares are finite."""
 
 RIDGES = (1.0, 10.0, 100.0, 1000.0)
 
@@ -40,7 +40,7 @@ SIGN_STATE = 20_260_301
 
 
 def size_of(n_features: int, n_classes: int, folds: int) -> int:
-    """Return the number of features, excluding the constant: all of them, or as many as the memory limit allows.
+    """Return the number of features m, without the constant: d, or as many as the memory limit allows.
 
     >>> size_of(27, 80, 5), size_of(100_000, 80, 5) < 200
     (27, True)
@@ -50,7 +50,7 @@ def size_of(n_features: int, n_classes: int, folds: int) -> int:
 
 
 class _Sums(NamedTuple):
-    """A and b for every action, and derived values."""
+    """The sums A and b for every action, and values derived from them."""
 
     A: FloatArray  # [K, m + 1, m + 1]
     b: FloatArray  # [K, m + 1]
@@ -96,7 +96,7 @@ class _Sums(NamedTuple):
         return theta
 
     def loss_on(self, held: "_Sums", ridge: float) -> float:
-        """Return the squared error of these weights on other rows, without the term common to all weights."""
+        """Return the squared error on other rows for a ridge λ, without the term that is the same for every λ."""
         theta = self.weights(ridge)
         cross = held.centred(self.mean)
         squares = theta[:, None, :] @ held.A @ theta[:, :, None]
@@ -104,7 +104,7 @@ class _Sums(NamedTuple):
 
 
 def _best_ridge(known: _Sums, held: _Sums) -> float:
-    """Return the λ with which the known rows best predict the held-out rows. The first one wins ties."""
+    """Return the λ with which a model of the known rows best predicts the held-out rows. Ties go to the smallest λ."""
     losses = [known.loss_on(held, ridge) for ridge in RIDGES]
     return RIDGES[int(np.argmin(losses))]
 
@@ -151,7 +151,7 @@ class RewardModel:
             self._b[f, a] += rewards[rows] @ z[rows]
 
     def fit(self) -> None:
-        """Fit the weights of each fold on all other folds. With two folds, both use the sums of both."""
+        """Fit the weights of each fold on all other folds. With two folds, fit the weights of both on all rows."""
         parts = [_Sums(*part) for part in zip(self._A, self._b, strict=True)]
         if self.folds == 2:
             whole, ridge = _Sums.of(parts), _best_ridge(parts[0], parts[1])
@@ -174,11 +174,11 @@ class RewardModel:
 
 REFIT_FIRST = 32
 REFIT_GROWTH = 1.5
-"""The running model is refitted whenever the number of rows has grown by this factor."""
+"""The running model is fitted again whenever the number of rows has grown by this factor."""
 
 
 class RunningRewardModel:
-    """A reward model fitted on preceding rows only. It is therefore predictable, as a confidence sequence requires."""
+    """A reward model fitted on preceding rows only, so that its predictions are valid in a confidence sequence."""
 
     def __init__(self, n_features: int, n_classes: int) -> None:
         self.model = RewardModel(n_features, n_classes, folds=2)
@@ -186,7 +186,7 @@ class RunningRewardModel:
         self._refit_at = REFIT_FIRST
 
     def predict_then_add(self, z: FloatArray, actions: NDArray[np.int64], rewards: NDArray[np.int64]) -> FloatArray:
-        """Return q̂ [n, K] for rows in order, each from a model fitted on earlier rows. Then add the rows."""
+        """Return q̂ [n, K] for the next rows, each predicted by a model fitted on earlier rows. Then add the rows."""
         q = np.empty((z.shape[0], self.model.n_classes))
         start = 0
         while start < z.shape[0]:

@@ -1,4 +1,4 @@
-"""Logged decisions as input for the estimators, in columns of up to 1024 rows with random draws for each row."""
+"""Logged decisions as input for the estimators: chunks of up to 1024 rows in columns, with random draws per row."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, Protocol
@@ -10,7 +10,7 @@ from stream.randomness.draws import GAMMA, Draws, mix_words
 from stream.wire.records import Features, FloatArray, IndexArray
 
 ROWS_MAX = 1024
-"""Number of rows per chunk. It limits the size of the bootstrap counts, a table of rows by resamples."""
+"""Maximum number of rows per chunk. It limits the size of the bootstrap counts, a table of rows by resamples."""
 
 FOLD_WORD, ACCEPT_WORD, RESAMPLE_WORD = 1, 2, 3
 """Positions in a row's sequence of random words, by purpose. Resampling uses all words that follow."""
@@ -71,7 +71,7 @@ class LoggedRows(Protocol):
 
 
 class DecisionLog(Protocol):
-    """A log of decisions that can be read from its start repeatedly."""
+    """A log of decisions that can be read repeatedly from its start."""
 
     @property
     def name(self) -> str:
@@ -85,7 +85,7 @@ class DecisionLog(Protocol):
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        """The name of each class k."""
+        """The name of each class."""
         ...
 
     def batches(self) -> Iterable[LoggedRows]:
@@ -109,7 +109,7 @@ class Chunk(NamedTuple):
     keys: NDArray[np.uint64]  # [n], the state of each row's sequence of words
 
     def features(self, j: int) -> Features:
-        """Return the x of row j."""
+        """Return the features x of row j."""
         start, stop = self.offsets[j], self.offsets[j + 1]
         return Features(self.indices[start:stop], self.values[start:stop])
 
@@ -133,7 +133,7 @@ class Chunk(NamedTuple):
         return (self.words(FOLD_WORD, 1)[:, 0] % np.uint64(count)).astype(np.int64)
 
     def accept_uniforms(self) -> FloatArray:
-        """Return a uniform in [0, 1) for each row."""
+        """Return a uniform draw in [0, 1) for each row."""
         return (self.words(ACCEPT_WORD, 1)[:, 0] >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 

@@ -1,4 +1,4 @@
-"""Running off-policy estimates for a stream of rows. They consist of sums that can be stored and added."""
+"""Running off-policy estimates for a stream of rows. Their state consists of sums, which can be stored and added."""
 
 from collections.abc import Sequence
 from math import sqrt
@@ -13,11 +13,11 @@ CONFIDENCE = 0.95
 
 
 class LiveEstimate(NamedTuple):
-    """One estimate; None if undefined."""
+    """One estimate. Undefined values and intervals are None."""
 
     estimator: str
     value: float | None
-    normal: Interval | None  # approximate; valid at one time, for many rows with similar weights; None below ESS_MIN
+    normal: Interval | None  # approximate, for many rows with similar weights, at a single time; None below ESS_MIN
     anytime: Interval | None  # valid at all times simultaneously
 
 
@@ -47,7 +47,7 @@ class RunningEstimate:
         return LiveEstimate("ips", moments.mean, interval, self._sequence.now())
 
     def snips(self) -> LiveEstimate:
-        """Return the sum of the weighted bits divided by the sum of the weights. It has no value if the latter is 0."""
+        """Return the sum of the weighted bits divided by the sum of the weights; undefined if the weights sum to 0."""
         weight_sum = self.weights.sum
         if weight_sum == 0.0:
             return LiveEstimate("snips", None, None, None)
@@ -72,7 +72,7 @@ class RunningEstimate:
         self._sequence.load(state[-1])
 
     def __add__(self, other: "RunningEstimate") -> "RunningEstimate":
-        """Combine the rows of two partitions.
+        """Combine the estimates of two partitions.
 
         The sums of the confidence sequences are also added. For each λ, the product of two alternating supermartingales
         is a supermartingale, so the mixture of the products remains valid.
@@ -87,7 +87,7 @@ class RunningEstimate:
 
 
 def _normal(value: float, deviation: float) -> Interval | None:
-    """Return a normal interval, or None for equal rows, which contain no information about the variance."""
+    """Return a normal interval, or None if all rows are equal and contain no information about the variance."""
     if deviation <= 0.0:
         return None
     reach = NormalDist().inv_cdf((1.0 + CONFIDENCE) / 2.0) * deviation

@@ -1,4 +1,4 @@
-"""The first pass over a log. It summarises the contents, and flags suspicious propensities and missing feedback."""
+"""The first pass over a log: summarises the contents, and flags suspicious propensities and missing feedback."""
 
 from collections.abc import Iterable, Iterator
 from math import erfc, sqrt
@@ -17,14 +17,14 @@ P_VALUE_MIN = 0.001
 """Significance level of the tests. It is low because each log is subject to several tests."""
 
 EXPECTED_MIN = 5.0
-"""The chi-squared test merges classes with smaller expected counts (Cochran 1954)."""
+"""Classes with a smaller expected count are merged for the chi-squared test (Cochran 1954)."""
 
 UNIFORM_WITHIN = 0.01
 """Relative tolerance for a propensity of 1/K; for example, logs round 1/3 to 0.333."""
 
 
 class Flag(NamedTuple):
-    """A warning about a log, or about a policy evaluated on it, that affects the estimates."""
+    """A warning that estimates may be wrong, about a log or about a policy evaluated on it."""
 
     name: str
     text: str
@@ -40,7 +40,7 @@ class Survey(NamedTuple):
     has_delays: bool
     has_times: bool
     flags: tuple[Flag, ...]
-    reward_model: RewardModel  # fitted per fold
+    reward_model: RewardModel  # the reward model, fitted per fold
 
 
 def survey(chunks: Iterable[Chunk], n_features: int, n_classes: int) -> Survey:
@@ -73,7 +73,7 @@ class _Counts:
         self.events = self.judged = self.weighted = 0
         self.without_action = self.missing = self.zero = self.above_one = 0
         self.least, self.largest = 1.0, 0.0
-        self.by_action = np.zeros((n_classes, 2), np.int64)  # without and with an outcome
+        self.by_action = np.zeros((n_classes, 2), np.int64)  # columns: number of events without and with an outcome
         self.by_label = np.zeros((n_classes, 2), np.int64)
         self.has_delays = self.has_times = False
 
@@ -148,7 +148,7 @@ def independence(table: NDArray[np.int64]) -> float:
 
 
 def mean_of_weights(n: int, mean: float, variance: float) -> float:
-    """Return the p-value of a test for a mean weight of 1, which correct propensities imply (normal approximation)."""
+    """Return the p-value of a test (normal approximation) for a mean weight of 1, which correct propensities imply."""
     if n < 2 or variance <= 0.0:
         return 1.0 if n == 0 or abs(mean - 1.0) < 1e-9 else 0.0
     return float(erfc(abs(mean - 1.0) / sqrt(2.0 * variance / n)))
