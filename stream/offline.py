@@ -48,7 +48,7 @@ class Examples(NamedTuple):
 class Patience(NamedTuple):
     """The window of a decision, and the policies for expired decisions and late feedback; see `stream.task.join`."""
 
-    window: int | None = None  # in rounds, inclusive; None if unlimited
+    window: int | None = None  # length in rounds, inclusive; None if unlimited
     on_expiry: OnExpiry = "drop"  # see Settings.on_expiry
     late: LatePolicy = "ignore"  # see Settings.late
 

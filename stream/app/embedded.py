@@ -96,7 +96,7 @@ class Judge:
     curve: ErrorCurve = field(default_factory=ErrorCurve)
     labels: list[int] = field(init=False)
     decided_ms: "array[int]" = field(default_factory=lambda: array("q"))
-    explored: bytearray = field(default_factory=bytearray)  # 1: the action was not the greedy class
+    explored: bytearray = field(default_factory=bytearray)  # 1 if the action was not the greedy class
 
     def __post_init__(self) -> None:
         self.labels = [0] * self.n_classes
@@ -246,7 +246,7 @@ def _end_of(pipeline: EmbeddedPipeline, wall_s: float, latency: LatencyCounts | 
 
 
 def _run(pipeline: EmbeddedPipeline, meter: Meter) -> tuple[float, LatencyCounts | None]:
-    """Run with progress; return the run time in seconds and the latency of the steps."""
+    """Run the pipeline and report its progress; return the run time in seconds and the latency of the steps."""
     curve = pipeline.judge.curve
 
     def show() -> None:

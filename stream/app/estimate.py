@@ -96,7 +96,7 @@ class IntervalKind(StrEnum):
 
 
 def fields_of(found: Estimates, interval: IntervalKind) -> dict[str, Any]:
-    """Return the estimates as plain values; `interval` is the kind of low and high."""
+    """Return the estimates as plain values. `interval` selects the intervals reported as low and high."""
     return {
         "data": found.data,
         "events": found.events,

@@ -43,7 +43,7 @@ class Wanted(NamedTuple):
 
 
 def given_names(settings: Settings) -> frozenset[str]:
-    """Return the journal names of the settings that a flag, a variable or the file gives.
+    """Return the journal names of the settings that a flag, a variable or the file sets.
 
     A data set implies the numbers of classes and features, and the class names.
     """

@@ -46,7 +46,7 @@ def uneven_warning(uneven: str) -> str:
 def log_of(
     path: str, mapping: str | None, on_bad_row: OnBadRow, reward_above: float | None, scale: Scaling = "none"
 ) -> LogDataset:
-    """Read a log as a data set; notices report its format, and warnings the skipped rows and unusual columns."""
+    """Read a log as a data set. Log its format as a notice, and skipped rows and unusual columns as warnings."""
     from producers.datasets.logs.cache import cached_log  # deferred: other data sets do not need pyarrow
     from producers.datasets.logs.mapping import read_mapping
 

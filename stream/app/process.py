@@ -81,7 +81,7 @@ def monotonic_ms() -> int:
 
 
 def boot_ms() -> int:
-    """Return this host's time since boot, for intervals; unlike monotonic time, it includes time in suspend."""
+    """Return this host's time since boot, for intervals; unlike monotonic time, it includes time spent in suspend."""
     clock = getattr(
         time, "CLOCK_BOOTTIME", None
     )  # Linux only; on other systems the monotonic clock may include time in suspend
@@ -217,7 +217,7 @@ def freeze_gc() -> None:
 
 @contextmanager
 def gc_disabled() -> Iterator[None]:
-    """Disable garbage collection during a run: a run creates no cycles, but many records that collections traverse.
+    """Disable garbage collection during a run, which creates no cycles but many records to traverse.
 
     At the end, all objects are frozen until the next run. With garbage collection, reading the topics for the report
     takes 1.5 times as long.

@@ -1,9 +1,9 @@
 """Run the pipeline for each learner and seed, embedded or on Kafka.
 
-Parallel embedded runs each have their own process. This process distributes the runs and receives messages:
+Each parallel embedded run has its own process, a worker. The main process distributes the runs and receives messages:
 
-    this process   a run's index in the list        →  a worker
-    a worker       Progress, Notice, ..., finally RunReport or Failed  →  this process
+    main process   a run's index in the list        →  a worker
+    a worker       Progress, Notice, ..., finally RunReport or Failed  →  main process
 
 A run is a function of settings and data, so its report does not depend on the process, except for the wall time.
 """

@@ -112,7 +112,7 @@ def _number(bound: object) -> float | None:
 
 
 FIELDS = tuple(name.replace(".", "_") for name in PROPERTIES if name.replace(".", "_") in Settings.model_fields)
-"""The settings that are properties of a Kafka client; a properties file may contain others."""
+"""The settings that are properties of a Kafka client. A properties file may also contain other properties."""
 
 
 def client_config_of(settings: Settings) -> ClientConfig:
@@ -135,7 +135,7 @@ def client_config_of(settings: Settings) -> ClientConfig:
 
 
 def with_address_of_file(settings: Settings) -> Settings:
-    """Return the settings with the address from the properties file, if it has one and no other is given.
+    """Return the settings with the broker address from the properties file, unless another address is given.
 
     Raises:
         SettingsError: the file cannot be read.

@@ -137,7 +137,7 @@ def onebit(
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run a command (by default, the process's arguments); convert exceptions to a message and an exit code."""
+    """Run a command, by default that of this process. Convert exceptions to a message and an exit code."""
     try:
         app(arguments, prog_name="onebit")
     except StoppedError as error:

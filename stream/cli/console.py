@@ -107,7 +107,7 @@ class LogLines:
 
 
 class Line(NamedTuple):
-    """A line of a log in JSON."""
+    """A log line in JSON."""
 
     time: str  # UTC, by this host's clock
     level: str
@@ -215,7 +215,7 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class StopRequest:
-    """Handles stop signals: the first Ctrl-C or SIGTERM requests a stop, a second Ctrl-C interrupts."""
+    """Handles stop signals: the first Ctrl-C or SIGTERM requests a stop, a second Ctrl-C interrupts the program."""
 
     def __init__(self, first: str = "") -> None:
         """Install the signal handlers.
@@ -240,7 +240,7 @@ class StopRequest:
 
 
 def _end_undisturbed() -> None:
-    """Ignore signals during shutdown, so that they do not change the exit code: the interpreter removes handlers."""
+    """Ignore signals during shutdown: the interpreter removes the handlers, so a signal would change the exit code."""
     for number in STOP_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
 

@@ -336,7 +336,7 @@ def weight_flags(weights: Moments) -> list[Flag]:
                 Flag(
                     WEIGHTS_OFF_ONE,
                     f"the mean weight is {weights.mean:.3f}, expected 1 (p = {p_value:.2g}): the propensities are "
-                    "wrong, or the policy plays actions that the log never does",
+                    "wrong, or the policy plays actions that the log never plays",
                 )
             )
     return flags

@@ -66,7 +66,7 @@ class LoggedRows(Protocol):
 
     @property
     def delays_ms(self) -> NDArray[np.int64]:
-        """int64[n], from the decision to its feedback."""
+        """int64[n], milliseconds from the decision to its feedback."""
         ...
 
 

@@ -36,11 +36,11 @@ class RunningEstimate:
         return self._sequence.extend(weights * rewards, weights * (1.0 - rewards), at)
 
     def estimates(self) -> tuple[LiveEstimate, ...]:
-        """Return the estimates of ips and snips. They are empty before the first row."""
+        """Return the estimates of ips and snips, or an empty tuple before the first row."""
         return (self.ips(), self.snips()) if self.weights.n else ()
 
     def ips(self) -> LiveEstimate:
-        """Return the mean of the weighted bits of at least one row."""
+        """Return the mean of the weighted bits. Requires at least one row."""
         moments, interval = self.weighted_rewards, None
         if self.weights.ess >= ESS_MIN:
             interval = _normal(moments.mean, sqrt(moments.variance / moments.n))

@@ -34,9 +34,9 @@ class Survey(NamedTuple):
     """The contents of a log."""
 
     events: int
-    judged: int  # events with an action and an outcome
-    weighted: int  # judged events with a propensity in (0, 1]
-    propensity_min: float  # the smallest propensity of these events; NaN if there are none
+    judged: int  # number of events with an action and an outcome
+    weighted: int  # number of such events with a propensity in (0, 1]
+    propensity_min: float  # smallest propensity of the latter events; NaN if there are none
     has_delays: bool
     has_times: bool
     flags: tuple[Flag, ...]

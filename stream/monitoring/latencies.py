@@ -57,7 +57,7 @@ class Latencies:
         self._bound()
 
     def since(self, start_ms: int) -> Sketch:
-        """Return the latencies of predictions in windows from `start_ms` on."""
+        """Return the latencies of predictions in windows that start at `start_ms` or later."""
         return total_sketch(sketch for at_ms, sketch in self.recent.items() if at_ms >= start_ms)
 
     def _add(self, asked_ms: int, answered_ms: int, times: int) -> None:

@@ -42,7 +42,7 @@ class Letters(NamedTuple):
     n: int
     append_ms: int
     offset: int  # offset of the dead letter
-    source: str  # topic/partition offset n of the original record
+    source: str  # position of the original record, as topic/partition offset n
     kind: str
     reason: str
 
@@ -59,7 +59,7 @@ class PartitionState:
         self.latencies = Latencies()
         self.pending = PendingDecisions(self._policies.keys)
         self.letters: dict[str, Letters] = {}  # by reason; the most recently seen reason is last
-        self.unreadable = 0  # output records not written by a learner
+        self.unreadable = 0  # number of records in output topics that no learner wrote
         self.passed_over = 0  # number of decisions and outcomes outside the sample
 
     def take(self, topics: Topics, record: Record, level: int = 0, contexts: Contexts = MappingProxyType({})) -> bool:

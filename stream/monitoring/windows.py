@@ -112,7 +112,7 @@ def total_windows(parts: Iterable[Windows]) -> Windows:
 
 
 def window_start(append_ms: int) -> int:
-    """Return the start of the window of an append time.
+    """Return the start of the window that contains an append time.
 
     >>> window_start(12_345)
     10000

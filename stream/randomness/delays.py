@@ -44,7 +44,7 @@ class Law(Protocol):
     """A delay distribution."""
 
     def quantile_ms(self, u: float) -> int:
-        """Return the u-quantile of the delay, u in [0, 1)."""
+        """Return the u-quantile of the delay, for u in [0, 1)."""
         ...
 
 

@@ -85,7 +85,7 @@ class ErrorCurve:
         return _rate(self.mistakes, len(self._codes))
 
     def summary(self) -> Errors:
-        """Return the figures so far; more decisions may be added afterwards."""
+        """Return the errors so far. More decisions may be added afterwards."""
         # A copy: a view would prevent the bytearray from growing.
         codes = np.frombuffer(bytes(self._codes), dtype=np.uint8)
         events = codes.size
@@ -265,7 +265,7 @@ class DelayedPoint(NamedTuple):
 
     @property
     def expired_rate(self) -> float:
-        """The fraction of expired decisions among settled ones that count; nan if there are none."""
+        """The fraction of expired decisions among the matched and expired ones; nan if there are none."""
         return _rate(self.expired, self.matched + self.expired)
 
     @property

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 def page(reports: Sequence[RunReport], entry: str = "") -> str:
-    """Return the page. It includes the saved runs; see saved_runs.py.
+    """Return the page. It contains the runs themselves; see `packed_runs`.
 
     Args:
         reports: Runs over the same stream or several streams.

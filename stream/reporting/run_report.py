@@ -44,7 +44,7 @@ def versions() -> dict[str, Any]:
 
 
 class Latency(NamedTuple):
-    """Latency of decisions in ms, accurate within 2.4 %."""
+    """Latency of decisions in ms, accurate to within 2.4 %."""
 
     median_ms: int
     p90_ms: int
@@ -121,7 +121,7 @@ class RunReport:
     settings: Mapping[str, object]  # effective settings by name; `command` is the command line
     full_information: bool = False  # True if the learner learns from the true class
     delays: Delays | None = None
-    constant_error_rate: float = math.nan  # error of the most frequent class; nan if unknown
+    constant_error_rate: float = math.nan  # error of always answering the most frequent class; nan if unknown
     report: str | None = None  # path of the page
     feedback_after_end: float = math.nan  # fraction of matched feedback after the last decision
     delayed: tuple[DelayedPoint, ...] = ()  # known outcomes over time

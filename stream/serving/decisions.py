@@ -37,7 +37,7 @@ class Answer(NamedTuple):
 
 
 def fallback_answer(given: str, event_id: str, facts: PipelineFacts) -> Answer:
-    """Return the fallback for an event: a class by name or number, or a uniform one by seed and id.
+    """Return the fallback for an event: the class with a name or number, or one drawn uniformly by seed and id.
 
     >>> facts = PipelineFacts(n_classes=3, n_features=1, seed=0, class_names=("news", "offers", "help"))
     >>> fallback_answer("offers", "visit-1", facts).action, fallback_answer("2", "visit-1", facts).class_name
@@ -105,7 +105,7 @@ class Decisions:
 
     @contextmanager
     def expected(self, event_id: str) -> Iterator[asyncio.Future[Answer]]:
-        """Yield a future for the answer to an event; call before its context is written."""
+        """Yield a future for the answer to an event. Call this before writing the event's context."""
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         waiting = self._waiting.setdefault(event_id, set())
         waiting.add(future)

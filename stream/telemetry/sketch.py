@@ -80,7 +80,7 @@ class Sketch:
         return [self.quantile_s(share) for share in (0.5, 0.9, 0.99)]
 
     def sample_of(self, metric: Metric) -> Sample:
-        """Return the sketch as a histogram of this metric."""
+        """Return the counts as a histogram sample of this metric."""
         buckets, total = [0] * (len(metric.bounds) + 1), 0.0
         for bucket, count in self.counts.items():
             buckets[bisect_left(metric.bounds, _middle_s(bucket))] += count
@@ -92,7 +92,7 @@ class Sketch:
         return sorted(self.counts.items())
 
     def bins(self) -> list[Bin]:
-        """Return the bars of a histogram, three per decade, without empty bars at both ends."""
+        """Return the bars of a histogram, three per decade, without the empty bars at either end."""
         bounds = [0.0, *(round(mantissa * 10.0**power, 6) for power in range(-3, 6) for mantissa in (1, 2, 5)), inf]
         bars = [0] * (len(bounds) - 1)
         for bucket, count in self.counts.items():
