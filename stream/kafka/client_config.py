@@ -1,8 +1,8 @@
-"""Access to a secured Kafka with TLS, a user name and password, or a token. Properties have librdkafka's names.
+"""Access to a Kafka cluster secured with TLS, passwords or tokens. Properties have librdkafka's names.
 
-Property files may be those of Kafka's Java client or of librdkafka. Properties that both understand are accepted, and
-Java's user and PEM store properties are translated. Properties that change how Onebit reads or writes are rejected.
-Unknown names are also rejected, because otherwise a property without effect would go unnoticed.
+Property files written for Kafka's Java client or for librdkafka can be used. Java's properties for users and for PEM
+stores are translated. Properties that change how Onebit reads or writes are rejected. Unknown names are also rejected,
+because otherwise a property without effect would go unnoticed.
 
 Errors and reprs do not contain secrets.
 """
@@ -28,19 +28,19 @@ BOOTSTRAP = "bootstrap.servers"
 
 
 class ClientConfigError(BrokerError):
-    """Properties that cannot be used. The message contains the property, the expected value and the remedy."""
+    """A property cannot be used. The message contains its name, the expected value and the remedy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientConfig:
-    """A client's access settings. Each field is a property, with _ instead of dots."""
+    """A client's access settings. Each field is named after a property, with underscores in place of dots."""
 
     security_protocol: str = "PLAINTEXT"  # one of PROTOCOLS
     sasl_mechanism: str | None = None  # one of MECHANISMS
     sasl_username: str | None = None
     sasl_password: SecretStr | None = None
     sasl_oauthbearer_token_command: str | None = None  # Onebit's own property: a command that prints a token
-    ssl_ca_location: str | None = None  # PEM; None for the certificate store of this machine
+    ssl_ca_location: str | None = None  # PEM; None for this machine's certificate store
     ssl_certificate_location: str | None = None  # PEM
     ssl_key_location: str | None = None  # PEM
     ssl_key_password: SecretStr | None = None
@@ -65,7 +65,7 @@ class ClientConfig:
 
 
 def property_of(field: str) -> str:
-    """The property of a field of ClientConfig.
+    """Return the name of the property that a field of ClientConfig stores.
 
     >>> property_of("ssl_ca_location")
     'ssl.ca.location'
@@ -112,14 +112,14 @@ _REFUSED = {
         _OWN,
     ),
 }  # fmt: skip
-"""Rejected properties of other clients, with the remedy. A name with a final dot is a prefix."""
+"""Rejected properties of other clients, with the remedy. A name that ends with a dot is a prefix."""
 
 _JAAS = re.compile(r"[\w.]*\.(?P<module>Scram|Plain)LoginModule\s+required\b(?P<options>.*);\s*", re.DOTALL)
 _JAAS_OPTION = re.compile(r"""(\w+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|([^\s;"']+))""")
 
 
 def client_config(properties: Mapping[str, str]) -> ClientConfig:
-    """Return the configuration for properties.
+    """Return the client configuration that these properties define.
 
     Raises:
         ClientConfigError: a property is unknown, a value is invalid, or values are inconsistent.
@@ -135,7 +135,7 @@ def client_config(properties: Mapping[str, str]) -> ClientConfig:
 
 
 def read_properties(path: Path) -> dict[str, str]:
-    """Read a property file with lines NAME=VALUE, comments after #, and a backslash at the end of a continued line.
+    """Read a property file: NAME=VALUE lines, # comments, and a backslash at the end of a continued line.
 
     Raises:
         ClientConfigError: the file cannot be read, or a line is not a property.
@@ -170,18 +170,18 @@ _JAVA_CHARACTERS = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
 def _of_java(value: str) -> str:
-    """A value as Java reads it from a property file, where a backslash escapes the next character."""
+    """Unescape a value as Java does in a property file, where a backslash escapes the next character."""
     return _JAVA_ESCAPE.sub(
         lambda found: chr(int(found[1], 16)) if found[1] else _JAVA_CHARACTERS.get(found[2], found[2]), value
     )
 
 
 _PEM_STORES = {"ssl.truststore": ("ssl.ca.location",), "ssl.keystore": ("ssl.certificate.location", "ssl.key.location")}
-"""Java's store properties, with librdkafka's properties for a store in PEM."""
+"""Java's key store and trust store, with the librdkafka properties that replace them if they are PEM files."""
 
 
 def _translated(properties: Mapping[str, str]) -> dict[str, str]:
-    """The properties with librdkafka's names."""
+    """Translate properties to librdkafka's names."""
     given = {name: value for name, value in properties.items() if name != BOOTSTRAP}
     mechanism = given.pop("sasl.mechanisms", None)
     if mechanism is not None and given.setdefault("sasl.mechanism", mechanism) != mechanism:
@@ -198,7 +198,7 @@ def _translated(properties: Mapping[str, str]) -> dict[str, str]:
 
 
 def _of_jaas(text: str, mechanism: str | None) -> dict[str, str]:
-    """The user in the settings of Java's login module."""
+    """Return the user name, password and mechanism in a configuration of Java's login module."""
     found = _JAAS.fullmatch(text.strip())
     if found is None:
         raise ClientConfigError(
@@ -207,8 +207,8 @@ def _of_jaas(text: str, mechanism: str | None) -> dict[str, str]:
         )
     if _JAAS_OPTION.sub("", found["options"]).strip():
         raise ClientConfigError(
-            "sasl.jaas.config: expected NAME=VALUE options separated by blanks; got something else: a quote within "
-            'quotes is written \\" in a file of properties'
+            "sasl.jaas.config: expected NAME=VALUE options separated by spaces; got something else: a quote within "
+            'quotes is written \\" in a property file'
         )
     options = {
         name: re.sub(r"\\(.)", r"\1", next(filter(None, values), ""))
@@ -232,7 +232,7 @@ def _unknown(name: str) -> str:
 
 
 def _value(name: str, text: str) -> str | SecretStr:
-    """A property's value. Choices are case-insensitive."""
+    """Check and convert a property's value. Values from a fixed list are case-insensitive."""
     if name in SECRETS:
         return SecretStr(text)
     if name in _CHOICES:

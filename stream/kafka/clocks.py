@@ -1,7 +1,7 @@
 """The broker's time: virtual time, in which the whole pipeline runs in one process, and an estimate for a real broker.
 
-In virtual time, the clock jumps to the next time at which work is due. The programs are those that run against Kafka,
-with the embedded broker. Nothing sleeps, and the order of all events depends on the seed alone.
+In virtual time, the clock jumps to the next time at which work is due. The programs are the same ones that run against
+Kafka, but they use the embedded broker. Nothing sleeps, and the order of all events depends on the seed alone.
 """
 
 import heapq
@@ -42,7 +42,7 @@ class EstimatedClock:
 
 
 class Program(Protocol):
-    """A part of the pipeline."""
+    """A program of the pipeline, such as the replay or the learner."""
 
     def step(self, timeout_ms: int) -> int:
         """Do the work that is possible now, and return the amount of work done."""
@@ -62,8 +62,8 @@ def run_until_settled(
 
     The sources step at every due time. The learner steps when records have waited for poll_ms, like a learner that
     polls a real broker at intervals. With 0, it steps at every due time: it decides at the context's time, and learns
-    from feedback before the next event. For every poll_ms up to the shortest feedback delay, append times and record
-    order are the same, and so is the model.
+    from feedback before the next event. Append times, record order and the model are the same for every poll_ms up to
+    the shortest feedback delay.
     """
     waits = False  # True if the learner has unread records
     next_poll_ms = clock.now_ms
@@ -99,7 +99,7 @@ class Timers:
         self._count = 0
 
     def after(self, ms: int, action: Callable[[], None] = lambda: None) -> None:
-        """Schedule an action. Without an action, time only stops there."""
+        """Schedule an action. Without an action, the clock only stops at that time."""
         self._count += 1
         heapq.heappush(self._waiting, (self._clock.now_ms + ms, self._count, action))
 

@@ -1,4 +1,4 @@
-"""The table of clients, and `connect`. A client is imported when it is first used."""
+"""The table of Kafka clients, and `connect`. A client is imported when it is first used."""
 
 from importlib import import_module
 from importlib.util import find_spec
@@ -9,7 +9,7 @@ from stream.kafka.port import Broker, BrokerError
 
 
 class Client(NamedTuple):
-    """A client behind the port."""
+    """A Kafka client, and the adapter that implements the port with it."""
 
     package: str  # the import name
     adapter: str  # MODULE:CLASS of the Broker
@@ -19,10 +19,10 @@ ADAPTERS = {
     "kafka-python": Client("kafka", "stream.kafka.kafka_python.broker:KafkaBroker"),
     "confluent": Client("confluent_kafka", "stream.kafka.confluent.broker:ConfluentBroker"),
 }
-"""The clients behind the port. The fastest is last."""
+"""The supported clients, from slowest to fastest."""
 
 AUTO = "auto"
-"""The fastest client that is installed."""
+"""Selects the fastest client that is installed."""
 
 
 class ClientMissingError(BrokerError):
@@ -30,7 +30,7 @@ class ClientMissingError(BrokerError):
 
 
 def chosen(client: str) -> str:
-    """Return the client for a name.
+    """Return the name of the client to use, which is the fastest one installed for AUTO.
 
     Raises:
         ClientMissingError: the client is not installed.

@@ -26,9 +26,9 @@ class ConnectionSettings(NamedTuple):
 
     bootstrap: str  # HOST:PORT[,HOST:PORT]
     config: ClientConfig = ClientConfig()
-    connect_timeout_ms: int = 30_000  # limit until the first answer
+    connect_timeout_ms: int = 30_000  # limit on waiting for the first answer
     request_timeout_ms: int = 15_000  # limit on every other operation
-    session_timeout_ms: int = 10_000  # the group removes a member without a heartbeat for this long
+    session_timeout_ms: int = 10_000  # the group removes a member that sends no heartbeat for this long
     transaction_timeout_ms: int = 60_000  # the broker aborts a transaction that is open for longer
     progress: Callable[[str], None] = lambda _: None  # called with one line at a time while waiting to connect
 
@@ -39,7 +39,7 @@ Result = TypeVar("Result")
 class Connection:
     """The common part of all adapters' connections. A subclass classifies its client's errors."""
 
-    RAISED: ClassVar[tuple[type[BaseException], ...]] = ()  # raised by the client
+    RAISED: ClassVar[tuple[type[BaseException], ...]] = ()  # exceptions that the client raises
 
     def __init__(self, settings: ConnectionSettings) -> None:
         self.settings = settings
@@ -50,15 +50,15 @@ class Connection:
         self.request_timeout_s = settings.request_timeout_ms / 1000
         self.setup_timeout_ms = min(settings.request_timeout_ms, _CONNECTION_MS_MAX)
         self.patience_s = self.request_timeout_s + _SLACK_S
-        self.missing_of: Callable[[Sequence[Acl]], Sequence[Acl]] = lambda needs: needs  # returns the missing ones
+        self.missing_of: Callable[[Sequence[Acl]], Sequence[Acl]] = lambda needs: needs  # which of them are missing
         self.clients: list[Any] = []  # open producers and consumers
 
     def classify(self, error: Any) -> tuple[type[BrokerError], str]:
-        """The port's class for one of the client's errors, and its text."""
+        """Return the port's exception class for an error of the client, and the error's text."""
         raise NotImplementedError
 
     def access_error(self, what: str, error: Any, needs: Iterable[Acl]) -> AccessError | None:
-        """The port's error for a failed authentication or authorization, or None for other errors."""
+        """Return the port's error for a failed authentication or authorization, or None for other errors."""
         raise NotImplementedError
 
     def forget(self, client: Any) -> None:
@@ -77,7 +77,7 @@ class Connection:
         return time.monotonic() + self.request_timeout_s
 
     def ask(self, what: str, question: Callable[[], Result], needs: Iterable[Acl] = ()) -> Result:
-        """Send a request, and retry transient errors until the request timeout.
+        """Send a request, and retry it after transient errors until the request timeout.
 
         Args:
             what: a description of the request, for messages.
@@ -107,7 +107,7 @@ class Connection:
 
     @contextmanager
     def translating(self, what: str, needs: Iterable[Acl] = ()) -> Iterator[None]:
-        """Raise the port's errors in place of the client's. See `ask` for `needs`."""
+        """Translate the client's errors in a `with` block to the port's. See `ask` for `needs`."""
         translated: tuple[type[BaseException], ...] = (*self.RAISED, ValueError, TypeError)
         try:
             yield
@@ -115,14 +115,17 @@ class Connection:
             self.refuse(what, error, needs)
 
     def forbidden(self, what: str, needs: Iterable[Acl], kind: str, is_named: Callable[[str], bool]) -> AccessError:
-        """The error for denied access to resources of one kind: those that the refusal names, or all required ones."""
+        """The error for denied access to resources of one kind.
+
+        It lists those that the refusal names, or otherwise all that are required.
+        """
         of_kind = list(dict.fromkeys(acl for acl in needs if acl.kind == kind))
         named = [acl for acl in of_kind if is_named(acl.name)]
         missing = named or [acl for acl in of_kind if acl.operation == of_kind[0].operation]
         return self.lacks(what, self.missing_of(missing))
 
     def lacks(self, what: str, missing: Sequence[Acl]) -> AccessError:
-        """The error for ACLs that are missing."""
+        """The error for missing ACLs."""
         acts = "; ".join(f"{acl.operation} on {acl.kind} {acl.name}" for acl in missing) or what
         user = self.config.sasl_username if self.config.uses_sasl else None
         text = f"could not {what}: Kafka at {self.bootstrap} does not allow {self.user()} all of this: {acts}"
@@ -147,7 +150,7 @@ def servers_of(bootstrap: str) -> list[str]:
     """The servers of `HOST:PORT[,HOST:PORT]`. A host may be an IPv6 address in brackets.
 
     Raises:
-        BootstrapError: the address has another form.
+        BootstrapError: the address has another format.
     """
     servers = [server.strip() for server in bootstrap.split(",")]
     for server in servers:

@@ -21,14 +21,14 @@ _HOLD = object()
 
 
 class _Log:
-    """The log of one partition, with the visibility of its records."""
+    """The log of one partition. It records which offsets belong to open or aborted transactions."""
 
     __slots__ = ("aborted", "first", "open", "records")
 
     def __init__(self) -> None:
         self.records: list[Record] = []
         self.first = 0  # the offset of records[0]
-        self.open: dict[object, int] = {}  # the first offset of each producer's open transaction, and of a hold
+        self.open: dict[object, int] = {}  # first offset of each producer's open transaction, and of a held watermark
         self.aborted: set[int] = set()
 
     def at(self, offset: int) -> Record:
@@ -44,7 +44,7 @@ class _Log:
         return Ends(self.open.get(_HOLD, self.end()), self.stable())
 
     def check_replicated(self, offset: int) -> None:
-        """Raise the error of a producer with acks=all if a record is beyond the held high watermark."""
+        """Raise the error that a producer with acks=all receives if a record is beyond the held high watermark."""
         if offset >= self.open.get(_HOLD, offset + 1):
             record = self.at(offset)
             raise BrokerUnavailableError(
@@ -145,7 +145,7 @@ class EmbeddedBroker:
         """See Broker."""
 
     def log_end(self, tp: TopicPartition) -> int:
-        """The offset of the next appended record, which is beyond the high watermark while that is held."""
+        """The offset of the next record to be appended. While the high watermark is held, this offset is beyond it."""
         return self.log(tp).end()
 
     def hold(self, tp: TopicPartition) -> None:
@@ -187,9 +187,10 @@ class EmbeddedBroker:
         if value is not None:
             if len(value) > RECORD_BYTES_MAX:
                 raise BrokerError(
-                    f"could not send a record of {len(value)} bytes to {topic}/{partition}: at most {RECORD_BYTES_MAX}"
+                    f"could not send a record of {len(value)} bytes to {topic}/{partition}: the limit is "
+                    f"{RECORD_BYTES_MAX}"
                 )
-            # An encoder's bytes keep their whole buffer alive, a page of memory for each record.
+            # The bytes that an encoder returns keep its whole buffer alive, a page of memory for each record.
             value = b"%b" % value
         offset = log.first + len(log.records)
         log.records.append(make(Record, (topic, partition, offset, self.clock.now_ms, key, value, headers)))
@@ -211,7 +212,7 @@ class EmbeddedBroker:
             self._rebalance(member.group)
 
     def expel(self, group: str, member: str) -> None:
-        """Remove a member from its group, like a session timeout. The member's next poll reports this."""
+        """Remove a member from its group, as a session timeout does. The member's next poll reports this."""
         self.leave(self._groups[group].members[member])
 
     def _rebalance(self, group: _Group) -> None:
@@ -252,7 +253,7 @@ class EmbeddedProducer:
     def __init__(self, broker: EmbeddedBroker) -> None:
         self._broker = broker
         self._last_ms = -1
-        self._unstable: dict[_Log, int] = {}  # last offsets in partitions with a hold or an open transaction
+        self._unstable: dict[_Log, int] = {}  # last offsets in partitions with a held watermark or an open transaction
 
     def send(self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers = ()) -> None:
         """See Producer."""
@@ -281,7 +282,7 @@ class EmbeddedTransactionalProducer:
         self._id = transactional_id
         self._is_fenced = False
         self._is_open = False
-        self._written: dict[_Log, list[int]] = {}  # offsets in each partition
+        self._written: dict[_Log, list[int]] = {}  # offsets written to each partition
         self._flushed: dict[_Log, int] = {}  # last flushed offset in each partition
         self._offsets: list[tuple[_Group, Mapping[TopicPartition, int]]] = []
 
@@ -294,7 +295,7 @@ class EmbeddedTransactionalProducer:
         """See TransactionalProducer."""
         self._check_fenced()
         if self._is_open:
-            raise BrokerError(f"a transaction of {self._id} is open already: commit or abort it first")
+            raise BrokerError(f"a transaction of {self._id} is already open: commit or abort it first")
         self._is_open = True
 
     def send(self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers = ()) -> None:
@@ -439,14 +440,14 @@ class EmbeddedMember(EmbeddedConsumer):
         self._closed = False
 
     def current(self) -> "EmbeddedMember | None":
-        """The member that now has this member's place."""
+        """The member that currently has this member's place in the group."""
         return self.group.members.get(self.subscription.member)
 
     def poll(self, timeout_ms: int, records_max: int) -> list[Record]:
         """See Consumer."""
         if self.current() is not self:
             if self._closed:
-                raise BrokerError(f"member {self.subscription.member} of group {self.subscription.group} has left it")
+                raise BrokerError(f"member {self.subscription.member} has left group {self.subscription.group}")
             self.check_place()
             self._broker.join(self)
         if self._generation != self.group.generation:

@@ -24,7 +24,7 @@ class BrokerUnavailableError(BrokerError):
 
 
 class FencedError(BrokerError):
-    """Another process has taken the transactional id or the place in the group, or the group has removed this one."""
+    """Another process has replaced this producer or group member, or the group has removed the member."""
 
     exit_code = ExitCode.FENCED
 
@@ -52,7 +52,7 @@ class AccessError(BrokerError):
 
         Args:
             message: what was refused, where and why.
-            missing: the ACLs to add. It is empty for other reasons or if they are not known.
+            missing: the ACLs to add; empty if an ACL is not the reason or the missing ones are unknown.
             user: the user that needs them, if the client has a name.
         """
         super().__init__(message)
@@ -86,7 +86,7 @@ class TransactionalProducer(Protocol):
     """Writes records and consumed offsets in transactions. A new producer fences all earlier ones with the same id."""
 
     def begin(self) -> None:
-        """Open a transaction. It may wait some milliseconds until the markers of the last one are written."""
+        """Open a transaction. This may take a few milliseconds, until the last transaction's markers are written."""
 
     def send(self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers = ()) -> None:
         """Queue a record in the open transaction."""
@@ -115,7 +115,7 @@ class TransactionalProducer(Protocol):
 
         Raises:
             FencedError: another producer has taken over, and the transaction is aborted.
-            BrokerUnavailableError: the outcome is unknown. The written records show it.
+            BrokerUnavailableError: the outcome is unknown; read the topics to see whether the records were committed.
             TopicSettingsError: an acknowledged record has no append time; nothing was committed.
         """
 
@@ -133,7 +133,9 @@ class Consumer(Protocol):
         """The partitions that this consumer currently reads."""
 
     def poll(self, timeout_ms: int, records_max: int) -> list[Record]:
-        """Return records of the assigned partitions, in offset order within each. It is empty if none arrived in time.
+        """Return records of the assigned partitions, or none if no record arrives in time.
+
+        Records of a partition are in offset order.
 
         Rebalance callbacks run only here.
 
@@ -178,7 +180,7 @@ class Member(Consumer, Protocol):
         """Ask the group, if it can be reached, whether this member still has its place in it.
 
         Raises:
-            FencedError: the member has lost its place. If it can rejoin, another process has its place.
+            FencedError: another process has taken the member's place, or the member was removed and cannot rejoin.
         """
 
 
@@ -186,10 +188,10 @@ class RebalanceListener(Protocol):
     """Callbacks for partitions that are assigned or revoked. `poll` calls them."""
 
     def on_revoked(self, tps: frozenset[TopicPartition]) -> None:
-        """These partitions are about to be revoked. The last commit must be complete."""
+        """Called before these partitions are revoked. The last commit must be complete when this returns."""
 
     def on_assigned(self, tps: frozenset[TopicPartition]) -> None:
-        """This consumer now reads these partitions."""
+        """Called when this consumer starts reading these partitions."""
 
 
 class Ends(NamedTuple):
@@ -210,10 +212,10 @@ class Broker(Protocol):
         """
 
     def describe_topics(self, names: Sequence[str]) -> dict[str, TopicDescription]:
-        """The topics that exist, by name."""
+        """Describe the named topics that exist, and return the descriptions by name."""
 
     def delete_topics(self, names: Sequence[str]) -> None:
-        """Delete the topics that exist, and wait until they are gone."""
+        """Delete the named topics that exist, and wait until they are gone."""
 
     def producer(self) -> Producer:
         """A producer outside of transactions."""
@@ -237,7 +239,7 @@ class Broker(Protocol):
         """A consumer without a group that starts at the beginning of these partitions."""
 
     def ends(self, tps: Sequence[TopicPartition]) -> dict[TopicPartition, Ends]:
-        """The current ends of partitions. This always sends a request to the broker."""
+        """The current ends of partitions, always requested from the broker."""
 
     def beginnings(self, tps: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """The first offset that is still kept in each partition."""

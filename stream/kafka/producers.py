@@ -27,9 +27,9 @@ class Sink(Protocol):
 
 
 class TransactionSink(Sink, Protocol):
-    """A client's producer of transactions. It has fenced earlier producers with its id."""
+    """A client's transactional producer. When it is created, it fences earlier producers with the same id."""
 
-    failure: BrokerError | None  # raised by every later call if it was fenced or the outcome of a commit is unknown
+    failure: BrokerError | None  # raised by later calls, after a fencing or a commit with an unknown outcome
 
     def begin(self) -> None:
         """Open a transaction."""
@@ -41,7 +41,7 @@ class TransactionSink(Sink, Protocol):
         """Commit after every record is acknowledged."""
 
     def abort(self) -> None:
-        """Discard queued records, and abort."""
+        """Discard queued records, and abort the transaction."""
 
 
 class PlainProducer:
@@ -149,6 +149,6 @@ class TransactionProducer:
 def outcome_unknown(connection: Connection, transactional_id: str, why: str) -> BrokerUnavailableError:
     """The failure of a producer whose last transaction may or may not have been committed."""
     return BrokerUnavailableError(
-        f"the outcome of a transaction of {transactional_id} at {connection.bootstrap} is unknown: {why}; make a new "
+        f"the outcome of a transaction of {transactional_id} at {connection.bootstrap} is unknown: {why}; create a new "
         "producer with this id, and read what was written"
     )

@@ -99,11 +99,11 @@ def offset_of_number(broker: Broker, tp: TopicPartition, number: int, number_of:
 
 
 RUN_GAP_MAX = 1_000
-"""Maximum gap in offsets that is read through. Larger gaps are skipped by a seek."""
+"""Largest gap between offsets that is read through. Larger gaps are skipped with a seek."""
 
 
 class RecordsAt:
-    """Reads records of a partition by their offsets. It is fast if each call continues where the last one ended."""
+    """Reads records of a partition by offset. It is fast if each call continues where the last one ended."""
 
     def __init__(self, broker: Broker, tp: TopicPartition) -> None:
         self._broker = broker
@@ -111,7 +111,7 @@ class RecordsAt:
         self._consumer = broker.reader([tp])
 
     def read(self, offsets: Iterable[int], timeout_ms: int = READ_TIMEOUT_MS) -> dict[int, Record]:
-        """The existing visible records at these offsets, by offset.
+        """Return the records that exist and are visible at these offsets, by offset.
 
         Args:
             offsets: the offsets, in any order.
@@ -157,7 +157,10 @@ def read_in_order(broker: Broker, starts: Mapping[TopicPartition, int]) -> Itera
 
 
 def follow(broker: Broker, starts: Mapping[TopicPartition, int]) -> Iterator[Sequence[Record]]:
-    """Yield new records endlessly. Each item contains the records of a poll by append time, and may be empty."""
+    """Yield new records endlessly.
+
+    Each item contains the records of one poll, sorted by append time; it can be empty.
+    """
     with closing(broker.reader(list(starts))) as consumer:
         for tp, start in starts.items():
             consumer.seek(tp, start)

@@ -34,7 +34,7 @@ def description_of_spec(spec: TopicSpec, topic_id: str) -> TopicDescription:
 
 
 def check_co_partitioned(group: str, topics: Sequence[str], existing: Mapping[str, TopicDescription]) -> None:
-    """Raise BrokerError for topics whose equal partition numbers could not go to the same member."""
+    """Raise BrokerError unless all topics exist and have the same number of partitions."""
     missing = [topic for topic in topics if topic not in existing]
     if missing:
         raise BrokerError(f"group {group} cannot read {', '.join(missing)}: no such topics; create them first")
@@ -44,9 +44,9 @@ def check_co_partitioned(group: str, topics: Sequence[str], existing: Mapping[st
 
 
 def check_dated_by_sender(records: Mapping[str, Record], topics: Mapping[str, TopicDescription]) -> None:
-    """Refuse records with the sender's time while their topic uses CreateTime.
+    """Raise TopicSettingsError for records with the sender's time while their topic uses CreateTime.
 
-    After the topic is altered back, these records are read, because otherwise their partition could never be read
+    Once the topic uses LogAppendTime again, such records are accepted; otherwise their partition could never be read
     again.
     """
     for topic, found in topics.items():
@@ -78,7 +78,7 @@ _DAMAGED_REMEDY = (
 
 
 class Subscription(NamedTuple):
-    """A member of a consumer group: see Broker.group_consumer."""
+    """A group member's subscription to topics; see Broker.group_consumer."""
 
     group: str
     member: str
@@ -87,7 +87,7 @@ class Subscription(NamedTuple):
     rejoins: bool
 
     def properties(self, session_timeout_ms: int) -> dict[str, Any]:
-        """The properties of the member's client."""
+        """The client properties of the member."""
         return {
             "group_id": self.group,
             "group_instance_id": self.member,
@@ -96,16 +96,16 @@ class Subscription(NamedTuple):
         }
 
     def needs(self) -> list[Acl]:
-        """The ACLs for reading in the group, and for committing its offsets."""
+        """The ACLs required for reading as a member of the group, and for committing its offsets."""
         return [Acl("group", self.group, "Read"), *(Acl("topic", topic, "Read") for topic in self.topics)]
 
     def check_kept(self, positions: Mapping[TopicPartition, int], beginnings: Mapping[TopicPartition, int]) -> None:
-        """Raise BrokerError for a position whose records are deleted."""
+        """Raise BrokerError if the records at a position have been deleted."""
         for tp, offset in positions.items():
             if offset < beginnings[tp]:
                 raise BrokerError(
-                    f"offset {offset} of {tp.topic}/{tp.partition}, the committed one of group {self.group}, is no "
-                    f"longer kept: the first is {beginnings[tp]}; raise its retention.ms"
+                    f"offset {offset} of {tp.topic}/{tp.partition}, committed by group {self.group}, is no "
+                    f"longer kept: the first is {beginnings[tp]}; raise the topic's retention.ms"
                 )
 
     def replaced(self) -> FencedError:
@@ -120,5 +120,5 @@ class Subscription(NamedTuple):
         )
 
     def not_joined(self) -> StaleMemberError:
-        """The error for a commit of a process that is currently not a member."""
-        return StaleMemberError(f"{self.member} is not a member of group {self.group} now; poll to join again")
+        """The error for a commit by a process that is currently not a member."""
+        return StaleMemberError(f"{self.member} is currently not a member of group {self.group}; poll to join again")

@@ -18,7 +18,7 @@ REQUEUED_HEADER = "onebit-requeued"
 
 
 class Fate(StrEnum):
-    """The result for a dead letter."""
+    """The result of requeueing a dead letter."""
 
     REQUEUED = "put into its topic again"
     BEFORE = "passed over: it was put again before"
@@ -107,13 +107,13 @@ def _mark(record: Record) -> bytes:
 
 
 def _headers(letter: DeadLetter, mark: bytes) -> Headers:
-    """The record's own headers and the mark of this letter, excluding the mark of an earlier requeueing."""
+    """The record's own headers, without the mark of an earlier requeueing, and the mark of this letter."""
     own = tuple(header for header in letter.headers if header[0] != REQUEUED_HEADER)
     return (*own, (REQUEUED_HEADER, mark))
 
 
 def _requeued_before(broker: Broker, topics: Topics, partitions: int, since_ms: int) -> set[bytes]:
-    """The marks of requeued records in the inputs, appended since the first selected letter."""
+    """The marks of all records that were requeued to the input topics since this time."""
     inputs = [TopicPartition(topic, n) for topic in (topics.contexts, topics.feedback) for n in range(partitions)]
     return {
         content

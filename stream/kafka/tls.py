@@ -30,7 +30,7 @@ _DISTRUSTED = {
     62: _OTHER_NAME,
     64: _OTHER_NAME,
 }
-"""Reasons for distrust, by OpenSSL's codes."""
+"""Reasons why a certificate is not trusted, by OpenSSL's error codes."""
 _UNSIGNED = (
     "its certificate is not trusted: it is not signed by {by} ({said}); set ssl.ca.location to the certificate of its "
     "authority"
@@ -38,7 +38,7 @@ _UNSIGNED = (
 
 
 def context_of(config: ClientConfig) -> ssl.SSLContext:
-    """Create a context for TLS 1.2 or later with the certificates of the configuration.
+    """Create a context for TLS 1.2 or later, with the configured certificates.
 
     Raises:
         ClientConfigError: a file is missing, is not in PEM, or has no certificate or key.
@@ -90,7 +90,7 @@ def reason_of(error: BaseException, config: ClientConfig) -> str | None:
 
 
 def _require_pem(name: str, path: str, kind: str) -> None:
-    """Refuse a file that is missing or does not contain this part in PEM."""
+    """Raise ClientConfigError for a file that cannot be read or does not contain this part in PEM."""
     try:
         content = Path(path).read_bytes()
     except OSError as error:

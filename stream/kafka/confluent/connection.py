@@ -1,8 +1,8 @@
 """Connecting with confluent-kafka, and the translation of its errors.
 
 kafka-python connects first, for topics and groups (`ConfluentBroker`), and reports why access is denied. This module
-handles later refusals, for example by an ACL or because a password or certificate has changed. librdkafka retries those
-forever, and reports them only through its error callback.
+handles later refusals, for example because an ACL, a password or a certificate has changed. librdkafka retries forever
+after a refusal, and reports it only through its error callback.
 """
 
 import logging
@@ -21,7 +21,7 @@ from stream.kafka.connection import Connection, ConnectionSettings
 from stream.kafka.port import AccessError, Acl, BrokerError, BrokerUnavailableError, FencedError, StaleMemberError
 from stream.kafka.token_command import TokenCommand
 
-_REFUSAL_S = 15.0  # a client without access reports each attempt, at least this often
+_REFUSAL_S = 15.0  # a client that is denied access reports it at least this often
 _TOKEN_S = 300.0  # validity of a token that has no expiry
 
 _SILENT = logging.getLogger("librdkafka")
@@ -36,7 +36,7 @@ RAISED = (KafkaException, SystemError)
 FENCED = frozenset(
     (_code._FENCED, _code._FATAL, _code.PRODUCER_FENCED, _code.INVALID_PRODUCER_EPOCH, _code.FENCED_INSTANCE_ID)
 )
-"""Codes that report that another process has taken the place. They are the only fatal errors of a consumer."""
+"""Codes reporting that another process has taken this client's place. They are the only fatal errors of a consumer."""
 
 _STALE = frozenset((_code.ILLEGAL_GENERATION, _code.UNKNOWN_MEMBER_ID, _code.REBALANCE_IN_PROGRESS))
 _MISSING = frozenset((_code.UNKNOWN_TOPIC_OR_PART, _code._UNKNOWN_TOPIC, _code._UNKNOWN_PARTITION))
@@ -60,7 +60,7 @@ _FORBIDDEN = {
     _code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "transactional-id",
     _code.CLUSTER_AUTHORIZATION_FAILED: "topic",  # raised for a producer that cannot write to any topic
 }
-"""The kind of resource for each refusal."""
+"""The kind of resource to which each error denies access."""
 
 
 def is_transient(error: Any) -> bool:
@@ -96,7 +96,7 @@ class ConfluentConnection(Connection):
         self._refused_s = -math.inf  # monotonic time of that error
 
     def properties(self, **own: Any) -> dict[str, Any]:
-        """A client's properties under librdkafka's names: the common ones and its own, which have `_` for a dot."""
+        """A client's librdkafka properties: those common to all clients, and `own`, given with `_` in place of dots."""
         return {
             "bootstrap.servers": ",".join(self.servers),
             "client.id": "onebit",
@@ -113,21 +113,21 @@ class ConfluentConnection(Connection):
         }
 
     def listen(self) -> None:
-        """Poll all producers for errors, for example during a request."""
+        """Poll all producers, so that they report their errors."""
         for client in self.producers:
             with suppress(*RAISED):
                 client.poll(0)
 
     def call(self, what: str, call: Callable[[], Any]) -> None:
-        """Make a call that may never return.
+        """Run a call that may never return, with a timeout.
 
         Raises:
-            BrokerUnavailableError: the call has not returned. Its client can no longer be used.
+            BrokerUnavailableError: the call did not return in time. Its client can no longer be used.
         """
         try:
             bounded(call, self.patience_s)
         except TimeoutError as error:
-            self.cut_off_s = time.monotonic()  # no client was polled in the meantime
+            self.cut_off_s = time.monotonic()  # no client was polled during the call
             raise self.unanswered(what) from error
 
     def _on_error(self, error: Any) -> None:
@@ -159,7 +159,7 @@ class ConfluentConnection(Connection):
         if is_refusal(found):
             return self.forbidden(what, needs, _FORBIDDEN[found.code()], lambda name: name in found.str())
         if _is_not_let_in(found):
-            return AccessError(f"Kafka at {self.bootstrap} does not let this client in any more: {found.str()}")
+            return AccessError(f"Kafka at {self.bootstrap} no longer accepts this client: {found.str()}")
         return None
 
 
@@ -185,17 +185,18 @@ def _security_of(config: ClientConfig) -> dict[str, Any]:
 T = TypeVar("T")
 
 _SLICE_S = 0.1
-"""Slice of the timeout. A pause of the whole process uses up only one slice, so a pending result is still received."""
+"""The timeout elapses in slices of this length. A pause of the whole process uses up only one slice, so a result that
+becomes available during the pause is still returned."""
 
 
 def bounded(call: Callable[[], T], seconds: float) -> T:
-    """Return or raise the result of a call, with a timeout.
+    """Run a call with a timeout, and return its result or raise its exception.
 
     The call runs in a daemon thread. The thread keeps a reference to the client until the call ends, so that no other
     thread blocks in the client's destructor.
 
     Raises:
-        TimeoutError: the call has not returned. Its client can no longer be used.
+        TimeoutError: the call did not return in time. Its client can no longer be used.
     """
     made: Future[T] = Future()
 

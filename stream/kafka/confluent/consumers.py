@@ -4,17 +4,19 @@ Workarounds for librdkafka:
 
 - `consume` waits until it has as many records as requested, or until its timeout. `poll` therefore first reads the
   available records, and otherwise waits for one record.
-- It keeps the high watermark of the last fetch response, but not the last stable offset (`lag`).
-- Its position does not advance past transaction markers and aborted records. Here the event for the end of a partition
-  sets the position.
+- librdkafka keeps the high watermark of the last fetch response, but not the last stable offset (`lag`).
+- A position does not advance past transaction markers and aborted records. Here, the event that reports the end of a
+  partition sets the position.
 - A paused partition loses all fetched records and, once resumed, waits for the pending fetch. Its events are therefore
   set aside here, up to a limit. Beyond the limit, the client also pauses it.
-- A damaged batch is an event, and the client continues with the next batch. Here, its partition is not read further.
+- The client reports a damaged batch as an event and continues with the next batch. Here, the partition is not read
+  further.
 - Only a record's timestamp type shows whether its time is the broker's or its sender's.
 - A seek fails just after an assignment. A reader therefore assigns its partitions in its first poll.
-- A seek also fails in a partition that the client has abandoned. This happens after an offset that does not exist, and
-  sometimes after a damaged batch, whose rest it reads as further batches. All partitions are then assigned again.
-- A close waits for the group without a limit, and may never return. Here, it has a timeout.
+- A seek also fails in a partition that the client has abandoned. The client abandons a partition if the requested
+  offset does not exist, and sometimes after a damaged batch, whose remaining bytes it reads as further batches. All
+  partitions are then assigned again.
+- `close` waits for the group without a limit, and may never return. Here, it has a timeout.
 """
 
 import time
@@ -38,28 +40,29 @@ _code: Any = confluent_kafka.KafkaError
 _BY_BROKER = _kafka.TIMESTAMP_LOG_APPEND_TIME
 
 _FETCH_WAIT_MS = 100
-"""Time that the broker may wait for records in a fetch. It bounds the delays of an end after a marker and of a resumed
-partition."""
+"""Longest time that the broker waits for records in a fetch. It limits the delay before the client reports the end of a
+partition after a marker, and before it reads a resumed partition."""
 
 _FETCHED_RECORDS_MIN = 10_000
 _FETCHED_KIB_MAX = 16 << 10
 _UNPACKED_BYTES_MAX = 1 << 30
-"""Limit on a decompressed zstd batch. The client's default is a tenth of it."""
+"""Limit on the size of a decompressed zstd batch. The client's default is a tenth of this."""
 
 _ASIDE_RECORDS_MAX = 10_000
 _GRAIN_S = 0.001
-"""The client waits for whole milliseconds. A shorter timeout would cause a busy loop of about 100 calls."""
+"""The client rounds timeouts to whole milliseconds. A shorter timeout would cause a busy loop of about 100 calls."""
 
 _CLOSED_WITHIN_S = 5.0
-"""Timeout of a close. A client that is still open then stays open until the process ends."""
+"""Timeout for closing a client. If it expires, the client stays open until the process ends."""
 
 _SEEK_RETRY_S = 0.002
 _SEEK_TRIED_S = 1.0
-"""Time of refused seeks after which a partition is abandoned. An assignment takes effect within milliseconds."""
+"""If seeks fail for this long, the client has abandoned the partition. An assignment takes effect within
+milliseconds."""
 
 
 def make_consumer(connection: ConfluentConnection, **own: Any) -> Any:
-    """A confluent-kafka consumer that reads committed records from any client."""
+    """Create a confluent-kafka consumer that reads committed records, whichever client wrote them."""
     with connection.translating("make a consumer"):
         return _kafka.Consumer(
             connection.properties(
@@ -100,8 +103,8 @@ class Reader:
         self._aside: dict[TopicPartition, deque[Any]] = {}  # events set aside for paused partitions
         self._ends: dict[TopicPartition, int] = {}  # last stable offset reported since the last seek
         self._is_drained = False  # True if the last poll returned all records that the client had fetched
-        self._has_moved = False  # True if the position passed only markers or aborted records
-        self._has_lost_its_way = False  # True if the client reads at another offset than requested
+        self._has_moved = False  # True if the position advanced without records, past markers or aborted records
+        self._has_lost_its_way = False  # True if the client reads at a different offset than requested
         self._errors: list[Any] = []  # errors reported by the client and not yet raised by poll
         self._unreadable: dict[TopicPartition, str] = {}  # unreadable partitions, with the reason
         connection.clients.append(self)
@@ -143,7 +146,7 @@ class Reader:
         self._has_lost_its_way = False
 
     def _take_aside(self, count: int) -> list[Any]:
-        """Up to `count` events that were set aside, for partitions that are not paused now."""
+        """Take up to `count` events that were set aside for partitions that are no longer paused."""
         events: list[Any] = []
         for tp in [tp for tp in self._aside if tp not in self._paused]:
             waiting = self._aside[tp]
@@ -160,7 +163,7 @@ class Reader:
             self._client.resume([_kafka.TopicPartition(*tp)])
 
     def _receive(self, timeout_s: float, count: int) -> list[Any]:
-        """The available events, or else the first one to arrive. Events of paused partitions are set aside."""
+        """Return the available events, or wait for the first one. Events of paused partitions are set aside."""
         try:
             events = self._client.consume(count, 0)
             if not events and timeout_s > 0:
@@ -232,7 +235,10 @@ class Reader:
             self._errors.append(error)
 
     def _on_no_such_offset(self, tp: TopicPartition, event: Any, error: Any) -> None:
-        """Handle a missing offset. It may be stale, from before a seek, or follow a damaged batch."""
+        """Handle a report that an offset does not exist.
+
+        The report may be stale, from before a seek, or follow a damaged batch.
+        """
         offset = self._positions.get(tp)
         if offset is None:
             return
@@ -278,7 +284,7 @@ class Reader:
             return 0
         try:
             _, high_watermark = self._client.get_watermark_offsets(_kafka.TopicPartition(*tp), cached=True)
-        except KafkaException:  # nothing was fetched
+        except KafkaException:  # nothing has been fetched yet
             return 0
         left = int(high_watermark) - position
         if left == 1 and self._is_drained and tp not in self._aside:
@@ -329,5 +335,5 @@ class Reader:
     def close(self) -> None:
         """See Consumer."""
         self._connection.forget(self)
-        with suppress(TimeoutError, KafkaException, RuntimeError):  # RuntimeError if it is already closed
+        with suppress(TimeoutError, KafkaException, RuntimeError):  # RuntimeError if the client is already closed
             bounded(self._client.close, _CLOSED_WITHIN_S)

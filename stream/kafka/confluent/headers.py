@@ -52,8 +52,9 @@ def _is_sendable(name: str) -> bool:
 def _lenient(message: Any, error: SystemError) -> Headers:
     """The headers whose names are UTF-8.
 
-    A second call returns the client's incomplete list. In the tuple for an unreadable header, the first item is empty,
-    and accessing it crashes Python. The garbage collector's list of the tuple's references omits that item.
+    After an error, a second call of `headers` returns the client's incomplete list. In the tuple for an unreadable
+    header, the first item is a null pointer, and accessing it crashes Python. The garbage collector's list of the
+    tuple's references omits that item.
     """
     kept: list[tuple[str, bytes]] = []
     left_out = 0

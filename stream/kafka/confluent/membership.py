@@ -3,12 +3,12 @@
 Workarounds for librdkafka:
 
 - The client of a member that was disconnected for longer than its session may be fenced although no other process has
-  its place. Here, the group is asked, and the program creates a new client, as after any outage.
+  its place. If the group confirms this, the program creates a new client, as after any outage.
 - A member that has lost its partitions, because the group has removed it or did not respond for a session, joins again
   automatically and takes the place from its current owner. Here, it waits until the group has reported which process
   has the place (`_settle_loss`).
-- The client returns metadata for a former or future membership, and the broker accepts it. The generation in its bytes
-  shows this (`membership`).
+- The client may return the metadata of an earlier or later membership, and the broker accepts it. The generation in the
+  metadata shows which membership it belongs to (`membership`).
 - A static member (`group.instance.id`) never leaves its group at close. `close` removes it.
 - The client does not report the answer to a heartbeat. The group is asked instead (`check_place`).
 - An offset commit has no timeout, and waits as long as a broker hangs (`commit`).
@@ -33,7 +33,7 @@ from stream.wire.records import Record, TopicPartition
 _kafka: Any = confluent_kafka
 _code: Any = confluent_kafka.KafkaError
 
-_POLL_INTERVAL_MS = 300_000  # a member that does not poll for a longer time leaves automatically
+_POLL_INTERVAL_MS = 300_000  # a member that does not poll for this long leaves automatically
 _VERDICT_S = 10.0  # limit on waiting for the answer to a heartbeat
 _NO_GENERATION = -1
 _METADATA_TAG = b"CGMDv2:"
@@ -54,7 +54,7 @@ class GroupConsumer(Reader):
         )
         super().__init__(connection, admin, client, {})
         self.subscription = subscription
-        self._member_id = ""  # id at the last assignment
+        self._member_id = ""  # member id at the last assignment
         self._generation = _NO_GENERATION  # set between an assignment and its revocation
         self._known_s = time.monotonic()  # when the group last assigned partitions or accepted offsets
         self._lost = False  # True if partitions were lost for an unknown reason
@@ -89,7 +89,7 @@ class GroupConsumer(Reader):
         """Do nothing, because the group assigns the partitions."""
 
     def _on_assign(self, client: Any, partitions: Iterable[Any]) -> None:
-        if self._closing:  # otherwise the client's close may never end
+        if self._closing:  # otherwise closing the client may never end
             client.unassign()
             return
         tps = frozenset(TopicPartition(tp.topic, tp.partition) for tp in partitions)
@@ -102,7 +102,7 @@ class GroupConsumer(Reader):
         self._assign()
 
     def _take_over(self, tps: frozenset[TopicPartition]) -> None:
-        """Start reading at the committed offsets, or at the offsets that the listener seeks."""
+        """Start reading at the committed offsets, or at the offsets to which the listener seeks."""
         self._known_s = time.monotonic()
         joined_as = self._client.memberid()
         if self._member_id not in ("", joined_as) and not self.subscription.rejoins:
@@ -140,7 +140,7 @@ class GroupConsumer(Reader):
             self._lost = True
             try:
                 self._client.unsubscribe()
-            except RAISED:  # because an exception in a callback cannot be caught
+            except RAISED:  # an exception that leaves a callback cannot be caught
                 self._is_broken = True
 
     def _on_error(self, tp: TopicPartition, event: Any, error: Any) -> None:
@@ -168,14 +168,14 @@ class GroupConsumer(Reader):
         if self._is_broken:
             raise BrokerUnavailableError(
                 f"the client of {self.subscription.member} in group {self.subscription.group} has failed, and no other "
-                "process has its place: make a new one"
+                "process has taken its place; create a new client"
             )
         self._lost = self._was_busy = False
         self._member_id = ""
         self._subscribe()
 
     def _ask_place(self) -> bool:
-        """Return whether the group knows this member. Raise if another process has its place or it was removed."""
+        """Return whether the group knows this member. Raise FencedError if it was replaced or removed."""
         place = self._admin.member_ids(self.subscription.group).get(self.subscription.member)
         if place not in (None, self._member_id):
             self._out = self.subscription.replaced()
@@ -185,10 +185,10 @@ class GroupConsumer(Reader):
         return place is not None
 
     def _was_cut_off(self) -> bool:
-        """Whether the broker was unreachable since the group last knew this member, and no other member has partitions.
+        """Whether the broker was unreachable after the group last knew this member, and no other member has partitions.
 
-        librdkafka leaves the group when it cannot reach the broker for a session. After a pause, the broker is
-        reachable. Received records prove nothing, because they can have arrived before the outage.
+        librdkafka leaves the group when it cannot reach the broker for a session. If this process was only paused, the
+        broker is reachable. Received records do not show that it is, because they may have arrived before the outage.
         """
         others = self._admin.members(self.subscription.group)
         self._connection.listen()
@@ -253,7 +253,7 @@ class GroupConsumer(Reader):
     def close(self) -> None:
         """See Consumer."""
         self._closing = True
-        # The close of a client that is joining may never end; see also `_on_assign`.
+        # Closing a client that is joining may never end; see also `_on_assign`.
         with suppress(*RAISED):
             self._client.unsubscribe()
             self._client.poll(0)
@@ -276,6 +276,6 @@ def _generation_of(metadata: bytes) -> int:
     if not metadata.startswith(_METADATA_TAG) or len(metadata) < begin + 4:
         raise BrokerError(
             f"metadata of a consumer group: expected {_METADATA_TAG!r} and four bytes; got {metadata[:40]!r}: this "
-            "version of confluent-kafka writes another form; install the one that Onebit requires"
+            "version of confluent-kafka uses another format; install the version that Onebit requires"
         )
     return int.from_bytes(metadata[begin : begin + 4], "little", signed=True)

@@ -5,14 +5,15 @@ Workarounds for librdkafka:
 - A record for a topic or a partition that does not exist is queued, and fails after the request timeout. `_look_up`
   reads the number of partitions with kafka-python before the first record to a topic, because a producer that requests
   it makes the broker create the topic.
-- Only delivery callbacks report whether and when all records of a flush were written. Reading each message in the
-  callback would take 3 µs per record, so the callback keeps only the last message of each partition.
+- Only delivery callbacks report whether all records of a flush were written, and at what time. Reading each message in
+  the callback would take 3 µs per record, so the callback keeps only the last message of each partition.
 - If a transaction begins before the markers of the last one are written, librdkafka retries after 20 ms, regardless of
   the settings. `begin` therefore waits for a short time (`_MARKERS_S`).
 - If a commit receives no answer, its outcome is unknown, and the producer can no longer be used.
 - `send_offsets_to_transaction` may never return, regardless of its timeout, if the group's coordinator is unavailable
   when the call begins. Here, it has the request timeout.
-- Only the commit reports why a transaction was aborted. Its records and a flush do not (`_raise_cause`).
+- Only a commit reports why the transaction was aborted. The errors of its records and of a flush do not
+  (`_raise_cause`).
 """
 
 import math
@@ -38,8 +39,8 @@ _kafka: Any = confluent_kafka
 _RECORD_BYTES_MAX = 1 << 20
 _LINGER_MS = 5
 _MARKERS_S = 0.003
-"""Time between a commit and the next transaction. The median time of a transaction with 30 records on a busy machine
-is 41 ms without this wait, 9 ms with a wait of 2 ms, and no less with 10 ms."""
+"""Minimum time between a commit and the next transaction. On a busy machine, the median duration of a transaction with
+30 records is 41 ms without this wait and 9 ms with a wait of 2 ms. A wait of 10 ms does not reduce it further."""
 _RETRY_MS = 20
 
 _IN_VAIN = frozenset((_kafka.KafkaError._STATE, _kafka.KafkaError._PURGE_QUEUE))
@@ -52,13 +53,13 @@ class ConfluentSink:
     def __init__(self, connection: ConfluentConnection, admin: Admin, **own: Any) -> None:
         self._connection = connection
         self._admin = admin
-        self._headers: tuple[Headers, list[tuple[str, bytes]]] = (), []  # the last record's, also in the client's form
+        self._headers: tuple[Headers, list[tuple[str, bytes]]] = (), []  # the last record's headers, also converted
         self._callbacks: dict[str, list[Callable[[Any, Any], None]]] = {}  # by topic, one for each partition
         self._delivered: dict[TopicPartition, Any] = {}  # the last message of each partition
         self._errors: list[Any] = []
-        self._refused: set[str] = set()  # topics
+        self._refused: set[str] = set()  # topics that the broker refused to write to
         message_timeout_ms = connection.request_timeout_ms + _LINGER_MS
-        limit_ms = own.get("transaction_timeout_ms", message_timeout_ms)  # a transaction outlasts its requests
+        limit_ms = own.get("transaction_timeout_ms", message_timeout_ms)  # no request may outlast its transaction
         with connection.translating("make a producer"):
             self._client = _kafka.Producer(
                 connection.properties(
@@ -156,7 +157,7 @@ class ConfluentSink:
             self._client = None
 
     def _raise_cause(self, error: Any) -> None:
-        """Raise the cause of a record's error, if it is known."""
+        """Raise the underlying cause of a record's error, if it is known."""
 
 
 class ConfluentTransactionSink(ConfluentSink):
@@ -172,7 +173,7 @@ class ConfluentTransactionSink(ConfluentSink):
         self.failure: BrokerError | None = None
         self._id = transactional_id
         self._own = Acl("transactional-id", transactional_id, "Write")
-        self._committed_s = -math.inf  # monotonic time
+        self._committed_s = -math.inf  # monotonic time of the last commit
         take_over = partial(self._client.init_transactions, connection.request_timeout_s)
         try:
             connection.ask(f"take over the transactional id {transactional_id}", take_over, [self._own])
@@ -197,7 +198,7 @@ class ConfluentTransactionSink(ConfluentSink):
             try:
                 self._connection.call(what, partial(send, self._connection.request_timeout_s))
             except BrokerUnavailableError as error:
-                self._fail_unknown(what, "the client does not return", error)
+                self._fail_unknown(what, "the client's call did not return", error)
             except RAISED as raised:
                 if error_of(raised).code() == _kafka.KafkaError.UNKNOWN_MEMBER_ID:
                     member.on_unknown_member()

@@ -95,7 +95,7 @@ class Admin:
         return {name: _description_of(topic, configs[name]) for name, topic in found.items() if configs[name]}
 
     def _existing(self, names: Sequence[str]) -> dict[str, Any]:
-        """kafka-python's descriptions of the topics that exist, by name."""
+        """Return kafka-python's descriptions of the named topics that exist, by name."""
         if not names:
             return {}
         found = self._connection.ask("describe topics", lambda: self._admin_client.describe_topics(list(names)))
@@ -108,7 +108,7 @@ class Admin:
         return found[topic].partitions if found else 0
 
     def missing_of(self, needs: Sequence[Acl]) -> Sequence[Acl]:
-        """Return the missing ones of these ACLs of one kind, because a refusal does not always name its topic."""
+        """Return which of these ACLs of one kind are missing, because a refusal does not always name its topic."""
         if len(needs) < 2 or needs[0].kind != "topic":
             return needs
         with suppress(BrokerError):
@@ -139,7 +139,7 @@ class Admin:
             raise self._connection.lacks(f"{what} topics", missing)
 
     def _refuse_unless(self, answer: Mapping[str, Any], what: str, done_already: type[Any]) -> None:
-        """Raise if a topic was refused, unless the error shows that the operation was already done."""
+        """Raise an error if the broker refused a topic, unless its reason is that the operation was already done."""
         self._check_allowed(answer["topics"], what)
         refused = [
             f"{topic['name']}: {kafka_errors.for_code(topic['error_code']).__name__} {topic['error_message'] or ''}"
@@ -230,8 +230,8 @@ class Admin:
         self._admin_client.close()
 
 
-# Only closed segments are compacted (1 GB by default), and only when half of a log is obsolete. A recovery reads the
-# whole topic.
+# By default, segments are closed at 1 GB, and a log is compacted only when half of it is obsolete. A recovery reads the
+# whole topic, so it is compacted earlier here.
 _COMPACTION = {"segment.bytes": str(64 << 20), "min.cleanable.dirty.ratio": "0.1"}
 _SEGMENT_MS = 7 * 24 * 3_600_000  # the default age at which a segment is closed
 
@@ -251,7 +251,7 @@ def settings_of(spec: TopicSpec) -> dict[str, str]:
 
 
 def _description_of(topic: Mapping[str, Any], configs: Mapping[str, Any]) -> TopicDescription:
-    """A topic from kafka-python's answers."""
+    """Build a topic's description from kafka-python's responses."""
     return TopicDescription(
         topic["name"],
         partitions=len(topic["partitions"]),

@@ -3,9 +3,9 @@
 Workarounds for kafka-python:
 
 - A client whose constructor cannot connect leaves its thread running and its sockets open. `Connection.make` closes
-  them, and `_Socket` closes the socket of each failed attempt. A client that is closed while it writes leaves that
+  them, and `_Socket` closes the socket of each failed attempt. A client that is closed during a write also leaves its
   socket open.
-- It waits 10 s, and later 30 s, for a frozen broker before it tries another one. Here, the limit is lower.
+- kafka-python waits 10 s, and later 30 s, for a frozen broker before it tries another one. Here, the limit is lower.
 - Shortly after an outage a partition has no leader, and the client sends a request to "broker -1". Such errors are
   transient, although the client does not mark them as retriable.
 """
@@ -45,9 +45,10 @@ _FORBIDDEN = {
     kafka_errors.TopicAuthorizationFailedError.__name__: "topic",
     kafka_errors.GroupAuthorizationFailedError.__name__: "group",
     kafka_errors.TransactionalIdAuthorizationFailedError.__name__: "transactional-id",
-    kafka_errors.ClusterAuthorizationFailedError.__name__: "topic",  # a producer cannot write to any topic
+    kafka_errors.ClusterAuthorizationFailedError.__name__: "topic",  # raised if a producer cannot write to any topic
 }
-"""The kind of resource for each refusal, by the error's name. Some names occur only in the text of another error."""
+"""The kind of resource to which each error denies access. Some of these names occur only in the text of another
+error."""
 
 
 def kind_of(error: object) -> str | None:
@@ -97,7 +98,7 @@ class KafkaConnection(Connection):
         return AccessError(f"no connection to Kafka at {self.bootstrap}: {failed}") if failed else None
 
     def make(self, kind: Callable[..., Any], **settings: Any) -> Any:
-        """Create a kafka-python client. After a failed connection, nothing stays open."""
+        """Create a kafka-python client. If it cannot connect, close everything that it has opened."""
         made: list[Any] = []
 
         def network(**configs: Any) -> Any:
@@ -128,7 +129,7 @@ class KafkaConnection(Connection):
             raise
 
     def make_consumer(self, **settings: Any) -> Any:
-        """A kafka-python consumer that reads committed records from any client."""
+        """Create a kafka-python consumer that reads committed records, whichever client wrote them."""
         with self.translating("connect a consumer"):
             client = self.make(
                 KafkaConsumer,
@@ -174,7 +175,7 @@ class _NetClient(KafkaNetClient):  # type: ignore[misc]
 
 
 class _Socket(KafkaNetSocket):  # type: ignore[misc]
-    """A socket that, unlike kafka-python's, is closed after a failed attempt. The scheme of `proxy_url` selects it."""
+    """Closes a socket that fails to connect, unlike kafka-python. The scheme of `proxy_url` selects this class."""
 
     SCHEMES = ("direct",)
 

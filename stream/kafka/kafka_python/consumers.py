@@ -2,9 +2,9 @@
 
 Workarounds for kafka-python:
 
-- With a reset policy, it silently replaces a deleted offset with the first one. No policy is set here.
-- Fetched records of a paused partition are set aside. If records of another partition have been read to their end, the
-  client neither returns them nor fetches more after a resume (`_make_room`).
+- With a reset policy, the client silently replaces a deleted offset with the first one. No policy is set here.
+- The client sets aside the fetched records of a paused partition. After a resume, it neither returns them nor fetches
+  more if its current batch, from another partition, is used up (`_make_room`).
 - Only a record's timestamp type shows whether its time is the broker's or its sender's (`_check_times`).
 - Records of other clients, and batches that cannot be read, are handled in `foreign`.
 """
@@ -26,7 +26,7 @@ from stream.kafka.refusals import check_dated_by_sender
 from stream.wire.records import Record, TopicPartition
 
 _CREATE_TIME = 0
-"""The timestamp type of a record with the sender's time."""
+"""The timestamp type of a record that has the sender's time."""
 
 
 def _follow_stable_ends(fetcher: Any) -> Mapping[tuple[str, int], int]:
@@ -84,18 +84,21 @@ class Reader:
         ]
 
     def needs(self) -> list[Acl]:
-        """The ACLs for reading."""
+        """The ACLs required for reading the assigned topics."""
         return [Acl("topic", topic, "Read") for topic in sorted({tp.topic for tp in self.assignment()})]
 
     def _check_times(self, polled: Mapping[Any, Any]) -> None:
-        """Refuse records appended after their topic was altered to CreateTime, by the last record per partition."""
+        """Refuse records appended after their topic was altered to CreateTime.
+
+        Only the last record of each partition is checked.
+        """
         dated_by_sender = {
             records[-1].topic: records[-1] for records in polled.values() if records[-1].timestamp_type == _CREATE_TIME
         }
         check_dated_by_sender(dated_by_sender, self._admin.describe_topics(list(dated_by_sender)))
 
     def _make_room(self) -> None:
-        """Clear the fetcher's current records. It returns records that were set aside only if there are none."""
+        """Clear the fetcher's current records if all were read; otherwise it would not return those set aside."""
         fetcher = self._client._fetcher
         if not fetcher._next_partition_records:
             fetcher._next_partition_records = None

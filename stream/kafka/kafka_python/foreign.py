@@ -7,8 +7,7 @@
 - A record can have neither key nor value. kafka-python reads it, but only sends it if its serializer returns null
   (`NullSerializer`).
 - For an unreadable batch, with a wrong checksum or a missing codec, kafka-python raises the codec's error without a
-  position. On the next read it enters an endless loop. `PartitionRecords` raises an error with the position at each
-  read.
+  position, and the next read never ends. `PartitionRecords` raises an error with the position at each read.
 """
 
 from collections.abc import Iterable
@@ -45,12 +44,12 @@ class HeaderName(str):
 
 
 def headers_to_send(headers: Headers) -> list[tuple[str, bytes]]:
-    """The port's headers as kafka-python expects them."""
+    """Convert the port's headers to the form that kafka-python expects."""
     return [(name if name.isascii() else HeaderName(name), value) for name, value in headers]
 
 
 def headers_read(headers: Iterable[tuple[str, bytes | None]]) -> Headers:
-    """The port's headers for headers that kafka-python has read."""
+    """Convert headers read by kafka-python to the port's headers."""
     return tuple([(str(name), b"" if value is None else value) for name, value in headers])
 
 
@@ -85,7 +84,7 @@ def _remedy(error: Exception) -> str:
 
 
 class _Batches:
-    """The batches of a fetch, read leniently."""
+    """The batches of a fetch. Their header names can be any bytes."""
 
     def __init__(self, records: Any) -> None:
         self._records = records
@@ -105,13 +104,13 @@ class _Batch(DefaultRecordBatch):  # type: ignore[misc]
     def _read_msg(self) -> Any:
         try:
             return super()._read_msg()
-        except UnicodeDecodeError:  # the position has not advanced; the rest of the batch is read by a slower method
+        except UnicodeDecodeError:  # the position has not advanced; read the rest of the batch with a slower method
             self._buffer = _Buffer(self._buffer)  # type: ignore[misc, has-type]
             return super()._read_msg()
 
 
 class _Buffer(bytearray):
-    """Bytes whose slices can always be decoded."""
+    """Bytes whose slices can always be decoded as header names."""
 
     def __getitem__(self, index: Any) -> Any:
         found = super().__getitem__(index)

@@ -5,7 +5,7 @@ Workarounds for kafka-python:
 - A member whose heartbeat reports that another process has its place stops its heartbeats but continues to read.
   `poll` checks for that (`GroupConsumer._raise_if_out`).
 - A static member (`group_instance_id`) never leaves its group at close. `close` removes it.
-- A member that was removed joins again automatically, which not every member may do (`_Joins`).
+- A member that was removed joins again automatically, even if it must not (`_Joins`).
 - A join that completes between two polls is discarded and repeated, and the whole group then joins again. If members
   poll rarely, this never ends. Here, the join is kept until a poll uses it (`_Joins`).
 - A partition that stays with its member in a rebalance continues at its position, not at the committed offset as in the
@@ -65,7 +65,7 @@ class _Rebalances(ConsumerRebalanceListener):  # type: ignore[misc]
     def on_partitions_assigned(self, assigned: Iterable[Any]) -> None:
         self._client.pause(*assigned)
         for tp in assigned:
-            self._client.seek(tp, 0)  # prevents a lookup by the client; `_take_over` seeks the right position
+            self._client.seek(tp, 0)  # prevents a lookup by the client; `_take_over` seeks to the right position
         self.assignment = frozenset(TopicPartition(*tp) for tp in assigned)
         self.assigned = True
 
@@ -87,9 +87,9 @@ class _Joins:
         self._rejoins = rejoins
         self._join = coordinator._do_join_and_sync_async
         self._reset = coordinator.reset_generation
-        self._generation: Any = None  # that of the last join; None during a join or after a failure
+        self._generation: Any = None  # generation of the last join; None during a join or after a failed one
         self._assignment = b""
-        self._member_id = ""  # id at the last completed join
+        self._member_id = ""  # member id at the last completed join
         self.is_out = False  # True if removed from the group and not allowed to rejoin
         coordinator._do_join_and_sync_async = self
         coordinator.reset_generation = self._reset_generation
@@ -104,8 +104,8 @@ class _Joins:
     async def __call__(self) -> bytes:
         coordinator = self._coordinator
         if self.is_out:
-            raise kafka_errors.CoordinatorNotAvailableError  # retried until the poll ends, which reports the reason
-        # No rebalance is in progress after a used join, and a removed member has no generation.
+            raise kafka_errors.CoordinatorNotAvailableError  # retried until the end of the poll, which reports why
+        # Use the last join unless a poll has already used it, which ends the rebalance, or the member was removed.
         if coordinator.rebalance_in_progress() and coordinator._generation is self._generation:
             return self._assignment
         self._generation = None
@@ -129,9 +129,9 @@ class GroupConsumer(Reader):
         self._fenced = False
         self._joins = _Joins(client._coordinator, rejoins=subscription.rejoins)
         client.subscribe(list(subscription.topics), listener=self._rebalances)
-        # A group leader without metadata assigns no partitions, and the group must join a second time.
+        # A group leader without metadata assigns no partitions, and all members must join a second time.
         try:
-            with connection.translating(f"read about {', '.join(subscription.topics)}", self.needs()):
+            with connection.translating(f"read the metadata of {', '.join(subscription.topics)}", self.needs()):
                 update = client._cluster.request_update()
                 client._net.run(client._manager.wait_for, update, connection.request_timeout_ms)
         except BaseException:
@@ -203,7 +203,7 @@ class GroupConsumer(Reader):
             self._admin.leave(self._subscription, metadata.member_id)
 
     def _raise_if_out(self) -> None:
-        """Raise if a heartbeat has reported that another process has this member's place, or that it was removed.
+        """Raise FencedError if a heartbeat has reported that this member was replaced or removed.
 
         If another process has the place, the client only stops its heartbeats. The heartbeats of a member that has
         joined, is not rejoining and is not closed stop for no other reason, because the client starts them when a join
@@ -218,7 +218,7 @@ class GroupConsumer(Reader):
             raise self._subscription.thrown_out()
 
     def _take_over(self) -> None:
-        """Call the user's listener with the new assignment on the user's thread, and start reading it."""
+        """Call the user's listener with the new assignment on the user's thread, and start reading these partitions."""
         self._rebalances.assigned = False
         tps = self._rebalances.assignment
         beginnings = self._admin.beginnings(sorted(tps))
@@ -232,5 +232,5 @@ class GroupConsumer(Reader):
 
 
 def offsets_of(offsets: Mapping[TopicPartition, int]) -> dict[Any, Any]:
-    """Offsets as kafka-python expects them."""
+    """Convert offsets to the form that kafka-python expects."""
     return {KafkaTopicPartition(*tp): OffsetAndMetadata(offset, "", -1) for tp, offset in offsets.items()}

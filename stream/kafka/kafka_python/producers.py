@@ -7,14 +7,15 @@ Workarounds for kafka-python:
 - A producer that renews its epoch in the middle of a transaction (KIP-360) later reports success for a commit although
   the broker has aborted what was sent. A commit is therefore sent only after each record was acknowledged (`settle`).
 - When a member is removed from its group, the consumer's group metadata falls back to "no generation", which the broker
-  does not check. In this case, no offsets are sent (`GroupConsumer.membership`). The consumer does not receive an
-  UNKNOWN_MEMBER_ID in the response to a producer's offsets (`send_offsets`).
+  does not check. In this case, no offsets are sent (`GroupConsumer.membership`). If the response to a producer's
+  offsets is UNKNOWN_MEMBER_ID, the client does not inform the consumer (`send_offsets`).
 - When the broker does not authorise the offsets of a topic, the client refuses to abort the transaction, although the
   broker would abort it. Other readers would be blocked until its timeout (`abort`).
-- When the broker reports that an epoch is not the newest (a zombie is fenced), the client requests a new epoch, as for
-  a lost sequence. Sometimes it gets one and fences its successor. Here it does not request one.
-- Its metadata for a record in a CreateTime topic contains the sender's time as the append time (`settle`).
-- Its queue has no limit, and its close raises and leaves its thread running when records are unsettled.
+- When the broker reports that an epoch is not the newest (a zombie is fenced), the client requests a new epoch, as it
+  does after losing its sequence numbers. Sometimes it gets one and fences its successor. Here it does not request one.
+- The metadata that it returns for a record in a CreateTime topic has the sender's time as the append time (`settle`).
+- Its queue has no limit. If records are unacknowledged, `close` raises an error and leaves the producer's thread
+  running.
 """
 
 import time
@@ -93,14 +94,14 @@ class KafkaSink:
                 undated = tp
             appended_ms[tp] = max(append_ms, appended_ms.get(tp, -1))
         if errors:
-            self._raise_if_final("write records")  # the records may report only an aborted batch
+            self._raise_if_final("write records")  # the records may report only that their batch was aborted
             self._connection.refuse(f"write {len(errors)} of {len(futures)} records", errors[0], self.needs())
         if undated is not None:
             raise without_append_time(*undated)
         return appended_ms
 
     def needs(self) -> list[Acl]:
-        """The ACLs for the topics that were written to."""
+        """The ACLs required for the topics that were written to."""
         return [Acl("topic", topic, "Write") for topic in sorted(self._topics)]
 
     def release(self) -> None:
@@ -169,7 +170,7 @@ class KafkaTransactionSink(KafkaSink):
             self._wait_for(manager.begin_abort(), "abort")
 
     def _wait_for(self, result: Any, what: str) -> None:
-        """Wait for the transaction manager, with a limit that the client's own calls lack."""
+        """Wait for the transaction manager, with a timeout, which the client's own calls lack."""
         self._client._sender.wakeup()
         if not result.wait(1000 * self._connection.patience_s):
             timeout_ms = self._connection.request_timeout_ms
@@ -186,7 +187,7 @@ class KafkaTransactionSink(KafkaSink):
             if "Invalid transition" in str(error):
                 raise FencedError(
                     f"could not {what}: the broker has aborted the transaction, because it was open for longer than "
-                    f"its time-out or another process has taken over"
+                    f"its timeout or another process has taken over"
                 ) from error
             if self._manager.has_fatal_error():  # the client also treats a request without a response as fatal
                 self.failure = outcome_unknown(self._connection, self._id, f"could not {what}: {error}")

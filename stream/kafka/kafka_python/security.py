@@ -1,11 +1,11 @@
-"""Access to a secured Kafka with kafka-python, and reasons for refusals.
+"""Access to a secured Kafka cluster with kafka-python, and the reasons for refused access.
 
 Workarounds for kafka-python:
 
-- It retries a refused password or an untrusted certificate until its timeout, and does not report the reason.
-  `Manager` keeps the error, and the next attempt raises it.
-- It discards the data that a broker sends just before it closes the connection, which contain the reason for the
-  refusal.
+- After a refused password or an untrusted certificate, the client retries until its timeout, and does not report the
+  reason. `Manager` keeps the error, and the next attempt raises it.
+- kafka-python discards the data that a broker sends just before closing the connection, and with them the reason for
+  the refusal.
 - It creates a TLS context for each connection, and reports "handshake failed" for a missing file. Here the context is
   created once, before connecting.
 - It does not escape the name of a SCRAM user.
@@ -66,11 +66,11 @@ class Manager(KafkaConnectionManager):  # type: ignore[misc]
     def __init__(self, net: Any, **configs: Any) -> None:
         super().__init__(net, **configs)
         self.last_failure: BaseException | None = None
-        self._refusals: dict[Any, BaseException] = {}  # by node, because a retry would fail with the same error
+        self._refusals: dict[Any, BaseException] = {}  # by node; a retry would fail with the same error
         self._transports: WeakSet[Any] = WeakSet()
 
     def get_connection(self, node_id: Any, **settings: Any) -> Any:
-        """Return a connection. For a node that has refused one before, raise the same error again."""
+        """Return a connection to a node. If the node has refused one before, raise the same error again."""
         if node_id in self._refusals:
             raise self._refusals[node_id]
         known = self._conns.get(node_id)
@@ -80,7 +80,7 @@ class Manager(KafkaConnectionManager):  # type: ignore[misc]
         return connection
 
     async def _build_transport(self, node: Any, timeout_at: float | None = None) -> Any:
-        """A transport that returns data received before the end of the connection."""
+        """Build a transport that returns all data received before the connection was closed."""
         if self.ssl_enabled:
             transport = await self._build_tls(node, timeout_at)
         else:
