@@ -25,11 +25,11 @@ class Commit(NamedTuple):
     snapshot: Sequence[Message] = ()  # chunks of a snapshot taken before the step
     contexts_ms: Sequence[int] = ()  # append times of the contexts that the step applied
     ticks: bool = False  # True if the step writes a tick
-    records: int = 0  # number of contexts and feedback that the step applied
+    records: int = 0  # number of contexts and feedback records that the step applied
 
 
 CrashPoint = Callable[[int], None]
-"""Called with the number of each completed stage of a commit. It raises an error in crash tests."""
+"""Called with the number of each completed stage of a commit. In crash tests, it raises an error."""
 
 
 def commit(
@@ -43,7 +43,7 @@ def commit(
 
     The crash tests use the numbers of the stages. The records are in the log (4) before the offsets are sent (5), and
     only a current member of the group can send offsets. A process that recovers a task therefore either finds an open
-    transaction in the task's journal and waits for it, or knows that no earlier process can commit.
+    transaction in the task's journal and waits for its end, or knows that no earlier process can still commit.
     """
     producer.begin()
     after(1)
@@ -85,7 +85,10 @@ def _send_state(producer: TransactionalProducer, topics: Topics, part: Commit) -
 
 
 def _send_updates(producer: TransactionalProducer, topics: Topics, part: Commit) -> None:
-    """Send the records for the shared model's log. They are sent last, so that readers get them with little delay."""
+    """Send the records for the shared model's log.
+
+    They are sent last, so that the transaction blocks the log only briefly.
+    """
     if part.effects.updates:
         assert part.step.log is not None
         for value in encode_updates(part.partition, part.step.number, part.step.log.follows, part.effects.updates):

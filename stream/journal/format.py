@@ -41,7 +41,7 @@ class UnrecoverableError(JournalError):
 
 
 PARAMETER = "parameters."
-"""The prefix of a parameter's name."""
+"""The prefix of the names of learner parameters among the settings."""
 
 JOIN_SETTINGS = tuple(field.name for field in fields(JoinSettings))
 
@@ -55,13 +55,13 @@ def stored_settings(settings: TaskSettings) -> dict[str, Any]:
 
 
 def model_settings(settings: TaskSettings) -> dict[str, Any]:
-    """The settings on which a learner's state depends. An imported model has only these."""
+    """The settings on which a learner's state depends. An imported model is stored with these only."""
     stored, of_model = stored_settings(settings), ("learner", "n_classes", "n_features")
     return {name: value for name, value in stored.items() if name in of_model or name.startswith(PARAMETER)}
 
 
 def check_settings(stored: Mapping[str, Any]) -> dict[str, Any]:
-    """Check that these are all settings of a task, or those of `model_settings`, and return them.
+    """Check that these are either all settings of a task or exactly those of `model_settings`, and return them.
 
     Raises:
         ValueError: settings or parameters are missing or unknown, or the learner is unknown.
@@ -85,7 +85,7 @@ def task_settings(stored: Mapping[str, Any]) -> TaskSettings:
 
 
 class LogStep(NamedTuple):
-    """A step's position in the shared model's log. The step's `updates` is the model version of its decisions."""
+    """A step's position in the shared model's log. Its decisions are based on the model version in `updates`."""
 
     offset: int  # the log was read up to this offset
     follows: int  # the task's previous step that wrote to the log; 0 if there is none
@@ -95,7 +95,7 @@ class LogStep(NamedTuple):
 
 
 class ReplicaDigest(NamedTuple):
-    """The digest of a process's model at the version of a step's decisions."""
+    """The digest of a process's model, at the version on which a step's decisions are based."""
 
     instance: str  # the learner process
     sha256: str  # digest of the model's state
@@ -105,21 +105,21 @@ class JournalStep(NamedTuple):
     """A step, with the records that it applied and the task's counts after it."""
 
     number: int  # 1 for a task's first step
-    contexts: tuple[int, int]  # the first offset and the one after the last
+    contexts: tuple[int, int]  # first applied offset, and the one after the last
     feedback: tuple[int, int]
     updates: int
     ledger: Ledger
-    settings_from: int = 1  # the last step up to this one that has `settings`
+    settings_from: int = 1  # number of the last step, up to this one, that has `settings`
     partitions: int = 1  # number of partitions of the inputs
-    alarms: int = 0  # drift alarms of the model so far
+    alarms: int = 0  # number of the model's drift alarms so far
     log: LogStep | None = None  # None if the model is the task's own
     replica: ReplicaDigest | None = None  # None if the step does not report it
-    settings: TaskSettings | None = None  # None if they are those of the previous step
-    imported: str | None = None  # the imported model, in the first step; see `Generation.whole`
+    settings: TaskSettings | None = None  # None if unchanged since the previous step
+    imported: str | None = None  # digest of the imported model, in the first step; see `Generation.whole`
 
     @property
     def wrote(self) -> int:
-        """The last step up to this one that wrote to the shared model's log, or 0 if there is none."""
+        """The number of the last step, up to this one, that wrote to the shared model's log; 0 if there is none."""
         return 0 if self.log is None else self.number if self.log.entries else self.log.follows
 
 
@@ -135,7 +135,7 @@ _PLAIN: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
 
 
 def plain_step(step: JournalStep) -> dict[str, Any]:
-    """A step as plain values."""
+    """Convert a step to plain values."""
     fields: dict[str, Any] = {name: value for name, value in zip(JournalStep._fields, step, strict=True) if value}
     return fields | {name: _PLAIN[name][0](fields[name]) for name in fields.keys() & _PLAIN}
 

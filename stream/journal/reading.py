@@ -50,7 +50,7 @@ def read_journal(
 def read_from_step(
     broker: Broker, journal: TopicPartition, number: int, last: JournalStep
 ) -> Iterator[tuple[Record, JournalStep]]:
-    """The steps of a journal, starting at a number; see `read_journal`.
+    """The steps of a journal from a step number on; see `read_journal`.
 
     A step usually takes two offsets, for its record and the marker of its transaction, so the offset is estimated from
     the last step. The estimate is too late if transactions were aborted. It is then moved back.
@@ -113,7 +113,7 @@ def settings_in_force(broker: Broker, topics: Topics, partition: int, pulse: Pul
 
 
 def pipeline_settings(broker: Broker, topics: Topics, partitions: int, pulse: Pulse = lambda: None) -> dict[str, Any]:
-    """The settings by name for tasks that have not started, which are those of the first task that has.
+    """The settings, by name, for tasks that have not started: those of the first task that has started.
 
     If no task has started, these are the settings of the first imported model. The result is empty in a new pipeline.
     See `settings_in_force`.
@@ -195,7 +195,7 @@ def check_kept(broker: Broker, tp: TopicPartition, offset: int, end: int) -> Non
 
 
 class Portions:
-    """The records of a partition, in portions."""
+    """Returns the records of a partition in portions."""
 
     def __init__(self, records: Generator[Record, None, None]) -> None:
         self._records = records
@@ -220,12 +220,12 @@ class Portions:
 class Published:
     """The predictions of a task from a given step on, in the order of its steps.
 
-    Records without a step number come from other programs and are skipped. If another program writes a record with a
-    step number, the step's digest differs and recovery is refused.
+    Records without a step number come from other programs and are skipped. If another program has written a record with
+    a step number, the step's digest differs and the recovery fails.
     """
 
     def __init__(self, broker: Broker, topics: Topics, partition: int, first: int) -> None:
-        """Start with the predictions of the step `first`."""
+        """Start with the predictions of step `first`."""
         self._broker, self._journal = broker, f"{topics.journal}/{partition}"
         self._tp = tp = TopicPartition(topics.predictions, partition)
         self._start: int | None = offset_of_number(broker, tp, first, lambda record: step_of(record) or None)
@@ -263,8 +263,8 @@ class Published:
             return self.decisions(step)
         where = f"; the first is at {place_of(found[0])}" if found else ""
         raise UnrecoverableError(
-            f"{self._tp.topic}/{self._tp.partition}: expected the {expected} predictions of step {step.number}, as "
-            f"{self._journal} has their digest; got {len(found)}{where}. They were deleted, or another program wrote "
+            f"{self._tp.topic}/{self._tp.partition}: expected the {expected} predictions of step {step.number} "
+            f"whose digest is in {self._journal}; got {len(found)}{where}. They were deleted, or another program wrote "
             "records with this step's number"
         )
 
@@ -290,7 +290,7 @@ _REMEDY_OF_FIXED = (
 
 
 class Difference(NamedTuple):
-    """A setting whose given value differs from the pipeline's."""
+    """A setting that the user gave and whose value differs from the pipeline's."""
 
     name: str
     begun: Any
@@ -306,7 +306,7 @@ class Difference(NamedTuple):
 
 
 class SettingsDifferError(JournalError):
-    """Given settings differ from the pipeline's."""
+    """Settings that the user gave differ from the pipeline's."""
 
     def __init__(self, place: str, differences: tuple[Difference, ...], remedy: str) -> None:
         self.differences = differences
@@ -322,13 +322,13 @@ class SettingsDifferError(JournalError):
 def resolve(
     begun: Mapping[str, Any], wanted: TaskSettings, given: Given = None, *, change: bool = False, place: str
 ) -> TaskSettings:
-    """The settings for the next step.
+    """Determine the settings for the next step.
 
     Args:
-        begun: the pipeline's settings by name. They are complete, those of an imported model, or empty.
+        begun: the pipeline's settings by name: all of them, only those of an imported model, or none.
         wanted: the user's settings and the current defaults. A default applies only to a setting missing in `begun`.
         given: names of the settings that the user gave.
-        change: whether given settings that differ and can change apply from now on.
+        change: whether to apply given settings that differ, if they can change.
         place: the topic and partition of the pipeline's settings, for messages.
 
     Raises:
@@ -348,7 +348,7 @@ def resolve(
         if begun and begun.get(name) != value and (name in begun or name in parameters)
     )
     if learner := tuple(difference for difference in differences if difference.name == "learner"):
-        differences = learner  # in this case the parameters also belong to another learner
+        differences = learner  # the parameters differ only because they belong to another learner
     if differences and not change:
         raise SettingsDifferError(place, differences, _REMEDY)
     if fixed := tuple(difference for difference in differences if not difference.can_change):
@@ -357,6 +357,6 @@ def resolve(
 
 
 def _shown(value: object) -> str:
-    """A value for a message. Long values, such as vocabularies, are shortened."""
+    """Format a value for a message. Long values, such as vocabularies, are shortened."""
     text = repr(value)
     return text if len(text) <= 200 else text[:200] + "..."

@@ -1,4 +1,4 @@
-"""Recovery of a task's last commit, or of an earlier step, from snapshots, journal and inputs."""
+"""Recovers a task's state after its last commit or an earlier step, from snapshots, journal and inputs."""
 
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, closing
@@ -28,13 +28,13 @@ from stream.wire.topics import Topics
 
 
 class Recovered(NamedTuple):
-    """A task after a step."""
+    """A task restored to its state after a step."""
 
     task: Task
     step: JournalStep  # the last step applied; number 0 if there is none
-    settings: TaskSettings  # settings of the next step, while the task has those of its last step
+    settings: TaskSettings  # settings for the next step; the task still has those of its last step
     stored: Stored  # the task's snapshots
-    imported: str | None = None  # the imported model that the task started with
+    imported: str | None = None  # digest of the imported model that the task started with
     foreign: Foreign = Foreign()  # records from other programs among the predictions read back
 
 
@@ -49,19 +49,20 @@ class Progress(NamedTuple):
 
 Report = Callable[[Progress], None]
 Recovery = Generator[bool, None, Recovered]
-"""A recovery as a generator, which yields True after each part of its work: its preparations, and each step."""
+"""A generator that recovers a task. It yields True after each part of its work: the preparations, and each step."""
 
 Observer = Callable[[int, Effects], None]
-"""Called with a step's number and output."""
+"""Called after a step was applied again, with its number and output."""
 
 Decides = Callable[[Task, JournalStep], None]
-"""Called before a step, to set the shared model version of its decisions in the task."""
+"""Called before a step is applied again, to give the task the model version on which the step's decisions were
+based."""
 
 P = ParamSpec("P")
 
 
 def at_once(recovery: Callable[P, Recovery]) -> Callable[P, Recovered]:
-    """Run a recovery to its end, and return its result."""
+    """Return a function that runs a recovery to its end and returns the result."""
 
     def recover(*args: P.args, **kwargs: P.kwargs) -> Recovered:
         steps = recovery(*args, **kwargs)
@@ -96,7 +97,7 @@ def recovery(
         progress: called with the progress before the first step and after each step.
         given: names of the settings that the user gave, or None for all. A started task keeps its own values for the
             others.
-        change_settings: whether given settings that differ apply from the next step on.
+        change_settings: whether given settings that differ take effect with the next step.
         pulse: called repeatedly while snapshots are read, before the first step.
 
     Raises:
@@ -145,8 +146,8 @@ def rebuilding(
         until: number of the last step to apply, or None for all.
         snapshots: whether to use snapshots. False starts with the journal's first step.
         observe: called with the output of each step that is applied again.
-        decides: called before each step of a task with a shared model, so that the step repeats its decisions. None
-            uses the published decisions.
+        decides: called before each step of a task with a shared model, so that the step makes its decisions again. None
+            uses the published decisions instead.
         pulse: called repeatedly while snapshots are read, before the first step.
 
     Raises:
@@ -216,7 +217,7 @@ def _from_snapshot(topics: Topics, stored: Stored, pulse: Pulse) -> Recovered:
 def _from_beginning(
     broker: Broker, journal: TopicPartition, topics: Topics, stored: Stored, wanted: TaskSettings | None, pulse: Pulse
 ) -> Recovered:
-    """The task before its first step, with the journal's settings or, if the journal is empty, the user's."""
+    """The task before its first step. Its settings are the journal's or, if the journal is empty, the user's."""
     place, partition = f"{journal.topic}/{journal.partition}", journal.partition
     record, first = next(read_journal(broker, journal), (None, None))
     if broker.beginnings([journal])[journal] > 0 if first is None else first.number != 1:
@@ -281,7 +282,7 @@ def _steps(broker: Broker, journal: TopicPartition, first: int, final: int, last
 
 
 def _check_same(task: Task, step: JournalStep, journal: TopicPartition) -> None:
-    """Check that the counts after a step applied again equal those in the journal."""
+    """Check that, after a step was applied again, the task's counts equal those in the journal."""
     expected, got = (*step.ledger, step.updates, step.alarms), (*task.join.ledger(), task.version, task.alarms)
     if got != expected:
         counts = zip((*Ledger._fields, "updates", "alarms"), expected, got, strict=True)
