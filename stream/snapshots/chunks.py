@@ -1,6 +1,6 @@
-"""Snapshots as records in the snapshots topic: chunks in slots, and the search for the newest whole generation.
+"""Writes snapshots as records of the snapshots topic, and finds the newest whole generation.
 
-The topic is compacted; a record's key is `KEYS/SLOT/INDEX`. KEYS is the task's partition, or `0/model` for a shared
+The topic is compacted; a record's key is `KEYS/SLOT/INDEX`. KEYS is the partition of a task, or `0/model` for a shared
 model. Generations alternate between the slots `a` and `b`, so that the previous generation stays whole while the next
 one is written. The slot `import` contains the model written by `onebit model import`. A generation's number is the step
 after which it was taken, or the version of the shared model. The value is a *chunk*:
@@ -32,7 +32,7 @@ from stream.wire.topics import Topics
 FORMAT = 1
 
 CHUNK_BYTES = 500_000
-"""Size of a chunk's payload, much smaller than Kafka's default limit of 1 MB for a record."""
+"""Size of a chunk's payload. It is much smaller than 1 MB, Kafka's default limit for a record."""
 
 ROTATING_SLOTS = ("a", "b")
 IMPORT_SLOT = "import"
@@ -44,11 +44,11 @@ MODEL_KEYS = f"{MODEL_PARTITION}/model"
 """Key prefix of snapshots of a shared model."""
 
 Pulse = Callable[[], None]
-"""Called repeatedly during long work; an exception that it raises ends the work."""
+"""Called repeatedly during a long operation; an exception that it raises ends the operation."""
 
 
 class SnapshotError(JournalError):
-    """A snapshot that cannot be used."""
+    """A snapshot cannot be used."""
 
 
 class Message(NamedTuple):
@@ -86,7 +86,7 @@ class ChunkWriter:
         self, number: int, state: Iterable[bytes | memoryview], keys: str, slot: str, chunks_before: int = 0,
         chunk_bytes: int = CHUNK_BYTES,
     ) -> None:  # fmt: skip
-        """Start a generation that replaces `chunks_before` chunks of an earlier one in a slot."""
+        """Start a generation in a slot that contains `chunks_before` chunks of an earlier one, which it replaces."""
         self.slot = slot
         self.count = 0  # number of chunks returned so far
         self.done = False  # whether all chunks were returned
@@ -95,7 +95,7 @@ class ChunkWriter:
         self._chunks = _chunks(number, state, chunk_bytes)
 
     def portion(self, bytes_max: int) -> list[Message]:
-        """The next messages, with about `bytes_max` bytes; the last portion ends with deletions."""
+        """Return the next messages, of about `bytes_max` bytes. The last portion also deletes surplus chunks."""
         messages: list[Message] = []
         size = 0
         while size < bytes_max:
@@ -125,7 +125,7 @@ def _chunks(number: int, state: Iterable[bytes | memoryview], chunk_bytes: int) 
 
 
 def _cut(parts: Iterable[bytes | memoryview], chunk_bytes: int) -> Iterator[bytes]:
-    """The bytes in pieces of equal size; the last one can be shorter."""
+    """Split bytes into pieces of equal size; the last one can be shorter."""
     waiting: list[bytes | memoryview] = []
     size = 0
     for part in parts:
@@ -142,7 +142,7 @@ def _cut(parts: Iterable[bytes | memoryview], chunk_bytes: int) -> Iterator[byte
 
 
 def decode_chunk(chunk: bytes) -> tuple[ChunkHead, memoryview] | None:
-    """Head and payload of a chunk; None if the value is not a chunk or its checksum is wrong."""
+    """Return the head and payload of a chunk, or None if the value is not a chunk or its checksum is wrong."""
     start = 4 + int.from_bytes(chunk[:4], "little")
     try:
         head = convert(orjson.loads(chunk[4:start]), ChunkHead)
@@ -166,11 +166,11 @@ class Stored:
         self.newest: Generation | None = None
         self.imported: Generation | None = None
         self.next_slot = ROTATING_SLOTS[0]
-        self.taken_ms = -1  # stream time of the newest one, or of the start of the interval; -1: unknown
-        self.taken_of: object = None  # its version or ledger; an equal one needs no new snapshot
+        self.taken_ms = -1  # stream time of the newest snapshot, or of the start of the interval; -1: unknown
+        self.taken_of: object = None  # ledger or version at that time; no snapshot is due while it is unchanged
         self._number_max = number_max
         self._chunks: dict[str, set[int]] = {slot: set() for slot in (*ROTATING_SLOTS, IMPORT_SLOT)}
-        self._begun: dict[str, tuple[Generation, list[bytes]]] = {}  # with the digests of its chunks
+        self._begun: dict[str, tuple[Generation, list[bytes]]] = {}  # incomplete, with their chunks' digests
 
     def add(self, record: Record) -> None:
         """Add the next record of the topic; records that are not chunks of these snapshots are skipped.
@@ -221,7 +221,7 @@ class Stored:
             self.next_slot = _other(generation.slot)
 
     def chunks_in(self, slot: str) -> int:
-        """The number of chunks in a slot, which the next generation overwrites or deletes.
+        """The number of chunks in a slot. The next generation overwrites or deletes them.
 
         Only consecutive chunks count. A much larger index comes from another program, and would require endless
         deletions.
@@ -283,6 +283,6 @@ def read_model_snapshots(broker: Broker, topics: Topics, pulse: Pulse = lambda: 
 
 
 def imported_model(broker: Broker, topics: Topics, pulse: Pulse = lambda: None) -> str | None:
-    """The digest of the imported shared model, see `Generation.whole`; None if there is none."""
+    """The digest of the imported shared model (see `Generation.whole`), or None if there is none."""
     imported = read_model_snapshots(broker, topics, pulse).imported
     return None if imported is None else imported.whole

@@ -1,4 +1,4 @@
-"""The content of snapshots: encodes and decodes the state of a task or of a shared model.
+"""Encodes and decodes the content of a snapshot, which is the state of a task or of a shared model.
 
 A state is a sequence of sections, see `stream.wire.sections`:
 
@@ -41,11 +41,11 @@ from stream.wire.records import NOTHING_LOGGED, DecisionTime, FloatArray, IndexA
 from stream.wire.sections import Section, SectionReader, encode_section
 
 BLOCK_ENTRIES = 2_000
-"""Entries of the join in one section: encoding one takes about 4 ms."""
+"""Maximum number of join entries in one section. Encoding a section takes about 4 ms."""
 
 
 Entries = Sequence[Sequence[Any]]
-"""Entries of the join, oldest first, as columns; no columns if there are none."""
+"""Join entries as columns, oldest first. There are no columns if there are no entries."""
 
 
 class Snapshot(NamedTuple):
@@ -66,7 +66,7 @@ class Snapshot(NamedTuple):
 class ModelSnapshot(NamedTuple):
     """A shared model at a version."""
 
-    settings: Mapping[str, Any]  # of the model
+    settings: Mapping[str, Any]  # those of the model
     version: int
     updates: int
     offset: int
@@ -75,7 +75,9 @@ class ModelSnapshot(NamedTuple):
 
 
 def take(task: Task, step: JournalStep, spare: State | None = None) -> Snapshot:
-    """Copy the state of a task. Later steps change only unknown decision times, which are not encoded.
+    """Copy the state of a task.
+
+    Later steps change nothing in the copy but unknown decision times, which are not encoded.
 
     Args:
         task: the task.
@@ -106,7 +108,7 @@ def _copy(learner: Any, spare: State | None) -> State:
 
 
 def _entries(kept: dict[str, Any]) -> tuple[list[str], list[Any]]:
-    """Keys and values of one of the join's maps, oldest first.
+    """Return the keys and values of one of the join's maps, oldest first.
 
     The methods of dict are four times as fast as those of OrderedDict. The order is the same, because the join never
     moves an entry.
@@ -131,7 +133,7 @@ def restore(snapshot: Snapshot, settings: TaskSettings, contexts_topic: str, pla
     times = task.undated
 
     def dated(pending: Pending) -> Pending:
-        """Share the step's DecisionTime if its tick was not applied: the tick dates all decisions of the step."""
+        """Use the DecisionTime shared by all decisions of the step if its tick, which dates them, was not applied."""
         time = pending.time
         return pending if time.ms is not None else pending._replace(time=times.setdefault(time.step, time))
 
@@ -150,7 +152,7 @@ def restore(snapshot: Snapshot, settings: TaskSettings, contexts_topic: str, pla
 
 
 def restore_model(snapshot: ModelSnapshot, replica: Replica, settings: TaskSettings) -> None:
-    """Restore a snapshot into a fresh replica.
+    """Restore a snapshot into a new replica.
 
     Raises:
         JournalError: the snapshot belongs to another model.
@@ -236,7 +238,7 @@ def _refusing(generation: Generation) -> Iterator[None]:
 
 
 def _read(generation: Generation, pulse: Pulse) -> tuple[Mapping[str, Any], State, dict[str, list[Any]]]:
-    """The values of the first section, the learner's state, and the entries of all blocks by name."""
+    """Read the values of the first section, the learner's state, and the entries of all blocks by name."""
     reader = SectionReader(generation.payloads)
     values = reader.section().values
     learner: State = {}
@@ -257,7 +259,7 @@ _ROWS: Mapping[str, Any] = {
     "orphans": list[tuple[str, Orphan, tuple[tuple[bytes, bytes], ...]]],  # with the record's headers
     "retained": list[tuple[str, Retained, int]],
 }
-"""The types of the entries of a block."""
+"""The type of the entries in each kind of block."""
 
 
 def encode_block(name: str, rows: Sequence[Any], undated: Collection[int] = ()) -> bytes:
@@ -266,7 +268,8 @@ def encode_block(name: str, rows: Sequence[Any], undated: Collection[int] = ()) 
     Args:
         name: name of the block.
         rows: event ids, entries and, for settled ids, the stream times at which they were settled.
-        undated: steps without a time when the snapshot was taken. Their ticks can be applied while it is written.
+        undated: steps whose ticks had not been applied when the snapshot was taken. They can be applied while it is
+            written.
     """
 
     def encode_object(value: Any) -> bytes | int:
@@ -281,7 +284,7 @@ def encode_block(name: str, rows: Sequence[Any], undated: Collection[int] = ()) 
 
 
 def _without_headers(orphan: Orphan) -> tuple[Orphan, list[tuple[bytes, bytes]]]:
-    """An orphan without headers, and the headers as bytes, because their names need not be UTF-8."""
+    """Separate an orphan from its headers, which are returned as bytes because their names need not be UTF-8."""
     headers = [(name.encode(errors="surrogateescape"), value) for name, value in orphan.record.headers]
     return orphan._replace(record=orphan.record._replace(headers=())), headers
 
@@ -298,7 +301,7 @@ def decode_block(name: str, encoded: bytes | memoryview) -> list[Any]:
         if kind is DecisionTime:
             return times.setdefault(value, DecisionTime(-value) if value < 0 else DecisionTime(0, value))
         empty = _EMPTY[kind]
-        if len(value) == 0:  # one array for all, because most decisions have no logged numbers
+        if len(value) == 0:  # shared by all, because most decisions have no logged numbers
             return empty
         return np.frombuffer(value, empty.dtype.newbyteorder("<")).astype(empty.dtype)
 
@@ -314,7 +317,7 @@ def _with_headers(orphan: Orphan, stored: Iterable[tuple[bytes, bytes]]) -> Orph
 
 
 _EMPTY: Mapping[Any, NDArray[Any]] = {IndexArray: np.zeros(0, np.int32), FloatArray: NOTHING_LOGGED}
-"""An array without entries of each type."""
+"""An empty array of each type."""
 
 
 def state_digest(states: Iterable[Mapping[str, Any]]) -> str:
