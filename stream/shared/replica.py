@@ -31,7 +31,7 @@ from stream.wire.updates import (
 class Place(NamedTuple):
     """The position of one task in the log, as read so far."""
 
-    step: int = 0  # its last step in the log; 0: none
+    step: int = 0  # the task's last step in the log; 0 if there is none
     parts: int = 0  # number of parts of that step so far
     decided: int = 0  # number of the task's decisions that the model has observed
 
@@ -42,10 +42,10 @@ class Replica:
     def __init__(self, learner: KernelLearner) -> None:
         """Start before the first entry of the log."""
         self.learner = learner
-        self.version = 0  # entries applied
-        self.updates = 0  # those entries that are bits or corrections and changed the model
+        self.version = 0  # number of entries applied
+        self.updates = 0  # number of bits and corrections among them that changed the model
         self.offset = 0  # next offset to read
-        self.places: dict[int, Place] = {}  # by partition
+        self.places: dict[int, Place] = {}  # positions of the tasks, by partition
         self.foreign = Foreign()  # records from other programs, which are skipped
         self.is_overlaid = False  # whether a task's own decisions are applied on top, see `stream.shared.view`
 
@@ -56,8 +56,8 @@ class Replica:
     def read(self, records: Sequence[Record]) -> int:
         """Apply the next records, and return the number of their entries.
 
-        Records of steps and parts that were read before are skipped, because a mirror can write a record twice. Records
-        of other programs are skipped, too. After an error the replica is unusable.
+        Skips records whose step and part were read before, because a mirror can write a record twice. Also skips
+        records from other programs. After an error the replica is unusable.
 
         Args:
             records: records of the log from `offset` on, in order; offsets without a record can be missing.
@@ -65,7 +65,7 @@ class Replica:
         Raises:
             UpdatesError: records are missing, or one cannot be decoded or does not fit the model.
         """
-        assert not self.is_overlaid, "a task's decisions are applied on top of this model: they must be taken off first"
+        assert not self.is_overlaid, "a task's decisions are applied on top of this model: they must be undone first"
         taken: list[tuple[Record, Entries]] = []
         for record in records:
             if record.offset < self.offset:
@@ -118,7 +118,7 @@ class Replica:
 
 
 def check(learner: KernelLearner, entries: Entries) -> None:
-    """Check that entries fit a model.
+    """Check that entries fit a learner's model.
 
     Raises:
         ValueError: the entries do not fit.
@@ -169,10 +169,10 @@ def take_in(learner: KernelLearner, entries: Entries) -> int:
 def _loop(
     done: int, entries: Entries, ends: NDArray[np.int64], needs_label: bool, model: tuple[Any, ...]
 ) -> tuple[int, int]:
-    """Apply entries from `done` on; the learner's kernels are globals, see `compile_loop`.
+    """Apply entries, starting at index `done`. The learner's kernels are globals; see `compile_loop`.
 
-    Returns the index of the first entry not applied, which is the end or a correction for the caller to apply, and
-    the number of entries that changed the model.
+    Returns the index of the first entry not applied and the number of entries that changed the model. If the index is
+    not the end, the entry is a correction that the caller must apply.
     """
     kinds, updates = entries.kinds, 0
     while done < kinds.size and kinds[done] != CORRECTED:

@@ -1,10 +1,10 @@
 """One task's view of a shared model: a replica with the task's own later decisions on top.
 
-A task decides on the model at version n *plus an `observe` call for each of its own decisions that is not among those n
-entries*, in order. Without these calls, a learner that relies on `observe` plays the same class repeatedly until its
-decisions arrive through the log. Decisions of other tasks arrive through the log only.
+A task's decisions are based on the model at version n *plus an `observe` call for each of its own decisions that is not
+among those n entries*, in order. Without these calls, a learner that relies on `observe` plays the same class
+repeatedly until its decisions arrive through the log. Other tasks' decisions arrive only through the log.
 
-A decision is therefore a function of the log, of n and of the task's earlier decisions, and can be reproduced.
+A decision is therefore a function of the log, n and the task's earlier decisions, and can be reproduced.
 """
 
 from collections import deque
@@ -24,15 +24,16 @@ from stream.wire.updates import CORRECTED, DECIDED, NO_BIT, NO_LABEL, RECORD_BYT
 
 
 class Overlay:
-    """Observed decisions on top of a model, which can be undone exactly.
+    """Applies the effects of observed decisions to a model, and can undo them exactly.
 
     Each part of the state that `observe` changes is copied before its first change. The learner's `observed_parts`
-    names the parts: the action's row of an array by class, the entries of x of an array by feature, or a whole array.
+    names the parts: in an array with a row per class, the action's row; in an array with an entry per feature, the
+    entries for x; otherwise the whole array.
     """
 
     def __init__(self, learner: KernelLearner) -> None:
         self._learner = learner
-        self._was: list[tuple[NDArray[Any], Any, NDArray[Any]]] = []  # array, index into it, old content
+        self._was: list[tuple[NDArray[Any], Any, NDArray[Any]]] = []  # array, index, and old content there
         self._kept: set[tuple[str, Any]] = set()  # copied parts: rows of actions, or whole arrays
 
     def observe(self, x: Features, decision: Decision) -> None:
@@ -76,23 +77,23 @@ class View:
     """The Model of a task with a shared model: the replica, and the task's entries for the log."""
 
     def __init__(self, replica: Replica, partition: int) -> None:
-        """Start without own decisions: the replica must have read all of the task's earlier decisions from the log."""
+        """Start without decisions. The replica must have read all of the task's earlier decisions from the log."""
         self._replica = replica
         self._partition = partition
-        self._own: deque[tuple[Features, Decision]] = deque()  # own decisions from number `_first` on
+        self._own: deque[tuple[Features, Decision]] = deque()  # the task's decisions from number `_first` on
         self._first = replica.place_of(partition).decided
-        self.version = replica.version  # at the last step
+        self.version = replica.version  # model version at the last step
         self._overlay = Overlay(replica.learner)
         self._entries: list[Entry] = []  # entries of the current step
 
     @property
     def learner(self) -> KernelLearner:
-        """The model; within `step`, with the task's own decisions on top."""
+        """The model; within `step`, it includes the task's own decisions."""
         return self._replica.learner
 
     @contextmanager
     def step(self) -> Iterator[list[Entry]]:
-        """The context of a step; yields the list that collects the step's entries for the log.
+        """The context manager for a step. It yields the list that collects the step's entries for the log.
 
         The replica can read the log only outside this context. If the step is not committed, the view is unusable.
         """
@@ -118,7 +119,7 @@ class View:
         return self.learner.predict(x, u)
 
     def observe(self, x: Features, decision: Decision) -> None:
-        """Observe a decision: in this view at once, in all other tasks through the log."""
+        """Observe a decision in this view at once; other tasks observe it through the log."""
         if self._replica.learner.observed:
             self._overlay.observe(x, decision)
             self._own.append((x, decision))
@@ -142,14 +143,14 @@ class View:
 
     @property
     def offset(self) -> int:
-        """The offset up to which the log is read."""
+        """The offset up to which the log has been read."""
         return self._replica.offset
 
     def _forget_those_in_the_log(self) -> None:
         """Remove the task's own decisions that the model has observed.
 
-        It can have observed more decisions than this view made, if another process has continued the task and this
-        process has not noticed. The commit of this step will then be refused.
+        The model can have observed more decisions than this view made: another process may have continued the task
+        without this process noticing. The commit of this step will then be refused.
         """
         decided = self._replica.place_of(self._partition).decided
         for _ in range(min(decided - self._first, len(self._own))):
@@ -158,9 +159,10 @@ class View:
 
 
 class Recall:
-    """A Model that returns published decisions, for a task with a shared model whose steps are applied again.
+    """A Model that returns published decisions, for applying the steps of a task with a shared model again.
 
-    Its recovery does not need the model versions that it used. Its entries are already in the log.
+    Such a recovery does not need the model versions behind the decisions, and the steps' entries are already in the
+    log.
     """
 
     def __init__(self, learner: KernelLearner) -> None:
@@ -170,43 +172,43 @@ class Recall:
         self._decisions: deque[tuple[str, Decision]] = deque()
 
     def expect(self, version: int, decisions: Iterable[tuple[str, Decision]]) -> None:
-        """Set the decisions of the next step with their event ids, and their model version.
+        """Set the model version and the decisions of the next step, with their event ids.
 
-        An id occurs twice if it was forgotten between two decisions.
+        An id can occur twice, if it was forgotten between two decisions.
         """
         self.version = version
         self._decisions = deque(decisions)
 
     @contextmanager
     def step(self) -> Iterator[list[Entry]]:
-        """The context of a step that is applied again.
+        """The context manager for a step that is applied again.
 
         Raises:
             RecallError: the step has not made all expected decisions.
         """
         yield []
         if self._decisions:
-            raise RecallError(f"{self._decisions[0][0]!r} has a published decision, but applied again it has none")
+            raise RecallError(f"{self._decisions[0][0]!r} has a published decision, but the repeated step has none")
 
     def decide(self, event_id: str, x: Features, u: float) -> Decision:
-        """The published decision of an event; u is not used.
+        """Return the published decision of an event; u is not used.
 
         Raises:
             RecallError: the event has no published decision.
         """
         if not self._decisions or self._decisions[0][0] != event_id:
-            raise RecallError(f"{event_id!r} has no published decision, but applied again it has one")
+            raise RecallError(f"{event_id!r} has no published decision, but the repeated step has one")
         return self._decisions.popleft()[1]
 
     def observe(self, x: Features, decision: Decision) -> None:
-        """Do nothing: the log has the decision."""
+        """Do nothing, because the log already contains the decision."""
 
     def settle(self, x: Features, decision: Decision, reward: int, v: float, label: int | None) -> Drift | None:
-        """Do nothing: the log has the bit."""
+        """Do nothing, because the log already contains the bit."""
 
     def correct(self, x: Features, decision: Decision, assumed: int, reward: int, v: float) -> None:
-        """Do nothing: the log has the correction."""
+        """Do nothing, because the log already contains the correction."""
 
 
 class RecallError(Exception):
-    """A step that is applied again does not make the published decisions."""
+    """A step that was applied again did not make the published decisions."""
