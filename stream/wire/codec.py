@@ -54,10 +54,11 @@ ID_BYTES_MAX = 256
 """Maximum size of an id. Ids are record keys and are stored for every pending and retained event."""
 
 VALUE_BYTES_MAX = 1_000_000
-"""Kafka's default limit for a record; larger values are not parsed."""
+"""Maximum size of a value, close to Kafka's default limit for a record. Larger values are not parsed."""
 
 UNIFORM_TOLERANCE = 1e-3
-"""Relative tolerance for a propensity of 1/K, because logs contain rounded values: .0125 for 1/80, .0294 for 1/34."""
+"""Relative tolerance for a propensity of 1/K. Logs contain rounded values, such as .0125 for 1/80 and .0294 for
+1/34."""
 
 TICK_HEADER = "onebit-tick"
 _STEP_HEADER = "onebit-step"
@@ -67,11 +68,11 @@ Fields = TypeVar("Fields", bound=EventFields)
 
 
 class MalformedError(ValueError):
-    """A record that cannot be read; the message names the field, the expected value and the actual value."""
+    """A record cannot be read. The message contains the field, the expected value and the actual value."""
 
 
 class LogReading(NamedTuple):
-    """How a task reads the logged decision in a context. The decision is then required."""
+    """How a task reads the logged decision in a context. If this is given, the logged decision is required."""
 
     n_classes: int
     needs_propensity: bool = False
@@ -84,7 +85,7 @@ def step_headers(step: int) -> Headers:
 
 
 def step_of(record: Record) -> int | None:
-    """The number of the step that published a record; 0 for another Onebit program; None for any other client."""
+    """The number of the step that published a record; 0 if another Onebit program did, None if any other client did."""
     headers = dict(record.headers)
     if _STEP_HEADER in headers:
         return header_number(headers[_STEP_HEADER])
@@ -97,10 +98,10 @@ def header_number(content: bytes | None) -> int | None:
 
 
 def encode_context(event_id: str, x: Features, logged: Logged | None = None) -> bytes:
-    """Encode a context's value; `v` is omitted if all values are one, `logged` if there is none."""
+    """Encode a context's value. `v` is omitted if all values are one, `logged` if there is no logged decision."""
     features: dict[str, Any] = {"i": x.indices}
     values = x.values.tobytes()
-    if values != _ONES[: len(values)] and values != ones(x.values.size).tobytes():  # bytes compare faster than arrays
+    if values != _ONES[: len(values)] and values != ones(x.values.size).tobytes():  # comparing arrays would be slower
         features["v"] = x.values
     fields: dict[str, Any] = {"id": event_id, "x": features}
     if logged is not None:
@@ -157,9 +158,9 @@ def _sparse(x: SparseFields, n_features: int) -> Features:
 
 
 def _named(x: dict[str, Any], n_features: int, encoder: FeatureEncoder) -> tuple[Features, Sequence[str]]:
-    """Named features, or indices and values if `i` is a list: a named feature's value is never a list.
+    """Read named features, or indices and values if `i` is a list, which a named feature's value never is.
 
-    Also returns the names of the unknown values.
+    Also returns the name of each feature whose value is unknown.
     """
     try:
         if type(x.get("i")) is list:
@@ -176,14 +177,14 @@ def _logged(logged: LoggedFields, log: LogReading) -> Logged:
         if log.needs_propensity:
             raise MalformedError("logged.propensity: expected the probability of the log's action; got nothing")
     elif log.is_uniform and abs(propensity * log.n_classes - 1.0) > UNIFORM_TOLERANCE:
-        expected = f"{1.0 / log.n_classes:.4g}, the same for {log.n_classes} classes, as no propensity_min is set"
+        expected = f"{1.0 / log.n_classes:.4g}, equal for all {log.n_classes} classes, because no propensity_min is set"
         raise MalformedError(f"logged.propensity: expected {expected}; got {propensity}")
     return Logged(logged.action, propensity)
 
 
 @lru_cache(maxsize=4_096)
 def ones(n: int) -> FloatArray:
-    """A float64[n] of ones: a read-only view of a shared vector."""
+    """Return n ones as float64, a view of a shared vector that must not be modified."""
     global _shared_ones
     if n > _shared_ones.size:
         _shared_ones = np.ones(2 * n)
@@ -235,7 +236,7 @@ def decode_prediction(record: Record) -> tuple[Prediction, int]:
 
 
 def decode_answer(record: Record) -> Answer:
-    """Decode the fields of a prediction that are needed to judge it, without its arrays.
+    """Decode the fields of a prediction that are needed to send feedback or count errors, without its arrays.
 
     Raises:
         MalformedError: the record is not a prediction.
@@ -252,7 +253,7 @@ def _prediction(record: Record) -> PredictionFields:
     if fields.target is not None:
         _check_class("target.action", fields.target.action, n_classes)
     elif fields.propensity is None:
-        raise MalformedError("propensity: expected a probability, as there is no target; got nothing")
+        raise MalformedError("propensity: expected a probability, because there is no target; got nothing")
     return fields
 
 
@@ -320,7 +321,7 @@ def decode_example(record: Record) -> tuple[Example, int | None]:
 
 
 def _read(decode: Callable[[bytes], Fields], record: Record) -> Fields:
-    """Decode the fields of a record's value, and check the parts common to all events."""
+    """Decode the fields of a record's value, and check what all events have in common."""
     value = record.value
     if not value:
         raise MalformedError("value: expected a JSON object; got " + ("nothing" if value is None else "an empty value"))
@@ -355,7 +356,7 @@ _TYPES = re.compile(r"(?<=`)[\w. ]+ \| [\w. |]+(?=`)")  # msgspec's order differ
 
 
 def _reason(error: ValidationError, value: bytes) -> str:
-    """The field that failed validation, with the expected and the actual value.
+    """Describe a failed validation: the field, the expected value and the actual one.
 
     >>> from stream.wire.typed_fields import read_feedback
     >>> try:
@@ -375,7 +376,7 @@ def _reason(error: ValidationError, value: bytes) -> str:
         for name, place in _PATH.findall(path):
             found = found[int(place)] if place else found.get(name)
     except (orjson.JSONDecodeError, AttributeError, LookupError, TypeError):
-        return expected  # a number that orjson rejects too, or a duplicate field
+        return expected  # orjson also rejects the number, or a field occurs twice
     return f"{expected}; got {shown(found)}"
 
 

@@ -1,4 +1,4 @@
-"""Dead letters: unusable records, unchanged, with their position and the reason in headers."""
+"""Dead letters: unusable records, stored unchanged, with their position and the reason in headers."""
 
 import re
 from typing import NamedTuple
@@ -12,17 +12,18 @@ DEAD_LETTER_MISMATCHED = "mismatched"
 
 DEAD_LETTER_BYTES_MAX = 500_000
 """Size limit for the key and for the value. A topic can contain larger records than a producer can send, because
-Kafka's limit applies to the compressed size. Dead letters for such records are truncated, and a header reports it."""
+Kafka's limit applies to the compressed size. Dead letters for such records are truncated, and a header records the
+original size."""
 
 _CONTENT_BYTES_MAX = 1_020_000
 """Total size limit for the key, the value and the record's own headers: Kafka's default of 1 MiB for a record, minus
 space for Onebit's headers. At least 20,000 bytes of the record's headers fit, and usually all of them."""
 
 _REASON_CHARACTERS_MAX = 2_000  # some reasons contain names from the record
-_HEADER_OVERHEAD_BYTES = 10  # maximum size of the two length fields
+_HEADER_OVERHEAD_BYTES = 10  # maximum size of a header's two length fields
 
 _RESERVED_NAME = re.compile(r"(original-)*onebit-")
-"""Names of the record's own headers that get the prefix `original-` in a dead letter."""
+"""Matches reserved names. A record's own header with such a name gets the prefix `original-` in a dead letter."""
 
 
 class DeadLetter(NamedTuple):
@@ -36,7 +37,7 @@ class DeadLetter(NamedTuple):
     key: bytes | None
     value: bytes | None
     headers: Headers  # the record's own headers, with their original names
-    is_whole: bool  # nothing was truncated or omitted
+    is_whole: bool  # True if nothing was truncated or omitted
 
 
 def dead_letter_headers(topic: str, partition: int, offset: int, kind: str, reason: str) -> Headers:
@@ -66,7 +67,7 @@ def encode_dead_letter(record: Record, kind: str, reason: str) -> tuple[bytes | 
     for name, content in record.headers:
         kept_name = f"original-{name}" if _RESERVED_NAME.match(name) else name
         size = len(kept_name.encode(errors="surrogateescape")) + len(content) + _HEADER_OVERHEAD_BYTES
-        if size <= room:  # whole headers only
+        if size <= room:  # headers are kept whole or omitted
             own.append((kept_name, content))
             room -= size
     if len(own) < len(record.headers):

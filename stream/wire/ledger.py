@@ -1,11 +1,11 @@
-"""The ledger: every input record is counted exactly once, under one of these names."""
+"""The ledger, which counts every input record exactly once, by its outcome."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
 
 
 class Identity(NamedTuple):
-    """An equation of the ledger: a total, and its summands."""
+    """An equation of the ledger: a total, and the counts that add up to it."""
 
     total: str
     parts: tuple[str, ...]
@@ -19,7 +19,7 @@ IDENTITIES = (
         "feedback_malformed", "feedback_unmatched",
     )),
 )  # fmt: skip
-"""Equations between fields of `Ledger` that are true at every commit."""
+"""Equations between fields of `Ledger` that hold at every commit."""
 
 
 class Ledger(NamedTuple):
@@ -39,7 +39,7 @@ class Ledger(NamedTuple):
     orphans_waiting: int = 0
     orphans_dropped: int = 0
     feedback_malformed: int = 0
-    mismatched: int = 0  # feedback that names another action than the one decided
+    mismatched: int = 0  # feedback that names an action other than the decided one
     contexts_misplaced: int = 0  # contexts whose key belongs to another partition
     feedback_misplaced: int = 0
     unmatched: int = 0  # decisions without a bit, because the log has another action
@@ -52,7 +52,7 @@ class Ledger(NamedTuple):
         return not self.imbalances()
 
     def imbalances(self) -> tuple[str, ...]:
-        """The violated identities, with their numbers; empty if there are none.
+        """The violated equations, with their numbers; empty if there are none.
 
         >>> Ledger(contexts=3, decided=2, matched=2, feedback=2).imbalances()
         ('contexts 3 != 2 = decided 2 + context_duplicates 0 + context_malformed 0',)
@@ -65,7 +65,7 @@ class Ledger(NamedTuple):
                 failed.append(f"{total} {counts[total]} != {found} = {terms}")
         return tuple(failed)
 
-    def __add__(self, other: object) -> "Ledger":  # not the concatenation of two tuples
+    def __add__(self, other: object) -> "Ledger":  # adds the counts instead of concatenating them
         """The sum of the ledgers of two partitions.
 
         >>> Ledger(contexts=3, decided=3) + Ledger(contexts=2, decided=1, context_duplicates=1)  # doctest: +ELLIPSIS

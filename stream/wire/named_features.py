@@ -1,4 +1,4 @@
-"""Encoder of named features, `{"price": 3, "country": "de"}`, as indices and values. It can be stored as JSON.
+"""Encodes named features, such as `{"price": 3, "country": "de"}`, as indices and values.
 
 A number has one entry with its value. A category has one index for each distinct value; the entry's value is 1. A text
 has one entry for each lower-case word; the entry's value is the number of occurrences. Null, an empty text and the
@@ -6,7 +6,7 @@ number 0 have no entry.
 
 A name with a small vocabulary has its own indices, one for each value. A name with a large vocabulary is hashed: its
 values share 2**hash_bits indices after all others. Entries of a row with equal indices are summed. An encoder without
-names hashes all names, including those of numbers.
+names hashes all names, including those of numbers. An encoder can be stored as JSON.
 """
 
 import math
@@ -26,7 +26,7 @@ from stream.wire.records import Features, FloatArray, IndexArray
 
 VERSION: Literal[1] = 1
 HASH_BITS_MAX = 30
-"""Limit on hash bits: indices have 32 bits, and names with a vocabulary need some of them."""
+"""Limit on hash bits. Indices have 32 bits, and the names that have a vocabulary also need indices."""
 
 T = TypeVar("T", float, FloatArray)
 
@@ -37,11 +37,11 @@ _WORD = re.compile(r"\w+")
 
 
 class NamedFeaturesError(ValueError):
-    """Named features that an encoder cannot encode, or an invalid encoder."""
+    """An encoder is invalid, or cannot encode some named features."""
 
 
 class Kind(StrEnum):
-    """The kind of a name's values."""
+    """The kind of values that a name has."""
 
     NUMERIC = "numeric"
     CATEGORICAL = "categorical"
@@ -64,19 +64,19 @@ class Scale(NamedTuple):
 
 
 class Vocabulary(NamedTuple):
-    """A name's kind and indices."""
+    """A name's kind, indices and scale."""
 
     kind: Kind
-    indices: Mapping[str, int] | None  # by value; None: values are hashed. A numeric name has one index, under ""
-    scale: Scale | None = None  # of a numeric name; None: values are encoded as they are
+    indices: Mapping[str, int] | None  # by value, or under "" for a numeric name; None: values are hashed
+    scale: Scale | None = None  # None: values are encoded as they are
 
 
 @dataclass(frozen=True, slots=True)
 class FeatureEncoder:
-    """The index of each named feature."""
+    """Maps named features to indices."""
 
     names: Mapping[str, Vocabulary]
-    own: int  # the number of indices before the hashed ones
+    own: int  # number of indices that are not hashed; they come first
     hash_bits: int | None  # None: nothing is hashed
 
     @property
@@ -121,7 +121,7 @@ class FeatureEncoder:
         indices = np.array(sorted(entries), np.int32)
         values = np.array([entries[index] for index in indices.tolist()], np.float64)
         if not np.isfinite(values).all():
-            raise NamedFeaturesError("names that share an index: expected a finite sum; got one beyond 64 bits")
+            raise NamedFeaturesError("names that share an index: expected a finite sum; got one out of range")
         return Features(indices, values), unknown
 
     def kind_of(self, name: str, given: object) -> Kind:
@@ -140,7 +140,7 @@ class FeatureEncoder:
         return known.kind
 
     def indices_of(self, name: str, values: Sequence[str]) -> IndexArray:
-        """The index of each category or word of a name, or NO_INDEX."""
+        """Return the index of each of these categories or words of a name, or NO_INDEX."""
         indices = self.names[name].indices if self.names else None
         if indices is None:
             return self._hashed(name, values)
@@ -155,7 +155,7 @@ class FeatureEncoder:
         return int(self._hashed(name, ("",))[0]) if indices is None else indices[""]
 
     def scaled(self, name: str, values: T) -> T:
-        """The values of a numeric name in its scale."""
+        """Convert values of a numeric name to its scale."""
         scale = self.names[name].scale if self.names else None
         return values if scale is None else scale.of(values)
 
@@ -177,7 +177,7 @@ def build(
     Args:
         names: the names, in the order of their indices.
         hash_bits: hashed values share 2**hash_bits indices.
-        unknown: whether to hash values outside the vocabularies even if no name is hashed.
+        unknown: whether to hash values that are not in a vocabulary, even if every name has one.
         scales: the scales of numeric names, by name; the values of other names are encoded as they are.
     """
     if hash_bits is not None and not 1 <= hash_bits <= HASH_BITS_MAX:
@@ -195,7 +195,7 @@ def build(
             known[name] = Vocabulary(kind, {value: own + place for place, value in enumerate(values)}, scale)
             own += len(values)
     if hashes and hash_bits is None:
-        raise NamedFeaturesError("hash_bits: expected a number, since some names are hashed; got none")
+        raise NamedFeaturesError("hash_bits: expected a number, because some names are hashed; got none")
     return FeatureEncoder(known, own, hash_bits if hashes else None)
 
 
@@ -214,7 +214,7 @@ class _PlainEncoder(Struct):
 
 
 def to_plain(encoder: FeatureEncoder) -> dict[str, Any]:
-    """An encoder as plain values, for JSON; `from_plain` is the inverse."""
+    """Convert an encoder to plain values, for JSON; `from_plain` is the inverse."""
     names = [
         _PlainName(name, kind, None if indices is None or kind is Kind.NUMERIC else list(indices), scale)
         for name, (kind, indices, scale) in encoder.names.items()
@@ -224,7 +224,7 @@ def to_plain(encoder: FeatureEncoder) -> dict[str, Any]:
 
 
 def from_plain(fields: Mapping[str, Any]) -> FeatureEncoder:
-    """Read the output of `to_plain`.
+    """Create an encoder from the output of `to_plain`.
 
     Raises:
         NamedFeaturesError: the object is invalid, or another version of Onebit wrote it.
@@ -235,7 +235,7 @@ def from_plain(fields: Mapping[str, Any]) -> FeatureEncoder:
         raise NamedFeaturesError(f"encoder of features: {error}") from error
     for one in plain.names:
         if one.values is not None and len(set(one.values)) < len(one.values):
-            raise NamedFeaturesError(f"encoder of features, {one.name[:100]!r}: expected different values")
+            raise NamedFeaturesError(f"encoder of features, {one.name[:100]!r}: expected distinct values")
         if one.scale is not None and not (one.kind is Kind.NUMERIC and one.scale[1] > 0.0):
             raise NamedFeaturesError(
                 f"encoder of features, {one.name[:100]!r}: a scale requires a numeric name and a unit above 0; got "
@@ -247,7 +247,7 @@ def from_plain(fields: Mapping[str, Any]) -> FeatureEncoder:
 
 
 def text_of(value: object) -> str | None:
-    """A category as text, with one form for equal whole numbers; None if the value is not a category.
+    """Convert a category to text, for example both 3 and 3.0 to "3". Return None if the value is not a category.
 
     >>> [text_of(value) for value in ("de", 3, 3.0, 0.5, True, None, [1])]
     ['de', '3', '3', '0.5', 'true', None, None]
@@ -264,7 +264,7 @@ def text_of(value: object) -> str | None:
 
 
 def number_of(name: str, value: object) -> float:
-    """The value of a numeric name's entry.
+    """Convert a numeric feature's value to a float.
 
     Raises:
         NamedFeaturesError: the value is not a finite number.
@@ -294,7 +294,7 @@ def hash_of(name: str, value: str) -> int:
 
 
 def sharing(distinct: float, hash_bits: int) -> float:
-    """The expected number of distinct hashed features that share an index with another one.
+    """The expected number of hashed features, out of `distinct` ones, that share an index with another one.
 
     >>> round(sharing(1_000, 16)), round(sharing(10, 16), 3)
     (15, 0.001)

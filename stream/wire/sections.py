@@ -1,4 +1,4 @@
-"""Sections: a name, values and arrays, encoded as bytes. All binary formats consist of sections.
+"""Sections, the units of all binary formats. A section encodes a name, values and arrays as bytes.
 
 All numbers are little-endian:
 
@@ -38,13 +38,13 @@ def encode_section(section: Section) -> Iterator[bytes | memoryview]:
 
 
 def headed(head: Mapping[str, Any]) -> bytes:
-    """A JSON object, preceded by its length."""
+    """Encode a JSON object, preceded by its length."""
     encoded = orjson.dumps(head)
     return len(encoded).to_bytes(4, "little") + encoded
 
 
 def section_name(data: bytes) -> str | None:
-    """The name of the section at the start of some bytes; None if there is no section."""
+    """The name of the section with which the data begins, or None if it does not begin with one."""
     try:
         head = orjson.loads(data[4 : 4 + int.from_bytes(data[:4], "little")])
     except orjson.JSONDecodeError:

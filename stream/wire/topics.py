@@ -27,7 +27,7 @@ class TopicDescription(NamedTuple):
     compacted: bool
     retention_ms: int
     replication: int
-    topic_id: str = ""  # changes if a topic is recreated; empty: not reported by the broker
+    topic_id: str = ""  # changes if the topic is recreated; empty if the broker does not report it
 
 
 class Topics(NamedTuple):
@@ -49,7 +49,7 @@ class Topics(NamedTuple):
 
     @property
     def updates(self) -> str:
-        """The log of a shared model; exists only with a shared model."""
+        """The log of a shared model. The topic exists only with a shared model."""
         return self.journal.removesuffix("journal") + "updates"
 
     def all_of(self, *, shares_model: bool) -> list[str]:
@@ -63,10 +63,10 @@ class Topics(NamedTuple):
     def specs(
         self, partitions: int, replication: int = 1, retention_ms: int = -1, *, shares_model: bool = False
     ) -> list[TopicSpec]:
-        """The specifications of all topics. All have the same number of partitions, and an event the same one in each.
+        """The specifications of all topics. An event has the same partition in each of them, except the log.
 
-        The retention applies to the event topics. The journal and the log of a shared model have unlimited
-        retention: an idle task cannot be recovered without the step of its newest snapshot.
+        The retention applies to the event topics. The journal and the log of a shared model have unlimited retention,
+        because an idle task cannot be recovered without the step of its newest snapshot.
         """
         log = [TopicSpec(self.updates, 1, replication=replication)] if shares_model else []
         return log + [
@@ -85,9 +85,9 @@ class Topics(NamedTuple):
     ) -> list[str]:
         """Warnings for topics whose retention can delete records that a recovery needs.
 
-        A recovery needs two snapshot intervals, because the newest snapshot can be torn. It also needs one window,
-        so that a learner that was stopped for that long finds all feedback. With a shared model it also reads
-        predictions and the model's whole log.
+        A recovery needs the records of two snapshot intervals, because the newest snapshot can be torn, and of one more
+        window, so that a learner that was stopped for that long finds all feedback. With a shared model it also needs
+        the predictions and the model's whole log.
         """
         needed_ms = 2 * snapshot_interval_ms + window_ms if snapshot_interval_ms else -1
         names = [self.contexts, self.feedback, self.journal]

@@ -17,13 +17,13 @@ Probability = Annotated[float, Meta(gt=0, le=1)]
 
 
 class EventFields(Struct, gc=False):
-    """The field common to all events. Unknown fields are ignored."""
+    """The field that all events have. Unknown fields are ignored."""
 
     id: str
 
 
 class SparseFields(Struct, gc=False):
-    """An x as indices and values; omitted values are ones."""
+    """Features x as indices and values. If the values are omitted, all are one."""
 
     i: list[Index]
     v: list[float] | UnsetType = UNSET  # finite: JSON has no NaN, and numbers beyond float64 are rejected
@@ -57,7 +57,7 @@ class FeedbackFields(EventFields, gc=False):
 
 
 class TargetFields(Struct, gc=False):
-    """The learner's own decision, if a logged decision was published."""
+    """The learner's own decision, present if a logged decision was published."""
 
     action: Whole
     propensity: Probability

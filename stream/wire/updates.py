@@ -18,8 +18,8 @@ The *entries* of one step form one record, or several parts if the record would 
     v            <f8 [n]        the draw of a randomised update. Absent: 0
     label        <i4 [n]        the true class; -1 if none was given. Absent: -1
 
-An entry contains everything needed to apply it, so a reader of the log stores no pending decisions.
-`follows` is the previous step that wrote to the log, or 0. It lets a reader detect missing and repeated steps.
+An entry contains everything needed to apply it, so a reader of the log stores no pending decisions. `follows` is the
+previous step that wrote to the log, or 0. A reader uses it to detect missing and repeated steps.
 
 The header `onebit-version` contains the format version. A record without it, or without a section of this name, was
 written by another program.
@@ -40,7 +40,7 @@ FORMAT = 1
 HEADERS: Headers = ((VERSION_HEADER[0], b"%d" % FORMAT),)
 
 RECORD_BYTES_MAX = 900_000
-"""Size limit for the entries in one record: less than Kafka's default of 1 MB, which leaves room for the head."""
+"""Size limit for the entries in one record. It is below Kafka's default of 1 MB, to leave room for the head."""
 
 DECIDED, SETTLED, CORRECTED = 0, 1, 2
 """Kinds of entries: a decision, its bit (real or assumed), and the real bit that replaces an assumed one."""
@@ -48,7 +48,7 @@ DECIDED, SETTLED, CORRECTED = 0, 1, 2
 NO_BIT, NO_LABEL = -1, -1
 
 _NAME = "updates"
-_ENTRY_BYTES = 38  # bytes of an entry without its scores and its x
+_ENTRY_BYTES = 38  # size of an entry without its scores and its x
 
 
 class UpdatesError(OnebitError):
@@ -85,11 +85,11 @@ class Entries(NamedTuple):
 
 
 class _Column(NamedTuple):
-    """The stored form of a field of `Entries`."""
+    """How a field of `Entries` is stored."""
 
     name: str
     dtype: type[np.generic]
-    absent: float | None = None  # a column with only this value is not stored; None: always stored
+    absent: float | None = None  # a column that has only this value is omitted; None: always stored
 
 
 _COLUMNS = (  # in the order of the fields
@@ -119,7 +119,7 @@ class Update(NamedTuple):
 
 
 def columns_of(entries: Sequence[Entry]) -> Entries:
-    """The columns for one or more entries of one model."""
+    """Convert one or more entries of one model to columns."""
     kinds, xs, decisions, rewards, assumed, v, labels = zip(*entries, strict=True)
     actions, greedy, propensities, scores, logged = zip(*decisions, strict=True)
     indices, values = zip(*xs, strict=True)
@@ -132,7 +132,7 @@ def columns_of(entries: Sequence[Entry]) -> Entries:
 
 
 def entry_at(entries: Entries, place: int, end: int, n_classes: int) -> Entry:
-    """The entry at an index; its features end before `end`."""
+    """Return the entry at an index. `end` is the index after its last feature."""
     part = slice(end - int(entries.sizes[place]), end)
     row = entries.scores[place].copy()  # scores and logged numbers of one decision share an array
     decision = Decision(
@@ -146,7 +146,7 @@ def entry_at(entries: Entries, place: int, end: int, n_classes: int) -> Entry:
 
 
 def joined(parts: Sequence[Entries]) -> Entries:
-    """Entries of one model, concatenated."""
+    """Concatenate entries of one model."""
     return parts[0] if len(parts) == 1 else Entries(*map(np.concatenate, zip(*parts, strict=True)))
 
 
@@ -172,8 +172,8 @@ def encode_updates(
 def decode_update(record: Record) -> Update | None:
     """Decode a record of the log.
 
-    The result is None for a record without a version or without a section of updates, which another program wrote. Such
-    a record cannot hide a missing step, because the steps of a task are chained by their numbers.
+    Returns None for a record that another program wrote, which has no version or no section of updates. Such a record
+    cannot hide a missing step, because each step contains the number of the task's previous one.
 
     Raises:
         UpdatesError: the record has another format, or cannot be decoded.
@@ -184,7 +184,8 @@ def decode_update(record: Record) -> Update | None:
     place = place_of(record)
     if version != HEADERS[0][1]:
         raise UpdatesError(
-            f"{place}: expected the header {VERSION_HEADER[0]}={FORMAT}; got {version!r}: the log cannot be read on"
+            f"{place}: expected the header {VERSION_HEADER[0]}={FORMAT}; got {version!r}: the log cannot be read "
+            "further"
         )
     try:
         return _update(SectionReader([memoryview(record.value or b"")]).section())

@@ -1,8 +1,8 @@
-"""JSON Schemas of the values in the topics of events, for services in any language.
+"""JSON Schemas for the record values in the event topics, for services in any language.
 
 JSON Schema cannot express some rules: increasing indices, equal numbers of values and indices, the size of an id, and
-the learner's classes and features. These are in `$comment` and in docs/formats.md. Contexts and feedback that their
-schemas reject are malformed; those that they accept can still be malformed. The schemas accept everything that Onebit
+the learner's classes and features. These rules are in `$comment` and in docs/formats.md. A context or feedback that its
+schema rejects is malformed; one that it accepts can still be malformed. The schemas accept everything that Onebit
 writes.
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 import orjson
 
 EVENTS = ("contexts", "predictions", "feedback", "examples")
-"""The topics whose values have a schema, without their prefix."""
+"""The names, without prefix, of the topics whose values have a schema."""
 
 
 def schema_of(topic: str) -> dict[str, Any]:
