@@ -61,7 +61,7 @@ class Retained(NamedTuple):
     outcome: Outcome
     reward: int | None  # the first bit; None if unmatched, or expired without an assumed bit
     action: int  # the decided action
-    pending: Pending | None = None  # for the correction by a later bit, if corrections are enabled
+    pending: Pending | None = None  # kept so that a later bit can correct it, if corrections are enabled
 
 
 class Settled(NamedTuple):
@@ -71,11 +71,14 @@ class Settled(NamedTuple):
     pending: Pending
     outcome: Outcome
     feedback: Feedback | None  # None if expired or unmatched
-    record: Record | None  # the feedback's record, or for an unmatched decision that of the orphan
+    record: Record | None  # the record of the feedback or, for an unmatched decision, of the orphan
 
 
 class Late(NamedTuple):
-    """A bit for a settled decision. It replaces the learned bit if the decision was kept for corrections."""
+    """A bit that arrives for a settled decision.
+
+    It replaces the learned bit if the decision was kept for corrections.
+    """
 
     feedback: Feedback
     retained: Retained  # the entry before this bit
@@ -109,7 +112,7 @@ class Overflows(NamedTuple):
 
 
 class _Collection:
-    """The entries for the ids in one state, with their limits. The oldest entry is first."""
+    """The entries of pending, orphaned or settled ids, with their limits. The oldest entry is first."""
 
     __slots__ = ("entries", "entries_max", "limit_ms", "overflows", "state")
 
@@ -120,7 +123,7 @@ class _Collection:
 
 
 class _AgeQueue:
-    """A queue of ids and their times, oldest first: 17 to 19 bytes per id, where an `OrderedDict` needs 70 more."""
+    """A queue of ids and their times, oldest first. It uses 17 to 19 bytes per id; an `OrderedDict` needs 70 more."""
 
     __slots__ = ("_head", "_ids", "_times_ms")
 
@@ -143,7 +146,7 @@ class _AgeQueue:
         return self._times_ms[self._head] if self._ids else None
 
     def popleft(self) -> bool:
-        """Remove the oldest id. Return whether this freed the memory of a quarter of the ids."""
+        """Remove the oldest id. Return whether the memory of removed ids was freed, which happens only occasionally."""
         self._ids.popleft()
         self._head += 1
         if self._head <= len(self._ids) >> 2:
@@ -232,7 +235,7 @@ class Join:
         self._is_changed = True
 
     def settle_changed(self) -> Sequence[Event]:
-        """Settle entries that are overdue or beyond the limits after a change of settings."""
+        """After a change of settings, settle entries that are overdue or exceed the limits."""
         if not self._is_changed:
             return ()
         self._is_changed = False
@@ -266,7 +269,7 @@ class Join:
         return self._find(event_id)[0]
 
     def settled_ms(self) -> Sequence[int]:
-        """A copy of the stream times at which the ids in `retained` were settled, in their order."""
+        """A copy of the stream times at which the ids in `retained` were settled, in the same order."""
         return self._settled.times_ms()
 
     def ledger(self) -> Ledger:
@@ -291,7 +294,7 @@ class Join:
             collection.overflows = count
 
     def count(self, *names: str, by: int = 1) -> None:
-        """Increase fields of the ledger for records that have no rule, or for properties of records."""
+        """Increase fields of the ledger, for example for malformed records, to which no rule applies."""
         for name in names:
             self._counts[name] += by
 
@@ -300,8 +303,8 @@ class Join:
 
         Args:
             event_id: its id.
-            decide: returns the decision, and whether feedback is possible. It is False if a replayed log has another
-                action. It is called only for an id without a decision.
+            decide: returns the decision, and whether feedback is possible. If a replayed log has another action, it is
+                not. Called only for an id without a decision.
         """
         self._counts["contexts"] += 1
         state, kept = self._find(event_id)
@@ -344,9 +347,10 @@ class Join:
         return min((due_ms for due_ms in due if due_ms is not None), default=None)
 
     def date(self, time: DecisionTime, ms: int) -> None:
-        """Set the time of a step's decisions, but not before earlier decisions, because a new leader's clock can lag.
+        """Set the time of a step's decisions.
 
-        The task calls this once per step. Until then the step's decisions are never due.
+        The time is never before that of earlier decisions, although a new leader's clock can lag. The task calls this
+        once per step. Until then the step's decisions are never due.
         """
         time.ms = self.dated_ms = max(ms, self.dated_ms)
         self._quiet_until_ms = min(self._quiet_until_ms, self.dated_ms + self._collections[0].limit_ms)
@@ -364,7 +368,7 @@ class Join:
 
     def _settle_due(self) -> list[Event]:
         events: list[Event] = []
-        # Later entries have this stream time or a later one.
+        # Entries added from now on have this stream time or a later one.
         self._quiet_until_ms = self.stream_ms + min(collection.limit_ms for collection in self._collections)
         for collection in self._collections:
             while (due_ms := self._due_ms(collection)) is not None and due_ms < self.stream_ms:
@@ -392,7 +396,7 @@ class Join:
         return self._end_oldest(collection)
 
     def _end_oldest(self, collection: _Collection) -> Sequence[Event]:
-        """Apply the rule for the deadline of the oldest entry of a collection."""
+        """Apply the deadline rule to the oldest entry of a collection."""
         is_settled = collection.state is State.MATCHED
         event_id = self._settled.oldest_id() if is_settled else next(iter(collection.entries))
         state, kept = self._find(event_id)
@@ -485,5 +489,5 @@ class Join:
         return (Late(feedback, kept),)
 
     def _shared(self, entry: Retained) -> Retained:
-        """The shared entry that equals this one. An entry with a decision is not shared."""
+        """Return the shared entry that equals this one. An entry with a decision is not shared."""
         return entry if entry.pending is not None else self._equal.setdefault(entry, entry)

@@ -35,7 +35,7 @@ class Input(Enum):
 
     CONTEXT = ("a context",), ()
     CONTEXT_MISMATCH = ("a context", "another action"), ("waiting feedback",)  # the orphan names another action
-    ASIDE = ("a context", "no bit in the log"), ("no decision",)  # the log has an action other than the decided one
+    ASIDE = ("a context", "no bit in the log"), ("no decision",)  # the log's action is not the decided one
     FEEDBACK = ("new feedback",), ()
     MISMATCH = ("new feedback", "another action"), ("a decision",)  # the feedback names another action
     DEADLINE = ("no record",), ("a deadline",)  # the state's deadline has passed, or its limit is exceeded
@@ -125,7 +125,7 @@ action of feedback for an unmatched decision is not checked, because such feedba
 learned.
 """
 
-_LEVELS = {"pending": State.PENDING, "orphans_waiting": State.ORPHAN}  # counts of ids in a state
+_LEVELS = {"pending": State.PENDING, "orphans_waiting": State.ORPHAN}  # counts of the ids that are in a state
 _IN_IDENTITIES = {name for total, parts in IDENTITIES for name in (total, *parts)}
 _OF_RULES = _IN_IDENTITIES - {"contexts", "feedback", "context_malformed", "feedback_malformed", *_LEVELS}
 

@@ -12,7 +12,7 @@ LengthArray = NDArray[np.int64]
 
 
 def count_misplaced(keys: Sequence[bytes], partition: int, partitions: int) -> int:
-    """The number of keys that Kafka's default partitioner would not assign to a partition.
+    """Count the keys that Kafka's default partitioner would assign to another partition.
 
     Compiled code processes all keys of a step at once. It takes 0.3 µs per key instead of 10 µs in Python.
 
@@ -55,7 +55,7 @@ def _murmur2(data: ByteArray) -> np.uint32:
 
 @compiled
 def _word(data: ByteArray, start: int, size: int) -> np.uint32:
-    """Up to four bytes as a little-endian number."""
+    """Read up to four bytes as a little-endian number."""
     word = np.uint32(0)
     for index in range(size):
         word |= np.uint32(data[start + index]) << np.uint32(8 * index)

@@ -1,13 +1,13 @@
-"""Replay of logged decisions. The learner's decision or the log's decision is played, or both must agree.
+"""Replay of logged decisions. The played decision is the learner's or the log's, or the two must agree.
 
 - *own*: the learner decides, and the log is ignored.
 - *logged*: the log's action is played with the log's propensity, and the learner learns from it. The learner's own
   decision is the *target*.
 - *match*: the learner decides, and the decision counts only if the log has the same action (Li, Chu, Langford, Wang,
   "Unbiased offline evaluation of contextual-bandit-based news article recommendation algorithms", WSDM 2011). If the
-  log's actions are uniform, the matched events are distributed as if the learner had made the logged decisions. For a
-  non-uniform log with a minimum propensity m, a decision with propensity p is first accepted with probability m/p, so
-  that all actions are equally likely among the accepted ones.
+  log's actions are uniformly random, the matched events are distributed as if the learner had made the logged
+  decisions. For a non-uniform log with a minimum propensity m, a decision with propensity p is first accepted with
+  probability m/p, so that all actions are equally likely among the accepted ones.
 """
 
 from typing import Literal, NamedTuple
@@ -24,7 +24,7 @@ UNKNOWN_PROPENSITY = float("nan")
 
 
 class Played(NamedTuple):
-    """A decision as published, with its relation to the log."""
+    """A decision to be published, and how it relates to the log's."""
 
     decision: Decision
     target: Target
@@ -53,7 +53,7 @@ def play_match(own: Decision, logged: Logged, propensity_min: float, u: float) -
     Args:
         own: the learner's decision.
         logged: the log's decision, with a known propensity.
-        propensity_min: the log's minimum propensity, or 0 if the log is uniform. Every logged decision is then
+        propensity_min: the log's minimum propensity, or 0 if the log is uniform, so that every logged decision is
             accepted.
         u: uniform draw in [0, 1) for the acceptance.
     """
