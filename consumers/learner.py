@@ -36,7 +36,7 @@ class LearnerOptions:
     snapshot_interval_ms: int = 60_000  # interval of a task's snapshots in stream time; 0 for no snapshots
     snapshot_bytes_max: int = 2_000_000  # bytes of a snapshot in one transaction, which bound the delay of decisions
     snapshot_chunk_bytes: int = CHUNK_BYTES  # bytes of a snapshot in one record
-    model_lag_max_ms: int = -1  # time of a blocked shared model's log after which decisions stop; -1 for no limit
+    model_lag_max_ms: int = -1  # decisions stop once the shared model's log is blocked for longer; -1 for no limit
     ahead_max: int = 10_000  # limit on a task's decisions that its shared model has not observed
 
 
@@ -44,7 +44,7 @@ STANDBY_MS = 10_000
 """Time without a partition after which a learner logs which members have partitions."""
 
 PORTION_RECORDS = 250
-"""Number of records in the first step, which are a few milliseconds of work for most learners."""
+"""Number of records in the first step. Most learners process them in a few milliseconds."""
 
 
 class Portion:
@@ -56,7 +56,7 @@ class Portion:
         self._work_max_ms = work_max_ms
 
     def took(self, records: int, ms: int) -> None:
-        """Adapt the number to the working time of a step with N records per task, excluding the broker's time."""
+        """Adapt the number after a step with `records` per task that took `ms`, excluding time spent on the broker."""
         if ms > self._work_max_ms:
             self.records = max(1, min(records, self.records) // 2)
         elif records >= self.records and ms <= self._work_max_ms / 4:
@@ -97,9 +97,9 @@ class LearnerProgram:
             announce: called with each log message.
             crash_point: see CrashPoint.
             stop: returns whether to stop. It is called during a recovery, which can take long.
-            given: names of the settings that must equal those of a started task; None for all. Otherwise the task is
-                refused.
-            change_settings: whether given settings that differ apply from the next step on, where possible.
+            given: names of the settings that must equal those of a task that has started, which is otherwise refused;
+                None for all.
+            change_settings: whether given settings that differ take effect with the next step, where possible.
             committed: called with the output of each transaction.
             parked: the result of the previous program's `park`.
         """
@@ -116,8 +116,8 @@ class LearnerProgram:
         self._append_ms, self._append_at_ms = 0, host_ms()  # append time and host time of the last commit
         self._idle_ms = min(options.idle_ms, max(1, settings.join.window_ms // 10))
         self._portion = Portion(options.records_max, options.step_max_ms)
-        self._has_recovered = False  # True if the previous step worked on a recovery that continues
-        self._standby_since_ms: int | None = host_ms()  # None if it has a partition, or has logged that it has none
+        self._has_recovered = False  # True if the previous step advanced a recovery
+        self._standby_since_ms: int | None = host_ms()  # host time when it last had a partition; None if already logged
         self._snapshots = SnapshotSchedule(
             options.snapshot_interval_ms, options.snapshot_bytes_max, options.snapshot_chunk_bytes
         )
@@ -189,7 +189,7 @@ class LearnerProgram:
 
     @property
     def replica(self) -> Replica | None:
-        """The shared model's state, up to the position of this process in its log."""
+        """The replica of the shared model, which has applied its log up to this process's position."""
         return None if self.shared is None else self.shared.replica
 
     @property
@@ -198,20 +198,23 @@ class LearnerProgram:
         return None if self.shared is None else self.shared.hold
 
     def read_log(self, for_ms: int | None = None) -> None:
-        """Read the shared model's log up to its current end, or for `for_ms`. Later decisions use the result."""
+        """Read the shared model's log up to its current end, or for `for_ms`. Later decisions use what was read."""
         if self.shared is not None:
             began_ms = self._host_ms()
             self.shared.read_on(lambda offset, end: for_ms is None or self._host_ms() - began_ms < for_ms)
 
     def report_replica(self) -> None:
-        """Read the shared model and report it in one task's journal. Call this before the program ends."""
+        """Read the shared model's log, and report the model in one task's journal.
+
+        Call this before the program ends.
+        """
         for partition, running in [] if self.shared is None else [*self._running.items()][:1]:
             running.reported_ms = -1
             if commits := self._apply_to({partition: running}):
                 self._commit(commits)
 
     def next_due_ms(self) -> int | None:
-        """The next time at which a step is due without new records, assuming equal clocks of host and broker."""
+        """The next time at which a step is due without new records, if the clocks of host and broker agree."""
         due = [due_ms for running in self._running.values() if (due_ms := running.next_due_ms()) is not None]
         return max(min(due), self._append_at_ms + self._idle_ms) if due else None
 
@@ -226,14 +229,14 @@ class LearnerProgram:
         try:
             return self._step(timeout_ms)
         except BrokerError as error:
-            # After a pause, requests may have timed out, or the transaction may have been aborted. The group knows the
-            # cause, and whether this process can continue.
+            # After a pause, requests may have timed out, or the transaction may have been aborted. The group then
+            # reports whether another process has replaced this one.
             if not isinstance(error, AccessError):
                 self._consumer.check_place()
             raise
 
     def park(self) -> Parked:
-        """The state that the next program of this process can resume after this one is closed."""
+        """Return the state with which the next program of this process can resume, once this one is closed."""
         self._park(set(self._running))
         return self._recoveries.parked
 
@@ -277,7 +280,7 @@ class LearnerProgram:
         self._has_recovered = False
         parked = self._recoveries.parked.partitions
         for partition in sorted(self._assigned - self._running.keys(), key=lambda each: (each not in parked, each)):
-            if partition in self._assigned:  # an earlier recovery in this loop may have polled
+            if partition in self._assigned:  # an earlier recovery in this loop may have polled and lost it
                 running, worked = self._recoveries.advance(partition)
                 worked_count += worked
                 if running is not None:
@@ -292,13 +295,13 @@ class LearnerProgram:
     def _start(self, running: Partition) -> None:
         task, snapshots = running.task, self._snapshots
         if snapshots.interval_ms and snapshots.spare is None and task.settings.model == "own":
-            snapshots.spare = task.learner.state()  # before the first snapshot is due
+            snapshots.spare = task.learner.state()  # allocates memory before the first snapshot is due
         running.contexts.start(self._consumer)
         running.feedback.start(self._consumer)
         self._running[running.partition] = running
 
     def _apply_to(self, tasks: Mapping[int, Partition]) -> list[Commit]:
-        """Make a step of each task that has work."""
+        """Make a step for each task that has work."""
         self.read_log(self._options.step_max_ms)
         began_ms, records_most = self._host_ms(), 0
         commits = []
@@ -352,7 +355,7 @@ class LearnerProgram:
         try:
             append_ms = commit(self._producer, self._consumer, self._topics, commits, self._crash_point)
         except StaleMemberError as error:
-            self._announce(f"the group has moved on; aborting this step, to be repeated for tasks that stay: {error}")
+            self._announce(f"the group has moved on; aborting this step, to be repeated for tasks that remain: {error}")
             self._producer.abort()
             self._park(set(self._running))
             return False

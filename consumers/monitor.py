@@ -1,16 +1,17 @@
 """The monitor's Faust application, which reads committed records into partition states. No other module imports Faust.
 
-A partition's state contains its counts and its next offsets, as one value of a table. The state is written to the table
-before the records of a batch are acknowledged, and Faust flushes the table's changelog before it commits offsets. After
-a crash, records are therefore read again and never skipped. The state identifies the records that it already includes.
+A partition's state contains its counts and its next offsets, and is one value of a table. The state is written to the
+table before the records of a batch are acknowledged, and Faust flushes the table's changelog before it commits offsets.
+After a crash, records are therefore read again and never skipped. The state identifies the records that it already
+includes.
 
 Faust's driver reads uncommitted records unless it uses transactions, and with transactions it loses messages that it
-sends. Here it reads committed records (`_CommittedThread`), at least once. All fetched records of a partition are
-passed on as one message (`_Batch`), because Faust takes about 150 µs for a message, and only a tenth of that for a
+sends. Here, the driver reads committed records (`_CommittedThread`), at least once. All fetched records of a partition
+are passed on as one message (`_Batch`), because Faust takes about 150 µs for a message, and only a tenth of that for a
 record in a batch.
 
 While Faust recovers its table, it can fetch records from any topic and discard them. It then passes on later records
-before it seeks to the committed offset, if there is one. A state would count the discarded records as read. The
+before it seeks to the committed offset, if there is one, and a state would count the discarded records as read. The
 consumer here therefore seeks to the offsets in the states (`_PlacedConsumer`), and discards records fetched before the
 seek.
 """
@@ -40,7 +41,7 @@ FETCHED_MAX = 2_000
 
 MESSAGES_MAX = 8
 BATCH_S = 0.2
-"""Limits on the number and age of messages in a batch, which bound the delay of the page."""
+"""Limits on the number and age of messages in a batch, and thereby on how far the page lags behind."""
 
 BUFFERED_MAX = 16
 """Maximum number of messages waiting to be processed."""
@@ -82,8 +83,8 @@ class MonitorProgram:
             options: options of the monitor.
             config: access to Kafka.
             dashboard: receives the records.
-            goes_on: called several times a second with the reason why the program is not ready, or "". It returns False
-                to stop.
+            goes_on: called several times a second with the reason why the program is not ready, or "". Returns False to
+                stop it.
         """
         self._dashboard = dashboard
         self._goes_on = goes_on
@@ -97,7 +98,7 @@ class MonitorProgram:
             broker_commit_interval=1.0,
             broker_max_poll_records=FETCHED_MAX,
             stream_buffer_maxsize=BUFFERED_MAX,
-            stream_wait_empty=False,  # unprocessed messages are dropped at the end and read again later
+            stream_wait_empty=False,  # unprocessed messages are dropped at shutdown and read again later
             consumer_auto_offset_reset="earliest",
             consumer_group_instance_id=options.group,  # a restarted monitor rejoins at once
             processing_guarantee="at_least_once",
@@ -147,7 +148,7 @@ class MonitorProgram:
             async for events in stream.take_events(MESSAGES_MAX, within=BATCH_S):
                 batches = [event.message.value for event in events]
                 read = [(batch.seeks, [_record(one) for one in batch.records]) for batch in batches]
-                # Reading contexts again blocks, which would delay the group's heartbeats in this thread.
+                # Contexts are read again with blocking calls, which would delay the group's heartbeats in this thread.
                 contexts = await asyncio.to_thread(
                     self._dashboard.contexts_of, [one for _, part in read for one in part]
                 )
@@ -205,8 +206,7 @@ class _CommittedThread(AIOKafkaConsumerThread):
         self, consumer: Any, active_partitions: set[TP], timeout: float | None = None, max_records: int | None = None
     ) -> Any:
         seeks, in_batches = self.consumer.seeks, self.consumer.transport.in_batches
-        # The set is copied, because Faust changes it during the call, and an empty set fetches records of all
-        # partitions.
+        # Copy the set, because Faust changes it during the call. If it became empty, all partitions would be fetched.
         wanted = {tp for tp in frozenset(active_partitions) if self.consumer.is_placed or tp.topic not in in_batches}
         if not wanted:
             await asyncio.sleep(_ROUND_S)
@@ -230,7 +230,7 @@ class _PlacedConsumer(Consumer):
         return _CommittedThread(self, loop=self.loop, beacon=self.beacon)
 
     async def on_partitions_revoked(self, revoked: set[TP]) -> None:
-        """Pass on nothing before the next seek."""
+        """Stop passing on records until the next seek."""
         self.is_placed = False
         await super().on_partitions_revoked(revoked)
 
@@ -257,7 +257,7 @@ class _PlacedTransport(Transport):
         self._dashboard = dashboard
 
     def next_offset_of(self, tp: TP) -> int:
-        """The next offset to read."""
+        """The next offset to read in a partition."""
         return self._dashboard.next_offset_of(tp.topic, tp.partition)
 
 
@@ -274,7 +274,7 @@ class _Tokens(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka publishe
 
 
 def _credentials(config: ClientConfig) -> Credentials | None:
-    """The access settings of the other programs, as Faust's credentials."""
+    """Convert the programs' access settings to Faust's credentials."""
     tls = context_of(config) if config.uses_tls else None
     if not config.uses_sasl:
         return SSLCredentials(tls) if tls is not None else None

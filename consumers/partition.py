@@ -59,13 +59,13 @@ class Partition:
     feedback: Input
     partitions: int  # number of partitions of the inputs
     snapshots: Stored
-    imported: str | None  # the imported model that the task started with
-    settings: TaskSettings  # settings of the next step
+    imported: str | None  # digest of the imported model that the task started with
+    settings: TaskSettings  # settings for the next step
     applied_at_ms: int  # host time of the last step
     moved_at_ms: int  # host time of the last tick written or feedback record applied
     uncommitted: Commit | None = None  # the last step if its commit failed or the outcome is unknown
-    reported_ms: int = -1  # stream time of the last report of the shared model in this process; -1 if there is none
-    reported_version: int = -1  # version in that report
+    reported_ms: int = -1  # stream time when this process last reported the shared model; -1 if it has not
+    reported_version: int = -1  # model version in that report
 
     @property
     def partition(self) -> int:
@@ -131,7 +131,10 @@ class Partition:
         )
 
     def idle_ticks(self, consumer: Consumer) -> list[Record]:
-        """Remove and return the buffered ticks for a step without other records, if no context may precede them."""
+        """Remove and return buffered ticks, for a step without other records.
+
+        Return none if contexts may precede them.
+        """
         ticks: list[Record] = []
         if not self.contexts.buffer and consumer.lag(self.contexts.tp) == 0:
             while self.feedback.buffer and is_tick(self.feedback.buffer[0]):
@@ -139,7 +142,7 @@ class Partition:
         return ticks
 
     def waits_for_records(self, consumer: Consumer) -> bool:
-        """Whether records of one input wait for records of the other input, which the next poll returns."""
+        """Whether records of one input wait for records of the other input, which the next poll will return."""
         contexts, feedback = self.contexts, self.feedback
         if contexts.buffer:
             return not feedback.buffer and consumer.lag(feedback.tp) > 0

@@ -42,7 +42,7 @@ _Steps = Generator[bool, None, Partition]
 
 @dataclass(slots=True, kw_only=True)
 class Recoveries:
-    """The assigned partitions that are not running yet. Most fields are described at `LearnerProgram`."""
+    """The assigned partitions that are not running yet. Most fields are described in `LearnerProgram`."""
 
     broker: Broker
     topics: Topics
@@ -53,7 +53,7 @@ class Recoveries:
     announce: Callable[[str], None]
     stop: Callable[[], bool]
     poll: Callable[[], None]  # polls once, because a rebalance removes members that do not poll
-    make_shared: Callable[..., SharedModel]  # receives `settings` and a `pulse`
+    make_shared: Callable[..., SharedModel]  # called with `settings` and a `pulse`
     parked: Parked
     polled_ms: int
     reported_ms: int  # when progress was last logged
@@ -107,7 +107,7 @@ class Recoveries:
         self.parked = Parked()
 
     def is_overtaken(self, running: Partition) -> bool:
-        """Whether a model was imported after the recovery of a task that has made no step."""
+        """Whether a model was imported after a task that has made no step was recovered."""
         if running.settings.model == "shared":
             return imported_model(self.broker, self.topics) != running.imported
         imported = read_snapshots(self.broker, self.topics, running.partition).imported
@@ -155,7 +155,7 @@ class Recoveries:
         return recovered
 
     def _read_log(self, partition: int, recovered: Recovered) -> Generator[bool, None, None]:
-        """Read the shared model's log up to the task's last record in it and the version of its last decision."""
+        """Read the shared model's log up to the task's last record in it and the model version of its last decision."""
         shared = self.parked.shared = self.parked.shared or self.make_shared(
             settings=recovered.settings, pulse=self._pulse
         )
@@ -190,7 +190,7 @@ class Recoveries:
         if step.number > 0 and step.partitions != partitions:
             raise UnrecoverableError(
                 f"{topics.journal}/{partition}: expected topics with {step.partitions} partitions, as at its last "
-                f"step; got {partitions}. An event's feedback would belong to another task than its context. Start a "
+                f"step; got {partitions}. Feedback would belong to a different task than its context. Start a "
                 "new pipeline with another topic prefix"
             )
         if partition == MODEL_PARTITION and self.parked.shared is not None:
@@ -224,8 +224,8 @@ class Recoveries:
     def _is_held_up(self, partition: int) -> bool:
         """Whether a transaction is open in the task's journal or snapshots.
 
-        The previous process of this partition can still commit it. Its records must then be recovered. The transaction
-        ends when that process ends it, or when the broker's timeout expires.
+        The previous process of this partition can still commit it, and its records must then be recovered. The
+        transaction ends when that process ends it, or when the broker's timeout expires.
         """
         topics = [self.topics.journal, self.topics.snapshots]
         shares = self.settings.model == "shared"

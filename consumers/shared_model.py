@@ -17,21 +17,21 @@ from stream.wire.records import TopicPartition
 from stream.wire.topics import Topics
 
 GONE_MS = 20_000
-"""Time after which a log that ends before records that were read or written is treated as truncated or recreated. Until
-then, a broker that has just become the leader can report an old end."""
+"""If records that were read or written have been missing from the end of the log for this long, the log is treated as
+truncated or recreated. For a shorter time, a new leader can report an old end."""
 
 _RECORDS_MAX = 1_000
-"""Number of records per poll. Records of typical steps take at most a second."""
+"""Maximum number of records per poll. Applying that many records of typical steps takes at most a second."""
 
 ENDED_BY = (
     "if its learner died, restart it under the same instance name to abort the transaction at once; otherwise the "
     "broker aborts it at its timeout"
 )
-"""Text for messages that explains how an open transaction ends."""
+"""The part of a message that explains how an open transaction ends."""
 
 
 def held_up(place: str, offset: int) -> str:
-    """Text for messages that explains why a partition cannot be read beyond an offset."""
+    """The part of a message that explains why a partition cannot be read beyond an offset."""
     return f"{place} cannot be read beyond offset {offset}: an open transaction begins there"
 
 
@@ -40,7 +40,7 @@ class Hold(NamedTuple):
 
     offset: int  # offset of its first record
     for_ms: int  # time since this process first detected it
-    waiting: int  # number of offsets from there to the end of the log
+    waiting: int  # number of offsets from that record to the end of the log
 
 
 class SharedModel:
@@ -85,9 +85,9 @@ class SharedModel:
         self._instance = instance
         self._lag_max_ms = lag_max_ms
         self._ahead_max = ahead_max
-        self._missed_since_ms: dict[int | None, int] = {}  # by task; None for records that were read before
+        self._missed_since_ms: dict[int | None, int] = {}  # by task; under None for records that were read before
         self._foreign_announced = 0
-        self._digest = (-1, "")  # a version and its digest
+        self._digest = (-1, "")  # a model version and its digest
         self.snapshots: Stored | None = None  # None unless this process writes the snapshots
         self._too_far_ahead: set[int] = set()  # partitions that pause deciding
         self._blocked_since_ms = host_ms()
@@ -165,7 +165,7 @@ class SharedModel:
 
     @property
     def waits_for(self) -> str:
-        """Text for messages that explains why the log cannot be read further."""
+        """The part of a message that explains why the log cannot be read further."""
         if self.hold is not None:
             return f"{held_up(self._place, self.hold.offset)}; {ENDED_BY}"
         return f"{self._place} ends at offset {self.ends.high_watermark}"
@@ -187,7 +187,7 @@ class SharedModel:
         return room
 
     def has_all_of(self, partition: int, wrote: int, version: int) -> bool:
-        """Whether the replica includes a task's last step in the log, and the version of its last decision.
+        """Whether the replica includes a task's last step in the log, and has reached the version of its last decision.
 
         Raises:
             UnrecoverableError: the log was truncated or recreated.
@@ -196,14 +196,14 @@ class SharedModel:
         all_read = self._reader.position(self._tp) >= self.ends.high_watermark
         if self._is_gone(partition, is_missed=not is_there and all_read):
             raise UnrecoverableError(
-                f"{self._place}: expected step {wrote} of partition {partition}, and version {version}, on which it "
-                f"decided; the log ends with its step {self.replica.place_of(partition).step} and version "
+                f"{self._place}: expected step {wrote} of partition {partition}, and version {version} of its last "
+                f"decision; the log ends with its step {self.replica.place_of(partition).step} and version "
                 f"{self.replica.version}. The topic was truncated or recreated"
             )
         return is_there and not self._is_short
 
     def forget(self, partition: int) -> None:
-        """Reset the wait for a task that another process may continue."""
+        """Forget the state of a task that was revoked, because another process may continue it."""
         self._missed_since_ms.pop(partition, None)
         self._too_far_ahead.discard(partition)
 
@@ -215,7 +215,7 @@ class SharedModel:
 
     @property
     def _is_short(self) -> bool:
-        """Whether the log ends before the offset that was read."""
+        """Whether the log ends before the offset up to which it was read."""
         return self.ends.high_watermark < self.replica.offset
 
     def _is_gone(self, missed: int | None, *, is_missed: bool) -> bool:
