@@ -1,1 +1,1 @@
-"""Checks of a pipeline from its topics alone, and export of past models."""
+"""Checks a pipeline from its topics alone, and exports past models."""

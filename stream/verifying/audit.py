@@ -1,11 +1,11 @@
 """The audit behind `onebit verify`, which recomputes the ledger from the topics alone.
 
-It shares neither counters nor the join with the learner. It reads the journal step by step, applies each step's
+It shares neither counters nor join code with the learner. It reads the journal step by step, applies each step's
 contexts and feedback to an `Oracle`, and compares:
 
-    predictions    each context that the oracle decides has one, and no other context has one
-    examples and dead letters    those of a step equal the oracle's, in order
-    ledger         after each step, the journal's equals the oracle's
+    predictions    exactly the contexts that the oracle decides have one
+    examples and dead letters    for each step, they equal the oracle's, in order
+    ledger         after each step, the journal's ledger equals the oracle's
     ticks, drift alarms    each step with decisions has a tick; its examples report the alarms counted in the journal
 
 Topics are read once and in parallel, so memory does not grow with their size.
@@ -58,7 +58,7 @@ class Finding(NamedTuple):
         return self.learner == self.audited and self.audited.balances and not self.faults and not self.gone
 
     def as_json(self) -> dict[str, object]:
-        """The finding as plain values."""
+        """Return the finding as plain values."""
         latency = quantiles(self.latencies)
         fields = {name: value for name, value in self._asdict().items() if name != "latencies"}
         ledgers = {"learner": self.learner._asdict(), "audited": self.audited._asdict()}
@@ -66,7 +66,7 @@ class Finding(NamedTuple):
 
 
 def latencies_of(findings: Iterable[Finding]) -> Sketch:
-    """The latencies of the decisions of all partitions."""
+    """Return the latencies of the decisions of all partitions."""
     return total_sketch(finding.latencies for finding in findings)
 
 
@@ -78,7 +78,7 @@ LETTER_COUNTS = ("context_malformed", "feedback_malformed", "mismatched", "orpha
 """Fields of the ledger that count the examples and dead letters of a step."""
 
 STEPS_AHEAD_MAX = 100
-"""Number of steps by which records can be out of order. A step has no further records beyond it."""
+"""Once records of this many later steps have been read, a step is assumed to have no further records."""
 
 PROGRESS_RECORDS = 100_000
 """Number of records between two progress reports."""
@@ -121,7 +121,7 @@ class _Output:
         self._ahead: dict[int, list[Record]] = {}  # records of later steps
 
     def take(self, step: int, count: int) -> list[Record]:
-        """The next `count` records of a step. Records of earlier steps among them are included."""
+        """Return the next `count` records of a step, including any records of earlier steps between them."""
         taken = self._ahead.pop(step, [])
         count -= len(taken)
         while count > 0 and len(self._ahead) < STEPS_AHEAD_MAX and (record := next(self._records, None)) is not None:
@@ -131,7 +131,7 @@ class _Output:
         return taken
 
     def rest(self) -> Iterator[Record]:
-        """The records that were not returned for any step."""
+        """Yield the records that were not returned for any step."""
         yield from chain(*self._ahead.values())
         yield from self._records
 
@@ -161,7 +161,7 @@ class _Audit:
         }
 
     def gone(self) -> tuple[str, ...]:
-        """Messages for topics that begin after the first record counted in the ledger."""
+        """Return messages for topics that begin after the first record counted in the ledger."""
         topics = self._topics
         needed = dict.fromkeys((topics.journal, topics.predictions, topics.examples, topics.dead_letter), 0)
         if self._broker.beginnings([self._journal])[self._journal] == 0:
@@ -187,7 +187,7 @@ class _Audit:
                 if step.settings is None or step.number != 1:
                     raise JournalError(
                         f"{place}: expected step 1 with the task's settings; got step {step.number}: the first record "
-                        "of the journal is gone, and nothing can be audited"
+                        "of the journal is gone, so nothing can be audited"
                     )
                 self._oracle = self._begin(step.settings)
             elif step.number <= self._end and step.settings is not None:
@@ -254,9 +254,9 @@ class _Audit:
         oracle.events.clear()
 
     def _records_of(self, step: JournalStep) -> list[Record]:
-        """The inputs of a step, ordered by append time, then with contexts before feedback, then by offset.
+        """Return the inputs of a step, ordered by append time, then with contexts before feedback, then by offset.
 
-        If the clock of an input steps back, later records count with the largest earlier time in the step.
+        If append times in an input go backwards, a record is placed at the latest time before it in the step.
         """
         placed = []
         for of_input, source, (first, end) in (
@@ -330,7 +330,7 @@ class _Audit:
             oracle.counts[f"{name}_misplaced"] += 1
 
     def _predictions(self, step: JournalStep, last: JournalStep) -> dict[int, tuple[Record, Prediction]]:
-        """The predictions of a step, by the offsets of their contexts.
+        """Return the predictions of a step, by the offsets of their contexts.
 
         With a shared model, the journal contains their number and digest. Further predictions come from other programs.
         """
@@ -347,7 +347,7 @@ class _Audit:
         predictions: dict[int, tuple[Record, Prediction]] = {}
         for record, (prediction, offset) in self._decoded(records, codec.decode_prediction):
             if offset in predictions:
-                self._fault(f"{place_of(record)}: a second prediction of context offset {offset}")
+                self._fault(f"{place_of(record)}: a second prediction for context offset {offset}")
             predictions[offset] = record, prediction
         return predictions
 
@@ -408,7 +408,7 @@ class _Audit:
                 self._fault(f"{place_of(record)}: no step has published it")
 
     def _decoded(self, records: Iterable[Record], decode: Callable[[Record], Any]) -> Iterator[tuple[Record, Any]]:
-        """Records with their decoded contents. Records that cannot be decoded are reported."""
+        """Yield records with their decoded contents, and report those that cannot be decoded."""
         for record in records:
             try:
                 yield record, decode(record)
@@ -427,7 +427,7 @@ class _Audit:
                 self._progress(f"{topic}: {number:,} records")
 
     def _published(self, topic: str) -> Iterator[Record]:
-        """Records of the audited steps in an output topic."""
+        """Yield the audited steps' records in an output topic."""
         for record in self._records(topic, OPEN_MS):
             step = codec.step_of(record)
             if step is None:
@@ -438,7 +438,7 @@ class _Audit:
                 yield record
 
     def _check_journal_is_whole(self) -> None:
-        """Check that the journal includes the last step with published records. It can have grown during the audit."""
+        """Check that the journal, which may have grown meanwhile, includes the last step with published records."""
         if self._published_by > self._end:
             entries = read_journal(self._broker, self._journal, open_ms=OPEN_MS)
             last = max((step.number for _, step in entries), default=0)
@@ -446,12 +446,12 @@ class _Audit:
                 self._fault(f"step {self._published_by} has published records, but the journal ends with step {last}")
 
     def _check_ticks(self, behind: set[int]) -> None:
-        """Check that each step with decisions up to the last tick has a tick, without which they never expire."""
+        """Check that every step with decisions before the last tick has a tick. Without it, they would never expire."""
         if self._oracle is not None:
             newest = max(self._oracle.dated_step, *behind, 0)
             for step in self._oracle.undated:
                 if step < newest and step not in behind:
-                    self._fault(f"step {step} has decided, and {self._topics.feedback} has no tick of it")
+                    self._fault(f"step {step} has decisions, but {self._topics.feedback} has no tick for it")
 
     def _fault(self, message: str) -> None:
         if len(self._faults) < FAULTS_SHOWN_MAX:
@@ -465,7 +465,7 @@ class _Audit:
 
 
 def _is_aside(settings: TaskSettings, context: Context, action: int) -> bool:
-    """Whether the decision is unmatched because the log has no bit for its action."""
+    """Return whether the decision is unmatched because the log has no bit for its action."""
     logged, least = context.logged, settings.propensity_min
     if settings.play != "match" or logged is None:
         return False

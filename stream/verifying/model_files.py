@@ -43,7 +43,7 @@ class Model(NamedTuple):
 
 
 def identity(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings on which a learner's state depends."""
+    """Return the settings on which a learner's state depends."""
     return {name: settings[name] for name in ("learner", "n_classes", "n_features", "parameters")}
 
 
@@ -73,7 +73,7 @@ def read_model(path: Path) -> Model:
     """Read a model file.
 
     Raises:
-        ModelError: the file is not a model, has another format, or was changed.
+        ModelError: the file is not a model, has a different format, or was changed.
     """
     try:
         with np.load(path, allow_pickle=False) as archive:
@@ -92,7 +92,7 @@ def read_model(path: Path) -> Model:
     if written_format != FILE_FORMAT:
         raise ModelError(f"{path}: expected a model of format {FILE_FORMAT}; got {written_format!r}")
     if state_digest([state]) != digest:
-        raise ModelError(f"{path}: the digest of its state is not the one in meta: the file was changed")
+        raise ModelError(f"{path}: the digest of its state differs from the one in meta: the file was changed")
     return Model(meta, state)
 
 
@@ -106,7 +106,7 @@ class Difference(NamedTuple):
 
     @property
     def same(self) -> bool:
-        """Whether the two are bit-identical."""
+        """Whether this part is bit-identical in both."""
         return self.differing == 0
 
 
@@ -135,5 +135,5 @@ def _difference(name: str, first: Any, second: Any) -> Difference:
 
 
 def _raw(array: NDArray[Any]) -> NDArray[np.uint8]:
-    """The bytes of each entry."""
+    """Return the bytes of each entry."""
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8).reshape(array.size, array.itemsize)

@@ -41,7 +41,7 @@ class TooEarlyError(ModelError):
         self.first_ms = first_ms
 
 
-IMPORT_BYTES_MAX = 4_000_000  # all are queued at once
+IMPORT_BYTES_MAX = 4_000_000  # they are all queued before a flush
 
 Report = Callable[[Progress], None]
 
@@ -58,8 +58,8 @@ def export_model(
 ) -> Model:
     """Export the current model of a task, or its model after a step of its journal or at a broker time.
 
-    A shared model is exported at its newest version, at the version of a step's decisions, or at the log's version at a
-    given time.
+    A shared model is exported at its newest version, at the version that made a step's decisions, or at the log's
+    version at a given time.
 
     Raises:
         ModelError: there is no model.
@@ -70,7 +70,7 @@ def export_model(
     last = last_step(broker, journal)
     place = f"{journal.topic}/{journal.partition}"
     if last is None:
-        raise ModelError(f"{place} is empty: no step has been made, and so there is no model yet")
+        raise ModelError(f"{place} is empty: no step has been made, so there is no model yet")
     if last.log is not None:
         return _shared_model(broker, topics, partition, number, at_ms, version)
     if version is not None:
@@ -110,7 +110,7 @@ def _model_of(
 def _shared_model(
     broker: Broker, topics: Topics, partition: int, number: int | None, at_ms: int | None, version: int | None
 ) -> Model:
-    """A version of the shared model."""
+    """Return the newest version of the shared model, or an earlier one."""
     offset = None
     if at_ms is not None:
         log = TopicPartition(topics.updates, 0)
@@ -126,7 +126,7 @@ def _shared_model(
 
 
 def _version_of(broker: Broker, journal: TopicPartition, number: int) -> int:
-    """The model version of a step's decisions.
+    """Return the model version that made a step's decisions.
 
     Raises:
         ModelError: the journal does not have the step.
@@ -139,7 +139,7 @@ def _version_of(broker: Broker, journal: TopicPartition, number: int) -> int:
 
 
 def _step_at(broker: Broker, journal: TopicPartition, at_ms: int, last: JournalStep) -> int:
-    """The last step of the journal at a broker time. `last` is its current last step.
+    """Return the last step in the journal at a broker time. `last` is its current last step.
 
     Raises:
         TooEarlyError: there was no step at that time.
@@ -168,7 +168,7 @@ def import_model(broker: Broker, topics: Topics, partition: int, model: Model, t
     partitions = broker.describe_topics([topics.contexts])[topics.contexts].partitions
     if pipeline_settings(broker, topics, partitions).get("model") == "shared":
         raise ModelError(
-            f"the tasks of {topics.contexts} share a model: none can have its own; use another topic prefix"
+            f"the tasks of {topics.contexts} share a model, so none can have its own; use another topic prefix"
         )
     step = JournalStep(0, (0, 0), (0, 0), model.meta["updates"], Ledger())
     snapshot = Snapshot(settings, step, 0, (), 0, Overflows(), model.state)
@@ -201,7 +201,7 @@ def _model_settings(model: Model) -> dict[str, Any]:
 def _import(
     broker: Broker, topics: Topics, partitions: Sequence[int], writer: ChunkWriter, transactional_id: str
 ) -> None:
-    """Write a model for some partitions to the snapshots of the first one."""
+    """Write a model to the snapshots of the first of these partitions, for all of them."""
     _check_empty(broker, topics, partitions)
     producer = broker.transactional_producer(transactional_id)
     try:
@@ -228,7 +228,7 @@ def _check_empty(broker: Broker, topics: Topics, partitions: Sequence[int]) -> N
     try:
         holding = [n for n in partitions if _holds_model(read_snapshots(broker, topics, n))]
         if not holding and _holds_model(read_model_snapshots(broker, topics)):
-            holding = [MODEL_PARTITION]  # for a shared model
+            holding = [MODEL_PARTITION]  # the partition of a shared model's snapshots
     except JournalError as error:
         raise ModelError(str(error)) from error
     if holding:
@@ -246,7 +246,7 @@ BATCH_RECORDS = 1_000
 
 
 def fresh_replica(settings: TaskSettings, imported: Generation | None = None) -> Replica:
-    """A replica before the first entry of the log. It has the imported model if there is one.
+    """Return a replica that has not applied any log entry. It starts from the imported model, if there is one.
 
     Raises:
         JournalError: the imported model cannot be read, or belongs to another learner.
@@ -260,7 +260,7 @@ def fresh_replica(settings: TaskSettings, imported: Generation | None = None) ->
 def replica_at(
     broker: Broker, topics: Topics, settings: TaskSettings, *, offset: int | None = None, version: int | None = None
 ) -> Replica:
-    """The shared model of a pipeline at the current end of its log, or at an earlier position.
+    """Return the shared model of a pipeline at the current end of its log, or at an earlier position.
 
     Args:
         broker: the broker.
@@ -296,7 +296,7 @@ def replica_at(
         last = replica.version if replica.version < version else before
         more = f", the next at {replica.version}" if replica.version > version else ", and it is the last"
         raise ModelError(
-            f"{topics.updates}: expected a version at which one of its records ends; got {version}: one ends at "
+            f"{topics.updates}: expected a version at which one of its records ends; got {version}: a record ends at "
             f"{last}{more}"
         )
     return replica

@@ -1,7 +1,7 @@
 """The expected outcome of every record, by an independent implementation of the join's rules.
 
 `onebit verify` and the simulation compare the learner with it. It shares only the names of states and inputs with
-`stream.task.join`. Its entries have the join's limits, so its memory does not grow with the topics.
+`stream.task.join`. The join's limits also apply to its entries, so its memory does not grow with the topics.
 """
 
 from collections import Counter, OrderedDict
@@ -55,7 +55,7 @@ class Letter(NamedTuple):
     kind: str
 
     def __str__(self) -> str:
-        return f"a dead letter ({self.kind}) of {self.topic}/{self.partition} offset {self.offset}"
+        return f"a dead letter ({self.kind}) for {self.topic}/{self.partition} offset {self.offset}"
 
 
 Event = Decided | Settled | Corrected | Letter
@@ -77,7 +77,7 @@ class _Orphan(NamedTuple):
 
 
 class _Known(NamedTuple):
-    """A settled decision that is not forgotten yet."""
+    """A settled decision that has not been forgotten yet."""
 
     state: State
     reward: int | None
@@ -93,8 +93,8 @@ class Oracle:
         self.settings = settings
         self.events: list[Event] = []
         self.counts: Counter[str] = Counter()  # fields of the ledger and overflows
-        self.rows: Counter[tuple[State, Input]] = Counter()  # numbers of occurrences of rows of the join's table
-        self.undated: dict[int, list[int]] = {}  # times of steps whose ticks were not applied yet
+        self.rows: Counter[tuple[State, Input]] = Counter()  # how often each row of the join's table occurred
+        self.undated: dict[int, list[int]] = {}  # decision times of steps whose ticks have not been applied yet
         self.dated_step = 0  # the last step whose tick was applied
         self._stream_ms = 0
         self._dated_ms = 0
@@ -115,12 +115,12 @@ class Oracle:
                 end()
 
     def ledger(self) -> Ledger:
-        """The expected counts."""
+        """Return the expected counts."""
         levels = {"pending": len(self._pending), "orphans_waiting": len(self._orphans)}
         return Ledger(**{name: self.counts[name] for name in Ledger._fields} | levels)
 
     def malformed(self, record: Record, name: str) -> None:
-        """Apply a malformed record of the contexts ("context") or the feedback ("feedback")."""
+        """Apply a malformed record. Its `name` is "context" or "feedback"."""
         self.counts["contexts" if name == "context" else name] += 1
         self.counts[f"{name}_malformed"] += 1
         self._write_off(record.topic, record.partition, record.offset, DEAD_LETTER_MALFORMED)
@@ -128,7 +128,7 @@ class Oracle:
     def context(
         self, context: Context, record: Record, prediction: Prediction | None, date: list[int], *, is_aside: bool
     ) -> str:
-        """Apply a context, and return the fault of its prediction, or "".
+        """Apply a context, and return what is wrong with its prediction, or "".
 
         Args:
             context: the context.
@@ -142,11 +142,11 @@ class Oracle:
         if state not in (State.UNSEEN, State.ORPHAN):
             self.rows[state, Input.CONTEXT] += 1
             self.counts["context_duplicates"] += 1
-            return f"{event_id!r} is {state.name.lower()}, and is decided again" if prediction else ""
+            return f"{event_id!r} is {state.name.lower()}, but is decided again" if prediction else ""
         if prediction is None:
             return f"{event_id!r} has no prediction"
         if prediction.id != event_id:
-            return f"the prediction of {event_id!r} is of {prediction.id!r}"
+            return f"expected a prediction for {event_id!r}; got one for {prediction.id!r}"
         self.counts["decided"] += 1
         self.events.append(Decided(context, record.offset, prediction, is_aside))
         if self.settings.dated_by == "context":
@@ -206,7 +206,7 @@ class Oracle:
             self.counts["conflicts"] += first != feedback.reward
 
     def tick(self, step: int, append_ms: int) -> None:
-        """Set the time of a step's decisions, but not to a time before earlier decisions."""
+        """Set the time of a step's decisions, which is never before the time of earlier decisions."""
         date = self.undated.pop(step, None)
         if date is not None:
             self._dated_ms = max(self._dated_ms, append_ms)
@@ -274,6 +274,6 @@ class Oracle:
 
 
 def differing(expected: Any, got: Any) -> str:
-    """The differing fields of two named tuples of the same type, for messages."""
+    """Return the differing fields of two named tuples of the same type, for messages."""
     pairs = zip(expected._fields, expected, got, strict=True)
     return ", ".join(f"{name} {one}; got {other}" for name, one, other in pairs if one != other)

@@ -29,8 +29,8 @@ class Replay(NamedTuple):
     recovered: str
     state: str  # digest of the replayed learner's state alone, as printed by `onebit run`
     fault: str  # the reason for a failure, or empty
-    version: int | None = None  # version of a shared model, to which `state` then belongs
-    foreign: str = ""  # a message about records from other programs with step numbers, if they can be identified
+    version: int | None = None  # version of the shared model whose state is `state`; None without one
+    foreign: str = ""  # message about other programs' records with step numbers, if they can be identified
 
     @property
     def ok(self) -> bool:
@@ -42,7 +42,7 @@ def replay_journal(broker: Broker, topics: Topics, partition: int, progress: Rep
     """Apply a task's whole journal again, and compare it with the published records and with a recovery.
 
     Every prediction and example must equal the published one byte for byte, the ledger after each step must equal the
-    journal's, and the final state must equal that of a recovery. With a shared model, every decision is repeated on its
+    journal's, and the final state must equal that of a recovery. With a shared model, every decision is repeated at its
     version, and the log must contain the steps' entries; see `LogAgain`. The journal then identifies the predictions of
     a step, so records from other programs with a step's number are skipped, as in a recovery.
     """
@@ -89,7 +89,7 @@ class _Published:
             broker: the broker.
             topics: the pipeline's topics.
             partition: the task's partition.
-            passes_over: whether unexpected records are skipped as records from other programs and are not a fault.
+            passes_over: whether unexpected records are skipped as those of other programs instead of being a fault.
         """
         self.foreign = Foreign()  # skipped records
         self._predictions = _of_learners(broker, TopicPartition(topics.predictions, partition))
@@ -108,7 +108,7 @@ class _Published:
             self._compare(self._examples, step, example.id, codec.encode_example(example, feedback_offset))
 
     def compare_end(self, step: int) -> None:
-        """Check that no further records were published up to a step. A running learner can have made more steps.
+        """Check that no further records were published up to a step. A running learner may have published later ones.
 
         Raises:
             JournalError: there are further records.
@@ -141,5 +141,5 @@ class _Published:
 
 
 def _of_learners(broker: Broker, tp: TopicPartition) -> Iterator[Record]:
-    """The records with a step number. The audit reports all others."""
+    """Return the records with a step number. The audit reports all others."""
     return (record for record in read_partition(broker, tp, open_ms=OPEN_MS) if codec.step_of(record) is not None)

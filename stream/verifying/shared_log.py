@@ -1,8 +1,8 @@
 """The audit of a shared model, which compares its log with the journals and the replicas' digests with each other.
 
     log        each step has as many entries as its journal record says, and no step is missing
-    journals   no step was decided on a version beyond its own record in the log
-    replicas   bit-identical at equal versions
+    journals   no step made its decisions at a version beyond its own record in the log
+    replicas   replicas at the same version are bit-identical
 
 The model is not recomputed here; see `stream.verifying.shared_replay`.
 """
@@ -25,7 +25,7 @@ from stream.wire.updates import Update, UpdatesError, decode_update
 
 
 class Told(NamedTuple):
-    """A step's report of the replica on which it decided."""
+    """A step's report on the replica that made its decisions."""
 
     partition: int
     step: int
@@ -34,7 +34,7 @@ class Told(NamedTuple):
     replica: ReplicaDigest
 
     def __str__(self) -> str:
-        """The report as text."""
+        """Return the report as text."""
         return f"{self.replica.instance} in step {self.step} of partition {self.partition}: {self.replica.sha256[:16]}"
 
 
@@ -53,7 +53,7 @@ class LogFinding(NamedTuple):
         return not self.faults
 
     def as_json(self) -> dict[str, object]:
-        """The finding as plain values."""
+        """Return the finding as plain values."""
         return {
             "model": "shared",
             "model_version": self.version,
@@ -68,7 +68,7 @@ class LogFinding(NamedTuple):
 
 
 def shares_model(broker: Broker, topics: Topics, partitions: int) -> bool:
-    """Whether the tasks of a pipeline share a model. False if the pipeline has not started.
+    """Return whether the tasks of a pipeline share a model, or False if the pipeline has not started.
 
     Raises:
         JournalError: the journal or the snapshots cannot be read.
@@ -91,7 +91,7 @@ def audit_log(broker: Broker, topics: Topics, partitions: int) -> LogFinding:
 
 
 class _Steps:
-    """The log positions of a journal's steps, from the first step that is kept."""
+    """The log positions of a journal's steps, from the first retained step."""
 
     def __init__(self) -> None:
         self.first = 1
@@ -156,7 +156,7 @@ class _LogAudit:
                 self._fault(str(error))
                 return
             if update is None:
-                self.warnings.append(f"{tp.topic} offset {record.offset} is not of a learner: it names no version")
+                self.warnings.append(f"{tp.topic} offset {record.offset} is not from a learner: it has no version")
             else:
                 self._take(record, update)
         is_held = broker.ends([tp])[tp].stable < ends.high_watermark
@@ -178,7 +178,7 @@ class _LogAudit:
         place = f"{record.topic} offset {record.offset}"
         steps = self._steps.get(update.partition)
         if steps is None:
-            self._fault(f"{place} is of partition {update.partition}, which this pipeline does not have")
+            self._fault(f"{place} is from partition {update.partition}, which this pipeline does not have")
             return
         if (update.step, update.part) < (steps.seen, steps.parts):
             return
@@ -206,13 +206,13 @@ class _LogAudit:
         behind = self.version - steps.versions[update.step - steps.first]
         if behind < 0:
             self._fault(
-                f"{place}: step {update.step} of partition {update.partition} was decided on a version {-behind} "
-                "entries behind it"
+                f"{place}: step {update.step} of partition {update.partition} made its decisions at a version "
+                f"{-behind} entries beyond it"
             )
         self._behind.append(max(behind, 0))
 
     def _leave(self, partition: int, steps: _Steps) -> None:
-        """Compare the number of entries of the last step in the log with the journal."""
+        """Compare the number of entries of the last step found in the log with the number in the journal."""
         if not steps.first <= steps.seen <= steps.last:
             return
         told = steps.entries[steps.seen - steps.first]
@@ -230,7 +230,7 @@ class _LogAudit:
             for one in found[1:]:
                 if one.replica.sha256 != found[0].replica.sha256:
                     self._fault(
-                        f"the replicas of version {version} differ: {found[0]}; {one}. All learners must use the same "
+                        f"the replicas at version {version} differ: {found[0]}; {one}. All learners must use the same "
                         "processor type and the same versions of Onebit, Python and numpy"
                     )
 

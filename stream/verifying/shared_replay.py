@@ -39,16 +39,16 @@ class LogAgain:
         self._partition = partition
         self._view = View(self.replica, partition)
         self._records = read_partition(broker, TopicPartition(topics.updates, 0), open_ms=OPEN_MS)
-        self._expected: deque[tuple[int, bytes]] = deque()  # steps with the log records that they wrote
+        self._expected: deque[tuple[int, bytes]] = deque()  # steps with the log records that they must have written
         self._log_step: LogStep | None = None  # log position of the step being repeated
         newest = stored.newest if partition == MODEL_PARTITION else None
         self._snapshot = None if newest is None else decode_model(newest)
 
     def advance(self, task: Task, step: JournalStep) -> None:
-        """Set a task's model to the version of a step's decisions.
+        """Set a task's model to the version that made a step's decisions.
 
         Raises:
-            JournalError: the log does not have this version, or the journal has another digest of the replica.
+            JournalError: the log does not have this version, or the journal has a different digest for the replica.
             UpdatesError: the log cannot be read further.
         """
         if task.model is not self._view:
@@ -57,15 +57,15 @@ class LogAgain:
             self._take(record)
         if self.replica.version != step.updates:
             raise JournalError(
-                f"step {step.number} of partition {self._partition} was decided on version {step.updates}; "
-                f"{self._topics.updates} has no record that ends there, but at {self.replica.version}"
+                f"step {step.number} of partition {self._partition} made its decisions at version {step.updates}; "
+                f"{self._topics.updates} has no record that ends there; one ends at {self.replica.version}"
             )
         self._log_step = step.log
         if step.replica is not None:
             self._compare(step.replica.sha256, f"{step.replica.instance} had at step {step.number}")
 
     def expect(self, number: int, effects: Effects) -> None:
-        """Set the log records that a repeated step expects.
+        """Add the log records that a repeated step must have written.
 
         Raises:
             JournalError: its predictions differ from those in the journal.
@@ -79,7 +79,7 @@ class LogAgain:
         if (told.predictions, told.sha256) != (len(made), predictions_digest(made)):
             raise JournalError(
                 f"step {number} of partition {self._partition} made {told.predictions} predictions by its journal, "
-                f"with the digest {told.sha256[:16]}; made again, {len(made)} with {predictions_digest(made)[:16]}"
+                f"with the digest {told.sha256[:16]}; repeated, {len(made)} with {predictions_digest(made)[:16]}"
             )
         if effects.updates:
             values = encode_updates(self._partition, number, told.follows, effects.updates)
@@ -97,7 +97,7 @@ class LogAgain:
         if self._expected:
             raise JournalError(
                 f"step {self._expected[0][0]} of partition {self._partition}, applied again, has updates; "
-                f"{self._topics.updates} has none of this step"
+                f"{self._topics.updates} has none from this step"
             )
 
     def _records_up_to(self, version: int) -> Iterator[Record]:
@@ -108,7 +108,7 @@ class LogAgain:
             yield record
 
     def _take(self, record: Record, last: int | None = None) -> None:
-        """Apply a record. A record of the task up to the last step must equal the repeated step's."""
+        """Apply a record. If it belongs to a repeated step of the task, it must equal that step's expected record."""
         before = self.replica.place_of(self._partition)
         self.replica.read([record])
         place = self.replica.place_of(self._partition)
