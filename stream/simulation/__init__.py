@@ -1,14 +1,14 @@
-"""The deterministic simulation of learners and a faulty broker in virtual time, determined by a seed.
+"""A deterministic simulation of learners and a faulty broker, in virtual time and reproducible from a seed.
 
 schedule.py       draws a schedule from a seed: contexts and feedback of every kind, and faults
-faulty_broker.py  a process's connection to the embedded broker, which injects faults into operations
-outside.py        contexts, feedback and records from other clients
-processes.py      starts and ends of learner processes, and the broker's timeouts
+faulty_broker.py  a process's connection to the embedded broker, with injected faults
+outside.py        other clients, which send contexts, feedback and foreign records
+processes.py      starts, ends and restarts learner processes, and applies the broker's timeouts
 faults.py         active faults and their effects on calls
-tracing.py        counts and traces of events
+tracing.py        event counts and traces
 world.py          runs a schedule
-checks.py         the checks after every run, and the comparison with the run without faults, with
-reference.py        reference learners
-shared_model.py     the checks of a shared model
-campaign.py       runs of many seeds: coverage, shrinking, processes
+checks.py         checks every run, and compares it with a run without faults
+reference.py      reference learners for the checks
+shared_model.py   additional checks for a shared model
+campaign.py       runs many seeds in parallel, measures their coverage, and shrinks failing schedules
 """

@@ -1,4 +1,4 @@
-"""Campaigns, which run and check many seeds, and shrink the schedules of failing seeds."""
+"""Run and check many seeds, and shrink the schedules of failing seeds."""
 
 import multiprocessing
 import signal
@@ -66,7 +66,7 @@ CLOCK_STANDS = "clock is paused"
 
 
 def expected_coverage(model: Sharing = "own") -> list[str]:
-    """The required coverage of a long campaign: each fault, row of the join's table, and learner."""
+    """Return what a long campaign must cover, including every fault, row of the join's table, and learner."""
     shares = model == "shared"
     outside = [str(kind) for kind in Kind if kind in ENVIRONMENT]
     faults: list[str] = []
@@ -82,7 +82,7 @@ def expected_coverage(model: Sharing = "own") -> list[str]:
     rows = [
         row_name(state, happened)
         for state, happened in TRANSITIONS
-        if not shares or (state is not State.UNMATCHED and happened is not Input.ASIDE)  # only in replays
+        if not shares or (state is not State.UNMATCHED and happened is not Input.ASIDE)  # occur only in replays
     ]
     return [*outside, *faults, *others, *rows, *(taught.name for taught in LEARNERS)]
 
@@ -112,7 +112,7 @@ class Campaign:
             self.failures.append(result)
 
     def never_occurred(self) -> list[str]:
-        """The missing coverage. It is empty for a short campaign."""
+        """Return the missing coverage, or an empty list for a short campaign."""
         if self.seeds < COVERED_FROM_SEEDS:
             return []
         return [name for name in expected_coverage(self.model) if not self.coverage[name]]
@@ -126,7 +126,7 @@ class Campaign:
 def run_seeds(
     make_learner: MakeLearner, seeds: Sequence[int], events: int = EVENTS, jobs: int = 1, model: Sharing = "own"
 ) -> Iterator[Result]:
-    """Run seeds. With several processes, the results are unordered."""
+    """Run the seeds. With several processes, results arrive in arbitrary order."""
     run = partial(run_seed, make_learner, events=events, model=model)
     if jobs == 1:
         yield from map(run, seeds)
@@ -148,7 +148,7 @@ def run_campaign(
     progress: Callable[[Campaign], None] = lambda campaign: None,
     model: Sharing = "own",
 ) -> Campaign:
-    """Run many seeds."""
+    """Run many seeds, and stop after `FAILURES_MAX` failures."""
     campaign = Campaign(model)
     for result in run_seeds(make_learner, seeds, events, jobs, model):
         campaign.add(result)
@@ -159,21 +159,21 @@ def run_campaign(
 
 
 def trace(make_learner: MakeLearner, schedule: Schedule) -> list[Happened]:
-    """The trace of a run, up to an error that ended it."""
+    """Return the trace of a run, which ends at the error if one occurs."""
     world = World(schedule, make_learner, tracing=True)
     try:
         world.run()
-    except Exception as error:  # the last entry of the trace
+    except Exception as error:  # recorded as the last entry of the trace
         world.trace.note("!", f"{type(error).__name__}: {error}")
     return world.trace.lines
 
 
 def shrink(make_learner: MakeLearner, schedule: Schedule) -> list[int]:
-    """The indices of a small part of a failing schedule's items that still fails.
+    """Return the indices of a small subset of a failing schedule's items that still fails.
 
     The algorithm is that of Zeller, Hildebrandt, "Simplifying and isolating failure-inducing input", IEEE TSE 2002. It
-    removes ever smaller portions, down to single items, while the rest still fails. The finding can change during the
-    process.
+    removes ever smaller groups of items, down to single items, as long as the remaining items still fail. The finding
+    can change in the process.
     """
     kept = list(range(len(schedule.items)))
     size = len(kept) // 2
@@ -207,10 +207,10 @@ def ranges(indices: Sequence[int]) -> str:
 
 
 def parse_ranges(text: str) -> list[int]:
-    """The inverse of `ranges`.
+    """Parse indices in the format of `ranges`.
 
     Raises:
-        ValueError: the text has another format, or a range is empty.
+        ValueError: the text has a different format, or a range is empty.
 
     >>> parse_ranges("0-2,5,7-8")
     [0, 1, 2, 5, 7, 8]

@@ -1,7 +1,7 @@
 """The checks after every run of the simulation.
 
-Each check returns its findings as messages. It compares the topics with the records sent and the transactions committed
-in the `World`. It uses only the final state of the learners.
+Each check returns its findings as messages. It compares the topics with the records that were sent and the transactions
+that were committed in the `World`. Of the learners, it uses only their final state.
 """
 
 import re
@@ -53,20 +53,20 @@ class _Partition:
         self._audit()
 
     def tp(self, topic: str) -> TopicPartition:
-        """The partition of a topic."""
+        """Return the partition of a topic."""
         return TopicPartition(topic, self.number)
 
     def is_tick(self, record: Record) -> bool:
-        """Whether a feedback record is a tick. Ticks are not sent from outside."""
+        """Return whether a feedback record is a tick. All other feedback was sent by outside clients."""
         return (record.topic, self.number, record.offset) not in self.world.outside.sent
 
     def _audit(self) -> None:
-        """Run the audit of `onebit verify`: it must find no fault and all foreign records."""
+        """Run the audit of `onebit verify`, which must report no faults and count every foreign record."""
         finding = audit_partition(self.world.broker, TOPICS, self.number, observe=self._observe)
         foreign = sum(tp.partition == self.number and tp != LOG for tp, _ in self.world.outside.foreign_outputs)
         self.wrong += [f"audit: {fault}" for fault in finding.faults]
         if not finding.ok and not finding.faults:
-            self.wrong.append(f"audit: the learner counted {finding.learner}; the topics say {finding.audited}")
+            self.wrong.append(f"audit: the learner counted {finding.learner}; the topics give {finding.audited}")
         if (finding.foreign_count, finding.contexts_behind, finding.feedback_behind) != (foreign, 0, 0):
             self.wrong.append(f"audit: expected {foreign} foreign records and none behind; got {finding}")
 
@@ -77,18 +77,18 @@ class _Partition:
         self.decided.append([event for event in oracle.events if isinstance(event, Decided)])
         for event in oracle.events:
             if not self.reference.apply(event):
-                self.wrong.append(f"step {step.number}: the reference learner decides otherwise than {event}")
+                self.wrong.append(f"step {step.number}: the reference learner decides differently from {event}")
         if self.reference.differs(step):
-            self.wrong.append(f"step {step.number}: the reference learner has other updates or drift alarms")
+            self.wrong.append(f"step {step.number}: the reference learner's updates or drift alarms differ")
 
 
 def check(world: World) -> list[str]:
-    """Check a run. Add the rows of the join's table and the overflows to its coverage."""
+    """Check a run. Add the overflows and the occurrences of each row of the join's table to its coverage."""
     wrong: list[str] = []
     tasks = world.processes.tasks()
     partitions = [_Partition(world, number) for number in range(world.schedule.partitions)]
     if sorted(tasks) != list(range(len(partitions))):
-        wrong.append(f"at the end the partitions {sorted(tasks)} run; there are {len(partitions)}")
+        wrong.append(f"partitions {sorted(tasks)} are running at the end; expected {len(partitions)} partitions")
     for one in partitions:
         found = one.wrong + _as_sent(one) + _in_order(one) + _ticks(one) + _offsets(one)
         counts = Counter() if one.oracle is None else one.oracle.counts
@@ -116,12 +116,12 @@ OVERFLOWS = ("overflow of pending", "overflow of orphans", "overflow of retained
 
 
 def row_name(state: State, happened: Input) -> str:
-    """The name of a row of the join's table, for reports."""
+    """Return the name of a row of the join's table, for reports."""
     return f"join: {state.name.lower()} + {happened.name.lower()}"
 
 
 def _as_sent(partition: _Partition) -> list[str]:
-    """Check that malformed, decided and settled events equal those sent, so that no check relies on the codec alone."""
+    """Compare malformed, decided and settled events with those sent, so that no check relies on the codec alone."""
     sent = partition.world.outside.sent
     malformed: set[tuple[str, int]] = set()
     wrong: list[str] = []
@@ -167,14 +167,14 @@ def _in_order(partition: _Partition) -> list[str]:
 
 
 _LATE_TO_SHOW = (Kind.FOREIGN_BEGIN, Kind.HOLD, Kind.EXPELLED_IN_COMMIT)
-"""Faults that delay records, which are then not read in the order of their append times.
+"""Faults that delay records, so that they are not read in the order of their append times.
 
-Records after the open transaction of a learner without a session become visible when it is aborted.
+When a learner loses its session, records behind its open transaction are not visible until it is aborted.
 """
 
 
 def differences(what: str, expected: list[Any], got: list[Any]) -> list[str]:
-    """The first difference between two lists, as a message."""
+    """Return the first difference between two lists, as a message."""
     if expected == got:
         return []
     for number, (one, other) in enumerate(zip(expected, got, strict=False)):
@@ -184,7 +184,7 @@ def differences(what: str, expected: list[Any], got: list[Any]) -> list[str]:
 
 
 def _ticks(partition: _Partition) -> list[str]:
-    """Check that steps with decisions have one tick and others at most one, and that no entry waits at the end."""
+    """Check that steps with decisions have one tick and others at most one, and that nothing is pending at the end."""
     wrong: list[str] = []
     world, (predictions, feedback) = partition.world, map(partition.tp, (TOPICS.predictions, TOPICS.feedback))
     transactions = {
@@ -199,18 +199,18 @@ def _ticks(partition: _Partition) -> list[str]:
         if place not in world.outside.foreign_outputs and (
             tick is None or transactions.get((feedback, tick.offset)) is not transactions.get(place)
         ):
-            wrong.append(f"prediction at offset {record.offset}: its transaction has no tick of its step")
+            wrong.append(f"prediction at offset {record.offset}: its transaction has no tick for its step")
     count = sum(map(partition.is_tick, partition.feedback))
     if count != len(partition.ticks) or not set(partition.ticks) <= {step.number for step in partition.steps}:
-        wrong.append(f"{count} ticks of {len(partition.ticks)} steps, up to step {max(partition.ticks)}")
+        wrong.append(f"{count} ticks for {len(partition.ticks)} steps, up to step {max(partition.ticks)}")
     last = partition.steps[-1].ledger if partition.steps else Ledger()
     if last.pending or last.orphans_waiting:
-        wrong.append(f"at the end {last.pending} decisions and {last.orphans_waiting} feedback wait")
+        wrong.append(f"{last.pending} decisions and {last.orphans_waiting} orphans are pending at the end")
     return wrong
 
 
 def _offsets(partition: _Partition) -> list[str]:
-    """Check that the group's committed offsets are those after the journal's last step."""
+    """Check that the group's committed offsets are the end offsets of the journal's last step."""
     if not partition.steps:
         return []
     tps, last = [partition.tp(topic) for topic in INPUTS], partition.steps[-1]
@@ -226,7 +226,7 @@ def _each_decided_once(partition: _Partition) -> list[str]:
 
 
 def _settled_by_times_alone(partition: _Partition) -> list[str]:
-    """Check that the first feedback after a context settles the decision if it was appended within the tick's window.
+    """Check that the first feedback after a context settles the decision if appended within the window after the tick.
 
     Feedback for an action other than the decided one does not count. The result depends only on append times and
     offsets, and not on when records were read.
@@ -235,7 +235,7 @@ def _settled_by_times_alone(partition: _Partition) -> list[str]:
     came_ms = {record.offset: record.append_ms for record in partition.contexts}
     contexts_are_late = world.schedule.old_lags or bool(
         {Kind.FOREIGN_CONTEXT, Kind.HOLD} & world.trace.fired.keys()
-    )  # feedback can then be read before an earlier context
+    )  # feedback can then be read before a context that was appended earlier
     answers: dict[str | None, list[tuple[Record, int | None]]] = {}
     for record in partition.feedback:
         if not partition.is_tick(record):
@@ -249,24 +249,24 @@ def _settled_by_times_alone(partition: _Partition) -> list[str]:
             action = prediction.decision.action
             judged = [record for record, named in answers.get(context.id, ()) if named in (None, action)]
             if tick is None:
-                continue  # `_ticks` reports it
+                continue  # reported by `_ticks`
             shown_ms = tick.append_ms if contexts_are_late else came_ms[offset]
             got = settled.get(context.id, (None, None))
             if is_aside:
                 expected: tuple[Outcome, int | None] = (Outcome.UNMATCHED, got[1])
             elif any(record.append_ms <= shown_ms for record in judged):
-                continue  # it can have been an orphan, to which other limits apply
+                continue  # it may have been an orphan, to which other limits apply
             elif judged and judged[0].append_ms <= tick.append_ms + partition.task.join.window_ms:
                 expected = (Outcome.MATCHED, judged[0].offset)
             else:
                 expected = (Outcome.EXPIRED, None)
             if got != expected:
-                wrong.append(f"{context.id}: expected {expected} by its times; got {got}")
+                wrong.append(f"{context.id}: expected {expected} according to its times; got {got}")
     return wrong
 
 
 def _recovered_is_the_same(partition: _Partition, task: Task) -> list[str]:
-    """Check that, without a shared model, a task's final state equals the one restored from its topics."""
+    """Check that a task's final state, apart from a shared model, equals the state restored from its topics."""
     wrong: list[str] = []
     model = state_digest([partition.reference.learner.state()])
     state, digest = state_of(task), task_digest(task)
@@ -286,7 +286,7 @@ def _recovered_is_the_same(partition: _Partition, task: Task) -> list[str]:
 
 
 def state_of(task: Task) -> dict[str, object]:
-    """The whole state of a task without a shared model, as comparable values."""
+    """Return the whole state of a task, apart from a shared model, as comparable values."""
     join = task.join
     return {
         "model": None if task.settings.model == "shared" else state_digest([task.learner.state()]),
@@ -326,15 +326,15 @@ def _nothing_aborted_is_visible(world: World) -> list[str]:
 
 
 def equal_faultless(world: World, faultless: World) -> list[str]:
-    """The differences from a run of the same events without faults.
+    """Return the differences from a run of the same events without faults.
 
     If the faults of a run take no virtual time, it publishes the same predictions, examples and dead letters as the run
     without faults in one process, byte for byte and in the same order. The final model and join of every partition are
     also equal. Four conditions apply:
 
-    1. A learner polls whenever something is appended or due. Otherwise a decision's tick has another time.
-    2. `idle_ms` is 1, and deadlines pass in milliseconds without other events (see `schedule`). Otherwise a learner
-       that has just started detects them later than a running one.
+    1. A learner polls whenever something is appended or due. Otherwise the time of a decision's tick differs.
+    2. `idle_ms` is 1, and deadlines pass in milliseconds in which nothing else happens (see `schedule`). Otherwise a
+       learner that has just started detects them later than a running one.
     3. `retain_ms` is longer than the run, because ids are forgotten by stream time, which advances with every tick.
     4. No other producer holds a transaction open on contexts or feedback.
 
@@ -364,7 +364,7 @@ def equal_faultless(world: World, faultless: World) -> list[str]:
 
 
 def _lasting(state: Mapping[str, object]) -> dict[str, object]:
-    """A task's state without stream times and other effects of ticks."""
+    """Return a task's state without stream times and other effects of ticks."""
     retained = state["retained"]
     assert isinstance(retained, list)
     without = [(event_id, outcome, reward, known) for event_id, outcome, reward, _, known in retained]

@@ -1,6 +1,6 @@
-"""The faults that are armed for the processes of a run, and their effects on broker calls.
+"""The faults of a run, and their effects on the processes' calls to the broker.
 
-A process pauses within a call. The call then runs the rest of the world before it returns.
+A process can pause only within such a call, which then runs the rest of the world before it returns.
 """
 
 from collections.abc import Callable
@@ -27,11 +27,11 @@ class Faults:
     _broker: EmbeddedBroker
     _timers: Timers
     _trace: Trace
-    _run_until: Callable[[int], None]  # runs the rest of the world until a time; called within a call of a process
+    _run_until: Callable[[int], None]  # runs the rest of the world up to a time, while a process is in a call
     _armed: dict[str, list[Item]] = field(default_factory=dict)
     _slow_until_ms: int = 0
-    _call_ms: int = 0  # duration of an operation until `_slow_until_ms`
-    _held: dict[TopicPartition, int] = field(default_factory=dict)  # end of the hold by partition
+    _call_ms: int = 0  # duration of each operation before `_slow_until_ms`
+    _held: dict[TopicPartition, int] = field(default_factory=dict)  # time at which each held partition is released
 
     @property
     def _clock(self) -> VirtualClock:
@@ -79,7 +79,7 @@ class Faults:
             self._release(tp)
 
     def consult(self, process: Process, call: str) -> Verdict:
-        """Return the fault of an operation. Called before each operation of a process; see `faulty_broker.Consult`."""
+        """Return the fault of an operation. Called before each broker operation; see `faulty_broker.Consult`."""
         if process.dead:
             raise CrashError
         self._refuse_in_outage(call)
@@ -97,7 +97,7 @@ class Faults:
         return verdict
 
     def commit_step(self, process: Process, number: int) -> None:
-        """Inject the faults for a numbered step of a commit, after the step."""
+        """Inject the fault that is armed for this step of a commit. Called after the step."""
         if process.dead:
             raise CrashError
         armed = self._armed.get(process.name, [])
@@ -114,9 +114,9 @@ class Faults:
             try:
                 producer.finish()
             except FencedError:
-                self._trace.note(process.name, "its commit that hung is fenced")
+                self._trace.note(process.name, "its hanging commit is fenced")
             else:
-                self._trace.note(process.name, "its commit that hung is done")
+                self._trace.note(process.name, "its hanging commit has completed")
 
         self._timers.after(process.away_ms // 2, finish)
         raise CrashError
@@ -195,7 +195,7 @@ class Faults:
 
 
 _COUNTING = (Kind.CRASH_IN_RECOVERY, Kind.CRASH_IN_SNAPSHOT, Kind.MOVE_IN_SNAPSHOT, Kind.PAUSE)
-"""Faults whose number counts calls."""
+"""Faults that occur at the Nth matching call, where N is the fault's number."""
 
 _VERDICTS = {
     Kind.COMMIT_UNKNOWN: Verdict.ANSWER_IS_LOST,
@@ -205,7 +205,7 @@ _VERDICTS = {
 
 
 def _is_for(item: Item, call: str) -> bool:
-    """Whether an armed fault matches this operation."""
+    """Return whether an armed fault matches this operation."""
     if item.kind is Kind.PAUSE:
         return True
     if item.call:

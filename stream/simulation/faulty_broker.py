@@ -27,7 +27,7 @@ class Fate(Enum):
 
 
 class Verdict(Enum):
-    """The fault of an operation. Unless the operation proceeds, its result is unknown to the client."""
+    """The fault of an operation. Unless it is PROCEEDS, the client does not learn the operation's result."""
 
     PROCEEDS = auto()
     IS_LOST = auto()  # the operation is not executed
@@ -37,7 +37,7 @@ class Verdict(Enum):
 
 @dataclass(slots=True, eq=False)
 class Transaction:
-    """A transaction as its client created it, independent of its visibility on the broker."""
+    """A transaction as its client wrote it, whether or not its records are visible on the broker."""
 
     transactional_id: str
     process: str
@@ -51,11 +51,11 @@ class Transaction:
 
 
 Consult = Callable[[str], Verdict]
-"""Called with the name of each operation before it. It can raise CrashError or BrokerUnavailableError."""
+"""Called before each operation, with the operation's name. It can raise CrashError or BrokerUnavailableError."""
 
 
 def _forwarded(name: str) -> Any:
-    """An operation of the embedded broker that consults the schedule first."""
+    """Return an operation that consults the schedule and then calls the embedded broker."""
 
     def operation(self: "FaultyBroker", *arguments: Any) -> Any:
         self.consult(name)
@@ -71,7 +71,7 @@ class FaultyBroker:
     broker: EmbeddedBroker
     process: str
     consult: Consult
-    transactions: list[Transaction] = field(default_factory=list)  # those of all processes, in order
+    transactions: list[Transaction] = field(default_factory=list)  # the transactions of all processes, in order
     hang: Callable[["FaultyTransactionalProducer"], None] = lambda producer: None  # can call `finish` later
     observe: Callable[[Transaction], None] = lambda transaction: None  # called after an acknowledged commit
     lingers: bool = False  # True if records are queued until a flush
@@ -79,11 +79,11 @@ class FaultyBroker:
     dry_every: int = 0  # N if every Nth poll returns nothing; 0 for never
     old_lags: bool = False  # True if lags are those of the last fetch, as in Kafka's clients
     polls: int = 0
-    may_be_dry: bool = True  # False if repeated polls at one moment must return everything
+    may_be_dry: bool = True  # False if polls must return the available records
     moved: int = 0  # number of polls that advanced, possibly past invisible records only
     member: EmbeddedMember | None = None  # the member of the group
-    transaction: Transaction = field(default_factory=lambda: Transaction("", "", Fate.ABORTED))  # the last one begun
-    _old_ends: dict[TopicPartition, tuple[Ends, int]] = field(default_factory=dict)  # with the reports left
+    transaction: Transaction = field(default_factory=lambda: Transaction("", "", Fate.ABORTED))  # the most recent one
+    _old_ends: dict[TopicPartition, tuple[Ends, int]] = field(default_factory=dict)  # old end, number of reports left
 
     create_topics: ClassVar[Any] = _forwarded("create_topics")
     describe_topics: ClassVar[Any] = _forwarded("describe_topics")
@@ -120,7 +120,7 @@ class FaultyBroker:
         return {tp: self._reported_end(tp, end) for tp, end in self.broker.ends(tps).items()}
 
     def lag(self, tp: TopicPartition, times: int) -> None:
-        """Report the current end of a partition to this process for the next N requests."""
+        """Report a partition's current end to this process for its next N requests, even if it advances."""
         self._old_ends[tp] = self.broker.ends([tp])[tp], times
 
     def end_lag(self) -> None:
@@ -128,12 +128,12 @@ class FaultyBroker:
         self._old_ends.clear()
 
     def is_open_in(self, topic: str) -> bool:
-        """Whether the process has an open transaction with records in a topic."""
+        """Return whether the process has an open transaction with records in a topic."""
         found = self.transaction
         return found.fate is Fate.OPEN and any(tp.topic == topic for tp, _ in found.records)
 
     def is_ahead_of_followers(self) -> bool:
-        """Whether a record of its transaction is beyond the high watermark of its partition."""
+        """Return whether the process's transaction has a record at or beyond the high watermark of its partition."""
         return any(self.broker.ends([tp])[tp].high_watermark <= offset for tp, offset in self.transaction.records)
 
     def _reported_end(self, tp: TopicPartition, end: Ends) -> Ends:

@@ -61,7 +61,7 @@ Place = tuple[TopicPartition, int]
 
 
 def label_of(event_id: str) -> int:
-    """The true class in feedback, for learners that use it."""
+    """Return the true class that feedback contains, for learners that use it."""
     return int(event_id[1:]) % N_CLASSES
 
 

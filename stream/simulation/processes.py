@@ -34,7 +34,7 @@ class Learner(Protocol):
         """Poll once and process the records. Return the amount of work done."""
 
     def next_due_ms(self) -> int | None:
-        """The next time at which work is due without new records."""
+        """Return the next time at which work is due without new records."""
 
     @property
     def tasks(self) -> Mapping[int, Task]:
@@ -48,7 +48,7 @@ class Learner(Protocol):
         """Read the log of a shared model to its end."""
 
     def park(self) -> object:
-        """The tasks that the next program of the process can resume."""
+        """Return the tasks, so that the process's next program can resume them."""
 
     def close(self) -> None:
         """Leave the group."""
@@ -93,22 +93,22 @@ class SeenModel(NamedTuple):
 
 
 ROUNDS_MAX = 2_000
-"""Limit on rounds at one time, larger than any run needs."""
+"""Limit on the rounds of polls at a single point in time. It is larger than any run needs."""
 
 DRY_ROUNDS_MAX = 8
-"""Limit on polls at one time that return nothing although records are available."""
+"""Number of rounds at a single point in time in which a poll may return nothing although records are available."""
 
 RESTARTS_MAX = 500
 """Limit on starts in one run."""
 
 
 class UnexpectedError(Exception):
-    """A learner did something that no fault can justify."""
+    """A learner did something that no fault can explain."""
 
 
 @dataclass(eq=False)
 class Processes:
-    """All processes of a run. It calls them, and ends or restarts them depending on the result."""
+    """All processes of a run. Calls each process, and ends or restarts it depending on the result."""
 
     _schedule: Schedule
     _make_learner: MakeLearner
@@ -130,16 +130,16 @@ class Processes:
         return self._broker.clock
 
     def live(self) -> list[Process]:
-        """All processes except zombies and dead ones."""
+        """Return the processes that are neither dead nor zombies."""
         return [process for process in self._all if not process.zombie and not process.dead]
 
     def named(self, number: int) -> Process | None:
-        """The process with a number, if it is not in a call."""
+        """Return a process chosen by a number, or None if all processes are in calls."""
         live = [process for process in self.live() if not process.busy]
         return live[number % len(live)] if live else None
 
     def tasks(self) -> dict[int, Task]:
-        """The running tasks, each in one process."""
+        """Return the running tasks of all processes, by partition."""
         tasks: dict[int, Task] = {}
         for process in self.live():
             if process.program is not None:
@@ -147,7 +147,7 @@ class Processes:
         return tasks
 
     def next_due_ms(self) -> int | None:
-        """The next time after now at which a process has work due."""
+        """Return the next time after now at which a process has work due."""
         dues = []
         for process in self._all:
             if process.program is None or process.busy or process.dead:
@@ -169,7 +169,7 @@ class Processes:
                 done += self._guard(process, partial(program.step, 0))
             if not done:
                 return
-        raise UnexpectedError(f"at {self._clock.now_ms} ms the learners do not become idle")
+        raise UnexpectedError(f"the learners do not become idle at {self._clock.now_ms} ms")
 
     def _guard(self, process: Process, call: Callable[[], int]) -> int:
         """Run a call of a process, and end or restart the process after an error. Return the amount of work done."""
@@ -313,9 +313,9 @@ class Processes:
             self._all.remove(process)
 
     def _restart(self, process: Process, away_ms: int, parked: object = None) -> None:
-        """Restart a process after a time, but not before the end of an outage.
+        """Restart a process after a delay, but not before the end of an outage.
 
-        With parked tasks, it is the same process with a new program.
+        If tasks are parked, the same process continues with a new program.
         """
         name = process.name
         away_ms = max(away_ms, self.outage_until_ms - self._clock.now_ms)

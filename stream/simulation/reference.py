@@ -1,7 +1,7 @@
-"""Reference learners, which process the decisions and outcomes of the audit's oracle in their order.
+"""Reference learners, which process the decisions and outcomes of the audit's oracle in order.
 
-With an own model, the reference must make the same decisions. With a shared model, it collects the entries that a task
-must write to the log.
+If a task has its own model, its reference must make the same decisions. If the model is shared, the reference collects
+the entries that the task must write to the log.
 """
 
 from math import nan
@@ -19,14 +19,14 @@ WEIGHING = ("banditron", "soba-diag")
 
 
 def can_play(task: TaskSettings, logged: Logged | None) -> bool:
-    """Whether a context has the logged fields that the task needs."""
+    """Return whether a context has the logged fields that the task needs."""
     if task.play == "own" or logged is None:
         return task.play == "own"
     return logged.propensity is not None or (task.play == "logged" and task.learner not in WEIGHING)
 
 
 class OwnReference:
-    """A learner that must make the task's decisions."""
+    """A learner that must make the same decisions as the task."""
 
     def __init__(self, task: TaskSettings) -> None:
         self.learner = task.make_learner()
@@ -50,7 +50,7 @@ class OwnReference:
         return True
 
     def decide(self, decided: Decided) -> tuple[Decision, bool]:
-        """The decision to learn from, and whether the published one is the same."""
+        """Return the decision to learn from, and whether the published decision is as expected."""
         task, (event_id, x, logged, _), prediction = self.task, decided.context, decided.prediction
         own = mine = taught = self.learner.predict(x, uniform(task.seed, Purpose.ACTION, event_id))
         target = None if task.play == "own" else (own.action, own.propensity)
@@ -74,7 +74,7 @@ class OwnReference:
         self.updates += self.learner.retract(x, decision, 0, reward, v)
 
     def differs(self, step: JournalStep) -> bool:
-        """Whether the numbers of updates or drift alarms in a step's journal record differ."""
+        """Return whether the number of updates or drift alarms differs from the one in a step's journal record."""
         return (self.updates, int(self.learner.alarms.sum())) != (step.updates, step.alarms)
 
 
@@ -82,7 +82,7 @@ MATCHED = Outcome.MATCHED
 
 
 class SharedReference(OwnReference):
-    """Collects the entries of one task for the log; `shared_model` checks its decisions by their versions."""
+    """Collects the entries that one task must write to the log. `shared_model` checks the decisions."""
 
     def __init__(self, task: TaskSettings) -> None:
         super().__init__(task)
@@ -90,7 +90,7 @@ class SharedReference(OwnReference):
         self.entries: list[Entry] = []
 
     def decide(self, decided: Decided) -> tuple[Decision, bool]:
-        """The published decision."""
+        """Return the published decision."""
         decision = decided.prediction.decision
         if self._observes:
             self.entries.append(Entry(DECIDED, decided.context.x, decision))
@@ -110,5 +110,5 @@ class SharedReference(OwnReference):
 
 
 def plain(decision: Decision) -> tuple[object, ...]:
-    """A decision as comparable values, without the learner's stored numbers."""
+    """Return a decision as comparable values, without the values that the learner logged with it."""
     return decision.action, decision.greedy, repr(decision.propensity), decision.scores.tolist()

@@ -17,7 +17,7 @@ from stream.task.settings import LatePolicy, OnExpiry, Sharing, TaskSettings
 from stream.wire.records import Logged
 
 EVENTS = 20
-"""Number of contexts in a run. They suffice for interactions of all events, and a trace of them is readable."""
+"""Number of contexts in a run. Enough for all kinds of events to interact, and few enough for a readable trace."""
 
 
 class Kind(StrEnum):
@@ -63,7 +63,7 @@ class Kind(StrEnum):
     SLOW = "broker slow for a while"
     PAUSE = "learner pauses before a call of the broker"
     HOLD = "replication stops for a while"
-    # Faults that a shared model can meet.
+    # Faults that occur only with a shared model.
     LAG = "learner reads an old end of the log"
     MOVE_IN_SNAPSHOT = "partition 0 moves during a snapshot of the model"
 
@@ -87,18 +87,18 @@ IN_COMMIT = (Kind.CRASH_IN_COMMIT, Kind.ZOMBIE_IN_COMMIT, Kind.EXPELLED_IN_COMMI
 """Faults between two of the numbered steps of a commit."""
 
 CALLS = ("poll", "ends", "begin", "flush", "send_offsets", "commit", "transactional_producer", "group_consumer")
-"""Operations of the broker in which a learner can crash, or which can be refused."""
+"""Broker operations during which a learner can crash, or which the broker can refuse."""
 
 NUMBERS = {
-    Kind.CRASH_IN_RECOVERY: (1, 4),  # number of the call after the fault was armed
+    Kind.CRASH_IN_RECOVERY: (1, 4),  # number of the call, counted from when the fault was armed
     Kind.CRASH_IN_SNAPSHOT: (1, 4),
     Kind.MOVE_IN_SNAPSHOT: (1, 4),
-    Kind.PAUSE: (1, 30),  # within several steps, or most of a recovery
+    Kind.PAUSE: (1, 30),  # 30 calls span several steps, or most of a recovery
     Kind.SLOW: (1, 4),  # ms per operation
-    Kind.LAG: (1, 40),  # number of reports of the old end
+    Kind.LAG: (1, 40),  # how often the old end is reported
     Kind.HOLD: (0, 2),  # the partition
 }
-"""The smallest and the largest number of a fault."""
+"""The range from which the number of a fault is drawn."""
 
 FOREIGN_TOPICS = ("predictions", "examples", "dead-letter")
 """The learners' topics that other clients write to. A write to the snapshots would break the pipeline."""
@@ -107,21 +107,21 @@ HELD_TOPICS = (
     "feedback", "feedback", "feedback", "feedback", "contexts", "contexts", "predictions", "examples", "dead-letter",
     "journal", "snapshots",
 )  # fmt: skip
-"""Topics whose replication can stop, which holds their high watermark."""
+"""Topics whose replication can stop, so that their high watermarks do not advance."""
 
 TARGETS = {Kind.CRASH_IN_CALL: CALLS, Kind.REFUSED: CALLS, Kind.HOLD: HELD_TOPICS}
-"""The operations or topics of a fault."""
+"""The operations or topics that a fault can affect."""
 
 
 class Item(NamedTuple):
-    """An event or fault of a schedule."""
+    """An event or fault in a schedule."""
 
     at_ms: int
     kind: Kind
     id: str = ""
     bit: int = 0
     member: int = 0
-    number: int = 0  # number of the commit step, poison, transaction, call or partition, or the slowness
+    number: int = 0  # number of the commit step, poison, transaction, call or partition, or ms per operation
     call: str = ""  # operation of the broker, or topic that is written to or not replicated
     for_ms: int = 0  # duration of the fault, or time until a restart
     polls: bool = True  # True if the learners poll before the next item
@@ -129,7 +129,7 @@ class Item(NamedTuple):
     logged: Logged | None = None  # logged decision of a context
 
     def text(self) -> str:
-        """A description for traces and reports."""
+        """Return a description for traces and reports."""
         parts: list[str] = [str(self.kind)]
         if self.kind in IN_COMMIT:
             parts.append(str(self.number))
@@ -171,11 +171,11 @@ class Schedule(NamedTuple):
     items: tuple[Item, ...]
 
     def only(self, indices: Sequence[int]) -> "Schedule":
-        """The schedule with only some of its items."""
+        """Return the schedule with only some of its items."""
         return self._replace(items=tuple(self.items[index] for index in indices))
 
     def faultless(self) -> "Schedule":
-        """The same events without faults and with one process."""
+        """Return a schedule of the same events without faults and with one process."""
         return self._replace(members=1, items=tuple(item for item in self.items if item.kind in ENVIRONMENT))
 
 
@@ -215,11 +215,11 @@ N_CLASSES, N_FEATURES = 3, 8
 
 PLAYS: tuple[Play, ...] = ("own", "own", "logged", "match")
 LOG_LEARNERS: dict[str, dict[str, float | str]] = {"late-ucb": {"m": 2}, "stack-igw": {"vectors": 0}}
-"""Learners that store numbers for the logged action with a decision. They are used only in replays of a log."""
+"""Learners that store values of the logged action with a decision. They are used only in replays of a log."""
 
 
 def draw_schedule(seed: int, events: int = EVENTS, model: Sharing = "own") -> Schedule:
-    """Draw the schedule of a seed. A run with a shared model has more faults, and cannot replay a log."""
+    """Draw the schedule for a seed. A run with a shared model has more faults, and cannot replay a log."""
     luck = Luck(seed)
     timeless = luck.chance(50)
     clock_stands = luck.chance(10)
@@ -240,7 +240,7 @@ def draw_schedule(seed: int, events: int = EVENTS, model: Sharing = "own") -> Sc
         task = replace(task, model=model)
         items += _draw_shared(Luck(seed ^ _SHARED_DICE), max(item.at_ms for item in items), timeless=timeless)
         items.sort(key=lambda item: item.at_ms)
-    if timeless:  # deadlines are even, and pass in odd milliseconds without other events
+    if timeless:  # deadlines are even, and pass in odd milliseconds, in which nothing else happens
         items = [item._replace(at_ms=2 * item.at_ms - START_MS) for item in items]
         doubled = replace(limits, window_ms=2 * limits.window_ms, orphan_ms=2 * limits.orphan_ms)
         task = replace(task, join=doubled)
@@ -272,7 +272,7 @@ def draw_schedule(seed: int, events: int = EVENTS, model: Sharing = "own") -> Sc
 
 
 def _draw_limits(luck: Luck, *, timeless: bool) -> JoinSettings:
-    """Return limits that are sometimes reached, except those that a timeless run must not reach (see `checks`)."""
+    """Draw limits that runs sometimes reach, except those that a timeless run must not reach (see `checks`)."""
     tight = luck.chance(40)
     return JoinSettings(
         window_ms=luck.choice((10, 30, 100)),
@@ -285,9 +285,9 @@ def _draw_limits(luck: Luck, *, timeless: bool) -> JoinSettings:
 
 
 def _draw_events(luck: Luck, events: int, limits: JoinSettings, *, timeless: bool) -> list[Item]:
-    """Return contexts at a rate, with their feedback."""
+    """Draw contexts at random intervals, with their feedback."""
     gap_max_ms = luck.choice((1, 5, 20))
-    noise = luck.choice((0, 10, 30))  # percentage of each kind of irregularity
+    noise = luck.choice((0, 10, 30))  # probability of each kind of irregularity, in percent
     now_ms = START_MS
     items: list[Item] = []
 
@@ -333,11 +333,11 @@ def _with_actions(luck: Luck, items: list[Item]) -> list[Item]:
 
 
 _LOG_DICE = 0x5DEECE66D
-"""Separates the draws for logs from the other draws of a run, which therefore do not change."""
+"""Seeds a separate random stream for logs, so that the other draws of a run do not change."""
 
 
 def _with_logs(luck: Luck, task: TaskSettings, items: list[Item]) -> tuple[TaskSettings, list[Item]]:
-    """Let half of the runs replay a log, which may be uniform. Some contexts lack logged fields."""
+    """Let half of the runs replay a log, whose policy may be uniform. Some contexts lack logged fields."""
     play = luck.choice(PLAYS)
     if play == "own" and luck.chance(50):
         return task, items
@@ -359,7 +359,7 @@ def _with_logs(luck: Luck, task: TaskSettings, items: list[Item]) -> tuple[TaskS
 
 
 _SHARED_DICE = 0x2545F4914
-"""Separates the draws for shared models from the others in the same way."""
+"""Seeds a separate random stream for shared models, for the same reason."""
 
 
 def _of_several(luck: Luck, schedule: Schedule) -> Schedule:
@@ -368,7 +368,7 @@ def _of_several(luck: Luck, schedule: Schedule) -> Schedule:
 
 
 def _draw_shared(luck: Luck, end_ms: int, *, timeless: bool) -> list[Item]:
-    """Return faults of the shared model's log, and records that another producer wrongly writes to it."""
+    """Draw faults of the shared model's log, and records that another producer wrongly writes to it."""
     faults = [luck.choice(SHARED_FAULTS) for _ in range(luck.below(4))]
     items = [_draw_fault(luck, kind, end_ms, timeless=timeless) for kind in faults]
     if not timeless and luck.chance(30):
@@ -387,13 +387,13 @@ def _draw_shared(luck: Luck, end_ms: int, *, timeless: bool) -> list[Item]:
 
 
 _FOREIGN_TO_LOG = 10
-"""The number of the first transaction of another producer in the log. Other transactions have smaller numbers."""
+"""The number of the first transaction in which another producer writes to the log. Others have smaller numbers."""
 
 _LOG_TOPIC = "updates"
 
 
 def _draw_delay(luck: Luck, window_ms: int) -> int:
-    """Return a feedback delay that is in time, late, or exactly at the deadline."""
+    """Draw a feedback delay that is in time, late, or exactly at the deadline."""
     in_time = [luck.between(0, window_ms) for _ in range(2)]
     return luck.choice((0, *in_time, window_ms + luck.between(-1, 1), luck.between(window_ms, 3 * window_ms)))
 
@@ -402,7 +402,7 @@ _FOREIGN = {Kind.CONTEXT: Kind.FOREIGN_CONTEXT, Kind.FEEDBACK: Kind.FOREIGN_FEED
 
 
 def _put_in_transactions(luck: Luck, items: list[Item]) -> None:
-    """Let another producer write some contexts and feedback in transactions, which delay or abort them.
+    """Let another producer write some contexts and feedback in transactions that delay or abort them.
 
     It also wrongly writes to topics of the learners.
     """

@@ -1,7 +1,7 @@
 """The checks of a shared model: its log, its replicas and its decisions.
 
 The log is read into a plain list, and applied to one learner entry by entry. At each version the learner's state must
-equal the replicas' state, and its decisions must equal the tasks' decisions on this version.
+equal the replicas' state, and its decisions must equal the tasks' decisions at this version.
 """
 
 from collections import Counter
@@ -82,7 +82,7 @@ def _read_log(world: World, n_classes: int) -> list[_Logged]:
 
 
 def _log_differs(partition: int, written: Written, log: Sequence[_Logged]) -> list[str]:
-    """Check that the log has the entries of each task in order, and that the journal has their number."""
+    """Check that the log has the entries of each task in order, and that the journal records their number."""
     got = [_plain(logged.entry) for logged in log if logged.partition == partition]
     expected = [_plain(entry) for entry in written.entries]
     if got != expected:
@@ -94,7 +94,7 @@ def _log_differs(partition: int, written: Written, log: Sequence[_Logged]) -> li
         ]
     counts = Counter(logged.step for logged in log if logged.partition == partition)
     return [
-        f"step {step.number}: the log has {counts[step.number]} entries of it; the journal says {step.log}"
+        f"step {step.number}: the log has {counts[step.number]} of its entries; the journal says {step.log}"
         for step in written.steps
         if step.log is None or step.log.entries != counts[step.number]
     ]
@@ -107,16 +107,16 @@ def _plain(entry: Entry) -> tuple[Any, ...]:
 
 
 def _versions(partition: int, written: Written, log: Sequence[_Logged]) -> list[str]:
-    """Check that a task's version never decreases, belongs to its offset in the log, and is in its predictions."""
+    """Check that a task's version never decreases, matches its offset in the log, and is in its predictions."""
     wrong: list[str] = []
     latest = 0
     for step, decided in zip(written.steps, written.decided, strict=True):
         if step.updates < latest:
-            wrong.append(f"step {step.number} decides on version {step.updates}; the one before had {latest}")
+            wrong.append(f"step {step.number} decides at version {step.updates}; the one before had {latest}")
         latest = step.updates
         version = -1 if step.log is None else sum(logged.offset < step.log.offset for logged in log)
         if version != step.updates:
-            wrong.append(f"step {step.number}: the journal says version {step.updates}; what it read is {version}")
+            wrong.append(f"step {step.number}: the journal says version {step.updates}; its log offset gives {version}")
         wrong += [
             f"{prediction.id} names version {prediction.model_version}; its step {step.number} has {step.updates}"
             for _, _, prediction, _ in decided
@@ -156,7 +156,7 @@ def _applied_again(
 def _decides_otherwise(
     task: TaskSettings, model: Learner, own: Sequence[Entry], decided: Sequence[Decided]
 ) -> list[str]:
-    """The predictions of a step that differ from those of a model that has observed the task's own decisions."""
+    """Compare a step's predictions with those of a model that has observed the task's own decisions."""
     learner = task.make_learner()
     learner.load(model.state())
     for entry in own:

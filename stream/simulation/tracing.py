@@ -1,4 +1,4 @@
-"""Counts of events in a run and, optionally, a line for each event."""
+"""Counts the events of a run and, optionally, records a line for each event."""
 
 import hashlib
 from collections import Counter
@@ -30,7 +30,7 @@ _TELLING = {
     "waits until": BEHIND_ITS_LOG,
     "group has moved on": "stale member aborts its step",
 }
-"""Events that are counted from a learner's log messages, by a part of the message."""
+"""Events that are counted when a learner's log message contains the given text."""
 
 
 @dataclass
@@ -67,7 +67,7 @@ class Trace:
 
 
 def trace_digest(happened: Sequence[Happened]) -> str:
-    """The digest of a trace. Equal runs have equal digests on every machine."""
+    """Return the digest of a trace. Equal runs have equal digests on every machine."""
     digest = hashlib.sha256()
     for line in happened:
         digest.update(repr(tuple(line)).encode())

@@ -1,4 +1,4 @@
-"""Runs a schedule of other clients, learner processes and timeouts, in virtual time and one thread."""
+"""Runs a schedule of other clients, learner processes and timeouts in virtual time, in a single thread."""
 
 from collections import deque
 
@@ -11,7 +11,7 @@ from stream.simulation.schedule import ENVIRONMENT, START_MS, Schedule
 from stream.simulation.tracing import Trace
 
 SETTLING_MAX = 400
-"""Limit on due actions between the last item and the end of the run."""
+"""Limit on the number of times that actions become due between the last item and the end of the run."""
 
 
 class World:
@@ -50,14 +50,14 @@ class World:
         item = self._todo[0]
         self._advance_to(item.at_ms)
         if not self._todo or self._todo[0] is not item:
-            return  # the error occurred while a process was paused
+            return  # the item was executed while a process was paused
         self._todo.popleft()
         (self.outside if item.kind in ENVIRONMENT else self._faults).do(item)
         if item.polls:
             self.processes.poll_all()
 
     def _run_until(self, until_ms: int) -> None:
-        """Run the world until a time, within a call of a paused process."""
+        """Run the world up to a given time, while a process is paused in a call."""
         while self._todo and self._todo[0].at_ms <= until_ms:
             self._next_item()
         self._advance_to(until_ms)
@@ -74,12 +74,12 @@ class World:
         self.clock.advance_to(to_ms)
 
     def _due_ms(self) -> int | None:
-        """The next time at which an action is due."""
+        """Return the next time at which an action is due."""
         dues = (self._timers.next_ms, self.processes.next_due_ms())
         return min((due_ms for due_ms in dues if due_ms is not None), default=None)
 
     def _settle(self) -> None:
-        """End all faults, and advance time until no entry waits."""
+        """End all faults, and advance time until no more actions are due."""
         self._faults.end()
         self.outside.abort_transactions()
         if not self.processes.live() and self._timers.next_ms is None:
