@@ -42,7 +42,7 @@ class FeedbackOptions:
     group: str = "onebit-feedback"
     instance: str = "feedback-1"  # name of this process, unique and constant across restarts
     with_label: bool = False  # include the true class, for full-information baselines
-    speed: float = 1.0  # divides the delays of a log
+    speed: float = 1.0  # the delays of a log are divided by this
     records_max: int = 5_000  # maximum number of predictions per poll
     waiting_max: int = 1_000_000  # limit on scheduled feedback, above which no predictions are read
     commit_interval_ms: int = 1_000
@@ -164,7 +164,7 @@ class FeedbackProgram:
         return sent
 
     def _pace(self) -> None:
-        """Pause reading while too much feedback is scheduled. Polling continues, to keep the group membership."""
+        """Pause reading while too much feedback is scheduled. Keep polling to stay in the group."""
         full = len(self._due) >= self._options.waiting_max
         if full != self._paused:
             self._paused = full
@@ -177,7 +177,7 @@ class FeedbackProgram:
             tp = TopicPartition(self._topics.predictions, partition)
             offsets[tp] = next(iter(unsent)) if unsent else self._consumer.position(tp)
         if offsets:
-            with suppress(StaleMemberError):  # the next poll returns the new assignment, from the last commit
+            with suppress(StaleMemberError):  # the next poll brings the new assignment, which starts at the last commit
                 self._consumer.commit(offsets)
 
     def _take(self, record: Record) -> None:
@@ -232,7 +232,7 @@ class FeedbackProgram:
     def close(self) -> None:
         """Commit offsets up to the first unsent feedback and leave the group.
 
-        After a failed flush, nothing is committed, because feedback may be missing. It is then sent again.
+        After a failed flush, nothing is committed, because feedback may be missing. A restart then sends it again.
         """
         try:
             self._producer.close()

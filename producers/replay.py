@@ -1,7 +1,7 @@
 """The replay program, which writes the rows of a data set as contexts, at a fixed rate or at the times of a log.
 
-Each event has a scheduled time. Events that are sent later count as late ("slipped"). The schedule itself does not
-change. The count shows whether a replay kept to its schedule.
+Each event has a scheduled time. Events that are sent later count as late ("slipped"), but do not
+shift the schedule. The count shows whether a replay kept to its schedule.
 """
 
 from collections.abc import Callable
@@ -22,12 +22,12 @@ from stream.wire.topics import Topics
 class ReplayOptions:
     """The data to replay, and the rate."""
 
-    events: int  # number of positions in the schedule, from the first
+    events: int  # number of positions in the schedule, counted from 0
     rate_per_s: float = 1_000.0  # inf for as fast as the broker accepts them
     speed: float | None = None  # speed-up of the log's time; inf for all at once, None for the rate
     shuffle_seed: int | None = None  # None for row order
     partitions: int = 1
-    start: int = 0  # the first position
+    start: int = 0  # the first position to send
     batch_max: int = 1_000  # maximum number of events sent per check of the clock
 
 
@@ -50,7 +50,7 @@ class Slip:
 
 @dataclass(slots=True)
 class Timetable:
-    """The origin of a replay's schedule, and its late events. A restarted program continues from it."""
+    """The origin of a replay's schedule, and its late events. A restarted program continues with it."""
 
     started_ms: int
     position: int  # position of the event that was due at that time
@@ -83,7 +83,7 @@ class ReplayProgram:
         if options.speed not in (None, inf):
             self._begun_ms = decided_at_ms(dataset, 0)
             span_ms = max(0, decided_at_ms(dataset, dataset.rows - 1) - self._begun_ms)
-            # The gap between two laps is the mean gap.
+            # The gap between two laps is the mean gap between events.
             self._lap_ms = span_ms + max(1, span_ms // max(1, dataset.rows - 1))
             self._origin_ms = self._log_ms(self.timetable.position) or 0
         self._due = self._next_due()
@@ -108,7 +108,7 @@ class ReplayProgram:
         return self._due if log_ms is None else max(self._due, started_ms + int((log_ms - self._origin_ms) / speed))
 
     def _log_ms(self, position: int) -> int | None:
-        """Return the log time at a position, from the start of the log. Laps over the log are consecutive.
+        """Return the log time at a position, measured from the start of the first lap over the log.
 
         It is None if the log has no time for this row, whose event is then sent together with the previous one.
         """

@@ -15,11 +15,11 @@ A learner whose probabilities depend only on its right answers (Assumption 3; SO
 receives the point repeatedly. Otherwise it errs with probability √V at each of 1/V points.
 
 Departures from the paper: the free space is a finite set of n points of equal mass, so V = 1/n. The paper does not
-specify their placement. Here, they are on a sphere, at such an angle that a plane separates each point from the others
+specify their placement. Here, they are on a sphere, far enough apart for a plane to separate each point from the others
 with margin γ. They are drawn at random until 1,000 consecutive draws fail, which gives about (1/γ)^((d-2)/2) points in
-d features. The last feature is constant, so that planes need not pass through the origin. After a row of class 1,
-points other than the shown one may also no longer be free. V is then no longer a bound, but the lower bound on the
-mistakes does not require one from then on.
+d features. The last feature is constant, so that planes need not pass through the origin. After a row of class 1, more
+points than the one shown may cease to be free. V is then no longer a bound on the share that a row removes, but the
+lower bound on the mistakes does not need one from then on.
 """
 
 from collections.abc import Callable
@@ -73,7 +73,7 @@ def separator_norm(X: FloatArray, signs: FloatArray, margin: float) -> float:
 def probability_of_first_class(learner: Learner) -> Probability:
     """Return the function that the adversary observes: the learner's probability of class 0.
 
-    The function does not change the learner. At u = 0 the learner plays the first class with positive probability.
+    The function does not change the learner. At u = 0, the learner plays the first class whose probability is positive.
     """
 
     def probability(x: Features) -> float:
@@ -118,7 +118,7 @@ class Adversary:
                 f"(0, {cut_margin(0.0):.3f}); got {n_features}, {rounds} and {margin}"
             )
         self._generator = np.random.Generator(np.random.PCG64(seed))
-        self.points = _place(n_features, margin, self._generator)  # float64[n, d], in display order
+        self.points = _place(n_features, margin, self._generator)  # float64[n, d], in the order shown
         self.margin = margin
         self.threshold = 1.0 - max(sqrt(1.0 / len(self.points)), 1.0 / sqrt(rounds))
         self._indices = np.arange(n_features, dtype=np.int32)
@@ -129,7 +129,7 @@ class Adversary:
         self._next_point = 0
 
     def next_row(self, probability: Probability) -> Row:
-        """Return the next row, with a label chosen by the learner's probability of class 0."""
+        """Return the next row, whose label depends on the learner's probability of class 0."""
         if self._current is None:
             self._show(self._next_point, 0)  # line 1
         elif not self._wrong:

@@ -176,7 +176,7 @@ class Dataset:
         """Return the rows of an epoch in replay order: in row order, or shuffled differently in each epoch.
 
         Shuffling sorts the rows by a hash of (seed, epoch, row). It does not depend on a library's random generator, so
-        a replay can be resumed with other versions of the library.
+        a replay can be resumed with another version of that library.
         """
         if shuffle_seed is None:
             return range(self.rows)

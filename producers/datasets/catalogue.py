@@ -47,7 +47,7 @@ def load(name_or_file: str, n_features: int | None = None, seed: int = 0) -> Dat
 
     Args:
         name_or_file: A name in the catalogue, otherwise a path.
-        n_features: Number of features in a file. It is required if the last features may be empty.
+        n_features: Number of features in a file. Required if the last features may not occur in it.
         seed: Seed for generated data.
     """
     if name_or_file in _ALL:

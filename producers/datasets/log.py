@@ -61,7 +61,7 @@ class Log(DecisionLog, Protocol):
 
     @property
     def remarks(self) -> Sequence[str]:
-        """Remarks on the columns of the rows of the last pass: empty cells, decimal commas."""
+        """Remarks from the last pass about columns with empty cells or decimal commas."""
         ...
 
     @property
@@ -71,7 +71,7 @@ class Log(DecisionLog, Protocol):
 
 
 def remarks_of(log: Log) -> Iterator[str]:
-    """Yield one line per reason for the rows that the last pass skipped, then the remarks on the columns."""
+    """Yield one line for each reason why the last pass skipped rows, then the remarks on the columns."""
     for reason, count in log.skipped.items():
         rows = "1 row" if count == 1 else f"{count:,} rows"
         first = log.first_skipped.get(reason)

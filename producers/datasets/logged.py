@@ -1,4 +1,4 @@
-"""A decision log as a data set, complete or restricted by time or number of rows."""
+"""A decision log as a data set, either complete or restricted to a time range or a number of rows."""
 
 import re
 from bisect import bisect_left
@@ -122,7 +122,7 @@ def decided_at_ms(dataset: Dataset, row: int) -> int:
     found = time_of(dataset, row)
     if found is None:
         raise DatasetError(
-            f"{dataset.name}, row {row}: no decision time, which a replay in the time of the log requires"
+            f"{dataset.name}, row {row}: no decision time, which a replay at the log's own times requires"
         )
     return found
 
@@ -133,7 +133,7 @@ def time_of(dataset: Dataset, row: int) -> int | None:
 
 
 def has_times(dataset: Dataset) -> bool:
-    """Return whether this is a log with decision times, according to the first row."""
+    """Return whether this is a log whose first row has a decision time."""
     return time_of(dataset, 0) is not None
 
 
@@ -147,14 +147,14 @@ SAMPLED = 1_000
 
 
 def has_labels(dataset: Dataset) -> bool:
-    """Return whether the true classes are known. For a log, this depends on the first rows."""
+    """Return whether the true classes are known. For a log, only the first rows are checked."""
     if not isinstance(dataset, LogDataset):
         return True
     return any(dataset.log.outcome(row).label is not None for row in range(min(SAMPLED, dataset.rows)))
 
 
 def logged_delays_ms(dataset: Dataset) -> list[int]:
-    """Return the delays of the first rows with an outcome."""
+    """Return the feedback delays that are logged in the first rows."""
     if not isinstance(dataset, LogDataset):
         return []
     outcomes = (dataset.log.outcome(row) for row in range(min(SAMPLED, dataset.rows)))

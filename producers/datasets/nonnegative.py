@@ -5,7 +5,7 @@ import numpy as np
 from stream.wire.records import FloatArray
 
 TOLERANCE = 1e-13
-"""Values below this share of the largest |A_ij| and |b_i| are treated as zero."""
+"""Values up to this multiple of the largest |A_ij| and |b_i|, each at least 1, are treated as zero."""
 
 
 def nnls(A: FloatArray, b: FloatArray) -> tuple[FloatArray, float]:
@@ -18,7 +18,7 @@ def nnls(A: FloatArray, b: FloatArray) -> tuple[FloatArray, float]:
         b: float64[m].
 
     Departures from the book: if a column is added in steps 4 and 5 and rounding makes its z non-positive, the column is
-    excluded until x changes. Otherwise it would be added again endlessly.
+    excluded until x changes. Otherwise it would be added again and again.
 
     >>> nnls(np.array([[1.0, 0.0], [0.0, 1.0]]), np.array([2.0, -1.0]))
     (array([2., 0.]), 1.0)
@@ -28,7 +28,7 @@ def nnls(A: FloatArray, b: FloatArray) -> tuple[FloatArray, float]:
     is_refused = is_positive.copy()
     zero = TOLERANCE * max(1.0, np.abs(A).max(initial=0.0)) * max(1.0, np.abs(b).max(initial=0.0))
     while True:
-        w = np.where(is_positive | is_refused, -np.inf, A.T @ (b - A @ x))  # step 2: downhill
+        w = np.where(is_positive | is_refused, -np.inf, A.T @ (b - A @ x))  # step 2: the direction of descent
         if w.max(initial=-np.inf) <= zero:  # step 3
             return x, float(np.linalg.norm(A @ x - b))
         new = np.argmax(w)  # step 4

@@ -46,7 +46,7 @@ def read(
 
     Args:
         path: The file. gzip is detected by the first bytes.
-        n_features: The number of features, if the last features may be empty in this file. The default is the largest
+        n_features: The number of features, if the last features may not occur in this file. The default is the largest
         index.
         index_base: 0 or 1; None detects it.
         name: The display name. The default is the file name without suffixes.

@@ -3,9 +3,9 @@
 S. M. Kakade, S. Shalev-Shwartz, A. Tewari, "Efficient bandit algorithms for online multiclass prediction", ICML 2008,
 section 5. There are 9 classes and 400 binary features: 120 keywords (0 to 119) and 280 common words (120 to 399). Each
 class has n fixed keywords, drawn without replacement, with n uniform in {20, ..., 40}. Classes may share keywords. A
-row has a uniform class, all but 5 of its keywords, and 20 common words. The values are 1, not normalised, and there is
-no bias feature. SynNonSep has the same rows, but with probability 0.05 the label is one of the 8 wrong classes,
-uniformly.
+row has a class drawn uniformly, all but 5 of its keywords, and 20 common words. The values are 1, not normalised, and
+there is no bias feature. SynNonSep has the same rows, but with probability 0.05 the label is one of the 8 wrong
+classes, uniformly.
 
 Departures from the paper: none. A row corresponds to a "document" in the paper.
 
@@ -196,7 +196,7 @@ class SyntheticRows:
     seed: np.uint64
     noise: float
     keywords: Keywords
-    ones: FloatArray  # float64[ROW_NNZ_MAX], the values of every row
+    ones: FloatArray  # float64[ROW_NNZ_MAX], shared by all rows
 
     def row(self, row: int) -> Row:
         """Generate a row."""

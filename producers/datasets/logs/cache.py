@@ -20,7 +20,7 @@ READ_BY = 3
 """Format version of the cache. Increase it when files are read differently."""
 
 UNUSED_S_MAX = 30 * 24 * 3_600
-"""Time without use after which an entry is deleted when another log is cached."""
+"""Time after which an unused entry is deleted, in seconds. Entries are deleted when another log is cached."""
 
 
 def cached_log(

@@ -216,7 +216,7 @@ def _time_ms(value: Any, unit: Unit | None) -> int | None:
 
 
 def _in_units(value: Any, unit: Unit) -> float | None:
-    """Convert a number, or a duration such as 5s, to a unit."""
+    """Return a number as it is, or a duration such as 5s in this unit."""
     number = _number(value)
     if number is None and isinstance(value, str):
         try:

@@ -14,7 +14,7 @@ from producers.datasets.logs.parsed import Problem
 from producers.datasets.logs.streams import LINE_BYTES_MAX, Fault, LineBlock, Source, line_blocks
 from producers.datasets.logs.tables import Table
 
-# Process-wide limit, 131,072 by default. A field is at most a block and the incomplete row before it.
+# Process-wide limit, 131,072 by default. A field is at most as long as a block and the incomplete row before it.
 csv.field_size_limit(4 * LINE_BYTES_MAX)
 
 _BOM = b"\xef\xbb\xbf"
@@ -155,7 +155,7 @@ def _lines_of(block: LineBlock | None) -> list[str]:
 
 
 def _line_ends(lines: list[str]) -> int:
-    """Return the number of line ends; `csv` also accepts a single carriage return."""
+    """Return the number of newlines. A row can also end with a lone carriage return in `csv`."""
     return sum(line.endswith("\n") for line in lines)
 
 

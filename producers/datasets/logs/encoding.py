@@ -49,7 +49,7 @@ def encode_rows(encoder: FeatureEncoder, keep: NDArray[np.bool_], features: Iter
 
 
 HARMLESS = 1e290
-"""The sum of numbers up to this limit is finite in any row."""
+"""Any sum of numbers up to this limit within a row is finite."""
 
 
 def overflowing_rows(encoder: FeatureEncoder, n: int, features: Sequence[FeatureEntries]) -> list[int]:
@@ -78,7 +78,7 @@ def _entries(
             return feature.rows, np.full(feature.rows.size, encoder.index_of_number(feature.name)), scaled
         texts = Texts.of(
             [text_of(number) for number in feature.numbers.tolist()]
-        )  # the name has texts in other batches
+        )  # the feature has texts in other batches
         feature = feature._replace(numbers=None)
     distinct, codes = texts.distinct, texts.codes
     if feature.kind is not Kind.TEXT:

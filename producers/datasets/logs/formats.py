@@ -46,7 +46,7 @@ _MAGIC = (
     (b"\xfe\xff", "UTF-16 text; write it as UTF-8"),
 )
 
-# The pattern is matched against single tokens. One for a whole line would take exponential time on some lines.
+# The pattern is matched against single tokens. A pattern for a whole line could take exponential time.
 _ENTRY = re.compile(r"(qid|[0-9]+):[-+0-9.eE]+")
 _COSTED = re.compile(r"[0-9]+:[-+0-9.eE]+:[-+0-9.eE]+")
 _ACTION = re.compile(r"[0-9]+(:[^:]*){0,2}")
@@ -127,7 +127,7 @@ def _is_vw_text(lines: list[str]) -> bool:
 
 
 def _may_be_vw(line: str) -> bool:
-    """Return whether only actions, and perhaps a tag, precede a bar."""
+    """Return whether only actions, and possibly a tag, precede the bar."""
     label, bar, _ = line.partition("|")
     tokens = label.split()
     return bool(bar) and tokens[:1] != ["shared"] and all(_ACTION.fullmatch(token) for token in tokens[:-1])
@@ -136,7 +136,8 @@ def _may_be_vw(line: str) -> bool:
 def _is_svmlight(lines: list[str]) -> bool:
     """Return whether any row has an svmlight entry. The reader reports invalid rows.
 
-    A first line with columns but without entries is a header, because times such as 12:30 look like entries.
+    A file whose first line has columns but no entries has a header and is not svmlight: a time such as 12:30 only looks
+    like an entry.
     """
     rows = [line for line in lines if not line.lstrip().startswith("#")][:5]
     if not rows or {"|", '"', "{"} & set(rows[0]):

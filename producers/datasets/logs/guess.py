@@ -52,7 +52,7 @@ ODD_SHARE_MAX = 0.02
 """Maximum share of invalid values in a column of numbers or times."""
 
 CATEGORIES_MAX = 20
-"""Maximum number of distinct, frequent integers of a categorical column."""
+"""Maximum number of distinct integers in a categorical column. Each of them must be frequent."""
 
 WORDS_MIN = 4.0
 """Minimum mean number of words in a text column."""

@@ -15,7 +15,7 @@ from producers.datasets.logs.tables import Table
 from producers.datasets.logs.texts import Texts
 
 BATCH_ROWS = 16_384
-"""Number of rows per batch, which has a few megabytes even if rows are wide."""
+"""Number of rows per batch. Even with wide rows, a batch takes only a few megabytes."""
 
 
 def column_names(source: Source) -> list[str]:

@@ -28,11 +28,11 @@ class FeatureEntries(NamedTuple):
     rows: NDArray[np.int64]  # [m], indices in the batch
     numbers: FloatArray | None  # [m], the values; None if all are 1
     texts: Texts | None  # [m], categories or words; none is missing
-    empty: NDArray[np.bool_] | None = None  # [n], rows whose cell is empty; None: not a table
+    empty: NDArray[np.bool_] | None = None  # [n], rows whose cell is empty; None if the log is not a table
 
 
 class ParsedBatch(NamedTuple):
-    """n rows, without checks across rows. Rows with a problem contain arbitrary values."""
+    """n rows, before any checks across rows. Rows with a problem contain arbitrary values."""
 
     n: int
     first_row: int  # number of the first row in the file, from 0

@@ -28,10 +28,10 @@ from stream.wire.named_features import FeatureEncoder, Kind, Scale, build, shari
 from stream.wire.records import FloatArray
 
 VOCABULARY_MAX = 1_000
-"""A feature with more values is hashed, because each index has a cost per class in dense models."""
+"""A feature with more values is hashed, because each index adds a cost per class in dense models."""
 
 HASH_BITS = 16
-"""65,536 indices for hashed values."""
+"""Hashed values share 65,536 indices."""
 
 CUT_OFF = "the rest of the file: damaged or truncated"
 
@@ -124,7 +124,7 @@ class LogFile:
 
     @property
     def uneven(self) -> str:
-        """A warning about a column that varies much more than the others, after a pass; empty with a standard scale."""
+        """A warning about a column that varies much more than the others, from the last pass; empty if scaled."""
         is_scaled = any(one.scale is not None for one in self.encoder.names.values())
         return "" if is_scaled else self._remarks.uneven
 
@@ -344,7 +344,7 @@ def _table_batches(source: Source, kind: Format, mapping: LogMapping | None, *, 
     if mapping is None:
         shown = "FILE` for a similar file" if source.is_stdin else f"{source.path}` to guess one"
         raise DatasetError(f"{source.name} is {kind}, which requires a mapping. Run `onebit data show {shown}")
-    known = mapping  # so that the nested functions are type-checked
+    known = mapping  # narrows the type in the nested functions
     tables = table_reader(kind).tables
     check_columns(mapping, table_reader(kind).column_names(source), source.name)
     surveyed = [name for name, one in mapping.features.kinds().items() if scales or one is not Kind.NUMERIC]
@@ -365,7 +365,7 @@ def _table_batches(source: Source, kind: Format, mapping: LogMapping | None, *, 
 def _on_times(
     source: Source, tables: Callable[[Source, Sequence[str] | None], Iterator[Table]], mapping: LogMapping
 ) -> list[str]:
-    """Return a note about the unit of numeric times, which is given or derived from the first time."""
+    """Return a note about the unit of numeric times if it is derived from the first time."""
     if mapping.timestamp is None or mapping.time_unit is not None:
         return []
     first = next(tables(source, [mapping.timestamp]), None)
@@ -392,7 +392,7 @@ def _only_numbers(mapping: LogMapping) -> bool:
 
 
 def _in_order(mapping: LogMapping | None, found: Survey) -> Mapping[str, tuple[Kind, Sequence[str] | None]]:
-    """Return the result of the first pass in mapping order. Add the numeric columns, which the pass does not read."""
+    """Return the result of the first pass in mapping order. Add any numeric columns that the pass did not read."""
     if mapping is None:
         return found.names
     return {name: found.names.get(name, (kind, ())) for name, kind in mapping.features.kinds().items()}

@@ -16,12 +16,12 @@ DECIMAL_COMMA = "numbers with a decimal comma are read as texts; use a decimal p
 
 
 class Remarks:
-    """Collects the remarks in one pass over the rows that are used."""
+    """Collects remarks during a pass over the rows that are used."""
 
     def __init__(self) -> None:
         self._moments: dict[str, Moments] = {}
         self._empty: Counter[str] = Counter()
-        self._commas: dict[str, int | None] = {}  # None: not all values are numbers
+        self._commas: dict[str, int | None] = {}  # None if not all values are numbers
 
     def add(self, batch: ParsedBatch, kept: NDArray[np.bool_]) -> None:
         """Add the kept rows of a batch."""
@@ -57,7 +57,7 @@ class Remarks:
     def uneven(self) -> str:
         """A warning about a numeric column that varies much more than the others, or an empty text.
 
-        The entries of a category or text are 1, or the number of occurrences of a word.
+        Categories and texts count as columns with a spread of 1, because their entries are 1 or counts of words.
         """
         numeric = [(repr(name), one.spread) for name, one in self._moments.items() if name not in self._commas]
         return uneven_column(numeric, [1.0] * len(self._commas))

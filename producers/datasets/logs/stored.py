@@ -39,7 +39,7 @@ class StoredLog(SparseRows):
     class_names: tuple[str, ...]
     skipped: dict[str, int]  # number of rows skipped when the log was stored, by reason
     first_skipped: dict[str, str]  # position and value of the first skipped row, by reason
-    remarks: tuple[str, ...]  # on the columns, see `Log`
+    remarks: tuple[str, ...]  # remarks on the columns; see `Log`
     uneven: str  # warning about a column that varies much more than the others
     decided_at_ms: NDArray[np.int64]  # [n], like the columns of a LogBatch
     actions: NDArray[np.int64]

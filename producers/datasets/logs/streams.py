@@ -126,7 +126,7 @@ class Source:
         identity = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
         self._identity = self._identity or identity
         if identity != self._identity and S_ISREG(found.st_mode):
-            raise DatasetError(f"{self.name} has changed during reading; wait until it is complete, or read a copy")
+            raise DatasetError(f"{self.name} changed while being read; wait until it is complete, or read a copy")
 
     def chunks(self) -> Generator[bytes, None, None]:
         """Yield all bytes from the start, decompressed.
@@ -230,7 +230,7 @@ def _gathered(chunks: Iterator[bytes]) -> Iterator[bytes]:
                 yield b"".join(held)
                 held, size = [], 0
     except CutOffError:
-        # Earlier chunks are complete except for their last line.
+        # Of the data read so far, only the last line can be incomplete.
         whole = b"".join(held)
         yield whole[: whole.rfind(b"\n") + 1]
         raise

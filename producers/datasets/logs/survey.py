@@ -22,7 +22,7 @@ class Survey(NamedTuple):
     classes: tuple[str, ...]
     names: Mapping[str, tuple[Kind, Sequence[str] | None]]  # None if there are too many values, which are hashed
     hashed_distinct: float  # estimated number of distinct hashed values over all names
-    moments: Mapping[str, Moments]  # of the numeric names that were read
+    moments: Mapping[str, Moments]  # of the numeric features that were read
 
 
 def survey(batches: Iterable[ParsedBatch], vocabulary_max: int, *, numbered: bool = False) -> Survey:
@@ -67,7 +67,7 @@ def in_order(names: Iterable[str]) -> list[str]:
 
 
 class _Vocabularies:
-    """The values of each name, up to a limit."""
+    """The distinct values of each feature name, up to a limit."""
 
     def __init__(self, size_max: int) -> None:
         self._size_max = size_max
@@ -100,7 +100,7 @@ class _Vocabularies:
         return found
 
     def hashed_distinct(self) -> float:
-        """Estimate the number from the empty bits of a bitmap: linear counting (Whang, Vander-Zanden, Taylor 1990)."""
+        """Estimate the number of hashed values by linear counting with a bitmap (Whang, Vander-Zanden, Taylor 1990)."""
         places = 1 << _BITMAP_BITS
         empty = places - int(np.bitwise_count(self._seen).sum(dtype=np.int64))
         return -places * math.log(max(empty, 1) / places)
