@@ -107,13 +107,13 @@ class Banditron(KernelLearner):
     action's propensity, at least γ/K. ŷ and ỹ may be the same class. Every round subtracts x from W_ŷ, whether the
     action is right or wrong.
 
-    Delay: an update uses ỹ and p_ỹ from prediction time, because the estimate is unbiased only over the distribution of
-    the action. ŷ is the greedy class when the bit arrives (margin=feedback) or at prediction time (margin=decision).
-    Without delay, both settings equal the paper's algorithm. With long delays, margin=feedback is far more accurate,
-    because it does not repeat corrections that other updates have already made.
+    Delay: an update uses ỹ and p_ỹ from prediction time, because the estimate is unbiased only for the distribution
+    from which the action was drawn. ŷ is the greedy class when the bit arrives (margin=feedback) or at prediction time
+    (margin=decision). Without delay, both settings are the paper's algorithm. With long delays, margin=feedback is far
+    more accurate, because it does not repeat corrections that other updates have already made.
 
     Retraction: the bit contributes x / p_ỹ to the update. This term is subtracted or added. With margin=decision, W is
-    a sum over the events and equals, up to rounding, a model that received the real bit from the start, given the same
+    a sum over the events. Up to rounding, it is as if the real bit had been received from the start, given the same
     decisions. With margin=feedback, the intermediate updates used greedy classes that depend on the assumed bit.
 
     Departures from the paper: none.
@@ -154,7 +154,7 @@ class Banditron(KernelLearner):
     def retract(
         self, x: Features | FloatArray, decision: Decision, assumed_reward: int, reward: int, v: float = 0.0
     ) -> bool:
-        """Add the difference between the two bits times x / p_action."""
+        """Add x / p_action, times the difference between the two bits."""
         indices, values = sparse(x, self.n_features)
         return bool(
             retract(

@@ -71,17 +71,17 @@ class Confidit(KernelLearner):
     is played. Variant 5 can stop playing a class permanently. The diagonal treats features as independent, so the bound
     of a class that was demoted on common features may never be high enough again.
 
-    Delay: an update uses the current w and A and, of the decision, only the action. w = A⁻¹ΣX is a ridge regression, so
+    Delay: an update uses the current w and A, and only the decision's action. w = A⁻¹ΣX is a ridge regression, so
     the order of updates does not matter. t and Σ q_s count decisions; Σ x̂ᵀA⁻¹x̂ counts updates, each with the A that
     it produced. The current W is projected at every decision, as in the paper: `predict` uses W', and `observe`
     replaces W with W'.
 
     Retraction: A is the same for either reward, and without projection w = A⁻¹ΣX. Up to rounding and in any order, the
-    result equals a model that received the real bit from the start, given the same actions. A projection cannot be
+    result is as if the real bit had been received from the start, given the same actions. A projection cannot be
     reversed, so a learner with projection is not retractable.
 
-    Departures from the paper: none for x ≠ 0. A zero x causes no scaling, projection (its constraint has no solution)
-    or update. The rank-one changes of an inverse are applied 32 at a time, which gives the same matrix.
+    Departures from the paper: none for x ≠ 0. A zero x is not scaled and causes no projection (its constraint has no
+    solution) and no update. The rank-one changes of an inverse are applied 32 at a time, which gives the same matrix.
 
     >>> from stream.learners import create
     >>> learner = create("confidit", n_classes=3, n_features=2, variant=2)
@@ -183,7 +183,7 @@ class Confidit(KernelLearner):
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
-        """Return the cost. Full: nnz²/2 entries of K inverses, nnz rows, 1/32 pass over an inverse; diagonal: K·nnz."""
+        """Return the cost. Full: nnz²/2 entries of K inverses, nnz rows, 1/32 pass over an inverse. Diagonal: K·nnz."""
         projection, _, covariance = _options(parameters)
         K, d = n_classes, n_features
         if covariance == "diag":

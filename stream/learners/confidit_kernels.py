@@ -1,4 +1,4 @@
-"""Confidit's kernels, which contain its bounds and the steps with full matrices and with diagonals."""
+"""Confidit's kernels: its bounds, and its steps with full matrices and with diagonals."""
 
 from math import log, sqrt
 
@@ -49,7 +49,7 @@ def count_round(memory: FloatArray, settings: FloatArray) -> None:
 
 @compiled
 def shifts(scores: FloatArray, c: FloatArray, alpha: float) -> FloatArray:
-    """Return β_i + λ of the projection of sect. 3.1, using one sort and one pass over the classes.
+    """Return β_i + λ for the projection in sect. 3.1, using one sort and one pass over the classes.
 
     With ρ_i = (α + s_i) / c_i, the shift is max(λ, -ρ_i), where λ solves Σ_i max(-α, s_i + λ c_i) = 1 + α - Kα.
     """
@@ -69,7 +69,7 @@ def shifts(scores: FloatArray, c: FloatArray, alpha: float) -> FloatArray:
     lam = 0.0
     for r in range(K):
         if r > 0 and rho[order[r]] + lam < 0.0:
-            break  # β > 0 for this class and all that follow
+            break  # β > 0 for this class and all later ones
         total_s += scores[order[r]]
         total_c += c[order[r]]
         lam = (1.0 + alpha - alpha * (r + 1) - total_s) / total_c
@@ -195,7 +195,7 @@ def predict_full(
     memory: FloatArray,
     settings: FloatArray,
 ) -> tuple[int, int, float]:
-    """Steps 1-4 with one full matrix per class."""
+    """Steps 1-4 with one full matrix per class: choose the class with the highest bound."""
     check_event(indices, values, W.shape[1])
     x = unit(values)
     linear_scores(indices, x, W, scores)
@@ -338,7 +338,7 @@ def predict_diag(
     memory: FloatArray,
     settings: FloatArray,
 ) -> tuple[int, int, float]:
-    """Steps 1-4 with one diagonal per class."""
+    """Steps 1-4 with one diagonal per class: choose the class with the highest bound."""
     W, A = M[0], M[1]
     check_event(indices, values, W.shape[1])
     x = unit(values)
@@ -398,7 +398,7 @@ def update_diag(
     memory: FloatArray,
     settings: FloatArray,
 ) -> bool:
-    """Steps 6-8 with one diagonal per class."""
+    """Steps 6-8 with one diagonal per class: update the action's A and weights."""
     W, A = M[0], M[1]
     if not usable(indices, values, action, propensity, scores, W.shape[0], W.shape[1]):
         return False

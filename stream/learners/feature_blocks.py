@@ -1,4 +1,4 @@
-"""Feature blocks, a table of small cells in feature space with their classes."""
+"""Feature blocks, a learner that stores the class of each small cell of feature space in a table."""
 
 from collections.abc import Mapping
 from math import floor, sqrt
@@ -39,9 +39,9 @@ def place_of(
 ) -> tuple[int, int]:
     """Return the block with these cells (-1 if there is none) and its place in the hash table.
 
-    Two blocks are equal if they have these cells and the same number of non-zero cells.
+    A block is the one sought if it has these cells and the same number of non-zero cells.
     """
-    key = np.uint64(14695981039346656037)  # FNV-1a, a word at a time
+    key = np.uint64(14695981039346656037)  # FNV-1a, one word at a time
     outside = 0
     for j in range(indices.size):
         if cells[j] != 0:

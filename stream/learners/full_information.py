@@ -1,4 +1,4 @@
-"""Full-information baselines, which receive the true class and show the cost of one-bit feedback."""
+"""Full-information baselines, which receive the true class. They show what is lost with one-bit feedback."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -257,7 +257,7 @@ def update_arow(
     M: FloatArray,
     r: float,
 ) -> bool:
-    """Move the label and its strongest rival towards a margin of 1 by their variances. Then shrink the variances."""
+    """Move the label and its strongest rival towards a margin of 1, scaled by variance. Then shrink the variances."""
     W, S = M[0], M[1]
     if not usable(indices, values, action, propensity, scores, W.shape[0], W.shape[1]):
         return False

@@ -28,7 +28,7 @@ A_START = 1e-3
 """Initial value of A. AdaGrad's first step is then about `step`, except for very small gradients."""
 
 SHARE_MIN = 1e-9
-"""Lower limit on the divisor, the sum of the other classes' probabilities. Near 0, no class is promoted."""
+"""Lower limit on a divisor: the sum of the other classes' probabilities. Near 0, no class is promoted."""
 
 # Indices in `rest`, followed by the detectors [3, K + 1] and the alarms [K + 1].
 SCALE, STEP, OTHERS, BIAS, DRIFT_KIND, ROUNDS = range(6)
@@ -170,10 +170,10 @@ class IgwLogistic(WatchingLearner):
 
     Assumes sparse x. On correlated dense data, the diagonal is inaccurate (47 % error on satimage; late-ucb has 21 %).
 
-    Delay: an update uses the current W and A and, of the decision, only the action. The order of the bits matters, so
+    Delay: an update uses the current W and A, and only the decision's action. The order of the bits matters, so
     an update cannot be retracted.
 
-    Drift: a lasting drop in the reward (`drift`) resets W and A of every class or of one class. `alarms` counts the
+    Drift: a lasting drop in the reward (`drift`) resets W and A for every class or for one class. `alarms` counts the
     resets, with one entry per class and a last one for resets of all.
 
     Departures from the papers: the oracle is one logistic regression per class, which also learns about classes that

@@ -222,7 +222,7 @@ class ConfiditKernel(KernelLearner):
     Memory: all classes together store at most `support_max` examples. Further updates change nothing and return False.
     The first examples are kept, because removing one would widen the bounds near it and cause endless exploration.
 
-    Delay: an update uses the current examples and, of the decision, only the action. A ridge regression does not depend
+    Delay: an update uses the current examples, and only the decision's action. A ridge regression does not depend
     on the order of its examples, but the order determines which examples are stored.
 
     Departures from the paper: the support is limited.
@@ -286,7 +286,7 @@ class ConfiditKernel(KernelLearner):
         """Raise NotImplementedError, because the learner is not linear in x.
 
         Raises:
-            NotImplementedError: always; see the support in `state()`.
+            NotImplementedError: always; `state()` contains the support.
         """
         raise NotImplementedError(f"{self.name} has no linear weights: it uses a kernel; see state()")
 

@@ -77,7 +77,7 @@ def _cache_directory() -> str:
 
 
 CACHE_DIRECTORY = _cache_directory()
-"""The directory of compiled machine code. It is empty if none is writable."""
+"""The directory for compiled machine code, or an empty string if no directory is writable."""
 
 setattr(numba.config, "CACHE_DIR", CACHE_DIRECTORY)  # noqa: B010 (numba creates the attribute at run time)
 
@@ -88,7 +88,7 @@ def compiled(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def inlined(function: Callable[P, R]) -> Callable[P, R]:
-    """Inline a kernel into its callers, because a call costs 0.01 µs per array and reference counting."""
+    """Inline a kernel into its callers, because a call costs 0.01 µs per array, plus reference counting."""
     return cast(Callable[P, R], njit(cache=bool(CACHE_DIRECTORY), forceinline=True)(function))
 
 
@@ -317,7 +317,7 @@ DRIFT_GLOBAL = 15.0
 DRIFT_CLASS = 10.0
 DRIFT_MEMORY = 1000.0
 """Parameters of a one-sided cumulative sum of the rewards' shortfall from their mean, over at most DRIFT_MEMORY bits.
-It raises an alarm above the threshold. A fall of the mean by less than the slack has no effect. On a stationary stream,
+An alarm is raised above the threshold. A drop of the mean by less than the slack has no effect. On a stationary stream,
 alarms are rare unless the learner itself is unstable."""
 
 NO_ALARM, ALARM_OF_ALL, ALARM_OF_CLASS = range(3)
@@ -325,7 +325,7 @@ NO_ALARM, ALARM_OF_ALL, ALARM_OF_CLASS = range(3)
 
 @compiled
 def _falls(detectors: FloatArray, column: int, reward: int, threshold: float) -> bool:
-    """Add a settled bit to the number of bits, their mean and the sum. Return whether the sum exceeds the threshold."""
+    """Update the count, the mean and the sum with a settled bit. Return whether the sum exceeds the threshold."""
     detectors[0, column] += 1.0
     short = detectors[1, column] - reward
     detectors[2, column] = max(0.0, detectors[2, column] + short - DRIFT_SLACK)

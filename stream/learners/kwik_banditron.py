@@ -1,4 +1,4 @@
-"""KWIK Banditron, which explores where x is unknown while W is far from a known comparator, for simulations."""
+"""KWIK Banditron, for simulations only. While W is far from a known comparator, it explores if x is unfamiliar."""
 
 import json
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ from stream.learners.registry import register
 from stream.wire.records import FloatArray, IndexArray
 
 STEP = 0.125
-"""η of line 14."""
+"""The step size η in line 14."""
 
 
 @compiled
@@ -37,7 +37,7 @@ def predict(
     epsilon: float,
     radius: float,
 ) -> tuple[int, int, float]:
-    """Lines 7-10. Without a comparator (an array without rows), W is always considered far from it."""
+    """Explore or play the greedy class (lines 7-10). Without a comparator (no rows), W always counts as far from it."""
     check_event(indices, values, W.shape[1])
     linear_scores(indices, values, W, scores)
     greedy = argmax(scores)
@@ -78,7 +78,7 @@ def update(
     epsilon: float,
     radius: float,
 ) -> bool:
-    """Lines 12-15, after a right answer."""
+    """Lines 12-15: after a right answer, update M and take a gradient step."""
     if not usable(indices, values, action, propensity, scores, W.shape[0], W.shape[1]):
         return False
     if reward == 0 or indices.size == 0:
@@ -137,7 +137,7 @@ class MatrixParameter(Parameter):
 
 @register
 class KwikBanditron(KernelLearner):
-    """Makes gradient steps on right answers, and explores unknown x while W is far from a known comparator.
+    """Makes gradient steps on right answers. While W is far from a known comparator, it explores if x is unfamiliar.
 
     "Bandit Multiclass Classification" (the Notes), Algorithm 6.
 
@@ -153,7 +153,7 @@ class KwikBanditron(KernelLearner):
     Assumes ‖x‖ ≤ 1; the learner does not scale x.
 
     Without a comparator, ‖W - W*‖_F ≥ 1 is always assumed, so that line 7 depends only on x and the learner explores
-    longer. This permits data whose comparator is unknown. The paper's lemmas require W*.
+    longer. It can then be used on data without a known comparator, but the paper's lemmas require W*.
 
     Delay: the loss h² and its gradient are those of the current W, because a gradient step must start where its
     gradient was computed. The update uses only the decision's action.

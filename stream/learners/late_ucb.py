@@ -105,7 +105,7 @@ def predict(
 
 @compiled
 def log_of(indices: IndexArray, values: FloatArray, action: int, scores: FloatArray, model: FloatArray) -> None:
-    """Write the number of resets of an action's class and its own score, which an update requires."""
+    """Log the values that an update requires: how often the action's class has been reset, and its own score."""
     if model[DRIFT_KIND] != 0.0:
         scores[int(model[CLASSES])] = epoch(counts_of(model), action)
     if model[WAVES] > 0.0:
@@ -235,10 +235,10 @@ class LateUcb(WatchingLearner):
 
     A decision enters the covariance immediately, and its own score is its target until the bit arrives. The bounds
     therefore narrow with every decision, and the learner does not repeat one class during a long delay. The mean of the
-    two scores matters only while bits are pending. When all bits have arrived, both regressions are equal.
+    two scores matters only while bits are pending.
 
-    When all bits have arrived, w_k = y_k = A_k⁻¹ Σ r x with A_k = λI + Σ xxᵀ over the decisions that played k,
-    regardless of the order of the bits.
+    When all bits have arrived, both regressions are equal: w_k = y_k = A_k⁻¹ Σ r x with A_k = λI + Σ xxᵀ over the
+    decisions that played k, regardless of the order of the bits.
 
     Drift: a lasting drop in the reward (`drift`) resets every class, or one: P_k = Q_k = I/λ, w_k = y_k = 0, N_k = 0. A
     decision logs the number of resets of its class. If the class has been reset since, the bit is added as a new
@@ -246,7 +246,7 @@ class LateUcb(WatchingLearner):
     of all.
 
     Retraction (drift=off): w_ŷ += (r_new − r_old) P_ŷ x, and y_ŷ with Q_ŷ. Up to rounding and in any order, the result
-    equals a model that received the real bit from the start. With drift detection, the learner is not retractable,
+    is as if the real bit had been received from the start. With drift detection, the learner is not retractable,
     because an alarm cannot be reversed.
 
     Departures from the papers: bounds of constant width √η; the shortlist, whose rough bounds need no matrix; one noise
@@ -286,7 +286,7 @@ class LateUcb(WatchingLearner):
     observed: Mapping[str, Extent] = dict.fromkeys(("P", "V", "pending", "N", "W"), Extent.ACTION) | {
         "sample": Extent.WHOLE,
         "bandwidth": Extent.WHOLE,
-    }  # W if the model has changed since the decision
+    }  # W only if the model has changed since the decision
     log_kernel = staticmethod(log_of)
     instead: ClassVar[str] = "stack-igw for sparse data, or project=256 for dense data"
 

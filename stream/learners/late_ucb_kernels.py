@@ -1,4 +1,4 @@
-"""Parts of late-ucb's kernels, for the model as one array and for the regressions' features of x."""
+"""Parts of late-ucb's kernels. They store the model in a single array, and compute the regressions' features of x."""
 
 from math import inf, sqrt
 
@@ -70,7 +70,7 @@ def inverse_of_class(model: FloatArray, which: int, k: int) -> FloatArray:
 
 @inlined
 def fixed_parts(model: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
-    """Return Gᵀ [d, p], σω [d, m], β [m] and the sample [64, d], which are the end of the model."""
+    """Return Gᵀ [d, p], σω [d, m], β [m] and the sample [64, d], which are at the end of the model."""
     d, m, p = int(model[FEATURES]), int(model[WAVES]), int(model[PROJECT])
     sample = model.size - (SAMPLE * d if m else 0)
     phases = sample - m

@@ -49,13 +49,13 @@ class PNewtron(KernelLearner):
     learner also updates on wrong rounds.
 
     Assumes raw x as in the paper (binary, ‖x‖ about 5). With α = 10 and D = 1, the softmax of unit-norm x is so flat
-    that the error remains near 52 % on SynSep. Scale α with 1/‖x‖.
+    that the error remains near 52 % on SynSep. Make α proportional to 1/‖x‖.
 
     Delay: p, p' and G·W'_τ come from prediction time, by the definition of f_τ (G·W'_τ is computed from the logged
     scores). A and b are the current sums, so the order of updates does not matter.
 
-    Retraction: A and b are sums over the events. Up to rounding relative to the largest term, the result equals a model
-    that received the real bit from the start, given the same decisions.
+    Retraction: A and b are sums over the events. Up to rounding relative to the largest term, the result is as if
+    the real bit had been received from the start, given the same decisions.
 
     Departures from the paper: none. The printed W_τ in b is interpreted as W'_τ, by the definition of f_t, and A starts
     at I/D. An update with a coefficient above 1e200 is rejected.

@@ -1,4 +1,4 @@
-"""Newtron's kernels for the softmax and its gradient, and for steps with the diagonal of A and with the full A."""
+"""Newtron's kernels: the softmax and its gradient, and the steps with the diagonal of A and with the full A."""
 
 from math import exp, sqrt
 

@@ -17,7 +17,7 @@ times the rounding error, and far below the 1e-9 of weight comparisons.
 """
 
 CYCLES_MAX = 10_000
-"""Limit on the number of cycles. Usual numbers are 1 if no ball constrains W, and 10 to 100 otherwise."""
+"""Limit on the number of cycles. Usually, 1 is needed if no ball constrains W, and 10 to 100 otherwise."""
 
 
 @compiled
@@ -54,7 +54,7 @@ def project(W: FloatArray, radius: float) -> None:
     for i in range(K):
         inside = inside and _norm(W[i]) <= radius
     if inside:
-        return  # the nearest point of the subspace is in the balls, and is therefore the nearest point of both sets
+        return  # the nearest point in the subspace is in the balls, and is therefore the nearest point in both sets
     correction = np.zeros((K, d))
     for _ in range(CYCLES_MAX):
         moved = 0.0
@@ -101,7 +101,7 @@ def update(
     eta: float,
     radius: float,
 ) -> bool:
-    """Lines 7-8, on a mistake."""
+    """Lines 7-8: after a mistake, demote the action's class and project W."""
     if not usable(indices, values, action, propensity, scores, W.shape[0], W.shape[1]):
         return False
     if reward == 1 or indices.size == 0:

@@ -32,7 +32,7 @@ USED, NEXT = range(2)
 
 @compiled
 def choose(scores: FloatArray, u: float) -> tuple[int, int, float]:
-    """Lines 3-5 and 8-9: return the class with the highest score if that is not negative, otherwise a uniform class."""
+    """Return the class with the highest score, or a random class if that score is negative (lines 3-5 and 8-9)."""
     greedy = argmax(scores)
     if scores[greedy] >= 0.0:
         return greedy, greedy, 1.0
@@ -42,7 +42,7 @@ def choose(scores: FloatArray, u: float) -> tuple[int, int, float]:
 
 @compiled
 def direction(scores: FloatArray, reward: int) -> float:
-    """Lines 6 and 10: -1 for a wrong claim, +1 for a right guess, 0 otherwise."""
+    """Return -1 for a wrong claim, 1 for a right guess, and 0 otherwise (lines 6 and 10)."""
     claimed = scores[argmax(scores)] >= 0.0
     if claimed:
         return 0.0 if reward == 1 else -1.0
@@ -98,8 +98,8 @@ class OvaPerceptron(KernelLearner):
 
     Delay: the scores at prediction time determine whether the action was a claim or a guess.
 
-    Retraction: W is a sum over the events. Up to rounding and in any order, it equals a model that received the real
-    bit from the start, given the same decisions.
+    Retraction: W is a sum over the events. Up to rounding and in any order, it is as if the real bit had been
+    received from the start, given the same decisions.
 
     Departures from the paper: none. If several classes claim x, the highest score wins; the paper allows any of them.
 
@@ -242,8 +242,8 @@ class OvaKernelPerceptron(KernelLearner):
     The bound assumes linear separability with a margin as in (1) of the Notes. In the space of the rational kernel,
     this becomes one-versus-all separability with a smaller margin.
 
-    Memory: all classes together store at most `support_max` examples, and a new one then replaces the oldest. The
-    mistake bound, which assumes unlimited support, no longer applies in this case.
+    Memory: all classes together store at most `support_max` examples. Further examples replace the oldest ones. The
+    mistake bound, which assumes unlimited support, then no longer applies.
 
     Delay: the scores at prediction time determine whether the action was a claim or a guess.
 
@@ -285,7 +285,7 @@ class OvaKernelPerceptron(KernelLearner):
         """Raise NotImplementedError, because the learner is not linear in x.
 
         Raises:
-            NotImplementedError: always; see the support in `state()`.
+            NotImplementedError: always; `state()` contains the support.
         """
         raise NotImplementedError(f"{self.name} has no linear weights: it uses a kernel; see state()")
 

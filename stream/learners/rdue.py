@@ -26,7 +26,7 @@ SQUARES_START = 1e-8
 
 @compiled
 def softmax(scores: FloatArray) -> FloatArray:
-    """ŷ_Ω(θ) of Proposition 2.2 where Ω is the negative entropy on the simplex."""
+    """Return ŷ_Ω(θ) of Proposition 2.2, where Ω is the negative entropy on the simplex."""
     p = np.empty(scores.size)
     top = scores[argmax(scores)]
     total = 0.0
@@ -42,7 +42,7 @@ def softmax(scores: FloatArray) -> FloatArray:
 def predict(
     indices: IndexArray, values: FloatArray, u: float, scores: FloatArray, W: FloatArray, rest: FloatArray, q: float
 ) -> tuple[int, int, float]:
-    """Algorithm 2, which includes algorithm 1. The same u determines both draws."""
+    """Sample a class by algorithm 2, which includes algorithm 1. The same u determines both draws."""
     check_event(indices, values, W.shape[1])
     linear_scores(indices, values, W, scores)
     K = scores.size
@@ -135,7 +135,7 @@ class Rdue(KernelLearner):
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
-        """Return the cost of K·nnz products for the scores, and as many for a step."""
+        """Return the cost of K·nnz products for the scores, and the same number for a step."""
         return Cost(
             flops_per_event=4 * nnz * n_classes,
             bytes_per_event=8 * nnz * 3 * n_classes,

@@ -15,7 +15,7 @@ from stream.wire.records import FloatArray
 
 
 def draw_hypotheses(size: int, n_classes: int, n_features: int, radius: float, seed: int) -> FloatArray:
-    """Draw matrices whose rows are uniform in a ball, as a Gaussian direction times a suitable length."""
+    """Draw matrices whose rows are uniform in a ball. A row is a Gaussian direction times a suitable length."""
     generator = np.random.Generator(np.random.PCG64(seed))
     directions = generator.standard_normal((size, n_classes, n_features))
     directions /= np.linalg.norm(directions, axis=2, keepdims=True)

@@ -1,4 +1,4 @@
-"""Selectron, which explores where x is unknown, otherwise plays the greedy class, and refits on right answers."""
+"""Selectron, which explores if x is unfamiliar, otherwise plays the greedy class, and refits on right answers."""
 
 from collections.abc import Mapping
 from math import exp, sqrt
@@ -26,7 +26,7 @@ TOLERANCE = 1e-11
 """
 
 STEPS_MAX = 20_000
-"""Limit on the number of steps. Starting from the last W, 20 to 500 are usual."""
+"""Limit on the number of steps. A fit starts from the last W and usually takes 20 to 500 steps."""
 
 ENTRIES_PER_EXAMPLE = 256
 """Memory is allocated for this mean number of entries per stored example, more than the text data sets have."""
@@ -87,7 +87,7 @@ def add_outer(inverse: FloatArray, indices: IndexArray, values: FloatArray, weig
 def choose(
     indices: IndexArray, values: FloatArray, u: float, scores: FloatArray, W: FloatArray, M_inv: FloatArray, eps: float
 ) -> tuple[int, int, float]:
-    """Lines 8-11."""
+    """Lines 8-11: explore uniformly if x is unfamiliar, otherwise play the greedy class."""
     check_event(indices, values, W.shape[1])
     linear_scores(indices, values, W, scores)
     greedy = argmax(scores)
@@ -108,7 +108,7 @@ def predict_quadratic(
     epsilon: float,
     alpha: float,
 ) -> tuple[int, int, float]:
-    """Lines 8-11."""
+    """Play as in `choose`."""
     return choose(indices, values, u, scores, W, inverses[0], epsilon)
 
 
@@ -122,7 +122,7 @@ def _shift(
     inverses: FloatArray,
     alpha: float,
 ) -> None:
-    """Add (sign +1) or remove (-1) one right answer, in lines 14 and 15."""
+    """Add one right answer (sign 1) or remove it (sign -1), as in lines 14 and 15."""
     current = np.empty(W.shape[0])
     linear_scores(indices, values, W, current)
     add_outer(inverses[0], indices, values, sign)  # line 14
@@ -172,7 +172,7 @@ def retract_quadratic(
     epsilon: float,
     alpha: float,
 ) -> bool:
-    """Add the example to the sums or remove it; change is the real reward minus the assumed one."""
+    """Add the example to the sums or remove it. `change` is the real reward minus the assumed one."""
     if not usable(indices, values, action, propensity, scores, W.shape[0], W.shape[1]):
         return False
     if change == 0 or indices.size == 0:
@@ -290,7 +290,7 @@ def predict_logistic(
     eta: float,
     radius: float,
 ) -> tuple[int, int, float]:
-    """Lines 8-11."""
+    """Play as in `choose`."""
     return choose(indices, values, u, scores, W, inverses[0], epsilon)
 
 
@@ -354,9 +354,9 @@ class Selectron(KernelLearner):
     Delay: a late right answer is added to the same sums. M, and W as their minimiser, do not depend on the order of the
     answers. An update does not depend on the branch that was played.
 
-    Retraction: with the quadratic loss M and W are functions of two sums over the right answers. Up to rounding and in
-    any order, they equal those of a model that received the real bit from the start. With the logistic loss, the
-    learner is not retractable.
+    Retraction: with the quadratic loss, M and W are functions of two sums over the right answers. Up to rounding and in
+    any order, they are as if the real bit had been received from the start. With the logistic loss, the learner is not
+    retractable.
 
     Memory: the logistic fit needs the examples themselves. At most `support_max` right answers are stored, with 256
     entries each on average. When the memory is full, later answers have no effect.
@@ -442,7 +442,7 @@ class Selectron(KernelLearner):
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
-        """Return the cost of two rank-one changes to inverses; the logistic fit makes about 100 passes."""
+        """Return the cost. Quadratic: two rank-one changes to inverses. Logistic: one, and 200 steps of the fit."""
         K, d = n_classes, n_features
         if parameters["loss"] == "quadratic":
             return Cost(

@@ -34,7 +34,7 @@ A_START = Parameter("a", 1.0, "initial value of the diagonal of A", low=1e-9, hi
 def diagonal_model(
     n_classes: int, n_features: int, gamma: float, a: float, sums: FloatArray
 ) -> tuple[dict[str, Any], tuple[Any, ...]]:
-    """Return the arrays by name, and the model of the diagonal kernels."""
+    """Return the arrays by name, and the model arguments of the diagonal kernels."""
     M = np.zeros((3, n_classes, n_features))
     M[2] = a
     return {"W": M[0], "theta": M[1], "A": M[2], "sums": sums}, (M, sums, gamma)
@@ -58,17 +58,17 @@ class SobaDiag(KernelLearner):
         A += z² (elementwise);  θ -= g;  W = θ / A (elementwise)
 
     Symbols: W weights [K, d]; θ `theta` [K, d]; A diagonal [K, d], `a` at the start, > 0; Σ m_s `sums`[0] (`sums`[1] is
-    used by soba-adaptive); γ `gamma` in [0, 1]; ŷ greedy class; ỹ action; ȳ the highest class except the true one (ŷ
-    itself if exploration found the true class).
+    used by soba-adaptive); γ `gamma` in [0, 1]; ŷ greedy class; ỹ action; ȳ the highest-scoring class except the true
+    one (ŷ itself if exploration found the true class).
 
-    Delay: p_y comes from prediction time, because the gradient is unbiased only over the distribution of the action.
-    (Wx), ȳ and δ come from the current W (margin=feedback) or from prediction time (margin=decision). A, θ and Σ m_s
-    are the current sums.
+    Delay: p_y comes from prediction time, because the gradient is unbiased only for the distribution from which the
+    action was drawn. (Wx), ȳ and δ come from the current W (margin=feedback) or from prediction time (margin=decision).
+    A, θ and Σ m_s are the current sums.
 
     Retraction: an update with an assumed reward of 0 changes nothing, so the retraction makes the update with the
-    current model. With margin=decision, A and θ are sums. Unless the condition on m rejects an update, W therefore
-    equals, up to rounding, a model that received the real bit from the start. An assumed 1 cannot be retracted, because
-    the state does not record whether it caused an update.
+    current model. With margin=decision, A and θ are sums. Unless the condition on m rejects an update, W is therefore,
+    up to rounding, as if the real bit had been received from the start. An assumed 1 cannot be retracted, because the
+    state does not record whether it caused an update.
 
     Departures from the paper: none. An update with non-finite m is rejected.
 
@@ -111,8 +111,8 @@ class SobaDiag(KernelLearner):
 
 
 BLOCK = 64
-"""Number of pending rank-one terms in V before they are subtracted from P in one product. BLAS applies 64 of them in
-the time that two single ones take, because P (100 MB at K·d = 3,600) is read only once."""
+"""Number of rank-one terms that accumulate in V before one product subtracts them from P. BLAS applies 64 of
+them in the time that two single ones take, because P (100 MB at K·d = 3,600) is read only once."""
 
 BLOCK_ROWS = 128
 """Rows of P per product, chosen so that the product stays in the cache."""
@@ -126,7 +126,7 @@ def full_update(margin: str) -> Kernel:
 def full_model(
     n_classes: int, n_features: int, gamma: float, a: float, sums: FloatArray, *, condition: bool = True
 ) -> tuple[dict[str, Any], tuple[Any, ...]]:
-    """Return the arrays by name, and the model of the full kernels."""
+    """Return the arrays by name, and the model arguments of the full kernels."""
     size = n_classes * n_features
     arrays = {
         "W": np.zeros((n_classes, n_features)),
@@ -140,7 +140,7 @@ def full_model(
 
 
 def full_cost(n_classes: int, n_features: int, nnz: int) -> Cost:
-    """Return the cost of 2·nnz rows of A⁻¹ per update, half a block of pending terms, and the block's share."""
+    """Return the cost per update of 2·nnz rows of A⁻¹, half a block of pending terms, and 1/64 of a block's product."""
     size = n_classes * n_features
     per_update = 2 * size * (2 * nnz + BLOCK // 2 + size)
     return Cost(
@@ -164,7 +164,7 @@ class Soba(KernelLearner):
 
     Symbols: W weights [K, d]; A [Kd, Kd], `a`·I at the start, > 0, stored as its inverse P - VᵀV; V [64, Kd] the
     rank-one terms not yet subtracted from P, `pending` of them; Σ m_s `sums`[0] (`sums`[1] is used by soba-adaptive); γ
-    `gamma` in [0, 1]; ŷ greedy class; ỹ action; ȳ the highest class except the true one.
+    `gamma` in [0, 1]; ŷ greedy class; ỹ action; ȳ the highest-scoring class except the true one.
 
     Assumes that the entries of x are moderate. The inverse is maintained by downdates, so an x with zᵀA⁻¹z above about
     10¹⁴ leaves only rounding errors in its direction. An update with negative or non-finite zᵀA⁻¹z is rejected.
@@ -213,7 +213,7 @@ class Soba(KernelLearner):
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
-        """Return the cost, which is quadratic in K·d."""
+        """Return the cost. It is quadratic in K·d."""
         return full_cost(n_classes, n_features, nnz)
 
 

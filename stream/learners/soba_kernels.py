@@ -1,4 +1,4 @@
-"""SOBA's kernels with the diagonal of A, with the full A, and with adaptive exploration."""
+"""SOBA's kernels, with the diagonal of A, with the full A, and with adaptive exploration."""
 
 from math import sqrt
 
@@ -51,7 +51,7 @@ def update_diagonal(
     sums: FloatArray,
     gamma: float,
 ) -> bool:
-    """Algorithm 1, lines 8 to 20, with the diagonal of A."""
+    """Update as in lines 8 to 20 of Algorithm 1, with the diagonal of A."""
     W, theta, A = M[0], M[1], M[2]
     if not usable(indices, values, action, propensity, scores, W.shape[0], W.shape[1]):
         return False
@@ -163,7 +163,7 @@ def update_full(
     gamma: float,
     condition: bool,
 ) -> bool:
-    """Algorithm 1, lines 8 to 20, with A⁻¹ = P - VᵀV."""
+    """Update as in lines 8 to 20 of Algorithm 1, with A⁻¹ = P - VᵀV."""
     K, d = W.shape
     if not usable(indices, values, action, propensity, scores, K, d):
         return False

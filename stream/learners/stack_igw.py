@@ -270,10 +270,10 @@ class StackIgw(WatchingLearner):
     The sums contain each x with its weights at the time of the event, while n and df continue to grow. When an update
     weights x again, n excludes the decision itself and df includes it.
 
-    Assumes sparse x, such as words. With very many classes, discovering each one takes K² events, and no gain has been
-    measured in that case.
+    Assumes sparse x, such as words. With very many classes, it takes K² events to discover each one, and no gain has
+    been measured in that case.
 
-    Delay: an update uses the current model and, of the decision, only the action. The order of the bits matters, so an
+    Delay: an update uses the current model, and only the decision's action. The order of the bits matters, so an
     update cannot be retracted.
 
     Drift: a lasting drop in the reward (`drift`) resets W, A, C, N, nr, h, w, Ĉ, b and R of every class, or of one.
@@ -398,7 +398,7 @@ class StackIgw(WatchingLearner):
         yield "vectors", np.concatenate((rows[rows > 0] - 1, np.arange(used, end)))
 
     def state(self) -> State:
-        """Return a copy of the state, in which `vectors` contains the rows in use."""
+        """Return a copy of the state, in which `vectors` contains only the rows in use."""
         return {name: array.copy() for name, array in self._arrays_in_use(self.arrays).items()}
 
     def state_into(self, copy: State) -> State:
@@ -415,7 +415,7 @@ class StackIgw(WatchingLearner):
         load_arrays(self.name, self._arrays_in_use(state), state)
 
     def _arrays_in_use(self, state: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
-        """Return the arrays by name, with `vectors` limited to the rows in use by a state."""
+        """Return the arrays by name, with `vectors` limited to the rows that a state uses."""
         if "vectors" not in self.arrays or np.size(state.get("words", ())) != WORDS:
             return self.arrays
         return {**self.arrays, "vectors": self.arrays["vectors"][: int(np.asarray(state["words"])[USED])]}

@@ -1,4 +1,4 @@
-"""Parts of stack-igw's kernels, for the evidence for each class, the stack, and their updates."""
+"""Parts of stack-igw's kernels: the evidence for each class, the stack, and their updates."""
 
 from math import inf, log, sqrt
 
@@ -12,8 +12,8 @@ A_START = 3e-3
 """Initial value of A; see igw-logistic. Larger first steps reduce the accuracy on x weighted by rarity."""
 
 PRIOR = np.array([0.0, 5.0, 10.0, 0.0, -1.5, -1.0, 0.0, 0.5, 1.5])
-"""Prior weights of the evidence, which are the initial v except its first entry. They reduce the error on 20 Newsgroups
-by three points."""
+"""Prior weights of the evidence. They are the initial v, except for its first entry, and reduce the error on 20
+Newsgroups by three points."""
 
 PRIOR_VARIANCE = 10.0
 

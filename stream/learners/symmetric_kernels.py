@@ -21,7 +21,7 @@ BLOCK = 32
 
 @inlined
 def block_of(size: int) -> int:
-    """Return B, the maximum number of pending changes for a P of this size. They are in its last rows, V."""
+    """Return B, the maximum number of pending changes for a P of this size. They are in V, the rows after P."""
     return BLOCK if size > SMALL else 0
 
 
@@ -69,7 +69,7 @@ def dots_of(V: FloatArray, places: IndexArray, x: FloatArray) -> FloatArray:
 
 @inlined
 def times(P: FloatArray, pending: int, places: IndexArray, x: FloatArray) -> FloatArray:
-    """Return (P − VᵀV) x for a symmetric P by its rows, four per pass. V is the `pending` rows after P."""
+    """Return (P − VᵀV) x for a symmetric P, using four rows of P per pass. V is the `pending` rows after P."""
     z = np.empty(P.shape[1])
     times_into(P, pending, places, x, z)
     return z

@@ -41,7 +41,7 @@ def count_votes(
 def eliminate(
     indices: IndexArray, values: FloatArray, action: int, agreeing: bool, H: FloatArray, alive: NDArray[np.int8]
 ) -> bool:
-    """Remove the hypotheses that predict `action` (or those that do not), unless none would remain."""
+    """Remove the hypotheses that predict `action`, or those that do not, unless none would remain."""
     room = np.empty(H.shape[1])
     goes = np.zeros(H.shape[0], np.int8)
     left = 0
@@ -85,7 +85,7 @@ def update_halving(
     H: FloatArray,
     alive: NDArray[np.int8],
 ) -> bool:
-    """Lines 6-9."""
+    """Lines 6-9: after a wrong answer, remove the hypotheses that predict the action."""
     if not usable(indices, values, action, propensity, scores, H.shape[1], H.shape[2]):
         return False
     return reward == 0 and eliminate(indices, values, action, True, H, alive)
@@ -139,7 +139,7 @@ class Halving(Sampled):
 
 @compiled
 def clear_majority(scores: FloatArray, alpha: float) -> bool:
-    """Line 7: return whether one class has a share of at least 1 - α of the hypotheses."""
+    """Return whether one class has a share of at least 1 - α of the hypotheses (line 7)."""
     return bool(scores[argmax(scores)] >= (1.0 - alpha) * scores.sum())
 
 
@@ -153,7 +153,7 @@ def predict_biased(
     alive: NDArray[np.int8],
     alpha: float,
 ) -> tuple[int, int, float]:
-    """Lines 7-8 and 12."""
+    """Lines 7-8 and 12: play the class of a clear majority, otherwise guess."""
     count_votes(indices, values, scores, H, alive)
     greedy = argmax(scores)
     if clear_majority(scores, alpha):
@@ -177,7 +177,7 @@ def update_biased(
     alive: NDArray[np.int8],
     alpha: float,
 ) -> bool:
-    """Lines 9-10 and 13-14."""
+    """Lines 9-10 and 13-14: remove the hypotheses that a wrong majority or a right guess refutes."""
     if not usable(indices, values, action, propensity, scores, H.shape[1], H.shape[2]):
         return False
     if clear_majority(scores, alpha):
@@ -248,7 +248,7 @@ def predict_exp4(
     gamma: float,
     alpha: float,
 ) -> tuple[int, int, float]:
-    """Lines 5-7 with one uniform draw: draw the action, then the class of the sampled W given the action."""
+    """Lines 5-7 with one uniform draw: first the action, then, given the action, the class of the sampled W."""
     check_event(indices, values, H.shape[2])
     K = scores.size
     room = np.empty(K)
@@ -270,7 +270,7 @@ def predict_exp4(
         if u < below + p:
             break
         below += p
-    rest = min(max((u - below) / propensity, 0.0), 1.0)  # again uniform, given the action
+    rest = min(max((u - below) / propensity, 0.0), 1.0)  # again uniform in [0, 1], given the action
     greedy = action
     cumulative = 0.0
     for j in range(K):

@@ -89,7 +89,7 @@ def hashed(feature: int, column: int) -> float:
 
 @inlined
 def add_rows(vectors: FloatArray, rows: IndexArray, x: FloatArray, first: int, total: FloatArray) -> None:
-    """Set the total to Σ x_i of the rows' slots that start at `first`, four rows per pass."""
+    """Set the total to Σ x_i r_i, where r_i is row i's slot that starts at `first`. Uses four rows per pass."""
     m = total.size
     total[:] = 0.0
     a = 0
@@ -111,7 +111,7 @@ def add_rows(vectors: FloatArray, rows: IndexArray, x: FloatArray, first: int, t
 def rows_since(
     indices: IndexArray, x: FloatArray, Z: FloatArray, stamp_min: float, first: float, end: float
 ) -> tuple[IndexArray, FloatArray]:
-    """Return the rows in `first`..`end` of the features of x that are current at a refresh, and the entries of x."""
+    """Return the rows in (first, end] of the features of x that are current at a refresh, and these entries of x."""
     rows, entries = np.empty(indices.size, np.int32), np.empty(indices.size)
     n = 0
     for j in range(indices.size):
@@ -240,7 +240,7 @@ def allocate_row(feature: int, Z: FloatArray, vectors: FloatArray, words: FloatA
 
 @compiled
 def is_refreshed_at(decided: float) -> bool:
-    """Return whether this decision triggers a refresh, as number 125, 250, 500, ... does."""
+    """Return whether a decision triggers a refresh. Decisions 125, 250, 500, ... do."""
     at = FIRST_REFRESH
     while at < decided:
         at *= 2
