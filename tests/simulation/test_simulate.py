@@ -33,30 +33,22 @@ from stream.simulation.schedule import (
 )
 from stream.task.join import Event, Join, Pending
 from stream.task.join_table import State
+from stream.task.settings import Sharing
+
+
+SEEDS = {"own": 500, "shared": 200}
+"""Everything occurs within the first 200 seeds. `onebit simulate` runs more."""
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1_200)  # half a minute on two cores that have nothing else to do
-def test_no_seed_fails_and_everything_occurs() -> None:
-    campaign = run_campaign(make_learner, range(COVERED_FROM_SEEDS), jobs=os.cpu_count() or 1)
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("model", ["own", "shared"])
+def test_no_seed_fails_and_everything_occurs(model: Sharing) -> None:
+    campaign = run_campaign(make_learner, range(SEEDS[model]), jobs=os.cpu_count() or 1, model=model)
     assert [(failure.seed, failure.wrong) for failure in campaign.failures] == []
-    assert campaign.never_occurred() == []
-    assert campaign.seeds == COVERED_FROM_SEEDS
+    assert campaign.seeds == SEEDS[model]
     assert 0.4 < campaign.timeless / campaign.seeds < 0.6
-
-
-SHARED_SEEDS = 200
-"""With a shared model; `onebit simulate --model shared` runs more."""
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)  # some ten seconds on two cores that have nothing else to do
-def test_no_seed_fails_with_a_shared_model_and_its_log_meets_what_can_befall_it() -> None:
-    campaign = run_campaign(make_learner, range(SHARED_SEEDS), jobs=os.cpu_count() or 1, model="shared")
-    assert [(failure.seed, failure.wrong) for failure in campaign.failures] == []
-    of_the_log = set(expected_coverage("shared")) - set(expected_coverage())
-    assert len(of_the_log) == 5
-    assert of_the_log <= {name for name, times in campaign.coverage.items() if times}
+    assert set(expected_coverage(model)) <= {name for name, times in campaign.coverage.items() if times}
 
 
 @pytest.mark.slow
