@@ -1,7 +1,7 @@
 """mkdocs hooks that add files from outside docs/ and the references of commands, modules and learners to the site.
 
 mkdocs calls the `on_` functions (https://www.mkdocs.org/user-guide/configuration/#hooks). Links in the documents point
-to files of the repository; `on_page_markdown` replaces them with the addresses of the same files in the site.
+to repository files; `on_page_markdown` replaces them with the addresses of the same files in the site.
 """
 
 import ast
@@ -36,12 +36,12 @@ DETAILS = ("formats.md", "ARCHITECTURE.md", "commands.md", "modules.md", "CHANGE
 
 
 def place_of(path: str) -> str:
-    """Return the path in the site of a file of the repository."""
+    """Return the path of a repository file within the site."""
     return path.removeprefix("docs/") if path.startswith("docs/") else PAGES.get(path, f"source/{path}")
 
 
 def linked_from(document: str) -> list[str]:
-    """Return the files of the repository that a document links to."""
+    """Return the repository files that a document links to."""
     folder = posixpath.dirname(document)
     return [posixpath.normpath(posixpath.join(folder, link)) for link in LINK.findall((ROOT / document).read_text())]
 
@@ -77,7 +77,7 @@ def module_map() -> str:
     return "\n".join(lines)
 
 
-LEARNERS = "<!-- table of learners: docs/_site/hooks.py puts it here -->"
+LEARNERS = "<!-- docs/_site/hooks.py inserts the table of learners here -->"
 
 
 def learner_table() -> str:
@@ -110,7 +110,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         *(f"docs/{file.src_uri}" for file in files.documentation_pages() if file.src_uri.endswith(".md")),
     ]
     for path in sorted({*PAGES, *linked_outside(documents)}):
-        if (ROOT / path).is_file():  # mkdocs reports a link to a missing file
+        if (ROOT / path).is_file():  # mkdocs itself reports links to missing files
             files.append(File.generated(config, place_of(path), abs_src_path=str(ROOT / path)))
     files.append(File.generated(config, "commands.md", content=command_reference()))
     files.append(File.generated(config, "modules.md", content=module_map()))
@@ -118,7 +118,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Insert the table of learners, and replace links to files of the repository with links within the site."""
+    """Insert the table of learners, and replace links to repository files with links within the site."""
     here = page.file.src_uri
     if here.startswith(DETAILS):
         page.meta["search"] = {"boost": 0.5}
