@@ -63,7 +63,7 @@ class Service:
         self._predictions.assign([TopicPartition(topic, partition) for partition in partitions])
         self._predictions.seek_to_end()
         for tp in self._predictions.assignment():
-            self._predictions.position(tp)  # look up the end offset now, not at the first poll
+            self._predictions.position(tp)  # determine the end offset now, not at the first poll
 
     def ask(self, event_id: str, x: list[float]) -> None:
         """Request an action by writing a context."""
@@ -81,7 +81,7 @@ class Service:
         self._producer.flush()
 
     def actions(self, event_ids: set[str], timeout_s: float) -> dict[str, int]:
-        """Return the actions for these events, or only those received before the timeout. Ignore other events."""
+        """Return the actions for these events, as far as they arrive before the timeout. Ignore other events."""
         actions: dict[str, int] = {}
         deadline_s = time.monotonic() + timeout_s
         while len(actions) < len(event_ids) and time.monotonic() < deadline_s:
@@ -102,7 +102,7 @@ def serve(service: Service, timeout_s: float) -> str:
     Raises:
         ServiceError: predictions did not arrive in time.
     """
-    run = uuid.uuid4().hex[:8]  # unique ids, because an id is decided only once
+    run = uuid.uuid4().hex[:8]  # makes ids unique across runs, because each id is decided only once
     right = []
     for number in range(ROUNDS):
         wanted = {f"visit-{run}-{number}-{visitor}": random.randrange(PAGES) for visitor in range(VISITORS)}

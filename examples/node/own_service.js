@@ -14,13 +14,13 @@ import {Kafka, Partitioners, logLevel} from 'kafkajs';
 const bootstrap = process.env.ONEBIT_BOOTSTRAP ?? 'localhost:9092';
 const prefix = process.env.ONEBIT_TOPIC_PREFIX ?? 'onebit.';
 const timeoutMs = Number(process.env.TIMEOUT_MS ?? 30_000);
-const ROUNDS = 15, VISITORS = 20, PAGES = 3; // feedback of a round is written before the next round starts
+const ROUNDS = 15, VISITORS = 20, PAGES = 3; // the feedback for each round is written before the next one
 
 const kafka = new Kafka({clientId: 'own-service', brokers: [bootstrap], logLevel: logLevel.NOTHING});
-// The partition must be murmur2 of the key, so that all records of an event are in the same partition. This is the
-// default partitioner of kafkajs since version 2; its LegacyPartitioner differs.
+// The murmur2 hash of the key must determine the partition, so that all records of an event are in the same partition.
+// This is the default in kafkajs since version 2; its LegacyPartitioner differs.
 const producer = kafka.producer({createPartitioner: Partitioners.DefaultPartitioner});
-const run = randomUUID().slice(0, 8); // unique ids, because an id is decided only once
+const run = randomUUID().slice(0, 8); // makes ids unique, because each id is decided only once
 const consumer = kafka.consumer({groupId: `${prefix}own-service-${run}`, maxWaitTimeInMs: 100}); // reads committed records
 const actions = new Map();
 const arrivals = new EventTarget();

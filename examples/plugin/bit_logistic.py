@@ -1,4 +1,4 @@
-"""A package of a single file that adds a learner and a data set to Onebit."""
+"""A single-file package that adds a learner and a data set to Onebit."""
 
 from collections.abc import Mapping
 from math import exp
@@ -46,7 +46,7 @@ def update(
 
 
 class BitLogistic(onebit.KernelLearner):
-    """One logistic regression of the bit per class, with epsilon-greedy exploration."""
+    """One logistic regression per class that predicts the bit, with epsilon-greedy exploration."""
 
     name: ClassVar[str] = "bit-logistic"
     summary: ClassVar[str] = "logistic regression of the bit, epsilon-greedy"
@@ -60,7 +60,7 @@ class BitLogistic(onebit.KernelLearner):
 
     def __init__(self, n_classes: int, n_features: int, epsilon: float, step: float) -> None:
         W = np.zeros((n_classes, n_features))
-        super().__init__(n_classes, n_features, {"W": W}, (W, epsilon, step))  # state; last kernel arguments
+        super().__init__(n_classes, n_features, {"W": W}, (W, epsilon, step))  # state, and the kernels' last arguments
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> onebit.Cost:

@@ -14,7 +14,7 @@ Send = Callable[[str, str, dict[str, Any]], None]
 
 
 class PageService:
-    """Requests a page when a visitor arrives, and reports when the visitor leaves whether the page was right."""
+    """Requests a page when a visitor arrives and, when the visitor leaves, reports whether the page was right."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
