@@ -52,7 +52,7 @@ GRID = {
 }
 COSTS = ((0, 1), (-1, 0))
 LEARNING_RATES = (0.1, 2.0, 8.0)
-"""Learning rates to try in addition to the default of 0.5."""
+"""Learning rates to try in addition to the default, 0.5."""
 
 IN_ORDER = sorted(SETS, key=lambda name: (name not in GOALS[1_000], name not in GOALS[0]))
 """The data sets: first those with goals for late bits, then those with goals for immediate bits, then the others."""
@@ -88,7 +88,7 @@ def error_of_vw(data: Loaded, stream: Stream, setting: Setting, *, quadratic: bo
 
 
 def tuned(data: Loaded, stream: Stream, family: str, *, quadratic: bool) -> tuple[float, Setting]:
-    """Return the smallest error of an exploration family on a stream, and the setting that achieves it."""
+    """Return an exploration family's smallest error on a stream, and the setting that achieves it."""
 
     def best(settings: Iterable[Setting]) -> tuple[float, Setting]:
         return min(
@@ -177,13 +177,13 @@ def _cell(rows: list[Row]) -> str:
 
 
 def part(data: Loaded, stream: Stream, setting: Setting, *, made: bool) -> Callable[[int, int], None]:
-    """Return the function to time, which predicts and learns a range of events.
+    """Return the function to time. It predicts and learns from a range of events.
 
     Args:
         data: The data set.
         stream: The first events of the data set.
         setting: The configuration of Vowpal Wabbit.
-        made: Whether the examples are created in advance, outside the measured time.
+        made: Whether the examples are created in advance, so that the measured time excludes this.
     """
     bandit = Bandit(data, setting)
     labels, u = stream.examples.labels.tolist(), stream.u.tolist()

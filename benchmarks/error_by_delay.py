@@ -3,7 +3,7 @@
     python benchmarks/error_by_delay.py DATA_FOLDER [--learners late-ucb arow] [--write]
     python benchmarks/error_by_delay.py --draw
 
-Two data sets of digits are replayed for 30,000 events, in a new random order for each epoch. Every bit arrives after a
+Two data sets of digits are replayed for 30,000 events, in a new random order in each epoch. Every bit arrives after a
 fixed number of decisions. All learners use their default parameters. newtron is omitted because it takes 0.1 s per
 event, and kwik-banditron because it requires a comparator. `--write` stores the errors of each learner in
 benchmarks/results/error_by_delay.json; `--draw` writes the figure to docs/figures/.
@@ -63,7 +63,7 @@ def measure(learner: str, folder: Path) -> Row:
 
 
 def picture(rows: list[Row]) -> str:
-    """Return the figure. It has one panel per learner; the panels are sorted by the error under delay."""
+    """Return the figure. It has one panel per learner, sorted by the learner's error under delay."""
     ordered = sorted(rows, key=lambda row: sum(sum(errors[2:]) for errors in row["error %"].values()))
     width = COLUMNS * PANEL_PX
     height = TOP_PX + -(-len(ordered) // COLUMNS) * PANEL_HIGH_PX
@@ -95,7 +95,7 @@ def _legend() -> Iterator[str]:
         yield f'<path d="M{x} 14h26" stroke="{TEXT}" stroke-width="2" stroke-dasharray="{dashes}"/>'
         yield f'<text x="{x + 32}" y="18">{name}</text>'
         x += 100
-    for colour, title in ((LATE, "made for late bits"), (SOLE, "from one bit"), (TOLD, "told the true class")):
+    for colour, title in ((LATE, "for late bits"), (SOLE, "from one bit"), (TOLD, "from the true class")):
         yield f'<rect x="{x}" y="8" width="12" height="12" fill="{colour}"/>'
         yield f'<text x="{x + 18}" y="18">{title}</text>'
         x += 140

@@ -38,11 +38,11 @@ RESULTS = Path(__file__).parent / "results"
 SETS = ("synsep", "optdigits")
 POPULATION = 4_000
 LEARNED = 1_000
-"""Number of rows that train the logging policy. The same number of other rows trains the evaluated model."""
+"""Number of rows used to train the logging policy. The evaluated model is trained on as many other rows."""
 
 
 UNIFORM = 0.7
-"""Share of decisions that the logging policy makes uniformly at random. Weights are at most K/UNIFORM."""
+"""Share of the logging policy's decisions that are uniformly random. Weights are at most K/UNIFORM."""
 
 
 class Population(NamedTuple):
@@ -94,7 +94,7 @@ def population_of(name: str) -> Population:
 
 
 def taught(dataset: Dataset, start: int, name: str, **parameters: float) -> Learner:
-    """Return a learner trained on the bits of LEARNED rows, from `start` on."""
+    """Return a learner trained on the bits of LEARNED rows, starting at row `start`."""
     learner = create(name, dataset.n_classes, dataset.n_features, **parameters)
     uniforms = np.random.default_rng(start).random(LEARNED)
     for row, u in zip(range(start, start + LEARNED), uniforms, strict=True):
@@ -106,7 +106,7 @@ def taught(dataset: Dataset, start: int, name: str, **parameters: float) -> Lear
 
 
 def drawn(population: Population, rows: int, seed: int) -> MemoryLog:
-    """Return a log of the logging policy's decisions on rows that are drawn with this seed."""
+    """Return a log of the logging policy's decisions on rows drawn with this seed."""
     rng = np.random.default_rng(seed)
     chosen = rng.integers(0, len(population.contexts), rows)
     played = population.logging[chosen]

@@ -69,7 +69,7 @@ def true_value(log: Log, spec: str) -> float:
     if spec == "logged":
         return true_value(log, "uniform")
     policy = parse_policy(spec, log.class_names, log.n_features, TRAINING)
-    drawn = Draws(0, Purpose.ESTIMATE)  # required as an argument; these policies draw nothing
+    drawn = Draws(0, Purpose.ESTIMATE)  # a required argument, although these policies draw nothing
     parts = [(policy.probabilities(chunk), chunk.judged) for chunk in chunks(log.batches(), drawn)]
     p, judged = np.concatenate([p for p, _ in parts]), np.concatenate([judged for _, judged in parts])
     expected: FloatArray = (p * truth().click(visits(ROWS))).sum(axis=1)
@@ -87,7 +87,7 @@ def picture(rows: list[Row]) -> str:
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
         f'role="img" font-family="system-ui, sans-serif" font-size="12" fill="{TEXT}">',
-        "<title>The mean reward of five policies on the log that ships, estimated, beside the truth</title>",
+        "<title>Estimated and true mean reward of five policies on the shipped log</title>",
         f"<desc>{escape(described)}.</desc>",
         *_legend(),
         *_axis(TOP_PX + ROW_PX * len(rows)),

@@ -32,7 +32,7 @@ from onebit.adapters.coba import Learner
 from stream.offline import Examples
 
 Make = Callable[..., Any]
-"""Factory that creates an untrained learner from keyword arguments."""
+"""Creates an untrained learner from keyword arguments."""
 
 DENSE_SHARE = 8
 """A data set is dense if more than 1/DENSE_SHARE of its entries are non-zero."""
@@ -46,7 +46,7 @@ LEARNING_RATES = (0.1, 2.0, 8.0, 32.0)
 SCALES = (10, 100, 1_000)
 
 COSTS: dict[str, Any] = {"cb_min_cost": -1, "cb_max_cost": 0}
-"""coba passes the reward as a negative cost. With the default bounds of 0 and 1 on costs, regcb plays at random."""
+"""coba passes the reward as a negative cost. With the default cost bounds, 0 and 1, regcb plays at random."""
 
 VOWPAL: dict[str, list[Make]] = {
     "VW squarecb": [

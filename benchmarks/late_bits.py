@@ -70,7 +70,7 @@ GOALS: dict[int | str, dict[str, float]] = {
     },
     10_000: {"20news": 34.5, "letter": 51, "pendigits": 27, "amazon7": 33.5},
 }  # fmt: skip
-"""Upper limits on the errors in percent, by delay. For 10,000, they apply to decisions after the first bit arrived."""
+"""Maximum errors in percent, by delay. At a delay of 10,000, they apply only to decisions after the first bit."""
 
 
 class Loaded(NamedTuple):
@@ -152,7 +152,7 @@ def wrong_of(learner: Learner, stream: Stream) -> NDArray[np.bool_]:
 
 
 def error_percent(learner: Learner, stream: Stream) -> float:
-    """Return the percentage of a learner's actions on a stream that are wrong."""
+    """Return a learner's error on a stream: the percentage of wrong actions."""
     return 100.0 * float(np.mean(wrong_of(learner, stream)))
 
 
@@ -196,7 +196,7 @@ def main() -> None:
     parser.add_argument("--delays", nargs="+", type=delay_of, default=[0, 1_000], help="decisions, or lognormal")
     parser.add_argument("--orders", type=int, default=3)
     parser.add_argument("--learner", help="learner to measure instead of the one that auto chooses")
-    parser.add_argument("--param", nargs="*", default=[], help="NAME=VALUE of the learner's parameters")
+    parser.add_argument("--param", nargs="*", default=[], help="parameters of the learner, as NAME=VALUE")
     parser.add_argument("--drift", action="store_true")
     parser.add_argument("--write", action="store_true")
     arguments = parser.parse_args()

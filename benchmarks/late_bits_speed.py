@@ -58,13 +58,13 @@ def dense_images() -> Loaded:
 
 
 def best_us(part: Callable[[int, int], object], size: int) -> float:
-    """Return the shortest CPU time per event over all parts except the first."""
+    """Return the shortest CPU time per event of all parts except the first."""
     step = size // PARTS
     times = []
     for start in range(0, step * PARTS, step):
-        begun = time.process_time()
+        started_s = time.process_time()
         part(start, start + step)
-        times.append((time.process_time() - begun) / step * 1e6)
+        times.append((time.process_time() - started_s) / step * 1e6)
     return min(times[1:])
 
 
@@ -96,9 +96,9 @@ def looped_per_s(data: Loaded, learner_name: str, parameters: dict[str, Any]) ->
     rates = []
     for _ in range(4):
         learner = create(learner_name, data.n_classes, data.n_features, **parameters)
-        begun = time.process_time()
+        started_s = time.process_time()
         run(learner, data.examples, u)
-        rates.append(size / (time.process_time() - begun))
+        rates.append(size / (time.process_time() - started_s))
     return max(rates)
 
 

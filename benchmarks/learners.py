@@ -50,11 +50,11 @@ def events(size: int, seed: int) -> list[tuple[Features, int, float]]:
     """Return events with 25 non-zero features whose class is determined by linear functions of x."""
     rng = np.random.default_rng(seed)
     U = rng.normal(size=(K, D))
-    made = []
+    drawn = []
     for _ in range(size):
         indices = np.sort(rng.choice(D, NNZ, replace=False)).astype(np.int32)
-        made.append((Features(indices, np.ones(NNZ)), int(U[:, indices].sum(axis=1).argmax()), float(rng.random())))
-    return made
+        drawn.append((Features(indices, np.ones(NNZ)), int(U[:, indices].sum(axis=1).argmax()), float(rng.random())))
+    return drawn
 
 
 def timed_us(call: Callable[[], object], events_per_call: int) -> float:
@@ -88,7 +88,7 @@ def per_event() -> dict[str, float]:
 
 
 def offline() -> dict[str, float]:
-    """Return the rate of the compiled loop on SynSep, in millions of events per second."""
+    """Return the speed of the compiled loop on SynSep, in millions of events per second."""
     size = 100_000
     block = synsep(seed=1).block(0, size)
     data = Examples(block.offsets, block.indices, block.values, block.labels)
@@ -110,7 +110,7 @@ def full_soba(updates: int, *, check: bool) -> dict[str, float]:
     rng = np.random.default_rng(3)
     spent, done = 0.0, 0
     for x, _, u in events(min(updates, 20_000), seed=4) * -(-updates // 20_000):
-        # Every action counts as right and half of the rounds explore, so that most rounds satisfy the update condition.
+        # All actions count as right and half of the rounds explore, so that most rounds satisfy the update condition.
         decision = learner.predict(x, (u + float(rng.random())) % 1.0)
         start = time.perf_counter()
         changed = learner.update(x, decision, 1)
@@ -194,7 +194,9 @@ def show(title: str, figures: dict[str, float]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--drift", action="store_true", help="100,000 updates of full SOBA against a fresh solve")
+    parser.add_argument(
+        "--drift", action="store_true", help="compare full SOBA to a direct solution after 100,000 updates"
+    )
     parser.add_argument("--json", type=Path, help="write the figures to this file")
     arguments = parser.parse_args()
     figures: dict[str, dict[str, float]] = {}

@@ -71,7 +71,7 @@ def read(path: Path, *, own_ids: bool) -> None:
     opened_s = time.process_time()
     rows = sum(len(batch.ids) for batch in log.batches())
     rate = rows / (time.process_time() - opened_s)
-    # `getrusage` is not used, because it includes the memory of the parent when this process was started.
+    # `getrusage` is not used, because it also counts the memory that the parent used when it started this process.
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     resident_mb = int(status["VmHWM"].split()[0]) / 1_024
     sys.stdout.write(

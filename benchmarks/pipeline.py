@@ -70,7 +70,7 @@ def _resident_bytes() -> int:
 
 
 def main() -> None:
-    """Measure each run length in a separate process, so that the measurements do not affect each other."""
+    """Measure each run length in its own process, so that the measurements do not affect each other."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--events", type=int, nargs="*", default=[10_000, 100_000, 1_000_000])
     parser.add_argument("--pending", type=int, default=1_000_000)

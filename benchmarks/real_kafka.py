@@ -6,8 +6,8 @@
 
 Starts a single-node Kafka. The compared programs run alternately within one run, `--turns` times:
 
-- The replay writes all contexts as fast as the broker accepts them. Then the learner and the feedback program settle
-  them, so that both are always busy. The first `--warm-up` events are excluded.
+- The replay writes all contexts as fast as the broker accepts them. Then the learner and the feedback program
+  settle them, so both are always busy. The first `--warm-up` events are excluded.
 - At 1,000 events/s with immediate feedback, the latency is the time from the append of a context to the append of its
   prediction, and to its delivery to a read_committed consumer. A bare transaction loop (benchmarks/rivals.py) is
   measured in the same way.
@@ -64,7 +64,7 @@ Row = dict[str, Any]
 
 
 class Process:
-    """A process that runs a program of the pipeline or a program compared with it."""
+    """A process that runs a program of the pipeline, or one that is compared with it."""
 
     def __init__(self, settings: Settings, command: Sequence[str]) -> None:
         """Start the process."""
@@ -100,7 +100,7 @@ class Process:
 
 
 def python(*arguments: str, profile: Path | None = None) -> list[str]:
-    """Return a Python command, under the profiler if requested."""
+    """Return a Python command, which runs under the profiler if requested."""
     return [sys.executable, *(["-m", "cProfile", "-o", str(profile)] if profile else []), *arguments]
 
 
@@ -146,7 +146,7 @@ class Measured:
             return row("replay", last - first, time.perf_counter() - began_s, replay.look() - used_s)
 
     def settle(self, commands: Mapping[str, Sequence[str]], events: int, warm_up: int) -> list[Row]:
-        """Measure a learner and the feedback program on a backlog of events, after warm-up events."""
+        """Measure a learner and the feedback program on a backlog of events, excluding the warm-up events."""
         examples = Examples(self)
         self.replay(warm_up)
         with ExitStack() as stack:
@@ -179,20 +179,20 @@ class Measured:
                 for record in reader.poll(200, 10_000):
                     assert record.key is not None
                     seen_ms[record.key] = record.append_ms, 1_000 * time.time()
-            told: Row = {}
+            row: Row = {}
             if settles:
                 examples = Examples(self)
                 examples.read_until(events, processes)
-                told["error"] = round(examples.wrong / events, 4)
+                row["error"] = round(examples.wrong / events, 4)
         reader.close()
         contexts = list(read_partition(self.broker, TopicPartition(self.topics.contexts, 0)))[PACED_WARM_UP:]
         for name, place in (("appended", 0), ("committed", 1)):
             taken_ms = [seen_ms[record.key or b""][place] - record.append_ms for record in contexts]
-            told |= {f"{name}_p{percent}_ms": round(float(np.percentile(taken_ms, percent)), 1) for percent in (50, 99)}
-        return told
+            row |= {f"{name}_p{percent}_ms": round(float(np.percentile(taken_ms, percent)), 1) for percent in (50, 99)}
+        return row
 
     def faust(self, events: int) -> Row:
-        """Measure a Faust agent that replaces the learner, on existing contexts, with the feedback program."""
+        """Measure a Faust agent that replaces the learner and reads existing contexts, next to the feedback program."""
         rival = Process(self.settings, python(str(RIVALS), "faust", str(events)))
         with running(self.settings, onebit("feedback")):
             while not (done := self.end(self.topics.feedback)) and rival.runs():
@@ -226,7 +226,7 @@ def row(name: str, events: float, wall_s: float, used_s: float) -> Row:
 
 
 def where(profile: Path) -> str:
-    """Return each code part's share of the profiled time."""
+    """Return the share of the profiled time that each part of the code takes."""
     stats = pstats.Stats(str(profile))
     shares: Counter[str] = Counter()
     for (file, _, name), (_, _, own_s, _, _) in stats.stats.items():  # type: ignore[attr-defined]
@@ -294,8 +294,8 @@ def measure_streams(bootstrap: str, class_path: str, case: Row, arguments: argpa
                 events = PACED_WARM_UP + RATE * arguments.seconds
                 paced = {**given, "events": events, "rate": RATE, "topic_prefix": f"{prefix}paced."}
                 learning = [rival(prefix=paced["topic_prefix"]), onebit("feedback")]
-                told = Measured(broker, paced).latencies(learning, events, "learner", settles=True)
-                yield found | {"program": f"learn at {RATE:,}/s"} | told
+                latencies = Measured(broker, paced).latencies(learning, events, "learner", settles=True)
+                yield found | {"program": f"learn at {RATE:,}/s"} | latencies
     broker.close()
 
 
@@ -361,11 +361,11 @@ def medians(rows: Sequence[Row]) -> list[Row]:
 
 def keep(path: Path, arguments: argparse.Namespace, rows: Sequence[Row]) -> None:
     """Write the results so far."""
-    told = {
+    content = {
         "measured": f"{datetime.now(UTC):%Y-%m-%d}", "cores": os.cpu_count(), "versions": versions(),
         "events": arguments.events, "warm_up": arguments.warm_up, "medians": medians(rows), "rows": rows,
     }  # fmt: skip
-    path.write_text(json.dumps(told, indent=1) + "\n")
+    path.write_text(json.dumps(content, indent=1) + "\n")
 
 
 if __name__ == "__main__":

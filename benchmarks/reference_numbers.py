@@ -108,7 +108,7 @@ def by_run(row: Row, dataset: Dataset, events: int, seed: int) -> Figures:
 
 
 def measure(row: Row, by: str, events: int, seeds: range) -> dict[str, Any]:
-    """Return the mean error and other figures of a row over the seeds."""
+    """Return a row's mean error over the seeds, and other figures."""
     outcomes = []
     for seed in seeds:
         dataset = DATA[row.data](seed=seed)
@@ -136,7 +136,7 @@ def measure(row: Row, by: str, events: int, seeds: range) -> dict[str, Any]:
 
 
 def number(value: float | None, form: str) -> str:
-    """Format a number, or return a dash if there is none."""
+    """Format a number, or a dash if there is none."""
     return "-" if value is None else format(value, form)
 
 

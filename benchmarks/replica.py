@@ -88,8 +88,8 @@ def through_kafka(bootstrap: str, client: str, log: list[Record], replica: Repli
     rates = [entries / (end - start) for one, other in ((began, wrote), (wrote, read))
              for start, end in zip(one, other, strict=True)]  # fmt: skip
     return (
-        f"written: {rates[0]:9,.0f} entries/s of wall time, {rates[1]:9,.0f} of CPU time; "
-        f"read: {rates[2]:9,.0f}, {rates[3]:9,.0f}"
+        f"writing: {rates[0]:9,.0f} entries/s of wall time, {rates[1]:9,.0f} of CPU time; "
+        f"reading: {rates[2]:9,.0f} and {rates[3]:9,.0f}"
     )
 
 
@@ -105,8 +105,8 @@ def main() -> None:
             events = arguments.events if step > 1 else arguments.events // 10
             log, K, d, took_s = log_of(name, events, step)
             if arguments.kafka:
-                told = through_kafka(arguments.kafka, arguments.client, log, fresh(name, K, d), at_once)
-                print(f"{name:10} steps of {step:3}, {arguments.client}: {told}", flush=True)
+                speeds = through_kafka(arguments.kafka, arguments.client, log, fresh(name, K, d), at_once)
+                print(f"{name:10} steps of {step:3}, {arguments.client}: {speeds}", flush=True)
                 continue
             best_s = float("inf")
             for _ in range(3):

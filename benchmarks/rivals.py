@@ -105,7 +105,7 @@ def in_memory(events: int) -> None:
             await app.start()
             while settled < events:
                 await asyncio.sleep(0.05)
-            os._exit(0)  # exit immediately: shutdown is not measured
+            os._exit(0)  # exit immediately, because the shutdown is not measured
 
         asyncio.run(run())
 

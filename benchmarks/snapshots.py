@@ -82,7 +82,7 @@ class Step(NamedTuple):
     all_s: float
     snapshot_s: float  # time to copy the state and create chunks
     commit_s: float
-    carries: bool  # True if the step contains a part of a snapshot
+    carries: bool  # True if the step writes part of a snapshot
 
 
 def work(broker: Broker, topics: Topics, task: TaskSettings, events: int, records_max: int) -> float:
@@ -126,7 +126,7 @@ def work(broker: Broker, topics: Topics, task: TaskSettings, events: int, record
     print(
         f"  hold     {1e3 * max(holds):>9,.0f} ms at most, {1e3 * float(np.median(holds)):.0f} ms typically, "
         f"in {len(carrying) / count:.0f} steps; "
-        f"a commit without a snapshot takes up to {1e3 * longest_quiet_s:.0f} ms more than usual"
+        f"a commit without a snapshot takes up to {1e3 * longest_quiet_s:.0f} ms longer than the mean"
     )
     print(
         f"  copy     {1e3 * max(step.snapshot_s for step in carrying):>9,.0f} ms at most, with the chunks of a step; "
@@ -149,7 +149,7 @@ def replay(broker: Broker, topics: Topics, task: TaskSettings, live_rate: float)
     rebuild(broker, topics, 0, task, lambda progress: seen.append((time.perf_counter(), progress)), snapshots=False)
     (begun_s, first), (ended_s, last) = seen[0], seen[-1]
     rate = (last.records - first.records) / (ended_s - begun_s)
-    print(f"  without         {rate:>9,.0f} records/s, {rate / live_rate:.1f} times the live rate")
+    print(f"  no snapshot     {rate:>9,.0f} records/s, {rate / live_rate:.1f} times the live rate")
 
 
 @contextmanager

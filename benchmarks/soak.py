@@ -34,7 +34,7 @@ from stream.wire.records import Outcome, TopicPartition
 from stream.wire.topics import Topics
 
 SLICES = 100
-KEPT = 10_000  # newest records of each topic that are kept, because they may be unread
+KEPT = 10_000  # number of newest records to keep in each topic, because they may be unread
 MEBIBYTE = 1 << 20
 FRESH_EVENTS = 10_000
 
@@ -76,7 +76,7 @@ class Soak:
         self.started_s = time.process_time()
 
     def look(self) -> None:
-        """Take a measurement if a slice has ended. Called after each step of the learner."""
+        """Take a measurement if a slice has ended. This method is called after each step of the learner."""
         decided = len(self.pipeline.judge.decided_ms)
         if decided >= self.slice_size * (len(self.rows) + 1):
             used_s = time.process_time() - self.started_s
@@ -110,8 +110,8 @@ class Soak:
             broker.delete_records(tp, before)
 
     def differences(self, ledger: Ledger) -> list[str]:
-        """Return the differences between the ledger and the numbers of counted records."""
-        told = {
+        """Return the differences between the ledger and the record counts."""
+        pairs = {
             "contexts": (ledger.contexts, self.counts[self.topics.contexts]),
             "feedback": (ledger.feedback, self.counts[self.topics.feedback]),
             "decided": (ledger.decided, self.counts[self.topics.predictions]),
@@ -119,9 +119,9 @@ class Soak:
             "expired": (ledger.expired, self.counts[Outcome.EXPIRED]),
         }
         wrong = [
-            f"{name}: {said:,} in the ledger, {found:,} records"
-            for name, (said, found) in told.items()
-            if said != found
+            f"{name}: {counted:,} in the ledger, {found:,} records"
+            for name, (counted, found) in pairs.items()
+            if counted != found
         ]
         return [*ledger.imbalances(), *wrong]
 

@@ -64,8 +64,8 @@ def look(program: Program, done: int) -> Look:
 
 def watch(broker: Broker, topics: Topics, programs: Mapping[str, Program], events: int) -> dict[str, list[Look]]:
     """Measure the programs periodically, until all contexts are decided and the replay has ended."""
-    # In a topic written without transactions, each offset is an event. In the others, one or two in thousands of
-    # offsets are transaction markers.
+    # In a topic written without transactions, each offset is an event. In the others, only one or two of
+    # several thousand offsets are transaction markers.
     written = {"replay": topics.contexts, "feedback": topics.feedback, "learn": topics.predictions}
     tps = {name: TopicPartition(topic, 0) for name, topic in written.items()}
     looks: dict[str, list[Look]] = {name: [] for name in programs}
@@ -147,15 +147,15 @@ def main() -> None:
     for name, parts in found["slices"].items():
         for part in parts:
             print(name, *(f"{what} {value:,}" for what, value in part.items()))
-        flat = [part["cpu_us"] for part in parts[1:]]  # the first includes the start of the program
+        flat = [part["cpu_us"] for part in parts[1:]]  # the first slice includes the program's startup
         print(f"{name}: last slice {flat[-1] / flat[0]:.2f} times the second; max/min {max(flat) / min(flat):.2f}")
     print(json.dumps({name: value for name, value in found.items() if name != "slices"}))
     if arguments.results is not None:
-        told = {
+        content = {
             "measured": f"{datetime.now(UTC):%Y-%m-%d}", "cores": os.cpu_count(), "versions": versions(), **found,
             "load_average": round(os.getloadavg()[0], 1),
         }  # fmt: skip
-        arguments.results.write_text(json.dumps(told, indent=1) + "\n")
+        arguments.results.write_text(json.dumps(content, indent=1) + "\n")
 
 
 if __name__ == "__main__":

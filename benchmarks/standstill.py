@@ -212,8 +212,8 @@ def main() -> None:
     for what in ("joins", "leaves"):
         of = found[what]
         stay_ms, move_ms = max(of[n] for n in stays), max(of[n] for n in moved)
-        print(f"{what}: partitions that stay {stay_ms:,} ms, partitions that move {move_ms:,} ms")
-    print(f"pause of {PAUSE_S:g} s: {max(found['pause'].values()) - 1_000 * PAUSE_S:,.0f} ms in addition")
+        print(f"second learner {what}: partitions that stay: {stay_ms:,} ms, partitions that move: {move_ms:,} ms")
+    print(f"broker pause of {PAUSE_S:g} s: {max(found['pause'].values()) - 1_000 * PAUSE_S:,.0f} ms after the pause")
     if arguments.results is not None:
         about = {"measured": f"{datetime.now(UTC):%Y-%m-%d}", "cores": os.cpu_count(), "versions": versions()}
         arguments.results.write_text(json.dumps(about | found, indent=1) + "\n")

@@ -79,13 +79,13 @@ class MadeTopics:
 
     def feedback_end(self, step: int) -> int:
         """Return the feedback offset that a step ends at: it includes the bits and the tick of the previous step."""
-        told = min(step, self.steps) - 1
-        return told * (len(self.fed) + 1) + (step > self.steps) * (1 + step - self.steps)
+        answered = min(step, self.steps) - 1
+        return answered * (len(self.fed) + 1) + (step > self.steps) * (1 + step - self.steps)
 
     def records(self, topic: str) -> Iterator[Record]:
-        made = {TOPICS.journal: self._journal, TOPICS.contexts: self._contexts, TOPICS.feedback: self._feedback,
-                TOPICS.predictions: self._predictions, TOPICS.examples: self._examples}[topic]  # fmt: skip
-        for offset, (append_ms, key, value, headers) in enumerate(made()):
+        source = {TOPICS.journal: self._journal, TOPICS.contexts: self._contexts, TOPICS.feedback: self._feedback,
+                  TOPICS.predictions: self._predictions, TOPICS.examples: self._examples}[topic]  # fmt: skip
+        for offset, (append_ms, key, value, headers) in enumerate(source()):
             yield Record(topic, 0, offset, append_ms, key, value, headers)
 
     def _contexts(self) -> Iterator[tuple[int, bytes, bytes, Headers]]:
@@ -179,12 +179,12 @@ def main() -> None:
     records = sum(broker.ends([TopicPartition(name, 0)])[TopicPartition(name, 0)].stable for name in
                   (TOPICS.contexts, TOPICS.predictions, TOPICS.feedback, TOPICS.examples))  # fmt: skip
     for _ in zip(broker.records(TOPICS.predictions), range(10_000), strict=False):
-        pass  # warm up; generating the records is timed below and subtracted
+        pass  # warm-up; the time to generate the records is measured below and subtracted
     started_s = time.perf_counter()
-    made = sum(1 for topic in (TOPICS.contexts, TOPICS.predictions, TOPICS.feedback, TOPICS.examples)
-               for _ in broker.records(topic))  # fmt: skip
+    generated = sum(1 for topic in (TOPICS.contexts, TOPICS.predictions, TOPICS.feedback, TOPICS.examples)
+                    for _ in broker.records(topic))  # fmt: skip
     making_s = time.perf_counter() - started_s
-    assert made == records, (made, records)
+    assert generated == records, (generated, records)
     started_s = time.perf_counter()
     finding = audit_partition(broker, TOPICS, 0)
     took_s = time.perf_counter() - started_s - making_s
