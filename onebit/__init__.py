@@ -87,7 +87,7 @@ _HOMES = {
     "run": ("onebit.runs", "run"),
     "verify": ("onebit.verification", "verify"),
 }
-"""Public names, each with its module and its name in that module."""
+"""The public names, each with its module and its name in that module."""
 
 
 def __getattr__(name: str) -> Any:
@@ -96,7 +96,7 @@ def __getattr__(name: str) -> Any:
         value: Any = version("onebit")
     elif name in _HOMES or name == "offline":
         check_packages()
-        import_module("stream.app")  # sets one BLAS thread, unless numpy is already loaded
+        import_module("stream.app")  # limits BLAS to one thread, unless numpy is already loaded
         if name == "offline":
             value = import_module("stream.offline")
         else:

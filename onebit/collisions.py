@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 FILES = {"stream": ("py.typed", "wire"), "producers": ("replay.py",), "consumers": ("learner.py",)}
-"""Onebit's packages with common names, each with some of its files."""
+"""Onebit's packages that have common names, each with some of its files."""
 
 DISTRIBUTION = "onebit"
 
@@ -33,9 +33,9 @@ def check_packages() -> None:
         places = spec.submodule_search_locations or [spec.origin or "a module"]
         if Path(places[0]).resolve() != home / name:
             raise CollisionError(
-                f"{places[0]} is in the way of Onebit's package {name} in {home}: both have this name, and Python "
-                "finds it first. Rename it, move it into another package, or remove its folder from PYTHONPATH; or "
-                "install Onebit into a separate environment"
+                f"{places[0]} shadows Onebit's package {name} in {home}: both have the same name, and Python finds it "
+                "first. Rename it, move it into another package, or remove its folder from PYTHONPATH; or install "
+                "Onebit into a separate environment"
             )
         missing = [file for file in FILES[name] if not (home / name / file).exists()]
         others = sorted(set(packages_distributions().get(name, ())) - {DISTRIBUTION}) if missing else []

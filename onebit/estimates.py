@@ -22,7 +22,7 @@ class EstimateReport:
 
     found: Estimates
     confidence: float
-    interval: Kind  # kind of interval in the columns low and high
+    interval: Kind  # the kind of interval that the columns low and high contain
 
     def __getitem__(self, policy: str) -> PolicyEvaluation:
         for judged in self.found.policies:
@@ -44,7 +44,7 @@ class EstimateReport:
         return self.found.events
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values, as in the JSON of `onebit estimate`."""
+        """Return the report as plain values, as in the JSON of `onebit estimate`."""
         return fields_of(self.found, IntervalKind(self.interval))
 
     def to_dicts(self) -> list[dict[str, Any]]:

@@ -27,7 +27,7 @@ class Decided(NamedTuple):
 
 
 class Pipeline:
-    """A learner on an embedded broker. Only `advance`, `settle` and delayed feedback advance time."""
+    """A learner on an embedded broker. Only `advance` and `settle` advance time."""
 
     def __init__(self, **settings: Any) -> None:
         """Create the topics and the learner; see `embedded`."""

@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from stream.testing.on_kafka import Kafka, KafkaPipeline
     from stream.testing.pipeline import PipelineUnderTest
 
-_made: pytest.StashKey[list[Any]] = pytest.StashKey()
+_pipelines: pytest.StashKey[list[Any]] = pytest.StashKey()
 _failed: pytest.StashKey[bool] = pytest.StashKey()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Ignore a warning from importing kafka-python, which would fail if warnings are errors."""
+    """Ignore a warning that importing kafka-python causes; with warnings as errors, the import would fail."""
     config.addinivalue_line("filterwarnings", "ignore:(read|open)_text is deprecated:DeprecationWarning")
 
 
@@ -39,11 +39,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Any:
-    """Extend the report of a failed test with the records of its events."""
+    """Add the records of a failed test's events to its report."""
     report: pytest.TestReport = yield
     if report.failed:
         item.stash[_failed] = True
-        for pipeline in item.stash.get(_made, []):
+        for pipeline in item.stash.get(_pipelines, []):
             with suppress(Exception):  # the broker may have failed
                 report.sections.append(("Onebit's pipeline", pipeline.story()))
     return report
@@ -96,13 +96,13 @@ def onebit_embedded(request: pytest.FixtureRequest) -> "Iterator[Callable[..., E
 def _making(item: pytest.Item, make: Callable[..., Any], pipelines: "list[PipelineUnderTest]") -> Iterator[Any]:
     """Yield a factory of pipelines. Verify and close them at the end."""
 
-    def made(**settings: object) -> Any:
+    def create(**settings: object) -> Any:
         pipelines.append(make(**settings))
-        item.stash.setdefault(_made, []).append(pipelines[-1])
+        item.stash.setdefault(_pipelines, []).append(pipelines[-1])
         return pipelines[-1]
 
     try:
-        yield made
+        yield create
         if not item.stash.get(_failed, False):
             for pipeline in pipelines:
                 pipeline.finish()

@@ -97,7 +97,7 @@ class LearnerRun:
         return self.report.wall_s
 
     def to_dict(self) -> dict[str, object]:
-        """Return plain values, as in the JSON of `onebit run`."""
+        """Return the run as plain values, as in the JSON of `onebit run`."""
         return self.report.as_json()
 
 
@@ -113,7 +113,7 @@ class RunReport:
         if not found:
             raise KeyError(f"{key!r}: expected one of {', '.join(map(repr, self.keys()))}")
         if len(found) > 1:
-            raise KeyError(f"{key!r}: {len(found)} runs; add the seed: [{learner!r}, {found[0].seed}]")
+            raise KeyError(f"{key!r}: there are {len(found)} runs; specify the seed: [{learner!r}, {found[0].seed}]")
         return found[0]
 
     def __iter__(self) -> Iterator[LearnerRun]:
@@ -188,7 +188,7 @@ def run(
         learners: A learner, several learners, or learners with parameters; `auto` chooses based on the data.
         seed: Seed for all random draws.
         seeds: Number of runs per learner, with consecutive seeds.
-        jobs: Number of parallel runs, each in a process. None means one per core, if that is faster.
+        jobs: Number of parallel runs, each in its own process. None means one per core, if that is faster.
         kafka: Whether to run on the Kafka cluster at `bootstrap`, with each program in its own process.
         progress: Called with the progress of each run, up to ten times per second.
         settings: Other settings from docs/settings.md, by name, such as `delay="lognormal:10s,1.0"`, `loss=0.02` or

@@ -21,7 +21,7 @@ class VerifyReport:
 
     @property
     def ok(self) -> bool:
-        """Whether the recomputed ledgers and all other compared values equal the learner's."""
+        """Whether the recomputed ledgers, and all other values that are compared, equal the learner's."""
         return self.found.ok
 
     @property
@@ -41,7 +41,7 @@ class VerifyReport:
         return tuple(fault for finding in self.found.findings for fault in finding.faults) + tuple(log)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values, as in the JSON of `onebit verify`."""
+        """Return the result as plain values, as in the JSON of `onebit verify`."""
         return self.found.to_dict()
 
     def to_dicts(self) -> list[dict[str, Any]]:

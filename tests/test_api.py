@@ -96,7 +96,7 @@ def test_with_several_seeds_a_run_is_named_by_its_seed() -> None:
     found = onebit.run("optdigits", learners="banditron", events=20, seed=5, seeds=2)
     assert [run.seed for run in found] == [5, 6]
     assert found["banditron", 6].seed == 6
-    with pytest.raises(KeyError, match="add the seed"):
+    with pytest.raises(KeyError, match=r"2 runs.*\['banditron', 5\]"):
         found["banditron"]
 
 

@@ -20,11 +20,12 @@ from stream.wire.records import Decision, Features
 class Learner:
     """An Onebit learner as a coba learner. All interactions must have the same actions, and rewards of 0 or 1.
 
-    `learn` uses the decision that coba passes on from `predict`. For a logged action, it uses the logged probability. A
-    context is None, a number, a string, a sequence, or a mapping from names to values. String values are categories.
+    `learn` uses the decision that `predict` returned and that coba passes back. For a logged action, it uses the logged
+    probability. A context is None, a number, a string, a sequence, or a mapping from names to values. String values are
+    categories.
 
     Args:
-        learner: A learner's name. By default, the numbers of classes and features determine the learner.
+        learner: A learner's name. The default depends on the numbers of classes and features.
         n_features: The maximum number of features. The default is the length of the first context.
         seed: The seed for all random draws.
         parameters: Parameters of the learner.
@@ -40,7 +41,7 @@ class Learner:
         if learner != AUTO:
             check_parameters(learner, parameters)
             if registered()[learner].needs_label:
-                raise ValueError(f"{learner} needs the true class, which coba does not reveal: choose another learner")
+                raise ValueError(f"{learner} needs the true class, which coba does not reveal; choose another learner")
         self.params = {"family": "onebit", "learner": learner, "n_features": n_features, "seed": seed, **parameters}
         self._name, self._n_features, self._seed, self._parameters = learner, n_features, seed, parameters
         self._actions: list[Any] = []
@@ -74,9 +75,9 @@ class Learner:
         model, x = self._prepared(context, self._actions)
         if decision is None:
             if model.from_logs is FromLogs.UNSOUND:
-                raise ValueError(f"{model.name} learns only from its own actions: choose another learner for logs")
-            made = model.predict(x, uniform(self._seed, Purpose.ACTION, f"logged {self._updates}"))
-            decision = model.as_played(x, made, self._actions.index(action), probability)
+                raise ValueError(f"{model.name} learns only from its own actions; choose another learner for logs")
+            predicted = model.predict(x, uniform(self._seed, Purpose.ACTION, f"logged {self._updates}"))
+            decision = model.as_played(x, predicted, self._actions.index(action), probability)
             model.observe(x, decision)
         v = uniform(self._seed, Purpose.UPDATE, str(self._updates)) if model.randomised_update else 0.0
         model.update(x, decision, int(reward), v)

@@ -1,4 +1,4 @@
-"""Code shared by the adapters: it assigns indices to names, and creates learners by name."""
+"""Code shared by the adapters, which assigns indices to names and creates learners by name."""
 
 import math
 from collections.abc import Hashable, Iterable, Mapping
@@ -50,7 +50,7 @@ class Names:
     def features(self, x: Mapping[Hashable, object]) -> Features:
         """Return a mapping from names to values as a sparse vector. The order of the mapping has no effect.
 
-        A number is used as the value. A string is a category, for which the pair of name and string has the value 1.
+        A number is used as the value. A string is a category: the pair of name and string has the value 1.
         None has no entry.
 
         Raises:
@@ -75,7 +75,7 @@ def _entry(name: Hashable, value: object) -> tuple[Hashable, float]:
 
 
 def make_learner(name: str, n_classes: int, n_features: int, parameters: Mapping[str, float | int | str]) -> Learner:
-    """Create a learner by name, or the default one for these sizes.
+    """Create a learner by name, or the default learner for these sizes.
 
     Raises:
         ParameterError: see `create`.

@@ -17,13 +17,13 @@ from stream.randomness.draws import Purpose, uniform
 from stream.wire.records import Decision, Features
 
 PENDING_MAX = 100_000
-"""Limit on stored decisions. It is larger than any delay used in River's evaluation."""
+"""Maximum number of stored decisions. It is larger than any delay used in River's evaluation."""
 
 
 class Pending(NamedTuple):
-    """A stored decision that waits for its label."""
+    """A stored decision that is waiting for its label."""
 
-    number: int  # number of the decision, from 0, which determines its draws
+    number: int  # sequence number of the decision, from 0; it determines the random draws
     features: Features
     decision: Decision
 
@@ -46,7 +46,7 @@ class Classifier(base.Classifier):
     Args:
         n_classes: The maximum number of classes.
         n_features: The maximum number of features. Each category counts as one.
-        learner: A learner's name. By default, the numbers of classes and features determine the learner.
+        learner: A learner's name. The default depends on the numbers of classes and features.
         classes: Labels that are known in advance.
         seed: The seed for all random draws.
         pending_max: The maximum number of stored decisions. The oldest is evicted first.

@@ -23,7 +23,9 @@ def test_package_that_is_found_first_is_named(tmp_path: Path, monkeypatch: pytes
     monkeypatch.delitem(sys.modules, "consumers", raising=False)
     with pytest.raises(CollisionError) as refused:
         check_packages()
-    assert str(refused.value).startswith(f"{tmp_path}/consumers is in the way of Onebit's package consumers in {ROOT}:")
+    message = str(refused.value)
+    assert message.startswith(f"{tmp_path}/consumers ")
+    assert f" package consumers in {ROOT}: " in message
 
 
 def test_package_that_another_distribution_has_written_over_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,5 +45,6 @@ def test_program_says_so_in_one_line(tmp_path: Path) -> None:
         env=environment, cwd=tmp_path, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 2
-    assert done.stderr.startswith(f"error: {tmp_path}/stream.py is in the way of Onebit's package stream in {ROOT}: ")
+    assert done.stderr.startswith(f"error: {tmp_path}/stream.py ")
+    assert f" package stream in {ROOT}: " in done.stderr
     assert done.stderr.count("\n") == 1
