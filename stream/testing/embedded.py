@@ -35,14 +35,14 @@ class EmbeddedPipeline(PipelineUnderTest):
         self._options = LearnerOptions(
             group=f"{given.topic_prefix}learner", snapshot_interval_ms=given.snapshot_interval_ms
         )
-        self.learner = self._made()
+        self.learner = self._new_learner()
 
-    def _made(self) -> LearnerProgram:
+    def _new_learner(self) -> LearnerProgram:
         return LearnerProgram(self.broker, self.topics, self._task, self._options, lambda: self.clock.now_ms)
 
     def restart_learner(self) -> None:
         """Kill the learner, and recover a new one from the topics."""
-        self.learner = self._made()
+        self.learner = self._new_learner()
         self.work()
 
     def work(self) -> None:
@@ -51,7 +51,7 @@ class EmbeddedPipeline(PipelineUnderTest):
             pass
 
     def advance(self, duration: str) -> None:
-        """Advance virtual time, for example by `10s`. The learner runs at each due time until then."""
+        """Advance virtual time, for example by `10s`. The learner runs whenever it has work due in between."""
         until_ms = self.clock.now_ms + parse_duration(duration)
         self.work()
         while (due_ms := self.learner.next_due_ms()) is not None and due_ms <= until_ms:
@@ -62,7 +62,7 @@ class EmbeddedPipeline(PipelineUnderTest):
 
     def _wait(self, claim: Callable[[], bool], what: str, timeout_s: float) -> None:
         self.work()
-        assert claim(), f"this does not hold after {self.clock.now_ms - BEGINS_MS} ms of virtual time: {what}"
+        assert claim(), f"condition not met after {self.clock.now_ms - BEGINS_MS} ms of virtual time: {what}"
 
     def finish(self) -> None:
         """See PipelineUnderTest."""

@@ -17,7 +17,7 @@ from stream.testing.pipeline import PipelineUnderTest
 from stream.testing.processes import Program, Programs, wait_for
 from stream.wire.topics import Topics
 
-_READY_S_MAX = 10.0  # maximum age of the learner's ready file
+_READY_S_MAX = 10.0  # the learner is ready if its ready file is at most this old
 
 
 class Kafka(NamedTuple):
@@ -54,13 +54,13 @@ class KafkaPipeline(PipelineUnderTest):
         topics = Topics.with_prefix(given.topic_prefix)
         broker = connect(ConnectionSettings(given.bootstrap, client_config_of(given)), given.client)
         shares_model = given.model_of(given.partitions) == "shared"
-        self._made = topics.specs(given.partitions, shares_model=shares_model)
-        broker.create_topics(self._made)
+        self._specs = topics.specs(given.partitions, shares_model=shares_model)
+        broker.create_topics(self._specs)
         super().__init__(broker, topics, given.partitions)
         no_file = directory / "onebit.toml"  # an empty settings file, used instead of the one in the working directory
         no_file.touch()
         variables = {**given.environment(), CONFIG_VARIABLE: str(no_file)}
-        self.programs = Programs(directory, variables, Path.cwd())  # relative paths in settings start here
+        self.programs = Programs(directory, variables, Path.cwd())  # settings may contain paths relative to it
         try:
             self.learner = self.start_learner()
         except AssertionError:
@@ -98,5 +98,5 @@ class KafkaPipeline(PipelineUnderTest):
         with suppress(BrokerError):
             super().close()
             if not self._is_local:
-                self.broker.delete_topics([topic.name for topic in self._made])
+                self.broker.delete_topics([topic.name for topic in self._specs])
             self.broker.close()

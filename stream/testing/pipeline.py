@@ -90,7 +90,7 @@ class PipelineUnderTest(ABC):
                 self._answers[record.topic].setdefault(event_id_of(record) or "", orjson.loads(record.value or b"{}"))
             return event_id in answers
 
-        self._wait(is_there, f"{event_id} is among the {topic.removeprefix(self.prefix)}", timeout_s)
+        self._wait(is_there, f"{event_id} is in the topic {topic.removeprefix(self.prefix)}", timeout_s)
         return answers[event_id]
 
     _poll_ms = 0
@@ -108,13 +108,13 @@ class PipelineUnderTest(ABC):
         return list(read_partition(self.broker, TopicPartition(topic, partition)))
 
     def life(self, event_id: str) -> list[str]:
-        """Return all records of an event in order of time, as one line each."""
+        """Return all records of an event in time order, one line each."""
         starts = self.broker.beginnings(self._partitions_of(self.topics.of_events()))
         found = read_in_order(self.broker, starts)
         return [record_line(one, self.topics) for one in found if event_id_of(one) == event_id]
 
     def audits(self) -> list[Finding]:
-        """Recompute the ledger of each partition from the topics, and return the findings."""
+        """Recompute the ledger of each partition from the topics, and return the results."""
         return [audit_partition(self.broker, self.topics, partition) for partition in range(self.partitions)]
 
     def verify(self) -> None:
@@ -127,7 +127,7 @@ class PipelineUnderTest(ABC):
         assert not wrong, "the ledger does not add up:\n" + "\n".join(map(str, wrong))
 
     def story(self) -> str:
-        """Return the report for a failed test: the ledger, and the records of the events that were used last."""
+        """Return the report for a failed test: the ledger, and the records of the most recently used events."""
         asked = list(self._touched)[-LIVES_MAX:]
         lives = [f"{event_id}:\n" + "".join(f"  {line}\n" for line in self.life(event_id)) for event_id in asked]
         follower = JournalFollower(self.broker, self.topics, self.partitions, from_end=True)

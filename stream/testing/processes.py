@@ -1,4 +1,4 @@
-"""Run Onebit's programs as processes in tests.
+"""Runs Onebit's programs as processes in tests.
 
 Tests control the processes through settings and signals, and observe their output, exit codes and topics.
 """
@@ -24,7 +24,7 @@ def wait_for(
     deadline_s = time.monotonic() + timeout_s
     while not claim():
         if time.monotonic() >= deadline_s:
-            raise AssertionError(f"this did not happen within {timeout_s:g} s: {what}\n{otherwise()}")
+            raise AssertionError(f"condition not met within {timeout_s:g} s: {what}\n{otherwise()}")
         time.sleep(0.02)
 
 
@@ -45,7 +45,7 @@ class Program:
             )
 
     def said(self) -> str:
-        """Return the output of the program so far."""
+        """Return the program's output so far."""
         return self.log.read_text(errors="replace")
 
     def wait_until_it_says(self, pattern: str, timeout_s: float = WAIT_S) -> None:
@@ -77,7 +77,7 @@ class Program:
         return self.wait()
 
     def wait(self, timeout_s: float = WAIT_S) -> int:
-        """Wait for the end of the process, and return its exit code."""
+        """Wait for the process to end, and return its exit code."""
         with suppress(subprocess.TimeoutExpired):
             return self.process.wait(timeout_s)
         raise AssertionError(f"did not end within {timeout_s:g} s:\n{self.said()}")
@@ -108,7 +108,7 @@ class Programs:
         return self.started[-1]
 
     def said(self) -> str:
-        """Return the end of the output and the exit code of each program."""
+        """Return each program's exit code and the last part of its output."""
         return "\n".join(
             f"--- {program.log.name}, exit code {program.process.poll()}:\n{program.said()[-2_000:]}"
             for program in self.started

@@ -52,7 +52,7 @@ def test_failed_test_tells_the_life_of_its_events_and_a_wrong_ledger_fails_a_tes
         "predictions/0@0 visit-1 action=",
     ):
         assert expected in first
-    assert "this does not hold after 0 ms of virtual time: visit-2 is among the predictions" in text
+    assert "after 0 ms of virtual time: visit-2 is in the topic predictions" in text
     assert "windw" in text
     assert "_ ERROR at teardown of test_whose_ledger_is_wrong _" in text
     assert "AssertionError: the ledger does not add up:" in text
