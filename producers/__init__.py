@@ -1,1 +1,1 @@
-"""Programs that write input topics."""
+"""Programs that write to the input topics."""

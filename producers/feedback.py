@@ -44,7 +44,7 @@ class FeedbackOptions:
     with_label: bool = False  # include the true class, for full-information baselines
     speed: float = 1.0  # the delays of a log are divided by this
     records_max: int = 5_000  # maximum number of predictions per poll
-    waiting_max: int = 1_000_000  # limit on scheduled feedback, above which no predictions are read
+    waiting_max: int = 1_000_000  # if this much feedback is scheduled, no predictions are read
     commit_interval_ms: int = 1_000
 
 
@@ -92,7 +92,7 @@ class FeedbackProgram:
         self._decided_ms = decided_ms
         self._announce = announce
         self._sequence = 0
-        self._untimed = 0  # number of outcomes in the log without a time
+        self._untimed = 0  # number of logged outcomes without a time
         self._paused = False
         self._due: list[_Due] = []  # a heap
         # Number of unsent feedback records, by partition and offset of the prediction.
@@ -110,8 +110,8 @@ class FeedbackProgram:
             offset = self._consumer.position(tp)
             if offset < first:
                 self._announce(
-                    f"{tp.topic}/{tp.partition}: offsets {offset} to {first - 1} of the predictions are deleted and "
-                    "receive no feedback; their decisions expire. Increase retention.ms of the topic"
+                    f"{tp.topic}/{tp.partition}: predictions at offsets {offset} to {first - 1} have been deleted, so "
+                    "their decisions receive no feedback and expire. Increase retention.ms of the topic"
                 )
                 self._consumer.seek(tp, first)
 
@@ -159,7 +159,7 @@ class FeedbackProgram:
             now_ms = self._now_ms()
         if now_ms - self._committed_at_ms >= self._options.commit_interval_ms:
             self._committed_at_ms = now_ms
-            self._producer.flush()  # also writes dead letters before the offsets of their predictions are committed
+            self._producer.flush()  # dead letters must be written before the offsets of their predictions are committed
             self.commit()
         return sent
 
@@ -177,7 +177,7 @@ class FeedbackProgram:
             tp = TopicPartition(self._topics.predictions, partition)
             offsets[tp] = next(iter(unsent)) if unsent else self._consumer.position(tp)
         if offsets:
-            with suppress(StaleMemberError):  # the next poll brings the new assignment, which starts at the last commit
+            with suppress(StaleMemberError):  # the next poll returns the new assignment, from the last commit on
                 self._consumer.commit(offsets)
 
     def _take(self, record: Record) -> None:

@@ -22,10 +22,10 @@ from stream.wire.topics import Topics
 class ReplayOptions:
     """The data to replay, and the rate."""
 
-    events: int  # number of positions in the schedule, counted from 0
-    rate_per_s: float = 1_000.0  # inf for as fast as the broker accepts them
-    speed: float | None = None  # speed-up of the log's time; inf for all at once, None for the rate
-    shuffle_seed: int | None = None  # None for row order
+    events: int  # end of the replay: positions 0 to events - 1 are sent
+    rate_per_s: float = 1_000.0  # inf: as fast as the broker accepts them
+    speed: float | None = None  # how many times as fast as the log; inf: all at once; None: at the rate
+    shuffle_seed: int | None = None  # None: in row order
     partitions: int = 1
     start: int = 0  # the first position to send
     batch_max: int = 1_000  # maximum number of events sent per check of the clock
@@ -37,7 +37,7 @@ SLIP_MS = 100
 
 @dataclass(slots=True)
 class Slip:
-    """The number of late events and the largest delay."""
+    """The number of late events, and the largest delay of one."""
 
     events: int = 0  # number of late events
     worst_ms: int = 0
@@ -50,10 +50,10 @@ class Slip:
 
 @dataclass(slots=True)
 class Timetable:
-    """The origin of a replay's schedule, and its late events. A restarted program continues with it."""
+    """The start of a replay's schedule, and its late events. A program that is restarted continues with it."""
 
     started_ms: int
-    position: int  # position of the event that was due at that time
+    position: int  # position of the event that was due at `started_ms`
     slip: Slip = field(default_factory=Slip)
 
 
@@ -98,7 +98,7 @@ class ReplayProgram:
         return None if self.finished else self._due
 
     def _next_due(self) -> int:
-        """Return the scheduled time of the event at `position`, which is not before that of the previous event."""
+        """Return the scheduled time of the event at `position`, which is never earlier than the previous one."""
         speed, (started_ms, first) = self._options.speed, (self.timetable.started_ms, self.timetable.position)
         if speed is None:
             return started_ms + int((self.position - first) * 1_000 / self._options.rate_per_s)

@@ -18,8 +18,8 @@ Departures from the paper: the free space is a finite set of n points of equal m
 specify their placement. Here, they are on a sphere, far enough apart for a plane to separate each point from the others
 with margin γ. They are drawn at random until 1,000 consecutive draws fail, which gives about (1/γ)^((d-2)/2) points in
 d features. The last feature is constant, so that planes need not pass through the origin. After a row of class 1, more
-points than the one shown may cease to be free. V is then no longer a bound on the share that a row removes, but the
-lower bound on the mistakes does not need one from then on.
+points than the one shown may cease to be free. V then no longer bounds the share that a row removes, but from then on
+the lower bound on the mistakes does not need such a bound.
 """
 
 from collections.abc import Callable
@@ -34,7 +34,7 @@ from stream.learners.base import Learner
 from stream.wire.records import Features, FloatArray
 
 DRAWS_MAX = 1_000
-"""Number of consecutive failed draws after which the sphere is considered full."""
+"""The sphere is considered full after this number of consecutive failed draws."""
 
 RESIDUAL_MIN = 1e-9
 """A smaller least-squares residual is treated as zero, which means that no separating plane exists. The square of the

@@ -157,7 +157,7 @@ class Dataset:
                 return int(parts[1]), row
         raise UnknownEventError(
             f"event {event_id[:100]!r} does not belong to {self.name}: expected {self.id_prefix}-EPOCH-ROW with a row "
-            f"from {0:06} to {self.rows - 1:06}; use the same data set (and seed of synthetic data) as the replay"
+            f"from {0:06} to {self.rows - 1:06}; use the data set of the replay (and its seed, if synthetic)"
         )
 
     def label_of(self, event_id: str) -> int:
@@ -230,6 +230,6 @@ def dense_dataset(name: str, x: FloatArray, labels: Sequence[object], terms: str
 
 
 def _is_written(text: str, width: int) -> bool:
-    """Return whether a text is a decimal integer padded to this width with zeros."""
+    """Return whether a text is a decimal integer, padded with zeros to this width."""
     digits = len(text)
     return (digits == width or (width < digits <= 18 and text[0] != "0")) and text.isascii() and text.isdecimal()

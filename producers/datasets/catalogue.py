@@ -22,7 +22,7 @@ class Entry(NamedTuple):
     n_classes: int
     summary: str
     terms: str
-    load: Callable[[int], Dataset]  # the argument is a seed, used only for generated data
+    load: Callable[[int], Dataset]  # takes a seed, which only generated data use
     is_generated: bool = False
 
 
@@ -92,7 +92,7 @@ def _load(entry: Entry, seed: int) -> Dataset:
         dataset = entry.load(seed)
         sizes = (dataset.name, dataset.rows, dataset.n_features, dataset.n_classes)
         if sizes != entry[:4]:
-            raise ValueError(f"name, rows, features and classes are {entry[:4]}; got {sizes}")
+            raise ValueError(f"expected the name, rows, features and classes {entry[:4]}; got {sizes}")
     return dataset
 
 
@@ -154,7 +154,7 @@ def _check_plugin(name: str, plugin: object) -> Entry:
     if not isinstance(plugin, Entry):
         raise TypeError(f"expected a onebit.DatasetEntry; got {plugin!r}")
     if plugin.name != name:
-        raise ValueError(f"its name is {plugin.name!r}; expected {name!r}, as the entry point is called")
+        raise ValueError(f"its name is {plugin.name!r}; expected {name!r}, the name of the entry point")
     return plugin
 
 

@@ -20,7 +20,7 @@ OnBadRow = Literal["stop", "skip"]
 """Handling of an invalid row: stop with an error, or skip and count it."""
 
 Scaling = Literal["none", "standard"]
-"""The scale of numeric features: as they are, or mean 0 and standard deviation 1; see `producers.datasets.scaling`."""
+"""The scale of numeric features: unchanged, or mean 0 and standard deviation 1; see `producers.datasets.scaling`."""
 
 
 class LogBatch(NamedTuple):
@@ -71,7 +71,7 @@ class Log(DecisionLog, Protocol):
 
 
 def remarks_of(log: Log) -> Iterator[str]:
-    """Yield one line for each reason why the last pass skipped rows, then the remarks on the columns."""
+    """Yield the reasons for which the last pass skipped rows, one per line, and then the remarks on the columns."""
     for reason, count in log.skipped.items():
         rows = "1 row" if count == 1 else f"{count:,} rows"
         first = log.first_skipped.get(reason)
@@ -82,7 +82,7 @@ def remarks_of(log: Log) -> Iterator[str]:
 
 
 class LoggedOutcome(NamedTuple):
-    """The logged values of a row other than its context. Missing values are None."""
+    """The logged values of a row, apart from its context. Missing values are None."""
 
     decided_at_ms: int | None
     label: int | None

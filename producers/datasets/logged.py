@@ -13,7 +13,7 @@ from stream.wire.records import Logged
 class LogDataset(Dataset):
     """The decisions in a log as a data set. Rows have their own ids and outcomes, and may have labels."""
 
-    log: LogRows  # the same object as `source`
+    log: LogRows  # the same object as `source`, with its precise type
 
     def event_id(self, row: int, epoch: int = 0) -> str:
         """Return the id of the row in the log. After the first epoch, the epoch is appended."""
@@ -121,9 +121,7 @@ def decided_at_ms(dataset: Dataset, row: int) -> int:
     """
     found = time_of(dataset, row)
     if found is None:
-        raise DatasetError(
-            f"{dataset.name}, row {row}: no decision time, which a replay at the log's own times requires"
-        )
+        raise DatasetError(f"{dataset.name}, row {row}: no decision time; a replay at the log's own times requires one")
     return found
 
 
@@ -154,7 +152,7 @@ def has_labels(dataset: Dataset) -> bool:
 
 
 def logged_delays_ms(dataset: Dataset) -> list[int]:
-    """Return the feedback delays that are logged in the first rows."""
+    """Return the logged feedback delays of the first rows."""
     if not isinstance(dataset, LogDataset):
         return []
     outcomes = (dataset.log.outcome(row) for row in range(min(SAMPLED, dataset.rows)))

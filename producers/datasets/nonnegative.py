@@ -5,11 +5,11 @@ import numpy as np
 from stream.wire.records import FloatArray
 
 TOLERANCE = 1e-13
-"""Values up to this multiple of the largest |A_ij| and |b_i|, each at least 1, are treated as zero."""
+"""Values up to TOLERANCE · max(1, largest |A_ij|) · max(1, largest |b_i|) are treated as zero."""
 
 
 def nnls(A: FloatArray, b: FloatArray) -> tuple[FloatArray, float]:
-    """Return the x ≥ 0 that minimises ‖A x - b‖, and that norm.
+    """Return the x ≥ 0 that minimises ‖A x - b‖, and the minimum.
 
     Lawson and Hanson, "Solving Least Squares Problems", 1974, ch. 23, algorithm NNLS.
 
@@ -18,7 +18,7 @@ def nnls(A: FloatArray, b: FloatArray) -> tuple[FloatArray, float]:
         b: float64[m].
 
     Departures from the book: if a column is added in steps 4 and 5 and rounding makes its z non-positive, the column is
-    excluded until x changes. Otherwise it would be added again and again.
+    excluded until x changes. Otherwise, it would be added repeatedly.
 
     >>> nnls(np.array([[1.0, 0.0], [0.0, 1.0]]), np.array([2.0, -1.0]))
     (array([2., 0.]), 1.0)

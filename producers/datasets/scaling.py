@@ -19,7 +19,7 @@ from stream.wire.named_features import Scale
 from stream.wire.records import FloatArray, IndexArray
 
 CONSTANT = 1e-9
-"""A column is constant if its standard deviation is at most this fraction of its root mean square (rounding error)."""
+"""A column is considered constant if its standard deviation is at most this fraction of its root mean square."""
 
 UNEVEN = 1_000.0
 """A warning is reported if a column's spread is at least this many times the median of the others."""
@@ -99,7 +99,7 @@ def uneven_rows(rows: SparseRows) -> str:
 
 
 def uneven_of(dataset: Dataset) -> str:
-    """Return the warning about an uneven column, which is computed for rows in memory and stored with a log."""
+    """Return the warning about an uneven column: it is computed for rows in memory, and stored with a log."""
     return uneven_rows(dataset.source) if isinstance(dataset.source, SparseRows) else dataset.uneven
 
 
@@ -151,7 +151,7 @@ def _scaled(rows: SparseRows) -> SparseRows:
     row = np.repeat(np.arange(n), np.diff(rows.offsets))
     kept, placed = rows.values, found.place
     centred = np.flatnonzero(is_centred)
-    dense = np.zeros((n, centred.size))  # has fewer than twice as many values as the rows have entries
+    dense = np.zeros((n, centred.size))  # has fewer than twice as many values as there are entries in the rows
     has_rank = is_centred[placed]
     dense[row[has_rank], np.searchsorted(centred, placed[has_rank])] = kept[has_rank]
     dense = (dense - found.mean[centred]) / unit[centred]

@@ -152,7 +152,7 @@ class _Table:
         """Raise an error for the first invalid entry of a line."""
         for entry in entries:
             if entry.startswith(b"qid:"):
-                self._fail(number, "ranking files (qid:) are not supported; remove the qid: entries to classify")
+                self._fail(number, "ranking files (qid:) are not supported; to classify, remove the qid: entries")
             if _ENTRY.fullmatch(entry) is None:
                 self._fail(number, f"expected INDEX:VALUE, such as 7:0.5; got {_shown(entry)}")
         self._fail(number, f"expected indices of at most {N_FEATURES_MAX}")

@@ -40,7 +40,7 @@ TERMS = "generated; no restrictions"
 
 ROW_NNZ_MAX = CLASS_KEYWORDS_MAX - KEYWORDS_OFF + COMMON_ON
 
-# Positions in the sequence of a row.
+# Positions in the sequence of random numbers of a row.
 _CLASS = 0
 _NOISE = 1
 _WRONG_CLASS = 2

@@ -1,4 +1,4 @@
-"""A cache of logs converted to columns, which the replay, the feedback program and later runs share."""
+"""A cache of logs converted to columns, shared by the replay, the feedback program and later runs."""
 
 import os
 import shutil
@@ -20,7 +20,7 @@ READ_BY = 3
 """Format version of the cache. Increase it when files are read differently."""
 
 UNUSED_S_MAX = 30 * 24 * 3_600
-"""Time after which an unused entry is deleted, in seconds. Entries are deleted when another log is cached."""
+"""Retention time of unused entries, in seconds. Expired entries are deleted when another log is cached."""
 
 
 def cached_log(
@@ -68,7 +68,7 @@ def cached_log(
         shutil.rmtree(fresh, ignore_errors=True)
         raise
     if path == STDIN:
-        shutil.rmtree(fresh)  # open files remain readable
+        shutil.rmtree(fresh)  # the files remain readable, because they are open
     else:
         _move(fresh, folder)
     return stored

@@ -179,7 +179,7 @@ def _size(text: str) -> int:
 
 
 def _no_single(row: int, field: str, expected: str, value: Any) -> Problem:
-    """Return a problem for a value of another type, with a hint for lists and objects."""
+    """Return a problem for a value of an unsupported type, with a hint for lists and objects."""
     hint = " (map the elements of lists and objects as separate columns)" if isinstance(value, list | dict) else ""
     return problem(row, field, expected + hint, value)
 
@@ -205,7 +205,7 @@ def _time_ms(value: Any, unit: Unit | None) -> int | None:
     if number is None:
         try:
             moment = datetime.fromisoformat(value) if isinstance(value, str) else value
-            # `timestamp()` is a float and may be a millisecond too small
+            # `timestamp()` returns a float, which may be a millisecond too small
             since = (moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)) - _EPOCH
             number_ms = (since.days * 86_400 + since.seconds) * 1_000 + since.microseconds // 1_000
         except (ValueError, AttributeError, OverflowError, TypeError):
@@ -216,7 +216,7 @@ def _time_ms(value: Any, unit: Unit | None) -> int | None:
 
 
 def _in_units(value: Any, unit: Unit) -> float | None:
-    """Return a number as it is, or a duration such as 5s in this unit."""
+    """Return a number unchanged, or a duration such as 5s converted to this unit."""
     number = _number(value)
     if number is None and isinstance(value, str):
         try:

@@ -46,10 +46,10 @@ def tables(source: Source, columns: Sequence[str] | None = None) -> Iterator[Tab
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """Complete rows. A row with a problem has empty cells."""
+    """Complete rows. The cells of a row with a problem are empty."""
 
     n: int
-    cells: list[str]  # row by row
+    cells: list[str]  # all cells, one row after another
     problems: list[Problem]
     where: partial[str]
 
@@ -65,8 +65,8 @@ class _Reader:
     def rows(self, blocks: Iterable[LineBlock]) -> Iterator[_Rows]:
         """Yield the rows after the header.
 
-        A line whose quotation mark is not closed within the maximum line length is a problem; reading continues at the
-        next line.
+        A line with a quotation mark that is not closed within the maximum line length is reported as a problem;
+        reading continues at the next line.
         """
         open_row: list[str] = []
         number = 1
@@ -101,7 +101,7 @@ class _Reader:
     def _whole(self, lines: list[str], first_line: int) -> tuple[_Rows, int]:
         """Return the complete rows of some lines, and the number of lines they use."""
         n = self._n_columns
-        sizes: dict[int, int] = {}  # column counts of rows with a wrong number of columns
+        sizes: dict[int, int] = {}  # the number of columns in each row that has the wrong number
         # A sentinel line becomes a row or part of an incomplete row. It is removed afterwards.
         end = self._delimiter * n
         cells = list(chain.from_iterable(self._sized(chain(lines, (end,)), sizes)))
@@ -155,7 +155,7 @@ def _lines_of(block: LineBlock | None) -> list[str]:
 
 
 def _line_ends(lines: list[str]) -> int:
-    """Return the number of newlines. A row can also end with a lone carriage return in `csv`."""
+    """Return the number of newlines. A carriage return alone, which also ends a line in `csv`, is not counted."""
     return sum(line.endswith("\n") for line in lines)
 
 

@@ -23,7 +23,7 @@ class EncodedRows(NamedTuple):
 
 
 def encode_rows(encoder: FeatureEncoder, keep: NDArray[np.bool_], features: Iterable[FeatureEntries]) -> EncodedRows:
-    """Encode the kept rows of a batch."""
+    """Encode the rows of a batch that are kept."""
     n = int(np.count_nonzero(keep))
     place = np.cumsum(keep) - 1
     keys: list[NDArray[np.int64]] = []  # row * d + index
@@ -66,7 +66,7 @@ def overflowing_rows(encoder: FeatureEncoder, n: int, features: Sequence[Feature
 def _entries(
     encoder: FeatureEncoder, feature: FeatureEntries
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], FloatArray]:
-    """Return rows, indices and values."""
+    """Return the row, index and value of each entry."""
     known = encoder.names.get(feature.name)
     texts = feature.texts
     if encoder.names and (known is None or (known.kind is Kind.NUMERIC and texts is not None)):

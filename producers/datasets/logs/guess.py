@@ -43,7 +43,7 @@ ROLE_NAMES: dict[str, tuple[str, ...]] = {
 """Common names of columns by role, most likely first."""
 
 KNOWN_LATER = ("reward", "feedback_time", "delay")
-"""Roles that are known only after the decision. A feature from such a column would leak the outcome."""
+"""Roles whose values are known only after the decision. A feature from such a column would leak the outcome."""
 
 DELAY_WORDS = frozenset(("delay", "latency", "wait", "lag", "to", "until"))
 """A name with one of these words and a unit is a delay, such as minutes_to_buy or click_latency_ms."""
@@ -89,7 +89,7 @@ def guess(table: Table) -> Guess:
     for name in [name for name in columns if _is_known_later(name)]:
         del columns[name]
         remarks.append(
-            f"{name!r} is omitted: its name suggests that it is known only after the decision; list it otherwise"
+            f"{name!r} is omitted: its name suggests that it is known only after the decision; if not, list it"
         )
     features: dict[str, list[str]] = {str(kind): [] for kind in (Kind.NUMERIC, Kind.CATEGORICAL, Kind.TEXT)}
     for name, column in columns.items():
@@ -134,7 +134,7 @@ def _can_be(role: str, column: Column) -> bool:
 
 
 def _by_values(role: str, fields: dict[str, Any], columns: Mapping[str, Column]) -> str | None:
-    """Return a column with values that alone identify its role: formatted times, or unique texts."""
+    """Return the column whose values alone identify its role: formatted times, or unique texts."""
     if role == "feedback_time" and ("timestamp" not in fields or "delay" in fields):
         return None
     for name, column in columns.items():
@@ -194,7 +194,7 @@ def _on_roles(fields: dict[str, Any], columns: Mapping[str, Column]) -> list[str
     if "propensity" in fields:
         values = _numbers(columns[fields["propensity"]])
         if values is not None and not ((values > 0.0) & (values <= 1.0)).all():
-            remarks.append("not all propensities are in (0, 1]: such rows are invalid")
+            remarks.append("not all propensities are in (0, 1]: rows with other values are invalid")
     elif "action" in fields:
         remarks.append("no column looks like the propensity of the action: most estimates require it")
     return remarks
@@ -209,7 +209,9 @@ def _kind_of(name: str, column: Column) -> Kind | str:
         if _plain(name) in ("", "unnamed_0", "index") and np.all(np.diff(there) > 0):
             return "it contains row numbers"
         whole = bool(np.all(there == np.floor(there)) and np.all(there >= 0))
-        few = 2 < distinct.size <= min(CATEGORIES_MAX, there.size / 5) and np.mean(there == 0) < 0.5  # a count
+        few = (
+            2 < distinct.size <= min(CATEGORIES_MAX, there.size / 5) and np.mean(there == 0) < 0.5
+        )  # many zeros suggest a count
         return Kind.CATEGORICAL if whole and few else Kind.NUMERIC
     problems: list[Problem] = []
     found = texts(column, name, problems)

@@ -23,7 +23,7 @@ def column_names(source: Source) -> list[str]:
 
 
 def tables(source: Source, columns: Sequence[str] | None = None) -> Iterator[Table]:
-    """Yield the rows with the given columns, or with all columns of the first rows if None."""
+    """Yield the rows with the given columns or, if None, with all columns found in the first rows."""
     names = column_names(source) if columns is None else columns
     first_row = 0
     for objects in objects_of(source):
@@ -33,7 +33,7 @@ def tables(source: Source, columns: Sequence[str] | None = None) -> Iterator[Tab
 
 
 class Objects(NamedTuple):
-    """The objects in a block of lines. A line with a problem has an empty object."""
+    """The objects in a block of lines. A line with a problem is replaced by an empty object."""
 
     rows: list[dict[str, Any]]
     problems: tuple[Problem, ...]
@@ -81,7 +81,7 @@ def _where(block: LineBlock, row: int) -> str:
 
 
 def _column(rows: list[dict[str, Any]], name: str) -> list[Any]:
-    """Return the values with a name or at a dotted path."""
+    """Return the value with this name, or at this dotted path, in each row."""
     found = [row.get(name) for row in rows]
     if "." not in name or any(value is not None for value in found):
         return found

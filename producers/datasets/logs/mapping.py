@@ -25,7 +25,7 @@ UNITS_US: dict[Unit, int] = {
 }
 
 _LAST_WORDS: dict[str, Unit] = {"us": "us", "s": "s", "min": "m", "h": "h"}
-"""Words that are units only at the end of a name, unlike in `min_delay` and `us_users_wait`."""
+"""Words that denote a unit only at the end of a name: they do not in `min_delay` and `us_users_wait`."""
 
 _UNIT_WORDS: dict[str, Unit] = {
     **dict.fromkeys(("microsecond", "microseconds", "usec"), "us"),
@@ -156,7 +156,7 @@ def read_mapping(file_or_pairs: Path | str) -> LogMapping:
     """
     path = Path(file_or_pairs)
     text = str(file_or_pairs)
-    if "=" in text and not os.path.exists(path):  # unlike Path.exists, it accepts pairs longer than any file name
+    if "=" in text and not os.path.exists(path):  # Path.exists would fail if the pairs are too long for a file name
         return mapping_of(_fields_of_pairs(text), repr(text))
     try:
         fields = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -168,7 +168,7 @@ def read_mapping(file_or_pairs: Path | str) -> LogMapping:
 
 
 _LISTS = ("classes", *FeatureColumns.model_fields)
-"""Keys with list values, separated by + in the short form."""
+"""Keys whose values are lists, with items separated by + in the short form."""
 
 
 def _fields_of_pairs(text: str) -> dict[str, Any]:
@@ -177,11 +177,11 @@ def _fields_of_pairs(text: str) -> dict[str, Any]:
         key, equals, value = (part.strip() for part in pair.partition("="))
         if not (key and equals and value):
             raise DatasetError(
-                f"mapping {text!r}: expected KEY=COLUMN pairs; got {pair!r}. For other column names use a file"
+                f"mapping {text!r}: expected KEY=COLUMN pairs; got {pair!r}. For other column names, use a file"
             )
         within = fields["features"] if key in FeatureColumns.model_fields else fields
         if key in within:
-            raise DatasetError(f"mapping {text!r}: duplicate key {key}; separate list items by +")
+            raise DatasetError(f"mapping {text!r}: duplicate key {key}; separate list items with +")
         within[key] = value.split("+") if key in _LISTS else value
     return fields
 

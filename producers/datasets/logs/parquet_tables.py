@@ -42,7 +42,7 @@ def tables(source: Source, columns: Sequence[str] | None = None) -> Iterator[Tab
         source.check_unchanged()
     except (pa.ArrowException, OSError) as error:
         source.check_unchanged()
-        raise DatasetError(f"{source.name}, after row {first_row}, is damaged Parquet: {error}") from error
+        raise DatasetError(f"{source.name} contains damaged Parquet data after row {first_row}: {error}") from error
 
 
 def _open(source: Source) -> parquet.ParquetFile:

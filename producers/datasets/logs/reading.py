@@ -28,10 +28,10 @@ from stream.wire.named_features import FeatureEncoder, Kind, Scale, build, shari
 from stream.wire.records import FloatArray
 
 VOCABULARY_MAX = 1_000
-"""A feature with more values is hashed, because each index adds a cost per class in dense models."""
+"""If a feature has more distinct values, they are hashed, because each index adds a cost per class in dense models."""
 
 HASH_BITS = 16
-"""Hashed values share 65,536 indices."""
+"""Hashed values share 2¹⁶ = 65,536 indices."""
 
 CUT_OFF = "the rest of the file: damaged or truncated"
 
@@ -263,7 +263,8 @@ class _Checked:
             row = int(good[place])
             back_ms = int(latest[place] - times[place])
             expected = "non-decreasing times; sort the rows by time"
-            self.first_problems[row] = problem(row, "timestamp", expected, f"a time {back_ms} ms before an earlier row")
+            got = f"a time {back_ms} ms before that of an earlier row"
+            self.first_problems[row] = problem(row, "timestamp", expected, got)
         return int(latest[-1])
 
     def _check_ids(self, seen: SeenIds, field: str) -> None:
@@ -296,7 +297,7 @@ def open_log(
         reward_above: Rewards above this value become 1, others 0. None requires rewards of 0 or 1.
         classes: The class names, as in the `classes` of a mapping.
         encoder: The indices of the features, if known.
-        vocabulary_max: A category or text with more values is hashed.
+        vocabulary_max: If a categorical or text feature has more values, they are hashed.
         hash_bits: Hashed values share 2**hash_bits indices.
         scale: Whether numeric features are scaled, see `producers.datasets.scaling`; an `encoder` has its own scales.
 

@@ -24,7 +24,7 @@ class Remarks:
         self._commas: dict[str, int | None] = {}  # None if not all values are numbers
 
     def add(self, batch: ParsedBatch, kept: NDArray[np.bool_]) -> None:
-        """Add the kept rows of a batch."""
+        """Add the rows of a batch that are kept."""
         for feature in batch.features:
             if feature.empty is not None:
                 self._empty[feature.name] += int(np.count_nonzero(feature.empty & kept))

@@ -7,7 +7,10 @@ import xxhash
 from numpy.typing import NDArray
 
 RUN_IDS_MAX = 1 << 22
-"""Limit of 33 MB, because merging larger runs would need 50 % more memory. Each id is searched for in every run."""
+"""Maximum number of ids per run (33 MB).
+
+Merging larger runs would need 50 % more memory. Smaller ones would slow down lookups, which search every run.
+"""
 
 
 def hashes_of(ids: Sequence[str]) -> NDArray[np.uint64]:
@@ -22,7 +25,7 @@ class SeenIds:
         self._runs: list[NDArray[np.uint64]] = []  # sorted runs, from large to small
 
     def repeated(self, ids: Sequence[str]) -> NDArray[np.bool_]:
-        """Return which ids have been seen, in earlier calls or earlier in this sequence. Then add all of them."""
+        """Return which ids were seen before, in earlier calls or earlier in this sequence. Add all ids to the set."""
         hashes = hashes_of(ids)
         distinct, first = np.unique(hashes, return_index=True)
         again = np.ones(hashes.size, np.bool_)

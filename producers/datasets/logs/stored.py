@@ -119,7 +119,7 @@ def open_stored(folder: Path) -> StoredLog:
     """Open a log stored by `store_log`.
 
     Raises:
-        DatasetError: the directory contains no stored log, or one that is damaged or of another version.
+        DatasetError: the directory contains no stored log, or one that is damaged or has another version.
     """
     try:
         content = orjson.loads((folder / _CONTENT).read_bytes())

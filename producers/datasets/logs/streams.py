@@ -23,7 +23,7 @@ BLOCK_BYTES = 1 << 19
 """Size of a block of lines. It is large enough for vectorisation and small enough for CPU caches."""
 
 LINE_BYTES_MAX = 8 << 20
-"""Limit on the length of a line, which bounds memory. A longer line is an invalid row."""
+"""Maximum length of a line, which limits memory use. A longer line is an invalid row."""
 
 HEAD_BYTES = 1 << 16
 """Number of bytes used to detect the format."""
@@ -48,7 +48,7 @@ class Fault(NamedTuple):
 class LineBlock(NamedTuple):
     """Whole lines."""
 
-    data: bytes  # ends with a line end, except perhaps at the end of the file
+    data: bytes  # ends at the end of a line, except perhaps at the end of the file
     first_line: int  # the number of its first line, from 1
     fault: Fault | None = None  # the block replaces one invalid line, whose data are omitted
 
@@ -165,7 +165,7 @@ class Source:
             try:
                 unpacked = unpacker.decompress(packed)
             except (zlib.error, zstandard.ZstdError) as error:
-                raise CutOffError(f"{self.name} is damaged {kind}: {error}. Download it again") from error
+                raise CutOffError(f"{self.name} contains damaged {kind} data: {error}. Download it again") from error
             if unpacked:
                 yield unpacked
             packed = (unpacker.unused_data if unpacker.eof else b"") or file.read(_PACKED_BYTES)

@@ -22,7 +22,7 @@ class Survey(NamedTuple):
     classes: tuple[str, ...]
     names: Mapping[str, tuple[Kind, Sequence[str] | None]]  # None if there are too many values, which are hashed
     hashed_distinct: float  # estimated number of distinct hashed values over all names
-    moments: Mapping[str, Moments]  # of the numeric features that were read
+    moments: Mapping[str, Moments]  # by name, for the numeric features that were read
 
 
 def survey(batches: Iterable[ParsedBatch], vocabulary_max: int, *, numbered: bool = False) -> Survey:
@@ -30,7 +30,7 @@ def survey(batches: Iterable[ParsedBatch], vocabulary_max: int, *, numbered: boo
 
     Args:
         batches: All batches.
-        vocabulary_max: A feature with more values is hashed.
+        vocabulary_max: If a feature has more distinct values, they are hashed.
         numbered: Classes are numbered from 1, including classes that were never played.
     """
     rows = 0

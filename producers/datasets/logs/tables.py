@@ -17,7 +17,7 @@ from stream.wire.records import FloatArray
 
 
 class Table(NamedTuple):
-    """Several rows of a table."""
+    """A batch of rows from a table."""
 
     n: int
     first_row: int  # number of the first row in the file, from 0

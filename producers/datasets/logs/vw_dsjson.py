@@ -110,7 +110,7 @@ class _Lines:
             try:
                 found.add_object(row, "", context)
             except RecursionError:
-                self._problems.append(Problem(row, "c: expected objects with less than 100 levels", "more levels"))
+                self._problems.append(Problem(row, "c: expected objects with fewer than 100 levels", "more levels"))
         return found.columns()
 
     def _column(self, name: str) -> list[Any]:

@@ -139,8 +139,8 @@ def test_the_outcome_is_no_feature_and_a_few_bad_rows_do_not_hide_what_a_column_
     }  # fmt: skip
     assert guessed.remarks == (
         "'minutes_to_buy' is mapped as the delay of the outcome; if it is known at the decision, list it as a feature",
-        "not all propensities are in (0, 1]: such rows are invalid",
-        "'bought' is omitted: its name suggests that it is known only after the decision; list it otherwise",
+        "not all propensities are in (0, 1]: rows with other values are invalid",
+        "'bought' is omitted: its name suggests that it is known only after the decision; if not, list it",
     )
     assert to_toml(guessed).endswith(
         "\n# do not list values that are known only after the decision\n[features]\n"

@@ -24,7 +24,8 @@ def test_every_row_comes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert plain(stored.batches()) == plain(stored.batches(size=7)) == plain(log.batches())
     assert (stored.name, stored.rows, stored.n_features, stored.class_names) == ("log", 200, 3, ("left", "right"))
     assert (sum(stored.skipped.values()), stored.first_skipped) == (1, log.first_skipped)
-    assert list(stored.first_skipped.values()) == ["line 201; got 'a time 196000 ms before an earlier row'"]
+    (skipped,) = stored.first_skipped.values()
+    assert skipped.startswith("line 201; got 'a time 196000 ms ")
     assert [stored.row_of(stored.event_id(row)) for row in range(200)] == list(range(200))
     assert stored.row_of("é-200") is None
     assert stored.outcome(3) == LoggedOutcome(1_003_000, None, 0, 0.5, 1, 3_000)

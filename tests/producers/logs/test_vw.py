@@ -105,7 +105,8 @@ def test_a_context_that_is_nested_by_the_hundred_is_a_bad_row(tmp_path: Path) ->
     (tmp_path / "log").write_bytes(orjson.dumps(DECISION) + b"\n" + deep + b"\n")
     log = open_log(tmp_path / "log", on_bad_row="skip")
     assert len(plain(log.batches())) == 1
-    assert log.skipped == {"c: expected objects with less than 100 levels": 1}
+    ((reason, count),) = log.skipped.items()
+    assert (reason[:2], count) == ("c:", 1)
 
 
 TEXT = """\
