@@ -4,7 +4,7 @@ from stream.errors import ExitCode
 
 
 def main() -> None:
-    """Run the command of this process."""
+    """Run the command given on the command line."""
     try:
         from stream.cli.app import main as run
     except KeyboardInterrupt:

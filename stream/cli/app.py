@@ -33,17 +33,17 @@ class Lazy(NamedTuple):
 
 
 COMMANDS = {
-    "run": Lazy("run", "Run the pipeline to its end, embedded or on Kafka, and report its error."),
+    "run": Lazy("run", "Run a pipeline to completion, embedded or on Kafka, and report its error."),
     "report": Lazy("report", "Compare saved runs on one page."),
     "replay": Lazy("replay", "Write the rows of a data set as contexts at a given rate."),
     "learn": Lazy("learn", "Answer contexts with predictions, and learn from feedback."),
     "feedback": Lazy("feedback", "Send delayed feedback (right or wrong) for predictions."),
     "serve": Lazy("serve", "Serve decisions over HTTP, and accept feedback."),
-    "monitor": Lazy("monitor", "Show a running pipeline on a page: condition, error, delays, ledger, lag."),
+    "monitor": Lazy("monitor", "Show a running pipeline on a page: status, error, delays, ledger, lag."),
     "verify": Lazy("verify", "Recompute the ledger from the topics, and compare it with the learner's."),
     "tail": Lazy("tail", "Show records, one per line."),
     "estimate": Lazy("estimate", "Estimate the reward of other policies from a log of decisions."),
-    "simulate": Lazy("simulate", "Run learners through random faults, and check the state after each run."),
+    "simulate": Lazy("simulate", "Run learners under random faults, and check the state after each run."),
     "learners": Lazy("learners", "List the learners: uses, parameters, papers and cost per event."),
     "settings": Lazy("settings_table", "List every setting with its default."),
     "topics": Lazy("topics", "Create, describe and delete the topics."),
@@ -57,7 +57,7 @@ COMMANDS = {
 
 
 class LoadedCommands(Mapping[str, Any]):
-    """The commands by name, each loaded on first access."""
+    """The commands by name. Each is loaded on first access."""
 
     def __init__(self) -> None:
         self._loaded: dict[str, Any] = {}
@@ -88,7 +88,7 @@ class LazyGroup(TyperGroup):
         return list(self.commands)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Write the help from the summaries, without loading commands; see `TyperGroup`."""
+        """Format the help from the summaries, without loading commands; see `TyperGroup`."""
         loaded = self.commands
         self.commands = {name: TyperCommand(name, help=lazy.summary) for name, lazy in COMMANDS.items()}
         try:
@@ -97,7 +97,7 @@ class LazyGroup(TyperGroup):
             self.commands = loaded
 
     def invoke(self, ctx: Any) -> Any:
-        """Run a command. Sets the exit code after Ctrl-C at a prompt or a closed stdout; Typer would exit with 1."""
+        """Run a command. Ctrl-C at a prompt and a closed stdout get their own exit codes; Typer would exit with 1."""
         try:
             return super().invoke(ctx)
         except (KeyboardInterrupt, typer.Abort):
@@ -137,7 +137,7 @@ def onebit(
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run a command, by default that of this process. Convert exceptions to a message and an exit code."""
+    """Run a command, by default the one on the command line. Convert exceptions to a message and an exit code."""
     try:
         app(arguments, prog_name="onebit")
     except StoppedError as error:

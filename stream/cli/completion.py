@@ -14,7 +14,7 @@ def learner_choices(incomplete: str) -> list[str]:
 
 
 def data_names(incomplete: str) -> list[str]:
-    """Return the data sets whose names start with the typed text. The shell adds files."""
+    """Return the data sets whose names start with the typed text. The shell completes file names."""
     from producers.datasets.catalogue import catalogue
 
     return _starting(incomplete, *(entry.name for entry in catalogue()))

@@ -31,7 +31,7 @@ class Effective(NamedTuple):
 
 @app.callback()
 def config() -> None:
-    """Show the effective settings. `onebit settings` describes each."""
+    """Show the effective settings. `onebit settings` describes them."""
 
 
 @app.command(epilog=examples("onebit config show", "onebit config show --given --json"))
@@ -70,7 +70,7 @@ def _settings(settings: Settings) -> list[Effective]:
             return Effective(one.name, text, f"variable {variable_of(one.name)}")
         if one.name in in_file:
             return Effective(one.name, text, str(path))
-        if one.field in settings.given:  # the broker's address from the properties file; see `with_address_of_file`
+        if one.field in settings.given:  # the address in the properties file; see `with_address_of_file`
             return Effective(one.name, text, f"{BOOTSTRAP} in {settings.client_config}")
         return Effective(one.name, one.shown_default, DEFAULT)
 

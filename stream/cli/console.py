@@ -43,17 +43,17 @@ LEVELS = {level.name.lower(): level for level in Level}
 
 INTERVAL_MS = 10_000
 LINES_MAX = 10
-"""Limit on similar lines in an interval. The next such line, or the end of the log, reports how many were dropped."""
+"""Maximum number of similar lines per interval. The next one, or the end of the log, reports how many were dropped."""
 
 KINDS_MAX = 1_000
-"""Limit on the kinds of similar lines that are counted; the oldest kind is removed first."""
+"""Maximum number of kinds of similar lines to count. The oldest kind is removed first."""
 
 _NUMBER = re.compile(r"\d[\d.,]*")
 _KIND_CHARACTERS = 100
 
 
 class _Kind:
-    """Lines within an interval that differ only in numbers."""
+    """The lines in one interval that differ only in their numbers."""
 
     __slots__ = ("began_ms", "left_out", "written")
 
@@ -76,7 +76,7 @@ class LogLines:
         >>> lines = LogLines()
         >>> [lines.admitted(Level.INFO, f"late by {n} s", 0) for n in range(11)][-1]
         >>> lines.admitted(Level.INFO, "late by 99 s", 10_000)
-        'late by 99 s (and 1 such line was left out)'
+        'late by 99 s (and 1 similar line was dropped)'
         """
         if level < self.level:
             return None
@@ -95,13 +95,13 @@ class LogLines:
         left_out, kind.left_out = kind.left_out, 0
         if not left_out:
             return message
-        return f"{message} (and {left_out:,} such {'line was' if left_out == 1 else 'lines were'} left out)"
+        return f"{message} (and {left_out:,} similar {'line was' if left_out == 1 else 'lines were'} dropped)"
 
     def left_out(self) -> list[tuple[Level, str]]:
         """Return the final reports of dropped lines."""
         kinds = [(level, text, kind.left_out) for (level, text), kind in self._kinds.items() if kind.left_out]
         return [
-            (level, f"{count:,} more {'line was' if count == 1 else 'lines were'} left out such as: {text}")
+            (level, f"{count:,} more {'line was' if count == 1 else 'lines were'} dropped, similar to: {text}")
             for level, text, count in kinds
         ]
 
@@ -135,13 +135,13 @@ _debugs = False
 
 
 def write_log(form: Literal["text", "json"], level: str, *, debug: bool = False) -> None:
-    """Set the format and the lowest level of the log on stderr, and whether errors have tracebacks."""
+    """Set the format and the lowest level of the log on stderr, and whether errors include tracebacks."""
     global _log, _is_json, _debugs
     _log, _is_json, _debugs = LogLines(LEVELS[level]), form == "json", debug
 
 
 def _write(level: Level, message: str, mark: str, **more: Any) -> None:
-    """Write a log line; text lines start with the coloured mark."""
+    """Write a log line. Lines in text format start with the mark, which may be coloured."""
     if _is_json:
         err.file.write(as_json(level, message, time.time_ns() // 1_000_000, **more) + "\n")
         err.file.flush()
@@ -155,7 +155,7 @@ def has_moving_lines() -> bool:
 
 
 class _Notices(logging.Handler):
-    """Writes the notices of the use cases to stderr."""
+    """Writes notices from the use cases to stderr."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """See logging.Handler."""
@@ -179,7 +179,7 @@ def end_log() -> None:
 
 
 def examples(*lines: str) -> str:
-    """Format example command lines for the end of a command's help."""
+    """Format example command lines, shown at the end of a command's help."""
     return "[bold]Examples[/]\n\n" + "\n\n".join(f"[cyan]$ {escape(line)}[/]" for line in lines)
 
 
@@ -215,16 +215,16 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class StopRequest:
-    """Handles stop signals: the first Ctrl-C or SIGTERM requests a stop, a second Ctrl-C interrupts the program."""
+    """Handles stop signals: the first Ctrl-C or SIGTERM requests a stop, and a second Ctrl-C interrupts the program."""
 
     def __init__(self, first: str = "") -> None:
         """Install the signal handlers.
 
         Args:
-            first: Describes the work that is completed before the process stops; empty if nothing needs completing.
+            first: Describes the work that must be completed before the process stops; empty if there is none.
         """
         self.stopped = False
-        self._told = f"stopping: {first}" if first else "stopping"
+        self._message = f"stopping: {first}" if first else "stopping"
         for number in STOP_SIGNALS:
             signal.signal(number, self._stop)
         atexit.register(_end_undisturbed)
@@ -234,7 +234,7 @@ class StopRequest:
         return self.stopped
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
-        announce(self._told)
+        announce(self._message)
         self.stopped = True
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -261,7 +261,7 @@ def crashed(error: Exception) -> SystemExit:
 
 
 def is_debugging() -> bool:
-    """Return whether --debug or ONEBIT_DEBUG is given, even if the settings cannot be read."""
+    """Return whether --debug or ONEBIT_DEBUG is set, even if the settings cannot be read."""
     return _debugs or "--debug" in sys.argv or os.environ.get("ONEBIT_DEBUG", "").lower() in ("1", "true", "yes", "on")
 
 
@@ -286,14 +286,14 @@ def figures(progress: Progress) -> str:
     if pending:
         shown.append(f"pending {pending:,}")
     if to_come and pending == 0 and decided >= events:
-        shown.append(f"all settled, {to_come:,} late or repeated feedback outstanding")
+        shown.append(f"all decisions settled; waiting for {to_come:,} late or duplicate feedback records")
     else:
         shown.append(f"ETA {f'{left_s:.0f} s' if left_s < 60 else tables.duration(left_s)}")
     return "  ".join(shown)
 
 
 class AnnouncedLines:
-    """Logs a line for each run at intervals."""
+    """Logs a progress line for each run at intervals."""
 
     def __init__(self, interval_ms: int = PROGRESS_INTERVAL_MS) -> None:
         self._interval_ms = interval_ms
@@ -301,16 +301,16 @@ class AnnouncedLines:
         self._shown_ms: dict[str, int] = {}
 
     def show(self, progress: Progress) -> None:
-        """Log the progress if the interval has passed, or at the end."""
+        """Log the progress if the interval has passed or the run has ended."""
         now_ms = monotonic_ms()
         is_due = now_ms - self._shown_ms.get(progress.name, self._began_ms) >= self._interval_ms
         if is_due or progress.done >= 1.0:
             self._shown_ms[progress.name] = now_ms
-            announce(f"{progress.name}: {figures(progress)}", limited=False)  # progress lines are all similar
+            announce(f"{progress.name}: {figures(progress)}", limited=False)  # all progress lines are similar
 
 
 class MovingLines:
-    """A bar for each run."""
+    """A progress bar for each run."""
 
     def __init__(self, bars: "Bars") -> None:
         self._bars = bars
@@ -345,7 +345,7 @@ POLICY_HINTS = {
     "NOT_FROM_LOGS": "use another --learner, or --play match",
     "ONE_RIGHT_CLASS": "use another --learner",
 }
-"""Remedies for settings that a learner does not support, by reason."""
+"""The remedy for a setting that the learner does not support, by reason."""
 
 
 def hint_of(error: OnebitError) -> str:

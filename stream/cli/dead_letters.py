@@ -1,4 +1,4 @@
-"""`onebit dead-letters`: write dead letters to their topics again."""
+"""`onebit dead-letters`: write dead letters to their original topics again."""
 
 from typing import Annotated
 
@@ -38,7 +38,7 @@ def requeue_letters(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the dead letters without writing")] = False,
     json: Json = False,
 ) -> None:
-    """Write dead letters to their topics again as the original records.
+    """Write dead letters to their original topics again, as the original records.
 
     Each dead letter is written only once: the new record has a header with the dead letter's offset, and dead letters
     whose offset is already in such a header are skipped. A record that is still invalid becomes another dead letter.
@@ -50,7 +50,7 @@ def requeue_letters(
 
     with connected(settings) as (broker, topics, partitions):
 
-        def told(one: Requeued) -> None:
+        def show(one: Requeued) -> None:
             letter, topic = one.letter, short_name(one.letter.topic, topics)
             line = (
                 f"dead-letter/{one.partition}@{one.offset} {topic}/{letter.partition}@{letter.offset} {letter.kind}: "
@@ -59,7 +59,7 @@ def requeue_letters(
             if not json:
                 out.print(line, highlight=False, soft_wrap=True, markup=False)
 
-        counts = requeue(broker, topics, partitions, wanted, told, dry_run=dry_run)
+        counts = requeue(broker, topics, partitions, wanted, show, dry_run=dry_run)
     if json:
         print_json({str(fate): count for fate, count in counts.items()} | {"dry_run": dry_run})
         return

@@ -53,7 +53,7 @@ def estimate_policies(
         typer.Option(
             metavar="MODEL",
             show_default="at once",
-            help="Delay of feedback without a logged delay, for learners, such as exponential:5s",
+            help="For learners: delay of feedback without a logged delay, such as exponential:5s",
         ),
     ] = None,
     propensity_min: Annotated[
@@ -84,7 +84,7 @@ def estimate_policies(
 ) -> None:
     """Estimate the reward of other policies from a log of decisions.
 
-    The log must have propensities and rewards. Prints six estimators with 95 % intervals: bootstrap, empirical
+    The log must contain propensities and rewards. Prints six estimators with 95 % intervals: bootstrap, empirical
     Bernstein (bounded weights and a constant policy), and anytime-valid for ips and dr.
     """
     options = Options(seed=seed, confidence=confidence, resamples=resamples, clip=clip, propensity_min=propensity_min)

@@ -24,12 +24,12 @@ LINE_INTERVAL_MS = 5_000
 app = typer.Typer(no_args_is_help=True, help="Run sweeps over data, learners, parameters, delays and seeds.")
 
 Names = Annotated[
-    list[str], typer.Argument(metavar="NAME...", help="Experiments of `onebit experiment list`, or TOML files")
+    list[str], typer.Argument(metavar="NAME...", help="Names from `onebit experiment list`, or TOML files")
 ]
 DataDir = Annotated[
     Path | None,
     typer.Option(
-        "--data-dir", envvar="ONEBIT_DATA_DIR", metavar="FOLDER", help="Folder of data sets as svmlight files"
+        "--data-dir", envvar="ONEBIT_DATA_DIR", metavar="FOLDER", help="Folder with data sets as svmlight files"
     ),
 ]
 Results = Annotated[
@@ -73,7 +73,7 @@ def run(
             help="Maximum number of events per run; smaller values of a sweep are kept, unless --sweep selects it",
         ),
     ] = None,
-    seeds: Annotated[int | None, typer.Option(min=1, help="Number of seeds, instead of the definition's")] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="Number of seeds; overrides the definition")] = None,
     sweep: Annotated[list[str] | None, typer.Option(help="Run only this sweep of the experiment; repeatable")] = None,
 ) -> None:
     """Run experiments and write their figures and tables.
@@ -111,7 +111,7 @@ def _print(written: Written) -> None:
 
 
 def _tell(refused: list[Refused]) -> None:
-    """Log each distinct reason why runs were not made."""
+    """Log each distinct reason why runs were skipped."""
     reasons = dict.fromkeys((one.job.sweep, one.job.data, one.job.title, one.reason) for one in refused)
     for sweep, data, learner, reason in reasons:
         warn(f"{sweep}: {learner} on {data} was not run: {reason}")

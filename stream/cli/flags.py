@@ -21,7 +21,7 @@ from stream.cli.console import write_log
 
 @contextmanager
 def profiled(path: str | None) -> Iterator[None]:
-    """Profile the enclosed code, and write the profile to a file on exit, even after an error. None: no profile.
+    """Profile the enclosed code if a path is given, and write the profile to that file on exit, even after an error.
 
     Raises:
         SettingsError: the file cannot be written.
@@ -32,7 +32,7 @@ def profiled(path: str | None) -> Iterator[None]:
     from cProfile import Profile
 
     try:
-        with open(path, "ab"):  # so that an unwritable file fails before a long run
+        with open(path, "ab"):  # a file that cannot be written fails here, before a long run
             pass
     except OSError as error:
         raise SettingsError(f"--profile {path}: cannot write: {error.strerror}") from error
@@ -78,9 +78,9 @@ Config = Annotated[
 
 
 def with_settings(program: Program) -> Callable[[Command], Command]:
-    """Add the flags of a program's settings and --config to a command; `Settings` is its first argument.
+    """Add the flags of a program's settings, and --config, to a command whose first argument is `Settings`.
 
-    The command's other parameters are additional flags, listed after these.
+    The command's other parameters become additional flags, which are listed after these.
     """
 
     def decorate(command: Command) -> Command:
@@ -118,7 +118,7 @@ def _with_flags(command: Command, program: Program, own: list[inspect.Parameter]
 
 
 def settings_from(config: Path | None, flags: dict[str, Any]) -> Settings:
-    """Load settings from flags, variables and file; warn about unknown variables."""
+    """Load the settings from flags, variables and the settings file. Warn about unknown variables."""
     if config is not None:
         os.environ[CONFIG_VARIABLE] = str(config)
     try:

@@ -29,13 +29,14 @@ def _command(command: str, data_dir: Path | None) -> str:
 
 
 def _none_runs(data_dir: Path | None, hint: str) -> None:
-    out.print(f"no Kafka is running in {data_dir or local_kafka.default_home()}{hint}", soft_wrap=True, highlight=False)
+    home = data_dir or local_kafka.default_home()
+    out.print(f"no Kafka broker is running in {home}{hint}", soft_wrap=True, highlight=False)
     if data_dir is None:
         out.print("if the broker was started with --data-dir, use the same --data-dir", soft_wrap=True, highlight=False)
 
 
 def print_running(kafka: LocalKafka, data_dir: Path | None, runs: str) -> None:
-    """Print the broker's address, the flags to connect, and the command to stop it."""
+    """Print the broker's address, the flags for connecting to it, and the command that stops it."""
     out.print(f"Kafka {runs} at {kafka.bootstrap}, pid {kafka.pid}, records in {kafka.storage}", soft_wrap=True)
     is_default = kafka.bootstrap == f"{local_kafka.HOST}:{local_kafka.DEFAULT_PORT}"
     at = "" if is_default else f" --bootstrap {kafka.bootstrap}"
@@ -51,10 +52,10 @@ def up(
     port: Annotated[int, typer.Option(help="Port for clients on the loopback interface")] = 9092,
     data_dir: DataDir = None,
     ephemeral: Annotated[bool, typer.Option("--ephemeral", help="Delete all records when the broker stops")] = False,
-    secure: Annotated[bool, typer.Option("--secure", help="Require TLS and SCRAM, and authorise by ACLs")] = False,
+    secure: Annotated[bool, typer.Option("--secure", help="Require TLS and SCRAM, and enforce ACLs")] = False,
     json: Json = False,
 ) -> None:
-    """Start the broker, and wait until it answers; do nothing if it is already running.
+    """Start the broker, and wait until it responds. Do nothing if it is already running.
 
     The first start downloads the Java archives, which takes up to half a minute. A secured broker creates certificates
     and an administrator; the output includes the --client-config for other commands.
@@ -84,8 +85,8 @@ def status(data_dir: DataDir = None, json: Json = False) -> None:
 @with_log_flags
 def logs(
     data_dir: DataDir = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue with new lines until Ctrl-C")] = False,
-    lines: Annotated[int, typer.Option("--lines", "-n", min=1, help="Number of last lines")] = 50,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Keep printing new lines until Ctrl-C")] = False,
+    lines: Annotated[int, typer.Option("--lines", "-n", min=1, help="Number of lines from the end of the log")] = 50,
 ) -> None:
     """Show the broker's log."""
     path = local_kafka.log_path(data_dir)

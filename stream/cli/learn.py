@@ -34,7 +34,7 @@ def learn(
     """Answer contexts with predictions, and learn from feedback.
 
     Ctrl-C or SIGTERM completes the open transaction and exits with 0. After a restart, a killed learner continues from
-    its last commit. The pipeline provides the settings that are not given. Given settings that differ are rejected;
-    --change-settings changes windows, limits and the expiry policy.
+    its last commit. Settings that are not given are taken from the pipeline. Given settings that differ from the
+    pipeline's are rejected; --change-settings allows changes to windows, limits and the expiry policy.
     """
     run_learner(settings, StopRequest("completing the open transaction"), change_settings=change_settings)

@@ -20,7 +20,7 @@ LOGS = {
     FromLogs.PROPENSITY: "learns from a log's decisions by their propensities",
     FromLogs.NOTHING: "learns from a log's decisions",
 }
-"""Describes what a learner uses from a log."""
+"""Describes what a learner can use from a log."""
 
 app = typer.Typer()
 
@@ -62,7 +62,7 @@ def learners(
         dataset = data_of(data, mapping, on_bad_row, reward_above, n_features)
         found = survey_learners(names or (), dataset=dataset)
     else:
-        raise SettingsError(f"--data {data} excludes --n-classes and --nnz")
+        raise SettingsError(f"--data {data} cannot be combined with --n-classes or --nnz")
     if json:
         print_json([fields_of(row) for row in found.rows])
     else:
@@ -87,7 +87,7 @@ def _print(found: Survey) -> None:
     unknown = choose(size.n_classes, size.n_features, None)
     if unknown.learner != choice.learner:
         out.print(
-            f"without known data auto selects {unknown.learner}: {unknown.why}",
+            f"if the data are unknown, auto selects {unknown.learner}: {unknown.why}",
             highlight=False,
             markup=False,
         )

@@ -76,7 +76,7 @@ def export(
 )
 @with_log_flags
 def diff(first: ModelFile, second: ModelFile, json: Json = False) -> None:
-    """Compare two models array by array; exit code 1 if they differ in any bit."""
+    """Compare two models array by array. Exit with 1 if they differ in any bit."""
     models = read_model(first), read_model(second)
     differences = compare_models(*models)
     identities = [{name: model.meta[name] for name in ("learner", "parameters")} for model in models]
@@ -150,7 +150,7 @@ def import_file(
 
 
 def print_replays(replays: Sequence[Replay]) -> None:
-    """Print the result of replaying each partition's whole journal."""
+    """Print the result of replaying the whole journal of each partition."""
     for found in replays:
         if found.foreign:
             out.print(f"[yellow]! partition {found.partition}:[/] {escape(found.foreign)}", soft_wrap=True)
@@ -160,7 +160,7 @@ def print_replays(replays: Sequence[Replay]) -> None:
         if found.fault:
             out.print(f"[bold red]✗ partition {found.partition}:[/] {escape(found.fault)}", soft_wrap=True)
         elif not found.steps:
-            out.print(f"partition {found.partition}: no step has been made")
+            out.print(f"partition {found.partition}: no steps yet")
         elif found.ok:
             out.print(
                 f"[bold green]✓ partition {found.partition}:[/] replay of {found.steps:,} steps gives the state of "

@@ -33,7 +33,7 @@ def monitor(
         ),
     ] = None,
 ) -> None:
-    """Show a running pipeline on a page: condition, error, delays, ledger, lag.
+    """Show a running pipeline on a page: status, error, delays, ledger, lag.
 
     The monitor reads committed records only, and no other program depends on it. A restart does not lose its counts.
     Requires an extra: pip install 'onebit[monitor]'.

@@ -26,7 +26,7 @@ app = typer.Typer()
 def report(
     runs: Annotated[
         list[Path],
-        typer.Argument(metavar="PAGE...", help="Pages of `onebit run`, or JSON downloaded from such pages"),
+        typer.Argument(metavar="PAGE...", help="Pages written by `onebit run`, or JSON downloaded from such pages"),
     ],
     path: Annotated[
         Path | None,

@@ -1,4 +1,4 @@
-"""`onebit run`: run the pipeline to its end, embedded or on Kafka, and print the results."""
+"""`onebit run`: run a pipeline to completion, embedded or on Kafka, and print the results."""
 
 import sys
 from dataclasses import replace
@@ -70,7 +70,7 @@ def run(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Run the pipeline to its end, embedded or on Kafka, and report its error.
+    """Run a pipeline to completion, embedded or on Kafka, and report its error.
 
     By default, the run is embedded: replay, learner and feedback share a broker in this process, in virtual time. This
     requires no service, and the same seed gives the same result, bit for bit. The run ends when no decision is pending.
@@ -78,11 +78,11 @@ def run(
     wall times.
     """
     if kafka and jobs is not None:
-        raise SettingsError(f"--jobs {jobs} excludes --kafka, where learners run one after the other")
+        raise SettingsError(f"--jobs {jobs} cannot be combined with --kafka, which runs learners one after another")
     if kafka and seeds > 1:
-        raise SettingsError(f"--seeds {seeds} excludes --kafka, which runs one seed")
+        raise SettingsError(f"--seeds {seeds} cannot be combined with --kafka, which runs one seed")
     if no_report and report is not None:
-        raise SettingsError(f"--report {report} excludes --no-report")
+        raise SettingsError(f"--report {report} cannot be combined with --no-report")
     command = command_line(sys.argv[1:])
     with shown_progress() as show:
         if kafka:

@@ -53,6 +53,6 @@ def _print_rows(shown: LogSummary, log: LogFile) -> None:
     for note in log.notes:
         out.print(escape(note), soft_wrap=True, highlight=False)
     for row in rows_of(shown.first, log):
-        said = "  ".join(f"{key} {value}" for key, value in row.items() if value is not None and key != "features")
-        out.print(escape(said), soft_wrap=True, highlight=False)
+        line = "  ".join(f"{key} {value}" for key, value in row.items() if value is not None and key != "features")
+        out.print(escape(line), soft_wrap=True, highlight=False)
         out.print(f"  [dim]{escape(str(row['features']))}[/]", soft_wrap=True, highlight=False)

@@ -30,7 +30,7 @@ from stream.simulation.tracing import Happened, trace_digest
 from stream.task.settings import Sharing
 
 SHOWN_MAX = 3
-"""Number of failing seeds to shrink and show. Further ones are only listed."""
+"""Number of failing seeds to shrink and show. Any others are only listed."""
 
 PROGRESS_INTERVAL_MS = 5_000
 
@@ -56,7 +56,7 @@ def simulate(
     no_shrink: Annotated[bool, typer.Option("--no-shrink", help="Show failing seeds without shrinking")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print the result as JSON")] = False,
 ) -> None:
-    """Run learners through random faults, and check the state after each run.
+    """Run learners under random faults, and check the state after each run.
 
     Faults: crashes at any step, zombies, rebalances, outages, replication lag, commits with unknown outcome, and
     duplicated, reordered, lost and malformed records. All are random functions of the seed, on the embedded broker, in
@@ -104,7 +104,7 @@ def _run(runs: Runs, seeds: range, jobs: int, *, shrinks: bool, json: bool) -> E
             _show_failure(runs, runs.draw(failure.seed), shrinks=shrinks)
         if len(campaign.failures) > SHOWN_MAX:
             more = ", ".join(str(failure.seed) for failure in campaign.failures[SHOWN_MAX:])
-            out.print(f"failed too: {more}", highlight=False)
+            out.print(f"also failed: {more}", highlight=False)
     if interrupted:
         return ExitCode.INTERRUPTED
     return ExitCode.OK if campaign.ok else ExitCode.DIFFERS

@@ -55,9 +55,9 @@ def tail(
         typer.Option(metavar="DURATION|TIME", help="Records since this time: 5m (ago), or 2026-03-01T12:00 (UTC)"),
     ] = None,
     last: Annotated[
-        int, typer.Option(min=0, metavar="N", help="Number of newest records, without --id and --since")
+        int, typer.Option(min=0, metavar="N", help="Number of newest records, if neither --id nor --since is given")
     ] = LAST,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue with new records until Ctrl-C")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Keep printing new records until Ctrl-C")] = False,
     json: Json = False,
 ) -> None:
     """Show records, one per line.
@@ -97,7 +97,7 @@ def _partitions_of(topic: str | None, topics: Topics, partitions: int) -> list[T
 def _starts(
     broker: Broker, tps: list[TopicPartition], since: str | None, last: int | None
 ) -> dict[TopicPartition, int]:
-    """Return a start offset for each partition, such that the newest `last` records are included."""
+    """Return the offset in each partition at which to start so that the newest `last` records are included."""
     if since is not None:
         since_ms = _since_ms(since)
         return {tp: offset_at(broker, tp, since_ms) for tp in tps}
@@ -109,13 +109,13 @@ def _starts(
 
 
 def _start_of_last(broker: Broker, tp: TopicPartition, beginning: int, end: int, last: int) -> int:
-    """Return an offset from which at least the newest `last` records of a partition follow, if it has that many."""
+    """Return an offset from which the partition has at least `last` records, or its beginning if it has fewer."""
     reach = 2 * last + 2  # a transaction writes at least one record and one marker to a partition
     while (start := end - reach) > beginning:
         is_enough = islice(filterfalse(is_tick, read_partition(broker, tp, start=start)), last - 1, None)
         if last == 0 or next(is_enough, None) is not None:
             return start
-        reach *= 4  # there were ticks, or more markers than one per record
+        reach *= 4  # ticks, or several markers per record, took up the offsets
     return beginning
 
 

@@ -31,12 +31,12 @@ def create(settings: Settings, json: Json = False) -> None:
     With --retention, the learner can still recover from its snapshots, but `onebit verify` cannot recompute the ledger
     after the first records are deleted. `onebit topics describe` warns if the retention is too short for a recovery.
     """
-    made = create_topics(settings)
+    created = create_topics(settings)
     if json:
-        print_json(made._asdict())
+        print_json(created._asdict())
         return
-    log = f", and {made.updates} with one (log of the shared model)" if made.updates else ""
-    out.print(f"{made.topics} topics {settings.topic_prefix}* with {quantity(made.partitions, 'partition')}{log}")
+    log = f", and {created.updates} with one (log of the shared model)" if created.updates else ""
+    out.print(f"{created.topics} topics {settings.topic_prefix}* with {quantity(created.partitions, 'partition')}{log}")
 
 
 @app.command(epilog=examples("onebit topics describe", "onebit topics describe --schema"))

@@ -41,7 +41,7 @@ def verify(
     timeout: Annotated[str, typer.Option(metavar="DURATION", help="Maximum time to wait")] = "10m",
     replay: Annotated[
         bool,
-        typer.Option("--replay", help="Also replay the whole journal, and compare the state with a recovery's"),
+        typer.Option("--replay", help="Also replay the whole journal, and compare the state with that of a recovery"),
     ] = False,
     json: Json = False,
 ) -> None:
@@ -63,7 +63,7 @@ def verify(
     else:
         if found.log is not None and found.log.ok:
             print_log(found.log)
-        print_findings(found.findings, found.error)  # ends with the verdict, which should be the last line
+        print_findings(found.findings, found.error)  # prints the verdict, which should be the last line
         if found.log is not None and not found.log.ok:
             print_log(found.log)
         print_replays(found.replays or ())
@@ -72,7 +72,7 @@ def verify(
 
 
 def print_findings(findings: Sequence[Finding], error: MatchedError) -> None:
-    """Print the learner's and the audited ledger of each partition, with all differences.
+    """Print the learner's ledger and the audited ledger of each partition, and all differences.
 
     The last line contains the verdict and the error rate.
     """
