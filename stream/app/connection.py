@@ -41,7 +41,7 @@ REFUSED_WITHIN_MS = 60_000
 
 
 def command_hint(settings: Settings, command: str, *names: str) -> str:
-    """Return a command line with the connection settings, topic prefix and named settings that the user gave."""
+    """Return a command line that repeats the connection settings, topic prefix and other `names` set by the user."""
     access = [name for name in ("client_config", *FIELDS) if not isinstance(getattr(settings, name), SecretStr)]
     given = [name for name in ("bootstrap", *access, "topic_prefix", *names) if name in settings.given]
     flags = [f"{flag_of(name)} {shlex.quote(str(getattr(settings, name)))}" for name in given]
@@ -53,12 +53,12 @@ def connect(
     stop: Callable[[], bool] = lambda: False,
     request_timeout_ms: int = ConnectionSettings._field_defaults["request_timeout_ms"],
 ) -> Broker:
-    """Connect to Kafka; wait up to the timeout of the settings.
+    """Connect to Kafka; wait up to the connection timeout in the settings.
 
     Args:
         settings: Settings of the connection.
         stop: Returns whether to stop waiting.
-        request_timeout_ms: Timeout of every later request.
+        request_timeout_ms: Timeout for every later request.
 
     Raises:
         BrokerUnavailableError: no broker answered.
@@ -180,7 +180,7 @@ def _require_as_many(partitions: int, found: int) -> None:
     if found != partitions:
         raise SettingsError(
             f"topics changed while the program was running: expected {quantity(partitions, 'partition')}; got {found}. "
-            f"Keys now belong to other partitions; {NEW_PIPELINE}"
+            f"Keys now map to different partitions; {NEW_PIPELINE}"
         )
 
 

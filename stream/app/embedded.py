@@ -33,17 +33,18 @@ from stream.wire.ledger import total_ledger
 from stream.wire.records import Answer, Example, TopicPartition
 
 AFTER_END_MAX = 1 / 3
-"""Warn if more than this fraction of the feedback arrives after the last decision; the learner cannot use it."""
+"""Warn if more than this fraction of the feedback arrives after the last decision, when it is of no use to the
+learner."""
 
 DELAYS_PER_RUN = 10
 """If a run lasts this many times the mean delay, at most a tenth of its feedback arrives after its last decision."""
 
 
 class Answers(NamedTuple):
-    """The matched feedback of a run."""
+    """The delays and timing of a run's matched feedback."""
 
     delays_ms: list[int]
-    lasted_ms: int  # time between the first and the last decision
+    lasted_ms: int  # time from the first to the last decision
     after_end: float  # fraction that arrived after the last decision; nan without feedback
 
 
@@ -115,7 +116,7 @@ class Judge:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmbeddedPipeline:
-    """The programs of one run over an embedded broker."""
+    """The programs of one run on an embedded broker."""
 
     run: Run
     clock: VirtualClock
@@ -272,7 +273,7 @@ same result, and larger values are hardly faster. With shorter delays, the learn
 
 
 class RunEnd(NamedTuple):
-    """The results of a run that are not in its topics."""
+    """The results of a run that its topics do not contain."""
 
     updates: int
     drift_alarms: int
@@ -285,7 +286,7 @@ class RunEnd(NamedTuple):
 
 
 def report_of(broker: Broker, run: Run, judge: Judge, end: RunEnd, *, in_real_time: bool = False) -> RunReport:
-    """Create the report: read ledger and delays from the topics, and audit the learner's counts."""
+    """Create the report: read the ledger and the delays from the topics, and audit the learner's counts."""
     task, topics = run.task, run.topics
     findings = [audit_partition(broker, topics, partition) for partition in range(run.partitions)]
     latencies = latencies_of(findings) if in_real_time else Sketch()

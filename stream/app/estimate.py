@@ -30,7 +30,7 @@ class Log(NamedTuple):
 
 
 class Learning(NamedTuple):
-    """Training options of learners that are evaluated as policies."""
+    """Training options for learners that are evaluated as policies."""
 
     delay: str | None = None  # used for feedback without a logged delay
     reward: Reward = "exclusive"
@@ -44,8 +44,8 @@ def estimate_policies(
     Args:
         source: The log.
         specs: Names of the policies.
-        options: Options of the estimators.
-        learning: Training options of learners.
+        options: Options for the estimators.
+        learning: Training options for learners.
 
     Returns:
         The estimates, and a summary of the training.
@@ -126,21 +126,21 @@ def announced_progress() -> Progress:
     started_ms = monotonic_ms()
     latest = (0, 0)
 
-    def tell() -> None:
+    def report() -> None:
         read, events = latest
         rate = 1_000 * read / max(monotonic_ms() - started_ms, 1)
         what = f"evaluating: {read:,} of {events:,}" if events else f"first pass: {read:,}"
         announce(f"{what} events, {rate:,.0f} events/s")
 
-    shown = every(PROGRESS_INTERVAL_MS, tell)
+    shown = every(PROGRESS_INTERVAL_MS, report)
 
-    def told(read: int, events: int) -> None:
+    def update(read: int, events: int) -> None:
         nonlocal latest, started_ms
         is_second_begun = events > 0 and latest[1] == 0
         latest = (read, events)
         if is_second_begun:
-            started_ms = monotonic_ms()  # the second pass runs at a different speed
+            started_ms = monotonic_ms()  # the second pass runs at a different speed, so its rate is measured separately
         else:
             shown()
 
-    return told
+    return update

@@ -20,7 +20,7 @@ AS_RUN = "experiment.json"
 
 
 class Sizes(NamedTuple):
-    """Overrides for the definition of an experiment."""
+    """Options that override the definition of an experiment."""
 
     events: int | None = None  # maximum number of events per run
     seeds: int | None = None
@@ -82,7 +82,7 @@ def run(
     show: Callable[[Progress], None],
     sweeps: Sequence[str] = (),
 ) -> Experimented:
-    """Run the missing runs of an experiment, and write its report to a folder in `results`."""
+    """Execute the runs of an experiment that have no result yet, and write its report to a folder in `results`."""
     folder = results / experiment.name
     folder.mkdir(parents=True, exist_ok=True)
     (folder / AS_RUN).write_text(experiment.model_dump_json(indent=1), encoding="utf-8")
@@ -91,7 +91,7 @@ def run(
 
 
 def report(name: str, results: Path, data_dir: Path | None) -> Written:
-    """Recreate the report of an experiment from existing rows.
+    """Recreate the report of an experiment from its stored result rows.
 
     Raises:
         ExperimentError: there are no rows.

@@ -48,8 +48,8 @@ def run_feedback(settings: Settings, stop: Callable[[], bool]) -> None:
             broker, topics, dataset.known_of, plan, options, clock.now_ms, heard=clock.heard, announce=announce
         )
         announce(f"feedback on {topics.predictions}: delay {settings.delay}, {by_client(settings)}; Ctrl-C stops it")
-        said = Status()
-        show = every(STATUS_INTERVAL_MS, lambda: said.show([f"{sent:,} sent, {program.waiting:,} waiting"]))
+        status = Status()
+        show = every(STATUS_INTERVAL_MS, lambda: status.show([f"{sent:,} sent, {program.waiting:,} waiting"]))
         tune_gc()
         try:
             while not stop():

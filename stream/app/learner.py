@@ -31,12 +31,12 @@ STATUS_INTERVAL_MS = 5_000
 
 
 def run_learner(settings: Settings, stop: Callable[[], bool], *, change_settings: bool = False) -> None:
-    """Run a learner until stopped; reconnect after a lost connection.
+    """Run a learner until stopped; reconnect if the connection is lost.
 
     Args:
-        settings: Settings of the learner. The pipeline provides the settings that are not given.
+        settings: Settings of the learner. Settings that are not given are taken from the pipeline.
         stop: Returns whether to stop.
-        change_settings: Whether given settings that differ from the pipeline's apply from the next step on.
+        change_settings: Whether given settings that differ from the pipeline's take effect from the next step on.
 
     Raises:
         SettingsError: a setting is invalid, or differs from the pipeline's.
@@ -89,13 +89,13 @@ def run_learner(settings: Settings, stop: Callable[[], bool], *, change_settings
         )
         if partitions > 1:
             announce(whose_model(task.model, topics, partitions, has_no_log=has_no_log))
-        said = Status()
+        status_log = Status()
         lag_warnings = LagWarnings(
             topics.updates, settings.bootstrap, settings.model_lag_max_ms, settings.transaction_timeout_ms
         )
 
         def status() -> None:
-            said.show(status_lines(program, tally) + estimating.lines(program.assigned))
+            status_log.show(status_lines(program, tally) + estimating.lines(program.assigned))
             ledgers = {partition: task.join.ledger() for partition, task in program.tasks.items()}
             for warning in filter(None, (tally.warning(), tally.misplaced_warning(ledgers))):
                 warn(warning)
@@ -145,14 +145,14 @@ def _options(settings: Settings, task: TaskSettings, nnz: int) -> LearnerOptions
 def lacks_log(broker: Broker, settings: Settings, topics: Topics, partitions: int) -> bool:
     """Return whether a new pipeline would share a model by default but has no updates topic.
 
-    Queries the broker only if the result matters, so that other learners need no permission for that topic.
+    It queries the broker only if the result matters, so that other learners need no permission for that topic.
     """
     is_wanted = settings.model == AUTO and settings.model_of(partitions) == "shared"
     return is_wanted and topics.updates not in broker.describe_topics([topics.updates])
 
 
 def whose_model(model: Sharing, topics: Topics, partitions: int, *, has_no_log: bool) -> str:
-    """Return a log line that states whether the partitions share a model and, if a topic is missing, why not."""
+    """Return a log line that states whether the partitions share a model; if a topic is missing, it says why not."""
     if model == "shared":
         return f"{partitions} partitions share a model (log: {topics.updates})"
     why = f", because topic {topics.updates}, the log of a shared model, does not exist" if has_no_log else ""
@@ -211,7 +211,7 @@ class ReadyFile:
         self._path = path
         self._now_ms = now_ms
         self._renewed_ms: int | None = None  # None: the file does not exist
-        self._told_error = False
+        self._has_logged_error = False
         if path is None:
             return
         if not (path.parent.is_dir() and os.access(path.parent, os.W_OK)):
@@ -237,13 +237,13 @@ class ReadyFile:
                 self._path.touch()
                 self._renewed_ms = self._now_ms()
         except OSError as error:
-            if not self._told_error:
+            if not self._has_logged_error:
                 announce(f"--ready-file {self._path}: cannot update the file for health checks: {error}")
-            self._told_error = True
+            self._has_logged_error = True
 
 
 TOLD_MS = 5_000
-"""Age at which a blocking transaction is reported. The transaction of a normal step is shorter."""
+"""Age at which a blocking transaction is reported. A normal step's transaction ends sooner."""
 
 OVERDUE_MS = 30_000
 """Time allowed beyond the transaction timeout, because the broker checks timeouts about every ten seconds."""
@@ -255,17 +255,19 @@ def model_line(version: int, updates: int, hold: Hold | None) -> str:
     >>> model_line(12_000, 5_800, None)
     'shared model: version 12,000, 5,800 updates'
     >>> model_line(12_000, 5_800, Hold(512, 7_250, 40))
-    'shared model: version 12,000, 5,800 updates, held up for 7 s before 40 offsets of its log'
+    'shared model: version 12,000, 5,800 updates, blocked for 7 s with 40 offsets of its log unread'
     """
-    held = "" if hold is None else f", held up for {hold.for_ms // 1_000} s before {hold.waiting:,} offsets of its log"
-    return f"shared model: version {version:,}, {updates:,} updates{held}"
+    line = f"shared model: version {version:,}, {updates:,} updates"
+    if hold is None:
+        return line
+    return f"{line}, blocked for {hold.for_ms // 1_000} s with {hold.waiting:,} offsets of its log unread"
 
 
 class LagWarnings:
     """Warns about transactions that block the model's log, without repeating a warning for the same transaction."""
 
     def __init__(self, topic: str, bootstrap: str, lag_max_ms: int, transaction_timeout_ms: int) -> None:
-        """Initialise with no warnings reported yet.
+        """Start with no warnings reported.
 
         Args:
             topic: The log of the model.
@@ -277,16 +279,16 @@ class LagWarnings:
         self._bootstrap = bootstrap
         self._lag_max_ms = lag_max_ms
         self._overdue_ms = transaction_timeout_ms + OVERDUE_MS
-        self._told: set[tuple[int, int]] = set()  # offset and age of reported warnings
+        self._reported: set[tuple[int, int]] = set()  # offset and age of each reported warning
 
     def of(self, hold: Hold | None) -> list[str]:
         """Return the new warnings."""
         if hold is None:
-            self._told.clear()
+            self._reported.clear()
             return []
         due = [(after_ms, text) for after_ms, text in self._warnings(hold) if 0 <= after_ms <= hold.for_ms]
-        fresh = [text for after_ms, text in due if (hold.offset, after_ms) not in self._told]
-        self._told |= {(hold.offset, after_ms) for after_ms, _ in due}
+        fresh = [text for after_ms, text in due if (hold.offset, after_ms) not in self._reported]
+        self._reported |= {(hold.offset, after_ms) for after_ms, _ in due}
         return fresh
 
     def _warnings(self, hold: Hold) -> list[tuple[int, str]]:

@@ -20,7 +20,7 @@ PART_S = 0.01
 """Minimum duration of one part of a measurement: a thousand events for a fast learner, one event for a slow one."""
 
 PARTS = 4
-"""Number of parts. The fastest part counts, because other programs on the machine can only slow a part down."""
+"""Number of parts per measurement. The fastest part counts, because other programs can only slow a part down."""
 
 SEED = 1
 
@@ -42,7 +42,7 @@ def first_events(dataset: Dataset) -> list[Event]:
 
 
 def event_us(learner: Learner, events: list[Event], clock: Callable[[], float] = time.process_time) -> float:
-    """Return the time per event in microseconds: predict, observe and update, called from Python.
+    """Return the time that predict, observe and update, called from Python, take per event, in microseconds.
 
     Args:
         learner: The learner to measure. It learns from the events; do not use it afterwards.

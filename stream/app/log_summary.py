@@ -31,7 +31,7 @@ class LogSummary(NamedTuple):
     columns: list[str]  # column names of a tabular log
     mapping: LogMapping | None
     guessed: Guess | None  # None if the mapping was given or is not needed
-    log: LogFile | None  # None: the guess is insufficient to read rows
+    log: LogFile | None  # None: the rows cannot be read with the guessed mapping
     rows: int
     first: LogBatch | None
 
@@ -39,7 +39,7 @@ class LogSummary(NamedTuple):
 def save_features(shown: LogSummary, path: Path) -> None:
     """Write the mapping of feature names to indices."""
     if shown.log is None:
-        raise DatasetError(f"cannot write {path}: the guessed mapping is insufficient to read the rows; use --map")
+        raise DatasetError(f"cannot write {path}: the rows cannot be read with the guessed mapping; use --map")
     try:
         path.write_bytes(orjson.dumps(to_plain(shown.log.encoder)))
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Export models as of any past moment, import them, and replay their journals."""
+"""Export models as they were at any time in the past, import them, and replay their journals."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -18,7 +18,7 @@ PROGRESS_INTERVAL_MS = 5_000
 
 
 class Moment(NamedTuple):
-    """The moment as of which a model is exported; now by default."""
+    """The point in time at which a model is exported; the present by default."""
 
     at: str | None = None  # broker time
     journal: int | None = None  # step of the journal
@@ -29,10 +29,10 @@ NOW = Moment()
 
 
 def exported(settings: Settings, moment: Moment = NOW, partition: int = 0) -> Model:
-    """Rebuild a partition's model as of a moment, from the newest earlier snapshot and the journal after it.
+    """Rebuild a partition's model as it was at a moment, from the latest snapshot before it and the journal since then.
 
     Raises:
-        SettingsError: more than one moment is given, the partition does not exist, or no step had been made by then.
+        SettingsError: more than one moment is given, the partition does not exist, or there was no step by then.
     """
     given = {f"--{name}": value for name, value in moment._asdict().items() if value is not None}
     if len(given) > 1:
@@ -121,15 +121,15 @@ def announced_progress(label: str) -> Callable[[Progress], None]:
     started_ms = monotonic_ms()
     latest: list[Progress] = []
 
-    def tell() -> None:
+    def report() -> None:
         number, _, last, records = latest[-1]
         rate = 1_000 * records / max(monotonic_ms() - started_ms, 1)
         announce(f"{label}: step {number:,} of {last:,}, {rate:,.0f} records/s")
 
-    show = every(PROGRESS_INTERVAL_MS, tell)
+    show = every(PROGRESS_INTERVAL_MS, report)
 
-    def told(progress: Progress) -> None:
+    def update(progress: Progress) -> None:
         latest[:] = [progress]
         show()
 
-    return told
+    return update

@@ -103,7 +103,7 @@ def _run(
             try:
                 program.run()
             except MonitorEndedError as error:
-                announce(f"the monitor failed and restarts: {error}")
+                announce(f"the monitor failed and is restarting: {error}")
                 time.sleep(AGAIN_S)
 
 
@@ -115,7 +115,7 @@ def _policies(
     watch: Watched,
     stop: Callable[[], bool],
 ) -> Policies:
-    """Wait for the first step of a task, before which names cannot be resolved, and return the policies."""
+    """Wait for a task's first step, because names cannot be resolved before it, and return the policies."""
     while (partition := dashboard.active_partition) is None:
         if stop():
             return Policies()
@@ -129,7 +129,7 @@ def _policies(
 
 
 class _Contexts:
-    """Reads contexts again. If Kafka does not answer, returns no contexts; the estimates then skip their decisions."""
+    """Reads contexts from Kafka again; returns none if Kafka is unavailable, and the estimates omit their decisions."""
 
     def __init__(self, settings: Settings, topics: Topics) -> None:
         self._settings = settings
@@ -152,9 +152,7 @@ class _Contexts:
 
     def _reader(self, partition: int) -> RecordsAt:
         if self._broker is None:
-            self._broker = connect(
-                self._settings, lambda: True
-            )  # does not wait for Kafka, which would block the monitor
+            self._broker = connect(self._settings, lambda: True)  # waiting for Kafka here would block the monitor
         if partition not in self._readers:
             self._readers[partition] = RecordsAt(self._broker, TopicPartition(self._topic, partition))
         return self._readers[partition]
@@ -255,7 +253,7 @@ _FILES = {"/": ("index.html", _HTML), "/page.css": ("page.css", _CSS), "/page.js
 
 
 class File(NamedTuple):
-    """A file of the page."""
+    """One of the files of the monitor's page."""
 
     content_type: str
     content: bytes

@@ -89,7 +89,7 @@ def run_on_kafka(
         announce(f"{learner}: topics {settings.topic_prefix}* on {settings.bootstrap}")
         with _programs(settings.model_copy(update={"model": task.model}), learner) as programs:
             _wait_until_settled(broker, run, programs, stop, Meter(run.name, run.events, show))
-            reported = uneven_warning(uneven_of(dataset))  # the warning already reported at the start
+            reported = uneven_warning(uneven_of(dataset))  # this warning was already reported at the start
             for message in programs.warnings("replay"):
                 if message != reported:
                     warn(f"`onebit replay`: {message}")
@@ -114,7 +114,7 @@ def _own_end(broker: Broker, topics: Topics, settings: TaskSettings, partitions:
 
 
 def _shared_end(broker: Broker, topics: Topics, settings: TaskSettings, partitions: int) -> RunEnd:
-    """Return the final shared model, and the replica versions in the journals."""
+    """Return the final shared model, and the replica versions recorded in the journals."""
     replica = replica_at(broker, topics, settings)
     digest, alarms = state_digest([replica.learner.state()]), int(replica.learner.alarms.sum())
     replicas = audit_log(broker, topics, partitions).replicas

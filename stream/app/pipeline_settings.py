@@ -31,7 +31,7 @@ STORED_NAMES = {
     "data": "class_names",
     "model": "model",
 }
-"""Names of the task settings: the field of `Settings` is the key, the name in the journal is the value."""
+"""Maps the field of each task setting in `Settings` to its name in the journal."""
 
 
 class Wanted(NamedTuple):
@@ -65,8 +65,8 @@ def wanted_settings(
         settings: The user's settings.
         begun: The pipeline's settings by name; empty for a new pipeline.
         place: Name of the journal, for messages.
-        model: Kind of model of a new pipeline, unless given; see `Settings.model_of`.
-        change: Whether given settings that differ apply from now on, if they can be changed.
+        model: Kind of model for a new pipeline, unless given; see `Settings.model_of`.
+        change: Whether given settings that differ take effect from now on, if they can be changed.
 
     Raises:
         SettingsDifferError: given settings differ from the pipeline's; see `resolve`.
@@ -76,7 +76,7 @@ def wanted_settings(
     if settings.scale != "none" and (settings.n_classes is not None or settings.features is not None):
         raise SettingsError(
             f"--scale {settings.scale} requires a data set: without one, no means are known before the first event. "
-            "Scale contexts in the service, or omit --scale and use named features with the scale of a log: "
+            "Scale contexts in the service, or omit --scale and use named features with a scale computed from a log: "
             "onebit data show LOG --scale standard --save-features FILE"
         )
     given = given_names(settings)

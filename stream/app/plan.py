@@ -26,7 +26,7 @@ def dataset_of(source: Source) -> Dataset:
 
 
 def load_scaled(name_or_file: str, n_features: int | None, seed: int, scale: Scaling) -> Dataset:
-    """Load a data set by name or file, with the scale of its columns."""
+    """Load a data set by name or from a file, and scale its columns as requested."""
     dataset = load(name_or_file, n_features, seed)
     return dataset if scale == "none" else standardised(dataset)
 
@@ -39,7 +39,7 @@ def dataset_of_seed(source: Source, seed: int, dataset: Dataset) -> Dataset:
 
 
 def uneven_warning(uneven: str) -> str:
-    """Add the remedy to a warning about an uneven column; return an empty string if there is no warning."""
+    """Add the remedy to a warning about columns of uneven scale; return an empty string if there is no warning."""
     return f"{uneven}. Use --scale standard" if uneven else ""
 
 
@@ -70,7 +70,7 @@ def _part(source: Source, dataset: Dataset) -> Dataset:
 
 
 def class_names_of(dataset: Dataset) -> tuple[str, ...] | None:
-    """Return a log's class names, for predictions; None if classes have only numbers, or there is no log."""
+    """Return a log's class names, for predictions; None if the classes have no names, or there is no log."""
     names = dataset.class_names
     return names if isinstance(dataset, LogDataset) and names != tuple(map(str, range(len(names)))) else None
 
@@ -89,14 +89,14 @@ def check_play(play: str, dataset: Dataset) -> None:
 
 
 LAPS = 10**9
-"""Number of events of a replay that repeats until stopped."""
+"""Number of events in a replay that repeats until stopped."""
 
 
 def events_of(replay: Replay, dataset: Dataset) -> int:
     """Return the number of events; if there are more events than rows, the replay continues with further epochs."""
     if replay.loop:
         if replay.events is not None or replay.epochs is not None:
-            raise SettingsError("--loop excludes --events and --epochs")
+            raise SettingsError("--loop cannot be combined with --events or --epochs")
         return dataset.rows * LAPS
     if replay.events is None:
         return dataset.rows * (replay.epochs or 1)
@@ -121,7 +121,7 @@ def replay_options(replay: Replay, dataset: Dataset, start: int = 0) -> ReplayOp
 
 
 def speed_of(replay: Replay, dataset: Dataset) -> float | None:
-    """Return the speed factor of a log's replay; None: use the rate.
+    """Return the speed factor of a log's replay; None if the rate applies instead.
 
     Raises:
         SettingsError: the log has no times, or --shuffle is given.
@@ -129,7 +129,7 @@ def speed_of(replay: Replay, dataset: Dataset) -> float | None:
     if replay.speed is None:
         return None
     if replay.shuffle:
-        raise SettingsError(f"--speed {replay.speed} excludes --shuffle")
+        raise SettingsError(f"--speed {replay.speed} cannot be combined with --shuffle")
     speed = parse_speed(replay.speed)
     if speed != inf and not has_times(dataset):
         raise SettingsError(f"--speed {replay.speed}: {dataset.name} has no decision times. Use --rate")
@@ -146,7 +146,7 @@ SHORT_DELAY_SHARE = 0.001
 
 
 def shortest_delay_ms(feedback: Feedback, dataset: Dataset) -> int:
-    """Return a delay below which at most a thousandth of the feedback falls."""
+    """Return a delay that is longer than at most one in a thousand feedback delays."""
     if feedback.delay == LOGGED:
         return int(min(logged_delays_ms(dataset), default=0) / feedback_speed(feedback))
     return parse_delay(feedback.delay).quantile_ms(SHORT_DELAY_SHARE)
@@ -161,7 +161,7 @@ def feedback_plan(feedback: Feedback, dataset: Dataset) -> FeedbackPlan:
                 "--delay exponential:10s"
             )
         if feedback_speed(feedback) == inf:
-            raise SettingsError("--delay logged excludes --speed max. Use a factor, such as 60x")
+            raise SettingsError("--delay logged cannot be combined with --speed max. Use a factor, such as 60x")
         return FeedbackPlan(feedback.seed, None, feedback.loss, feedback.duplicates)
     delay = parse_delay(feedback.delay)
     delay.check_classes(dataset.n_classes)

@@ -16,11 +16,11 @@ MODEL = "model:"
 
 
 class Decisions(Protocol):
-    """The decisions that policies are evaluated on."""
+    """The decisions on which policies are evaluated."""
 
     @property
     def name(self) -> str:
-        """The name for messages."""
+        """The name used in messages."""
         ...
 
     @property
@@ -65,7 +65,7 @@ def _policy_of_model(spec: str, model: Saved, decisions: Decisions) -> Policy:
 
 
 def _check_names(spec: str, model: Saved, decisions: Decisions) -> None:
-    """Check that each class and feature has the same number as in the model's file.
+    """Check that each class and each feature has the same number as in the model file.
 
     Raises:
         EstimateError: the numbers differ.
@@ -78,7 +78,7 @@ def _check_names(spec: str, model: Saved, decisions: Decisions) -> None:
         )
         raise EstimateError(
             f"policy {spec}: class {number} is {classes[number]!r} in the model, but in {decisions.name} it is "
-            f"{decisions.class_names[number]!r}; list the classes in the mapping as the model has them: "
+            f"{decisions.class_names[number]!r}; list the classes in the mapping in the order of the model: "
             f"{', '.join(classes)}"
         )
     features = settings.get("features")
@@ -87,8 +87,8 @@ def _check_names(spec: str, model: Saved, decisions: Decisions) -> None:
         names = dict.fromkeys([*encoder.names, *known])
         odd = [name for name in names if encoder.names.get(name) != known.get(name)] or ["hashed features"]
         raise EstimateError(
-            f"policy {spec}: {', '.join(odd)} of {decisions.name} have other indices than in the model. Use a "
-            "log with the same features and values as the one that its --features were saved from"
+            f"policy {spec}: {', '.join(odd)} of {decisions.name} have indices that differ from the model's. Use a log "
+            "with the same features and values as the log from which its --features file was saved"
         )
 
 
@@ -116,7 +116,7 @@ def check_live(specs: Sequence[str]) -> None:
 
 
 class _Live(NamedTuple):
-    """The decisions of a live pipeline."""
+    """The decisions made by a live pipeline."""
 
     name: str
     class_names: tuple[str, ...]

@@ -45,7 +45,7 @@ def announce(message: str, *, limited: bool = True, **fields: Any) -> None:
 
 
 def warn(message: str) -> None:
-    """Log a warning about a probable mistake of the user."""
+    """Log a warning about a probable mistake by the user."""
     logger.warning("%s", message, extra={"limited": True, "fields": {}})
 
 
@@ -65,14 +65,14 @@ class Status:
     """Logs status lines if they have changed, so that an idle program is silent."""
 
     def __init__(self) -> None:
-        self._said: list[str] = []
+        self._lines: list[str] = []
 
     def show(self, lines: list[str]) -> None:
         """Log the lines, unless they are unchanged."""
-        if lines != self._said:
+        if lines != self._lines:
             for line in lines:
                 announce(line, limited=False)
-        self._said = lines
+        self._lines = lines
 
 
 def monotonic_ms() -> int:
@@ -84,7 +84,7 @@ def boot_ms() -> int:
     """Return this host's time since boot, for intervals; unlike monotonic time, it includes time spent in suspend."""
     clock = getattr(
         time, "CLOCK_BOOTTIME", None
-    )  # Linux only; on other systems the monotonic clock may include time in suspend
+    )  # Linux only; on other systems, the monotonic clock may include the time spent in suspend
     return monotonic_ms() if clock is None else time.clock_gettime_ns(clock) // 1_000_000
 
 
@@ -116,7 +116,7 @@ class Progress(NamedTuple):
     decided: int
     pending: int
     error_rate: float  # error rate of the decisions so far; nan if unknown
-    to_come: int  # amount of feedback that is expected but has not arrived
+    to_come: int  # number of feedback records that are expected but have not arrived
     per_s: float  # decisions per second
     left_s: float  # remaining time; nan at the start
 
@@ -180,7 +180,7 @@ class Meter:
         return self._now_s() - self._shown_s >= INTERVAL_S
 
     def show(self, decided: int, error_rate: float = math.nan, pending: int = 0, to_come: int = 0) -> None:
-        """Report these figures."""
+        """Report the given figures."""
         now_s = self._now_s()
         self._shown_s = now_s
         per_s = decided / max(now_s - self._started_s, 1e-9)
@@ -189,7 +189,7 @@ class Meter:
 
 
 NEW_OBJECTS = 50_000
-"""Threshold of the youngest generation: a collection takes a few milliseconds. Python's default is 700."""
+"""Garbage collection threshold for the youngest generation; a collection takes a few ms. Python's default is 700."""
 
 
 def tune_gc() -> None:

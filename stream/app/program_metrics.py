@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # not imported at run time: other programs do not need the co
 
 
 class LearnerCounts:
-    """Counts of a learner's committed records since its start that are not in its ledgers."""
+    """Counts of the records that a learner has committed since its start, beyond the counts in its ledgers."""
 
     def __init__(self) -> None:
         self._rewards = RewardCounts()

@@ -47,7 +47,7 @@ ROWS_SAMPLED = 1_000
 
 
 def event_s(task: TaskSettings, nnz: int) -> float:
-    """Estimate the time for one decision and its update in seconds.
+    """Estimate the time in seconds for one decision and its update.
 
     >>> from stream.learners import check_parameters
     >>> task = TaskSettings("newtron", 9, 400, check_parameters("newtron", {}))
@@ -59,7 +59,7 @@ def event_s(task: TaskSettings, nnz: int) -> float:
 
 
 PIPELINE_S = 1e-4
-"""Time per event of an embedded run for topics, join and ledger, without the learner; measured with fast learners."""
+"""Time per event that an embedded run spends on topics, join and ledger, excluding the learner itself."""
 
 
 def run_s(task: TaskSettings, nnz: int, events: int) -> float:
@@ -68,13 +68,13 @@ def run_s(task: TaskSettings, nnz: int, events: int) -> float:
 
 
 def mean_nnz_of(dataset: Dataset) -> float:
-    """Return the mean number of non-zeros of the first rows."""
+    """Return the mean number of non-zeros per row, computed from the first rows."""
     rows = min(dataset.rows, ROWS_SAMPLED)
     return int(dataset.block(0, rows).offsets[-1]) / rows
 
 
 def nnz_of(dataset: Dataset) -> int:
-    """Return the approximate number of non-zeros of a row."""
+    """Return the approximate number of non-zeros per row."""
     return int(mean_nnz_of(dataset))
 
 
@@ -100,7 +100,7 @@ def records_max(task: TaskSettings, nnz: int, most: int) -> int:
 def with_chosen(settings: Settings, n_classes: int, n_features: int, mean_nnz: float | None) -> tuple[Settings, str]:
     """Replace the learner `auto`; return the settings and the reason, which is empty without `auto`.
 
-    If the data are known to be sparse, a late-ucb that the user chose has no random features, as with `auto`.
+    If the data are known to be sparse, a late-ucb chosen by the user has no random features, as with `auto`.
 
     Args:
         settings: The user's settings; given parameters take precedence.
@@ -127,7 +127,7 @@ def with_chosen(settings: Settings, n_classes: int, n_features: int, mean_nnz: f
 
 
 def parameters_of(settings: Settings, learner: str) -> dict[str, Any]:
-    """Check and return a learner's parameters, with the defaults that suit the policy for late feedback.
+    """Check and return a learner's parameters, with defaults that match the policy for late feedback.
 
     Raises:
         SettingsError: a parameter is not NAME=VALUE, or no learner has it.
@@ -268,7 +268,7 @@ def resolve_run(settings: Settings, learner: str, dataset: Dataset, command: str
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chosen:
-    """Settings whose learners have been chosen and checked, and the data set."""
+    """The data set, and the settings after their learners have been chosen and checked."""
 
     settings: Settings
     dataset: Dataset

@@ -90,7 +90,7 @@ def run_all_on_kafka(
 
 
 PROCESSES_FROM_S = 5.0
-"""Runs with a shorter total duration are not parallel, because starting a process takes two seconds."""
+"""Runs with a shorter total duration are not run in parallel, because starting a process takes two seconds."""
 
 
 def jobs_of(asked: int | None, seconds: Sequence[float], cores: int, *, is_log: bool = False) -> int:
@@ -177,7 +177,7 @@ class _Worker:
         self.connection, theirs = context.Pipe()
         self.process = context.Process(target=_work, args=(theirs,), daemon=True)
         self.process.start()
-        theirs.close()  # the pipe ends with the process
+        theirs.close()  # the pipe is closed when the process ends
         self.place, self.name = -1, "no run yet"
 
     def send(self, message: object) -> None:
@@ -257,7 +257,7 @@ def _break_off(workers: Sequence[_Worker]) -> list[str]:
 
 
 def _work(connection: Connection) -> None:
-    """Run until no more runs are assigned."""
+    """Execute the assigned runs until there are no more."""
     with suppress(KeyboardInterrupt, EOFError, BrokenPipeError):  # terminated, or the main process has ended
         sender = _Sender(connection)
         logger.addHandler(_SentNotices(sender))

@@ -88,7 +88,7 @@ def read_facts(broker: Broker, settings: Settings, partitions: int) -> PipelineF
     """Return the pipeline's settings that the gateway uses; None before the learner's first step.
 
     Raises:
-        SettingsError: the pipeline replays a log, or does not have the fallback's class.
+        SettingsError: the pipeline replays a log, or does not have the fallback class.
     """
     found = pipeline_settings(broker, settings.topics, partitions)
     if "seed" not in found:  # no settings yet, or only those of an imported model

@@ -103,7 +103,7 @@ Speed = Annotated[str | None, AfterValidator(_speed)]
 
 
 def parse_time(text: str) -> int:
-    """Parse a time, ISO 8601 (in UTC unless it has a zone) or a number, into milliseconds since 1970.
+    """Parse a time, either in ISO 8601 (UTC unless it has a zone) or as a number, into milliseconds since 1970.
 
     >>> parse_time("1970-01-01T00:01"), parse_time("1970-01-01T01:00:00.5+01:00"), parse_time("250")
     (60000, 500, 250)
@@ -124,7 +124,7 @@ def _time(value: str | None) -> str | None:
 
 
 Time = Annotated[str | None, AfterValidator(_time)]
-"""A time, see `parse_time`; None: unset."""
+"""A time as parsed by `parse_time`; None if unset."""
 
 FOR_EVER = "forever"
 
@@ -138,7 +138,7 @@ def _retention(value: object) -> object:
 
 
 def format_retention(retention_ms: int) -> str:
-    """Format a retention."""
+    """Format a retention time."""
     return FOR_EVER if retention_ms < 0 else format_duration(retention_ms)
 
 

@@ -54,7 +54,7 @@ class SettingsError(OnebitError, ValueError):
 
 
 class Panel(StrEnum):
-    """The heading of a setting in the help."""
+    """The heading under which the help lists a setting."""
 
     DATA = "Data and replay"
     LEARNER = "Learner"
@@ -95,7 +95,7 @@ _FEEDBACK = frozenset((Program.RUN, Program.FEEDBACK))
 _WATCHED = frozenset((Program.REPLAY, Program.LEARN, Program.FEEDBACK))
 _MONITOR = frozenset((Program.MONITOR,))
 _SERVE = frozenset((Program.SERVE,))
-_NO_FLAG: frozenset[Program] = frozenset()  # secrets: every user of a machine can read command lines
+_NO_FLAG: frozenset[Program] = frozenset()  # for secrets, because every user of a machine can read command lines
 
 
 class Setting(NamedTuple):
@@ -150,7 +150,7 @@ class Settings(BaseSettings):
         Setting(
             Panel.DATA,
             _PIPELINE | {Program.VERIFY},
-            "Convert the rewards of a log: above this value 1, otherwise 0",
+            "Convert the rewards of a log: 1 above this value, otherwise 0",
             unset="rewards are 0 or 1",
         ),
     ] = None
@@ -159,7 +159,7 @@ class Settings(BaseSettings):
         Setting(
             Panel.DATA,
             _PIPELINE | {Program.SHOW},
-            "Scale of numeric features of a file or log: none, or standard: mean 0 and standard deviation 1",
+            "Scaling of numeric features in a file or log: none, or standard (mean 0 and standard deviation 1)",
         ),
     ] = "none"
     n_features: Annotated[
@@ -168,7 +168,7 @@ class Settings(BaseSettings):
         Setting(
             Panel.DATA,
             _PIPELINE,
-            "Number of features of an svmlight file, or of contexts without a data set",
+            "Number of features in an svmlight file, or in contexts without a data set",
             unset="the largest index in the file",
         ),
     ] = None
@@ -249,7 +249,7 @@ class Settings(BaseSettings):
         Setting(
             Panel.LEARNER,
             frozenset((Program.LEARN,)),
-            "Number of classes of contexts without a data set; requires --n-features",
+            "Number of classes if there is no data set; requires --n-features",
             unset="from the data set",
         ),
     ] = None
@@ -308,7 +308,7 @@ class Settings(BaseSettings):
             Panel.LEARNER,
             _LEARN,
             "Actions to play in a replay of a log: the learner's own; the logged ones; or the learner's own, skipping "
-            "events where the log has another action",
+            "events where the log has a different action",
         ),
     ] = "own"
     model: Annotated[
@@ -316,7 +316,7 @@ class Settings(BaseSettings):
         Setting(
             Panel.LEARNER,
             _LEARN | {Program.CREATE},
-            "Own model for each partition, or one model shared by all partitions. auto: shared in a new pipeline with "
+            "One model per partition, or one model shared by all partitions. auto: shared in a new pipeline with "
             "several partitions, if it has an updates topic and plays the learner's own actions",
         ),
     ] = AUTO
@@ -344,7 +344,7 @@ class Settings(BaseSettings):
             Panel.LEARNER,
             _LEARN,
             "With --play logged, smaller logged propensities are raised to this value. With --play match, smallest "
-            "propensity of the log; 0 for a uniform log",
+            "propensity in the log; 0 for a uniform log",
             "P",
         ),
     ] = 0.0
@@ -364,15 +364,15 @@ class Settings(BaseSettings):
         Setting(Panel.JOIN, _LEARN, "Time to remember settled ids, to detect duplicates and late feedback"),
     ] = 3_600_000
     pending_max: Annotated[
-        int, Field(ge=1), Setting(Panel.JOIN, _LEARN, "Limit of pending decisions; the oldest expires first")
+        int, Field(ge=1), Setting(Panel.JOIN, _LEARN, "Limit on pending decisions; the oldest expires first")
     ] = 150_000
     orphans_max: Annotated[
         int,
         Field(ge=1),
-        Setting(Panel.JOIN, _LEARN, "Limit of feedback without a context; the oldest is dropped first"),
+        Setting(Panel.JOIN, _LEARN, "Limit on feedback without a context; the oldest is dropped first"),
     ] = 50_000
     retained_max: Annotated[
-        int, Field(ge=1), Setting(Panel.JOIN, _LEARN, "Limit of remembered ids; the oldest is removed first")
+        int, Field(ge=1), Setting(Panel.JOIN, _LEARN, "Limit on remembered ids; the oldest is removed first")
     ] = 1_000_000
     instance: Annotated[
         str,
@@ -420,7 +420,7 @@ class Settings(BaseSettings):
         Setting(
             Panel.KAFKA,
             frozenset((Program.RUN, Program.CREATE)),
-            "Number of partitions of every topic; limits the number of learner processes",
+            "Number of partitions in every topic; limits the number of learner processes",
         ),
     ] = 1
     replication: Annotated[
@@ -560,7 +560,7 @@ class Settings(BaseSettings):
     timeout_ms: Annotated[
         Duration,
         Field(ge=1),
-        Setting(Panel.SERVING, _SERVE, "Time to wait for a decision; then the response is 504, or the fallback"),
+        Setting(Panel.SERVING, _SERVE, "Time to wait for a decision, after which the response is 504 or the fallback"),
     ] = 1_000
     fallback: Annotated[
         str | None,
@@ -578,7 +578,7 @@ class Settings(BaseSettings):
         Setting(
             Panel.SERVING,
             _SERVE,
-            "Time to remember decisions, to answer a repeated id; at a start, predictions this old are read",
+            "Time to remember decisions, to answer a repeated id; at startup, predictions up to this old are read",
         ),
     ] = 600_000
     rate_max_per_s: Annotated[
@@ -587,7 +587,7 @@ class Settings(BaseSettings):
         Setting(
             Panel.SERVING,
             _SERVE,
-            "Maximum rate of requests per process; others get status 429",
+            "Maximum rate of requests per process; excess requests get status 429",
             "REQUESTS_PER_S",
             unset="no limit",
         ),
@@ -597,7 +597,7 @@ class Settings(BaseSettings):
         Setting(Panel.SERVING, _NO_FLAG, "Bearer token that requests must have", unset="none", is_secret=True),
     ] = None
     serve_certificate: Annotated[
-        Path | None, Setting(Panel.SERVING, _SERVE, "Certificate of the HTTP port (PEM)", "FILE", unset="no TLS")
+        Path | None, Setting(Panel.SERVING, _SERVE, "Certificate for the HTTP port (PEM)", "FILE", unset="no TLS")
     ] = None
     serve_key: Annotated[
         Path | None, Setting(Panel.SERVING, _SERVE, "Key of the certificate (PEM)", "FILE", unset="no TLS")

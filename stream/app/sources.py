@@ -182,7 +182,7 @@ def load_settings(flags: Mapping[str, Any]) -> Settings:
     """Load the settings.
 
     Args:
-        flags: Flags by the settings' names; None if not given.
+        flags: Values of the flags by setting name; None if not given.
 
     Raises:
         SettingsError: a value is invalid, a name in the file is unknown, or the file cannot be read.
@@ -208,7 +208,7 @@ def load_settings(flags: Mapping[str, Any]) -> Settings:
 
 
 class _GivenSettings(Settings):
-    """Settings from arguments only, without variables or the file."""
+    """Settings that come from arguments only, not from variables or the file."""
 
     @classmethod
     def settings_customise_sources(
@@ -265,7 +265,7 @@ def unknown_variables() -> list[str]:
 
 
 def command_line(arguments: list[str]) -> str:
-    """Return the command line with the settings from variables, without secrets, to repeat a run."""
+    """Return a command line that repeats a run, including settings from variables but no secrets."""
     variables = [f"{name}={shlex.quote(value)}" for name, value in sorted(os.environ.items()) if _is_setting(name)]
     return " ".join([*variables, "onebit", *map(shlex.quote, arguments)])
 

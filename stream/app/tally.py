@@ -62,7 +62,7 @@ class Tally:
         if last is None or dead <= DEAD_SHARE_MAX * records:
             return ""
         place = f"{last.record.topic}/{last.record.partition}, offset {last.record.offset}"
-        # A percentage would mislead: an orphan is received one orphan window before it becomes a dead letter.
+        # A percentage would be misleading: an orphan is received one orphan window before it becomes a dead letter.
         return f"dead letters: {dead:,}, records received: {records:,}; last dead letter, {place}: {last.reason}"
 
     def misplaced_warning(self, ledgers: Mapping[int, Ledger]) -> str:
@@ -103,5 +103,5 @@ def ledger_line(ledger: Ledger) -> str:
     """
     others = [name for name in Ledger._fields if name not in (*_ORDER, *_TOTALS)]
     counts = {name: getattr(ledger, name) for name in (*_ORDER, *others)}
-    told = [f"{name.replace('_', ' ')} {count:,}" for name, count in counts.items() if count or name in _ALWAYS]
-    return ", ".join(told)
+    parts = [f"{name.replace('_', ' ')} {count:,}" for name, count in counts.items() if count or name in _ALWAYS]
+    return ", ".join(parts)

@@ -61,7 +61,7 @@ def describe_topics(settings: Settings) -> Described:
 
 @contextmanager
 def deletable_topics(settings: Settings) -> Iterator[tuple[list[str], Broker]]:
-    """Yield the names of the existing topics, and the broker to delete them with."""
+    """Yield the names of the existing topics, and a broker for deleting them."""
     with _connected(settings) as (broker, topics):
         yield list(broker.describe_topics(topics.all_of(shares_model=True))), broker
 

@@ -145,7 +145,7 @@ def _wait(broker: Broker, topics: Topics, partitions: int, events: int, timeout_
 
 
 def matched_error_of(settings: Settings) -> MatchedError:
-    """Return the error rate of the examples, without unreadable ones, which the audit reports."""
+    """Return the error rate of the examples, excluding unreadable ones, which the audit reports."""
     with connected(settings) as (broker, topics, partitions):
         return matched_error(_examples(broker, TopicPartition(topics.examples, number)) for number in range(partitions))
 

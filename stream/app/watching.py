@@ -23,7 +23,7 @@ class Watched:
 
     @property
     def is_enabled(self) -> bool:
-        """Whether metrics are served. If not, the program need not count anything."""
+        """Whether metrics are served. If not, the program does not need to count anything."""
         return self._heartbeat is not None
 
     def with_heartbeat(self, stop: Callable[[], bool]) -> Callable[[], bool]:

@@ -64,7 +64,7 @@ LogMap = Annotated[
     ),
 ]
 RewardAbove = Annotated[
-    float | None, typer.Option(metavar="X", help="Convert the rewards of a log: above this value 1, otherwise 0")
+    float | None, typer.Option(metavar="X", help="Convert the rewards of a log: 1 above this value, otherwise 0")
 ]
 BadRows = Annotated[OnBadRow, typer.Option("--on-bad-row", help="Stop at an invalid row of a log, or skip it")]
 Config = Annotated[

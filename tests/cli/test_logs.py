@@ -95,8 +95,8 @@ def test_log_without_propensities_is_refused_record_by_record_where_the_learner_
     ("given", "says"),
     [
         ({"delay": "logged"}, "--delay logged: visits has no feedback times"),
-        ({"speed": "2x", "shuffle": True}, "--speed 2x excludes --shuffle"),
-        ({"loop": True, "events": 5}, "--loop excludes --events and --epochs"),
+        ({"speed": "2x", "shuffle": True}, "--speed 2x cannot be combined with --shuffle"),
+        ({"loop": True, "events": 5}, "--loop cannot be combined with --events or --epochs"),
     ],
 )
 def test_settings_that_do_not_fit_a_log_are_refused_with_what_to_do(given: dict[str, Any], says: str) -> None:
@@ -143,7 +143,7 @@ def test_run_says_what_standard_input_needs(
 
 
 def test_logged_delays_need_time() -> None:
-    with pytest.raises(SettingsError, match="excludes --speed max"):
+    with pytest.raises(SettingsError, match="cannot be combined with --speed max"):
         feedback_plan(settings_with(delay="logged", speed="max").feedback, clicks(5))
     assert feedback_speed(settings_with(speed="60x").feedback) == 60.0
 

@@ -66,7 +66,7 @@ def test_blocked_learner_continues_or_stops_deciding_as_configured(lag_max_ms: i
     assert left.model_hold.for_ms == 1_001
     assert left.model_hold.waiting > 0
     *partitions, model = status_lines(left, Tally())
-    assert "held up for 1 s" in model
+    assert "blocked for 1 s" in model
     assert left.replica is not None
     assert f"version {left.replica.version:,}, {left.replica.updates:,} updates" in model
     assert not any("updates" in line for line in partitions), "they are counted once, for the model of all"
