@@ -24,7 +24,7 @@ class Axis(NamedTuple):
     label: str
     form: Form
     scale: Scale = "linear"
-    names: Sequence[str] = ()  # labels of the positions 0, 1, 2, ..., shown instead of numbers
+    names: Sequence[str] = ()  # labels shown at the positions 0, 1, 2, ... instead of numbers
 
 
 class Line(NamedTuple):
@@ -51,7 +51,7 @@ class Mark(NamedTuple):
 
     label: str  # empty if another mark already shows the label
     x: float
-    number: int | None = None  # number of the line that it belongs to; None for several lines
+    number: int | None = None  # number of the line that the mark belongs to; None if it belongs to several
 
 
 class Chart(NamedTuple):
@@ -69,7 +69,7 @@ class Chart(NamedTuple):
     is_half: bool = False  # True to show two such charts side by side if the page is wide enough
     is_pointwise: bool = False  # True for separate points with intervals, not joined by lines
     is_stepped: bool = False  # True if each value applies up to the next abscissa
-    hides_start: bool = False  # True to omit noisy first points while the abscissa is linear
+    hides_start: bool = False  # True to omit the noisy first points on a linear abscissa
     compares: bool = False  # True if the reader may show the lines relative to one of them
     y_limits: tuple[float, float] | None = None  # initial range of a linear ordinate; None: 0 to the largest value
 

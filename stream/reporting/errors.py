@@ -1,8 +1,8 @@
 """Error rates of a run: progressive, and with delayed feedback (censored).
 
-The progressive error evaluates each decision when it is made, by the true class, which only a simulation knows at that
-time. With censoring, a decision counts from the time at which its outcome is known: a matched decision from its
-feedback, an expired one from its expiry. Feedback after the last decision is excluded.
+The progressive error compares each decision, when it is made, with the true class, which only a simulation knows then.
+With censoring, a decision counts from the time at which its outcome is known: a matched decision from its feedback, an
+expired one from its expiry. Feedback after the last decision is excluded.
 """
 
 import math
@@ -19,11 +19,11 @@ CURVE_POINTS_MAX = 400
 """Number of points to draw. A figure is about 700 px wide, and every point adds 15 bytes to the page."""
 
 WINDOWS_PER_RUN = 20
-"""The sliding window as a fraction of the run. It smooths the curve but still shows a change."""
+"""The sliding window as a fraction of the run. It smooths the curve but still shows changes."""
 
 
 class CurvePoint(NamedTuple):
-    """The error after some number of decisions."""
+    """The error after a given number of decisions."""
 
     events: int  # decisions so far
     error_rate: float  # error over all decisions so far
@@ -110,7 +110,7 @@ class ErrorCurve:
 
 
 def evaluate(actions: Sequence[int] | NDArray[Any], greedy: Sequence[int] | NDArray[Any], labels: Any) -> Errors:
-    """Return the progressive error of decisions by the true classes; all arguments have the same length.
+    """Return the progressive error of decisions, given the true classes; all arguments have the same length.
 
     >>> evaluate([0, 1, 1, 2], [0, 1, 1, 1], [0, 1, 2, 2]).error_rate
     0.25
@@ -123,15 +123,15 @@ def evaluate(actions: Sequence[int] | NDArray[Any], greedy: Sequence[int] | NDAr
 
 RESAMPLES = 400
 DECISIONS_MIN = 100
-"""Minimum number of decisions for an interval."""
+"""Minimum number of decisions for which an interval is computed."""
 
 
 def half_width(mistakes: NDArray[Any]) -> float:
     """Return the half-width of the 95 % interval of the mean, from a local block bootstrap.
 
     Paparoditis, Politis, "Local block bootstrap", Comptes Rendus Mathématique 335, 2002. Blocks of n^(1/3) decisions
-    preserve the dependence between neighbours. Each block is replaced by one that starts within n/40 decisions. The
-    error decreases during a run, and distant blocks would count this trend as noise.
+    preserve the dependence between neighbours. Each block is replaced by one that starts at most n/40 decisions away.
+    The error decreases during a run, and distant blocks would count this trend as noise.
 
     Args:
         mistakes: 1 or 0 for each decision, in order; [n].
@@ -176,7 +176,7 @@ class MatchedError(NamedTuple):
 
     matched: int
     mistakes: int  # matched decisions with reward 0
-    last_fifth: int  # size of the last fifth, rounded up
+    last_fifth: int  # number of examples in the last fifth, rounded up
     last_fifth_mistakes: int
 
     @property
@@ -191,9 +191,9 @@ class MatchedError(NamedTuple):
 
 
 def matched_error(partitions: Iterable[Iterable[Example]]) -> MatchedError:
-    """Return the error over the examples of all partitions, each in the order of settlement.
+    """Return the error over the examples of all partitions; those of each partition are in the order of settlement.
 
-    Uses one byte per example of a partition. The last fifth consists of the last fifth of each partition.
+    Uses one byte per example of a partition. The overall last fifth combines the last fifth of each partition.
 
     >>> wrong, right = (Example("id", Outcome.MATCHED, 1, 0.5, reward, 10, 20) for reward in (0, 1))
     >>> error = matched_error([[wrong, wrong, wrong, wrong, right], [right] * 4 + [wrong]])
@@ -209,7 +209,7 @@ def matched_error(partitions: Iterable[Iterable[Example]]) -> MatchedError:
 
 
 class SharePoint(NamedTuple):
-    """A fraction of the most recent decisions, measured after a number of decisions."""
+    """A fraction among the most recent decisions, measured after the first `decided` decisions."""
 
     decided: int
     share: float
@@ -250,7 +250,7 @@ def _rate(part: float, whole: float) -> float:
 
 
 class DelayedPoint(NamedTuple):
-    """Numbers of outcomes that are known after a number of decisions."""
+    """Numbers of outcomes that are known after a given number of decisions."""
 
     decided: int
     matched: int  # decisions whose feedback has arrived by then
@@ -275,14 +275,14 @@ class DelayedPoint(NamedTuple):
 
 
 class Settlements:
-    """Collects the time and outcome of each settlement, in nine bytes."""
+    """Collects the time and outcome of settlements, using nine bytes for each."""
 
     def __init__(self) -> None:
         self._known_ms = array("q")
         self._codes = bytearray()
 
     def take(self, examples: Iterable[Example]) -> Iterator[Example]:
-        """Record examples, and yield them again.
+        """Record examples, and yield each one unchanged.
 
         An example is settled at the append time of its feedback. If the feedback preceded the context, it is settled at
         the time of the latest feedback read by then.
@@ -293,7 +293,7 @@ class Settlements:
             yield example
 
     def curve(self, decided_ms: Sequence[int]) -> tuple[DelayedPoint, ...]:
-        """Return the known outcomes after each number of decisions.
+        """Return the outcomes that are known after increasing numbers of decisions.
 
         Args:
             decided_ms: The time of each decision, in any order.

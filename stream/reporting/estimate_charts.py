@@ -1,4 +1,4 @@
-"""The charts of estimates: intervals by policy, estimates over the decisions, and the weights."""
+"""Charts of estimates: the intervals of each policy, the estimates over the course of the log, and the weights."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -25,13 +25,13 @@ class _Path(NamedTuple):
 
 def estimate_charts(policies: Sequence[PolicyEvaluation]) -> list[Chart]:
     """Return the charts of policies that were evaluated on a log."""
-    said = "; ".join(
+    summary = "; ".join(
         f"{policy.policy} {percent(one.value)}"
         for policy in policies
         for one in policy.estimates
         if one.estimator == "dr" and one.value is not None
     )
-    charts = [_intervals(policies, f"Estimates by policy. Doubly robust: {said}.")]
+    charts = [_intervals(policies, f"Estimates by policy. Doubly robust: {summary}.")]
     paths = [
         _Path(number, policy.policy, [at.n for at in policy.path], [at.dr for at in policy.path],
               [at.dr_interval for at in policy.path])
@@ -42,9 +42,9 @@ def estimate_charts(policies: Sequence[PolicyEvaluation]) -> list[Chart]:
             _chart(
                 "path",
                 "The estimate over the log",
-                "The doubly robust estimate with the running reward model after each number of decisions, and the "
+                "The doubly robust estimate with the running reward model, by number of decisions, and the "
                 "anytime-valid interval.",
-                f"Line chart of the doubly robust estimate over the log. At the end: {said}.",
+                f"Line chart of the doubly robust estimate over the log. At the end: {summary}.",
                 paths,
                 _far(policies),
             )
@@ -65,7 +65,7 @@ def _intervals(policies: Sequence[PolicyEvaluation], alt: str) -> Chart:
     return Chart(
         "intervals",
         "Estimates",
-        "Each policy's value by each estimator, with its bootstrap interval. That of dm ignores the bias of its model.",
+        "Each policy's value from each estimator, with bootstrap intervals. Those of dm ignore the bias of its model.",
         alt,
         Axis("estimator", "number", names=names),
         Axis("mean reward", "share"),
@@ -95,10 +95,10 @@ def _weights(policies: Sequence[PolicyEvaluation]) -> Chart:
 
 
 def live_charts(found: Mapping[int, tuple[str, LiveEstimates]]) -> list[Chart]:
-    """Return a chart of the estimates of learners' own policies in a replay of a log; none if no decision settled.
+    """Return a chart of the estimates of learners' own policies in a replay of a log; none if no decision is settled.
 
     Args:
-        found: Name and estimates of each learner, by the number of its line.
+        found: Name and estimates of each learner, keyed by the number of its line.
     """
     paths = [
         _Path(number, name, [at.n for at in one.path], [at.ips for at in one.path], [at.anytime for at in one.path])
@@ -109,16 +109,16 @@ def live_charts(found: Mapping[int, tuple[str, LiveEstimates]]) -> list[Chart]:
         return []
     # All learners replay the same logged actions, so one line is enough.
     paths.append(_Path(max(found) + 1, "logged", [at.n for at in longest], [at.logged for at in longest], []))
-    said = "; ".join(f"{path.name} {percent(path.values[-1])}" for path in paths if path.n)
+    summary = "; ".join(f"{path.name} {percent(path.values[-1])}" for path in paths if path.n)
     late = [value for path in paths for n, value in zip(path.n, path.values, strict=True) if n >= longest[-1].n / 20]
     ends = [path.intervals[-1].high for path in paths if path.intervals]
     return [
         _chart(
             "live",
             "The estimate over the decisions",
-            "Estimated mean reward of each learner's own policy after each number of settled decisions, with its "
+            "Estimated mean reward of each learner's own policy, by number of settled decisions, with its "
             "anytime-valid interval; and the mean reward of the logged actions.",
-            f"Line chart of the estimate over the settled decisions. At the end: {said}.",
+            f"Line chart of the estimate over the settled decisions. At the end: {summary}.",
             paths,
             _room([*late, *ends]),
         )

@@ -1,4 +1,4 @@
-"""HTML page of off-policy estimates: values, their path over the log, weights and flags."""
+"""HTML page of off-policy estimates: values, their course over the log, weights and flags."""
 
 from typing import NamedTuple
 
@@ -36,7 +36,7 @@ def estimate_page(found: Estimates, confidence: float, command: str) -> str:
         .render(
             title=f"{listed(names)} on {found.data}",
             summary=f"{found.events:,} logged decisions, {found.judged:,} of them with an action and an outcome.",
-            policies=[_told(policy, confidence) for policy in found.policies],
+            policies=[_entry(policy, confidence) for policy in found.policies],
             shown=charts,
             charts=chart_json(charts),
             script=script(),
@@ -47,7 +47,7 @@ def estimate_page(found: Estimates, confidence: float, command: str) -> str:
     )
 
 
-def _told(policy: PolicyEvaluation, confidence: float) -> _Policy:
+def _entry(policy: PolicyEvaluation, confidence: float) -> _Policy:
     percent = f"{100 * confidence:g}\N{NO-BREAK SPACE}%"
     changing = " The policy learns: its value is the mean over all its states." if policy.changes else ""
     rows = tuple(

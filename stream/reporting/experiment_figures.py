@@ -18,7 +18,7 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#000000", "#56b4e9", "#e
 """Colours that colour-blind people can distinguish: Okabe, Ito, "Color universal design", 2008."""
 
 DASHES: tuple[Any, ...] = ("solid", (0, (5, 2)), (0, (2, 1.5)), (0, (7, 2, 1.5, 2)))
-"""Line styles, which distinguish lines if there are more lines than colours."""
+"""Line styles, used to distinguish lines when there are more lines than colours."""
 
 COLUMNS_MAX = 4
 PANEL_INCHES = (3.6, 3.0)
@@ -97,11 +97,11 @@ def alternative(panels: Sequence[Panel], y: Axis) -> str:
     >>> alternative([Panel("digits", [Line("arow", [1, 2], [0.5, 0.25], [0, 0])])], Axis("error"))
     'error. digits: arow from 0.5 to 0.25.'
     """
-    told = [
+    parts = [
         f"{panel.title}: " + "; ".join(f"{line.label} from {line.y[0]:.3g} to {line.y[-1]:.3g}" for line in panel.lines)
         for panel in panels
     ]
-    return f"{y.label}. {'. '.join(told)}."
+    return f"{y.label}. {'. '.join(parts)}."
 
 
 def _style(labels: Sequence[str], label: str) -> dict[str, Any]:
@@ -116,9 +116,9 @@ def _handle(labels: Sequence[str], label: str) -> Any:
 
 
 def _paint(axes: "Axes", panel: Panel, labels: Sequence[str], x: Axis, y: Axis) -> None:
-    told = list(dict.fromkeys(value for line in panel.lines for value in line.x or ()))
-    places = {value: number for number, value in enumerate(told)}
-    is_numeric = all(isinstance(value, int | float) for value in told)
+    values = list(dict.fromkeys(value for line in panel.lines for value in line.x or ()))
+    places = {value: number for number, value in enumerate(values)}
+    is_numeric = all(isinstance(value, int | float) for value in values)
     for line in panel.lines:
         style = _style(labels, line.label)
         if line.x is None:
@@ -130,10 +130,10 @@ def _paint(axes: "Axes", panel: Panel, labels: Sequence[str], x: Axis, y: Axis) 
         axes.plot(at, line.y, linewidth=1.5, marker="." if len(at) < 20 else None, **style)
         axes.fill_between(at, low, high, color=style["color"], alpha=0.15, linewidth=0)
     if not is_numeric:
-        axes.set_xticks(list(places.values()), [str(value) for value in told], rotation=30, ha="right", fontsize=7)
+        axes.set_xticks(list(places.values()), [str(value) for value in values], rotation=30, ha="right", fontsize=7)
     elif x.scale == "symlog":
         axes.set_xscale("symlog", linthresh=1.0)
-        axes.set_xlim(left=min(told) - 0.2)  # the default margin would span whole decades
+        axes.set_xlim(left=min(values) - 0.2)  # the default margin would span whole decades
     elif x.scale in ("log", "log2"):
         axes.set_xscale("log", base=2 if x.scale == "log2" else 10)
     if y.scale == "log" and all(value > 0 for line in panel.lines for value in line.y):

@@ -10,7 +10,7 @@ from stream.wire.ledger import Ledger
 
 
 class Drawing(NamedTuple):
-    """A diagram drawn for one page width."""
+    """The diagram as drawn for one page width."""
 
     size: str  # CSS class: wide or narrow
     svg: str  # <svg> element with escaped text
@@ -32,7 +32,7 @@ class _Size(NamedTuple):
     width: int
     decided_at: int  # left edges of the bars
     settled_at: int
-    raised: int  # offset of stacked labels in the first row, where they would overlap
+    raised: int  # offset of labels in the first row, which would otherwise overlap
 
 
 SIZES = (_Size("wide", 860, 250, 520, 0), _Size("narrow", 350, 112, 214, 16))
@@ -56,10 +56,10 @@ def ledger_flow(ledger: Ledger, key: str) -> list[Drawing]:
 
 def flow_words(ledger: Ledger) -> str:
     """Return a text alternative."""
-    told = ", ".join(f"{node.number:,} {node.name}" for node in _settled(ledger) if node.from_contexts)
+    outcomes = ", ".join(f"{node.number:,} {node.name}" for node in _settled(ledger) if node.from_contexts)
     aside = ", ".join(f"{node.number:,} {node.name}" for node in _settled(ledger) if not node.from_contexts)
-    words = f"Of {ledger.contexts:,} contexts {ledger.decided:,} were decided: {told}."
-    return f"{words} Of {ledger.feedback:,} feedback records, others: {aside}." if aside else words
+    words = f"Of {ledger.contexts:,} contexts, {ledger.decided:,} were decided: {outcomes}."
+    return f"{words} Unmatched among {ledger.feedback:,} feedback records: {aside}." if aside else words
 
 
 def _settled(ledger: Ledger) -> list[_Node]:

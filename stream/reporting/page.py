@@ -124,7 +124,7 @@ _NUMBERS = ("", "", "", "Three", "Four", "Five", "Six", "Seven", "Eight", "Nine"
 
 
 def _lateness(report: RunReport) -> str:
-    """Describe the median feedback delay: that of the distribution or, for a log, the measured one."""
+    """Describe the median feedback delay: the distribution's median or, for a log, the measured one."""
     law = str(report.settings.get("delay", "")).strip()
     if law == "none":
         return "at once"
@@ -141,7 +141,7 @@ def _lateness(report: RunReport) -> str:
 
 
 class _Stream(NamedTuple):
-    """A description of events and feedback, and the runs it applies to; `of` is empty if it applies to all runs."""
+    """A description of events and feedback. `of` names the runs it applies to; it is empty for all runs."""
 
     of: str
     words: str
@@ -215,19 +215,19 @@ def _baseline(names: Sequence[str], found: Sequence[Series]) -> str:
 
 
 def _seeds(names: Sequence[str], found: Sequence[Series]) -> str:
-    """Describe the seeds that means are taken over; empty if every series has one run."""
+    """List the seeds over which means are taken; return an empty string if every series has one run."""
     of: dict[str, list[str]] = {}
     for name, series in zip(names, found, strict=True):
         if len(series.runs) > 1:
             of.setdefault(listed([str(run.seed) for run in series.runs]), []).append(name)
     if not of:
         return ""
-    told = "; ".join(f"{listed(those)}: {seeds}" if len(of) > 1 else seeds for seeds, those in of.items())
-    return f"Means over the seeds {told}. The bands of the charts are 95 % intervals, as in the table."
+    seeds_text = "; ".join(f"{listed(those)}: {seeds}" if len(of) > 1 else seeds for seeds, those in of.items())
+    return f"Means over the seeds {seeds_text}. The bands of the charts are 95 % intervals, as in the table."
 
 
 def _differences(names: Sequence[str], found: Sequence[Series]) -> Table | None:
-    """Return a table of the differences between runs, except learner and parameters; None if there are none."""
+    """Return a table of how runs differ apart from learners and parameters; None if they do not differ."""
     traits = [
         {"data": series.first.data, "events": f"{series.first.events:,}"}
         | {"seeds": listed([str(run.seed) for run in series.runs])}
@@ -244,9 +244,9 @@ def _differences(names: Sequence[str], found: Sequence[Series]) -> Table | None:
 
 
 def _versions(names: Sequence[str], found: Sequence[Series]) -> str:
-    """Describe the versions that the runs were made with."""
-    told = [", ".join(f"{name} {value}" for name, value in series.first.versions.items()) for series in found]
-    return f"Made with {by_run(names, told)}." if any(told) else ""
+    """Describe the software versions with which the runs were made."""
+    versions = [", ".join(f"{name} {value}" for name, value in series.first.versions.items()) for series in found]
+    return f"Made with {by_run(names, versions)}." if any(versions) else ""
 
 
 # Tables.
@@ -340,7 +340,7 @@ def _earned(names: Sequence[str], reports: Sequence[RunReport]) -> _Earned | Non
 
 
 class _Command(NamedTuple):
-    """A command line, and the runs it produced; `of` is empty if it produced all runs."""
+    """A command line. `of` names the runs it produced; it is empty if it produced all runs."""
 
     of: str
     words: list[str]
@@ -369,7 +369,7 @@ _WORDS = {
 
 
 _OF_LOGS = ("unmatched", "feedback_unmatched")
-"""Counts that are above 0 only in a replay of a log, and are omitted otherwise."""
+"""Counts that can be above 0 only in a replay of a log; in other runs, they are omitted."""
 
 
 class _Count(NamedTuple):
@@ -409,8 +409,8 @@ def _accounts(names: Sequence[str], reports: Sequence[RunReport]) -> list[_Accou
         notes = []
         if ledger.feedback_duplicates:
             notes.append(
-                f"Of the {ledger.feedback_duplicates:,} duplicate feedbacks, {ledger.conflicts:,} contradicted the "
-                "first (conflicts)."
+                f"Of the {ledger.feedback_duplicates:,} duplicate feedback records, {ledger.conflicts:,} contradicted "
+                "the first one (conflicts)."
             )
         if found := ledger.contexts_misplaced + ledger.feedback_misplaced:
             notes.append(f"{found:,} {MISPLACED_REMEDY}.")
@@ -432,7 +432,7 @@ def _count(field: str, ledger: Ledger) -> _Count:
     return _Count(_WORDS.get(field, field), getattr(ledger, field))
 
 
-# Wording.
+# Phrases.
 
 _GLOSSARY = (
     ("context", "The input to a decision: an id and features. The learner answers with a class."),

@@ -58,7 +58,7 @@ def _content(record: Record, topics: Topics) -> list[str]:
 
 
 def _letter(record: Record, topics: Topics) -> list[str]:
-    """Format the reason of a dead letter and the position of its record."""
+    """Format the reason for a dead letter and the position of its record."""
     try:
         topic, partition, offset, kind, *_ = decode_dead_letter(record)
     except MalformedError:

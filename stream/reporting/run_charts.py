@@ -18,7 +18,7 @@ _Points = list[tuple[float, float]]  # pairs of abscissa and ordinate, with asce
 
 
 class _Curve(NamedTuple):
-    """A chart over the decisions of a run."""
+    """A chart of a quantity over the decisions of a run."""
 
     key: str
     title: str
@@ -74,7 +74,7 @@ _ERRORS = (
             "Share of wrong decisions among all decisions so far. Each is evaluated before the learner learns from it."
         ),
         _progressive,
-        "the progressive error after each number of decisions",
+        "the progressive error by number of decisions",
         "error",
         hides_start=True,
         has_constant=True,
@@ -83,8 +83,8 @@ _ERRORS = (
         "windowed",
         "Recent error",
         lambda report: (
-            f"Share of wrong decisions among the last {report.errors.window_events:,}: the current "
-            "performance, independent of the start."
+            f"Share of wrong decisions among the last {report.errors.window_events:,}: the current performance, "
+            "regardless of earlier decisions."
         ),
         _windowed,
         "the error over a sliding window of decisions",
@@ -95,11 +95,11 @@ _ERRORS = (
         "regret",
         "Regret",
         lambda report: (
-            "Wrong decisions so far: the regret against always answering correctly. A flat line means that the "
+            "Wrong decisions so far: the regret compared with always answering correctly. A flat line means that the "
             "learner makes no more mistakes."
         ),
         _mistakes,
-        "the wrong decisions after each number of decisions",
+        "the number of wrong decisions so far",
         "wrong decisions",
         form="count",
         has_constant=True,
@@ -107,13 +107,13 @@ _ERRORS = (
     ),
     _Curve(
         "known",
-        "Error as it could be known",
+        "Error known so far",
         lambda report: (
-            "Share of wrong decisions among those with feedback by then. At the last decision "
+            "Share of wrong decisions among those whose feedback had arrived by then. At the last decision "
             f"{_outstanding(report)} were outstanding; these are excluded."
         ),
         _known,
-        "the error among the decisions with known feedback, after each number of decisions",
+        "the error among the decisions whose feedback is known, by number of decisions",
         "error",
     ),
 )
@@ -121,11 +121,9 @@ _ERRORS = (
 _EXPIRED = _Curve(
     "expired",
     "Expired",
-    lambda report: (
-        "Share of expired decisions among those that had expired or been matched, after each number of decisions."
-    ),
+    lambda report: "Share of expired decisions among those that had expired or been matched by then.",
     _expired,
-    "the share of expired decisions among the settled ones, after each number of decisions",
+    "the share of expired decisions among the settled ones, by number of decisions",
     "expired",
     is_half=True,
 )
@@ -143,7 +141,7 @@ _EXPLORED = _Curve(
 )
 
 _LOG_BELOW = 0.02
-"""If errors are below this, the axis is logarithmic, because they would be invisible on a linear axis from 0."""
+"""Below this error, the axis is logarithmic, because the lines would be invisible on a linear axis from 0."""
 
 
 def error_charts(names: Sequence[str], found: Sequence[Series]) -> list[Chart]:
@@ -157,7 +155,7 @@ def time_charts(names: Sequence[str], found: Sequence[Series]) -> list[Chart]:
     delays = _spread(
         "delays",
         "Delays",
-        "Distribution of matched feedback by delay after its decision; ten bins per power of ten.",
+        "Distribution of matched feedback by its delay after the decision; ten bins per power of ten.",
         names,
         found,
         lambda run: run.delay_counts,
@@ -238,7 +236,7 @@ def _scales(lines: Sequence[Line], curve: _Curve) -> tuple[Scale, Scale]:
 
 
 def _line(number: int, name: str, runs: Sequence[_Points], most: float) -> Line:
-    """Return a line of the mean over a series' runs, with the 95 % interval if there are several runs."""
+    """Return the line of the mean over a series' runs, with the 95 % interval if there are several runs."""
     runs = [points for points in runs if points]
     if not runs:
         return Line(number, name, (), ())
@@ -270,7 +268,7 @@ def _spread(
     what: str,
 ) -> Chart | None:
     """Return histograms as stepped lines, or None if there are no data."""
-    lines, said = [], []
+    lines, quantiles = [], []
     for number, (name, series) in enumerate(zip(names, found, strict=True)):
         counts = [one for run in series.runs if (one := counts_of(run)) is not None]
         if not counts:
@@ -282,15 +280,15 @@ def _spread(
         lines.append(
             _banded(number, name, edges_ms, np.array([[of.get(place, 0.0) for place in bins] for of in shares]))
         )
-        said.append([duration(counts[0].quantile_s(share) or 0.0) for share in (0.5, 0.99)])
+        quantiles.append([duration(counts[0].quantile_s(share) or 0.0) for share in (0.5, 0.99)])
     if not lines:
         return None
     merged = _merged(lines)
-    told = "; ".join(
+    summary = "; ".join(
         f"{line.label}: half of them within {median}, 99 % within {most}"
-        for line, (median, most) in zip(merged, said, strict=False)
+        for line, (median, most) in zip(merged, quantiles, strict=False)
     )
-    alt = f"Histogram of {title.lower()}. {unbroken(told)}."
+    alt = f"Histogram of {title.lower()}. {unbroken(summary)}."
     x, y = Axis("", "ms", "log"), Axis(f"share of the {what}", "share")
     return Chart(key, title, caption, alt, x, y, merged, is_half=True, is_stepped=True)
 

@@ -1,9 +1,9 @@
-"""The report of one run, from which tables, pages and JSON are made, and its serialisation.
+"""The report of one run, its serialisation, and the values shown in tables, pages and JSON.
 
 The terms are those of the topics: a context is *decided*, its decision is *matched* or *expired*, feedback is matched,
 *late*, *duplicate*, *orphan* or *malformed*.
 
-A page contains its runs, compressed, in an inert element, and offers them as JSON; docs/formats.md describes the
+A page contains its runs in compressed form, in an inert element, and offers them as JSON; docs/formats.md describes the
 format.
 """
 
@@ -88,13 +88,13 @@ def summarise_delays(delays_ms: Sequence[float] | NDArray[Any]) -> Delays | None
 class ReplicaReport(NamedTuple):
     """A replica of a shared model after it has read the whole log."""
 
-    instance: str  # the learner process that owns it
+    instance: str  # the learner process that has this replica
     version: int  # number of log entries
     sha256: str  # digest of its state
 
 
 class Behind(NamedTuple):
-    """Number of log entries of a shared model that a step's decisions did not include, up to the step's own entries."""
+    """Number of entries in a shared model's log that precede a step's own but that its decisions did not yet use."""
 
     median: int
     p99: int
@@ -116,12 +116,12 @@ class RunReport:
     errors: Errors
     updates: int  # number of updates that changed the model
     state_sha256: str
-    virtual_s: float  # duration by the broker's clock
+    virtual_s: float  # duration according to the broker's clock
     wall_s: float
     settings: Mapping[str, object]  # effective settings by name; `command` is the command line
     full_information: bool = False  # True if the learner learns from the true class
     delays: Delays | None = None
-    constant_error_rate: float = math.nan  # error of always answering the most frequent class; nan if unknown
+    constant_error_rate: float = math.nan  # error if the answer is always the most frequent class; nan if unknown
     report: str | None = None  # path of the page
     feedback_after_end: float = math.nan  # fraction of matched feedback after the last decision
     delayed: tuple[DelayedPoint, ...] = ()  # known outcomes over time
@@ -142,7 +142,7 @@ class RunReport:
 
     @property
     def duplicates(self) -> int:
-        """The number of repeated contexts and feedback."""
+        """The number of repeated contexts and feedback records."""
         return self.ledger.context_duplicates + self.ledger.feedback_duplicates
 
     @property
@@ -152,7 +152,7 @@ class RunReport:
 
     @property
     def malformed(self) -> int:
-        """The number of unreadable contexts and feedback."""
+        """The number of unreadable contexts and feedback records."""
         return self.ledger.context_malformed + self.ledger.feedback_malformed
 
     @property
@@ -280,7 +280,7 @@ def read_runs(path: Path) -> list[RunReport]:
         raise SavedRunsError(f"{path}: expected the page of a run or its JSON; found no run") from error
     if not isinstance(fields, dict) or fields.get("format") != FORMAT:
         got = fields.get("format") if isinstance(fields, dict) else None
-        raise SavedRunsError(f"{path}: expected runs of format {FORMAT}; got {got!r}")
+        raise SavedRunsError(f"{path}: expected runs in format {FORMAT}; got {got!r}")
     try:
         return [_loaded(run) for run in fields["runs"]]
     except (KeyError, TypeError, ValueError) as error:

@@ -17,7 +17,7 @@ def listed(names: Sequence[str]) -> str:
 
 
 def unbroken(text: str) -> str:
-    """Keep a number and its unit on one line."""
+    """Prevent a line break between a number and its unit."""
     return re.sub(r"(\d) (?=(%|ms|s|min|h)\b|%)", "\\1\N{NO-BREAK SPACE}", text)
 
 
@@ -27,7 +27,7 @@ def shared(values: Iterable[str]) -> str:
 
 
 def by_run(names: Sequence[str], values: Sequence[str]) -> str:
-    """Return the value if all runs have the same, otherwise the value of each run."""
+    """Return the value if it is the same in all runs, otherwise the value of each run."""
     if len(set(values)) == 1:
         return values[0]
     return "; ".join(f"{name}: {value}" for name, value in zip(names, values, strict=True))
@@ -75,7 +75,7 @@ def between(ends: tuple[float, float] | None) -> str:
 
 
 SAID_ELSEWHERE = frozenset(("command", "data", "events", "learner", "param", "seed", "topic_prefix"))
-"""Settings that are not shown as differences: they have no effect, or have their own field in the report."""
+"""Settings that are not shown as differences, because they have no effect or have their own field in the report."""
 
 
 class Series(NamedTuple):
@@ -93,7 +93,7 @@ class Series(NamedTuple):
         return mean(map(figure, self.runs))
 
     def half_width(self, figure: Callable[[RunReport], float]) -> float:
-        """Return the half-width of the 95 % interval of the mean over seeds, by Student's t; nan for a single run."""
+        """Return the half-width of the 95 % interval (Student's t) of the mean over seeds; nan for a single run."""
         values = list(map(figure, self.runs))
         return t_factor(len(values)) * stdev(values) if len(values) > 1 else math.nan
 
@@ -132,9 +132,9 @@ def series_of(reports: Sequence[RunReport]) -> list[Series]:
 
 def _key(report: RunReport) -> bytes:
     settings = {name: value for name, value in report.settings.items() if name not in SAID_ELSEWHERE}
-    told = (report.data, report.learner, report.params, report.events, report.classes, report.features, settings,
+    identity = (report.data, report.learner, report.params, report.events, report.classes, report.features, settings,
             report.versions)  # fmt: skip
-    return orjson.dumps(told, option=orjson.OPT_SORT_KEYS, default=str)
+    return orjson.dumps(identity, option=orjson.OPT_SORT_KEYS, default=str)
 
 
 class Table(NamedTuple):
@@ -150,7 +150,7 @@ _RATES: dict[str, str] = {
     "last fifth": "error_rate_last_fifth",
     "greedy": "greedy_error_rate",
 }
-"""Columns of rates, with the fields of `Errors` that they show."""
+"""Columns that show rates, with the corresponding fields of `Errors`."""
 
 _COUNTS: dict[str, Callable[[RunReport], int]] = {
     "matched": lambda run: run.ledger.matched,
@@ -164,8 +164,8 @@ _COUNTS: dict[str, Callable[[RunReport], int]] = {
 def comparison(reports: Sequence[RunReport]) -> Table:
     """Return a table of runs by error. Runs that differ only in their seed share one row, which shows the means.
 
-    Counts that are equal in all runs are in the notes. To fit into 80 characters, late and duplicate feedback whose
-    counts differ are shown only in the ledgers. Unmatched decisions have a column if there are any.
+    Counts that are equal in all runs are moved to the notes. To fit into 80 characters, late and duplicate feedback
+    whose counts differ are shown only in the ledgers. Unmatched decisions have a column if there are any.
     """
     found = by_error(series_of(reports))
     has_seeds = any(len(series.runs) > 1 for series in found)
@@ -184,9 +184,9 @@ def comparison(reports: Sequence[RunReport]) -> Table:
     names = labels([series.first for series in found])
     notes = [f"{'The same for all: ' if len(found) > 1 else ''}{listed(same)}."] if same else []
     if any(len(series.runs) > 1 for series in found):
-        notes.append("± is half of the 95 % interval of the mean over the seeds, by Student's t.")
+        notes.append("± is the half-width of the 95 % interval (Student's t) of the mean over the seeds.")
     if any("±" in columns["error"][row] for row, series in enumerate(found) if len(series.runs) == 1):
-        notes.append("± is half of the 95 % interval, by a bootstrap over blocks of the run's decisions.")
+        notes.append("± is the half-width of the 95 % interval from a bootstrap over blocks of the run's decisions.")
     return Table(("learner", *columns), tuple(zip(names, *columns.values(), strict=True)), tuple(notes))
 
 
@@ -211,23 +211,23 @@ DIFFERENCES_MAX = 3
 
 
 def labels(reports: Sequence[RunReport]) -> tuple[str, ...]:
-    """Return a short name for each run: the learner, and what distinguishes the run from others of that learner."""
+    """Return a short name for each run: the learner, and the settings that differ from that learner's other runs."""
     names = [report.learner for report in reports]
     result = []
     for number, report in enumerate(reports, start=1):
         same = [_traits(other) for other in reports if other.learner == report.learner]
         own = _traits(report)
         differing = [name for name in own if len({str(other.get(name)) for other in same}) > 1]
-        told_apart = " ".join(f"{name}={_short(own[name])}" for name in differing[:DIFFERENCES_MAX])
+        differences = " ".join(f"{name}={_short(own[name])}" for name in differing[:DIFFERENCES_MAX])
         if names.count(report.learner) == 1:
             result.append(report.learner)
         else:
-            result.append(f"{report.learner} {told_apart or f'#{number}'}")
+            result.append(f"{report.learner} {differences or f'#{number}'}")
     return tuple(result) if len(set(result)) == len(result) else tuple(f"{n} #{i}" for i, n in enumerate(result, 1))
 
 
 def _traits(report: RunReport) -> dict[str, object]:
-    """Return all properties that distinguish runs, the most important first."""
+    """Return all properties that can distinguish runs, the most important first."""
     settings = {name: value for name, value in report.settings.items() if name not in SAID_ELSEWHERE}
     return {
         **report.params,

@@ -164,8 +164,8 @@ def test_run_that_loses_feedback_has_a_curve_of_its_expired_decisions() -> None:
         **last._asdict(), "outstanding": last.outstanding, "error_rate": last.error_rate,
     }  # fmt: skip
     captions = captions_of(report)
-    assert {"Error as it could be known", "Expired"} < captions.keys()
-    assert f"At the last decision {last.outstanding} were outstanding" in captions["Error as it could be known"]
+    assert {"Error known so far", "Expired"} < captions.keys()
+    assert f"At the last decision {last.outstanding} were outstanding" in captions["Error known so far"]
 
 
 def captions_of(report: RunReport) -> dict[str, str]:

@@ -219,8 +219,8 @@ def test_every_figure_is_described_in_words_with_its_final_figures() -> None:
     assert re.search(r"perceptron \d+; banditron \d+; soba-diag \d+\.$", told[2])
     ledgers = [attributes["aria-label"] for attributes in Reader(content).all("svg")]
     assert ledgers == 2 * [
-        "Of 1,000 contexts 1,000 were decided: 980 matched, 20 expired. Of 1,003 feedback records, others: 11 late, "
-        "12 duplicate."
+        "Of 1,000 contexts, 1,000 were decided: 980 matched, 20 expired. Unmatched among 1,003 feedback records: "
+        "11 late, 12 duplicate."
     ]
 
 
@@ -267,7 +267,7 @@ def test_text_has_contrast_by_day_and_by_night() -> None:
 def test_ledger_is_spelled_out_and_ticked() -> None:
     text = Reader(page([run_report()])).text
     assert "1,000 decided = 0 pending + 980 matched + 20 expired ✓ adds up" in text
-    assert "Of the 12 duplicate feedbacks, 2 contradicted the first" in text
+    assert "Of the 12 duplicate feedback records, 2 contradicted the first" in text
     assert "✗" not in text
 
 

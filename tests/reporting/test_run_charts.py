@@ -152,7 +152,7 @@ def test_ledger_is_drawn_with_its_counts_and_nothing_that_is_not_there() -> None
         contexts=1_010, context_malformed=10, decided=1_000, matched=950, expired=50, feedback=955, late=5
     )  # fmt: skip
     assert flow_words(ledger) == (
-        "Of 1,010 contexts 1,000 were decided: 950 matched, 50 expired. Of 955 feedback records, others: 5 late."
+        "Of 1,010 contexts, 1,000 were decided: 950 matched, 50 expired. Unmatched among 955 feedback records: 5 late."
     )
     wide, narrow = ledger_flow(ledger, "key")
     assert (wide.size, narrow.size) == ("wide", "narrow")

@@ -85,8 +85,8 @@ def test_runs_of_format_1_are_read_and_written_as_they_were() -> None:
     [
         ("<p>another page</p>", "expected the page of a run or its JSON; found no run"),
         ('<script type="application/gzip" id="runs">bm8</script>', "found no run"),
-        ('{"format": 7, "runs": []}', "expected runs of format 1; got 7"),
-        ("[1]", "expected runs of format 1; got None"),
+        ('{"format": 7, "runs": []}', "expected runs in format 1; got 7"),
+        ("[1]", "expected runs in format 1; got None"),
         ('{"format": 1, "runs": [{"learner": "soba"}]}', "damaged runs: KeyError: 'ledger'"),
     ],
 )
