@@ -40,12 +40,12 @@ RATE_MS = 5_000
 
 DOUBT_MS = 1_000
 DOUBTFUL_MAX = 10
-"""If no more offsets than this wait, all may be transaction markers; the caller reads them to find out."""
+"""If at most this many offsets are waiting, all may be transaction markers; the caller reads them to find out."""
 
 CLASSES_SHOWN = 20
 REASONS_SHOWN = 10
 BEHIND_MAX = 20_000
-"""Number of unread records above which the monitor samples decisions instead of processing all."""
+"""Number of unread records above which the monitor samples decisions instead of processing all of them."""
 
 CAUGHT_UP = 2_000
 THINNER_MS, FULLER_MS = 2_000, 30_000
@@ -83,13 +83,13 @@ class Dashboard:
         self._partitions = partitions
         self._now_ms = now_ms
         self._ends: Mapping[TopicPartition, Ends] = {}
-        self._last: dict[int, JournalStep] = {}  # last step of each task
+        self._last: dict[int, JournalStep] = {}  # the last step of each task
         self._answered_ms = self._stepped_ms = now_ms()
         self._steps = 0
         self._moments: deque[_Moment] = deque()  # counts of the last minute
         self._pipeline: Pipeline | None = None
-        self._clock = EstimatedClock(now_ms)  # estimates the broker's time
-        self._level = 0  # one in 2**level decisions is processed
+        self._clock = EstimatedClock(now_ms)  # an estimate of the broker's time
+        self._level = 0  # one of every 2**level decisions is processed
         self._paced_ms, self._was_behind, self._reads = now_ms(), 0, False
         self._waiting: dict[TopicPartition, tuple[int, int, int]] = {}  # offset, end and number of records between them
 
@@ -103,7 +103,7 @@ class Dashboard:
 
     @property
     def active_partition(self) -> int | None:
-        """Return the lowest partition whose task has made a step, or None."""
+        """Return the lowest partition whose task has completed a step, or None."""
         with self._lock:
             return min(self._last, default=None)
 
@@ -165,7 +165,7 @@ class Dashboard:
             self._pace()
 
     def inputs_to_count(self) -> list[tuple[TopicPartition, int]]:
-        """Return the inputs whose waiting offsets may all be ticks or transaction markers, which require no step.
+        """Return the inputs whose waiting offsets may all be ticks or transaction markers, for which no step is needed.
 
         Returns nothing unless the learner may soon be reported as stuck.
         """
@@ -193,7 +193,7 @@ class Dashboard:
     def as_json(self) -> bytes:
         """Return the state for the page."""
         with self._lock:
-            return orjson.dumps(self._shown(), default=list)  # list converts named tuples
+            return orjson.dumps(self._shown(), default=list)  # orjson does not accept named tuples
 
     def _shown(self) -> dict[str, Any]:
         states = self._states.values()
@@ -263,7 +263,7 @@ class Dashboard:
             return samples
 
     def _look(self) -> None:
-        """Record the counts at the current time."""
+        """Record the current counts with the current time."""
         now_ms, ledger = self._now_ms(), self._ledger()
         steps = sum(step.number for step in self._last.values())
         if steps != self._steps:
@@ -334,7 +334,7 @@ class Dashboard:
         return sum(map(self._behind, self._outputs()))
 
     def _oldest_s(self, partition: int) -> float | None:
-        """Return the age of a task's oldest pending decision by the broker's clock; None if it has not been read."""
+        """Return the age of a task's oldest pending decision on the broker's clock; None if it has not been read."""
         if not self._last[partition].ledger.pending:
             return 0.0
         state = self._states.get(partition)

@@ -15,7 +15,7 @@ WAITING_MAX = 500
 
 class _Waiting(NamedTuple):
     append_ms: int
-    times: int  # how many times its latency is counted
+    times: int  # number of times that its latency is counted
 
 
 class Latencies:
@@ -23,7 +23,7 @@ class Latencies:
 
     def __init__(self) -> None:
         self.all = Sketch()
-        self.recent: dict[int, Sketch] = {}  # sketches by the window of the prediction's append time
+        self.recent: dict[int, Sketch] = {}  # one sketch per window, by the prediction's append time
         self._stride = 1  # only offsets that are multiples of this are counted
         self._contexts: dict[int, _Waiting] = {}  # contexts without a prediction, by offset
         self._answers: dict[int, _Waiting] = {}  # predictions whose contexts are not read yet, by the context's offset
@@ -35,11 +35,11 @@ class Latencies:
         if offset % self._stride:
             return
         while self._answers and next(iter(self._answers)) < offset:
-            del self._answers[next(iter(self._answers))]  # the context of this prediction no longer exists
+            del self._answers[next(iter(self._answers))]  # this prediction's context no longer exists
         if offset in self._answers:
             answered_ms, times = self._answers.pop(offset)
             self._add(append_ms, answered_ms, times)
-        elif not self._answers:  # otherwise this context is a duplicate, because a later one has a prediction
+        elif not self._answers:  # otherwise this context is a duplicate, because a later one already has a prediction
             self._contexts[offset] = _Waiting(append_ms, self._stride)
         self._bound()
 
@@ -57,7 +57,7 @@ class Latencies:
         self._bound()
 
     def since(self, start_ms: int) -> Sketch:
-        """Return the latencies of predictions in windows that start at `start_ms` or later."""
+        """Return the latencies of the predictions in all windows that start at `start_ms` or later."""
         return total_sketch(sketch for at_ms, sketch in self.recent.items() if at_ms >= start_ms)
 
     def _add(self, asked_ms: int, answered_ms: int, times: int) -> None:

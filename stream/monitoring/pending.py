@@ -4,7 +4,7 @@ Decisions come from the predictions topic and bits from the examples topic; eith
 count a decision when all earlier ones of its partition are settled; see `stream.estimating.live`.
 
 Memory is bounded. While more than PENDING_MAX are pending, a hash of the id selects every other decision, old or new,
-to be discarded. The page reports the sampling rate, one in 2**level.
+to be discarded. The page reports the sampling rate, which is one in 2**level.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,7 +21,7 @@ PENDING_MAX = 500
 """Limit on pending decisions per partition. It is small because the stored state is rewritten frequently."""
 
 EARLY_MS = 10_000
-"""Stream time for which a bit is kept before its decision has been read."""
+"""Stream time for which a bit is kept if its decision has not been read yet."""
 
 
 def in_sample(number: int, level: int) -> bool:
@@ -56,7 +56,7 @@ class PendingDecisions:
         Args:
             policies: The keys of the evaluated policies; the first is the greedy policy.
         """
-        self.level = 0  # one in 2**level decisions is processed
+        self.level = 0  # one of every 2**level decisions is processed
         self._policies = tuple(policies)
         self._estimates = tuple(RunningEstimate() for _ in policies)
         self._decided: dict[int, _Pending] = {}  # keyed by hash of the id, in the order of the decisions

@@ -1,6 +1,6 @@
 """Policies evaluated by the monitor, and their weights for the decisions of a live pipeline.
 
-Three policies are always evaluated, from the predictions alone. The user can name further policies of `onebit
+Three policies are always evaluated, based on the predictions alone. The user can name further policies of `onebit
 estimate`, which are applied to one decision at a time. A policy that uses features requires the context, which a
 prediction references by offset.
 
@@ -39,7 +39,7 @@ class Known(NamedTuple):
     """Decisions that a model may have been trained on."""
 
     partition: int | None  # None for a shared model, which was trained on all partitions
-    until: int  # the last such step, or the version of the shared model
+    until: int  # the last step used for training, or the version of the shared model
 
     def has(self, record: Record, prediction: Prediction) -> bool:
         """Return whether the model may have been trained on the prediction in this record."""

@@ -33,7 +33,7 @@ CLASSES_MAX = 500
 """Limit on classes with separate counts, because the value is rewritten frequently."""
 
 REASON_MAX = 300
-"""Maximum number of characters of a reason that are stored."""
+"""Maximum number of characters stored for a reason."""
 
 
 class Letters(NamedTuple):
@@ -58,8 +58,8 @@ class PartitionState:
         self.delays = Sketch()
         self.latencies = Latencies()
         self.pending = PendingDecisions(self._policies.keys)
-        self.letters: dict[str, Letters] = {}  # by reason; the most recently seen reason is last
-        self.unreadable = 0  # number of records in output topics that no learner wrote
+        self.letters: dict[str, Letters] = {}  # by reason, with the most recently seen one last
+        self.unreadable = 0  # number of records in output topics that were not written by a learner
         self.passed_over = 0  # number of decisions and outcomes outside the sample
 
     def take(self, topics: Topics, record: Record, level: int = 0, contexts: Contexts = MappingProxyType({})) -> bool:
@@ -68,7 +68,7 @@ class PartitionState:
         Args:
             topics: The topics of the pipeline.
             record: The record.
-            level: One in 2**level decisions is processed, by id.
+            level: One of every 2**level decisions is processed, selected by id.
             contexts: The contexts of decisions, for policies that require them.
         """
         if record.offset < self.next_offset.get(record.topic, 0):
@@ -131,7 +131,7 @@ class PartitionState:
 
 
 def _group(kind: str, reason: str) -> str:
-    """Return a reason without the invalid value, which is the last part of the reason for a malformed record.
+    """Return a reason without the invalid value, which a malformed record's reason contains as its last part.
 
     >>> _group("malformed", "x: expected 64 numbers; got 63"), _group("orphan", "feedback for 'a': none")
     ('malformed x: expected 64 numbers', 'orphan')
@@ -159,7 +159,7 @@ def encode(state: PartitionState) -> bytes:
             "unreadable": state.unreadable,
             "passed_over": state.passed_over,
         },
-        default=list,  # list converts named tuples
+        default=list,  # orjson does not accept named tuples
     )
 
 

@@ -4,17 +4,17 @@ from enum import StrEnum
 from typing import NamedTuple
 
 STUCK_MS = 2_000
-"""Time without a step after which a learner is stuck if records wait. A learner makes at least one step per second."""
+"""If records are waiting, a learner is stuck after this time without a step; it normally takes one every second."""
 
 PENDING_MS = 3_000
-"""Time without a step after which a learner is stuck if decisions are pending. It then writes a tick every second."""
+"""If decisions are pending, a learner is stuck after this time without a step; it then writes a tick every second."""
 
 ANSWERS_MS = 3_000
 """Time without a response from Kafka after which the condition is unknown."""
 
 
 FAULTY_SHARE = 0.05
-"""Share of malformed and misplaced records from which a pipeline is reported as degraded."""
+"""A pipeline is degraded if at least this share of its records is malformed or misplaced."""
 
 
 class Condition(StrEnum):
@@ -28,7 +28,7 @@ class Condition(StrEnum):
 
 
 class Verdict(NamedTuple):
-    """The condition of a pipeline and the reason."""
+    """The condition of a pipeline, and the reason for it."""
 
     condition: Condition
     why: str
@@ -52,7 +52,7 @@ class Seen(NamedTuple):
 
     answered_ms: int  # time since the last response from Kafka
     stepped_ms: int  # time since the last step, or since the monitor started
-    steps: int  # total number of steps made by all tasks
+    steps: int  # total number of steps of all tasks
     contexts: int  # number of waiting contexts
     feedback: int  # number of waiting feedback records
     pending: int
@@ -82,10 +82,10 @@ def judge(seen: Seen) -> Verdict:
     if seen.decided_per_s or seen.settled_per_s:
         return Verdict(Condition.ALIVE, f"{seen.decided_per_s:,.1f} decisions/s, {seen.settled_per_s:,.1f} settled/s")
     if waits:
-        return Verdict(Condition.ALIVE, f"{waits}; the learner makes steps")
+        return Verdict(Condition.ALIVE, f"{waits}; the learner is making progress")
     if not seen.steps:
-        return Verdict(Condition.IDLE, "no learner has made a step yet; no records wait")
-    return Verdict(Condition.IDLE, "no records wait")
+        return Verdict(Condition.IDLE, "no learner has completed a step yet; no records are waiting")
+    return Verdict(Condition.IDLE, "no records are waiting")
 
 
 def _waiting(seen: Seen) -> str:

@@ -85,7 +85,7 @@ def share(count: float, n: float) -> Share | None:
 
 
 class Windows:
-    """Counts per time window, for the most recent windows."""
+    """Counts per time window; only the most recent windows are stored."""
 
     def __init__(self, counts: Mapping[int, Counts] | None = None) -> None:
         self.counts: dict[int, Counts] = dict(counts or {})  # by the start of the window in ms
@@ -121,7 +121,7 @@ def window_start(append_ms: int) -> int:
 
 
 def as_lists(counts: Mapping[int, Counts]) -> list[Sequence[float]]:
-    """Return counts by number as a list of lists that start with the number, for JSON."""
+    """Return counts as lists for JSON, each starting with the number that is the key of its counts."""
     return [[number, *values] for number, values in sorted(counts.items())]
 
 

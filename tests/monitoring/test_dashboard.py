@@ -48,7 +48,7 @@ def test_a_pipeline_that_nothing_comes_to_is_idle() -> None:
     assert monitored.hear(60_000, 0, None)[0] == Condition.IDLE
     done = step(1, 5, decided=5, matched=5, feedback=5)
     monitored.hear(500, 5, done, feedback=5)
-    assert monitored.hear(60_000, 5, done, feedback=5) == ("idle", "no records wait")
+    assert monitored.hear(60_000, 5, done, feedback=5) == ("idle", "no records are waiting")
 
 
 def test_a_learner_that_makes_steps_is_alive_and_one_that_makes_none_for_what_waits_is_stuck() -> None:
@@ -81,7 +81,7 @@ def test_decisions_that_are_pending_need_a_step_a_second() -> None:
     monitored.hear(0, 1, pending)
     conditions = [monitored.hear(3_000, 1, pending), monitored.hear(1, 1, pending)]
     assert conditions == [
-        ("alive", "1 decision is pending; the learner makes steps"),
+        ("alive", "1 decision is pending; the learner is making progress"),
         ("stuck", "no step for 3.0 s while 1 decision is pending"),
     ]
 
