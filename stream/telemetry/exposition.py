@@ -21,7 +21,7 @@ def exposition(samples: Iterable[Sample], accept: str = "") -> tuple[str, bytes]
     """
     registry = CollectorRegistry()
     registry.register(_Samples(samples))
-    ProcessCollector(registry=registry)  # memory, CPU time and open files from /proc; empty on other systems
+    ProcessCollector(registry=registry)  # memory, CPU time and open files from /proc; empty on systems without it
     encode, content_type = choose_encoder(accept)
     return content_type, encode(registry)
 

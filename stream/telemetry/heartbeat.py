@@ -13,7 +13,7 @@ SLOW_MS = 10_000
 """Time without an iteration after which the program is not ready."""
 
 RENEWAL_MS = 1_000
-"""Maximum age of the samples in a scrape. Creating them costs as much as processing several events."""
+"""Maximum age of the samples in a scrape; creating them takes as long as processing several events."""
 
 
 class Verdict(NamedTuple):

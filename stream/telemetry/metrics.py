@@ -55,7 +55,7 @@ class Sample(NamedTuple):
 
 LEARNER, FEEDBACK, REPLAY, MONITOR, SERVE = "learner", "feedback", "replay", "monitor", "serve"
 _ALL = (LEARNER, FEEDBACK, REPLAY, MONITOR, SERVE)
-_PIPELINE = (LEARNER, MONITOR)  # the learner exports its own partitions, the monitor all of them
+_PIPELINE = (LEARNER, MONITOR)  # the learner exports its own partitions, the monitor exports all
 
 BUILD_INFO = Metric(
     "onebit_build_info", Kind.GAUGE, _ALL, "Constant 1; the labels contain the version and the program.",
@@ -64,7 +64,7 @@ BUILD_INFO = Metric(
 READY = Metric("onebit_ready", Kind.GAUGE, _ALL, "1 if the program is ready, else 0; same as /readyz.")
 LOOP_AGE = Metric(
     "onebit_loop_age_seconds", Kind.GAUGE, _ALL,
-    "Time since the last iteration of the main loop; several seconds mean that it hangs or waits for Kafka.",
+    "Time since the last iteration of the main loop; several seconds mean that the loop hangs or waits for Kafka.",
 )  # fmt: skip
 
 CONTEXTS = Metric(
@@ -77,7 +77,7 @@ PENDING = Metric(
 )
 OLDEST_PENDING = Metric(
     "onebit_oldest_pending_seconds", Kind.GAUGE, _PIPELINE,
-    "Age of the oldest pending decision, by append times; 0 when none is pending.", ("partition",),
+    "Age of the oldest pending decision, based on append times; 0 if none is pending.", ("partition",),
 )  # fmt: skip
 FEEDBACK_RECORDS = Metric(
     "onebit_feedback_total", Kind.COUNTER, _PIPELINE,
@@ -100,7 +100,7 @@ DEAD_LETTERS = Metric(
 )  # fmt: skip
 UNKNOWN_VALUES = Metric(
     "onebit_unknown_values_total", Kind.COUNTER, (LEARNER,),
-    "Unknown categories and words of named features, which the encoding does not contain, since the start.",
+    "Categories and words of named features that the encoding does not contain, counted since the start.",
     ("feature",),
 )  # fmt: skip
 LEDGER_BALANCED = Metric(
@@ -109,12 +109,12 @@ LEDGER_BALANCED = Metric(
 )  # fmt: skip
 MODEL_VERSION = Metric(
     "onebit_model_version", Kind.GAUGE, _PIPELINE,
-    "Version of the model at the last step: the number of updates of an own model, or of log entries of a shared one.",
+    "Version of the model at the last step: the number of updates or, for a shared model, of log entries.",
     ("partition",),
 )  # fmt: skip
 MODEL_LAG = Metric(
     "onebit_model_lag_seconds", Kind.GAUGE, (LEARNER,),
-    "Time for which an open transaction has blocked the log of a shared model; 0 if none does.",
+    "Time for which an open transaction has blocked the log of a shared model; 0 if there is none.",
 )  # fmt: skip
 DRIFT_ALARMS = Metric("onebit_drift_alarms_total", Kind.COUNTER, _PIPELINE, "Drift alarms.", ("partition",))
 INPUT_LAG = Metric(
@@ -148,14 +148,16 @@ FEEDBACK_WAITING = Metric(
 )
 REPLAYED = Metric("onebit_replayed_total", Kind.COUNTER, (REPLAY,), "Contexts in the topic.")
 REPLAY_EVENTS = Metric(
-    "onebit_replay_events", Kind.GAUGE, (REPLAY,), "Contexts that the replay will have written at its end."
+    "onebit_replay_events", Kind.GAUGE, (REPLAY,), "Total number of contexts that the replay will write."
 )
 SLIPPED = Metric("onebit_replay_slipped_total", Kind.COUNTER, (REPLAY,), "Contexts written later than scheduled.")
 SLIP_WORST = Metric(
     "onebit_replay_slip_seconds", Kind.GAUGE, (REPLAY,), "Largest delay of a context relative to its schedule."
 )
 
-STUCK = Metric("onebit_stuck", Kind.GAUGE, (MONITOR,), "1 if records wait and no step has been made for 2 s, else 0.")
+STUCK = Metric(
+    "onebit_stuck", Kind.GAUGE, (MONITOR,), "1 if records are waiting and there has been no step for 2 s, else 0."
+)
 MONITOR_BEHIND = Metric(
     "onebit_monitor_behind_records", Kind.GAUGE, (MONITOR,), "Offsets of a topic that the monitor has not read yet.",
     ("topic",),

@@ -19,7 +19,7 @@ PATHS = ("/metrics", "/healthz", "/readyz")
 _PLAIN = "text/plain; charset=utf-8"
 
 REQUEST_S = 10.0
-"""Time limit for reading a request, from the end of the previous one, and for writing a response."""
+"""Time limit for reading a request, counted from the end of the previous one, and for writing a response."""
 
 CONNECTIONS_MAX = 64
 """Limit on open connections, each of which has a thread. Further connections are closed immediately."""
@@ -48,7 +48,7 @@ class Site(NamedTuple):
 
 
 class SharedEvent:
-    """A server-sent event that all clients share. It is created at most once per EVENT_S."""
+    """A server-sent event shared by all clients. It is created at most once every EVENT_S seconds."""
 
     def __init__(self, make: Callable[[], bytes], now_s: Callable[[], float] = monotonic) -> None:
         self._make = make
@@ -58,7 +58,7 @@ class SharedEvent:
         self._event = b""
 
     def current(self) -> bytes:
-        """Return the event. Create it again if it is outdated."""
+        """Return the event, and recreate it first if it is outdated."""
         with self._lock:
             if (now_s := self._now_s()) - self._made_s >= EVENT_S:
                 self._event, self._made_s = self._make(), now_s
@@ -108,7 +108,7 @@ class _Server(ThreadingHTTPServer):
     open: set[Any]  # open connections
 
     def server_bind(self) -> None:
-        """Bind the socket without looking up the host name, which may be slow and is needed only for CGI."""
+        """Bind the socket without looking up the host name; the lookup may be slow, and only CGI needs the name."""
         TCPServer.server_bind(self)
         self.server_port = self.server_address[1]
 

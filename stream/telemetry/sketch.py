@@ -16,7 +16,7 @@ BUCKETS_PER_DECADE = 50
 """Number of buckets per power of ten. A duration is within 2.4 % of the middle of its bucket."""
 
 SHORTEST = -3 * BUCKETS_PER_DECADE
-"""The bucket of all durations up to a microsecond, including negative ones."""
+"""The bucket for all durations up to a microsecond, including negative ones."""
 
 
 class Bin(NamedTuple):
@@ -103,7 +103,7 @@ class Sketch:
         return [Bin(bounds[at], bounds[at + 1], bars[at]) for at in range(filled[0], filled[-1] + 1)]
 
     def shares(self, per_decade: int) -> dict[int, float]:
-        """Return the share of durations in each of these wider bins: bin i ends at 10**(i / per_decade) ms."""
+        """Return the share of durations per bin; bin i ends at 10**(i / per_decade) ms and spans whole buckets."""
         wide: Counter[int] = Counter()
         for bucket, count in self.counts.items():
             wide[-(-bucket * per_decade // BUCKETS_PER_DECADE)] += count
