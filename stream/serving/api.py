@@ -31,9 +31,9 @@ TRACE_HEADERS = frozenset((b"traceparent", b"tracestate"))
 """Request headers that become record headers of a context."""
 
 TRACE_BYTES_MAX = 4_096
-"""Maximum size of such a header in bytes; longer ones are omitted."""
+"""Maximum size of such a header in bytes; longer headers are omitted."""
 
-_ANY = 2**31 - 1  # limit on class numbers and indices until the pipeline's sizes are known
+_ANY = 2**31 - 1  # limit on class numbers and indices as long as the pipeline's sizes are unknown
 
 
 def _check_id(event_id: str) -> str:
@@ -48,14 +48,14 @@ X = Annotated[Any, WithJsonSchema({"anyOf": [_NUMBERS, {"type": "object"}]})]  #
 
 
 class Context(BaseModel):
-    """A context: one number per feature, `{"i": [...], "v": [...]}`, or named features. The id is new by default."""
+    """A context: one number per feature, `{"i": [...], "v": [...]}`, or named features. The id is optional."""
 
     id: Id | None = None
     x: X
 
 
 class Decision(BaseModel):
-    """A committed decision, or a fallback: number and name of the class, its probability, version of the model."""
+    """A committed decision, or a fallback: the class (number and name), its probability, and the model's version."""
 
     id: str
     action: int
@@ -66,7 +66,7 @@ class Decision(BaseModel):
 
 
 class Bit(BaseModel):
-    """Feedback for a decision: 1 if it was right, 0 if wrong. The action, if given, must be that of the decision."""
+    """Feedback for a decision: 1 if it was right, 0 if wrong. The action, if given, must equal the decision's."""
 
     id: Id
     reward: Annotated[int, Field(ge=0, le=1, strict=True)]
@@ -130,11 +130,11 @@ class Gateway:
         return Decision(id=event_id, **answer._asdict())
 
     async def healthz(self) -> Response:
-        """Return 200 while the program is alive."""
+        """Return status 200 while the program is alive."""
         return _page(self.link.heartbeat.alive())
 
     async def readyz(self) -> Response:
-        """Return 200 while the program is connected and has read the remembered decisions."""
+        """Return status 200 while the program is connected and has read the decisions to remember."""
         return _page(self.link.heartbeat.ready())
 
     async def metrics(self, request: Request) -> Response:
@@ -185,7 +185,7 @@ def _context_value(event_id: str, x: Any, facts: PipelineFacts | None) -> bytes:
     """
     try:
         value = orjson.dumps({"id": event_id, "x": x})
-    except TypeError as error:  # text that is not UTF-8, a number beyond 64 bits, or too deep nesting
+    except TypeError as error:  # text that is not UTF-8, a number beyond 64 bits, or nesting that is too deep
         raise MalformedError(f"x: {error}") from error
     if facts is not None:
         decode_context(_record(value), facts.n_features, encoder=facts.encoder)

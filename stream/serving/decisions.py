@@ -1,4 +1,4 @@
-"""Decisions that the gateway remembers or waits for, and the fallback if a decision is not made in time."""
+"""Decisions that the gateway remembers or waits for, and the fallback for decisions that are not made in time."""
 
 import asyncio
 from collections.abc import Iterable, Iterator
@@ -13,11 +13,11 @@ REMEMBERED_MAX = 1_000_000
 
 
 class FallbackError(ValueError):
-    """The pipeline does not have the fallback's class."""
+    """The pipeline does not have the fallback class."""
 
 
 class PipelineFacts(NamedTuple):
-    """The settings of the pipeline that the gateway uses; known after the learner's first step."""
+    """The pipeline settings that the gateway uses; they are known after the learner's first step."""
 
     n_classes: int
     n_features: int
@@ -65,7 +65,7 @@ class Decisions:
         """Create an empty memory.
 
         Args:
-            remember_ms: time to remember an answer, by append times.
+            remember_ms: time to remember an answer, measured in append times.
             remembered_max: limit on remembered answers.
         """
         self.remember_ms = remember_ms

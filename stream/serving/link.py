@@ -43,7 +43,7 @@ class Access(NamedTuple):
     connect: Callable[[Callable[[], bool]], Broker]  # the argument is a callback that returns whether to stop
     watch: Callable[[Broker], Callable[[], None]]  # returns a function that raises if the topics have changed
     facts: Callable[[Broker], PipelineFacts | None]
-    now_ms: Callable[[], int]  # this host's time since 1970, to find the first prediction to remember
+    now_ms: Callable[[], int]  # this host's time since 1970, used to find the first prediction to remember
     announce: Callable[[str], None]
 
 
@@ -84,7 +84,7 @@ class Link:
         return next((f"{role}: {why}" for role, why in self._unready.items() if why), "")
 
     def check_ready(self) -> None:
-        """Raise BrokerUnavailableError if the gateway is not connected, or has not read past predictions yet."""
+        """Raise BrokerUnavailableError if the gateway is not connected, or has not yet read past predictions."""
         if unready := self.unready:
             raise BrokerUnavailableError(unready)
 
@@ -113,7 +113,7 @@ class Link:
         await written
 
     def _keep(self, role: str, work: Callable[[Broker], None]) -> None:
-        """Run work on a broker; reconnect after an error that a new connection may resolve."""
+        """Run work on a broker, and reconnect after an error that a new connection may resolve."""
         while not self._ended.is_set():
             try:
                 broker = self._access.connect(self._is_ended)
@@ -153,7 +153,7 @@ class Link:
                 producer.flush()
             except BrokerError as error:
                 self._loop.call_soon_threadsafe(_settle, batch, error)
-                if type(error) is not BrokerError:  # otherwise only these records were refused
+                if type(error) is not BrokerError:  # otherwise, only these records were refused
                     raise
             else:
                 self._loop.call_soon_threadsafe(_settle, batch, None)
@@ -194,7 +194,7 @@ class Link:
 
 
 def _settle(batch: Sequence[Outgoing], error: BrokerError | None) -> None:
-    """Report to the requests whether their records were written."""
+    """Report to each request whether its record was written."""
     for one in batch:
         if not one.written.done():
             one.written.set_result(None) if error is None else one.written.set_exception(error)

@@ -1,4 +1,4 @@
-"""The HTTP server, and the limits on requests before they reach the application: token, rate, size and time."""
+"""The HTTP server, and its checks on requests before they reach the application: token, rate, size and time."""
 
 import asyncio
 import hmac
@@ -29,7 +29,7 @@ BODY_S = 10.0
 """Time limit for reading a body."""
 
 REQUESTS_MAX = 1_000
-"""Limit on concurrent requests to `/v1`; further ones get status 503."""
+"""Limit on concurrent requests to `/v1`; further requests get status 503."""
 
 CONNECTIONS_MAX = 10_000
 """Limit on open connections, including idle ones. If there are more, uvicorn answers every request with 503."""
@@ -38,7 +38,7 @@ KEEP_ALIVE_S = 75
 """Time to keep an idle connection open: longer than the usual 60 s of load balancers, which reuse connections."""
 
 CLIENT_CLOSED = 499
-"""The status counted for a client that closes the connection before it receives the response."""
+"""The status that is counted if a client closes the connection before it receives the response."""
 
 CLOSE_S = 5
 """Time to complete open requests after a stop, in addition to the timeout of a decision."""
@@ -73,7 +73,7 @@ class Counts:
 
 
 class RateLimit:
-    """A token bucket with room for the requests of one second."""
+    """A token bucket that has room for one second's requests."""
 
     def __init__(self, per_s: float, now_s: Callable[[], float] = monotonic) -> None:
         self._per_s = per_s
