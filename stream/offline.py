@@ -3,8 +3,8 @@
 The loop calls the same kernels as `predict`, `observe` and `update`. With the same draws, the results are therefore
 identical, bit for bit. Delays are whole rounds. Round t decides event t (predict, observe). It then settles the
 decisions whose deadline passed in round t - 1, in the order of events. Finally, it applies the feedback that is due at
-t, ordered by due round, then by event. With delay 0, decisions and updates alternate. Feedback due after the last event
-is applied at the end, in the same order.
+t, ordered by due round, then by event. With delay 0, decisions and updates alternate. Feedback that is due after the
+last event is applied at the end, in the same order.
 
     round     0    1    2    3        delays 2, 0, 1, 0
     decides   e0   e1   e2   e3
@@ -74,7 +74,7 @@ class Schedule(NamedTuple):
     rounds: NDArray[np.int64]  # int64[m], non-decreasing
     events: NDArray[np.int64]  # int64[m]
     kinds: NDArray[np.int8]  # int8[m]: MATCHED, EXPIRED or LATE
-    matched: int  # this field and the next ones: as in `Run`
+    matched: int  # this and the following fields are the same as in `Run`
     expired: int
     late: int
 
@@ -94,7 +94,7 @@ def run(
         examples: Events and labels.
         u: One uniform draw per event for the action, in [0, 1).
         v: One uniform draw per event for learners whose update is random; zeros by default.
-        delays: Delay of each event's feedback in rounds, or NEVER; 0 by default.
+        delays: Delay in rounds of each event's feedback, or NEVER; 0 by default.
         patience: Window and policies. Corrections run outside the compiled loop, at about 10 µs each.
 
     Raises:
@@ -108,7 +108,7 @@ def run(
     schedule = schedule_of(delays, patience)
     actions, greedy = np.empty(size, dtype=np.int64), np.empty(size, dtype=np.int64)
     propensities = np.empty(size)
-    # An event's scores are kept until its last update. Later events then use the same row.
+    # An event's scores are kept until its last update. Their row is then reused for a later event.
     waits_max = int((schedule.rounds - schedule.events).max(initial=0))
     K = learner.n_classes
     logged_size = learner.logged_size if isinstance(learner, KernelLearner) else 0
@@ -222,7 +222,7 @@ def _loop(
 ) -> tuple[int, int, int]:
     """Apply due updates, then decide the next event. The learner's kernels are globals; see `compile_loop`.
 
-    Returns the numbers of decided events, of applied updates, and of updates that changed the model. The loop ends
+    Returns three counts: decided events, applied updates, and updates that changed the model. The loop ends
     after the last event, or earlier before a correction by late feedback, which the caller applies.
     """
     size, rows = labels.size, scores.shape[0]

@@ -2,14 +2,14 @@
 
 Rounds, deadlines and feedback are as in `stream.offline`. Each event is decided by the task of its partition. For each
 round, the model's log contains the decision (if decisions change the model), and then the updates. All tasks read the
-log to its end every `lag` rounds. Between two readings, a task decides with the model it has read and its own later
+log to its end every `lag` rounds. Between two reads, a task decides with the model it has read and its own later
 decisions. A decision therefore lacks the updates of at most `lag - 1` rounds, and of half as many on average.
 
     round      0    1    2    3    4    5      lag 3, partitions 0, 1
     decides    a0   b1   a2   b3   b4   a5
     uses       -    -    a0   rounds 0 to 2; b4 also uses b3
 
-During an `outage`, a number of rounds from the middle of the run, no task reads the log.
+During an `outage`, which starts in the middle of the run and lasts a number of rounds, no task reads the log.
 
 With a lag of 1, the result equals that of `stream.offline.run` bit for bit. The tasks use the same code as the programs
 (`stream.shared`). It is not compiled; a decision takes about 20 µs.
@@ -50,8 +50,8 @@ def run_shared(
         delays: See `stream.offline.run`.
         patience: See `stream.offline.run`.
         partitions: int64[n], the partition of each event.
-        lag: Number of rounds between two readings of the log.
-        outage: Number of rounds, from the middle of the run, in which the log cannot be read.
+        lag: Number of rounds between two reads of the log.
+        outage: Number of rounds, starting in the middle of the run, during which the log cannot be read.
 
     Raises:
         ValueError: array sizes do not match, or lag or outage is out of range.
@@ -73,7 +73,7 @@ def run_shared(
     for start, stop in pairwise(_readings(size, lag, outage)):
         for partition in np.unique(partitions[start:stop]):
             decided.make((start + np.flatnonzero(partitions[start:stop] == partition)).tolist())
-        # Apply updates up to the next reading or, after the last events, to the end of the schedule.
+        # Apply updates up to the next read or, after the last events, to the end of the schedule.
         until = schedule.rounds.size if stop == size else int(np.searchsorted(schedule.rounds, stop))
         log: list[Entry] = []
         for t in range(start, stop):
