@@ -9,7 +9,7 @@ class ExitCode(IntEnum):
     meaning: str
 
     def __new__(cls, value: int, meaning: str) -> "ExitCode":
-        """Create an exit code that is an int and has a meaning."""
+        """Create an exit code, which is an int with a description of its meaning."""
         code = int.__new__(cls, value)
         code._value_ = value
         code.meaning = meaning
@@ -42,6 +42,6 @@ class OnebitError(Exception):
 
 
 class StoppedError(OnebitError):
-    """The program was stopped before it started its work, so there is nothing to report."""
+    """The program was stopped before its work began, so there is nothing to report."""
 
     exit_code = ExitCode.OK

@@ -1,7 +1,7 @@
 """Strict parsing of numbers and durations, and formatting of values for messages.
 
 `int` and `float` also accept underscores (1_0), digits of all scripts and surrounding spaces. Such text is usually a
-typing error, so it is rejected here.
+typo, so it is rejected here.
 """
 
 import difflib
@@ -40,7 +40,7 @@ def parse_number(text: str) -> float | None:
 UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000}
 
 DURATION_MS_MAX = 10 * 365 * 24 * UNITS_MS["h"]
-"""Ten years. A longer duration is probably a typing error, and times must not overflow an int64."""
+"""Ten years. A longer duration is probably a typo, and times must not overflow an int64."""
 
 
 class DurationError(OnebitError, ValueError):
@@ -89,7 +89,7 @@ def parse_speed(text: str) -> float:
 
 
 def format_duration(duration_ms: int) -> str:
-    """Format a duration in the largest unit that divides it; `parse_duration` parses it.
+    """Format a duration in the largest unit that divides it, such that `parse_duration` can parse it.
 
     >>> format_duration(90_000), format_duration(7_200_000), format_duration(0)
     ('90s', '2h', '0ms')
@@ -138,7 +138,7 @@ def repr_of(value: object, length: int) -> str:
 
 
 def _to_depth(value: Any, depth: int) -> Any:
-    """Return a value without its parts that are nested deeper than `depth`."""
+    """Return a value without the parts that are nested deeper than `depth`."""
     if type(value) is list:
         return [_to_depth(item, depth - 1) for item in value] if depth > 0 else []
     if type(value) is dict:

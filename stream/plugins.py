@@ -21,7 +21,7 @@ class PluginError(OnebitError):
 
 
 class Plugins(Mapping[str, T], Generic[T]):
-    """Built-in objects, and the objects that plug-ins register in an entry point group, by name.
+    """A mapping from names to built-in objects and to the objects that plug-ins register in an entry point group.
 
     Iteration is ordered by name and skips unusable plug-ins. `problems` lists the unusable ones; accessing one raises
     PluginError. A plug-in cannot replace a built-in object.
