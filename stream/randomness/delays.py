@@ -111,7 +111,7 @@ class Weibull:
 
 @dataclass(frozen=True, slots=True)
 class Empirical:
-    """An empirical distribution, in which every entry of the list is equally likely."""
+    """An empirical distribution: every entry in the list is equally likely."""
 
     delays_ms: tuple[int, ...] = field(repr=False)  # sorted, not empty
 
@@ -129,7 +129,7 @@ class DelayModel:
     by_class: Mapping[int, Law] = field(default_factory=dict)  # distribution by true label
 
     def draw_ms(self, label: int | None, u: float) -> int:
-        """Return the delay in milliseconds of an event with this true label, from a uniform u in [0, 1).
+        """Return the delay in milliseconds of an event with this true label, given a uniform draw u from [0, 1).
 
         An event without a label uses `otherwise`.
         """
@@ -137,11 +137,11 @@ class DelayModel:
         return law.quantile_ms(u)
 
     def quantile_ms(self, u: float) -> int:
-        """Return a value such that, in every class, at least the share 1 - u of the delays are this long or longer."""
+        """Return a delay that at least a fraction 1 - u of the delays in every class reach or exceed."""
         return min(law.quantile_ms(u) for law in (self.otherwise, *self.by_class.values()))
 
     def check_classes(self, n_classes: int) -> None:
-        """Raise DelayError if the specification names a class that the data do not have."""
+        """Raise DelayError if the specification names a class that does not occur in the data."""
         for label in self.by_class:
             if label >= n_classes:
                 raise DelayError(f"delay {self.spec!r} names class {label}; expected a class in 0..{n_classes - 1}")
@@ -156,7 +156,7 @@ NO_DELAY = DelayModel("none", Fixed(0))
 
 
 class FeedbackPlan:
-    """The delays after its prediction at which an event's feedback is sent: a function of (seed, event id, label).
+    """Plans when an event's feedback is sent after its prediction, as a function of (seed, event id, label).
 
     Without a delay model, the delays come from the log, and an event without a logged delay receives no feedback.
 

@@ -39,13 +39,13 @@ class Purpose(StrEnum):
     DUPLICATE = "duplicate"  # duplication of the feedback
     DUPLICATE_DELAY = "duplicate-delay"  # the delay of the copy
     SHUFFLE = "shuffle"  # the order of the rows in an epoch
-    ESTIMATE = "estimate"  # fold, acceptance and resampling of a logged decision in an estimate
-    LOG = "log"  # acceptance of a decision from a log that is not uniform
+    ESTIMATE = "estimate"  # fold, acceptance and resampling of a logged decision in an estimation
+    LOG = "log"  # acceptance of a decision from a log whose propensities are not uniform
     FALLBACK = "fallback"  # the gateway's uniform answer to a context without a prediction in time
 
 
 class Draws:
-    """The draws of one seed for one purpose.
+    """Random draws for one seed and one purpose.
 
     `draw(event_id)` is uniform in [0, 1) and a multiple of 2⁻⁵³. `draw.bits(event_id)` returns all 64 bits.
     """
@@ -64,7 +64,7 @@ class Draws:
         return int.from_bytes(state.digest(), "little")
 
     def __call__(self, event_id: str) -> float:
-        """Return a uniform in [0, 1)."""
+        """Return a uniform draw from [0, 1)."""
         state = self._keyed.copy()
         state.update(event_id.encode())
         return (int.from_bytes(state.digest(), "little") >> 11) * 2.0**-53
@@ -76,7 +76,7 @@ def _draws(seed: int, purpose: Purpose) -> Draws:
 
 
 def uniform(seed: int, purpose: Purpose, event_id: str) -> float:
-    """Return a uniform draw in [0, 1). For many draws of one purpose, use `Draws`."""
+    """Return a uniform draw from [0, 1). For many draws with the same purpose, use `Draws`."""
     return _draws(seed, purpose)(event_id)
 
 
