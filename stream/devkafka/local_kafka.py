@@ -43,10 +43,10 @@ _FORMAT_TIMEOUT_S = 180.0
 _STOP_TIMEOUT_S = 30.0
 _POLL_S = 0.05
 _LOG_TAIL_LINES = 25
-_CREATE_TIME_TOLERANCE_S = 2.0  # creation times derive from the boot time, which changes if the clock is set
+_CREATE_TIME_TOLERANCE_S = 2.0  # creation times are derived from the boot time, which changes if the clock is set
 _OWN_FILES = ("state.json", "server.properties", "log4j2.properties", "broker.log", "broker.log.1", "stdout.log")
 
-# Brokers that this process has started. As its child processes, they must be waited for.
+# Brokers that this process has started. They are its child processes, so it must wait for them.
 _children: dict[int, subprocess.Popen[bytes]] = {}
 
 Progress = Callable[[str], None]
@@ -72,7 +72,7 @@ class LocalKafka(NamedTuple):
     home: Path
     storage: Path
     ephemeral: bool
-    already: bool  # whether it was already running
+    already: bool  # whether the broker was already running
     client_config: Path | None = None  # client properties of the administrator, if secured
     own_port: int = 0  # port of the health check
 
@@ -198,7 +198,7 @@ def local_kafka(
 
 
 def _security(home: Path, *, secure: bool, is_formatted: bool) -> LocalSecurity | None:
-    """Return the security files of a home directory, or None if it is not secured. A secured one remains secured."""
+    """Return the security files of a home directory, or None if it is not secured. A secured one stays secured."""
     security = LocalSecurity(home)
     if is_formatted and security.exists:
         return security
@@ -233,7 +233,7 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def _running(home: Path) -> LocalKafka | None:
-    """Return the broker that the state file names if it is still running; its pid may have been reused."""
+    """Return the broker named by the state file, if it is still running; its pid may have been reused."""
     import psutil
 
     try:

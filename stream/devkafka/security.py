@@ -6,7 +6,7 @@ All files are in one directory, readable only by the current user:
     security/ca.pem              the CA certificate for clients
     security/broker.pem          the broker's key and certificate
     security/client.properties   client settings for the user, by default the administrator `admin`
-    security/format.args         arguments of the storage tool, so that the password is in no command line
+    security/format.args         arguments of the storage tool, so that the password appears on no command line
 
 docker/compose.secure.yaml uses the same files.
 """
@@ -20,7 +20,7 @@ ADMIN = "admin"
 MECHANISM = "SCRAM-SHA-512"
 LISTENER, INTERNAL, CONTROLLER = "SASL_SSL", "INTERNAL", "CONTROLLER"
 
-_BROKER = "broker"  # the name in the broker's certificate, which is a super user
+_BROKER = "broker"  # the name in the broker's certificate; the broker is a super user
 _PRIVATE = 0o600
 
 
@@ -54,7 +54,7 @@ class LocalSecurity:
         return password
 
     def write_address(self, bootstrap: str) -> None:
-        """Write the broker's address to the client properties, so that a client needs only this file."""
+        """Write the broker's address into the client properties, so that a client needs no other file."""
         others = [line for line in self.client_config.read_text().splitlines() if not line.startswith("bootstrap.")]
         _write_private(self.client_config, "\n".join([f"bootstrap.servers={bootstrap}", *others]) + "\n")
 
