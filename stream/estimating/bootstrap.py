@@ -24,7 +24,7 @@ DRAWS_PER_WORD = 4
 resamples."""
 
 SPREAD_MIN = 1e-12
-"""A smaller spread of the resamples is treated as rounding error."""
+"""A smaller spread of the resampled values is treated as rounding error."""
 
 COUNT_MAX = 7
 """Maximum Poisson(1) count. Larger counts have probability 10⁻⁵, which is below the resolution of 16 bits."""
@@ -62,9 +62,9 @@ class ResampledSums:
 
 
 def percentile_interval(values: FloatArray, confidence: float) -> Interval | None:
-    """Return the interval between percentiles of the resamples; None if any is undefined, or if all are equal.
+    """Return the interval between percentiles of the resampled values; None if any is undefined or all are equal.
 
-    Equal rows, such as a few rows without any reward, contain no information about the variance.
+    Equal values, such as those of a few rows without any reward, contain no information about the variance.
     """
     if values.size == 0 or not np.isfinite(values).all() or np.ptp(values) <= SPREAD_MIN:
         return None

@@ -40,7 +40,7 @@ def estimate(
 
     Raises:
         EstimateError: no decision in the log has both an action and an outcome, or a policy requires data that the log
-            does not have.
+            does not contain.
     """
     options = options or Options()
     draws = Draws(options.seed, Purpose.ESTIMATE)
@@ -48,7 +48,7 @@ def estimate(
     found = survey(_with_progress(chunks(log.batches(), draws), 0, progress), log.n_features, n_classes)
     if not found.judged:
         raise EstimateError(
-            f"{log.name}: none of its {found.events:,} events has both an action and a reward; map the columns of both"
+            f"{log.name}: none of its {found.events:,} events has both an action and a reward; map a column to each"
         )
     if options.propensity_min is not None and options.propensity_min > (1.0 + UNIFORM_WITHIN) / n_classes:
         raise EstimateError(

@@ -46,7 +46,7 @@ DR_BELOW_MAX = 4.0
 """k for the confidence sequence of dr. A larger value restricts q̂ less, but requires more rows."""
 
 ESS_MIN = 100.0
-"""An effective sample size below this is flagged, because intervals from few rows are unreliable."""
+"""A smaller effective sample size is flagged, because intervals from few rows are unreliable."""
 
 WEIGHTS_OFF_ONE = "weights-off-one"
 
@@ -75,7 +75,7 @@ class Estimate(NamedTuple):
     """An estimate of a policy's value, with its intervals. Undefined values and intervals are None."""
 
     estimator: str
-    n: int  # number of rows used
+    n: int  # number of rows on which the estimate is based
     value: float | None
     bootstrap: Interval | None
     bernstein: Interval | None
@@ -110,7 +110,7 @@ class PolicyEvaluation(NamedTuple):
     """The evaluation of a policy."""
 
     policy: str
-    changes: bool  # True if the policy learned from the log; the value is then a mean over time
+    changes: bool  # True if the policy learned from the log; its value is then a mean over time
     ess: float
     weight_max: float
     flags: tuple[Flag, ...]
@@ -120,15 +120,15 @@ class PolicyEvaluation(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """Limits on the weights, and the stride of the path, for a log."""
+    """Limits on the weights in a log, and the stride of the path of estimates."""
 
     propensity_min: float
     clip: float
-    path_stride: int  # number of rows with a weight from one point of the path to the next
+    path_stride: int  # number of rows with a weight between two points of the path
 
 
 class Moments:
-    """The count, mean and variance of a series of terms."""
+    """The number, mean and variance of a series of terms."""
 
     def __init__(self) -> None:
         self.n, self.sum, self.square_sum, self.largest = 0, 0.0, 0.0, 0.0
@@ -156,11 +156,11 @@ class Moments:
         return effective_sample_size(self.sum, self.square_sum)
 
     def low(self, span: float, delta: float) -> float:
-        """Return Maurer and Pontil's lower limit for terms in a range of this width."""
+        """Return Maurer and Pontil's lower confidence limit for terms in a range of this width."""
         return bernstein_low(self.n, self.mean, self.variance, span, delta)
 
     def mirrored_low(self, span: float, delta: float) -> float:
-        """Return the lower limit for the mean of the negated terms."""
+        """Return the lower confidence limit for the mean of the negated terms."""
         return bernstein_low(self.n, -self.mean, self.variance, span, delta)
 
 

@@ -85,7 +85,7 @@ def mixture_bound(variance_sums: FloatArray, delta: float) -> FloatArray:
 
 
 class Cumulated(NamedTuple):
-    """The cumulative statistics of a lower confidence sequence after each of several rows."""
+    """The cumulative statistics of a lower confidence sequence after each row in a chunk."""
 
     n: FloatArray  # [m], number of rows so far
     sums: FloatArray  # [m], Σ ξ
@@ -124,14 +124,14 @@ class LowerSequence:
         before = np.concatenate(([self._sum], sums[:-1])) if terms.size else sums
         guess = np.minimum(
             (0.5 / self._scale + before) / n, 1.0 / self._scale
-        )  # predicted from earlier rows only, starting at one half
+        )  # predicted from earlier rows only; initially one half
         variance_sums = self._variance_sum + np.cumsum((xi - guess) ** 2)
         if terms.size:
             self._n, self._sum, self._variance_sum = self._n + terms.size, float(sums[-1]), float(variance_sums[-1])
         return Cumulated(n, sums, variance_sums)
 
     def low(self, at: Cumulated) -> FloatArray:
-        """Return the lower limits after each of these rows, float64[m]."""
+        """Return the lower limit after each of these rows, float64[m]."""
         bound = mixture_bound(at.variance_sums, self._delta)
         lows: FloatArray = self._scale * (at.sums - bound) / at.n
         return lows
@@ -156,11 +156,11 @@ class Sequence01:
     """A confidence sequence for a mean of bits. It consists of lower sequences for the reward and for 1 − reward."""
 
     def __init__(self, below: float, delta: float) -> None:
-        """Initialise the lower sequences of both sides, each with half of delta; see `LowerSequence`."""
+        """Initialise the lower sequences for both sides, each with half of delta; see `LowerSequence`."""
         self._sides = (LowerSequence(below, delta / 2.0), LowerSequence(below, delta / 2.0))
 
     def extend(self, of_reward: FloatArray, of_failure: FloatArray, at: Sequence[int] = ()) -> list[Interval]:
-        """Add rows with the terms of both sides, and return the intervals after the rows at these indices."""
+        """Add rows with the terms for both sides, and return the intervals after the rows at these indices."""
         places = list(at)
         ends = []
         for side, terms in zip(self._sides, (of_reward, of_failure), strict=True):

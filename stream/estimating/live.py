@@ -27,7 +27,7 @@ An expired decision is settled without an outcome. It does not block the prefix 
 flag, because the estimate covers only decisions with an outcome.
 
 *Memory.* Decisions after the first pending one are stored. A decision is pending for at most one window, so at most one
-window of decisions is stored. The join needs more memory per decision.
+window of decisions is stored. The join needs more memory than this per decision.
 """
 
 from collections import deque
@@ -54,21 +54,21 @@ class LivePoint(NamedTuple):
     n: int
     ips: float
     anytime: Interval
-    logged: float  # mean reward of the log's actions
+    logged: float  # mean reward of the logged actions
 
 
 class LiveEstimates(NamedTuple):
     """The current estimates of the learner's own policy."""
 
-    n: int  # number of settled decisions with an outcome and a weight, from which the estimates are made
+    n: int  # number of settled decisions with an outcome and a weight, on which the estimates are based
     without_outcome: int  # number of settled decisions that expired
-    waiting: int  # number of decisions that are pending, or made after a pending one
+    waiting: int  # number of decisions that are pending or follow a pending one
     ess: float
     weight_max: float
-    logged: float  # mean reward of the log's actions over the n decisions; NaN if n is 0
+    logged: float  # mean reward of the logged actions over the n decisions; NaN if n is 0
     flags: tuple[Flag, ...]
     estimates: tuple[LiveEstimate, ...]
-    path: tuple[LivePoint, ...]  # evenly spaced over the n decisions, at most PATH_POINTS_MAX
+    path: tuple[LivePoint, ...]  # at most PATH_POINTS_MAX points, evenly spaced over the n decisions
 
     def as_json(self) -> dict[str, object]:
         """Return plain values for JSON, without the path. The field names are the same as in `onebit estimate`."""
@@ -116,8 +116,8 @@ class LiveEstimator:
 
         Args:
             partition: The partition.
-            step: The number of the step. A gap means that another process made the steps between, and may have settled
-                decisions.
+            step: The number of the step. A gap means that another process made the steps in between and may have
+                settled decisions.
             predictions: The decisions, in order.
             examples: The settled decisions, from this and earlier steps.
         """
@@ -146,7 +146,7 @@ class LiveEstimator:
             self._advance()
 
     def _leave(self, partitions: set[int]) -> None:
-        """Discard the partitions' uncounted decisions. Keeping only the settled ones would favour fast feedback."""
+        """Discard the partitions' uncounted decisions. Keeping only settled ones would favour fast feedback."""
         kept = [decided for decided in self._decided if decided.partition not in partitions]
         self._left += len(self._decided) - len(kept)
         self._decided = deque(kept)
@@ -218,7 +218,7 @@ class LiveEstimator:
 
 
 def live_weight_flags(weights: Moments) -> list[Flag]:
-    """Return the flags for the weights, for estimates that are checked repeatedly.
+    """Return flags for suspicious weights, for estimates that are checked repeatedly.
 
     The mean weight is tested at every check. With few rows, its distribution is far from normal, and the test would
     raise false alarms at the start of every log.

@@ -22,7 +22,7 @@ from stream.task.play import Reward
 from stream.wire.records import Decision, Features, FloatArray
 
 UNUSED_PROPENSITY = 1.0
-"""The propensity that is passed to learners that do not use it."""
+"""The propensity passed to learners that do not use propensities."""
 
 _UNSOUND = {
     FromLogs.UNSOUND: "its updates assume that it chose the actions itself",
@@ -38,8 +38,8 @@ class Policy(ABC):
     """A policy to be evaluated."""
 
     name: str
-    changes: bool = False  # True if it learns from the log
-    looks_at_x: bool = False  # True if its actions depend on the features
+    changes: bool = False  # True if the policy learns from the log
+    looks_at_x: bool = False  # True if the policy's actions depend on the features
     is_logged: bool = False  # True for the policy that wrote the log
     probability_max: float = 1.0  # upper limit on the probability of any class
 
@@ -99,7 +99,7 @@ class Logged(Policy):
         self._n_classes = n_classes
 
     def probabilities(self, chunk: Chunk) -> FloatArray:
-        """Return 1 for the played class. The expected value of this is the unknown probability of each class."""
+        """Return 1 for the played class. The expected value of this result is the unknown probability of each class."""
         p = np.zeros((len(chunk.ids), self._n_classes))
         known = np.flatnonzero(chunk.actions >= 0)
         p[known, chunk.actions[known]] = 1.0
@@ -119,7 +119,7 @@ class Logged(Policy):
 
 
 class Model(Policy):
-    """A trained learner that does not learn from the log."""
+    """A trained learner that does not continue to learn from the log."""
 
     looks_at_x = True
 

@@ -4,10 +4,10 @@
     r̄ = the mean reward;  θ_a = (A_a + λS)⁻¹ (b_a − r̄ A_a e_last);  q̂(x, a) = r̄ + θ_a·z, limited to [0, 1]
     S = the diagonal matrix of the mean z² over all rows, so that the model does not depend on the units of the features
 
-The sums are kept per fold and need constant memory. An *out-of-fold* prediction uses all folds except the row's own.
-The λ of a fold is the value in RIDGES that predicts held-out folds best. The error is also computed from the
-sums: Σ(r − q̂)² = Σr² − 2 b·θ + θᵀAθ. For an action that was never played, q̂ = r̄. For a rare action, q̂ is close to
-r̄.
+The sums are kept for each fold and need constant memory. An *out-of-fold* prediction uses all folds except the row's
+own. The λ of a fold is the value in RIDGES that predicts held-out folds best. The error is also computed from the
+sums: Σ(r − q̂)² = Σr² − 2 b·θ + θᵀAθ. For an action that was never played, q̂ equals r̄; for a rare action, it is close
+    to r̄.
 
 If d features require too much memory, x is hashed with signs to m features (Weinberger et al., "Feature hashing for
 large scale multitask learning", ICML 2009). The coarser model widens the intervals, but biases only the direct method.
@@ -71,7 +71,7 @@ class _Sums(NamedTuple):
 
     @property
     def scale(self) -> FloatArray:
-        """Return the factors that scale each feature to a root mean square of 1. They are 0 for unused features."""
+        """Return the factors that scale each feature to a root mean square of 1; 0 for unused features."""
         squares = np.einsum("kii->i", self.A)
         scale = np.zeros(squares.size)
         there = squares > 0.0

@@ -10,10 +10,11 @@ from stream.randomness.draws import GAMMA, Draws, mix_words
 from stream.wire.records import Features, FloatArray, IndexArray
 
 ROWS_MAX = 1024
-"""Maximum number of rows per chunk. It limits the size of the bootstrap counts, a table of rows by resamples."""
+"""Maximum number of rows per chunk. It limits the size of the bootstrap counts, a table with a row for each decision
+and a column for each resample."""
 
 FOLD_WORD, ACCEPT_WORD, RESAMPLE_WORD = 1, 2, 3
-"""Positions in a row's sequence of random words, by purpose. Resampling uses all words that follow."""
+"""Positions in a row's sequence of random words, by purpose. Resampling uses all words after these."""
 
 
 class LoggedRows(Protocol):
@@ -120,7 +121,7 @@ class Chunk(NamedTuple):
 
     @property
     def weighted(self) -> NDArray[np.bool_]:
-        """The mask of judged rows with a usable propensity."""
+        """The mask of rows with an action, an outcome and a usable propensity."""
         return self.judged & usable(self.propensities)
 
     def words(self, first: int, count: int) -> NDArray[np.uint64]:

@@ -17,7 +17,7 @@ class LiveEstimate(NamedTuple):
 
     estimator: str
     value: float | None
-    normal: Interval | None  # approximate, for many rows with similar weights, at a single time; None below ESS_MIN
+    normal: Interval | None  # approximate, for many similar weights and a single time; None below ESS_MIN
     anytime: Interval | None  # valid at all times simultaneously
 
 
@@ -52,7 +52,7 @@ class RunningEstimate:
         if weight_sum == 0.0:
             return LiveEstimate("snips", None, None, None)
         value = self.weighted_rewards.sum / weight_sum
-        # Linearised: Σ w² (r − v)²/(Σ w)², in which r² = r (Owen, "Monte Carlo theory, methods and examples", 9.2).
+        # Linearised: Σ w² (r − v)²/(Σ w)², where r² = r (Owen, "Monte Carlo theory, methods and examples", 9.2).
         square_sum = (1.0 - 2.0 * value) * self.weighted_rewards.square_sum + value**2 * self.weights.square_sum
         has_interval = self.weights.ess >= ESS_MIN
         interval = _normal(value, sqrt(max(square_sum, 0.0)) / weight_sum) if has_interval else None

@@ -1,4 +1,4 @@
-"""The first pass over a log: summarises the contents, and flags suspicious propensities and missing feedback."""
+"""The first pass over a log: it summarises the contents, and flags suspicious propensities and missing feedback."""
 
 from collections.abc import Iterable, Iterator
 from math import erfc, sqrt
@@ -24,7 +24,7 @@ UNIFORM_WITHIN = 0.01
 
 
 class Flag(NamedTuple):
-    """A warning that estimates may be wrong, about a log or about a policy evaluated on it."""
+    """A warning that estimates may be wrong, because of the log or of a policy evaluated on it."""
 
     name: str
     text: str
@@ -36,7 +36,7 @@ class Survey(NamedTuple):
     events: int
     judged: int  # number of events with an action and an outcome
     weighted: int  # number of such events with a propensity in (0, 1]
-    propensity_min: float  # smallest propensity of the latter events; NaN if there are none
+    propensity_min: float  # smallest propensity among the latter events; NaN if there are none
     has_delays: bool
     has_times: bool
     flags: tuple[Flag, ...]
@@ -103,7 +103,7 @@ class _Counts:
         if self.without_action:
             yield Flag("action-missing", f"{self.without_action:,} {of} have no action; they are excluded")
         if no_outcome:
-            yield Flag("outcome-missing", f"{no_outcome:,} {of} have no outcome; the estimates cover the others")
+            yield Flag("outcome-missing", f"{no_outcome:,} {of} have no outcome; the estimates are based on the others")
         for name, count, what in (
             ("propensity-missing", self.missing, "no propensity"),
             ("propensity-zero", self.zero, "a propensity of 0 or less"),
@@ -148,7 +148,7 @@ def independence(table: NDArray[np.int64]) -> float:
 
 
 def mean_of_weights(n: int, mean: float, variance: float) -> float:
-    """Return the p-value of a test (normal approximation) for a mean weight of 1, which correct propensities imply."""
+    """Return the p-value (normal approximation) for a mean weight of 1, which holds if the propensities are correct."""
     if n < 2 or variance <= 0.0:
         return 1.0 if n == 0 or abs(mean - 1.0) < 1e-9 else 0.0
     return float(erfc(abs(mean - 1.0) / sqrt(2.0 * variance / n)))
