@@ -1,8 +1,8 @@
 """The definition of an experiment, read from a TOML file; docs/experiments.md describes the format.
 
-An experiment consists of sweeps, and of figures and tables, which are created from the rows of the sweeps and compare
-them with published numbers. A sweep runs all combinations of data sets, learners with parameter grids, stream
-conditions and seeds.
+An experiment consists of sweeps, figures and tables. The figures and tables are created from the rows of the sweeps,
+and compare them with published numbers. A sweep runs all combinations of data sets, learners with parameter grids,
+stream conditions and seeds.
 """
 
 import tomllib
@@ -46,7 +46,7 @@ class Powers(_Table):
     start: int
     stop: int
     step: Annotated[int, Field(ge=1)] = 1
-    of: str | None = None  # a fact about the data set that the powers are multiplied by
+    of: str | None = None  # a fact about the data set by which the powers are multiplied
 
     def values(self) -> list[Scalar]:
         """Return the powers, as numbers or as text with the fact."""
@@ -86,7 +86,7 @@ class Contender(_Table):
 
     @property
     def title(self) -> str:
-        """Return the name, with the mark + if the learner is not part of the paper's experiment."""
+        """Return the name, marked with + if the learner is not part of the paper's experiment."""
         return (self.label or self.learner) + (" +" if self.added else "")
 
 
@@ -99,13 +99,13 @@ FOLDS = 10
 class Conditions(_Table):
     """Conditions of the stream. Times are counted in decisions."""
 
-    delay: int | str = 0  # in decisions, or a distribution as in `onebit run --delay`, where 1 ms is one decision
+    delay: int | str = 0  # in decisions, or a distribution as in `onebit run --delay`, with 1 ms for each decision
     loss: Annotated[float, Field(ge=0, le=1)] = 0.0  # fraction of lost bits
     window: Annotated[int, Field(ge=-1)] = -1  # decisions until expiry; -1 for never
     on_expiry: OnExpiry = "drop"
     late: LatePolicy = "ignore"
     noise: Annotated[float, Field(ge=0, le=1)] = 0.0  # fraction of training labels replaced with a uniform class
-    change: Change = "none"  # how the classes change during the stream
+    change: Change = "none"  # how the classes change in the course of the stream
     partitions: Annotated[int, Field(ge=1)] = 1
     model: Literal["own", "shared"] = "own"  # one model per partition, or a shared model
     lag: Annotated[int, Field(ge=1)] = 1  # for a shared model: decisions between two reads of its log
@@ -114,7 +114,7 @@ class Conditions(_Table):
 
     @property
     def known_by(self) -> Parameters:
-        """Return the conditions that identify a row. Those introduced later are omitted if they have their defaults."""
+        """Return the conditions that identify a row. Those added later are omitted if they have default values."""
         later = {"model": "own", "lag": 1, "outage": 0}
         return {name: value for name, value in self.model_dump().items() if later.get(name, ...) != value}
 
@@ -147,11 +147,11 @@ class Figure(_Table):
     name: str
     title: str
     sweeps: list[str]
-    x: str  # a parameter, a condition or `examples`; with several, separated by |, the first one that a learner has
+    x: str  # a parameter, condition or `examples`; if several are given (a|b), the first that a learner has is used
     y: str = "error"
     panels: str = "data"
     lines: list[str] = []
-    best: str | None = None  # the parameter whose best value alone is shown
+    best: str | None = None  # a parameter of which only the best value is shown
     where: dict[str, Scalar] = {}
     x_scale: Literal["linear", "log", "log2", "symlog"] = "linear"
     y_scale: Literal["linear", "log"] = "linear"
@@ -165,8 +165,8 @@ class Reported(_Table):
     value: float  # in the unit of the table
     parameters: Parameters = {}
     conditions: Parameters = {}
-    roughly: bool = False  # True if it was read off a figure or is stated approximately
-    because: str | None = None  # the known reason for a difference of our result
+    roughly: bool = False  # True if it was read off a figure or is only given approximately
+    because: str | None = None  # the known reason why our result differs
 
 
 class Comparison(_Table):
@@ -176,12 +176,12 @@ class Comparison(_Table):
     title: str
     sweeps: list[str]
     measure: str = "error"
-    best: str | None = None  # the parameter whose best value is shown; with several, separated by |, the first
-    by: list[str] = []  # conditions and parameters; each value has a row
+    best: str | None = None  # the parameter whose best value is shown; if several are given (a|b), the first is used
+    by: list[str] = []  # conditions and parameters; there is one row per value
     paper: list[Reported] = []
-    paper_events: int | None = None  # number of events in the paper
+    paper_events: int | None = None  # number of events used in the paper
     tolerance: float = 0.1  # relative difference above which a result is reported as different
-    marks: str | None = None  # learner that the others are compared with, by a test over the folds
+    marks: str | None = None  # the learner with which a test over the folds compares the others
 
 
 class Experiment(_Table):
@@ -230,7 +230,7 @@ class Experiment(_Table):
         Args:
             events: Limit on events per run. Sweeps with a lower limit keep it.
             seeds: Number of seeds.
-            exactly: Sweeps that use exactly this number of events, even if it exceeds their limit.
+            exactly: Names of sweeps that use exactly this number of events, even if it exceeds their limit.
         """
         sweeps = []
         for sweep in self.sweeps:
@@ -248,7 +248,7 @@ class SetEntry(_Table):
     title: str
     get: str  # source of the data
     convert: str = "no conversion required: it is an svmlight file"
-    note: str = ""  # how it differs from the data set in the papers
+    note: str = ""  # how it differs from the data set used in the papers
 
 
 def shipped() -> dict[str, Path]:

@@ -71,7 +71,7 @@ class Row(NamedTuple):
     learner: str
     title: str
     parameters: str  # as in the definition, in JSON
-    conditions: str  # in JSON, without those that have their defaults
+    conditions: str  # in JSON, without default values
     seed: int
     fold: int
     events: int
@@ -106,7 +106,7 @@ def _of_seed(sets: Sets, name: str, seed: int, events: int | None) -> "_Data":
 
 @dataclass(frozen=True, eq=False)
 class _Data:
-    """A loaded data set that is compared by identity, so that it can be a cache key."""
+    """A loaded data set; it is compared by identity, so that it can be a cache key."""
 
     loaded: Loaded
 
@@ -144,7 +144,7 @@ _warm: set[object] = set()
 
 
 def _run(job: Job, data: Loaded, learner: Learner, stream: Stream) -> tuple[Run, float]:
-    """Run the learner; return the result and the CPU time of the loop, without the time to load the kernels."""
+    """Run the learner; return the result and the CPU time of the loop, excluding the time to load the kernels."""
     kernels = getattr(learner, "kernels", None)
     if kernels not in _warm:
         few = life_of(stream, np.arange(min(2, stream.truth.size)))
@@ -155,7 +155,7 @@ def _run(job: Job, data: Loaded, learner: Learner, stream: Stream) -> tuple[Run,
     patience = Patience(window, conditions.on_expiry, conditions.late)
     events = stream.examples, stream.u, stream.v, stream.delays, patience
     started_s = time.process_time()
-    if conditions.lag == 1 and not conditions.outage:  # all partitions then use the same model
+    if conditions.lag == 1 and not conditions.outage:  # in this case, all partitions use the same model
         result = run(learner, *events)
     else:
         assert isinstance(learner, KernelLearner)
@@ -208,7 +208,7 @@ def _opposed(job: Job, data: Loaded, stream: Stream) -> tuple[Run, float]:
 
 
 def _parts(job: Job, stream: Stream) -> list[tuple[Stream, NDArray[np.int64]]]:
-    """Return the stream for each learner of a run, with the numbers of its events."""
+    """Return the stream of each learner in a run, with the indices of its events."""
     size, conditions = stream.truth.size, job.conditions
     if conditions.partitions > 1 and conditions.model == "own":
         return [(part_of(stream, own), own) for own in partitioned(size, conditions.partitions, job.seed)]
@@ -218,7 +218,7 @@ def _parts(job: Job, stream: Stream) -> list[tuple[Stream, NDArray[np.int64]]]:
 
 
 SPLIT_FOLDS = 5
-"""Number of folds for `evaluate = "split"`: one of them, a fifth of the rows, is used for testing."""
+"""Number of folds for `evaluate = "split"`. One of them, a fifth of the rows, is used for testing."""
 
 
 def _tested(job: Job, data: Loaded) -> Row:
@@ -235,7 +235,7 @@ def _tested(job: Job, data: Loaded) -> Row:
     answers = in_order(data.examples, tested)
     greedy = [learner.predict(answers.features(t), 0.5).greedy for t in range(tested.size)]
     labels = answers.labels
-    if job.evaluate == "split":  # a split is used to tune parameters, and therefore has noisy labels, too
+    if job.evaluate == "split":  # a split is used to tune parameters, so its test labels are noisy, too
         labels = noisy(labels, data.n_classes, job.conditions.noise, generator(job.seed, "tested"))
     error = float(np.mean(np.array(greedy) != labels))
     return _row(

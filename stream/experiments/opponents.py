@@ -39,7 +39,7 @@ class Opponent(Protocol):
 
 
 class Events(Protocol):
-    """The parts of a stream that an opponent requires."""
+    """The parts of a stream that an opponent uses."""
 
     @property
     def examples(self) -> Examples:
@@ -120,10 +120,10 @@ class River:
         model = parameters.get("model", "linucb")
         if model not in ("linucb", "logistic"):
             raise ParameterError(f"river: parameter model must be linucb or logistic; got {model!r}")
-        self._is_told = model == "logistic"
+        self._learns_from_class = model == "logistic"
         self._classes = list(range(data.n_classes))
         self._examples = examples
-        if self._is_told:
+        if self._learns_from_class:
             linear, multiclass = _package("river.linear_model"), _package("river.multiclass")
             self._model = multiclass.OneVsRestClassifier(linear.LogisticRegression())
         else:
@@ -134,13 +134,13 @@ class River:
         indices, values = self._examples.features(t)
         norm = float(np.linalg.norm(values)) or 1.0
         x = dict(zip(indices.tolist(), (values / norm).tolist(), strict=True))
-        if self._is_told:
+        if self._learns_from_class:
             return int(self._model.predict_one(x) or 0), x
         return int(self._model.pull(self._classes, context=x)), x
 
     def learn(self, kept: Any, action: int, label: int) -> None:
         """See Opponent."""
-        if self._is_told:
+        if self._learns_from_class:
             self._model.learn_one(kept, label)
         else:
             self._model.update(action, kept, float(action == label))

@@ -22,7 +22,7 @@ class Section(NamedTuple):
 
 
 class RanOn(NamedTuple):
-    """A description of the data or versions that a sweep's runs used."""
+    """A description of the data or the software versions used by a sweep's runs."""
 
     sweep: str  # name of the sweep; empty for all sweeps
     words: str
@@ -67,14 +67,14 @@ def charts_of(key: str, measure: str, panels: Sequence[Panel], x: DrawnAxis, y: 
     labels = list(dict.fromkeys(line.label for panel in panels for line in panel.lines))
     charts = []
     for number, panel in enumerate(panels):
-        told = list(dict.fromkeys(value for line in panel.lines for value in line.x or ()))
-        names = [] if all(isinstance(value, int | float) for value in told) else [str(value) for value in told]
+        values = list(dict.fromkeys(value for line in panel.lines for value in line.x or ()))
+        names = [] if all(isinstance(value, int | float) for value in values) else [str(value) for value in values]
         lines, levels = [], []
         for line in panel.lines:
             if line.x is None:
                 levels.append(Level(line.label, line.y[0]))
                 continue
-            at = [told.index(value) for value in line.x] if names else line.x
+            at = [values.index(value) for value in line.x] if names else line.x
             points = sorted(zip(at, line.y, line.spread, strict=True))
             band = any(line.spread)
             lines.append(

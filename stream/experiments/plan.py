@@ -73,7 +73,7 @@ def _parameters(
 
 
 def conditions_text(conditions: Conditions) -> str:
-    """Return conditions in the form stored in rows: JSON, without those that have their defaults."""
+    """Return conditions in the form in which rows store them: JSON, without default values."""
     return json.dumps(conditions.model_dump(exclude_defaults=True), sort_keys=True)
 
 

@@ -15,7 +15,7 @@ from stream.reporting.tables import Table
 PAGE = "README.md"
 
 HTML_PAGE = "index.html"
-"""The name of the page with interactive figures, which is a single file."""
+"""The file name of the page with interactive figures."""
 
 _LABELS = {
     EXAMPLES: "examples",
@@ -121,7 +121,7 @@ def markdown(table: Table) -> str:
 def _ran_on(experiment: Experiment, sets: Sets, rows: Mapping[str, Sequence[Row]]) -> list[RanOn]:
     """Describe each sweep's data, the missing data sets, and the versions."""
     missing = sets.missing(experiment)
-    told = []
+    notes = []
     for sweep in experiment.sweeps:
         for name in sweep.data:
             of_set = [row for row in rows[sweep.name] if row.data == name]
@@ -129,11 +129,11 @@ def _ran_on(experiment: Experiment, sets: Sets, rows: Mapping[str, Sequence[Row]
             if of_set:
                 events = max(row.events for row in of_set)
                 words = f"{sets.title(name)}: {len(of_set):,} runs of up to {events:,} events{note}."
-                told.append(RanOn(sweep.name, words))
+                notes.append(RanOn(sweep.name, words))
             elif name not in missing:
-                told.append(RanOn(sweep.name, f"{sets.title(name)}: not run yet."))
+                notes.append(RanOn(sweep.name, f"{sets.title(name)}: not run yet."))
     # Local paths are omitted, because pages may be published.
     gone = [name for name in missing if all(row.data != name for of_sweep in rows.values() for row in of_sweep)]
-    told += [RanOn("", f"Omitted because its file is missing: {sets.title(name)}.") for name in gone]
+    notes += [RanOn("", f"Omitted because its file is missing: {sets.title(name)}.") for name in gone]
     made = sorted({(row.onebit, row.python, row.numpy, row.numba) for of_sweep in rows.values() for row in of_sweep})
-    return told + [RanOn("", f"Onebit {o}, Python {p}, numpy {n}, numba {j}.") for o, p, n, j in made]
+    return notes + [RanOn("", f"Onebit {o}, Python {p}, numpy {n}, numba {j}.") for o, p, n, j in made]

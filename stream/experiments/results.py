@@ -1,4 +1,4 @@
-"""Evaluation of a sweep's rows: lines for figures, and tables with a paper's numbers. This module accesses no files."""
+"""Evaluation of a sweep's rows: lines for figures, and tables that include a paper's numbers. It accesses no files."""
 
 import json
 import math
@@ -59,13 +59,13 @@ def field_of(row: Row, name: str) -> Scalar | None:
 
 
 def first_field_of(row: Row, names: str) -> Scalar | None:
-    """Return the value of the first of the fields that the row has. `names` are separated by |."""
+    """Return the value of the first field in `names`, which are separated by |, that the row has."""
     return next((value for name in names.split("|") if (value := field_of(row, name)) is not None), None)
 
 
 def panels_of(figure: Figure, rows: Sequence[Row], titles: Callable[[str], str]) -> list[Panel]:
     """Return the panels of a figure, with a line for each learner and each value of `lines`."""
-    # Rows of a learner without the parameter are shown, too.
+    # The rows of a learner that does not have the parameter are also shown.
     shown = [row for row in rows if all(field_of(row, name) in (None, value) for name, value in figure.where.items())]
     panels: dict[str, dict[str, list[Row]]] = defaultdict(lambda: defaultdict(list))
     for row in shown:
@@ -109,7 +109,7 @@ def _means(groups: Sequence[Sequence[float]]) -> tuple[list[float], list[float]]
 
 
 def best_of(rows: Sequence[Row], parameter: str) -> tuple[list[Row], Scalar | None]:
-    """Return the rows with the parameter value that has the smallest mean error, and this value."""
+    """Return the rows whose parameter value has the smallest mean error, and this value."""
     by_value: dict[Scalar | None, list[Row]] = defaultdict(list)
     for row in rows:
         by_value[first_field_of(row, parameter)].append(row)
@@ -179,11 +179,11 @@ def _reported(table: Comparison, row: Row) -> Reported | None:
 
 
 P_VALUES = ((0.001, "*"), (0.01, "†"))
-"""Limits on the p-value of a paired t-test over the folds, with the marks that the paper uses for them."""
+"""Upper limits on the p-value of a paired t-test over the folds, with the marks that the paper uses for them."""
 
 
 def _mark(table: Comparison, rows: Sequence[Row], groups: dict[tuple[str, ...], list[Row]]) -> str:
-    """Return the mark for the significance of the difference from the learner `table.marks` over the folds."""
+    """Return the mark for the significance, over the folds, of the difference from the learner `table.marks`."""
     if table.marks is None or rows[0].learner == table.marks:
         return ""
     place = (rows[0].data, *(str(field_of(rows[0], name)) for name in table.by))
@@ -199,7 +199,7 @@ def _mark(table: Comparison, rows: Sequence[Row], groups: dict[tuple[str, ...], 
 
 
 def _by_chance(differences: Sequence[float]) -> float:
-    """Return the p-value of a t-test for mean 0. Requires at least two differences that are not all 0."""
+    """Return the p-value of a t-test for a mean of 0. Requires at least two differences that are not all 0."""
     n, spread = len(differences), stdev(differences)
     return float(2.0 * stdtr(n - 1, -abs(mean(differences)) * math.sqrt(n) / spread)) if spread else 0.0
 

@@ -130,7 +130,7 @@ def run_experiment(
 
 
 def rows_of(experiment: Experiment, rows: Sequence[Row]) -> dict[str, list[Row]]:
-    """Return the rows of the runs in the current definition, in order, by sweep. Other rows are ignored."""
+    """Return the rows of the runs in the current definition, grouped by sweep, in order. Other rows are ignored."""
     found: dict[str, list[Row]] = {}
     for sweep in experiment.sweeps:
         best = None if sweep.best_of is None else best_parameters(found[sweep.best_of])
@@ -154,7 +154,7 @@ def _processes(sets: Sets, jobs: int) -> Iterator[Make]:
 
 
 _sets: list[Sets] = []
-"""The data sets of a pool process. Its runs share them, so that loaded data are reused."""
+"""The data sets of a process in the pool. Its runs share them, so that loaded data are reused."""
 
 
 def _start(sets: Sets) -> None:

@@ -19,7 +19,7 @@ LINEAR = "linear-models"
 LINEAR_CLASSES, LINEAR_TOLD, LINEAR_FEATURES, LINEAR_ROWS = 5, 5, 9, 1_000
 
 GENERATED = ("synsep", "synnonsep", LINEAR)
-"""Data sets that are generated anew for each seed."""
+"""Data sets that are generated separately for each seed."""
 
 
 Fact = Callable[[float], float]
@@ -37,7 +37,7 @@ class Loaded:
     rows: int
     examples: Examples
     is_generated: bool = False
-    note: str = ""  # how it differs from the data set in the papers
+    note: str = ""  # how it differs from the data set used in the papers
     facts: Mapping[str, Fact] = field(default_factory=dict)
 
 
@@ -54,9 +54,9 @@ class Sets:
         Raises:
             ExperimentError: a name is unknown.
         """
-        return {name: told for name in experiment.data() if (told := self._told_if_missing(name)) is not None}
+        return {name: message for name in experiment.data() if (message := self._missing_message(name)) is not None}
 
-    def _told_if_missing(self, name: str) -> str | None:
+    def _missing_message(self, name: str) -> str | None:
         if name in GENERATED or name == "optdigits":
             return None
         path = self._path(name)
@@ -119,7 +119,7 @@ def linear_models(seed: int) -> Loaded:
 
     The paper does not specify the distributions of x and u in the relevant dimensions. Here, x is uniform in [-1, 1]
     and u is standard normal. The paper sets ‖U‖ to multiples of the models' squared norm. The parameter `u_norm_sq` is
-    ‖U‖², so the fact `squared_norm` is the square of such a multiple.
+    ‖U‖², so the fact `squared_norm` yields the square of such a multiple.
     """
     rng = np.random.default_rng(seed)
     X = rng.normal(size=(LINEAR_ROWS, LINEAR_FEATURES))

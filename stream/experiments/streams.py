@@ -29,15 +29,15 @@ def generator(seed: int, purpose: str) -> np.random.Generator:
 class Stream(NamedTuple):
     """Events in order, with all their random draws."""
 
-    examples: Examples  # events with the labels for training
-    truth: Labels  # int64[n], the labels for evaluation
+    examples: Examples  # events with the labels used for training
+    truth: Labels  # int64[n], the labels used for evaluation
     u: FloatArray  # float64[n]
     v: FloatArray  # float64[n]
     delays: Labels  # int64[n], in decisions, or NEVER
 
 
 def stream_of(data: Loaded, seed: int, events: int | None, epochs: int, conditions: Conditions) -> Stream:
-    """Return the stream for a seed, at most `events` long. Each epoch has the rows in random order.
+    """Return the stream for a seed, with at most `events` events. Each epoch has the rows in random order.
 
     Generated rows keep their order, which already depends on the seed.
     """
