@@ -1,8 +1,8 @@
 """Access to a Kafka cluster secured with TLS, passwords or tokens. Properties have librdkafka's names.
 
 Property files written for Kafka's Java client or for librdkafka can be used. Java's properties for users and for PEM
-stores are translated. Properties that change how Onebit reads or writes are rejected. Unknown names are also rejected,
-because otherwise a property without effect would go unnoticed.
+stores are translated. Properties that change how Onebit reads or writes are rejected. Unknown names are also rejected;
+otherwise, a property without effect would go unnoticed.
 
 Errors and reprs do not contain secrets.
 """
@@ -97,8 +97,8 @@ _REFUSED = {
     "ssl.keystore.": _PEM,
     "ssl.truststore.": _PEM,
     "enable.ssl.certificate.verification": (
-        "certificates are always verified; set ssl.ca.location to your own authority; to accept another host name, set "
-        "ssl.endpoint.identification.algorithm=none"
+        "certificates are always verified; set ssl.ca.location to your own CA certificate; to accept another host "
+        "name, set ssl.endpoint.identification.algorithm=none"
     ),
     "client.dns.lookup": "all addresses of a name are always tried: remove the line",
     "session.timeout.ms": "use the setting session_timeout: remove the line",
@@ -112,7 +112,7 @@ _REFUSED = {
         _OWN,
     ),
 }  # fmt: skip
-"""Rejected properties of other clients, with the remedy. A name that ends with a dot is a prefix."""
+"""Properties of other clients that are rejected, with the remedy. A name that ends with a dot is a prefix."""
 
 _JAAS = re.compile(r"[\w.]*\.(?P<module>Scram|Plain)LoginModule\s+required\b(?P<options>.*);\s*", re.DOTALL)
 _JAAS_OPTION = re.compile(r"""(\w+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|([^\s;"']+))""")
@@ -126,7 +126,7 @@ def client_config(properties: Mapping[str, str]) -> ClientConfig:
     """
     translated = _translated(properties)
     unknown = [_unknown(name) for name in translated if name not in PROPERTIES]
-    if unknown:  # report all at once, because a file often has several
+    if unknown:  # report all of them at once, because a file often has several
         raise ClientConfigError("; ".join(unknown))
     values = {name: _value(name, text) for name, text in translated.items()}
     config = ClientConfig(**{name.replace(".", "_"): value for name, value in values.items()})  # type: ignore[arg-type]
@@ -144,7 +144,7 @@ def read_properties(path: Path) -> dict[str, str]:
         text = "\n".join(path.read_text(encoding="utf-8-sig").splitlines())  # some editors write a byte-order mark
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"
-        raise ClientConfigError(f"{path}: the properties cannot be read: {reason}") from None
+        raise ClientConfigError(f"{path}: cannot read the properties: {reason}") from None
     found: dict[str, str] = {}
     for line in _LINE.finditer(text):
         place = f"{path}, line {text.count(chr(10), 0, line.start(1)) + 1}"
@@ -153,11 +153,11 @@ def read_properties(path: Path) -> dict[str, str]:
             raise ClientConfigError(f"{place}: expected NAME=VALUE, or # before a comment")
         name, value = read.groups()
         if name in found:
-            raise ClientConfigError(f"{place}: {name} occurs twice; remove one")
+            raise ClientConfigError(f"{place}: {name} is set twice; remove one")
         if name in SECRETS and "\\" in value:
             raise ClientConfigError(
                 f"{place}: {name} has a backslash, which Java and librdkafka interpret differently; remove the line, "
-                f"and set the variable ONEBIT_{name.replace('.', '_').upper()}"
+                f"and set the environment variable ONEBIT_{name.replace('.', '_').upper()}"
             )
         found[name] = _of_java(value) if name == "sasl.jaas.config" else re.sub(r"\\([:=#!])", r"\1", value)
     return found
@@ -185,7 +185,9 @@ def _translated(properties: Mapping[str, str]) -> dict[str, str]:
     given = {name: value for name, value in properties.items() if name != BOOTSTRAP}
     mechanism = given.pop("sasl.mechanisms", None)
     if mechanism is not None and given.setdefault("sasl.mechanism", mechanism) != mechanism:
-        raise ClientConfigError("sasl.mechanism and sasl.mechanisms mean the same, and differ; remove one")
+        raise ClientConfigError(
+            "sasl.mechanism and sasl.mechanisms are the same property but have different values; remove one"
+        )
     if (jaas := given.pop("sasl.jaas.config", None)) is not None:
         given = _of_jaas(jaas, given.get("sasl.mechanism")) | given
     for store, names in _PEM_STORES.items():
@@ -198,7 +200,7 @@ def _translated(properties: Mapping[str, str]) -> dict[str, str]:
 
 
 def _of_jaas(text: str, mechanism: str | None) -> dict[str, str]:
-    """Return the user name, password and mechanism in a configuration of Java's login module."""
+    """Return the user name, password and mechanism from the configuration of a Java login module."""
     found = _JAAS.fullmatch(text.strip())
     if found is None:
         raise ClientConfigError(
@@ -207,8 +209,8 @@ def _of_jaas(text: str, mechanism: str | None) -> dict[str, str]:
         )
     if _JAAS_OPTION.sub("", found["options"]).strip():
         raise ClientConfigError(
-            "sasl.jaas.config: expected NAME=VALUE options separated by spaces; got something else: a quote within "
-            'quotes is written \\" in a property file'
+            "sasl.jaas.config: expected NAME=VALUE options separated by spaces; got other text. In a property file, "
+            'write a quote within quotes as \\"'
         )
     options = {
         name: re.sub(r"\\(.)", r"\1", next(filter(None, values), ""))
@@ -219,7 +221,7 @@ def _of_jaas(text: str, mechanism: str | None) -> dict[str, str]:
             f"sasl.jaas.config: expected username=... and password=...; got {', '.join(sorted(options)) or 'neither'}"
         )
     if mechanism is None and found["module"] == "Scram":
-        raise ClientConfigError("sasl.jaas.config: its module is that of SCRAM; add sasl.mechanism=SCRAM-SHA-512")
+        raise ClientConfigError("sasl.jaas.config: the login module is for SCRAM; add sasl.mechanism=SCRAM-SHA-512")
     return {f"sasl.{name}": value for name, value in options.items()} | {"sasl.mechanism": mechanism or "PLAIN"}
 
 
@@ -241,7 +243,7 @@ def _value(name: str, text: str) -> str | SecretStr:
             raise ClientConfigError(f"{name}: expected one of {', '.join(_CHOICES[name])}; got {text!r}")
         return found
     if not text:
-        raise ClientConfigError(f"{name}: expected a value; got none: set one, or remove the line")
+        raise ClientConfigError(f"{name}: expected a value; got none. Set one, or remove the line")
     return text
 
 
@@ -256,19 +258,19 @@ def _check(config: ClientConfig) -> None:
         useless = [name for name in given if name.startswith(start)]
         if useless and not is_used:
             raise ClientConfigError(
-                f"security.protocol: with {protocol} {property_of(useless[0])} has no effect; expected {expected}: "
+                f"security.protocol: with {protocol} {property_of(useless[0])} has no effect; expected "
                 f"security.protocol={expected}"
             )
     if config.uses_sasl and mechanism is None:
-        raise ClientConfigError(f"sasl.mechanism: {protocol} needs one of {', '.join(MECHANISMS)}; got none")
+        raise ClientConfigError(f"sasl.mechanism: {protocol} requires one of {', '.join(MECHANISMS)}; got none")
     for name in _NEEDED.get(mechanism or "", ()):
         if not _plain(getattr(config, name) or ""):
             how = " (set the variable ONEBIT_SASL_PASSWORD, or the property)" if name == "sasl_password" else ""
-            raise ClientConfigError(f"{property_of(name)}: {mechanism} needs it; got none{how}")
+            raise ClientConfigError(f"{property_of(name)}: required for {mechanism}; got none{how}")
     if (config.ssl_certificate_location is None) != (config.ssl_key_location is None):
         raise ClientConfigError(
-            "ssl.certificate.location and ssl.key.location: a client's certificate needs its key, and a key its "
-            "certificate; set both (one PEM file may contain both)"
+            "ssl.certificate.location and ssl.key.location: a client certificate requires its key, and vice versa; set "
+            "both (one PEM file may contain both)"
         )
     if mechanism == BY_TOKEN:
         try:

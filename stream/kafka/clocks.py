@@ -1,7 +1,7 @@
-"""The broker's time: virtual time, in which the whole pipeline runs in one process, and an estimate for a real broker.
+"""The broker's time: virtual time, for pipelines that run in one process, and an estimate for a real broker.
 
-In virtual time, the clock jumps to the next time at which work is due. The programs are the same ones that run against
-Kafka, but they use the embedded broker. Nothing sleeps, and the order of all events depends on the seed alone.
+In virtual time, the clock jumps to the next time at which work is due. The programs are the same as those that run
+against Kafka, but they use the embedded broker. Nothing sleeps, and the order of all events depends on the seed alone.
 """
 
 import heapq
@@ -21,7 +21,7 @@ class VirtualClock:
 
 
 class EstimatedClock:
-    """A client's estimate of the broker's time, which is the latest known append time plus the elapsed time.
+    """A client's estimate of the broker's time: the latest known append time plus the time elapsed since then.
 
     It never exceeds the broker's time unless this host's clock runs faster.
     """
@@ -48,7 +48,7 @@ class Program(Protocol):
         """Do the work that is possible now, and return the amount of work done."""
 
     def next_due_ms(self) -> int | None:
-        """The next time at which work is due without new records, or None."""
+        """The next time at which work is due even without new records, or None."""
 
 
 def run_until_settled(
@@ -99,7 +99,7 @@ class Timers:
         self._count = 0
 
     def after(self, ms: int, action: Callable[[], None] = lambda: None) -> None:
-        """Schedule an action. Without an action, the clock only stops at that time."""
+        """Schedule an action. Without one, the clock only stops at that time."""
         self._count += 1
         heapq.heappush(self._waiting, (self._clock.now_ms + ms, self._count, action))
 

@@ -19,7 +19,7 @@ ADAPTERS = {
     "kafka-python": Client("kafka", "stream.kafka.kafka_python.broker:KafkaBroker"),
     "confluent": Client("confluent_kafka", "stream.kafka.confluent.broker:ConfluentBroker"),
 }
-"""The supported clients, from slowest to fastest."""
+"""The supported clients, ordered from slowest to fastest."""
 
 AUTO = "auto"
 """Selects the fastest client that is installed."""
@@ -40,8 +40,8 @@ def chosen(client: str) -> str:
         return installed[-1]
     if client not in installed:
         raise ClientMissingError(
-            f"the client {client} is not installed: pip install 'onebit[{client}]', or choose another; "
-            f"installed: {', '.join(installed)}"
+            f"the client {client} is not installed. Run: pip install 'onebit[{client}]', or choose an installed one: "
+            f"{', '.join(installed)}"
         )
     return client
 
@@ -50,7 +50,7 @@ def connect(settings: ConnectionSettings | str, client: str = AUTO) -> Broker:
     """Connect to a Kafka cluster, and wait if it is not running yet.
 
     Args:
-        settings: The connection's settings, or only its address.
+        settings: The connection's settings, or just its address.
         client: One of ADAPTERS, or AUTO.
 
     Raises:

@@ -10,7 +10,7 @@ from stream.kafka.client_config import ClientConfig
 from stream.kafka.port import AccessError, Acl, BrokerError, BrokerUnavailableError, FencedError, StaleMemberError
 
 RETRY_S = 0.1
-_SLACK_S = 2.0  # added to the client's own timeout, so that the client reports the reason first
+_SLACK_S = 2.0  # added to the client's own timeout, so that the client can report the reason first
 _CONNECTION_MS_MAX = 5_000
 
 REASONS = {
@@ -26,7 +26,7 @@ class ConnectionSettings(NamedTuple):
 
     bootstrap: str  # HOST:PORT[,HOST:PORT]
     config: ClientConfig = ClientConfig()
-    connect_timeout_ms: int = 30_000  # limit on waiting for the first answer
+    connect_timeout_ms: int = 30_000  # limit on waiting for the first response
     request_timeout_ms: int = 15_000  # limit on every other operation
     session_timeout_ms: int = 10_000  # the group removes a member that sends no heartbeat for this long
     transaction_timeout_ms: int = 60_000  # the broker aborts a transaction that is open for longer
@@ -37,7 +37,7 @@ Result = TypeVar("Result")
 
 
 class Connection:
-    """The common part of all adapters' connections. A subclass classifies its client's errors."""
+    """The part of a connection that all adapters share. A subclass classifies its client's errors."""
 
     RAISED: ClassVar[tuple[type[BaseException], ...]] = ()  # exceptions that the client raises
 
@@ -50,11 +50,11 @@ class Connection:
         self.request_timeout_s = settings.request_timeout_ms / 1000
         self.setup_timeout_ms = min(settings.request_timeout_ms, _CONNECTION_MS_MAX)
         self.patience_s = self.request_timeout_s + _SLACK_S
-        self.missing_of: Callable[[Sequence[Acl]], Sequence[Acl]] = lambda needs: needs  # which of them are missing
+        self.missing_of: Callable[[Sequence[Acl]], Sequence[Acl]] = lambda needs: needs  # those that are missing
         self.clients: list[Any] = []  # open producers and consumers
 
     def classify(self, error: Any) -> tuple[type[BrokerError], str]:
-        """Return the port's exception class for an error of the client, and the error's text."""
+        """Return the port's exception class for a client error, along with the error message."""
         raise NotImplementedError
 
     def access_error(self, what: str, error: Any, needs: Iterable[Acl]) -> AccessError | None:
@@ -94,14 +94,14 @@ class Connection:
             time.sleep(RETRY_S)
 
     def refuse(self, what: str, error: BaseException, needs: Iterable[Acl] = ()) -> NoReturn:
-        """Raise the port's error for an error of the client. See `ask` for `needs`."""
+        """Raise the port's error that corresponds to a client error. See `ask` for `needs`."""
         if (refused := self.access_error(what, error, needs)) is not None:
             raise refused from error
         kind, text = self.classify(error)
         raise kind(f"could not {what} at {self.bootstrap}: {REASONS[kind]} ({text})") from error
 
     def unanswered(self, what: str) -> BrokerUnavailableError:
-        """The error for a request without an answer."""
+        """The error for a request that received no response."""
         within = f"no answer within {self.request_timeout_ms} ms; check that the broker runs and is reachable"
         return BrokerUnavailableError(f"could not {what} at {self.bootstrap}: {within}")
 
@@ -117,7 +117,7 @@ class Connection:
     def forbidden(self, what: str, needs: Iterable[Acl], kind: str, is_named: Callable[[str], bool]) -> AccessError:
         """The error for denied access to resources of one kind.
 
-        It lists those that the refusal names, or otherwise all that are required.
+        It lists the resources named by the refusal or, if it names none, all that are required.
         """
         of_kind = list(dict.fromkeys(acl for acl in needs if acl.kind == kind))
         named = [acl for acl in of_kind if is_named(acl.name)]
@@ -128,11 +128,11 @@ class Connection:
         """The error for missing ACLs."""
         acts = "; ".join(f"{acl.operation} on {acl.kind} {acl.name}" for acl in missing) or what
         user = self.config.sasl_username if self.config.uses_sasl else None
-        text = f"could not {what}: Kafka at {self.bootstrap} does not allow {self.user()} all of this: {acts}"
+        text = f"could not {what}: Kafka at {self.bootstrap} does not allow {self.user()} to do this: {acts}"
         return AccessError(text, missing, user)
 
     def user(self) -> str:
-        """The user that the broker sees, for messages."""
+        """The user as the broker sees it, for messages."""
         if self.config.uses_sasl and self.config.sasl_username is not None:
             return f"user {self.config.sasl_username}"
         return "the owner of this token" if self.config.uses_sasl else "this client"
@@ -157,7 +157,7 @@ def servers_of(bootstrap: str) -> list[str]:
         found = _SERVER.fullmatch(server)
         if found is None or not 0 < int(found[2]) <= _PORT_MAX:
             raise BootstrapError(
-                f"the address of Kafka {bootstrap!r}: expected HOST:PORT[,HOST:PORT], such as localhost:9092, with a "
+                f"Kafka address {bootstrap!r}: expected HOST:PORT[,HOST:PORT], such as localhost:9092, with a "
                 f"port from 1 to {_PORT_MAX}; got {server!r}"
             )
     return servers

@@ -17,7 +17,7 @@ from stream.wire.records import Headers, Record, TopicPartition, make
 from stream.wire.topics import TopicDescription, TopicSpec
 
 _HOLD = object()
-"""The key of a held high watermark in `_Log.open`."""
+"""The key in `_Log.open` of a high watermark that is held."""
 
 
 class _Log:
@@ -27,8 +27,8 @@ class _Log:
 
     def __init__(self) -> None:
         self.records: list[Record] = []
-        self.first = 0  # the offset of records[0]
-        self.open: dict[object, int] = {}  # first offset of each producer's open transaction, and of a held watermark
+        self.first = 0  # offset of the first item of `records`
+        self.open: dict[object, int] = {}  # start of each producer's open transaction, and the held high watermark
         self.aborted: set[int] = set()
 
     def at(self, offset: int) -> Record:
@@ -49,7 +49,7 @@ class _Log:
             record = self.at(offset)
             raise BrokerUnavailableError(
                 f"could not write the record at offset {offset} of {record.topic}/{record.partition}: a follower did "
-                "not answer in time; check that all brokers run"
+                "not respond in time; check that all brokers are running"
             )
 
 
@@ -171,7 +171,7 @@ class EmbeddedBroker:
             log.aborted = {offset for offset in log.aborted if offset >= log.first}
 
     def append_ms_at(self, tp: TopicPartition, offset: int) -> int:
-        """The append time of one record."""
+        """The append time of a single record."""
         return self.log(tp).at(offset).append_ms
 
     def log(self, tp: tuple[str, int]) -> _Log:
@@ -230,11 +230,11 @@ class EmbeddedBroker:
                 owner.next_assignment |= {TopicPartition(topic, partition)}
 
     def read(self, tp: TopicPartition, offset: int, records_max: int) -> tuple[list[Record], int]:
-        """The visible records from an offset on, and the offset after the last examined record."""
+        """The visible records starting at an offset, and the offset after the last record examined."""
         log = self.log(tp)
         if offset < log.first:
             raise BrokerError(
-                f"offset {offset} of {tp.topic}/{tp.partition} is no longer kept: the first is {log.first}"
+                f"offset {offset} of {tp.topic}/{tp.partition} has been deleted: the first offset is {log.first}"
             )
         stable = min(log.open.values()) if log.open else log.first + len(log.records)
         if offset >= stable:
@@ -253,7 +253,7 @@ class EmbeddedProducer:
     def __init__(self, broker: EmbeddedBroker) -> None:
         self._broker = broker
         self._last_ms = -1
-        self._unstable: dict[_Log, int] = {}  # last offsets in partitions with a held watermark or an open transaction
+        self._unstable: dict[_Log, int] = {}  # last offsets of partitions with an open transaction or a held watermark
 
     def send(self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers = ()) -> None:
         """See Producer."""

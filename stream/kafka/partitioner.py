@@ -2,7 +2,7 @@
 
 
 def partition_for(key: bytes, partitions: int) -> int:
-    """The partition of a key. Other producers with Kafka's default partitioner choose the same one."""
+    """The partition of a key. Other producers that use Kafka's default partitioner choose the same one."""
     if partitions == 1:
         return 0
     return (_murmur2(key) & 0x7FFFFFFF) % partitions

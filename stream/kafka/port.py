@@ -34,7 +34,7 @@ class StaleMemberError(BrokerError):
 
 
 class Acl(NamedTuple):
-    """A permission of a user, in the terms of Kafka's tool `kafka-acls`."""
+    """A user's permission, in the terms of Kafka's tool `kafka-acls`."""
 
     kind: str  # topic, group or transactional-id
     name: str
@@ -53,7 +53,7 @@ class AccessError(BrokerError):
         Args:
             message: what was refused, where and why.
             missing: the ACLs to add; empty if an ACL is not the reason or the missing ones are unknown.
-            user: the user that needs them, if the client has a name.
+            user: the user that needs these ACLs, if the client has a name.
         """
         super().__init__(message)
         self.missing = tuple(missing)
@@ -185,7 +185,7 @@ class Member(Consumer, Protocol):
 
 
 class RebalanceListener(Protocol):
-    """Callbacks for partitions that are assigned or revoked. `poll` calls them."""
+    """Callbacks for assigned and revoked partitions. `poll` calls them."""
 
     def on_revoked(self, tps: frozenset[TopicPartition]) -> None:
         """Called before these partitions are revoked. The last commit must be complete when this returns."""
@@ -239,16 +239,16 @@ class Broker(Protocol):
         """A consumer without a group that starts at the beginning of these partitions."""
 
     def ends(self, tps: Sequence[TopicPartition]) -> dict[TopicPartition, Ends]:
-        """The current ends of partitions, always requested from the broker."""
+        """The current ends of partitions; they are always requested from the broker."""
 
     def beginnings(self, tps: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """The first offset that is still kept in each partition."""
+        """The first offset in each partition that still exists."""
 
     def committed(self, group: str, tps: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """The committed offsets of a group. Partitions without one are omitted."""
 
     def members(self, group: str) -> dict[str, frozenset[TopicPartition]]:
-        """The members of a group by name, each with its partitions. There are none during a rebalance.
+        """The members of a group by name, each with its partitions. During a rebalance, there are none.
 
         A group that does not exist has no members.
         """

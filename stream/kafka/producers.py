@@ -99,7 +99,7 @@ class TransactionProducer:
 
     def send(self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers = ()) -> None:
         """See TransactionalProducer."""
-        if not self._in_transaction or self._sink.failure is not None:  # a call per record would be slow
+        if not self._in_transaction or self._sink.failure is not None:  # one call per record would be slow
             self._check_open()
         self._sink.send(topic, partition, key, value, headers)
 
@@ -147,7 +147,7 @@ class TransactionProducer:
 
 
 def outcome_unknown(connection: Connection, transactional_id: str, why: str) -> BrokerUnavailableError:
-    """The failure of a producer whose last transaction may or may not have been committed."""
+    """The error of a producer whose last transaction may or may not have been committed."""
     return BrokerUnavailableError(
         f"the outcome of a transaction of {transactional_id} at {connection.bootstrap} is unknown: {why}; create a new "
         "producer with this id, and read what was written"

@@ -57,9 +57,9 @@ def read_partition(
 def read_towards(
     consumer: Consumer, tp: TopicPartition, end: int, timeout_ms: int = READ_TIMEOUT_MS, records_max: int = 5_000
 ) -> list[Record]:
-    """Return some of the next records, or none if the position has reached an offset.
+    """Return some of the next records, or none if the position has reached the end offset.
 
-    Polls are short, because the position passes the marker of a commit without returning a record.
+    Polls are short, because the position passes a commit marker without a record being returned.
 
     Raises:
         BrokerUnavailableError: no record arrived for `timeout_ms`.
@@ -70,12 +70,12 @@ def read_towards(
             return records
     raise BrokerUnavailableError(
         f"could not read {tp.topic}/{tp.partition} up to offset {end}: no record for {timeout_ms} ms after offset "
-        f"{consumer.position(tp)}; check that the broker runs and is reachable"
+        f"{consumer.position(tp)}; check that the broker is running and reachable"
     )
 
 
 def offset_of_number(broker: Broker, tp: TopicPartition, number: int, number_of: Callable[[Record], int | None]) -> int:
-    """Find by bisection the offset from which records have at least a given number. Numbers increase with the offset.
+    """Find by bisection the first offset whose record has at least a given number. Numbers increase with the offset.
 
     Records without a number are skipped.
 
@@ -99,11 +99,11 @@ def offset_of_number(broker: Broker, tp: TopicPartition, number: int, number_of:
 
 
 RUN_GAP_MAX = 1_000
-"""Largest gap between offsets that is read through. Larger gaps are skipped with a seek."""
+"""Largest gap between offsets for which the records in between are read. Larger gaps are skipped with a seek."""
 
 
 class RecordsAt:
-    """Reads records of a partition by offset. It is fast if each call continues where the last one ended."""
+    """Reads records of a partition by offset. Reading is fast if each call continues where the last one ended."""
 
     def __init__(self, broker: Broker, tp: TopicPartition) -> None:
         self._broker = broker

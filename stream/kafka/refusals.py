@@ -37,10 +37,12 @@ def check_co_partitioned(group: str, topics: Sequence[str], existing: Mapping[st
     """Raise BrokerError unless all topics exist and have the same number of partitions."""
     missing = [topic for topic in topics if topic not in existing]
     if missing:
-        raise BrokerError(f"group {group} cannot read {', '.join(missing)}: no such topics; create them first")
+        raise BrokerError(
+            f"group {group} cannot read {', '.join(missing)}: these topics do not exist; create them first"
+        )
     partitions = {topic: existing[topic].partitions for topic in topics}
     if len(set(partitions.values())) > 1:
-        raise BrokerError(f"group {group} needs topics with equal numbers of partitions; got {partitions}")
+        raise BrokerError(f"group {group} requires topics with the same number of partitions; got {partitions}")
 
 
 def check_dated_by_sender(records: Mapping[str, Record], topics: Mapping[str, TopicDescription]) -> None:
@@ -54,7 +56,7 @@ def check_dated_by_sender(records: Mapping[str, Record], topics: Mapping[str, To
             record = records[topic]
             raise TopicSettingsError(
                 f"topic {topic}: expected message.timestamp.type LogAppendTime; got CreateTime: the record at "
-                f"offset {record.offset} of partition {record.partition} is dated by its sender"
+                f"offset {record.offset} of partition {record.partition} has its sender's timestamp"
             )
 
 
@@ -100,12 +102,12 @@ class Subscription(NamedTuple):
         return [Acl("group", self.group, "Read"), *(Acl("topic", topic, "Read") for topic in self.topics)]
 
     def check_kept(self, positions: Mapping[TopicPartition, int], beginnings: Mapping[TopicPartition, int]) -> None:
-        """Raise BrokerError if the records at a position have been deleted."""
+        """Raise BrokerError if the record at a position has been deleted."""
         for tp, offset in positions.items():
             if offset < beginnings[tp]:
                 raise BrokerError(
-                    f"offset {offset} of {tp.topic}/{tp.partition}, committed by group {self.group}, is no "
-                    f"longer kept: the first is {beginnings[tp]}; raise the topic's retention.ms"
+                    f"offset {offset} of {tp.topic}/{tp.partition}, committed by group {self.group}, has been deleted: "
+                    f"the first offset is {beginnings[tp]}; raise the topic's retention.ms"
                 )
 
     def replaced(self) -> FencedError:
@@ -113,9 +115,9 @@ class Subscription(NamedTuple):
         return FencedError(f"member {self.member} of group {self.group} was replaced by a newer one")
 
     def thrown_out(self) -> FencedError:
-        """The error for a member that may not join again after its session has ended."""
+        """The error for a member that must not join again after its session has ended."""
         return FencedError(
-            f"member {self.member} was thrown out of group {self.group}: it sent no heartbeat for a session, for "
+            f"member {self.member} was removed from group {self.group}: it sent no heartbeat for a session, for "
             "example because it was paused or disconnected. Other members may have continued with its partitions"
         )
 

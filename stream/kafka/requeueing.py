@@ -27,7 +27,7 @@ class Fate(StrEnum):
 
 
 class Requeued(NamedTuple):
-    """A selected dead letter, with its position and result."""
+    """A selected dead letter, with its position and the result of requeueing it."""
 
     letter: DeadLetter
     partition: int
@@ -107,13 +107,13 @@ def _mark(record: Record) -> bytes:
 
 
 def _headers(letter: DeadLetter, mark: bytes) -> Headers:
-    """The record's own headers, without the mark of an earlier requeueing, and the mark of this letter."""
+    """The record's own headers, without the mark of an earlier requeueing, followed by the mark of this letter."""
     own = tuple(header for header in letter.headers if header[0] != REQUEUED_HEADER)
     return (*own, (REQUEUED_HEADER, mark))
 
 
 def _requeued_before(broker: Broker, topics: Topics, partitions: int, since_ms: int) -> set[bytes]:
-    """The marks of all records that were requeued to the input topics since this time."""
+    """The marks of all records that have been requeued to the input topics since this time."""
     inputs = [TopicPartition(topic, n) for topic in (topics.contexts, topics.feedback) for n in range(partitions)]
     return {
         content

@@ -11,18 +11,18 @@ _FAILURES = {
         "it has no TLS at this port; check the port, and whether security.protocol is PLAINTEXT or SASL_PLAINTEXT"
     ),
     "alert (certificate required|handshake failure|bad certificate)|certificate required|eof occurred": (
-        "it may require another client certificate ({said}); check ssl.certificate.location and ssl.key.location"
+        "it may require a different client certificate ({said}); check ssl.certificate.location and ssl.key.location"
     ),
     "unknown ca|alert.*certificate": (
         "it does not accept the client's certificate {config.ssl_certificate_location} ({said})"
     ),
     "": "the TLS handshake failed ({said})",
 }
-"""Reasons for failed handshakes, by OpenSSL's messages. The first match is used."""
+"""Reasons for failed handshakes, keyed by patterns of OpenSSL's messages. The first match is used."""
 
 _OTHER_NAME = (
-    "its certificate is for another name ({said}); use the address by the name in the certificate, or, if there is no "
-    "other way, ssl.endpoint.identification.algorithm=none"
+    "its certificate is for another name ({said}); use an address with the name in the certificate or, if that is "
+    "impossible, ssl.endpoint.identification.algorithm=none"
 )
 _DISTRUSTED = {
     9: "its certificate is not valid yet; check this machine's clock",
@@ -30,10 +30,10 @@ _DISTRUSTED = {
     62: _OTHER_NAME,
     64: _OTHER_NAME,
 }
-"""Reasons why a certificate is not trusted, by OpenSSL's error codes."""
+"""Reasons why a certificate is not trusted, keyed by OpenSSL's error codes."""
 _UNSIGNED = (
-    "its certificate is not trusted: it is not signed by {by} ({said}); set ssl.ca.location to the certificate of its "
-    "authority"
+    "its certificate is not trusted: it is not signed by {by} ({said}); set ssl.ca.location to the certificate of the "
+    "broker's CA"
 )
 
 
@@ -54,7 +54,8 @@ def context_of(config: ClientConfig) -> ssl.SSLContext:
             context.load_verify_locations(config.ssl_ca_location)
         except ssl.SSLError as error:
             raise ClientConfigError(
-                f"ssl.ca.location {config.ssl_ca_location}: a certificate in it cannot be read ({_said(error)})"
+                f"ssl.ca.location {config.ssl_ca_location}: the file contains a certificate that cannot be read "
+                f"({_said(error)})"
             ) from None
     certificate, key = config.ssl_certificate_location, config.ssl_key_location
     if certificate is not None and key is not None:
@@ -67,7 +68,7 @@ def context_of(config: ClientConfig) -> ssl.SSLContext:
         except ssl.SSLError as error:
             why = f"cannot be read ({_said(error)}); if it is encrypted, check ssl.key.password"
             if "mismatch" in why:
-                why = f"is not that of the certificate in {certificate}"
+                why = f"does not belong to the certificate in {certificate}"
             raise ClientConfigError(f"ssl.key.location: the key in {key} {why}") from None
     return context
 
@@ -94,10 +95,10 @@ def _require_pem(name: str, path: str, kind: str) -> None:
     try:
         content = Path(path).read_bytes()
     except OSError as error:
-        raise ClientConfigError(f"{name} {path}: the file cannot be read: {error.strerror}") from None
+        raise ClientConfigError(f"{name} {path}: cannot read the file: {error.strerror}") from None
     if not re.search(rb"-----BEGIN [A-Z ]*" + kind.encode() + b"-----", content):
         raise ClientConfigError(
-            f"{name} {path}: expected PEM, with -----BEGIN {kind}-----; export key stores to PEM: see docs/security.md"
+            f"{name} {path}: expected PEM with -----BEGIN {kind}-----; see docs/security.md for exporting key stores"
         )
 
 

@@ -20,7 +20,7 @@ from stream.kafka.port import AccessError
 COMMAND_TIMEOUT_S = 9.0
 """Timeout of the command. confluent-kafka waits ten seconds for a token."""
 
-_USED_FOR = 0.8  # fraction of a token's lifetime after which it is renewed
+_USED_FOR = 0.8  # fraction of a token's lifetime after which the token is renewed
 
 
 class Token(NamedTuple):
@@ -71,14 +71,16 @@ class TokenCommand:
         with process:
             try:
                 printed, _ = process.communicate(timeout=COMMAND_TIMEOUT_S)
-            except BaseException as error:  # kill the command with its children
+            except BaseException as error:  # kill the command and its child processes
                 with suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
                 if not isinstance(error, subprocess.TimeoutExpired):
                     raise
                 raise _refusal(f"the command {name} was killed: it took longer than {COMMAND_TIMEOUT_S:g} s") from None
         if process.returncode != 0:
-            raise _refusal(f"the command {name} ended with exit code {process.returncode}; run it by hand")
+            raise _refusal(
+                f"the command {name} ended with exit code {process.returncode}; run it manually to see its output"
+            )
         return printed.decode("utf-8-sig", errors="replace")
 
 
@@ -96,7 +98,7 @@ def read_token(printed: str, now_s: float) -> Token:
             if (left_s := answer.get("expires_in")) is not None:
                 expires_s = now_s + float(left_s)
     if not text or not text.isascii() or not text.isprintable() or set(text) & set(' {}"'):
-        raise _refusal("the command printed neither a token alone, nor JSON with access_token and expires_in")
+        raise _refusal("the command printed neither a plain token nor JSON with access_token and expires_in")
     with suppress(ValueError, TypeError, KeyError):  # the token may not be a JWT with an expiry time
         _, claims, _ = text.split(".")
         expires_s = expires_s or float(json.loads(base64.urlsafe_b64decode(claims + "=="))["exp"])

@@ -97,7 +97,7 @@ def test_a_run_on_kafka_without_an_address_takes_that_of_the_settings(
     monkeypatch.setenv("ONEBIT_CONNECT_TIMEOUT", "100ms")
     ended = onebit("run", *flags)
     assert ended.code == ExitCode.UNAVAILABLE
-    assert f"no Kafka answered at 127.0.0.1:{port}" in ended.err
+    assert f"no Kafka broker responded at 127.0.0.1:{port}" in ended.err
     assert f"onebit kafka up --port {port}" in ended.err
 
 
@@ -114,7 +114,10 @@ def test_an_address_that_is_given_wins_over_that_of_the_settings(
     port = free_port()
     monkeypatch.setenv("ONEBIT_BOOTSTRAP", "127.0.0.1:1")
     monkeypatch.setenv("ONEBIT_CONNECT_TIMEOUT", "100ms")
-    assert f"no Kafka answered at 127.0.0.1:{port} " in onebit("run", "--kafka", "--bootstrap", f"127.0.0.1:{port}").err
+    assert (
+        f"no Kafka broker responded at 127.0.0.1:{port} "
+        in onebit("run", "--kafka", "--bootstrap", f"127.0.0.1:{port}").err
+    )
 
 
 def test_hints_hold_the_address_and_the_prefix_that_were_given() -> None:

@@ -70,7 +70,7 @@ def test_header_of_any_name_is_written_and_read(
         assert record.headers == headers[:1]
         assert (
             caplog.messages
-            == [f"a header named {name!r} cannot be sent by this client: left out of a record for {tp.topic}"] * 2
+            == [f"omitted header {name!r} from a record for {tp.topic}: this client cannot send such a name"] * 2
         )
     assert {type(found) for found, _ in record.headers} == {str}
 
@@ -154,7 +154,8 @@ def test_records_around_a_header_that_is_not_utf_8_are_read_and_so_is_its_name_w
     assert [record.headers for record in records] == [
         known if number % 3 == 2 else (plain, last) for number in range(100)
     ]
-    told = f"{tp.topic}/0, offset 98: 1 of its headers, one of them {NOT_UTF_8!r}, left out: a name that is not UTF-8"
+    omitted = f"omitted 1 of its headers, among them {NOT_UTF_8!r}, because their names are not UTF-8"
+    told = f"{tp.topic}/0, offset 98: {omitted}"
     assert (told in caplog.messages, len(caplog.messages)) == ((True, 33) if leaves_names_out(adapted) else (False, 0))
     reader = adapted.reader([tp])
     reader.seek(tp, 3)  # in the middle of the batch

@@ -111,7 +111,7 @@ def test_members_of_a_group_are_listed_with_their_partitions(broker: Broker, pre
 
 def test_topics_with_unequal_partitions_are_refused_to_a_group(broker: Broker, prefix: str) -> None:
     left, right = topic(broker, prefix, 2, "left"), topic(broker, prefix, 3, "right")
-    with pytest.raises(BrokerError, match="equal numbers of partitions"):
+    with pytest.raises(BrokerError, match="same number of partitions"):
         broker.group_consumer(prefix, "m", [left, right], Heard())
 
 
@@ -310,11 +310,11 @@ def test_a_member_that_was_thrown_out_and_is_not_to_join_again_is_fenced(
     expel(prefix, "m0")
     producer = broker.transactional_producer(prefix)
     producer.begin()
-    with pytest.raises(FencedError, match="was thrown out"):
+    with pytest.raises(FencedError, match="member m0 was removed from group"):
         producer.send_offsets({tp: 1}, consumer)
     producer.abort()
     for refused in (lambda: consumer.poll(100, 10), lambda: consumer.commit({tp: 1}), consumer.check_place):
-        with pytest.raises(FencedError, match="was thrown out"):
+        with pytest.raises(FencedError, match="member m0 was removed from group"):
             refused()
     assert broker.committed(prefix, [tp]) == {}
     successor = broker.group_consumer(prefix, "m0", [name], Heard(), rejoins=False)
@@ -343,7 +343,7 @@ def test_a_removed_member_detects_it_without_a_commit(
         joined(first, second, partitions=2)
         assert [event for event, _ in heard.events][-2:] == ["revoked", "assigned"]
     else:
-        with pytest.raises(FencedError, match="was thrown out"):
+        with pytest.raises(FencedError, match="member m0 was removed from group"):
             until(lambda: bool(first.poll(100, 10) or second.poll(100, 10)))
         joined(second, partitions=2)  # an ordinary rebalance does not fence those that stay
     first.close()

@@ -127,7 +127,7 @@ def freeze_beyond_the_session(watch: Watch, learner: Program, others: list[str])
     watch.wait_until_dealt(others)
     learner.signal(signal.SIGCONT)
     assert learner.wait() == 3, learner.said()
-    assert "was thrown out of group" in learner.said()
+    assert "was removed from group" in learner.said()
 
 
 def test_zombie_whose_place_is_taken_writes_nothing_whenever_it_is_frozen(
@@ -167,7 +167,7 @@ def kill_unless_thrown_out(learner: Program) -> None:
         learner.kill()
     else:
         assert learner.wait() == 3, learner.said()
-        assert "was thrown out of group" in learner.said()
+        assert "was removed from group" in learner.said()
 
 
 def test_three_learners_of_one_model_each_killed_five_times_one_frozen_and_their_broker_killed(

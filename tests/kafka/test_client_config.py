@@ -96,15 +96,18 @@ SASL = {"security.protocol": "SASL_SSL"}
         ({"sasl.login.callback.handler.class": "X"}, "set sasl.mechanism=OAUTHBEARER and .*token.command"),
         ({"sasl.kerberos.service.name": "kafka"}, "sasl.kerberos.service.name: Kerberos is not supported"),
         ({"enable.ssl.certificate.verification": "false"}, "certificates are always verified; .*ssl.ca.location"),
-        (USER, "security.protocol: with PLAINTEXT sasl.password has no effect; expected SASL_SSL"),
+        (USER, "security.protocol: with PLAINTEXT sasl.password has no effect; expected security.protocol=SASL_SSL"),
         ({"ssl.ca.location": "/ca.pem"}, "security.protocol: with PLAINTEXT ssl.ca.location has no effect"),
-        (SASL | USER, "sasl.mechanism: SASL_SSL needs one of PLAIN, .*; got none"),
-        (SASL | {"sasl.mechanism": "PLAIN"}, "sasl.username: PLAIN needs it; got none"),
+        (SASL | USER, "sasl.mechanism: SASL_SSL requires one of PLAIN, .*; got none"),
+        (SASL | {"sasl.mechanism": "PLAIN"}, "sasl.username: required for PLAIN; got none"),
         (
             SASL | {"sasl.mechanism": "PLAIN", "sasl.username": "ada"},
-            "sasl.password: PLAIN needs it; got none .*ONEBIT_SASL_PASSWORD",
+            "sasl.password: required for PLAIN; got none .*ONEBIT_SASL_PASSWORD",
         ),
-        (SASL | {"sasl.mechanism": "OAUTHBEARER"}, "sasl.oauthbearer.token.command: OAUTHBEARER needs it; got none"),
+        (
+            SASL | {"sasl.mechanism": "OAUTHBEARER"},
+            "sasl.oauthbearer.token.command: required for OAUTHBEARER; got none",
+        ),
         (
             SASL | {"sasl.mechanism": "OAUTHBEARER", "sasl.oauthbearer.token.command": f"echo '{SECRET}"},
             "sasl.oauthbearer.token.command: expected a command .*; no closing quotation",
@@ -113,18 +116,18 @@ SASL = {"security.protocol": "SASL_SSL"}
             SASL | {"sasl.mechanism": "OAUTHBEARER", "sasl.oauthbearer.token.command": "  "},
             "sasl.oauthbearer.token.command: expected a command .*; it is empty",
         ),
-        (SCRAM | {"sasl.mechanisms": "PLAIN"}, "sasl.mechanism and sasl.mechanisms mean the same, and differ"),
+        (SCRAM | {"sasl.mechanisms": "PLAIN"}, "sasl.mechanism and sasl.mechanisms are the same property"),
         (
             {"sasl.jaas.config": jaas("plain.Plain", f'username="a" password="{SECRET}"b"')},
-            "got something else: a quote",
+            "write a quote within quotes",
         ),
-        (SCRAM | {"ssl.key.location": "/key"}, "a client's certificate needs its key"),
+        (SCRAM | {"ssl.key.location": "/key"}, "ssl.certificate.location and ssl.key.location: .*; set both"),
         (SCRAM | {"ssl.ca.location": ""}, "ssl.ca.location: expected a value; got none"),
         ({"sasl.jaas.config": f"com.sun.Krb5LoginModule required password={SECRET};"}, "expected PlainLoginModule or"),
         ({"sasl.jaas.config": jaas("plain.Plain", f'password="{SECRET}"')}, "expected username=... .*; got password"),
         (
             SASL | {"sasl.jaas.config": jaas("scram.Scram", f'username="a" password="{SECRET}"')},
-            "its module is that of SCRAM; add sasl.mechanism=SCRAM-SHA-512",
+            "sasl.jaas.config: .*; add sasl.mechanism=SCRAM-SHA-512",
         ),
     ],
 )
@@ -168,9 +171,9 @@ def test_a_file_is_read_as_java_has_stored_it(tmp_path: Path) -> None:
     ("text", "message"),
     [
         (f"client.id=a\n{SECRET}\n", "line 2: expected NAME=VALUE, or # before a comment"),
-        (f"sasl.password={SECRET}\nsasl.password={SECRET}\n", "line 2: sasl.password occurs twice; remove one"),
+        (f"sasl.password={SECRET}\nsasl.password={SECRET}\n", "line 2: sasl.password is set twice; remove one"),
         (f"sasl.password={SECRET}\\x\n", "line 1: sasl.password has a backslash, .*ONEBIT_SASL_PASSWORD"),
-        (None, "the properties cannot be read: No such file or directory"),
+        (None, "cannot read the properties: No such file or directory"),
     ],
 )
 def test_a_line_that_cannot_be_read_is_named_and_not_shown(tmp_path: Path, text: str | None, message: str) -> None:

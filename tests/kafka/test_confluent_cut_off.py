@@ -46,7 +46,7 @@ def connection() -> ConfluentConnection:
 
 
 def test_member_whose_broker_was_always_in_reach_was_paused_and_is_out(connection: ConfluentConnection) -> None:
-    with pytest.raises(FencedError, match="learner-1 was thrown out"):
+    with pytest.raises(FencedError, match="learner-1 was removed from group"):
         _member(connection, {}).on_unknown_member()
 
 
@@ -101,7 +101,7 @@ def test_member_that_was_cut_off_and_then_paused_is_out(connection: ConfluentCon
     connection.cut_off_s = time.monotonic()
     member.on_offsets_accepted()
 
-    with pytest.raises(FencedError, match="learner-1 was thrown out"):
+    with pytest.raises(FencedError, match="learner-1 was removed from group"):
         member.on_unknown_member()
 
 
@@ -109,5 +109,5 @@ def test_member_that_was_cut_off_while_another_took_its_partitions_is_out(connec
     member = _member(connection, {"learner-2": frozenset((CONTEXTS,))})
     connection.cut_off_s = time.monotonic()
 
-    with pytest.raises(FencedError, match="learner-1 was thrown out"):
+    with pytest.raises(FencedError, match="learner-1 was removed from group"):
         member.on_unknown_member()

@@ -142,9 +142,12 @@ def test_clients_own_certificate_and_key_are_read_from_files(ca: str, tmp_path: 
 @pytest.mark.parametrize(
     ("content", "why"),
     [
-        (None, "the file cannot be read: No such file or directory"),
-        (b"\xfe\xed\xfe\xed\0\0", "expected PEM, with -----BEGIN CERTIFICATE-----; export key stores to PEM"),
-        (b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n", "a certificate in it cannot be read"),
+        (None, "cannot read the file: No such file or directory"),
+        (b"\xfe\xed\xfe\xed\0\0", "expected PEM with -----BEGIN CERTIFICATE-----"),
+        (
+            b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n",
+            "a certificate that cannot be read",
+        ),
     ],
 )
 def test_file_of_authorities_that_cannot_be_used_says_what_it_is(
@@ -169,7 +172,7 @@ def test_key_that_cannot_be_used_says_why_without_its_password(ca: str, tmp_path
             serialization.BestAvailableEncryption(b"correct-horse"),
         )
     )
-    with pytest.raises(ClientConfigError, match="is not that of the certificate in"):
+    with pytest.raises(ClientConfigError, match="does not belong to the certificate in"):
         context_of(tls(ca, ssl_certificate_location=certificate, ssl_key_location=other))
     with pytest.raises(ClientConfigError, match=r"cannot be read \(.*\); if it is encrypted, check ssl.key.password"):
         context_of(tls(ca, ssl_certificate_location=certificate, ssl_key_location=locked))

@@ -38,7 +38,7 @@ def test_an_answer_without_a_time_leaves_it_to_the_token(more: dict[str, object]
 
 @pytest.mark.parametrize("printed", ["", "two words", '{"error": "secret-7"}', "{secret-7", "a\x01b", "tök"])
 def test_what_is_no_token_is_refused_and_not_shown(printed: str) -> None:
-    with pytest.raises(AccessError, match="neither a token alone, nor JSON with access_token") as refused:
+    with pytest.raises(AccessError, match="neither a plain token nor JSON with access_token") as refused:
         read_token(printed, NOW_S)
     assert "secret-7" not in str(refused.value)
 

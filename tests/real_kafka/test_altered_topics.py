@@ -179,7 +179,7 @@ def test_record_that_its_sender_dated_ends_the_learner_at_once_and_is_not_applie
     assert time.monotonic() - written_s < connection.WATCH_INTERVAL_MS / 1_000 / 3
     assert ended.value.code == ExitCode.USAGE
     assert re.search(
-        rf"while the program was running.*{topics.contexts}: .*offset {offset} of partition 0 is dated by its sender",
+        rf"while the program was running.*{topics.contexts}: .*offset {offset} of partition 0 has its sender's time",
         capsys.readouterr().err,
     )
     predictions = read_partition(broker, TopicPartition(topics.predictions, 0))

@@ -91,7 +91,7 @@ def test_nothing_that_other_clients_write_stops_learner_or_audit(
     latin: Headers = ((NOT_UTF_8.decode(errors="surrogateescape"), b"kept"), plain)
     if client == "confluent":  # which cannot tell the name
         latin = (plain,)
-        named = f"{topics.contexts}/0, offset 203: 1 of its headers, one of them {NOT_UTF_8!r}, left out"
+        named = f"{topics.contexts}/0, offset 203: omitted 1 of its headers, among them {NOT_UTF_8!r}"
         assert named in learner.said()
     broker = ours.broker()
     letters = list(read_partition(broker, TopicPartition(topics.dead_letter, 0)))

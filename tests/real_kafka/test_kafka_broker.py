@@ -262,10 +262,10 @@ def test_offsets_that_are_no_longer_kept_are_an_error_and_are_not_skipped(
     reader = broker.reader([tp])
     assert reader.position(tp) == 3
     reader.seek(tp, 2)
-    with pytest.raises(BrokerError, match="no longer kept"):
+    with pytest.raises(BrokerError, match="has been deleted"):
         wait_for(lambda: bool(reader.poll(100, 10)))
     again = broker.group_consumer(prefix, "m", [prefix], Deaf())
-    with pytest.raises(BrokerError, match=r"offset 1 .* no longer kept: the first is 3"):
+    with pytest.raises(BrokerError, match=r"offset 1 .* has been deleted: the first offset is 3"):
         wait_for(lambda: bool(again.poll(100, 10)))
     again.close()
 

@@ -424,7 +424,7 @@ def test_learner_frozen_beyond_its_session_is_fenced_although_nobody_has_its_pla
         ended = len(ours.committed_records(ours.topics.journal))
         zombie.signal(signal.SIGCONT)
         assert zombie.wait() == 3, zombie.said()
-        assert "was thrown out of group" in zombie.said()
+        assert "was removed from group" in zombie.said()
         assert "no uncommitted step was written" in zombie.said()
         if not others:  # a commit may have been under way, of one step of each task, and ends then
             assert len(ours.committed_records(ours.topics.journal)) <= ended + 2

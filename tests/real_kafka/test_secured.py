@@ -134,16 +134,16 @@ def test_a_name_of_scram_may_have_the_characters_that_mean_something_there(secur
 REFUSED = {
     "wrong password": (
         {"sasl_password": "wrong-" + PASSWORD},
-        "does not let user learner in: the name or the password is wrong",
+        "rejected user learner: the name or the password is wrong",
     ),
-    "unknown user": ({"sasl_username": "nobody"}, "does not let user nobody in: the name or the password is wrong"),
+    "unknown user": ({"sasl_username": "nobody"}, "rejected user nobody: the name or the password is wrong"),
     "mechanism without this user": (
         {"sasl_mechanism": "PLAIN"},
-        "does not let user learner in: the name or the password is wrong (sasl.username, sasl.password; PLAIN)",
+        "rejected user learner: the name or the password is wrong (sasl.username, sasl.password; PLAIN)",
     ),
     "token that is none": (
         {"sasl_mechanism": "OAUTHBEARER", "sasl_oauthbearer_token_command": "echo a.b.c"},
-        "it does not accept the token that sasl.oauthbearer.token.command has printed",
+        "it does not accept the token printed by sasl.oauthbearer.token.command",
     ),
     "token command that fails": (
         {"sasl_mechanism": "OAUTHBEARER", "sasl_oauthbearer_token_command": "false --secret"},
@@ -177,7 +177,7 @@ def test_client_that_speaks_another_protocol_hears_what_to_look_at(users: Secure
     file = users.file_of("", security_protocol="PLAINTEXT", sasl_mechanism="", sasl_password="", ssl_ca_location="")
     ended = run(file, "topics", "describe", "--connect-timeout", "500ms")
     assert ended.code == ExitCode.UNAVAILABLE
-    assert "speaks another protocol than PLAINTEXT" in ended.said
+    assert "uses a different protocol than PLAINTEXT" in ended.said
     assert "onebit kafka up" not in ended.said
 
 
@@ -336,7 +336,7 @@ def test_learner_that_may_not_write_any_more_says_so_and_loses_nothing(
         said.append(learner.said())
         (line,) = [line for line in learner.said().splitlines() if line.startswith("error: ")]
         assert line == learner.said().splitlines()[-1]
-        assert f"all of this: Write on topic {own.topics.predictions};" in line
+        assert f"to do this: Write on topic {own.topics.predictions};" in line
         again = pipeline.start(*command)
         again.wait_until_it_says("decided 2, matched 1,")
         assert again.stop() == ExitCode.OK
@@ -354,7 +354,7 @@ def assert_names(begun: Secured, said: list[str], missing: Allowed, client: str,
     assert ended.code == ExitCode.USAGE, ended.said
     *_, line = ended.said.splitlines()
     assert line.startswith("error: "), ended.said
-    assert f"all of this: {missing.operation} on {missing.kind} {missing.name}" in line  # of a prefix, it begins so
+    assert f"to do this: {missing.operation} on {missing.kind} {missing.name}" in line  # of a prefix, it begins so
     assert f"kafka-acls --add --allow-principal User:{missing.user} --operation {missing.operation}" in line
 
 

@@ -21,14 +21,14 @@ from stream.kafka.connection import Connection, ConnectionSettings
 from stream.kafka.port import AccessError, Acl, BrokerError, BrokerUnavailableError, FencedError, StaleMemberError
 from stream.kafka.token_command import TokenCommand
 
-_REFUSAL_S = 15.0  # a client that is denied access reports it at least this often
-_TOKEN_S = 300.0  # validity of a token that has no expiry
+_REFUSAL_S = 15.0  # a client that is denied access reports this at least this often
+_TOKEN_S = 300.0  # validity of a token without an expiry time
 
 _SILENT = logging.getLogger("librdkafka")
 _SILENT.addHandler(logging.NullHandler())
 _SILENT.propagate = False
 
-_code: Any = KafkaError  # its codes are attributes that mypy does not know
+_code: Any = KafkaError  # its error codes are attributes that mypy does not know
 
 RAISED = (KafkaException, SystemError)
 """A fatal error ends the client's current call. If that call runs a callback, Python raises SystemError instead."""
@@ -36,7 +36,7 @@ RAISED = (KafkaException, SystemError)
 FENCED = frozenset(
     (_code._FENCED, _code._FATAL, _code.PRODUCER_FENCED, _code.INVALID_PRODUCER_EPOCH, _code.FENCED_INSTANCE_ID)
 )
-"""Codes reporting that another process has taken this client's place. They are the only fatal errors of a consumer."""
+"""Codes of errors after another process has taken this client's place; the only fatal errors of a consumer."""
 
 _STALE = frozenset((_code.ILLEGAL_GENERATION, _code.UNKNOWN_MEMBER_ID, _code.REBALANCE_IN_PROGRESS))
 _MISSING = frozenset((_code.UNKNOWN_TOPIC_OR_PART, _code._UNKNOWN_TOPIC, _code._UNKNOWN_PARTITION))
@@ -74,7 +74,7 @@ def is_refusal(error: Any) -> bool:
 
 
 def error_of(raised: BaseException) -> Any:
-    """The client's error in an exception that it raised."""
+    """The client error contained in an exception that the client raised."""
     if not isinstance(raised, KafkaException):
         if raised.__cause__ is None:
             raise raised
@@ -96,7 +96,7 @@ class ConfluentConnection(Connection):
         self._refused_s = -math.inf  # monotonic time of that error
 
     def properties(self, **own: Any) -> dict[str, Any]:
-        """A client's librdkafka properties: those common to all clients, and `own`, given with `_` in place of dots."""
+        """A client's librdkafka properties: those common to all clients, and `own`, given with `_` instead of dots."""
         return {
             "bootstrap.servers": ",".join(self.servers),
             "client.id": "onebit",
@@ -127,7 +127,7 @@ class ConfluentConnection(Connection):
         try:
             bounded(call, self.patience_s)
         except TimeoutError as error:
-            self.cut_off_s = time.monotonic()  # no client was polled during the call
+            self.cut_off_s = time.monotonic()  # no client was polled during the call, so no error was reported
             raise self.unanswered(what) from error
 
     def _on_error(self, error: Any) -> None:

@@ -40,7 +40,7 @@ _code: Any = confluent_kafka.KafkaError
 _BY_BROKER = _kafka.TIMESTAMP_LOG_APPEND_TIME
 
 _FETCH_WAIT_MS = 100
-"""Longest time that the broker waits for records in a fetch. It limits the delay before the client reports the end of a
+"""Maximum time that the broker waits for records in a fetch. It limits the delay before the client reports the end of a
 partition after a marker, and before it reads a resumed partition."""
 
 _FETCHED_RECORDS_MIN = 10_000
@@ -102,7 +102,7 @@ class Reader:
         self._stopped: set[TopicPartition] = set()  # partitions that the client also pauses
         self._aside: dict[TopicPartition, deque[Any]] = {}  # events set aside for paused partitions
         self._ends: dict[TopicPartition, int] = {}  # last stable offset reported since the last seek
-        self._is_drained = False  # True if the last poll returned all records that the client had fetched
+        self._is_drained = False  # True if the last poll returned all the records that the client had fetched
         self._has_moved = False  # True if the position advanced without records, past markers or aborted records
         self._has_lost_its_way = False  # True if the client reads at a different offset than requested
         self._errors: list[Any] = []  # errors reported by the client and not yet raised by poll
@@ -128,7 +128,7 @@ class Reader:
                 left_s = 0.0 if events else max(0.0, ends_s - time.monotonic())
                 events += self._receive(left_s, records_max - len(events))
             records = self._records(events)
-            if records:  # return the records first; the next poll raises the errors
+            if records:  # return the records first; the next poll then raises the errors
                 return records
             self._raise_errors()
             if self._has_moved or ends_s - time.monotonic() < _GRAIN_S:
@@ -196,7 +196,7 @@ class Reader:
         records = []
         dated_by_sender: dict[str, Record] = {}
         positions, unreadable = self._positions, self._unreadable
-        # All records share one string for the topic's name.
+        # All records share a single string for the topic's name.
         known = {tuple(tp): tp for tp in positions}
         for event in events:
             place, error = (event.topic(), event.partition()), event.error()
@@ -248,7 +248,7 @@ class Reader:
                 self._has_lost_its_way = True
                 return
         self._unreadable[tp] = (
-            f"cannot read an offset that is no longer kept or never existed: "
+            f"cannot read an offset that has been deleted or never existed: "
             f"{tp.topic}/{tp.partition}, offset {offset}: {error.str()}"
         )
 

@@ -20,7 +20,7 @@ for a line that has run several times, crashes if the method returns both a resu
 
 
 def headers_read(message: Any) -> Headers:
-    """The port's headers for a record that was read. A null value becomes an empty value."""
+    """The port's headers of a record that was read. A null value becomes an empty value."""
     try:
         found = _headers_of(message)
     except SystemError as error:
@@ -35,11 +35,11 @@ def headers_read(message: Any) -> Headers:
 
 
 def headers_to_send(topic: str, headers: Headers) -> list[tuple[str, bytes]]:
-    """The port's headers as confluent-kafka expects them."""
+    """The port's headers in the form that confluent-kafka expects."""
     taken = [(name, value) for name, value in headers if _is_sendable(name)]
     for name, _ in headers if len(taken) < len(headers) else ():
         if not _is_sendable(name):
-            _logger.warning("a header named %r cannot be sent by this client: left out of a record for %s", name, topic)
+            _logger.warning("omitted header %r from a record for %s: this client cannot send such a name", name, topic)
     return taken
 
 
@@ -68,7 +68,7 @@ def _lenient(message: Any, error: SystemError) -> Headers:
     cause = error.__cause__
     name = cause.object if isinstance(cause, UnicodeDecodeError) else b""
     _logger.warning(
-        "%s/%d, offset %d: %d of its headers, one of them %r, left out: a name that is not UTF-8",
+        "%s/%d, offset %d: omitted %d of its headers, among them %r, because their names are not UTF-8",
         message.topic(), message.partition(), message.offset(), left_out, name,
     )  # fmt: skip
     return tuple(kept)

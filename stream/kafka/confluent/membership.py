@@ -3,14 +3,14 @@
 Workarounds for librdkafka:
 
 - The client of a member that was disconnected for longer than its session may be fenced although no other process has
-  its place. If the group confirms this, the program creates a new client, as after any outage.
+taken its place. If the group confirms this, the program creates a new client, as after any outage.
 - A member that has lost its partitions, because the group has removed it or did not respond for a session, joins again
   automatically and takes the place from its current owner. Here, it waits until the group has reported which process
   has the place (`_settle_loss`).
 - The client may return the metadata of an earlier or later membership, and the broker accepts it. The generation in the
   metadata shows which membership it belongs to (`membership`).
 - A static member (`group.instance.id`) never leaves its group at close. `close` removes it.
-- The client does not report the answer to a heartbeat. The group is asked instead (`check_place`).
+- The client does not report the response to a heartbeat. Instead, the group is asked (`check_place`).
 - An offset commit has no timeout, and waits as long as a broker hangs (`commit`).
 """
 
@@ -33,8 +33,8 @@ from stream.wire.records import Record, TopicPartition
 _kafka: Any = confluent_kafka
 _code: Any = confluent_kafka.KafkaError
 
-_POLL_INTERVAL_MS = 300_000  # a member that does not poll for this long leaves automatically
-_VERDICT_S = 10.0  # limit on waiting for the answer to a heartbeat
+_POLL_INTERVAL_MS = 300_000  # a member that does not poll for this long leaves the group automatically
+_VERDICT_S = 10.0  # limit on waiting for the response to a heartbeat
 _NO_GENERATION = -1
 _METADATA_TAG = b"CGMDv2:"
 
@@ -56,11 +56,11 @@ class GroupConsumer(Reader):
         self.subscription = subscription
         self._member_id = ""  # member id at the last assignment
         self._generation = _NO_GENERATION  # set between an assignment and its revocation
-        self._known_s = time.monotonic()  # when the group last assigned partitions or accepted offsets
+        self._known_s = time.monotonic()  # time when the group last assigned partitions or accepted offsets
         self._lost = False  # True if partitions were lost for an unknown reason
         self._is_broken = False  # True if the client had a fatal error
         self._was_busy = False  # True if the member left because it did not poll in time
-        self._out: FencedError | None = None  # the error if this member has lost its place permanently
+        self._out: FencedError | None = None  # the error to raise if this member has permanently lost its place
         self._failure: Exception | None = None  # error in a callback, raised again by poll
         self._closing = False
         self._subscribe()
@@ -198,7 +198,7 @@ class GroupConsumer(Reader):
         """The member and generation under which offsets are committed.
 
         Raises:
-            FencedError: another process has this member's place, or it was removed and cannot join again.
+            FencedError: another process has taken this member's place, or it was removed and cannot join again.
             StaleMemberError: this process is currently not a member.
         """
         self._raise_if_out()
@@ -234,7 +234,7 @@ class GroupConsumer(Reader):
             return
         ends_s = time.monotonic() + _VERDICT_S
         while not is_known and self._client.memberid() == self._member_id and time.monotonic() < ends_s:
-            time.sleep(RETRY_S)  # until a heartbeat fails; the next poll then joins again
+            time.sleep(RETRY_S)  # wait until a heartbeat fails; the next poll then joins again
 
     def needs(self) -> list[Acl]:
         """See Reader. The group's ACL is first."""
@@ -276,6 +276,6 @@ def _generation_of(metadata: bytes) -> int:
     if not metadata.startswith(_METADATA_TAG) or len(metadata) < begin + 4:
         raise BrokerError(
             f"metadata of a consumer group: expected {_METADATA_TAG!r} and four bytes; got {metadata[:40]!r}: this "
-            "version of confluent-kafka uses another format; install the version that Onebit requires"
+            "version of confluent-kafka uses a different format; install the version that Onebit requires"
         )
     return int.from_bytes(metadata[begin : begin + 4], "little", signed=True)

@@ -11,7 +11,7 @@ Workarounds for librdkafka:
   the settings. `begin` therefore waits for a short time (`_MARKERS_S`).
 - If a commit receives no answer, its outcome is unknown, and the producer can no longer be used.
 - `send_offsets_to_transaction` may never return, regardless of its timeout, if the group's coordinator is unavailable
-  when the call begins. Here, it has the request timeout.
+  when the call begins. Here, it is subject to the request timeout.
 - Only a commit reports why the transaction was aborted. The errors of its records and of a flush do not
   (`_raise_cause`).
 """
@@ -53,13 +53,13 @@ class ConfluentSink:
     def __init__(self, connection: ConfluentConnection, admin: Admin, **own: Any) -> None:
         self._connection = connection
         self._admin = admin
-        self._headers: tuple[Headers, list[tuple[str, bytes]]] = (), []  # the last record's headers, also converted
-        self._callbacks: dict[str, list[Callable[[Any, Any], None]]] = {}  # by topic, one for each partition
+        self._headers: tuple[Headers, list[tuple[str, bytes]]] = (), []  # the last record's headers, converted, too
+        self._callbacks: dict[str, list[Callable[[Any, Any], None]]] = {}  # by topic, one per partition
         self._delivered: dict[TopicPartition, Any] = {}  # the last message of each partition
         self._errors: list[Any] = []
         self._refused: set[str] = set()  # topics that the broker refused to write to
         message_timeout_ms = connection.request_timeout_ms + _LINGER_MS
-        limit_ms = own.get("transaction_timeout_ms", message_timeout_ms)  # no request may outlast its transaction
+        limit_ms = own.get("transaction_timeout_ms", message_timeout_ms)  # no request may outlive its transaction
         with connection.translating("make a producer"):
             self._client = _kafka.Producer(
                 connection.properties(

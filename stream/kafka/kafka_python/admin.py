@@ -33,7 +33,7 @@ _FORBIDDEN = kafka_errors.TopicAuthorizationFailedError.errno
 
 
 class Admin:
-    """The part of Broker that all adapters share."""
+    """The part of the Broker that all adapters share."""
 
     def __init__(self, settings: ConnectionSettings) -> None:
         """Connect, and wait for a broker that is not running yet; see `stream.kafka.connecting.connect`."""
@@ -50,9 +50,9 @@ class Admin:
                 return connection.make(KafkaAdminClient, bootstrap_timeout_ms=max(1, min(_ATTEMPT_MS, left_ms)))
             except kafka_errors.RetriableError as error:
                 if left_ms <= _ATTEMPT_MS:
-                    hint = connection.hint() or "; start one (onebit kafka up), or give the address of one that runs"
+                    hint = connection.hint() or "; start one (onebit kafka up), or give the address of a running one"
                     raise BrokerUnavailableError(
-                        f"no Kafka answered at {connection.bootstrap} within {limit_ms} ms{hint}"
+                        f"no Kafka broker responded at {connection.bootstrap} within {limit_ms} ms{hint}"
                     ) from error
                 settings.progress(
                     f"waiting for Kafka at {connection.bootstrap}: {time.monotonic() - started_s:.0f} s of "
@@ -108,7 +108,7 @@ class Admin:
         return found[topic].partitions if found else 0
 
     def missing_of(self, needs: Sequence[Acl]) -> Sequence[Acl]:
-        """Return which of these ACLs of one kind are missing, because a refusal does not always name its topic."""
+        """Return which of these ACLs, all of one kind, are missing; a refusal does not always name its topic."""
         if len(needs) < 2 or needs[0].kind != "topic":
             return needs
         with suppress(BrokerError):
@@ -139,7 +139,7 @@ class Admin:
             raise self._connection.lacks(f"{what} topics", missing)
 
     def _refuse_unless(self, answer: Mapping[str, Any], what: str, done_already: type[Any]) -> None:
-        """Raise an error if the broker refused a topic, unless its reason is that the operation was already done."""
+        """Raise an error if the broker refused a topic, unless the operation had already been done."""
         self._check_allowed(answer["topics"], what)
         refused = [
             f"{topic['name']}: {kafka_errors.for_code(topic['error_code']).__name__} {topic['error_message'] or ''}"
@@ -209,7 +209,7 @@ class Admin:
         return [(member["group_instance_id"] or member["member_id"], member) for member in found[group]["members"]]
 
     def leave(self, subscription: Subscription, member_id: str) -> None:
-        """Remove a static member from its group, unless another process already has its place."""
+        """Remove a static member from its group, unless another process has already taken its place."""
         member = MemberToRemove(member_id=member_id, group_instance_id=subscription.member, reason="closed")
         with suppress(kafka_errors.KafkaError):
             self._admin_client.remove_group_members(subscription.group, [member])

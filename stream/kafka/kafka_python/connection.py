@@ -45,7 +45,7 @@ _FORBIDDEN = {
     kafka_errors.TopicAuthorizationFailedError.__name__: "topic",
     kafka_errors.GroupAuthorizationFailedError.__name__: "group",
     kafka_errors.TransactionalIdAuthorizationFailedError.__name__: "transactional-id",
-    kafka_errors.ClusterAuthorizationFailedError.__name__: "topic",  # raised if a producer cannot write to any topic
+    kafka_errors.ClusterAuthorizationFailedError.__name__: "topic",  # raised if a producer may not write to any topic
 }
 """The kind of resource to which each error denies access. Some of these names occur only in the text of another
 error."""
@@ -89,7 +89,7 @@ class KafkaConnection(Connection):
                 return reason
             if isinstance(reason, NOT_LET_IN):
                 why = self._why_not_let_in(reason)
-                return AccessError(f"Kafka at {self.bootstrap} does not let {self.user()} in: {why}")
+                return AccessError(f"Kafka at {self.bootstrap} rejected {self.user()}: {why}")
             if (resource := kind_of(reason)) is not None:
                 parts = (part if isinstance(part, set | list | tuple) else (part,) for part in reason.args)
                 named = {str(name) for part in parts for name in part}
@@ -150,7 +150,7 @@ class KafkaConnection(Connection):
         if not isinstance(failure, kafka_errors.KafkaProtocolError) and "socket disconnected" not in str(failure):
             return ""
         by = f"{config.security_protocol} {config.sasl_mechanism}" if config.uses_sasl else config.security_protocol
-        return f"; the server there speaks another protocol than {by}: check security.protocol"
+        return f"; the server uses a different protocol than {by}; check security.protocol"
 
     def _why_not_let_in(self, error: BaseException) -> str:
         mechanism = self.config.sasl_mechanism
@@ -161,7 +161,7 @@ class KafkaConnection(Connection):
             protocol = "SSL" if self.config.uses_tls else "PLAINTEXT"
             return f"it has no SASL at this port; check the port, or set security.protocol={protocol}"
         if mechanism == BY_TOKEN:
-            return "it does not accept the token that sasl.oauthbearer.token.command has printed"
+            return "it does not accept the token printed by sasl.oauthbearer.token.command"
         return f"the name or the password is wrong (sasl.username, sasl.password; {mechanism})"
 
 

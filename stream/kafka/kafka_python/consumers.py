@@ -32,7 +32,7 @@ _CREATE_TIME = 0
 def _follow_stable_ends(fetcher: Any) -> Mapping[tuple[str, int], int]:
     """The last stable offset in the last fetch response of each partition, which the client does not keep.
 
-    A response of a fetch session omits partitions without records whose end has not moved (KIP-227).
+    In a fetch session, a response omits partitions without new records whose end has not moved (KIP-227).
     """
     ends: dict[tuple[str, int], int] = {}
     handle = fetcher._handle_fetch_response
@@ -71,7 +71,7 @@ class Reader:
             time.sleep(min(timeout_ms / 1000, RETRY_S))
             return []
         except kafka_errors.OffsetOutOfRangeError as error:
-            raise BrokerError(f"cannot read an offset that is no longer kept or never existed: {error}") from error
+            raise BrokerError(f"cannot read an offset that has been deleted or never existed: {error}") from error
         except UnreadableError as error:
             raise BrokerError(str(error)) from error
         except kafka_errors.KafkaError as error:
@@ -98,7 +98,7 @@ class Reader:
         check_dated_by_sender(dated_by_sender, self._admin.describe_topics(list(dated_by_sender)))
 
     def _make_room(self) -> None:
-        """Clear the fetcher's current records if all were read; otherwise it would not return those set aside."""
+        """Clear the fetcher's current records if all were read; otherwise, it would not return the others."""
         fetcher = self._client._fetcher
         if not fetcher._next_partition_records:
             fetcher._next_partition_records = None

@@ -70,7 +70,7 @@ class PartitionRecords(Fetcher.PartitionRecords):  # type: ignore[misc]
             raise self._unreadable
         try:
             return super().take(n)
-        except Exception as error:  # each codec raises its own errors
+        except Exception as error:  # each codec raises errors of its own
             tp = self.topic_partition
             self._unreadable = UnreadableError(
                 damaged(tp, self.next_fetch_offset, f"{type(error).__name__}: {error}", _remedy(error))
@@ -97,7 +97,7 @@ class _Batches:
 
 
 class _Batch(DefaultRecordBatch):  # type: ignore[misc]
-    """A batch in which header names can be any bytes."""
+    """A batch whose header names can be any bytes."""
 
     __slots__ = ()
 

@@ -2,7 +2,7 @@
 
 Workarounds for kafka-python:
 
-- A member whose heartbeat reports that another process has its place stops its heartbeats but continues to read.
+- A member whose heartbeat reports that another process has taken its place stops its heartbeats but continues to read.
   `poll` checks for that (`GroupConsumer._raise_if_out`).
 - A static member (`group_instance_id`) never leaves its group at close. `close` removes it.
 - A member that was removed joins again automatically, even if it must not (`_Joins`).
@@ -90,7 +90,7 @@ class _Joins:
         self._generation: Any = None  # generation of the last join; None during a join or after a failed one
         self._assignment = b""
         self._member_id = ""  # member id at the last completed join
-        self.is_out = False  # True if removed from the group and not allowed to rejoin
+        self.is_out = False  # True if the member was removed from the group and may not rejoin
         coordinator._do_join_and_sync_async = self
         coordinator.reset_generation = self._reset_generation
 
@@ -160,7 +160,7 @@ class GroupConsumer(Reader):
         """The member and generation under which offsets are committed.
 
         Raises:
-            FencedError: another process has this member's place, or it was removed and cannot join again.
+            FencedError: another process has taken this member's place, or it was removed and cannot join again.
             StaleMemberError: this process is currently not a member.
         """
         self._raise_if_out()

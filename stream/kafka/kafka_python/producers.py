@@ -78,7 +78,7 @@ class KafkaSink:
         futures, self._futures, self._bytes = self._futures, [], 0
         appended_ms, self._appended_ms = self._appended_ms, {}
         deadline_s = time.monotonic() + self._connection.patience_s
-        with suppress(kafka_errors.KafkaTimeoutError):  # the records then report their errors themselves
+        with suppress(kafka_errors.KafkaTimeoutError):  # in this case, the records report their errors themselves
             self._client.flush(self._connection.patience_s)
         errors = []
         undated: TopicPartition | None = None
@@ -170,7 +170,7 @@ class KafkaTransactionSink(KafkaSink):
             self._wait_for(manager.begin_abort(), "abort")
 
     def _wait_for(self, result: Any, what: str) -> None:
-        """Wait for the transaction manager, with a timeout, which the client's own calls lack."""
+        """Wait for the transaction manager, with a timeout; the client's own calls have none."""
         self._client._sender.wakeup()
         if not result.wait(1000 * self._connection.patience_s):
             timeout_ms = self._connection.request_timeout_ms
@@ -189,7 +189,7 @@ class KafkaTransactionSink(KafkaSink):
                     f"could not {what}: the broker has aborted the transaction, because it was open for longer than "
                     f"its timeout or another process has taken over"
                 ) from error
-            if self._manager.has_fatal_error():  # the client also treats a request without a response as fatal
+            if self._manager.has_fatal_error():  # the client treats a request without a response as fatal, too
                 self.failure = outcome_unknown(self._connection, self._id, f"could not {what}: {error}")
                 raise self.failure from error
             self._connection.refuse(what, error, needs)
