@@ -1,6 +1,6 @@
-"""The learner program: polls, applies and commits the records of all partitions of one process.
+"""The learner program, which polls, applies and commits the records of all partitions of one process.
 
-The program only moves records. Each task's step determines decisions, updates and expiries from the records alone.
+The program only moves records. A task's step derives decisions, updates and expiries from the records alone.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -25,30 +25,30 @@ from stream.wire.topics import Topics
 
 @dataclass(frozen=True, slots=True)
 class LearnerOptions:
-    """Options that do not change what is learned from a given order of inputs."""
+    """Options that do not affect what is learned from inputs in a given order."""
 
     group: str = "onebit-learner"
-    instance: str = "learner-1"  # name of this process across restarts; unique for each process
+    instance: str = "learner-1"  # unique name of this process, which it keeps across restarts
     records_max: int = 2_000  # limit on records per task in one transaction
-    step_max_ms: int = 500  # limit on the work in one step, which bounds the latency during a backlog
+    step_max_ms: int = 500  # limit on the working time of one step, which bounds the latency during a backlog
     idle_ms: int = 1_000  # interval of ticks while decisions or orphans wait and no feedback arrives
     poll_ms: int = 100
     snapshot_interval_ms: int = 60_000  # interval of a task's snapshots in stream time; 0 for no snapshots
-    snapshot_bytes_max: int = 2_000_000  # bytes of a snapshot in one transaction, which bound the delay of decisions
-    snapshot_chunk_bytes: int = CHUNK_BYTES  # bytes of a snapshot in one record
-    model_lag_max_ms: int = -1  # decisions stop once the shared model's log is blocked for longer; -1 for no limit
-    ahead_max: int = 10_000  # limit on a task's decisions that its shared model has not observed
+    snapshot_bytes_max: int = 2_000_000  # limit on snapshot bytes per transaction, which bounds decision delays
+    snapshot_chunk_bytes: int = CHUNK_BYTES  # limit on snapshot bytes per record
+    model_lag_max_ms: int = -1  # decisions stop if the shared model's log is blocked for longer; -1 for no limit
+    ahead_max: int = 10_000  # limit on a task's decisions that the shared model has not observed yet
 
 
 STANDBY_MS = 10_000
 """Time without a partition after which a learner logs which members have partitions."""
 
 PORTION_RECORDS = 250
-"""Number of records in the first step. Most learners process them in a few milliseconds."""
+"""Number of records per task in the first step. Most learners process that many in a few milliseconds."""
 
 
 class Portion:
-    """The number of records per task in a step. It grows during a backlog, up to a limit on working time."""
+    """The number of records per task in a step. It grows during a backlog, within a limit on working time."""
 
     def __init__(self, records_max: int, work_max_ms: int) -> None:
         self.records = min(records_max, PORTION_RECORDS)
@@ -56,7 +56,7 @@ class Portion:
         self._work_max_ms = work_max_ms
 
     def took(self, records: int, ms: int) -> None:
-        """Adapt the number after a step with `records` per task that took `ms`, excluding time spent on the broker."""
+        """Adapt the number to a step that processed `records` per task in `ms`, excluding time spent on the broker."""
         if ms > self._work_max_ms:
             self.records = max(1, min(records, self.records) // 2)
         elif records >= self.records and ms <= self._work_max_ms / 4:
@@ -96,10 +96,11 @@ class LearnerProgram:
             host_ms: this host's clock, for intervals. It must include time in which the machine is suspended.
             announce: called with each log message.
             crash_point: see CrashPoint.
-            stop: returns whether to stop. It is called during a recovery, which can take long.
-            given: names of the settings that must equal those of a task that has started, which is otherwise refused;
-                None for all.
-            change_settings: whether given settings that differ take effect with the next step, where possible.
+            stop: returns whether to stop. It is called during a recovery, which can take a long time.
+            given: names of the settings that must equal those of a task that has already started; a task with other
+                values is refused. None for all settings.
+            change_settings: whether given settings that differ from a task's take effect with its next step, if they
+                can change.
             committed: called with the output of each transaction.
             parked: the result of the previous program's `park`.
         """
@@ -117,7 +118,7 @@ class LearnerProgram:
         self._idle_ms = min(options.idle_ms, max(1, settings.join.window_ms // 10))
         self._portion = Portion(options.records_max, options.step_max_ms)
         self._has_recovered = False  # True if the previous step advanced a recovery
-        self._standby_since_ms: int | None = host_ms()  # host time when it last had a partition; None if already logged
+        self._standby_since_ms: int | None = host_ms()  # host time when it last had a partition; None once logged
         self._snapshots = SnapshotSchedule(
             options.snapshot_interval_ms, options.snapshot_bytes_max, options.snapshot_chunk_bytes
         )
@@ -189,7 +190,7 @@ class LearnerProgram:
 
     @property
     def replica(self) -> Replica | None:
-        """The replica of the shared model, which has applied its log up to this process's position."""
+        """The replica of the shared model, with the log applied up to this process's position."""
         return None if self.shared is None else self.shared.replica
 
     @property
@@ -198,13 +199,13 @@ class LearnerProgram:
         return None if self.shared is None else self.shared.hold
 
     def read_log(self, for_ms: int | None = None) -> None:
-        """Read the shared model's log up to its current end, or for `for_ms`. Later decisions use what was read."""
+        """Read the shared model's log to its current end, or for at most `for_ms`. Later decisions use the result."""
         if self.shared is not None:
             began_ms = self._host_ms()
             self.shared.read_on(lambda offset, end: for_ms is None or self._host_ms() - began_ms < for_ms)
 
     def report_replica(self) -> None:
-        """Read the shared model's log, and report the model in one task's journal.
+        """Read the shared model's log, and record the replica's digest in one task's journal.
 
         Call this before the program ends.
         """
@@ -214,7 +215,7 @@ class LearnerProgram:
                 self._commit(commits)
 
     def next_due_ms(self) -> int | None:
-        """The next time at which a step is due without new records, if the clocks of host and broker agree."""
+        """The next time at which a step is due even without new records, assuming that host and broker clocks agree."""
         due = [due_ms for running in self._running.values() if (due_ms := running.next_due_ms()) is not None]
         return max(min(due), self._append_at_ms + self._idle_ms) if due else None
 
@@ -236,7 +237,7 @@ class LearnerProgram:
             raise
 
     def park(self) -> Parked:
-        """Return the state with which the next program of this process can resume, once this one is closed."""
+        """Return the state from which this process's next program can resume after this one is closed."""
         self._park(set(self._running))
         return self._recoveries.parked
 
@@ -280,7 +281,7 @@ class LearnerProgram:
         self._has_recovered = False
         parked = self._recoveries.parked.partitions
         for partition in sorted(self._assigned - self._running.keys(), key=lambda each: (each not in parked, each)):
-            if partition in self._assigned:  # an earlier recovery in this loop may have polled and lost it
+            if partition in self._assigned:  # a poll during an earlier recovery in this loop may have revoked it
                 running, worked = self._recoveries.advance(partition)
                 worked_count += worked
                 if running is not None:
@@ -330,14 +331,14 @@ class LearnerProgram:
             if not self._snapshots.needs_step(running.partition, running.sources(shared), stream_ms, silent_ms):
                 return None
         records = records or running.idle_ticks(self._consumer)
-        made = running.step(records, shared, ticks=ticks, reports=reports)
+        result = running.step(records, shared, ticks=ticks, reports=reports)
         stream_ms = running.task.join.stream_ms
         portion = self._snapshots.portion(running.partition, running.sources(shared), stream_ms, silent_ms)
-        running.uncommitted = made = made._replace(snapshot=portion)
-        return made
+        running.uncommitted = result = result._replace(snapshot=portion)
+        return result
 
     def _report_is_due(self, running: Partition, shared: SharedModel, silent_ms: int) -> bool:
-        """Whether a task's journal should report the replica: once per process, and then once per interval."""
+        """Whether to report the replica in a task's journal: once per process, and then once per interval."""
         interval_ms = self._options.snapshot_interval_ms
         if shared.replica.version == running.reported_version:
             return False
@@ -345,17 +346,19 @@ class LearnerProgram:
         return running.reported_ms < 0 or 0 < interval_ms <= max(passed_ms, silent_ms)
 
     def _commit(self, commits: Sequence[Commit]) -> bool:
-        """Publish a step, or abort it and restart its tasks."""
+        """Commit the steps and return True, or abort them, park the tasks and return False."""
         begin = [self._running[part.partition] for part in commits if part.step.number == 1]
         if any(map(self._recoveries.is_overtaken, begin)):
-            self._announce("a model was imported before the first step; recovering the tasks with it")
+            self._announce("a model was imported before the first step; recovering the tasks from it")
             self._park(set(self._running))
             self._recoveries.drop_shared()
             return False
         try:
             append_ms = commit(self._producer, self._consumer, self._topics, commits, self._crash_point)
         except StaleMemberError as error:
-            self._announce(f"the group has moved on; aborting this step, to be repeated for tasks that remain: {error}")
+            self._announce(
+                f"the group has moved on; aborting this step, and repeating it for the tasks that remain: {error}"
+            )
             self._producer.abort()
             self._park(set(self._running))
             return False
@@ -381,8 +384,8 @@ class LearnerProgram:
         elif self._standby_since_ms is not None and self._host_ms() - self._standby_since_ms >= STANDBY_MS:
             self._standby_since_ms = None
             members = self._broker.members(self._options.group)
-            holders = sorted(name for name, tps in members.items() if tps) or ["nobody"]
+            holders = sorted(name for name, tps in members.items() if tps) or ["none"]
             self._announce(
-                f"{self._options.instance} has no partition: {', '.join(holders)} "
-                f"{'has' if len(holders) == 1 else 'have'} all of them; waiting for a free one"
+                f"{self._options.instance} has no partition and waits for one; members with partitions: "
+                f"{', '.join(holders)}"
             )

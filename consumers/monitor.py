@@ -59,7 +59,7 @@ class MonitorOptions:
 
     group: str  # unique for each monitor, because each reads all partitions
     bootstrap: str
-    directory: str  # required by Faust, which writes nothing there
+    directory: str  # required by Faust, although it writes nothing there
     session_timeout_ms: int = 10_000
 
 
@@ -131,7 +131,7 @@ class MonitorProgram:
         app.finalize()
         await app.start()
         try:
-            while self._goes_on("" if self._reads() else "it is starting to read"):
+            while self._goes_on("" if self._reads() else "it has not started to read yet"):
                 if app.should_stop:
                     raise MonitorEndedError(repr(app.crash_reason))
                 await asyncio.sleep(_ROUND_S)

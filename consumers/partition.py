@@ -36,7 +36,7 @@ class Input:
         consumer.seek(self.tp, self.offset)
 
     def pace(self, consumer: Consumer, records_max: int) -> None:
-        """Pause the input while its buffer is full, so that a backlog does not fill the memory."""
+        """Pause the input while its buffer is full, so that a backlog does not exhaust memory."""
         is_full = len(self.buffer) >= records_max
         if is_full and not self.is_paused:
             consumer.pause((self.tp,))
@@ -89,7 +89,8 @@ class Partition:
     def needs_tick(self, records: Sequence[Record], now_ms: int, idle_ms: int) -> bool:
         """Whether to write a tick.
 
-        True if an entry is waiting, stream time has not advanced for `idle_ms`, and these records do not advance it.
+        True if a decision or orphan is waiting, stream time has not advanced for `idle_ms`, and these records do not
+        advance it.
         """
         if not self.waits or now_ms - self.moved_at_ms < idle_ms:
             return False
@@ -133,7 +134,7 @@ class Partition:
     def idle_ticks(self, consumer: Consumer) -> list[Record]:
         """Remove and return buffered ticks, for a step without other records.
 
-        Return none if contexts may precede them.
+        The list is empty if contexts may precede them.
         """
         ticks: list[Record] = []
         if not self.contexts.buffer and consumer.lag(self.contexts.tp) == 0:
@@ -142,7 +143,7 @@ class Partition:
         return ticks
 
     def waits_for_records(self, consumer: Consumer) -> bool:
-        """Whether records of one input wait for records of the other input, which the next poll will return."""
+        """Whether records of one input are waiting for records of the other, which the next poll will return."""
         contexts, feedback = self.contexts, self.feedback
         if contexts.buffer:
             return not feedback.buffer and consumer.lag(feedback.tp) > 0
@@ -155,7 +156,7 @@ class Partition:
             records: the next records. The list is empty if only a tick, a settings change or a snapshot is due.
             shared: the shared model of the process, if there is one.
             ticks: whether to write a tick even if the step makes no decision.
-            reports: whether the journal record reports the replica.
+            reports: whether to include the replica's digest in the journal record.
         """
         task, before = self.task, self.newest_step
         number, changes = before.number + 1, self.settings_change

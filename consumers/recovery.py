@@ -19,9 +19,9 @@ REPORT_INTERVAL_MS = 5_000
 POLL_INTERVAL_MS = 2_000
 """Interval between polls while snapshots are read. It is much shorter than any session timeout."""
 SLICE_MS = 100
-"""Time slice of the recoveries, after which the running partitions make a step."""
+"""Time slice for recovery work, after which the running partitions make a step."""
 PARKED_MS = 60_000
-"""Time after a task's last step for which it is kept while another process has its partition."""
+"""Time for which a task is kept after its last step while another process has its partition."""
 
 
 class RecoveryStoppedError(Exception):
@@ -52,7 +52,7 @@ class Recoveries:
     host_ms: Callable[[], int]
     announce: Callable[[str], None]
     stop: Callable[[], bool]
-    poll: Callable[[], None]  # polls once, because a rebalance removes members that do not poll
+    poll: Callable[[], None]  # polls once, because the group removes members that do not poll
     make_shared: Callable[..., SharedModel]  # called with `settings` and a `pulse`
     parked: Parked
     polled_ms: int
@@ -107,7 +107,7 @@ class Recoveries:
         self.parked = Parked()
 
     def is_overtaken(self, running: Partition) -> bool:
-        """Whether a model was imported after a task that has made no step was recovered."""
+        """Whether a model has been imported since this task, which has made no step, was recovered."""
         if running.settings.model == "shared":
             return imported_model(self.broker, self.topics) != running.imported
         imported = read_snapshots(self.broker, self.topics, running.partition).imported
@@ -124,7 +124,7 @@ class Recoveries:
         recovered = yield from self._recover(partition)
         if recovered.settings.model == "shared":
             yield from self._read_log(partition, recovered)
-        return self._made(partition, recovered)
+        return self._partition_of(partition, recovered)
 
     def _wait(self, is_over: Callable[[], bool], message: Callable[[], str]) -> Generator[bool, None, None]:
         """Wait for another process, and log the reason once."""
@@ -143,8 +143,8 @@ class Recoveries:
             took_ms = self.host_ms() - began_ms
             rate = f", {1_000 * progress.records / took_ms:,.0f} records/s" if took_ms > 0 else ""
             self._report(
-                f"recovering partition {partition}: step {progress.number:,} of {progress.first:,} to "
-                f"{progress.last:,}{rate}",
+                f"recovering partition {partition}: step {progress.number:,} (steps {progress.first:,} "
+                f"to {progress.last:,}){rate}",
                 at_once=not progress.first <= progress.number < progress.last,
             )
 
@@ -163,7 +163,7 @@ class Recoveries:
 
         def reads_on(offset: int, end: int) -> bool:
             self._pulse()
-            self._report(f"recovering partition {partition}: offset {offset:,} of {end:,} of the model's log")
+            self._report(f"recovering partition {partition}: offset {offset:,} of {end:,} in the model's log")
             return True
 
         def has_all() -> bool:
@@ -179,7 +179,7 @@ class Recoveries:
         )
         recovered.task.use_model(View(shared.replica, partition))
 
-    def _made(self, partition: int, recovered: Recovered) -> Partition:
+    def _partition_of(self, partition: int, recovered: Recovered) -> Partition:
         """Return the recovered partition.
 
         Raises:
@@ -189,8 +189,8 @@ class Recoveries:
         partitions = self.broker.describe_topics([topics.contexts])[topics.contexts].partitions
         if step.number > 0 and step.partitions != partitions:
             raise UnrecoverableError(
-                f"{topics.journal}/{partition}: expected topics with {step.partitions} partitions, as at its last "
-                f"step; got {partitions}. Feedback would belong to a different task than its context. Start a "
+                f"{topics.journal}/{partition}: expected topics with {step.partitions} partitions, as at the task's "
+                f"last step; got {partitions}. Feedback would belong to a different task than its context. Start a "
                 "new pipeline with another topic prefix"
             )
         if partition == MODEL_PARTITION and self.parked.shared is not None:
@@ -210,7 +210,7 @@ class Recoveries:
         if running.settings_change:
             was, now = stored_settings(running.task.settings), stored_settings(running.settings)
             changed = [f"{name} = {value} instead of {was[name]}" for name, value in now.items() if value != was[name]]
-            self.announce(f"partition {partition}: from step {step.number + 1} on {'; '.join(changed)}")
+            self.announce(f"partition {partition}: new settings from step {step.number + 1} on: {'; '.join(changed)}")
         if recovered.foreign.records:
             self.announce(f"partition {partition}: {recovered.foreign.describe('its predictions')}")
         return running
@@ -229,7 +229,7 @@ class Recoveries:
         """
         topics = [self.topics.journal, self.topics.snapshots]
         shares = self.settings.model == "shared"
-        if shares:  # predictions are read back, and an open transaction of any program blocks them
+        if shares:  # predictions are read back, and any program's open transaction blocks reading them
             topics.append(self.topics.predictions)
         tps = [TopicPartition(topic, partition) for topic in topics]
         if shares and self.broker.ends(tps[:1])[tps[0]].high_watermark == 0:

@@ -18,7 +18,7 @@ from stream.wire.topics import Topics
 
 GONE_MS = 20_000
 """If records that were read or written have been missing from the end of the log for this long, the log is treated as
-truncated or recreated. For a shorter time, a new leader can report an old end."""
+truncated or recreated. A new leader can report an old end for a shorter time."""
 
 _RECORDS_MAX = 1_000
 """Maximum number of records per poll. Applying that many records of typical steps takes at most a second."""
@@ -74,7 +74,8 @@ class SharedModel:
                 of the model. Without a limit, a blocked log would therefore make steps ever longer.
 
         Raises:
-            JournalError: the snapshot cannot be read or belongs to another model, or the log after it is deleted.
+            JournalError: the snapshot cannot be read or belongs to another model, or the part of the log after it was
+                deleted.
         """
         self.settings = settings
         self.replica = Replica(settings.make_shareable_learner())
@@ -85,11 +86,11 @@ class SharedModel:
         self._instance = instance
         self._lag_max_ms = lag_max_ms
         self._ahead_max = ahead_max
-        self._missed_since_ms: dict[int | None, int] = {}  # by task; under None for records that were read before
+        self._missed_since_ms: dict[int | None, int] = {}  # by partition; under None for records that were read before
         self._foreign_announced = 0
         self._digest = (-1, "")  # a model version and its digest
         self.snapshots: Stored | None = None  # None unless this process writes the snapshots
-        self._too_far_ahead: set[int] = set()  # partitions that pause deciding
+        self._too_far_ahead: set[int] = set()  # partitions that have paused decisions
         self._blocked_since_ms = host_ms()
         stored = read_model_snapshots(broker, topics, pulse)
         newest = stored.newest or stored.imported
@@ -118,7 +119,7 @@ class SharedModel:
         return [Source(partition, self.snapshots, version, version, take)]
 
     def reconnect(self, broker: Broker) -> None:
-        """Continue reading with new connections, after the previous ones were closed."""
+        """Continue to read over new connections, after the previous ones were closed."""
         self._broker = broker
         self._reader = broker.reader([self._tp])
         self._reader.seek(self._tp, self.replica.offset)
@@ -177,11 +178,11 @@ class SharedModel:
         room = max(0, self._ahead_max - view.ahead)
         if room and partition in self._too_far_ahead:
             self._too_far_ahead.remove(partition)
-            self._announce(f"partition {partition} resumes deciding")
+            self._announce(f"partition {partition} resumes decisions")
         elif not room and partition not in self._too_far_ahead:
             self._too_far_ahead.add(partition)
             self._announce(
-                f"partition {partition} pauses deciding: the model has not observed {view.ahead:,} of its decisions; "
+                f"partition {partition} pauses decisions: the model has not observed {view.ahead:,} of its decisions; "
                 f"{self.waits_for}"
             )
         return room
@@ -203,7 +204,7 @@ class SharedModel:
         return is_there and not self._is_short
 
     def forget(self, partition: int) -> None:
-        """Forget the state of a task that was revoked, because another process may continue it."""
+        """Forget the state of a revoked task, because another process may continue it."""
         self._missed_since_ms.pop(partition, None)
         self._too_far_ahead.discard(partition)
 

@@ -300,7 +300,7 @@ def test_change_of_settings_applies_and_is_logged_after_a_single_step() -> None:
     said: list[str] = []
     again._announce = said.append
     again.step(0)
-    assert "partition 0: from step 2 on window_ms = 900 instead of 1000" in said
+    assert "partition 0: new settings from step 2 on: window_ms = 900 instead of 1000" in said
     pipeline.clock.advance_to(1_001)
     idle(again)
     assert [(step.number, step.settings_from) for step in pipeline.journal()][1:2] == [(2, 2)]

@@ -214,7 +214,7 @@ def test_a_learner_reading_a_long_log_polls_reports_progress_and_can_be_stopped(
     with pytest.raises(RecoveryStoppedError):
         slow.learner.step(0)
     assert slow.calls == ["ends", *["read", "poll"] * 3, "read"]
-    assert [line for line in slow.said if "log" in line] == ["recovering partition 0: offset 3 of 4 of the model's log"]
+    assert [line for line in slow.said if "log" in line] == ["recovering partition 0: offset 3 of 4 in the model's log"]
 
 
 def test_a_running_learner_reads_a_long_log_for_as_long_as_a_step_may_take_and_decides_on_what_it_has_read(

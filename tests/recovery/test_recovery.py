@@ -373,8 +373,8 @@ def test_recovery_reports_its_progress() -> None:
     learner.step(0)
     newest = generations(pipeline)[-1]
     last = pipeline.journal()[-1].number
-    assert told[0] == f"recovering partition 0: step {newest:,} of {newest + 1:,} to {last:,}"
-    assert told[-1] == f"recovering partition 0: step {last:,} of {newest + 1:,} to {last:,}"
+    assert told[0] == f"recovering partition 0: step {newest:,} (steps {newest + 1:,} to {last:,})"
+    assert told[-1] == f"recovering partition 0: step {last:,} (steps {newest + 1:,} to {last:,})"
 
 
 @pytest.mark.parametrize("comes_back", [True, False])

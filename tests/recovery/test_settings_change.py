@@ -169,7 +169,7 @@ def test_learner_logs_changed_settings() -> None:
     program._announce = told.append
     idle(program)
     number = pipeline.journal()[-1].settings_from
-    assert told[-1] == f"partition 0: from step {number} on window_ms = 300 instead of 1000"
+    assert told[-1] == f"partition 0: new settings from step {number} on: window_ms = 300 instead of 1000"
 
 
 @pytest.mark.parametrize("number", COMMIT_STEPS)
