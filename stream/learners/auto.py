@@ -25,11 +25,11 @@ Parameters = Mapping[str, float | int | str]
 
 
 class Choice(NamedTuple):
-    """A learner, with those parameters that differ from its defaults."""
+    """A learner, with the parameters that differ from its defaults."""
 
     learner: str
     parameters: Parameters
-    why: str  # the reason, one sentence for the user
+    why: str  # the reason, as a sentence for the user
 
 
 def choose(n_classes: int, n_features: int, mean_nnz: float | None, *, correctable: bool = False) -> Choice:

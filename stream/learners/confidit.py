@@ -173,7 +173,7 @@ class Confidit(KernelLearner):
     def retract(
         self, x: Features | FloatArray, decision: Decision, assumed_reward: int, reward: int, v: float = 0.0
     ) -> bool:
-        """Move w_action by the difference between the two signs, through the current inverse."""
+        """Move w_action by the difference between the two signs, using the current inverse."""
         if not self.retractable:
             return super().retract(x, decision, assumed_reward, reward, v)
         indices, values = sparse(x, self.n_features)
@@ -183,7 +183,7 @@ class Confidit(KernelLearner):
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
-        """Return the cost. Full: nnz²/2 entries of K inverses, nnz rows, 1/32 pass over an inverse. Diagonal: K·nnz."""
+        """Return the cost: for full matrices nnz²/2 entries of K inverses, nnz rows and 1/32 of a pass, else K·nnz."""
         projection, _, covariance = _options(parameters)
         K, d = n_classes, n_features
         if covariance == "diag":

@@ -90,7 +90,7 @@ def all_positive(c: FloatArray) -> bool:
 
 @compiled
 def highest_bound(scores: FloatArray, c: FloatArray, multiplier: float) -> int:
-    """Return the class with the highest s_i + ε_i. The lowest class wins ties."""
+    """Return the class with the highest s_i + ε_i. Ties go to the lowest index."""
     bounds = np.empty(scores.size)
     for k in range(scores.size):
         bounds[k] = scores[k] + sqrt(multiplier * c[k])  # (4)

@@ -13,7 +13,7 @@ from stream.learners.registry import register
 from stream.wire.records import FloatArray, IndexArray
 
 CELL_MAX = 2.0**31 - 2.0
-"""Cell numbers are limited to this value so that they fit an int32."""
+"""Cell numbers are limited to this value so that they fit in an int32."""
 
 UNKNOWN = -1
 
@@ -189,7 +189,7 @@ class FeatureBlocks(KernelLearner):
     paper: ClassVar[str] = "Notes, sect. 2"
     parameters: ClassVar[tuple[Parameter, ...]] = (
         Parameter("gamma", 0.1, "margin of the data", low=1e-9, high=1e9),
-        Parameter("blocks_max", 1_024, "blocks stored; x in other blocks is guessed", low=1, high=10_000_000),
+        Parameter("blocks_max", 1_024, "limit on stored blocks; others are guessed", low=1, high=10_000_000),
     )
     predict_kernel = staticmethod(predict)
     update_kernel = staticmethod(update)

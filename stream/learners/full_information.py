@@ -1,4 +1,4 @@
-"""Full-information baselines, which receive the true class. They show what is lost with one-bit feedback."""
+"""Full-information baselines, which receive the true class. They show what is lost when the feedback is one bit."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -100,7 +100,7 @@ class Perceptron(KernelLearner):
 
     name: ClassVar[str] = "perceptron"
     summary: ClassVar[str] = "full information: the multiclass perceptron"
-    best_for: ClassVar[str] = "a baseline: value of the true class to a first-order learner"
+    best_for: ClassVar[str] = "measuring the value of the true class to a first-order learner"
     paper: ClassVar[str] = "Notes, Alg. 1"
     parameters: ClassVar[tuple[Parameter, ...]] = (MARGIN,)
     from_logs: ClassVar[FromLogs] = FromLogs.LABEL
@@ -209,7 +209,7 @@ class SecondOrderPerceptron(KernelLearner):
 
     name: ClassVar[str] = "second-order-perceptron"
     summary: ClassVar[str] = "full information: the second-order perceptron, diagonal"
-    best_for: ClassVar[str] = "a baseline: value of the true class to a second-order learner"
+    best_for: ClassVar[str] = "measuring the value of the true class to a second-order learner"
     paper: ClassVar[str] = "Cesa-Bianchi, Conconi, Gentile 2005"
     parameters: ClassVar[tuple[Parameter, ...]] = (
         Parameter("a", 1.0, "initial value of the diagonal of A", low=1e-9, high=1e9),
@@ -334,7 +334,7 @@ class Arow(KernelLearner):
 
     name: ClassVar[str] = "arow"
     summary: ClassVar[str] = "full information: adaptive regularisation of weights, diagonal"
-    best_for: ClassVar[str] = "a baseline: value of the true class with noisy labels"
+    best_for: ClassVar[str] = "measuring the value of the true class with noisy labels"
     paper: ClassVar[str] = "Crammer, Kulesza, Dredze 2009"
     parameters: ClassVar[tuple[Parameter, ...]] = (Parameter("r", 1.0, "regularisation", low=1e-9, high=1e9), MARGIN)
     from_logs: ClassVar[FromLogs] = FromLogs.LABEL

@@ -173,8 +173,8 @@ class IgwLogistic(WatchingLearner):
     Delay: an update uses the current W and A, and only the decision's action. The order of the bits matters, so
     an update cannot be retracted.
 
-    Drift: a lasting drop in the reward (`drift`) resets W and A for every class or for one class. `alarms` counts the
-    resets, with one entry per class and a last one for resets of all.
+    Drift: a sustained drop in reward (`drift`) resets W and A for every class or for one class. `alarms` counts the
+    resets, with one entry per class and a last one for resets of all classes.
 
     Departures from the papers: the oracle is one logistic regression per class, which also learns about classes that
     were not played; the schedule γ_t is not derived from a bound.
@@ -208,7 +208,7 @@ class IgwLogistic(WatchingLearner):
     def __init__(
         self, n_classes: int, n_features: int, scale: float, step: float, others: float, bias: float, drift: str
     ) -> None:
-        # Stored by feature, so that an event accesses few, whole rows.
+        # Stored by feature, so that an event accesses a few whole rows.
         M = np.zeros((n_features + 1, 2 * n_classes))
         M[:, n_classes:] = A_START
         # The parameters and small parts share one array, because each array argument costs 0.1 µs.
@@ -231,7 +231,7 @@ class IgwLogistic(WatchingLearner):
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
-        """Return the cost of K·nnz products twice and of K·nnz steps, each with a root and a division."""
+        """Return the cost of 2·K·nnz products and of K·nnz steps, each with a square root and a division."""
         return Cost(
             flops_per_event=n_classes * (nnz + 1) * 11,
             bytes_per_event=8 * n_classes * (nnz + 1) * 6,

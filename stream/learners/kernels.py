@@ -99,7 +99,7 @@ def observe_nothing(*event_and_model: object) -> None:
 
 @compiled
 def check_event(indices: IndexArray, values: FloatArray, n_features: int) -> None:
-    """Raise ValueError unless the indices are strictly increasing in [0, d) and match the values in number."""
+    """Raise ValueError unless the indices are strictly increasing, in [0, d), and as many as the values."""
     if indices.size != values.size:
         raise ValueError("x: expected as many values as indices")
     last = -1
@@ -125,7 +125,7 @@ def usable(
 ) -> bool:
     """Return whether a model may learn from this event. Return False if float64 could overflow.
 
-    Raises ValueError as `check_decision` does.
+    Raises ValueError under the same conditions as `check_decision`.
     """
     check_decision(indices, values, action, scores, K, d)
     if not propensity >= PROPENSITY_MIN:
@@ -186,7 +186,7 @@ def current_scores(indices: IndexArray, values: FloatArray, W: FloatArray) -> Fl
 
 @compiled
 def argmax(scores: FloatArray) -> int:
-    """Return the class with the highest score. The lowest class wins ties."""
+    """Return the class with the highest score. Ties go to the lowest index."""
     best = 0
     for k in range(1, scores.size):
         if scores[k] > scores[best]:
@@ -196,7 +196,7 @@ def argmax(scores: FloatArray) -> int:
 
 @compiled
 def argmax_except(scores: FloatArray, excluded: int) -> int:
-    """Return the class with the highest score except `excluded`. The lowest class wins ties."""
+    """Return the class with the highest score except `excluded`. Ties go to the lowest index."""
     best = 1 if excluded == 0 else 0
     for k in range(best + 1, scores.size):
         if k != excluded and scores[k] > scores[best]:
@@ -267,7 +267,7 @@ def unit(values: FloatArray) -> FloatArray:
 
 
 SIMILARITIES = ("linear", "rational", "polynomial", "rbf")
-"""Names of the kernel functions k(x, x'). `similarity` accepts the index in this tuple."""
+"""Names of the kernel functions k(x, x'). `similarity` takes an index into this tuple."""
 
 
 @compiled
@@ -284,7 +284,7 @@ def similarity(kind: int, dot: float, norm_sq: float, other_norm_sq: float, degr
 
 @compiled
 def dots(indices: IndexArray, values: FloatArray, S: FloatArray, n: int) -> FloatArray:
-    """Return ⟨x, x_p⟩ for the first n columns x_p of S [d, n_max], computed by contiguous rows."""
+    """Return ⟨x, x_p⟩ for the first n columns x_p of S [d, n_max], computed over contiguous rows."""
     sums = np.zeros(n)
     j = 0
     while j + 3 < indices.size:  # with four rows per pass, the sums are read and written a quarter as often
@@ -317,7 +317,7 @@ DRIFT_GLOBAL = 15.0
 DRIFT_CLASS = 10.0
 DRIFT_MEMORY = 1000.0
 """Parameters of a one-sided cumulative sum of the rewards' shortfall from their mean, over at most DRIFT_MEMORY bits.
-An alarm is raised above the threshold. A drop of the mean by less than the slack has no effect. On a stationary stream,
+An alarm is raised above the threshold. A drop in the mean by less than the slack has no effect. On a stationary stream,
 alarms are rare unless the learner itself is unstable."""
 
 NO_ALARM, ALARM_OF_ALL, ALARM_OF_CLASS = range(3)

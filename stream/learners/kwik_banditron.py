@@ -1,4 +1,4 @@
-"""KWIK Banditron, for simulations only. While W is far from a known comparator, it explores if x is unfamiliar."""
+"""KWIK Banditron, for simulations only. As long as W is far from a known comparator, it explores unfamiliar x."""
 
 import json
 from collections.abc import Mapping
@@ -137,7 +137,7 @@ class MatrixParameter(Parameter):
 
 @register
 class KwikBanditron(KernelLearner):
-    """Makes gradient steps on right answers. While W is far from a known comparator, it explores if x is unfamiliar.
+    """Makes gradient steps on right answers. As long as W is far from a known comparator, it explores unfamiliar x.
 
     "Bandit Multiclass Classification" (the Notes), Algorithm 6.
 
@@ -173,7 +173,7 @@ class KwikBanditron(KernelLearner):
     """
 
     name: ClassVar[str] = "kwik-banditron"
-    summary: ClassVar[str] = "explores while a known comparator is far; for simulations"
+    summary: ClassVar[str] = "explores while W is far from a known comparator; for simulations"
     best_for: ClassVar[str] = "simulations with a known comparator"
     paper: ClassVar[str] = "Notes, Alg. 6"
     parameters: ClassVar[tuple[Parameter, ...]] = (

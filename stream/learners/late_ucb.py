@@ -240,10 +240,10 @@ class LateUcb(WatchingLearner):
     When all bits have arrived, both regressions are equal: w_k = y_k = A_k⁻¹ Σ r x with A_k = λI + Σ xxᵀ over the
     decisions that played k, regardless of the order of the bits.
 
-    Drift: a lasting drop in the reward (`drift`) resets every class, or one: P_k = Q_k = I/λ, w_k = y_k = 0, N_k = 0. A
+    Drift: a sustained drop in reward (`drift`) resets every class, or one: P_k = Q_k = I/λ, w_k = y_k = 0, N_k = 0. A
     decision logs the number of resets of its class. If the class has been reset since, the bit is added as a new
     observation, using the current w_ŷᵀx. `alarms` counts the resets, with one entry per class and a last one for resets
-    of all.
+    of all classes.
 
     Retraction (drift=off): w_ŷ += (r_new − r_old) P_ŷ x, and y_ŷ with Q_ŷ. Up to rounding and in any order, the result
     is as if the real bit had been received from the start. With drift detection, the learner is not retractable,
@@ -272,12 +272,12 @@ class LateUcb(WatchingLearner):
     parameters: ClassVar[tuple[Parameter, ...]] = (
         Parameter("lam", 0.0, "ridge; 0 selects .03, or .1 above 200 features and for projections", low=0.0, high=1e9),
         Parameter("eta", 0.1, "squared width of the bounds", low=0.0, high=1e9),
-        Parameter("shortlist", 4, "classes whose bounds are computed", low=1, high=1e9),
+        Parameter("shortlist", 4, "number of classes whose bounds are computed", low=1, high=1e9),
         Parameter("bias", 0.3, "constant entry appended to x of unit norm", low=0.0, high=1e9),
         Parameter("expand", "rff", "additional features: random or products", choices=("none", "quadratic", "rff")),
         Parameter("m", 64, "random features, for expand=rff", low=1, high=10_000),
         Parameter("project", 0, "dimensions of the projection of x; 0: no projection", low=0, high=100_000),
-        Parameter("floor", 0.0, "share of decisions played uniformly", low=0.0, high=1.0),
+        Parameter("floor", 0.0, "share of decisions whose class is drawn uniformly", low=0.0, high=1.0),
         DRIFT,
     )
     from_logs: ClassVar[FromLogs] = FromLogs.NOTHING
@@ -286,7 +286,7 @@ class LateUcb(WatchingLearner):
     observed: Mapping[str, Extent] = dict.fromkeys(("P", "V", "pending", "N", "W"), Extent.ACTION) | {
         "sample": Extent.WHOLE,
         "bandwidth": Extent.WHOLE,
-    }  # W only if the model has changed since the decision
+    }  # W changes only if the model has changed since the decision
     log_kernel = staticmethod(log_of)
     instead: ClassVar[str] = "stack-igw for sparse data, or project=256 for dense data"
 
@@ -410,7 +410,7 @@ class LateUcb(WatchingLearner):
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
-        """Return the cost of nnz²/2 entries per shortlisted class, nnz rows twice and a pass over P, doubled with Q."""
+        """Return the cost of nnz²/2 entries per shortlisted class, 2·nnz rows and a pass over P; doubled with Q."""
         project, quadratic = int(parameters["project"]), parameters["expand"] == "quadratic"
         m = int(parameters["m"]) if parameters["expand"] == "rff" else 0
         size = features_of(n_features, str(parameters["expand"]), m, project) + 1

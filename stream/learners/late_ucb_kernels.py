@@ -9,7 +9,7 @@ from stream.learners.random_features_kernels import SAMPLE, waves
 from stream.learners.symmetric_kernels import block_of, sum_of_rows, variance
 from stream.wire.records import FloatArray, IndexArray
 
-PLAIN, QUADRATIC, PROJECTED = range(3)  # transformation of x, which does not depend on random features
+PLAIN, QUADRATIC, PROJECTED = range(3)  # transformation of x, which is independent of random features
 
 # Indices at the start of the model; the last two are the number of sampled contexts and σ².
 LAM, ETA, SHORTLIST, BIAS, KIND, FLOOR, DRIFT_KIND, CLASSES, SIZE, FEATURES, WAVES, PROJECT, SAMPLED, VARIANCE = range(
@@ -221,7 +221,7 @@ def score_at_decision(action: int, scores: FloatArray, model: FloatArray) -> flo
 def highest_bound(
     places: IndexArray, x: FloatArray, length_sq: float, scores: FloatArray, counts: FloatArray, model: FloatArray
 ) -> int:
-    """Return the shortlisted class with the highest s_k + √(η xᵀP_k x). The lowest class wins ties."""
+    """Return the shortlisted class with the highest s_k + √(η xᵀP_k x). Ties go to the lowest index."""
     P = inverses_of(model, BELIEVED)
     K, size = P.shape[0], P.shape[2]
     z = np.empty(size)

@@ -81,8 +81,8 @@ class PNewtron(KernelLearner):
     update_kernel = staticmethod(update_diagonal)
 
     def __init__(self, n_classes: int, n_features: int, gamma: float, alpha: float, beta: float, radius: float) -> None:
-        # Stored by feature: row i contains W'', A and b of feature i, K entries of each, so that an event accesses few,
-        # whole rows.
+        # Stored by feature: row i contains W'', A and b of feature i, K entries of each, so that an event accesses a
+        # few whole rows.
         M = np.zeros((n_features, 3 * n_classes))
         W, A, b = (M[:, k : k + n_classes].T for k in (0, n_classes, 2 * n_classes))
         A[:] = 1.0 / radius

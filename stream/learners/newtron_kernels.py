@@ -20,7 +20,7 @@ NORM_TOLERANCE = 1e-13
 """Relative tolerance of ‖W'‖ = D in newtron's projection. It is a hundred times the rounding error of the norm."""
 
 TIE_TOLERANCE = 1e-9
-"""Newtron scores that differ by at most this share of D‖x‖, the largest possible score, tie. Classes with equal
+"""Newtron scores that differ by at most this share of D‖x‖, the largest possible score, tie. Classes with the same
 history, such as those not played yet, have equal scores except for rounding in the factorisation. The tolerance affects
 only the greedy class.
 """
@@ -210,8 +210,8 @@ def predict_full(
 def factorise(S: FloatArray) -> bool:
     """Write the Cholesky factor U of S = UᵀU over the upper triangle of S. Return False if S is not positive definite.
 
-    It is computed by rows, so that the inner loop is vectorised without fast-math. LAPACK is two to four times as fast,
-    but its rounding depends on the number of threads, and it adds 6 s of compile time.
+    It is computed row by row, so that the inner loop is vectorised without fast-math. LAPACK is two to four times as
+    fast, but its rounding depends on the number of threads, and it adds 6 s of compile time.
     """
     size = S.shape[0]
     for k in range(size):

@@ -13,7 +13,7 @@ from stream.wire.records import FloatArray, IndexArray
 
 TOLERANCE = 1e-13
 """Dykstra's algorithm stops when no entry of W changes by more than this times the radius in a cycle. The value is ten
-times the rounding error, and far below the 1e-9 of weight comparisons.
+times the rounding error, and far below the tolerance of 1e-9 in weight comparisons.
 """
 
 CYCLES_MAX = 10_000

@@ -266,7 +266,7 @@ class OvaKernelPerceptron(KernelLearner):
         Parameter("degree", 2, "degree of the polynomial kernel", low=1, high=32),
         Parameter("width", 1.0, "width of the rbf kernel", low=1e-9, high=1e9),
         Parameter(
-            "support_max", 1_000, "stored examples of all classes; then the oldest is replaced", low=1, high=1_000_000
+            "support_max", 1_000, "limit on stored examples; beyond it, the oldest is replaced", low=1, high=1_000_000
         ),
     )
     predict_kernel = staticmethod(predict_kernelised)
@@ -291,7 +291,7 @@ class OvaKernelPerceptron(KernelLearner):
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
-        """Return the cost with full support: nnz products and a kernel evaluation per stored example."""
+        """Return the cost with a full support: nnz products and a kernel evaluation per stored example."""
         support_max = int(parameters["support_max"])
         return Cost(
             flops_per_event=2 * support_max * (nnz + 4),

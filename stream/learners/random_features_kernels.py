@@ -20,7 +20,7 @@ SAMPLE = 64
 RATIO_MAX = 1e12
 """Limit on ‖x‖/σ, above which the cosine contains no information about x."""
 
-# sin(π c) = c Σ_n SINE_n c²ⁿ, by its Taylor series. The first omitted term is below 3e-16 for |c| ≤ ½.
+# sin(π c) = c Σ_n SINE_n c²ⁿ, from its Taylor series. The first omitted term is below 3e-16 for |c| ≤ ½.
 S0, S1, S2, S3, S4, S5, S6, S7, S8, S9 = (
     pi,
     -(pi**3) / 6.0,

@@ -1,7 +1,7 @@
 """A finite sample of linear hypotheses for voting learners.
 
 The Notes use a grid of γ^(-Kd) matrices or the whole space; this module uses a sample of `hypotheses` matrices W. Their
-rows are uniform in the ball of the given radius, drawn once by numpy's PCG64 from `seed`.
+rows are uniformly distributed in the ball of the given radius, and are drawn once by numpy's PCG64 from `seed`.
 """
 
 import zlib
@@ -15,7 +15,7 @@ from stream.wire.records import FloatArray
 
 
 def draw_hypotheses(size: int, n_classes: int, n_features: int, radius: float, seed: int) -> FloatArray:
-    """Draw matrices whose rows are uniform in a ball. A row is a Gaussian direction times a suitable length."""
+    """Draw matrices whose rows are uniform in a ball. Each row is a Gaussian direction times a random length."""
     generator = np.random.Generator(np.random.PCG64(seed))
     directions = generator.standard_normal((size, n_classes, n_features))
     directions /= np.linalg.norm(directions, axis=2, keepdims=True)

@@ -29,7 +29,7 @@ STEPS_MAX = 20_000
 """Limit on the number of steps. A fit starts from the last W and usually takes 20 to 500 steps."""
 
 ENTRIES_PER_EXAMPLE = 256
-"""Memory is allocated for this mean number of entries per stored example, more than the text data sets have."""
+"""Memory is allocated for this mean number of entries per stored example, which is more than in the text data sets."""
 
 # Indices in `fill`.
 EXAMPLES, ENTRIES = range(2)
@@ -387,7 +387,7 @@ class Selectron(KernelLearner):
         Parameter("loss", "quadratic", "the label model: (13) or (15)", choices=("quadratic", "logistic")),
         Parameter("alpha", 1.0, "closeness of the classes, for the quadratic loss", low=-1.0, high=1.0, low_open=True),
         Parameter("radius", 10.0, "bound on the norm of each row, for the logistic loss", low=1e-9, high=1e9),
-        Parameter("support_max", 300, "stored right answers, for the logistic loss", low=1, high=1_000_000),
+        Parameter("support_max", 300, "limit on stored right answers, for the logistic loss", low=1, high=1_000_000),
     )
     retractable: ClassVar[bool] = True
 
@@ -442,7 +442,7 @@ class Selectron(KernelLearner):
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
-        """Return the cost. Quadratic: two rank-one changes to inverses. Logistic: one, and 200 steps of the fit."""
+        """Return the cost: for the quadratic loss, two rank-one changes of inverses, else one, and 200 fit steps."""
         K, d = n_classes, n_features
         if parameters["loss"] == "quadratic":
             return Cost(

@@ -34,7 +34,7 @@ A_START = Parameter("a", 1.0, "initial value of the diagonal of A", low=1e-9, hi
 def diagonal_model(
     n_classes: int, n_features: int, gamma: float, a: float, sums: FloatArray
 ) -> tuple[dict[str, Any], tuple[Any, ...]]:
-    """Return the arrays by name, and the model arguments of the diagonal kernels."""
+    """Return the arrays by name, and the model arguments of the kernels with a diagonal A."""
     M = np.zeros((3, n_classes, n_features))
     M[2] = a
     return {"W": M[0], "theta": M[1], "A": M[2], "sums": sums}, (M, sums, gamma)
@@ -126,7 +126,7 @@ def full_update(margin: str) -> Kernel:
 def full_model(
     n_classes: int, n_features: int, gamma: float, a: float, sums: FloatArray, *, condition: bool = True
 ) -> tuple[dict[str, Any], tuple[Any, ...]]:
-    """Return the arrays by name, and the model arguments of the full kernels."""
+    """Return the arrays by name, and the model arguments of the kernels with a full A."""
     size = n_classes * n_features
     arrays = {
         "W": np.zeros((n_classes, n_features)),
@@ -195,7 +195,7 @@ class Soba(KernelLearner):
         GAMMA,
         A_START,
         MARGIN,
-        Parameter("condition", "paper", "condition of line 13 of the paper, or none", choices=("paper", "none")),
+        Parameter("condition", "paper", "the condition in line 13 of the paper, or none", choices=("paper", "none")),
     )
     from_logs: ClassVar[FromLogs] = FromLogs.PROPENSITY
     retractable: ClassVar[bool] = True
@@ -213,7 +213,7 @@ class Soba(KernelLearner):
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
-        """Return the cost. It is quadratic in K·d."""
+        """Return the cost, which is quadratic in K·d."""
         return full_cost(n_classes, n_features, nnz)
 
 

@@ -131,7 +131,7 @@ def predict_full(
 
 @compiled
 def subtract_pending(P: FloatArray, V: FloatArray, product: FloatArray) -> None:
-    """P -= VᵀV, by blocks of rows."""
+    """P -= VᵀV, in blocks of rows."""
     size, rows = P.shape[0], product.shape[0]
     for start in range(0, size, rows):
         stop = min(start + rows, size)

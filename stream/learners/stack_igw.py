@@ -276,10 +276,10 @@ class StackIgw(WatchingLearner):
     Delay: an update uses the current model, and only the decision's action. The order of the bits matters, so an
     update cannot be retracted.
 
-    Drift: a lasting drop in the reward (`drift`) resets W, A, C, N, nr, h, w, Ĉ, b and R of every class, or of one.
-    `alarms` counts the resets, with one entry per class and a last one for resets of all. An unstable learner may raise
-    an alarm on a stationary stream. This happened for one of six orderings of a review data set with 7 classes and
-    13,000 rows, with bits that arrived 1,000 events late.
+    Drift: a sustained drop in reward (`drift`) resets W, A, C, N, nr, h, w, Ĉ, b and R of every class, or of one.
+    `alarms` counts the resets, with one entry per class and a last one for resets of all classes. An unstable learner
+    may raise an alarm on a stationary stream. This happened for one of six orderings of a review data set with 7
+    classes and 13,000 rows, with bits that arrived 1,000 events late.
 
     Departures from the papers: the oracle is a stack; the gaps are those between its probabilities times a bonus; the
     schedule γ is not derived from a bound.
@@ -336,7 +336,7 @@ class StackIgw(WatchingLearner):
         drift: str,
     ) -> None:
         K, d, m = n_classes, n_features, vectors
-        # The arrays are stored by feature, so that an event accesses few, whole rows. The constant also has a row.
+        # The arrays are stored by feature, so that an event accesses a few whole rows. The constant also has a row.
         Z = np.zeros((d + 1, BY_CLASS + 4 * K))
         C, N, W, A = (Z[:, BY_CLASS + part * K : BY_CLASS + (part + 1) * K].T for part in range(4))
         A[:] = A_START
@@ -367,7 +367,7 @@ class StackIgw(WatchingLearner):
             "detectors": counts[DETECTORS],
             "alarms": counts[ALARMS],
         }
-        # The array has the largest number of rows, because memory that is never written is not resident.
+        # The array has the maximum number of rows; this is cheap, because memory that is never written is not resident.
         rows = np.zeros((min(d, ROWS_MAX) if m else 0, 2 * m))
         if m:
             basis, gram, overlap = squares(words, m)
@@ -430,7 +430,7 @@ class StackIgw(WatchingLearner):
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
-        """Return the cost of 7 K·nnz products, K·nnz divisions and roots after a right bit, and 5 m·nnz products."""
+        """Return the cost of 7·K·nnz + 5·m·nnz products and, after a right bit, K·nnz divisions and square roots."""
         K, m = n_classes, int(parameters["vectors"])
         S = signals_with(m)
         words = 2 * m * (5 * nnz + 6 * m + 4 * K)

@@ -18,7 +18,7 @@ Newsgroups by three points."""
 PRIOR_VARIANCE = 10.0
 
 OF_WORDS = 4
-"""Number of signals of the word vectors. Their part of v starts at 0."""
+"""Number of signals from the word vectors. Their weights in v start at 0."""
 
 SCORE_CLIP = 8.0
 """Limit on a logistic regression's score. Beyond it, the probability hardly changes."""
@@ -27,7 +27,7 @@ CURVATURE_MIN = 0.01
 """Lower limit on ρ(1 − ρ), so that bits still have an effect when the stack is certain."""
 
 GRADIENT_MIN = 1e-4
-"""Smaller errors of a class are ignored."""
+"""A class's error is ignored if it is smaller than this."""
 
 RARITY = 1.2
 """A feature present in every x has weight ln 1.2."""

@@ -69,7 +69,7 @@ def dots_of(V: FloatArray, places: IndexArray, x: FloatArray) -> FloatArray:
 
 @inlined
 def times(P: FloatArray, pending: int, places: IndexArray, x: FloatArray) -> FloatArray:
-    """Return (P − VᵀV) x for a symmetric P, using four rows of P per pass. V is the `pending` rows after P."""
+    """Return (P − VᵀV) x for a symmetric P, using four rows of P per pass. V consists of the `pending` rows after P."""
     z = np.empty(P.shape[1])
     times_into(P, pending, places, x, z)
     return z
@@ -121,7 +121,7 @@ def variance(P: FloatArray, pending: int, places: IndexArray, x: FloatArray, z: 
         for a in range(n):
             diagonal += z[places[a]] * x[a]
         return max(diagonal, 0.0)
-    z[:] = 0.0  # z_j = Σ x_a P_aj over a above j, by contiguous parts of rows, which are vectorised
+    z[:] = 0.0  # z_j = Σ x_a P_aj over a above j, along contiguous parts of rows, which are vectorised
     a = 0
     while a < n:
         group = min(4, n - a)

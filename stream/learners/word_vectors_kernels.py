@@ -44,7 +44,7 @@ CONSTANT = 0.3
 # Indices at the start of the word-vector part of the model.
 USED, REFRESHES, IS_ON, OLD = range(4)
 WORDS = 4
-"""Rows in use, refreshes, whether the vectors are used, and the number of rows at the last refresh."""
+"""Number of rows in use, number of refreshes, whether the vectors are used, and number of rows at the last refresh."""
 
 ROW, STAMP = 3, 4
 """Indices in a feature's row of Z: its row of the vectors, counted from 1 or 0 if none, and its last refresh."""
@@ -111,7 +111,7 @@ def add_rows(vectors: FloatArray, rows: IndexArray, x: FloatArray, first: int, t
 def rows_since(
     indices: IndexArray, x: FloatArray, Z: FloatArray, stamp_min: float, first: float, end: float
 ) -> tuple[IndexArray, FloatArray]:
-    """Return the rows in (first, end] of the features of x that are current at a refresh, and these entries of x."""
+    """Return the rows, in (first, end], of features of x that are current since a refresh, and their entries in x."""
     rows, entries = np.empty(indices.size, np.int32), np.empty(indices.size)
     n = 0
     for j in range(indices.size):
@@ -251,7 +251,7 @@ def is_refreshed_at(decided: float) -> bool:
 def inverse_factor(gram: FloatArray) -> FloatArray:
     """Return R⁻¹ of an upper triangular R with RᵀR = GᵀG. Linearly dependent columns are 0."""
     m = gram.shape[0]
-    R, B = np.zeros((m, m)), np.zeros((m, m))  # the rows of B contain its columns until the end
+    R, B = np.zeros((m, m)), np.zeros((m, m))  # B is kept transposed (its columns stored as rows) until the end
     for j in range(m):
         rest = gram[j].copy()
         for i in range(j):
