@@ -66,7 +66,7 @@ CLOCK_STANDS = "clock is paused"
 
 
 def expected_coverage(model: Sharing = "own") -> list[str]:
-    """Return what a long campaign must cover, including every fault, row of the join's table, and learner."""
+    """Return what a long campaign must cover, including every fault, every row of the join table, and every learner."""
     shares = model == "shared"
     outside = [str(kind) for kind in Kind if kind in ENVIRONMENT]
     faults: list[str] = []
@@ -74,7 +74,7 @@ def expected_coverage(model: Sharing = "own") -> list[str]:
         faults += [f"{kind} {step}" for step in COMMIT_STEPS] if kind in IN_COMMIT else [str(kind)]
     others = [
         "reordered feedback", "operation during an outage", "fenced", "thrown out and ends",
-        "held up by a transaction", "stale member aborts its step", "transaction time-out",
+        "held up by a transaction", "stale member aborts its step", "transaction timeout",
         WAITS_FOR_FOLLOWERS, CLOCK_STANDS, *OVERFLOWS,
     ]  # fmt: skip
     if shares:
@@ -88,7 +88,8 @@ def expected_coverage(model: Sharing = "own") -> list[str]:
 
 
 COVERED_FROM_SEEDS = 2_000
-"""Minimum number of seeds for which missing coverage is a failure. The rarest event occurs in about one seed in 100."""
+"""Missing coverage is a failure only in campaigns of at least this many seeds. The rarest event occurs in about one
+seed in 100."""
 
 
 @dataclass(slots=True)
@@ -175,20 +176,20 @@ def shrink(make_learner: MakeLearner, schedule: Schedule) -> list[int]:
     removes ever smaller groups of items, down to single items, as long as the remaining items still fail. The finding
     can change in the process.
     """
-    kept = list(range(len(schedule.items)))
-    size = len(kept) // 2
+    indices = list(range(len(schedule.items)))
+    size = len(indices) // 2
     while size >= 1:
         start, has_shrunk = 0, False
-        while start < len(kept):
-            fewer = kept[:start] + kept[start + size :]
+        while start < len(indices):
+            fewer = indices[:start] + indices[start + size :]
             if fewer and examine(make_learner, schedule.only(fewer))[0]:
-                kept, has_shrunk = fewer, True
+                indices, has_shrunk = fewer, True
             else:
                 start += size
         if size == 1 and not has_shrunk:
             break
         size = size if size == 1 else size // 2
-    return kept
+    return indices
 
 
 def ranges(indices: Sequence[int]) -> str:
@@ -218,8 +219,8 @@ def parse_ranges(text: str) -> list[int]:
     indices: list[int] = []
     for part in text.split(","):
         first, _, last = part.partition("-")
-        found = range(int(first), int(last or first) + 1)
-        if not found:
-            raise ValueError(f"{part} is empty: it ends before it begins")
-        indices += found
+        numbers = range(int(first), int(last or first) + 1)
+        if not numbers:
+            raise ValueError(f"range {part} ends before it begins")
+        indices += numbers
     return indices

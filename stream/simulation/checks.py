@@ -1,7 +1,7 @@
 """The checks after every run of the simulation.
 
 Each check returns its findings as messages. It compares the topics with the records that were sent and the transactions
-that were committed in the `World`. Of the learners, it uses only their final state.
+that were committed in the `World`. It uses nothing of the learners except their final state.
 """
 
 import re
@@ -68,7 +68,7 @@ class _Partition:
         if not finding.ok and not finding.faults:
             self.wrong.append(f"audit: the learner counted {finding.learner}; the topics give {finding.audited}")
         if (finding.foreign_count, finding.contexts_behind, finding.feedback_behind) != (foreign, 0, 0):
-            self.wrong.append(f"audit: expected {foreign} foreign records and none behind; got {finding}")
+            self.wrong.append(f"audit: expected {foreign} foreign records and no unapplied inputs; got {finding}")
 
     def _observe(self, step: JournalStep, oracle: Oracle) -> None:
         self.oracle = oracle
@@ -83,25 +83,25 @@ class _Partition:
 
 
 def check(world: World) -> list[str]:
-    """Check a run. Add the overflows and the occurrences of each row of the join's table to its coverage."""
+    """Check a run, and add the number of overflows and of uses of each row of the join table to its coverage."""
     wrong: list[str] = []
     tasks = world.processes.tasks()
     partitions = [_Partition(world, number) for number in range(world.schedule.partitions)]
     if sorted(tasks) != list(range(len(partitions))):
-        wrong.append(f"partitions {sorted(tasks)} are running at the end; expected {len(partitions)} partitions")
+        wrong.append(f"expected {len(partitions)} running partitions at the end; got {sorted(tasks)}")
     for one in partitions:
-        found = one.wrong + _as_sent(one) + _in_order(one) + _ticks(one) + _offsets(one)
+        findings = one.wrong + _as_sent(one) + _in_order(one) + _ticks(one) + _offsets(one)
         counts = Counter() if one.oracle is None else one.oracle.counts
         world.trace.fired.update({name: counts[name] for name in OVERFLOWS})
         if one.oracle is not None:
             world.trace.fired.update({row_name(*row): count for row, count in one.oracle.rows.items()})
         if one.task.join.retain_ms == NEVER_MS and not counts["overflow of retained"]:
-            found += _each_decided_once(one)
+            findings += _each_decided_once(one)
             if not counts["overflow of pending"]:
-                found += _settled_by_times_alone(one)
+                findings += _settled_by_times_alone(one)
         if one.number in tasks:
-            found += _recovered_is_the_same(one, tasks[one.number])
-        wrong += [f"partition {one.number}: {what}" for what in found]
+            findings += _recovered_is_the_same(one, tasks[one.number])
+        wrong += [f"partition {one.number}: {what}" for what in findings]
     written = [
         Written(one.steps, one.decided, one.reference.entries)
         for one in partitions
@@ -116,7 +116,7 @@ OVERFLOWS = ("overflow of pending", "overflow of orphans", "overflow of retained
 
 
 def row_name(state: State, happened: Input) -> str:
-    """Return the name of a row of the join's table, for reports."""
+    """Return the name of a row of the join table, for reports."""
     return f"join: {state.name.lower()} + {happened.name.lower()}"
 
 
@@ -144,7 +144,7 @@ def _as_sent(partition: _Partition) -> list[str]:
                 record.topic == TOPICS.contexts and not can_play(partition.task, was.logged)
             )
             if is_bad is not ((record.topic, record.offset) in malformed):
-                wrong.append(f"{record.topic} offset {record.offset}: expected malformed {is_bad}")
+                wrong.append(f"{record.topic} offset {record.offset}: expected malformed={is_bad}")
     return wrong
 
 
@@ -216,13 +216,15 @@ def _offsets(partition: _Partition) -> list[str]:
     tps, last = [partition.tp(topic) for topic in INPUTS], partition.steps[-1]
     committed = partition.world.broker.committed(GROUP, tps)
     expected = dict(zip(tps, (last.contexts[1], last.feedback[1]), strict=True))
-    return [] if committed == expected else [f"committed offsets are {committed}; the journal ends at {expected}"]
+    if committed == expected:
+        return []
+    return [f"expected the committed offsets {expected}, where the journal ends; got {committed}"]
 
 
 def _each_decided_once(partition: _Partition) -> list[str]:
     times = Counter(event.context.id for event in partition.events if isinstance(event, Decided))
     twice = [event_id for event_id, count in times.items() if count > 1]
-    return [f"decided more than once, and never forgotten: {', '.join(twice)}"] if twice else []
+    return [f"decided more than once, although no id is forgotten: {', '.join(twice)}"] if twice else []
 
 
 def _settled_by_times_alone(partition: _Partition) -> list[str]:
@@ -275,12 +277,12 @@ def _recovered_is_the_same(partition: _Partition, task: Task) -> list[str]:
     for how, snapshots in (("the journal", False), ("the newest snapshot and the journal", True)):
         again = rebuild(partition.world.broker, TOPICS, partition.number, partition.task, snapshots=snapshots).task
         differing = [
-            f"{name}: the learner has {state[name]}; {how} gives {other}"
+            f"{name}: the learner has {state[name]}; recovery from {how} gives {other}"
             for name, other in state_of(again).items()
             if state[name] != other
         ]
         if not differing and digest != task_digest(again):
-            differing = [f"the learner's task is not bit-identical to the one from {how}"]
+            differing = [f"the learner's task is not bit-identical to the one recovered from {how}"]
         wrong += differing
     return wrong
 
@@ -321,7 +323,7 @@ def _nothing_aborted_is_visible(world: World) -> list[str]:
         expected = sorted(written.get(tp, []) + [offset for at, offset in world.outside.foreign_outputs if at == tp])
         if visible != expected:
             odd = sorted(set(visible) ^ set(expected))
-            wrong.append(f"{tp.topic}/{tp.partition}: offsets {odd} are visible and were not committed, or the reverse")
+            wrong.append(f"{tp.topic}/{tp.partition}: offsets {odd} are visible or committed, but not both")
     return wrong
 
 
@@ -349,14 +351,15 @@ def equal_faultless(world: World, faultless: World) -> list[str]:
             tp = TopicPartition(topic, partition)
             one = _lasting_values(read_partition(world.broker, tp))
             other = _lasting_values(read_partition(faultless.broker, tp))
-            name = f"unlike the faultless run, {topic}/{partition}"
+            name = f"differs from the run without faults: {topic}/{partition}"
             wrong += [f"{name} {difference}" for difference in differences("record", other, one)]
     tasks, expected = world.processes.tasks(), faultless.processes.tasks()
     for partition in sorted(expected):
         if partition in tasks:
             one_state, other_state = _lasting(state_of(tasks[partition])), _lasting(state_of(expected[partition]))
             wrong += [
-                f"unlike the faultless run, partition {partition}, {name}: expected {other_state[name]}; got {value}"
+                f"differs from the run without faults: partition {partition}, {name}: expected {other_state[name]}; "
+                f"got {value}"
                 for name, value in one_state.items()
                 if value != other_state[name]
             ]

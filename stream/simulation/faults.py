@@ -79,7 +79,7 @@ class Faults:
             self._release(tp)
 
     def consult(self, process: Process, call: str) -> Verdict:
-        """Return the fault of an operation. Called before each broker operation; see `faulty_broker.Consult`."""
+        """Return the fault to inject into an operation. Called before each operation; see `faulty_broker.Consult`."""
         if process.dead:
             raise CrashError
         self._refuse_in_outage(call)

@@ -77,11 +77,11 @@ class FaultyBroker:
     lingers: bool = False  # True if records are queued until a flush
     poll_max: int = 1_000_000  # limit on records in a poll
     dry_every: int = 0  # N if every Nth poll returns nothing; 0 for never
-    old_lags: bool = False  # True if lags are those of the last fetch, as in Kafka's clients
+    old_lags: bool = False  # True if lags are reported as of the last fetch, as in Kafka's clients
     polls: int = 0
     may_be_dry: bool = True  # False if polls must return the available records
     moved: int = 0  # number of polls that advanced, possibly past invisible records only
-    member: EmbeddedMember | None = None  # the member of the group
+    member: EmbeddedMember | None = None  # the process's member of the group
     transaction: Transaction = field(default_factory=lambda: Transaction("", "", Fate.ABORTED))  # the most recent one
     _old_ends: dict[TopicPartition, tuple[Ends, int]] = field(default_factory=dict)  # old end, number of reports left
 
@@ -129,8 +129,8 @@ class FaultyBroker:
 
     def is_open_in(self, topic: str) -> bool:
         """Return whether the process has an open transaction with records in a topic."""
-        found = self.transaction
-        return found.fate is Fate.OPEN and any(tp.topic == topic for tp, _ in found.records)
+        transaction = self.transaction
+        return transaction.fate is Fate.OPEN and any(tp.topic == topic for tp, _ in transaction.records)
 
     def is_ahead_of_followers(self) -> bool:
         """Return whether the process's transaction has a record at or beyond the high watermark of its partition."""
@@ -219,7 +219,7 @@ class FaultyTransactionalProducer:
         elif verdict is Verdict.HANGS:
             self._hangs = True
             self._broker.hang(self)
-        raise BrokerUnavailableError(f"the commit of {self._id} was not answered in time; its outcome is unknown")
+        raise BrokerUnavailableError(f"the commit of {self._id} received no response in time; its outcome is unknown")
 
     def finish(self) -> int:
         """Commit on the broker."""

@@ -79,7 +79,7 @@ class Process:
     busy: bool = False  # True while it is in a call
     dead: bool = False
     zombie: bool = False  # True if a newer process has its name
-    away_ms: int = 0  # time until its restart if it dies now
+    away_ms: int = 0  # time until a restart, if the process dies now
     asleep_until_ms: int = 0
     parked: object = None  # see LearnerSetup
 
@@ -134,7 +134,7 @@ class Processes:
         return [process for process in self._all if not process.zombie and not process.dead]
 
     def named(self, number: int) -> Process | None:
-        """Return a process chosen by a number, or None if all processes are in calls."""
+        """Return the process that a number selects, or None if all processes are in calls."""
         live = [process for process in self.live() if not process.busy]
         return live[number % len(live)] if live else None
 
@@ -169,7 +169,7 @@ class Processes:
                 done += self._guard(process, partial(program.step, 0))
             if not done:
                 return
-        raise UnexpectedError(f"the learners do not become idle at {self._clock.now_ms} ms")
+        raise UnexpectedError(f"the learners did not become idle at {self._clock.now_ms} ms")
 
     def _guard(self, process: Process, call: Callable[[], int]) -> int:
         """Run a call of a process, and end or restart the process after an error. Return the amount of work done."""
@@ -190,7 +190,7 @@ class Processes:
             if not process.zombie:
                 self._restart(process, 0)
         except BrokerError as error:
-            self._trace.note(process.name, f"closes, to be restarted: {error}")
+            self._trace.note(process.name, f"closes and will be restarted: {error}")
             parked = process.parked if process.program is None else process.program.park()
             self.close(process)
             self._restart(process, 0, parked)
@@ -275,7 +275,7 @@ class Processes:
         """Start a process. If an error occurs during the start, restart it."""
         self._starts += 1
         if self._starts > RESTARTS_MAX:
-            raise UnexpectedError(f"{name} is restarted repeatedly, and ends each time")
+            raise UnexpectedError(f"{name} was restarted repeatedly, and ended each time")
         process = Process(name, parked=parked)
         self._all.append(process)
         process.broker = FaultyBroker(
@@ -332,7 +332,7 @@ class Processes:
         """Abort a transaction and fence its producer, as the broker does."""
         if transaction.fate is Fate.OPEN:
             self._trace.note("broker", f"transaction of {transaction.process} times out")
-            self._trace.fired["transaction time-out"] += 1
+            self._trace.fired["transaction timeout"] += 1
             self._broker.transactional_producer(transaction.transactional_id)
             transaction.end(Fate.ABORTED)
 

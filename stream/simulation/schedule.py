@@ -37,31 +37,31 @@ class Kind(StrEnum):
     FOREIGN_BEGIN = "another producer opens a transaction"
     FOREIGN_CONTEXT = "context in another producer's transaction"
     FOREIGN_FEEDBACK = "feedback in another producer's transaction"
-    FOREIGN_OUTPUT = "another producer writes to a topic of the learners"
+    FOREIGN_OUTPUT = "another producer writes to a learner topic"
     FOREIGN_COMMIT = "another producer commits"
     FOREIGN_ABORT = "another producer aborts"
     TIME = "time passes"
     # Faults.
     CRASH = "crash between steps"
     CRASH_IN_COMMIT = "crash after commit step"
-    CRASH_IN_CALL = "crash in a call of the broker"
+    CRASH_IN_CALL = "crash in a broker call"
     CRASH_IN_RECOVERY = "crash during recovery"
     CRASH_IN_SNAPSHOT = "crash during a snapshot"
     ZOMBIE = "zombie beside its replacement"
     ZOMBIE_IN_COMMIT = "zombie replaced in a commit, after step"
-    EXPELLED = "session time-out"
-    EXPELLED_IN_COMMIT = "session time-out in a commit, after step"
+    EXPELLED = "session timeout"
+    EXPELLED_IN_COMMIT = "session timeout in a commit, after step"
     JOIN = "member joins"
     JOIN_IN_COMMIT = "group moves on in a commit, after step"
     LEAVE = "member leaves"
     REFUSED = "broker unavailable once"
     OUTAGE = "broker unavailable for a while"
-    COMMIT_UNKNOWN = "commit unknown, and committed"
-    COMMIT_LOST = "commit unknown, and not committed"
-    COMMIT_HANGS = "commit unknown, and committed later"
+    COMMIT_UNKNOWN = "commit outcome unknown: committed"
+    COMMIT_LOST = "commit outcome unknown: not committed"
+    COMMIT_HANGS = "commit outcome unknown: committed later"
     SLEEP = "learner does not poll"
     SLOW = "broker slow for a while"
-    PAUSE = "learner pauses before a call of the broker"
+    PAUSE = "learner pauses before a broker call"
     HOLD = "replication stops for a while"
     # Faults that occur only with a shared model.
     LAG = "learner reads an old end of the log"
@@ -138,7 +138,7 @@ class Item(NamedTuple):
         if self.kind.value.startswith(("feedback", "duplicate feedback", "conflicting")) and self.id:
             parts.append("right" if self.bit else "wrong")
         if self.action is not None:
-            parts.append(f"of action {self.action}")
+            parts.append(f"for action {self.action}")
         if self.call:
             parts.append(self.call)
         if self.for_ms:
@@ -158,11 +158,11 @@ class Schedule(NamedTuple):
     records_max: int  # limit on records in a transaction
     poll_max: int  # limit on records in one poll
     dry_every: int  # N if every Nth poll returns nothing; 0 for never
-    old_lags: bool  # True if lags are those of the last fetch
+    old_lags: bool  # True if lags are reported as of the last fetch
     idle_ms: int
     snapshot_interval_ms: int  # 0 for no snapshots
-    snapshot_bytes_max: int  # bytes of a snapshot in one transaction
-    snapshot_chunk_bytes: int  # bytes of a snapshot in one record; some snapshots need several
+    snapshot_bytes_max: int  # limit on snapshot bytes per transaction
+    snapshot_chunk_bytes: int  # limit on snapshot bytes per record; some snapshots need several records
     lingers: bool  # True if records are sent only at a flush
     transaction_timeout_ms: int
     session_timeout_ms: int
@@ -240,13 +240,13 @@ def draw_schedule(seed: int, events: int = EVENTS, model: Sharing = "own") -> Sc
         task = replace(task, model=model)
         items += _draw_shared(Luck(seed ^ _SHARED_DICE), max(item.at_ms for item in items), timeless=timeless)
         items.sort(key=lambda item: item.at_ms)
-    if timeless:  # deadlines are even, and pass in odd milliseconds, in which nothing else happens
+    if timeless:  # deadlines are even; they have passed in the next, odd millisecond, in which nothing else happens
         items = [item._replace(at_ms=2 * item.at_ms - START_MS) for item in items]
         doubled = replace(limits, window_ms=2 * limits.window_ms, orphan_ms=2 * limits.orphan_ms)
         task = replace(task, join=doubled)
     if clock_stands:
         items = [item._replace(at_ms=START_MS) for item in items]
-    drawn = Schedule(
+    schedule = Schedule(
         seed,
         timeless,
         partitions,
@@ -262,13 +262,13 @@ def draw_schedule(seed: int, events: int = EVENTS, model: Sharing = "own") -> Sc
         snapshot_chunk_bytes=luck.choice((250, 1_000, 1_000_000)),
         lingers=luck.chance(50),
         transaction_timeout_ms=luck.choice((20, 60, 200)),
-        session_timeout_ms=luck.choice((10, 30, 200)),  # the longest is longer than any pause
+        session_timeout_ms=luck.choice((10, 30, 200)),  # the longest timeout exceeds any pause
         old_lags=not timeless and luck.chance(30),
         replication_timeout_ms=luck.choice((5, 30, 200)),
         clock_stands=clock_stands,
         items=tuple(items),
     )
-    return drawn if model == "own" else _of_several(Luck(~seed ^ _SHARED_DICE), drawn)
+    return schedule if model == "own" else _of_several(Luck(~seed ^ _SHARED_DICE), schedule)
 
 
 def _draw_limits(luck: Luck, *, timeless: bool) -> JoinSettings:
@@ -352,14 +352,14 @@ def _with_logs(luck: Luck, task: TaskSettings, items: list[Item]) -> tuple[TaskS
     for item in items:
         if item.kind in (Kind.CONTEXT, Kind.FOREIGN_CONTEXT):
             propensity = 1 / N_CLASSES if least == 0.0 else luck.choice((0.2, 0.3, 0.5, 1.0))
-            said = luck.below(20)
-            logged = Logged(luck.below(N_CLASSES), None if said == 1 else propensity)
-            logs[item.id] = None if said == 0 else logged
+            draw = luck.below(20)
+            logged = Logged(luck.below(N_CLASSES), None if draw == 1 else propensity)
+            logs[item.id] = None if draw == 0 else logged
     return task, [item._replace(logged=logs.get(item.id)) for item in items]
 
 
 _SHARED_DICE = 0x2545F4914
-"""Seeds a separate random stream for shared models, for the same reason."""
+"""Seeds a separate random stream for shared models, so that the other draws of a run do not change."""
 
 
 def _of_several(luck: Luck, schedule: Schedule) -> Schedule:
@@ -387,7 +387,8 @@ def _draw_shared(luck: Luck, end_ms: int, *, timeless: bool) -> list[Item]:
 
 
 _FOREIGN_TO_LOG = 10
-"""The number of the first transaction in which another producer writes to the log. Others have smaller numbers."""
+"""The number of the first transaction in which another producer writes to the log. Other transactions have smaller
+numbers."""
 
 _LOG_TOPIC = "updates"
 
@@ -404,7 +405,7 @@ _FOREIGN = {Kind.CONTEXT: Kind.FOREIGN_CONTEXT, Kind.FEEDBACK: Kind.FOREIGN_FEED
 def _put_in_transactions(luck: Luck, items: list[Item]) -> None:
     """Let another producer write some contexts and feedback in transactions that delay or abort them.
 
-    It also wrongly writes to topics of the learners.
+    It also writes to the learners' topics, which it should not.
     """
     kinds = luck.choice((_FOREIGN, {Kind.CONTEXT: Kind.FOREIGN_CONTEXT}, {Kind.FEEDBACK: Kind.FOREIGN_FEEDBACK}))
     for number in range(luck.between(1, 2)):
@@ -425,10 +426,10 @@ def _put_in_transactions(luck: Luck, items: list[Item]) -> None:
 
 def _draw_faults(luck: Luck, end_ms: int, *, timeless: bool) -> list[Item]:
     kinds = TIMELESS_FAULTS if timeless else TIMED_FAULTS
-    drawn = [luck.choice(kinds) for _ in range(luck.between(0, 6))]
+    faults = [luck.choice(kinds) for _ in range(luck.between(0, 6))]
     if not timeless:
-        drawn += [Kind.PAUSE] * luck.choice((0, 0, 2, 10))
-    return [_draw_fault(luck, kind, end_ms, timeless=timeless) for kind in drawn]
+        faults += [Kind.PAUSE] * luck.choice((0, 0, 2, 10))
+    return [_draw_fault(luck, kind, end_ms, timeless=timeless) for kind in faults]
 
 
 def _draw_fault(luck: Luck, kind: Kind, end_ms: int, *, timeless: bool) -> Item:

@@ -51,8 +51,8 @@ def check_shared_model(world: World, tasks: Sequence[Written]) -> list[str]:
     log = _read_log(world, task.n_classes)
     wrong: list[str] = []
     for partition, written in enumerate(tasks):
-        found = _log_differs(partition, written, log) + _versions(partition, written, log)
-        wrong += [f"partition {partition}: {what}" for what in found]
+        findings = _log_differs(partition, written, log) + _versions(partition, written, log)
+        wrong += [f"partition {partition}: {what}" for what in findings]
     seen = world.processes.models | _model_of_the_snapshot(world)
     wrong += _applied_again(task, tasks, log, seen) + _read_to_the_end(world, len(log))
     return wrong + _audited(world, len(tasks), len(log))
@@ -60,10 +60,10 @@ def check_shared_model(world: World, tasks: Sequence[Written]) -> list[str]:
 
 def _audited(world: World, partitions: int, entries: int) -> list[str]:
     """Check that the audit of `onebit verify` finds no fault."""
-    found = audit_log(world.broker, TOPICS, partitions)
-    wrong = [f"audit of the log: {fault}" for fault in found.faults]
-    if found.version != entries:
-        wrong.append(f"audit of the log: expected version {entries}; got {found.version}")
+    finding = audit_log(world.broker, TOPICS, partitions)
+    wrong = [f"audit of the log: {fault}" for fault in finding.faults]
+    if finding.version != entries:
+        wrong.append(f"audit of the log: expected version {entries}; got {finding.version}")
     return wrong
 
 
@@ -73,7 +73,7 @@ def _read_log(world: World, n_classes: int) -> list[_Logged]:
         if (LOG, record.offset) in world.outside.foreign_outputs:
             continue
         update = decode_update(record)
-        assert update is not None, "the learners write none without a version"
+        assert update is not None, "learners write no update without a version"
         log += [
             _Logged(update.partition, update.step, record.offset, entry_at(update.entries, place, end, n_classes))
             for place, end in enumerate(accumulate(update.entries.sizes.tolist()))
@@ -94,7 +94,7 @@ def _log_differs(partition: int, written: Written, log: Sequence[_Logged]) -> li
         ]
     counts = Counter(logged.step for logged in log if logged.partition == partition)
     return [
-        f"step {step.number}: the log has {counts[step.number]} of its entries; the journal says {step.log}"
+        f"step {step.number}: the log has {counts[step.number]} entries of it; the journal has {step.log}"
         for step in written.steps
         if step.log is None or step.log.entries != counts[step.number]
     ]
@@ -112,13 +112,13 @@ def _versions(partition: int, written: Written, log: Sequence[_Logged]) -> list[
     latest = 0
     for step, decided in zip(written.steps, written.decided, strict=True):
         if step.updates < latest:
-            wrong.append(f"step {step.number} decides at version {step.updates}; the one before had {latest}")
+            wrong.append(f"step {step.number} decides at version {step.updates}; the previous step had {latest}")
         latest = step.updates
         version = -1 if step.log is None else sum(logged.offset < step.log.offset for logged in log)
         if version != step.updates:
-            wrong.append(f"step {step.number}: the journal says version {step.updates}; its log offset gives {version}")
+            wrong.append(f"step {step.number}: the journal has version {step.updates}; its log offset gives {version}")
         wrong += [
-            f"{prediction.id} names version {prediction.model_version}; its step {step.number} has {step.updates}"
+            f"{prediction.id} has version {prediction.model_version}; its step {step.number} has {step.updates}"
             for _, _, prediction, _ in decided
             if prediction.model_version != step.updates
         ]
@@ -135,7 +135,7 @@ def _applied_again(
         at_version = [one for one in seen if one.version == version]
         digest = state_digest([model.state()]) if at_version else ""
         wrong += [
-            f"{one.process} has the model at version {version} as {one.sha256[:16]}; the log makes it {digest[:16]}"
+            f"{one.process}: expected the model {digest[:16]} at version {version}, from the log; got {one.sha256[:16]}"
             for one in sorted(at_version)
             if one.sha256 != digest
         ]
@@ -191,11 +191,11 @@ def _model_of_the_snapshot(world: World) -> set[SeenModel]:
 
 def _read_to_the_end(world: World, version: int) -> list[str]:
     """Check that each process has read the whole log at the end."""
-    found = {
+    versions = {
         process.name: process.program.replica.version
         for process in world.processes.live()
         if process.program is not None and process.program.replica is not None
     }
     return [
-        f"{name} has read {got} entries of the log; it has {version}" for name, got in found.items() if got != version
+        f"{name} has read {got} of {version} entries of the log" for name, got in versions.items() if got != version
     ]

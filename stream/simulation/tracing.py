@@ -25,7 +25,7 @@ BEHIND_ITS_LOG = "task waits until its log can be read"
 FOREIGN_IN_LOG = "foreign record in the log"
 OPEN_IN_LOG = "pauses with an open transaction in the log"
 
-_TELLING = {
+_COUNTED = {
     "waits for a transaction": "held up by a transaction",
     "waits until": BEHIND_ITS_LOG,
     "group has moved on": "stale member aborts its step",
@@ -54,7 +54,7 @@ class Trace:
 
     def announced(self, who: str, message: str) -> None:
         """Record a learner's log message."""
-        counted = next((name for part, name in _TELLING.items() if part in message), None)
+        counted = next((name for part, name in _COUNTED.items() if part in message), None)
         if counted is not None:
             self.fired[counted] += 1
         self.note(who, message)

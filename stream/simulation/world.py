@@ -36,7 +36,7 @@ class World:
         """Run to the end, until everything is settled.
 
         Raises:
-            UnexpectedError: a learner failed, or the learners do not become idle.
+            UnexpectedError: a learner failed, or the learners did not become idle.
         """
         for _ in range(self.schedule.members):
             self.processes.join()
@@ -90,4 +90,4 @@ class World:
             if due_ms is None:
                 return
             self._advance_to(due_ms)
-        raise UnexpectedError("the learners do not become idle after the last item")
+        raise UnexpectedError("the learners did not become idle after the last item")
