@@ -1,10 +1,10 @@
 """Encoding and decoding of events: the only module that knows the wire format.
 
-Values are JSON. Every field is checked; unknown fields are ignored. The version is in a record header. A record
-without the header has version 1, so that any producer can write contexts and feedback.
+Values are JSON. Every field is checked; unknown fields are ignored. The version is in a record header. A record without
+the header is read as version 1, so that any producer can write contexts and feedback.
 
-A *tick* is a record that the learner appends to the feedback topic to advance stream time and to date decisions. It has
-no key and no value. The header `onebit-tick` contains the number of the step that wrote it. Readers of the topic
+A *tick* is a record that the learner appends to the feedback topic to advance stream time and to timestamp decisions.
+It has no key and no value. The header `onebit-tick` contains the number of the step that wrote it. Readers of the topic
 recognise ticks by the header and skip them, and the ledger does not count them.
 """
 
@@ -62,7 +62,7 @@ UNIFORM_TOLERANCE = 1e-3
 
 TICK_HEADER = "onebit-tick"
 _STEP_HEADER = "onebit-step"
-_HEADER_DIGITS_MAX = 18  # digits of a number that fits 64 bits
+_HEADER_DIGITS_MAX = 18  # digits of a number that fits in 64 bits
 
 Fields = TypeVar("Fields", bound=EventFields)
 
@@ -72,7 +72,7 @@ class MalformedError(ValueError):
 
 
 class LogReading(NamedTuple):
-    """How a task reads the logged decision in a context. If this is given, the logged decision is required."""
+    """How a task reads the logged decision in a context. A task with this option requires a logged decision."""
 
     n_classes: int
     needs_propensity: bool = False
@@ -321,7 +321,7 @@ def decode_example(record: Record) -> tuple[Example, int | None]:
 
 
 def _read(decode: Callable[[bytes], Fields], record: Record) -> Fields:
-    """Decode the fields of a record's value, and check what all events have in common."""
+    """Decode the fields of a record's value, and make the checks that apply to all events."""
     value = record.value
     if not value:
         raise MalformedError("value: expected a JSON object; got " + ("nothing" if value is None else "an empty value"))
@@ -352,7 +352,7 @@ def _check_class(name: str, value: int, n_classes: int) -> None:
 
 _MISSING = re.compile(r"Object missing required field `(\w+)`")
 _PATH = re.compile(r"\.(\w+)|\[(\d+)\]")
-_TYPES = re.compile(r"(?<=`)[\w. ]+ \| [\w. |]+(?=`)")  # msgspec's order differs between processes
+_TYPES = re.compile(r"(?<=`)[\w. ]+ \| [\w. |]+(?=`)")  # their order in msgspec's messages varies
 
 
 def _reason(error: ValidationError, value: bytes) -> str:
@@ -372,12 +372,12 @@ def _reason(error: ValidationError, value: bytes) -> str:
     expected = _TYPES.sub(lambda types: " | ".join(sorted(types[0].split(" | "))), expected)
     expected = f"{path[1:] or 'value'}: {expected[0].lower()}{expected[1:].partition(', got ')[0]}"
     try:
-        found = orjson.loads(value)
+        actual = orjson.loads(value)
         for name, place in _PATH.findall(path):
-            found = found[int(place)] if place else found.get(name)
+            actual = actual[int(place)] if place else actual.get(name)
     except (orjson.JSONDecodeError, AttributeError, LookupError, TypeError):
-        return expected  # orjson also rejects the number, or a field occurs twice
-    return f"{expected}; got {shown(found)}"
+        return expected  # the value is unknown: orjson also rejects the number, or a field occurs twice
+    return f"{expected}; got {shown(actual)}"
 
 
 def tick_headers(step: int) -> Headers:

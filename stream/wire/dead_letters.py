@@ -19,7 +19,7 @@ _CONTENT_BYTES_MAX = 1_020_000
 """Total size limit for the key, the value and the record's own headers: Kafka's default of 1 MiB for a record, minus
 space for Onebit's headers. At least 20,000 bytes of the record's headers fit, and usually all of them."""
 
-_REASON_CHARACTERS_MAX = 2_000  # some reasons contain names from the record
+_REASON_CHARACTERS_MAX = 2_000  # a reason can contain names from the record, which can be long
 _HEADER_OVERHEAD_BYTES = 10  # maximum size of a header's two length fields
 
 _RESERVED_NAME = re.compile(r"(original-)*onebit-")

@@ -39,7 +39,7 @@ class Ledger(NamedTuple):
     orphans_waiting: int = 0
     orphans_dropped: int = 0
     feedback_malformed: int = 0
-    mismatched: int = 0  # feedback that names an action other than the decided one
+    mismatched: int = 0  # feedback for an action other than the decided one
     contexts_misplaced: int = 0  # contexts whose key belongs to another partition
     feedback_misplaced: int = 0
     unmatched: int = 0  # decisions without a bit, because the log has another action
@@ -82,7 +82,7 @@ def total_ledger(ledgers: Iterable[Ledger]) -> Ledger:
 
 
 MISPLACED_REMEDY = (
-    "records whose key belongs to another partition: their producer uses another partitioner; librdkafka's default is "
-    "CRC32: set partitioner=murmur2_random"
+    "records whose key belongs to another partition, because their producer uses another partitioner; with librdkafka, "
+    "whose default is CRC32, set partitioner=murmur2_random"
 )
 """Remedy for `Ledger.contexts_misplaced` and `Ledger.feedback_misplaced`."""

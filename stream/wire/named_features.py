@@ -4,9 +4,9 @@ A number has one entry with its value. A category has one index for each distinc
 has one entry for each lower-case word; the entry's value is the number of occurrences. Null, an empty text and the
 number 0 have no entry.
 
-A name with a small vocabulary has its own indices, one for each value. A name with a large vocabulary is hashed: its
-values share 2**hash_bits indices after all others. Entries of a row with equal indices are summed. An encoder without
-names hashes all names, including those of numbers. An encoder can be stored as JSON.
+A feature with a small vocabulary has its own indices, one for each value. A feature with a large vocabulary is hashed:
+its values share 2**hash_bits indices after all others. Entries of a row with equal indices are summed. An encoder
+without names hashes all features, including numbers. An encoder can be stored as JSON.
 """
 
 import math
@@ -26,7 +26,7 @@ from stream.wire.records import Features, FloatArray, IndexArray
 
 VERSION: Literal[1] = 1
 HASH_BITS_MAX = 30
-"""Limit on hash bits. Indices have 32 bits, and the names that have a vocabulary also need indices."""
+"""Limit on hash bits. Indices have 32 bits, and features with a vocabulary also need indices."""
 
 T = TypeVar("T", float, FloatArray)
 
@@ -41,7 +41,7 @@ class NamedFeaturesError(ValueError):
 
 
 class Kind(StrEnum):
-    """The kind of values that a name has."""
+    """The kind of a feature's values."""
 
     NUMERIC = "numeric"
     CATEGORICAL = "categorical"
@@ -49,7 +49,7 @@ class Kind(StrEnum):
 
 
 class Scale(NamedTuple):
-    """The scale of a numeric name: a value x is encoded as (x - centre) / unit."""
+    """The scale of a numeric feature: a value x is encoded as (x - centre) / unit."""
 
     centre: float
     unit: float  # above 0
@@ -64,11 +64,11 @@ class Scale(NamedTuple):
 
 
 class Vocabulary(NamedTuple):
-    """A name's kind, indices and scale."""
+    """A feature's kind, indices and scale."""
 
     kind: Kind
-    indices: Mapping[str, int] | None  # by value, or under "" for a numeric name; None: values are hashed
-    scale: Scale | None = None  # None: values are encoded as they are
+    indices: Mapping[str, int] | None  # by value, or under "" for a number; None: values are hashed
+    scale: Scale | None = None  # None: values are encoded unchanged
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,13 +89,13 @@ class FeatureEncoder:
         return self.encode_known(x)[0]
 
     def encode_known(self, x: Mapping[str, Any]) -> tuple[Features, list[str]]:
-        """Encode one row, and return the name of each category or word without an entry.
+        """Encode one row, and return the feature name of each category or word that has no entry.
 
         A category or word outside the vocabulary has no entry if nothing is hashed.
 
         Raises:
-            NamedFeaturesError: a name is unknown, a value does not have the kind of its name, or the sum of numbers
-                that share an index is too large.
+            NamedFeaturesError: a name is unknown, a value is not of its feature's kind, or the sum of numbers that
+                share an index is too large.
         """
         entries: dict[int, float] = {}
         unknown: list[str] = []
@@ -121,11 +121,11 @@ class FeatureEncoder:
         indices = np.array(sorted(entries), np.int32)
         values = np.array([entries[index] for index in indices.tolist()], np.float64)
         if not np.isfinite(values).all():
-            raise NamedFeaturesError("names that share an index: expected a finite sum; got one out of range")
+            raise NamedFeaturesError("features that share an index: expected a finite sum; got one out of range")
         return Features(indices, values), unknown
 
     def kind_of(self, name: str, given: object) -> Kind:
-        """The kind of a name's values; in an encoder without names, the kind of this value.
+        """The kind of a feature's values; in an encoder without names, the kind of this value.
 
         Raises:
             NamedFeaturesError: the name is unknown.
@@ -140,7 +140,7 @@ class FeatureEncoder:
         return known.kind
 
     def indices_of(self, name: str, values: Sequence[str]) -> IndexArray:
-        """Return the index of each of these categories or words of a name, or NO_INDEX."""
+        """Return the indices of categories or words of a feature; NO_INDEX for each one without an entry."""
         indices = self.names[name].indices if self.names else None
         if indices is None:
             return self._hashed(name, values)
@@ -150,12 +150,12 @@ class FeatureEncoder:
         return found
 
     def index_of_number(self, name: str) -> int:
-        """The index of a numeric name."""
+        """The index of a numeric feature."""
         indices = self.names[name].indices if self.names else None
         return int(self._hashed(name, ("",))[0]) if indices is None else indices[""]
 
     def scaled(self, name: str, values: T) -> T:
-        """Convert values of a numeric name to its scale."""
+        """Scale the values of a numeric feature."""
         scale = self.names[name].scale if self.names else None
         return values if scale is None else scale.of(values)
 
@@ -172,13 +172,13 @@ def build(
     unknown: bool = False,
     scales: Mapping[str, Scale] = MappingProxyType({}),
 ) -> FeatureEncoder:
-    """Build an encoder from names and their vocabularies; the values of a name without a vocabulary are hashed.
+    """Build an encoder from the kinds and vocabularies of features; values without a vocabulary are hashed.
 
     Args:
-        names: the names, in the order of their indices.
+        names: the features by name, in the order of their indices.
         hash_bits: hashed values share 2**hash_bits indices.
-        unknown: whether to hash values that are not in a vocabulary, even if every name has one.
-        scales: the scales of numeric names, by name; the values of other names are encoded as they are.
+        unknown: whether to hash values that are not in a vocabulary, even if every feature has one.
+        scales: the scales of numeric features, by name; values of features without a scale are encoded unchanged.
     """
     if hash_bits is not None and not 1 <= hash_bits <= HASH_BITS_MAX:
         raise NamedFeaturesError(f"hash_bits: expected 1 to {HASH_BITS_MAX}; got {hash_bits}")
@@ -195,7 +195,7 @@ def build(
             known[name] = Vocabulary(kind, {value: own + place for place, value in enumerate(values)}, scale)
             own += len(values)
     if hashes and hash_bits is None:
-        raise NamedFeaturesError("hash_bits: expected a number, because some names are hashed; got none")
+        raise NamedFeaturesError("hash_bits: expected a number, because some features are hashed; got none")
     return FeatureEncoder(known, own, hash_bits if hashes else None)
 
 
@@ -232,13 +232,13 @@ def from_plain(fields: Mapping[str, Any]) -> FeatureEncoder:
     try:
         plain = convert(fields, _PlainEncoder)
     except ValidationError as error:
-        raise NamedFeaturesError(f"encoder of features: {error}") from error
+        raise NamedFeaturesError(f"feature encoder: {error}") from error
     for one in plain.names:
         if one.values is not None and len(set(one.values)) < len(one.values):
-            raise NamedFeaturesError(f"encoder of features, {one.name[:100]!r}: expected distinct values")
+            raise NamedFeaturesError(f"feature encoder, {one.name[:100]!r}: expected distinct values")
         if one.scale is not None and not (one.kind is Kind.NUMERIC and one.scale[1] > 0.0):
             raise NamedFeaturesError(
-                f"encoder of features, {one.name[:100]!r}: a scale requires a numeric name and a unit above 0; got "
+                f"feature encoder, {one.name[:100]!r}: a scale requires a numeric feature and a unit above 0; got "
                 f"{one.kind} and {one.scale[1]}"
             )
     names = {one.name: (one.kind, one.values) for one in plain.names}
@@ -289,7 +289,7 @@ def words_of(text: str) -> list[str]:
 
 
 def hash_of(name: str, value: str) -> int:
-    """A 64-bit hash of a name's value."""
+    """A 64-bit hash of a feature's name and value."""
     return xxhash.xxh3_64_intdigest(f"{len(name)}:{name}{value}".encode("utf-8", "surrogatepass"))
 
 

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 Headers = tuple[tuple[str, bytes], ...]
-"""Names and contents of headers. Bytes of a name that are not UTF-8 become lone surrogates (`surrogateescape`). A null
-content is read as an empty one."""
+"""Names and values of headers. Bytes of a name that are not UTF-8 become lone surrogates (`surrogateescape`). A null
+value is read as an empty one."""
 
 
 make = tuple.__new__
@@ -59,7 +59,7 @@ class Foreign(NamedTuple):
     def describe(self, where: str) -> str:
         """A message about these records."""
         return (
-            f"skipped {self.records:,} records in {where} that are not Onebit's; the first is {self.first}. "
+            f"skipped {self.records:,} records in {where} that Onebit did not write; the first is {self.first}. "
             "Check which other program writes there"
         )
 
@@ -83,7 +83,7 @@ class Logged(NamedTuple):
 
 
 class Context(NamedTuple):
-    """The part of an event that the learner decides on."""
+    """The part of an event that the learner bases its decision on."""
 
     id: str
     x: Features

@@ -44,7 +44,7 @@ def headed(head: Mapping[str, Any]) -> bytes:
 
 
 def section_name(data: bytes) -> str | None:
-    """The name of the section with which the data begins, or None if it does not begin with one."""
+    """The name of the section at the start of the data, or None if the data does not start with a section."""
     try:
         head = orjson.loads(data[4 : 4 + int.from_bytes(data[:4], "little")])
     except orjson.JSONDecodeError:
@@ -72,7 +72,7 @@ class SectionReader:
         for name, dtype, shape in head["arrays"]:
             size = math.prod(shape) * np.dtype(dtype).itemsize
             if np.dtype(dtype).kind not in "biuf" or size > self._remaining:
-                raise ValueError(f"{name}: {dtype} of {shape} is not an array of the {self._remaining} bytes left")
+                raise ValueError(f"{name}: no {dtype} array of shape {shape} fits in the {self._remaining} bytes left")
             # A copy, because the kernels require aligned and writable arrays.
             array = np.empty(shape, dtype)
             if array.size:
@@ -82,7 +82,7 @@ class SectionReader:
 
     def _bytes(self, size: int) -> bytes:
         if size > self._remaining:
-            raise ValueError(f"a head of {size} bytes, with {self._remaining} left")
+            raise ValueError(f"expected {size} more bytes; {self._remaining} are left")
         data = bytearray(size)
         self._fill(memoryview(data))
         return bytes(data)

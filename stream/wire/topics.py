@@ -63,7 +63,7 @@ class Topics(NamedTuple):
     def specs(
         self, partitions: int, replication: int = 1, retention_ms: int = -1, *, shares_model: bool = False
     ) -> list[TopicSpec]:
-        """The specifications of all topics. An event has the same partition in each of them, except the log.
+        """The specifications of all topics. An event has the same partition number in all of them except the log.
 
         The retention applies to the event topics. The journal and the log of a shared model have unlimited retention,
         because an idle task cannot be recovered without the step of its newest snapshot.

@@ -1,19 +1,19 @@
 """The updates topic, which is the log of a shared model: encoding and decoding of its records.
 
 The *entries* of one step form one record, or several parts if the record would be too large. The value is a section
-(see `stream.wire.sections`). Its arrays are columns of the step's entries, in order:
+(see `stream.wire.sections`). Its arrays contain the step's entries as columns, in order:
 
     {"name": "updates", "values": {"partition": 2, "step": 41, "part": 0, "follows": 39}, "arrays": [...]}
 
     kind         |i1 [n]        0 decided, 1 settled, 2 corrected
-    action       <i4 [n]        of the decision, like the next three
-    greedy       <i4 [n]
-    propensity   <f8 [n]
-    scores       <f8 [n, K+L]   the scores, then the further numbers that the learner stores
-    reward       |i1 [n]        the bit; -1 if decided
+    action       <i4 [n]        the decision's action
+    greedy       <i4 [n]        the decision's greedy class
+    propensity   <f8 [n]        the decision's propensity
+    scores       <f8 [n, K+L]   the decision's scores, then further numbers that the learner stores
+    reward       |i1 [n]        the bit; -1 for a decision
     nnz          <i4 [n]        the number of features of x
     x.indices    <i4            of all x, concatenated
-    x.values     <f8            of all x, concatenated. Absent: ones
+    x.values     <f8            of all x, concatenated. Absent: all 1
     assumed      |i1 [n]        the bit that a correction replaces; -1 if none. Absent: -1
     v            <f8 [n]        the draw of a randomised update. Absent: 0
     label        <i4 [n]        the true class; -1 if none was given. Absent: -1
@@ -190,7 +190,7 @@ def decode_update(record: Record) -> Update | None:
     try:
         return _update(SectionReader([memoryview(record.value or b"")]).section())
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-        raise UpdatesError(f"{place}: expected a record of updates; cannot be read: {error!r}") from error
+        raise UpdatesError(f"{place}: expected a record of updates; decoding failed: {error!r}") from error
 
 
 def entry_bytes(nnz: int, width: int) -> int:
@@ -221,7 +221,7 @@ def _arrays(entries: Entries) -> dict[str, NDArray[Any]]:
 def _update(section: Section) -> Update:
     arrays = section.arrays
     if unknown := arrays.keys() - {stored.name for stored in _COLUMNS}:
-        raise ValueError(f"{min(unknown)}: not a column of updates")
+        raise ValueError(f"{min(unknown)}: unknown column")
     count, size = arrays["kind"].size, arrays["x.indices"].size
     columns = []
     for name, dtype, absent in _COLUMNS:
@@ -232,7 +232,7 @@ def _update(section: Section) -> Update:
         columns.append(column)
     entries = Entries(*columns)
     if entries.sizes.min(initial=0) < 0 or entries.sizes.sum() != size:
-        raise ValueError(f"nnz: expected {size} in all; got {entries.sizes.sum()}")
+        raise ValueError(f"nnz: expected a sum of {size}; got {entries.sizes.sum()}")
     partition, step, part, follows = numbers = [section.values[name] for name in Update._fields[:4]]
     if not all(type(number) is int for number in numbers):
         raise ValueError(f"partition, step, part, follows: expected whole numbers; got {numbers}")

@@ -332,4 +332,4 @@ def test_a_record_in_the_log_that_is_no_update_is_passed_over_and_named(value: b
     learner.read_log()
     assert learner.replica is not None
     assert (learner.replica.version, learner.replica.foreign) == (2, Foreign(2, "test.updates/0 offset 0"))
-    assert any("not Onebit's" in line for line in said)
+    assert any("Onebit did not write" in line for line in said)

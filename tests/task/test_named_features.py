@@ -70,7 +70,7 @@ def test_without_the_setting_names_are_malformed() -> None:
 def test_an_encoder_that_does_not_fit_the_learner_is_refused() -> None:
     with pytest.raises(ParameterError, match="n_features: expected 3"):
         replace(settings(), n_features=4).make_learner()
-    with pytest.raises(ParameterError, match=r"features: encoder of features: .*`version`"):
+    with pytest.raises(ParameterError, match=r"features: feature encoder: .*`version`"):
         replace(settings(), features={}).make_learner()
 
 

@@ -27,5 +27,5 @@ def test_array_beyond_the_bytes_that_are_left_is_refused(array: list[Any]) -> No
 
 
 def test_head_beyond_the_bytes_that_are_left_is_refused() -> None:
-    with pytest.raises(ValueError, match="a head of 4294967295 bytes, with 2 left"):
+    with pytest.raises(ValueError, match="4294967295 more bytes; 2 are left"):
         SectionReader([memoryview(b"\xff\xff\xff\xff{}")]).section()
