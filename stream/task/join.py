@@ -195,7 +195,7 @@ class Join:
         check_table(table)
         self._table = dict(table)
         self.stream_ms = 0
-        self.dated_ms = 0  # time of the newest dated decision
+        self.dated_ms = 0  # latest decision time so far
         self._quiet_until_ms = -1  # no entry is due before stream time exceeds this
         self.pending: OrderedDict[str, Pending] = OrderedDict()
         self.orphans: OrderedDict[str, Orphan] = OrderedDict()
@@ -303,8 +303,8 @@ class Join:
 
         Args:
             event_id: its id.
-            decide: returns the decision, and whether feedback is possible. If a replayed log has another action, it is
-                not. Called only for an id without a decision.
+            decide: returns the decision, and whether feedback is possible, which it is not if a replayed log has
+                another action. Called only for an id without a decision.
         """
         self._counts["contexts"] += 1
         state, kept = self._find(event_id)

@@ -34,10 +34,10 @@ class Input(Enum):
     __hash__ = object.__hash__
 
     CONTEXT = ("a context",), ()
-    CONTEXT_MISMATCH = ("a context", "another action"), ("waiting feedback",)  # the orphan names another action
+    CONTEXT_MISMATCH = ("a context", "another action"), ("waiting feedback",)  # the orphan is for another action
     ASIDE = ("a context", "no bit in the log"), ("no decision",)  # the log's action is not the decided one
     FEEDBACK = ("new feedback",), ()
-    MISMATCH = ("new feedback", "another action"), ("a decision",)  # the feedback names another action
+    MISMATCH = ("new feedback", "another action"), ("a decision",)  # the feedback is for another action
     DEADLINE = ("no record",), ("a deadline",)  # the state's deadline has passed, or its limit is exceeded
 
     def __init__(self, brings: tuple[str, ...], requires: tuple[str, ...]) -> None:
@@ -50,7 +50,7 @@ class Move(Enum):
 
     DECIDE = "predict, and wait for feedback", ("a context", "no decision"), State.PENDING
     DECIDE_AND_MATCH = "predict, and learn at once", ("a context", "waiting feedback"), State.MATCHED, Outcome.MATCHED
-    DECIDE_AND_REFUSE = "predict, and refuse", ("a context", "waiting feedback", "another action"), State.PENDING
+    DECIDE_AND_REFUSE = "predict, refuse feedback", ("a context", "waiting feedback", "another action"), State.PENDING
     SET_ASIDE = "predict only", ("a context", "no decision", "no bit in the log"), State.UNMATCHED, Outcome.UNMATCHED
     IGNORE_CONTEXT = "the first decision counts", ("a context", "a decision")
     KEEP_ORPHAN = "the feedback waits for its context", ("new feedback", "no decision"), State.ORPHAN
@@ -61,7 +61,7 @@ class Move(Enum):
     TAKE_LATE = "ignore the bit, or correct the assumed one", ("new feedback", "an expired decision")
     PASS_OVER = "the feedback is for a decision set aside", ("new feedback", "a decision set aside")
     EXPIRE = "settle without feedback", ("no record", "a pending decision"), State.EXPIRED, Outcome.EXPIRED
-    DROP_ORPHAN = "the context did not come", ("no record", "waiting feedback"), State.UNSEEN
+    DROP_ORPHAN = "the context did not arrive in time", ("no record", "waiting feedback"), State.UNSEEN
     FORGET = "the id may be used again", ("no record", "a settled decision"), State.UNSEEN
 
     def __init__(
@@ -122,7 +122,7 @@ TRANSITIONS: dict[tuple[State, Input], Rule] = {
 Feedback for another action is refused in every state with a decision. It neither settles nor corrects the decision, and
 is not a duplicate. If two orphans have the same id, the first one counts, regardless of the second one's action. The
 action of feedback for an unmatched decision is not checked, because such feedback refers to the log's action and is not
-learned.
+used for learning.
 """
 
 _LEVELS = {"pending": State.PENDING, "orphans_waiting": State.ORPHAN}  # counts of the ids that are in a state
@@ -131,15 +131,15 @@ _OF_RULES = _IN_IDENTITIES - {"contexts", "feedback", "context_malformed", "feed
 
 
 class TableError(ValueError):
-    """A table of the join has a missing or inconsistent rule."""
+    """A join table has a missing or inconsistent rule."""
 
 
 def check_table(table: Table) -> None:
     """Reject a table that the join cannot follow.
 
     Raises:
-        TableError: a rule is missing or impossible, its state and input do not meet its needs, its next state or
-            outcome differs from its move's, or it violates an equation of the ledger.
+        TableError: a rule is missing or impossible, its state and input do not meet the needs of its move, its next
+            state or outcome differs from its move's, or it violates an equation of the ledger.
     """
     rows = {(state, happened) for state in State for happened in Input if happened.requires <= state.has}
     for state, happened in rows ^ table.keys():
@@ -151,26 +151,26 @@ def check_table(table: Table) -> None:
 
 
 def _contradictions(state: State, happened: Input, rule: Rule) -> list[str]:
-    move, given = rule.move, state.has | happened.brings
+    move, available = rule.move, state.has | happened.brings
     after = move.after or state
-    found = [f"the move needs {missing}" for missing in sorted(move.needs - given)]
+    contradictions = [f"the move requires {missing}" for missing in sorted(move.needs - available)]
     if rule.after is not after:
-        found.append(f"expected the next state {after.name}; got {rule.after.name}")
+        contradictions.append(f"expected the next state {after.name}; got {rule.after.name}")
     if rule.settles is not move.settles:
-        found.append(f"expected the outcome {move.settles}; got {rule.settles}")
+        contradictions.append(f"expected the outcome {move.settles}; got {rule.settles}")
     outcomes = [name for name in rule.counts if name in tuple(Outcome)]
     if outcomes != [move.settles] * (move.settles is not None):
-        found.append(f"expected the outcome {move.settles} to be counted; got {outcomes}")
+        contradictions.append(f"expected the outcome {move.settles} to be counted; got {outcomes}")
     unknown = {*rule.counts} - _OF_RULES | {*rule.differing} - ({*Ledger._fields} - _IN_IDENTITIES)
-    found += [f"{name} is not a count that a rule can increase" for name in sorted(unknown)]
+    contradictions += [f"{name} is not a count that a rule can increase" for name in sorted(unknown)]
     if rule.differing and "a first bit" not in move.needs:
-        found.append("the move compares no bits")
+        contradictions.append("expected no counts for differing bits, because the move compares no bits")
 
     changes = {name: rule.counts.count(name) for name in rule.counts}
-    changes["contexts"], changes["feedback"] = int("a context" in given), int("new feedback" in given)
+    changes["contexts"], changes["feedback"] = int("a context" in available), int("new feedback" in available)
     for name, level in _LEVELS.items():
         changes[name] = (rule.after is level) - (state is level)
     for total, parts in IDENTITIES:
         if changes.get(total, 0) != sum(changes.get(part, 0) for part in parts):
-            found.append(f"the counts violate {total} = {' + '.join(parts)}")
-    return found
+            contradictions.append(f"the counts violate {total} = {' + '.join(parts)}")
+    return contradictions

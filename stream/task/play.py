@@ -55,7 +55,7 @@ def play_match(own: Decision, logged: Logged, propensity_min: float, u: float) -
         logged: the log's decision, with a known propensity.
         propensity_min: the log's minimum propensity, or 0 if the log is uniform, so that every logged decision is
             accepted.
-        u: uniform draw in [0, 1) for the acceptance.
+        u: uniform draw in [0, 1) that determines acceptance.
     """
     propensity = logged.propensity or 0.0
     is_taken = propensity_min == 0.0 or u * propensity < propensity_min
