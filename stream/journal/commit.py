@@ -22,7 +22,7 @@ class Commit(NamedTuple):
     partition: int
     step: JournalStep
     effects: Effects
-    snapshot: Sequence[Message] = ()  # chunks of a snapshot taken before the step
+    snapshot: Sequence[Message] = ()  # chunks of the snapshot in progress
     contexts_ms: Sequence[int] = ()  # append times of the contexts that the step applied
     ticks: bool = False  # True if the step writes a tick
     records: int = 0  # number of contexts and feedback records that the step applied

@@ -55,7 +55,7 @@ def stored_settings(settings: TaskSettings) -> dict[str, Any]:
 
 
 def model_settings(settings: TaskSettings) -> dict[str, Any]:
-    """The settings on which a learner's state depends. An imported model is stored with these only."""
+    """The settings on which a learner's state depends. An imported model is stored with only these settings."""
     stored, of_model = stored_settings(settings), ("learner", "n_classes", "n_features")
     return {name: value for name, value in stored.items() if name in of_model or name.startswith(PARAMETER)}
 
@@ -111,7 +111,7 @@ class JournalStep(NamedTuple):
     ledger: Ledger
     settings_from: int = 1  # number of the last step, up to this one, that has `settings`
     partitions: int = 1  # number of partitions of the inputs
-    alarms: int = 0  # number of the model's drift alarms so far
+    alarms: int = 0  # number of drift alarms raised by the model so far
     log: LogStep | None = None  # None if the model is the task's own
     replica: ReplicaDigest | None = None  # None if the step does not report it
     settings: TaskSettings | None = None  # None if unchanged since the previous step

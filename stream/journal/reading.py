@@ -53,7 +53,7 @@ def read_from_step(
     """The steps of a journal from a step number on; see `read_journal`.
 
     A step usually takes two offsets, for its record and the marker of its transaction, so the offset is estimated from
-    the last step. The estimate is too late if transactions were aborted. It is then moved back.
+    the last step. If transactions were aborted, the estimate is too high, and it is moved back.
     """
     beginning = broker.beginnings([journal])[journal]
     end = broker.ends([journal])[journal].stable
@@ -63,8 +63,8 @@ def read_from_step(
         steps = read_journal(broker, journal, start)
         first = next(steps, None)
         if start == beginning or (first is not None and first[1].number <= number):
-            found = steps if first is None else chain((first,), steps)
-            return dropwhile(lambda each: each[1].number < number, found)
+            entries = steps if first is None else chain((first,), steps)
+            return dropwhile(lambda each: each[1].number < number, entries)
         steps.close()
         reach *= 2
 
@@ -86,7 +86,7 @@ def settings_in_force(broker: Broker, topics: Topics, partition: int, pulse: Pul
     """The settings of a task after its last step, by name.
 
     If the task has made no step, these are the settings of the imported model. The result is empty if the task has not
-    started or its settings record is deleted. In the latter case, recovery reports the missing records.
+    started or its settings record was deleted. In the latter case, recovery reports the missing records.
 
     Args:
         broker: the broker.
@@ -326,7 +326,8 @@ def resolve(
 
     Args:
         begun: the pipeline's settings by name: all of them, only those of an imported model, or none.
-        wanted: the user's settings and the current defaults. A default applies only to a setting missing in `begun`.
+        wanted: the user's settings and the current defaults. A default applies only to a setting that is missing from
+            `begun`.
         given: names of the settings that the user gave.
         change: whether to apply given settings that differ, if they can change.
         place: the topic and partition of the pipeline's settings, for messages.

@@ -105,12 +105,13 @@ def recovery(
         ParameterError: the learner does not support the policies.
     """
     place = f"{topics.journal}/{partition}"
-    begun = settings_in_force(broker, topics, partition, pulse)
+    current = settings_in_force(broker, topics, partition, pulse)
     yield True
-    if begun and "seed" not in begun:  # an imported model has only the settings that it depends on
+    if current and "seed" not in current:  # an imported model has only the settings that it depends on
         place = f"the model imported into {topics.snapshots}/{partition}"
-    # The settings are checked before the recovery, which can take long, so that wrong settings are refused at once.
-    settings = resolve(begun, settings, given, change=change_settings, place=place)
+    # The settings are checked before the recovery, which can take a long time, so that wrong settings are refused at
+    # once.
+    settings = resolve(current, settings, given, change=change_settings, place=place)
     recovered = yield from rebuilding(broker, topics, partition, settings, progress, pulse=pulse)
     step = recovered.step
     if step.number > 0:
@@ -208,10 +209,10 @@ rebuild = at_once(rebuilding)
 def _from_snapshot(topics: Topics, stored: Stored, pulse: Pulse) -> Recovered:
     """The task restored from its newest snapshot."""
     assert stored.newest is not None
-    found = decode(stored.newest, pulse)
-    settings = task_settings(found.settings)
-    stored.taken_ms, stored.taken_of = found.stream_ms, found.step.ledger
-    return Recovered(restore(found, settings, topics.contexts, stored.newest.place), found.step, settings, stored)
+    snapshot = decode(stored.newest, pulse)
+    settings = task_settings(snapshot.settings)
+    stored.taken_ms, stored.taken_of = snapshot.stream_ms, snapshot.step.ledger
+    return Recovered(restore(snapshot, settings, topics.contexts, stored.newest.place), snapshot.step, settings, stored)
 
 
 def _from_beginning(
@@ -224,7 +225,7 @@ def _from_beginning(
         raise _lost(broker, journal, 1, first)
     settings = wanted if first is None else first.settings
     if settings is None:
-        raise JournalError(f"{place} is empty: no step has been made")
+        raise JournalError(f"{place} is empty: the task has not started")
     shared = settings.model == "shared"
     imported = imported_model(broker, topics, pulse) if shared else stored.imported and stored.imported.whole
     where = f"{topics.snapshots}/{MODEL_PARTITION if shared else partition}"
@@ -234,8 +235,8 @@ def _from_beginning(
     else:
         if imported != first.imported and (shared or first.imported is not None):
             raise UnrecoverableError(
-                f"{place} was begun with {_named(first.imported)}; {where} holds {_named(imported)}. The snapshots "
-                "topic has changed"
+                f"{place} was started with {_named(first.imported)}; {where} contains {_named(imported)}. The "
+                "snapshots topic has changed"
             )
         imported, contexts, feedback = first.imported, first.contexts[0], first.feedback[0]
         stored.taken_ms = record.append_ms
@@ -243,10 +244,12 @@ def _from_beginning(
     step = JournalStep(0, (contexts, contexts), (feedback, feedback), 0, Ledger())
     if shared or imported is None or stored.imported is None:
         return Recovered(Task(settings, topics.contexts), step, settings, stored, imported)
-    found = decode(stored.imported, pulse)
+    snapshot = decode(stored.imported, pulse)
     where = f"the model imported into {where}"
-    resolve({"model": "own", **found.settings}, settings, place=where)
-    return Recovered(restore(found, settings, topics.contexts, stored.imported.place), step, settings, stored, imported)
+    resolve({"model": "own", **snapshot.settings}, settings, place=where)
+    return Recovered(
+        restore(snapshot, settings, topics.contexts, stored.imported.place), step, settings, stored, imported
+    )
 
 
 def _named(imported: str | None) -> str:
@@ -271,7 +274,7 @@ def _steps(broker: Broker, journal: TopicPartition, first: int, final: int, last
     """The steps of a journal in a range of numbers.
 
     Raises:
-        JournalError: the steps are not consecutive, or some are deleted.
+        JournalError: the steps are not consecutive, or some were deleted.
     """
     for expected, (_, step) in enumerate(read_from_step(broker, journal, first, last), first):
         if step.number != expected:
