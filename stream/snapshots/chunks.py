@@ -170,7 +170,7 @@ class Stored:
         self.taken_of: object = None  # ledger or version at that time; no snapshot is due while it is unchanged
         self._number_max = number_max
         self._chunks: dict[str, set[int]] = {slot: set() for slot in (*ROTATING_SLOTS, IMPORT_SLOT)}
-        self._begun: dict[str, tuple[Generation, list[bytes]]] = {}  # incomplete, with their chunks' digests
+        self._incomplete: dict[str, tuple[Generation, list[bytes]]] = {}  # generations, with their chunks' digests
 
     def add(self, record: Record) -> None:
         """Add the next record of the topic; records that are not chunks of these snapshots are skipped.
@@ -190,7 +190,7 @@ class Stored:
             return
         decoded = decode_chunk(record.value)
         if decoded is None or decoded[0].index != index:
-            self._begun.pop(slot, None)
+            self._incomplete.pop(slot, None)
             return
         self._chunks[slot].add(index)
         head, payload = decoded
@@ -199,15 +199,15 @@ class Stored:
                 f"{place_of(record)}: generation {head.generation}: expected format {FORMAT}; got {head.format}"
             )
         if index == 0:
-            self._begun[slot] = Generation(head.generation, slot, place_of(record), []), []
-        begun = self._begun.pop(slot, None)
-        if begun is None or (begun[0].number, len(begun[1])) != (head.generation, index):
+            self._incomplete[slot] = Generation(head.generation, slot, place_of(record), []), []
+        incomplete = self._incomplete.pop(slot, None)
+        if incomplete is None or (incomplete[0].number, len(incomplete[1])) != (head.generation, index):
             return
-        generation, digests = begun
+        generation, digests = incomplete
         digests.append(bytes.fromhex(head.sha256))
         generation.payloads.append(payload)
         if head.count is UNSET:
-            self._begun[slot] = begun
+            self._incomplete[slot] = incomplete
         elif (head.count, head.whole) == (len(digests), sha256(b"".join(digests)).hexdigest()):
             self._add_whole(generation._replace(whole=str(head.whole)))
 
@@ -223,8 +223,8 @@ class Stored:
     def chunks_in(self, slot: str) -> int:
         """The number of chunks in a slot. The next generation overwrites or deletes them.
 
-        Only consecutive chunks count. A much larger index comes from another program, and would require endless
-        deletions.
+        Only consecutive chunks count. A much larger index was written by another program, and deleting all chunks up to
+        it would take too long.
         """
         return next(index for index in count() if index not in self._chunks[slot])
 

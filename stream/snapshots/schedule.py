@@ -19,7 +19,7 @@ class Source(NamedTuple):
     partition: int
     stored: Stored
     state: object  # its ledger or version; equal if the state has not changed
-    number: int  # number for a generation taken now
+    number: int  # number of a generation if it is taken now
     take: Callable[[State | None], Snapshot | ModelSnapshot]  # may reuse the memory of an earlier copy
 
 
@@ -59,10 +59,10 @@ class SnapshotSchedule:
             due = [source for source in sources if self._is_due(source, stream_ms, silent_ms)]
             if due:
                 source = min(due, key=lambda source: source.stored.taken_ms)
-                taken = source.take(self.spare)
-                self.spare = taken.learner or self.spare
+                snapshot = source.take(self.spare)
+                self.spare = snapshot.learner or self.spare
                 source.stored.taken_ms, source.stored.taken_of = stream_ms, source.state
-                self._writing = source, source.stored.writer(source.number, encode(taken), self._chunk_bytes)
+                self._writing = source, source.stored.writer(source.number, encode(snapshot), self._chunk_bytes)
         if self._writing is None or self._writing[0].partition != partition:
             return []
         return self._writing[1].portion(self._bytes_max)

@@ -51,9 +51,9 @@ Entries = Sequence[Sequence[Any]]
 class Snapshot(NamedTuple):
     """A task's state after a step."""
 
-    settings: Mapping[str, Any]  # as stored; for an imported model only those of the model
+    settings: Mapping[str, Any]  # as stored; of an imported model, only those that the model depends on
     step: JournalStep  # number 0 for an imported model
-    dated_ms: int  # time of the newest dated decisions
+    dated_ms: int  # latest decision time so far
     undated: Sequence[int]  # steps whose ticks were not applied; their decisions may already be settled
     stream_ms: int
     overflows: Overflows
@@ -66,7 +66,7 @@ class Snapshot(NamedTuple):
 class ModelSnapshot(NamedTuple):
     """A shared model at a version."""
 
-    settings: Mapping[str, Any]  # those of the model
+    settings: Mapping[str, Any]  # those that the model depends on
     version: int
     updates: int
     offset: int
@@ -77,7 +77,7 @@ class ModelSnapshot(NamedTuple):
 def take(task: Task, step: JournalStep, spare: State | None = None) -> Snapshot:
     """Copy the state of a task.
 
-    Later steps change nothing in the copy but unknown decision times, which are not encoded.
+    Later steps do not change the copy, except for unknown decision times, which are not encoded.
 
     Args:
         task: the task.
@@ -133,7 +133,7 @@ def restore(snapshot: Snapshot, settings: TaskSettings, contexts_topic: str, pla
     times = task.undated
 
     def dated(pending: Pending) -> Pending:
-        """Use the DecisionTime shared by all decisions of the step if its tick, which dates them, was not applied."""
+        """Use the time object that the step's decisions share, if the tick that sets their time was not applied."""
         time = pending.time
         return pending if time.ms is not None else pending._replace(time=times.setdefault(time.step, time))
 
@@ -159,8 +159,8 @@ def restore_model(snapshot: ModelSnapshot, replica: Replica, settings: TaskSetti
     """
     if (expected := model_settings(settings)) != snapshot.settings:
         raise JournalError(
-            f"the snapshot of the shared model at version {snapshot.version} is of {snapshot.settings}; expected "
-            f"{expected}. Another pipeline wrote it"
+            f"the shared model's snapshot at version {snapshot.version}: expected {expected}; got "
+            f"{snapshot.settings}. Another pipeline wrote it"
         )
     replica.learner.load(snapshot.learner)
     replica.version, replica.updates, replica.offset = snapshot.version, snapshot.updates, snapshot.offset
