@@ -111,7 +111,7 @@ class Replica:
                 check(self.learner, entries)
             except ValueError as error:
                 raise UpdatesError(
-                    f"{place_of(record)}: the updates do not fit a model of {self.learner.name}, "
+                    f"{place_of(record)}: the updates do not fit a {self.learner.name} model with "
                     f"{self.learner.n_classes} classes and {self.learner.n_features} features: {error}. A learner with "
                     "other settings wrote them; use another topic prefix for this one"
                 ) from error

@@ -33,7 +33,7 @@ class Overlay:
 
     def __init__(self, learner: KernelLearner) -> None:
         self._learner = learner
-        self._was: list[tuple[NDArray[Any], Any, NDArray[Any]]] = []  # array, index, and old content there
+        self._was: list[tuple[NDArray[Any], Any, NDArray[Any]]] = []  # array, index, and content before the change
         self._kept: set[tuple[str, Any]] = set()  # copied parts: rows of actions, or whole arrays
 
     def observe(self, x: Features, decision: Decision) -> None:
@@ -159,7 +159,7 @@ class View:
 
 
 class Recall:
-    """A Model that returns published decisions, for applying the steps of a task with a shared model again.
+    """A Model that returns published decisions, to apply the steps of a task with a shared model again.
 
     Such a recovery does not need the model versions behind the decisions, and the steps' entries are already in the
     log.

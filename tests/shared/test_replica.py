@@ -84,7 +84,7 @@ def test_records_of_other_programs_are_skipped_and_reported() -> None:
         ([step(0, 1, 0), step(1, 4, 3)], "offset 1: expected updates of partition 0 after step 1, part 0; got step 4"),
         ([step(0, 4, 3)], "after step 0, part -1; got step 4, part 0, after step 3"),
         ([record(0, encode_updates(0, 1, 0, [settled()] * 2, bytes_max=1)[1])], "got step 1, part 1"),
-        ([record(0, b"".join(encode_section(Section("updates"))))], "cannot be read"),
+        ([record(0, b"".join(encode_section(Section("updates"))))], "decoding failed"),
         ([step(0, 1, 0)._replace(headers=((HEADERS[0][0], b"2"),))], "onebit-version=1; got b'2'"),
     ],
 )
@@ -108,7 +108,7 @@ def test_what_does_not_fit_the_model_is_refused_with_its_place(name: str, entry:
     fits = () if name == "late-ucb" else (step(0, 1, 0, settled(label=1)),)
     one = replica(name)
     before = state_digest([one.learner.state()])
-    with pytest.raises(UpdatesError, match=f"offset 1: the updates do not fit a model of {name}.*{message}"):
+    with pytest.raises(UpdatesError, match=f"offset 1: the updates do not fit a {name} model.*{message}"):
         one.read([*fits, step(1, 2, len(fits), settled(label=1) if name == "banditron" else entry, entry)])
     assert state_digest([one.learner.state()]) == before
 
