@@ -3,8 +3,8 @@
 It shares neither counters nor join code with the learner. It reads the journal step by step, applies each step's
 contexts and feedback to an `Oracle`, and compares:
 
-    predictions    exactly the contexts that the oracle decides have one
-    examples and dead letters    for each step, they equal the oracle's, in order
+    predictions    each context that the oracle decides has one, and no other context does
+    examples and dead letters    for each step, the same as the oracle's, in the same order
     ledger         after each step, the journal's ledger equals the oracle's
     ticks, drift alarms    each step with decisions has a tick; its examples report the alarms counted in the journal
 
@@ -171,7 +171,7 @@ class _Audit:
         beginnings = self._broker.beginnings([TopicPartition(topic, self._partition) for topic in needed])
         return tuple(
             f"{tp.topic}/{tp.partition} begins at offset {beginning}; the ledger counts records from offset "
-            f"{needed[tp.topic]} on, and earlier ones are deleted. Set its retention.ms to -1 for pipelines to be "
+            f"{needed[tp.topic]} on, and earlier ones were deleted. Set its retention.ms to -1 for pipelines to be "
             "verified"
             for tp, beginning in beginnings.items()
             if beginning > needed[tp.topic]
@@ -187,7 +187,7 @@ class _Audit:
                 if step.settings is None or step.number != 1:
                     raise JournalError(
                         f"{place}: expected step 1 with the task's settings; got step {step.number}: the first record "
-                        "of the journal is gone, so nothing can be audited"
+                        "of the journal was deleted, so nothing can be audited"
                     )
                 self._oracle = self._begin(step.settings)
             elif step.number <= self._end and step.settings is not None:
@@ -219,7 +219,7 @@ class _Audit:
 
     def _change_settings(self, oracle: Oracle, step: JournalStep, settings: TaskSettings, place: str) -> None:
         try:
-            resolve(stored_settings(oracle.settings), settings, change=True, place="the journal before")
+            resolve(stored_settings(oracle.settings), settings, change=True, place="the journal before this step")
         except SettingsDifferError as error:
             self._fault(f"{place}: {error}")
         self._settings_from = step.number
@@ -245,11 +245,11 @@ class _Audit:
         if oracle.settings.dated_by == "tick" and any(isinstance(event, Decided) for event in oracle.events):
             oracle.undated[step.number] = date
         for offset, (record, _) in predictions.items():
-            self._fault(f"{place_of(record)}: step {step.number} has not decided the context at offset {offset}")
+            self._fault(f"{place_of(record)}: step {step.number} did not decide the context at offset {offset}")
         self._compare_outputs(oracle, step, last)
         if not self._differs and (expected := oracle.ledger()) != step.ledger:
             self._differs = True
-            self._fault(f"{place}: step {step.number} expected {differing(expected, step.ledger)}")
+            self._fault(f"{place}: step {step.number}: expected {differing(expected, step.ledger)}")
         self._observe(step, oracle)
         oracle.events.clear()
 
@@ -297,7 +297,7 @@ class _Audit:
         """Compare a decision with the logged one, and count a propensity below the minimum."""
         settings, target = oracle.settings, prediction.target
         if (logged is None) is not (target is None):
-            self._fault(f"{place}: target {target}; the log's decision is {logged}")
+            self._fault(f"{place}: expected a target only with a logged decision; got {target} with {logged}")
         if logged is None:
             return
         least = settings.propensity_min if settings.play == "match" else settings.learned_propensity_min
@@ -305,7 +305,7 @@ class _Audit:
         own, played = prediction.decision, logged if settings.play == "logged" else target
         propensity = None if isnan(own.propensity) else own.propensity
         if played is not None and (own.action, propensity) != tuple(played):
-            self._fault(f"{place}: action {own.action} with propensity {propensity}; expected {played}")
+            self._fault(f"{place}: expected {played}; got action {own.action} with propensity {propensity}")
 
     def _apply_feedback(self, oracle: Oracle, record: Record) -> None:
         oracle.pass_time(record.append_ms)
@@ -340,10 +340,10 @@ class _Audit:
             of_others = [record for record in records if codec.step_of(record) != step.number]
             records = [record for record in records if codec.step_of(record) == step.number]
             for record in (*of_others, *records[log.predictions :]):
-                self._pass_over(record, "no step has made it, by the journal")
+                self._pass_over(record, "according to the journal, no step wrote it")
             del records[log.predictions :]
             if predictions_digest(record.value or b"" for record in records) != log.sha256:
-                self._fault(f"step {step.number}: {topic}/{self._partition} has other predictions than its journal")
+                self._fault(f"step {step.number}: {topic}/{self._partition} differs from the digest in the journal")
         predictions: dict[int, tuple[Record, Prediction]] = {}
         for record, (prediction, offset) in self._decoded(records, codec.decode_prediction):
             if offset in predictions:
@@ -374,7 +374,7 @@ class _Audit:
         self._compare(topics.dead_letter, step, Letter, expected, of_inputs)
         raised, shown = step.alarms - last.alarms, sum(drifted for *_, drifted in settled)
         if raised < 0 or shown > raised or (shown < raised and last.number):  # an imported model can have alarms
-            self._fault(f"step {step.number}: {raised} drift alarms by its journal; {shown} of its examples have one")
+            self._fault(f"step {step.number}: {raised} drift alarms in its journal record; {shown} in its examples")
 
     def _compare(
         self,
@@ -400,12 +400,12 @@ class _Audit:
         topics = self._topics
         if topic == topics.predictions and self._last.log is not None:
             for record in records:
-                self._pass_over(record, "no step has made it, by the journal")
+                self._pass_over(record, "according to the journal, no step wrote it")
             return
         decoders = {topics.predictions: codec.decode_prediction, topics.examples: codec.decode_example}
         for record, found in self._decoded(records, decoders.get(topic, decode_dead_letter)):
             if topic != topics.dead_letter or found[0] in (topics.contexts, topics.feedback):
-                self._fault(f"{place_of(record)}: no step has published it")
+                self._fault(f"{place_of(record)}: no step published it")
 
     def _decoded(self, records: Iterable[Record], decode: Callable[[Record], Any]) -> Iterator[tuple[Record, Any]]:
         """Yield records with their decoded contents, and report those that cannot be decoded."""
@@ -431,7 +431,7 @@ class _Audit:
         for record in self._records(topic, OPEN_MS):
             step = codec.step_of(record)
             if step is None:
-                self._pass_over(record, "it names no step")
+                self._pass_over(record, "it has no step number")
                 continue
             self._published_by = max(self._published_by, step)
             if step <= self._end:
@@ -446,7 +446,10 @@ class _Audit:
                 self._fault(f"step {self._published_by} has published records, but the journal ends with step {last}")
 
     def _check_ticks(self, behind: set[int]) -> None:
-        """Check that every step with decisions before the last tick has a tick. Without it, they would never expire."""
+        """Check that each step with decisions, up to the last tick, has a tick.
+
+        Without it, the decisions would never expire.
+        """
         if self._oracle is not None:
             newest = max(self._oracle.dated_step, *behind, 0)
             for step in self._oracle.undated:
@@ -461,7 +464,7 @@ class _Audit:
         """Count a record from another program."""
         self._foreign_count += 1
         if len(self._foreign) < FAULTS_SHOWN_MAX:
-            self._foreign.append(f"{place_of(record)} is not of a learner: {reason}")
+            self._foreign.append(f"{place_of(record)} is not from a learner: {reason}")
 
 
 def _is_aside(settings: TaskSettings, context: Context, action: int) -> bool:

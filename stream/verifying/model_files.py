@@ -38,7 +38,7 @@ class Model(NamedTuple):
         """The model's position in its topics, for messages."""
         position = self.meta["position"]
         if "version" in position:
-            return f"at version {position['version']:,} of the model of all partitions"
+            return f"at version {position['version']:,} of the shared model"
         return f"after step {position['journal']:,} of partition {position['partition']}"
 
 
@@ -88,7 +88,7 @@ def read_model(path: Path) -> Model:
         written_format, digest = meta["format"], meta["digest"]
         identity(meta)
     except (OSError, BadZipFile, ValueError, KeyError, TypeError, AttributeError, EOFError) as error:
-        raise ModelError(f"{path}: expected a file of `onebit model export`; cannot be read: {error!r}") from error
+        raise ModelError(f"{path}: expected a file written by `onebit model export`; got {error!r}") from error
     if written_format != FILE_FORMAT:
         raise ModelError(f"{path}: expected a model of format {FILE_FORMAT}; got {written_format!r}")
     if state_digest([state]) != digest:

@@ -36,7 +36,7 @@ class TooEarlyError(ModelError):
 
     def __init__(self, place: str, at_ms: int, first_ms: int) -> None:
         """Describe the journal, the given time, and the time of the journal's first step."""
-        super().__init__(f"{place}: no step had been made at {at_ms} ms; the first one was made at {first_ms} ms")
+        super().__init__(f"{place}: no step had been made by {at_ms} ms; the first was made at {first_ms} ms")
         self.place = place
         self.first_ms = first_ms
 
@@ -56,29 +56,29 @@ def export_model(
     version: int | None = None,
     progress: Report = lambda progress: None,
 ) -> Model:
-    """Export the current model of a task, or its model after a step of its journal or at a broker time.
+    """Export the current model of a task, or its model after a given step or at a given broker time.
 
     A shared model is exported at its newest version, at the version that made a step's decisions, or at the log's
     version at a given time.
 
     Raises:
         ModelError: there is no model.
-        TooEarlyError: the task had no step at that time.
+        TooEarlyError: the task had made no step by that time.
         JournalError: required records are deleted.
     """
     journal = TopicPartition(topics.journal, partition)
     last = last_step(broker, journal)
     place = f"{journal.topic}/{journal.partition}"
     if last is None:
-        raise ModelError(f"{place} is empty: no step has been made, so there is no model yet")
+        raise ModelError(f"{place} is empty: the task has not started, so there is no model yet")
     if last.log is not None:
         return _shared_model(broker, topics, partition, number, at_ms, version)
     if version is not None:
-        raise ModelError(f"{place}: the task has its own model, which has no versions of a log; use a step or a time")
+        raise ModelError(f"{place}: the task has its own model, which has no log versions; use a step or a time")
     if at_ms is not None:
         number = _step_at(broker, journal, at_ms, last)
     if number is not None and not 1 <= number <= last.number:
-        raise ModelError(f"{place} has steps 1 to {last.number}; got {number}")
+        raise ModelError(f"{place}: expected a step from 1 to {last.number}; got {number}")
     recovered = rebuild(broker, topics, partition, None, progress, until=number)
     task, step = recovered.task, recovered.step
     position = {
@@ -142,7 +142,7 @@ def _step_at(broker: Broker, journal: TopicPartition, at_ms: int, last: JournalS
     """Return the last step in the journal at a broker time. `last` is its current last step.
 
     Raises:
-        TooEarlyError: there was no step at that time.
+        TooEarlyError: no step had been made by that time.
         BrokerUnavailableError: the broker did not respond.
     """
     offset = offset_at(broker, journal, at_ms + 1)
@@ -277,9 +277,9 @@ def replica_at(
     stored = read_model_snapshots(broker, topics)
     replica, newest = fresh_replica(settings, stored.imported), stored.newest
     if newest is not None and (version is None or newest.number <= version):
-        found = decode_model(newest)
-        if offset is None or found.offset <= offset:
-            restore_model(found, replica, settings)
+        snapshot = decode_model(newest)
+        if offset is None or snapshot.offset <= offset:
+            restore_model(snapshot, replica, settings)
     tp, before = TopicPartition(topics.updates, 0), replica.version
     batch: list[Record] = []
     batch_records = BATCH_RECORDS if version is None else 1
@@ -294,9 +294,8 @@ def replica_at(
     replica.read(batch)
     if version is not None and replica.version != version:
         last = replica.version if replica.version < version else before
-        more = f", the next at {replica.version}" if replica.version > version else ", and it is the last"
+        more = f", the next at {replica.version}" if replica.version > version else ", which is the last"
         raise ModelError(
-            f"{topics.updates}: expected a version at which one of its records ends; got {version}: a record ends at "
-            f"{last}{more}"
+            f"{topics.updates}: expected a version at the end of a record; got {version}: a record ends at {last}{more}"
         )
     return replica

@@ -1,4 +1,4 @@
-"""The expected outcome of every record, by an independent implementation of the join's rules.
+"""The expected outcome of every record, computed by an independent implementation of the join's rules.
 
 `onebit verify` and the simulation compare the learner with it. It shares only the names of states and inputs with
 `stream.task.join`. The join's limits also apply to its entries, so its memory does not grow with the topics.
@@ -93,7 +93,7 @@ class Oracle:
         self.settings = settings
         self.events: list[Event] = []
         self.counts: Counter[str] = Counter()  # fields of the ledger and overflows
-        self.rows: Counter[tuple[State, Input]] = Counter()  # how often each row of the join's table occurred
+        self.rows: Counter[tuple[State, Input]] = Counter()  # number of uses of each row of the join table
         self.undated: dict[int, list[int]] = {}  # decision times of steps whose ticks have not been applied yet
         self.dated_step = 0  # the last step whose tick was applied
         self._stream_ms = 0
@@ -142,7 +142,7 @@ class Oracle:
         if state not in (State.UNSEEN, State.ORPHAN):
             self.rows[state, Input.CONTEXT] += 1
             self.counts["context_duplicates"] += 1
-            return f"{event_id!r} is {state.name.lower()}, but is decided again" if prediction else ""
+            return f"{event_id!r} is {state.name.lower()}, but was decided again" if prediction else ""
         if prediction is None:
             return f"{event_id!r} has no prediction"
         if prediction.id != event_id:

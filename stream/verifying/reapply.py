@@ -89,7 +89,7 @@ class _Published:
             broker: the broker.
             topics: the pipeline's topics.
             partition: the task's partition.
-            passes_over: whether unexpected records are skipped as those of other programs instead of being a fault.
+            passes_over: whether to attribute unexpected records to other programs and skip them, instead of failing.
         """
         self.foreign = Foreign()  # skipped records
         self._predictions = _of_learners(broker, TopicPartition(topics.predictions, partition))
@@ -134,9 +134,10 @@ class _Published:
                 break
             self.foreign = self.foreign.and_also(record)
         if differing is None:
-            raise JournalError(f"step {step} applied again publishes {event_id!r}, which is not in the topic")
+            raise JournalError(f"step {step}, applied again, publishes {event_id!r}, which is not in the topic")
         raise JournalError(
-            f"{place_of(differing)} has {differing.value!r:.200}; step {step} applied again publishes {expected!r:.200}"
+            f"{place_of(differing)}: expected {expected!r:.200}, as step {step} applied again publishes; got "
+            f"{differing.value!r:.200}"
         )
 
 

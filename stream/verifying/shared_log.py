@@ -1,4 +1,4 @@
-"""The audit of a shared model, which compares its log with the journals and the replicas' digests with each other.
+"""The audit of a shared model, which compares its log with the journals, and the replicas' digests with each other.
 
     log        each step has as many entries as its journal record says, and no step is missing
     journals   no step made its decisions at a version beyond its own record in the log
@@ -24,7 +24,7 @@ from stream.wire.topics import Topics
 from stream.wire.updates import Update, UpdatesError, decode_update
 
 
-class Told(NamedTuple):
+class StepReport(NamedTuple):
     """A step's report on the replica that made its decisions."""
 
     partition: int
@@ -43,7 +43,7 @@ class LogFinding(NamedTuple):
 
     version: int  # number of entries in the log
     replicas: tuple[ReplicaReport, ...]  # the last report of each process
-    behind: Behind | None  # over the steps that wrote to the log; None if there is no such step
+    behind: Behind | None  # of the steps that wrote to the log; None if there are none
     faults: tuple[str, ...]
     warnings: tuple[str, ...]
 
@@ -86,7 +86,7 @@ def audit_log(broker: Broker, topics: Topics, partitions: int) -> LogFinding:
     for partition in range(partitions):
         audit.read_journal(broker, partition)
     audit.read_log(broker)
-    audit.compare_told()
+    audit.compare_reports()
     return LogFinding(audit.version, audit.replicas(), audit.behind(), tuple(audit.faults), tuple(audit.warnings))
 
 
@@ -121,7 +121,7 @@ class _LogAudit:
         self.warnings: list[str] = []
         self._topics = topics
         self._steps: dict[int, _Steps] = {}
-        self._told: list[Told] = []
+        self._reports: list[StepReport] = []
         self._behind = array("q")
 
     def read_journal(self, broker: Broker, partition: int) -> None:
@@ -137,14 +137,16 @@ class _LogAudit:
                 self._fault(f"{place} wrote to the log after step {entry.log.follows}; expected step {wrote}")
             wrote = entry.wrote
             if entry.replica is not None:
-                self._told.append(Told(partition, entry.number, entry.updates, record.append_ms, entry.replica))
+                self._reports.append(
+                    StepReport(partition, entry.number, entry.updates, record.append_ms, entry.replica)
+                )
 
     def read_log(self, broker: Broker) -> None:
         tp = TopicPartition(self._topics.updates, 0)
         read_to = broker.beginnings([tp])[tp]
         if read_to > 0:
             self._fault(
-                f"{tp.topic} begins at offset {read_to}: earlier records are deleted, and the model cannot be "
+                f"{tp.topic} begins at offset {read_to}: earlier records were deleted, and the model cannot be "
                 "rebuilt. Set its retention.ms to -1"
             )
             return
@@ -171,7 +173,7 @@ class _LogAudit:
             missing = [number for number in range(max(steps.seen + 1, steps.first), steps.last + 1)
                        if steps.entries[number - steps.first]]  # fmt: skip
             if missing and not is_held:
-                self._fault(f"step {missing[0]} of partition {partition} wrote to the log, which ends before it")
+                self._fault(f"step {missing[0]} of partition {partition} wrote to the log, but the log ends before it")
 
     def _take(self, record: Record, update: Update) -> None:
         """Add a record. A duplicate written by a mirror counts once."""
@@ -187,14 +189,14 @@ class _LogAudit:
             if update.follows != steps.seen or update.part != 0:
                 self._fault(
                     f"{place}: step {update.step}, part {update.part}, of partition {update.partition} follows step "
-                    f"{update.follows}; the log has its step {steps.seen} before it"
+                    f"{update.follows}; expected it to follow step {steps.seen}, the previous one in the log"
                 )
             self._see_version(update, steps, place)
             steps.seen, steps.parts, steps.count = update.step, 0, 0
         elif update.part != steps.parts:
             self._fault(
-                f"{place}: part {update.part} of step {update.step}, partition {update.partition}; expected "
-                f"{steps.parts}"
+                f"{place}: expected part {steps.parts} of step {update.step} of partition {update.partition}; got part "
+                f"{update.part}"
             )
         steps.parts = update.part + 1
         steps.count += update.entries.kinds.size
@@ -207,7 +209,7 @@ class _LogAudit:
         if behind < 0:
             self._fault(
                 f"{place}: step {update.step} of partition {update.partition} made its decisions at a version "
-                f"{-behind} entries beyond it"
+                f"{-behind} entries after this record"
             )
         self._behind.append(max(behind, 0))
 
@@ -215,17 +217,17 @@ class _LogAudit:
         """Compare the number of entries of the last step found in the log with the number in the journal."""
         if not steps.first <= steps.seen <= steps.last:
             return
-        told = steps.entries[steps.seen - steps.first]
-        if told != steps.count:
+        expected = steps.entries[steps.seen - steps.first]
+        if expected != steps.count:
             self._fault(
-                f"step {steps.seen} of partition {partition} wrote {told} entries by its journal; "
-                f"{self._topics.updates} has {steps.count}"
+                f"step {steps.seen} of partition {partition} wrote {expected} entries according to its "
+                f"journal; {self._topics.updates} has {steps.count}"
             )
 
-    def compare_told(self) -> None:
-        by_version: dict[int, list[Told]] = defaultdict(list)
-        for told in self._told:
-            by_version[told.version].append(told)
+    def compare_reports(self) -> None:
+        by_version: dict[int, list[StepReport]] = defaultdict(list)
+        for report in self._reports:
+            by_version[report.version].append(report)
         for version, found in sorted(by_version.items()):
             for one in found[1:]:
                 if one.replica.sha256 != found[0].replica.sha256:
@@ -240,11 +242,12 @@ class _LogAudit:
         return Behind(*np.quantile(self._behind, (0.5, 0.99, 1.0), method="inverted_cdf").tolist())
 
     def replicas(self) -> tuple[ReplicaReport, ...]:
-        latest: dict[str, Told] = {}
-        for told in sorted(self._told, key=lambda told: (told.append_ms, told.version)):
-            latest[told.replica.instance] = told
+        latest: dict[str, StepReport] = {}
+        for report in sorted(self._reports, key=lambda report: (report.append_ms, report.version)):
+            latest[report.replica.instance] = report
         return tuple(
-            ReplicaReport(instance, told.version, told.replica.sha256) for instance, told in sorted(latest.items())
+            ReplicaReport(instance, report.version, report.replica.sha256)
+            for instance, report in sorted(latest.items())
         )
 
     def _fault(self, message: str) -> None:

@@ -58,11 +58,11 @@ class LogAgain:
         if self.replica.version != step.updates:
             raise JournalError(
                 f"step {step.number} of partition {self._partition} made its decisions at version {step.updates}; "
-                f"{self._topics.updates} has no record that ends there; one ends at {self.replica.version}"
+                f"no record of {self._topics.updates} ends there; one ends at {self.replica.version}"
             )
         self._log_step = step.log
         if step.replica is not None:
-            self._compare(step.replica.sha256, f"{step.replica.instance} had at step {step.number}")
+            self._compare(step.replica.sha256, f"{step.replica.instance} at step {step.number}")
 
     def expect(self, number: int, effects: Effects) -> None:
         """Add the log records that a repeated step must have written.
@@ -70,20 +70,21 @@ class LogAgain:
         Raises:
             JournalError: its predictions differ from those in the journal.
         """
-        told = self._log_step
-        if told is None:
+        expected = self._log_step
+        if expected is None:
             raise JournalError(
                 f"step {number} of partition {self._partition} has no position in the shared model's log"
             )
-        made = [codec.encode_prediction(prediction, offset) for prediction, offset in effects.predictions]
-        if (told.predictions, told.sha256) != (len(made), predictions_digest(made)):
+        values = [codec.encode_prediction(prediction, offset) for prediction, offset in effects.predictions]
+        if (expected.predictions, expected.sha256) != (len(values), predictions_digest(values)):
             raise JournalError(
-                f"step {number} of partition {self._partition} made {told.predictions} predictions by its journal, "
-                f"with the digest {told.sha256[:16]}; repeated, {len(made)} with {predictions_digest(made)[:16]}"
+                f"step {number} of partition {self._partition}, applied again: expected {expected.predictions} "
+                f"predictions with digest {expected.sha256[:16]}, as in the journal; got {len(values)} with digest "
+                f"{predictions_digest(values)[:16]}"
             )
         if effects.updates:
-            values = encode_updates(self._partition, number, told.follows, effects.updates)
-            self._expected += [(number, value) for value in values]
+            updates = encode_updates(self._partition, number, expected.follows, effects.updates)
+            self._expected += [(number, value) for value in updates]
 
     def read_to_end(self, number: int) -> None:
         """Apply the rest of the log. Records of later steps are not compared.
@@ -97,7 +98,7 @@ class LogAgain:
         if self._expected:
             raise JournalError(
                 f"step {self._expected[0][0]} of partition {self._partition}, applied again, has updates; "
-                f"{self._topics.updates} has none from this step"
+                f"{self._topics.updates} has none for this step"
             )
 
     def _records_up_to(self, version: int) -> Iterator[Record]:
@@ -116,17 +117,18 @@ class LogAgain:
             step, value = self._expected.popleft() if self._expected else (0, b"")
             if (step, value) != (place.step, record.value):
                 raise JournalError(
-                    f"{record.topic} offset {record.offset} holds updates of step {place.step} of partition "
-                    f"{self._partition}; made again, {'it has others' if step == place.step else 'it has none there'}"
+                    f"{record.topic} offset {record.offset} contains updates of step {place.step} of partition "
+                    f"{self._partition}; applied again, the step has "
+                    f"{'different ones' if step == place.step else 'none there'}"
                 )
         snapshot = self._snapshot
         if snapshot is not None and snapshot.version == self.replica.version:
             self._snapshot = None
-            self._compare(state_digest([snapshot.learner]), "is in the newest snapshot of the model")
+            self._compare(state_digest([snapshot.learner]), "the newest snapshot of the model")
 
-    def _compare(self, told: str, whose: str) -> None:
-        if (found := state_digest([self.replica.learner.state()])) != told:
+    def _compare(self, expected: str, owner: str) -> None:
+        if (found := state_digest([self.replica.learner.state()])) != expected:
             raise JournalError(
-                f"the log up to version {self.replica.version:,} gives the model {found[:16]}; the one that {whose} is "
-                f"{told[:16]}; use the learners' processor type and versions of Onebit, Python and numpy"
+                f"the log up to version {self.replica.version:,} gives the model {found[:16]}; {owner} has "
+                f"{expected[:16]}; use the learners' processor type and versions of Onebit, Python and numpy"
             )

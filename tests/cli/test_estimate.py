@@ -187,7 +187,7 @@ def test_people_get_a_table_and_the_flags(log: list[str], capsys: pytest.Capture
         (["--policy", "uniform", "--confidence", "1"], "--confidence: expected a number between 0 and 1"),
         (["--policy", "uniform", "--clip", "-1"], "--clip: expected a number above 0; got -1.0"),
         (["--policy", "late-ucb", "--delay", "soon"], "delay 'soon'"),
-        (["--policy", "model:nowhere.npz"], "nowhere.npz: expected a file of `onebit model export`"),
+        (["--policy", "model:nowhere.npz"], "nowhere.npz: expected a file written by `onebit model export`"),
     ],
 )
 def test_what_cannot_be_used_is_said(

@@ -168,9 +168,9 @@ def test_the_audit_knows_when_journal_and_examples_tell_of_other_alarms() -> Non
         return {**fields, "alarms": 1} if last else fields
 
     for alter, says in (
-        (untold, ["1 drift alarms by its journal; 0 of its examples"] * 2),
-        (uncounted, ["0 drift alarms by its journal; 1 of its examples"] * 2),
-        (fallen, ["-1 drift alarms by its journal"]),
+        (untold, ["1 drift alarms in its journal record; 0 in its examples"] * 2),
+        (uncounted, ["0 drift alarms in its journal record; 1 in its examples"] * 2),
+        (fallen, ["-1 drift alarms in its journal record"]),
     ):
         faults = rewritten(twice, alter).audits()[0].faults
         assert [expected in fault for expected, fault in zip(says, faults, strict=True)] == [True] * len(says), faults

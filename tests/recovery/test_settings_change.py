@@ -314,7 +314,7 @@ def test_damage_to_the_record_of_a_change_is_found_by_recovery_and_by_the_audit(
     with pytest.raises(JournalError, match=recovery_says):
         rebuild(pipeline.broker, TOPICS, 0, None)
     if audit_says == "gone":
-        with pytest.raises(JournalError, match="the first record of the journal is gone"):
+        with pytest.raises(JournalError, match="the first record of the journal was deleted"):
             pipeline.audits()
         return
     (finding,) = pipeline.audits()

@@ -78,7 +78,7 @@ def test_settings_are_those_of_the_imported_model_which_all_share(model: Model) 
     begun = pipeline_settings(imported(model).broker, TOPICS, PARTITIONS)
     assert (begun["learner"], begun["model"], begun["parameters.project"]) == ("late-ucb", "shared", 8)
     other = imported(model)
-    with pytest.raises(JournalError, match="the snapshot of the shared model at version 0 is of"):
+    with pytest.raises(JournalError, match="snapshot at version 0: expected"):
         idle(other.learner(settings=replace(TASK, parameters={"project": 4})))
 
 
@@ -132,7 +132,7 @@ def test_task_that_began_with_another_model_than_there_is_now_is_not_recovered(m
     pipeline.broker.delete_topics([TOPICS.snapshots])
     pipeline.broker.create_topics(TOPICS.specs(PARTITIONS))
     with pytest.raises(
-        UnrecoverableError, match=r"test\.journal/1 was begun with the imported model \w+; .* holds no imported model"
+        UnrecoverableError, match=r"test\.journal/1 was started with the imported model \w+; .* no imported model"
     ):
         recover(pipeline.broker, TOPICS, 1, TASK)
     for chunk in chunks:

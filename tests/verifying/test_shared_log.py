@@ -61,10 +61,10 @@ def test_every_task_tells_in_its_first_step_who_runs_it(pipeline: Pipeline) -> N
 def test_record_that_is_missing_in_the_log_is_named(pipeline: Pipeline) -> None:
     records = [(record.value, record.headers) for record in pipeline.records(TOPICS.updates)]
     middle = copied(pipeline, {TOPICS.updates: records[:5] + records[6:]})
-    assert any("the log has its step" in fault for fault in middle.faults)
+    assert any("the previous one in the log" in fault for fault in middle.faults)
     end = copied(pipeline, {TOPICS.updates: records[:-1]})
     assert len(end.faults) == 1
-    assert "wrote to the log, which ends before it" in end.faults[0]
+    assert "but the log ends before it" in end.faults[0]
 
 
 def test_record_that_stands_twice_in_the_log_counts_once_and_one_of_another_program_is_named(
@@ -92,8 +92,8 @@ def test_step_that_counts_other_entries_than_the_log_has_is_named(pipeline: Pipe
     step["log"]["entries"] += 1
     found = copied(pipeline, {TOPICS.journal: [(orjson.dumps(value), HEADERS) for value in journal]})
     assert found.faults == (
-        f"step {step['number']} of partition 0 wrote {step['log']['entries']} entries by its journal; test.updates has "
-        f"{step['log']['entries'] - 1}",
+        f"step {step['number']} of partition 0 wrote {step['log']['entries']} entries according to its journal; "
+        f"test.updates has {step['log']['entries'] - 1}",
     )
 
 

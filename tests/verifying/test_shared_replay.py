@@ -79,7 +79,7 @@ def test_replica_that_is_not_what_the_log_makes_is_a_fault(pipeline: Pipeline) -
     number, told = next((n, value) for n, value in enumerate(journal) if n > 20 and "replica" in value)
     told["replica"]["sha256"] = "0" * 64
     found = replays(with_other(pipeline, TOPICS.journal, {number: orjson.dumps(told)}))
-    assert f"had at step {told['number']} is 0000000000000000" in found[0].fault
+    assert f"at step {told['number']} has 0000000000000000" in found[0].fault
     assert found[1].ok
 
 
@@ -101,7 +101,7 @@ def last_bit(state: State) -> None:
 
 def test_snapshot_of_the_model_that_differs_is_a_fault(pipeline: Pipeline) -> None:
     found = replays(with_snapshot(pipeline, last_bit))
-    assert "is in the newest snapshot of the model is" in found[0].fault
+    assert "the newest snapshot of the model has" in found[0].fault
     assert found[1].ok
     assert all(one.ok for one in replays(with_snapshot(pipeline, lambda state: None)))
 
@@ -139,7 +139,8 @@ def test_audit_knows_by_the_journal_which_predictions_are_of_another_program() -
     assert [(one.ok, one.faults) for one in found] == [(True, ())] * PARTITIONS
     places = [0, last.offset + 1, last.offset + 2, last.offset + 3]
     assert found[0].foreign == tuple(
-        f"{topic}/0 offset {offset} is not of a learner: no step has made it, by the journal" for offset in places
+        f"{topic}/0 offset {offset} is not from a learner: according to the journal, no step wrote it"
+        for offset in places
     )
 
 
@@ -161,7 +162,7 @@ def test_audit_of_a_journal_that_lacks_a_step_still_reads_the_predictions(pipeli
         lacking.clock.now_ms = 1_000
     faults = lacking.audits()[0].faults
     assert any(f"step {number + 2} does not follow step {number}" in fault for fault in faults)
-    assert not any("has other predictions" in fault for fault in faults)
+    assert not any("differs from the digest" in fault for fault in faults)
 
 
 def test_audit_finds_predictions_other_than_the_journal_tells(pipeline: Pipeline) -> None:
@@ -169,7 +170,7 @@ def test_audit_finds_predictions_other_than_the_journal_tells(pipeline: Pipeline
     prediction["scores"][0] += 1e-12
     found = with_other(pipeline, TOPICS.predictions, {3: orjson.dumps(prediction)}).audits()
     assert len(found[0].faults) == 1
-    assert f": {TOPICS.predictions}/0 has other predictions" in found[0].faults[0]
+    assert f": {TOPICS.predictions}/0 differs from the digest" in found[0].faults[0]
     assert found[1].ok
 
 
@@ -177,7 +178,8 @@ def test_example_that_a_step_does_not_publish_when_made_again_is_a_fault_where_i
     pipeline: Pipeline,
 ) -> None:
     found = replays(with_other(pipeline, TOPICS.examples, {3: b"{}"}))
-    assert f"{TOPICS.examples}/0 offset 3 has b'{{}}'; step" in found[0].fault
+    assert f"{TOPICS.examples}/0 offset 3: " in found[0].fault
+    assert "got b'{}'" in found[0].fault
 
 
 def test_predictions_that_are_not_those_of_the_journal_are_a_fault(pipeline: Pipeline) -> None:
@@ -185,9 +187,8 @@ def test_predictions_that_are_not_those_of_the_journal_are_a_fault(pipeline: Pip
     number, step = next((n, value) for n, value in enumerate(journal) if value.get("log", {}).get("predictions"))
     step["log"]["sha256"] = "0" * 64
     found = replays(with_other(pipeline, TOPICS.journal, {number: orjson.dumps(step)}))
-    assert (
-        f"step {step['number']} of partition 0 made {step['log']['predictions']} predictions by its" in found[0].fault
-    )
+    assert f"step {step['number']} of partition 0" in found[0].fault
+    assert f"{step['log']['predictions']} predictions with digest {'0' * 16}" in found[0].fault
 
 
 def test_log_that_holds_other_updates_than_the_steps_made_is_a_fault(pipeline: Pipeline) -> None:
@@ -200,7 +201,7 @@ def test_log_that_holds_other_updates_than_the_steps_made_is_a_fault(pipeline: P
     was = update.entries.propensities[:1].tobytes()
     broken = with_other(pipeline, TOPICS.updates, {last[0]: value.replace(was, x, 1)})
     found = replays(broken)
-    assert "made again, it has others" in found[0].fault
+    assert "the step has different ones" in found[0].fault
 
 
 def test_models_of_any_version_come_out_of_the_log(pipeline: Pipeline, tmp_path: Path) -> None:
@@ -223,11 +224,11 @@ def test_models_of_any_version_come_out_of_the_log(pipeline: Pipeline, tmp_path:
 
     write_model(tmp_path / "now.npz", whole)
     read = read_model(tmp_path / "now.npz")
-    assert read.moment == f"at version {replica.version:,} of the model of all partitions"
+    assert read.moment == f"at version {replica.version:,} of the shared model"
 
 
 def test_versions_that_there_are_not_are_refused(pipeline: Pipeline) -> None:
-    with pytest.raises(ModelError, match=r"expected a version at which one of its records ends; got 10000.*the last"):
+    with pytest.raises(ModelError, match=r"expected a version at the end of a record; got 10000.*the last"):
         export_model(pipeline.broker, TOPICS, 0, version=10_000)
     with pytest.raises(ModelError, match=r"has no step 10000"):
         export_model(pipeline.broker, TOPICS, 0, number=10_000)
@@ -235,5 +236,5 @@ def test_versions_that_there_are_not_are_refused(pipeline: Pipeline) -> None:
         export_model(pipeline.broker, TOPICS, 0, at_ms=1)
     own = Pipeline(replace(pipeline.settings, model="own"))
     own.run((own.replay(small_synsep(), 5),), own.learner())
-    with pytest.raises(ModelError, match="has no versions of a log"):
+    with pytest.raises(ModelError, match="has no log versions"):
         export_model(own.broker, Topics.with_prefix("test."), 0, version=3)
