@@ -3,7 +3,6 @@
 import itertools
 import os
 from collections.abc import Iterator
-from typing import Any
 from zlib import crc32
 
 import pytest

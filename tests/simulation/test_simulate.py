@@ -35,7 +35,6 @@ from stream.task.join import Event, Join, Pending
 from stream.task.join_table import State
 from stream.task.settings import Sharing
 
-
 SEEDS = {"own": 500, "shared": 200}
 """Everything occurs within the first 200 seeds. `onebit simulate` runs more."""
 
