@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from stream.learners.base import KernelLearner, Learner, compile_loop
+from stream.learners.base import KernelLearner, Learner, compile_with
 from stream.task.settings import LatePolicy, OnExpiry, TaskSettings
 from stream.wire.records import Decision, Features, FloatArray, IndexArray
 
@@ -115,7 +115,7 @@ def run(
     scores = np.empty((max(1, min(size, waits_max + 1)), K + logged_size))
     loop = _loop_in_python
     if isinstance(learner, KernelLearner):
-        loop = compile_loop(learner, _loop, {"LATE": LATE, "MATCHED": MATCHED})
+        loop = compile_with(learner, _loop)
     model = learner.model if isinstance(learner, KernelLearner) else (learner, {})
     decided = applied = updates = 0
     while True:
@@ -220,7 +220,7 @@ def _loop(
     scores: FloatArray,
     model: tuple[Any, ...],
 ) -> tuple[int, int, int]:
-    """Apply due updates, then decide the next event. The learner's kernels are globals; see `compile_loop`.
+    """Apply due updates, then decide the next event. The learner's kernels are globals; see `compile_with`.
 
     Returns three counts: decided events, applied updates, and updates that changed the model. The loop ends
     after the last event, or earlier before a correction by late feedback, which the caller applies.

@@ -19,9 +19,6 @@ MISSING = -1
 OnBadRow = Literal["stop", "skip"]
 """Handling of an invalid row: stop with an error, or skip and count it."""
 
-Scaling = Literal["none", "standard"]
-"""The scale of numeric features: unchanged, or mean 0 and standard deviation 1; see `producers.datasets.scaling`."""
-
 
 class LogBatch(NamedTuple):
     """n rows of a log as columns. Row j has the entries offsets[j] to offsets[j+1] - 1 of indices and values."""

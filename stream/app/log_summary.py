@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from producers.datasets.base import DatasetError
-from producers.datasets.log import MISSING, LogBatch, Scaling, remarks_of
+from producers.datasets.log import MISSING, LogBatch, remarks_of
 from producers.datasets.logs.formats import Format, format_of
 from producers.datasets.logs.guess import Guess, guess
 from producers.datasets.logs.mapping import LogMapping, mapping_of, read_mapping
@@ -17,7 +17,7 @@ from producers.datasets.logs.reading import TABLES, LogFile, open_log, table_rea
 from producers.datasets.logs.streams import STDIN, Source
 from stream.app.plan import uneven_warning
 from stream.parsing import format_duration
-from stream.wire.named_features import FeatureEncoder, Kind, to_plain
+from stream.wire.named_features import FeatureEncoder, Kind, Scaling, to_plain
 
 _ROWS_SHOWN = 5
 _ENTRIES_SHOWN = 6

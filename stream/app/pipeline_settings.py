@@ -1,6 +1,7 @@
 """Merge given settings with those of a running pipeline."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from stream.app.plan import class_names_of, dataset_of
@@ -30,6 +31,7 @@ STORED_NAMES = {
     "features": "features",
     "data": "class_names",
     "model": "model",
+    "scale": "scale",
 }
 """Maps the field of each task setting in `Settings` to its name in the journal."""
 
@@ -45,13 +47,16 @@ class Wanted(NamedTuple):
 def given_names(settings: Settings) -> frozenset[str]:
     """Return the journal names of the settings that a flag, a variable or the file sets.
 
-    A data set implies the numbers of classes and features, and the class names.
+    A data set implies the numbers of classes and features, and the class names. The scale is a setting of the task only
+    without a data set.
     """
     names = {STORED_NAMES[field] for field in settings.given & STORED_NAMES.keys()}
     if settings.learner == [AUTO]:
         names.discard("learner")
     if settings.model == AUTO:
         names.discard("model")
+    if not _is_without_data(settings):
+        names.discard("scale")
     names |= {PARAMETER + text.partition("=")[0].rpartition(".")[2] for text in settings.param}
     return frozenset(names | {"n_classes", "n_features"} if "data" in settings.given else names)
 
@@ -70,15 +75,9 @@ def wanted_settings(
 
     Raises:
         SettingsDifferError: given settings differ from the pipeline's; see `resolve`.
-        SettingsError: a parameter is invalid, or a scale is given without a data set.
+        SettingsError: a parameter is invalid, or named features have a scale twice.
         ParameterError: the learner does not have the parameter.
     """
-    if settings.scale != "none" and (settings.n_classes is not None or settings.features is not None):
-        raise SettingsError(
-            f"--scale {settings.scale} requires a data set: without one, no means are known before the first event. "
-            "Scale contexts in the service, or omit --scale and use named features with a scale computed from a log: "
-            "onebit data show LOG --scale standard --save-features FILE"
-        )
     given = given_names(settings)
     if settings.model == AUTO:
         settings = settings.model_copy(update={"model": model})
@@ -90,7 +89,25 @@ def wanted_settings(
         own, _ = with_chosen(settings, n_classes, n_features, mean_nnz if is_known else None)
         learner = own.learner[0]
     task = task_settings(own, learner, n_classes, n_features, class_names)
+    if _is_without_data(settings):
+        task = replace(task, scale=settings.scale)
+        _check_scaled_once(task, settings)
     return Wanted(resolve(begun, task, given, change=change, place=place), int(mean_nnz), given)
+
+
+def _is_without_data(settings: Settings) -> bool:
+    """Whether contexts come from a service, because the user gives their sizes."""
+    return settings.n_classes is not None or settings.features is not None
+
+
+def _check_scaled_once(task: TaskSettings, settings: Settings) -> None:
+    """Check that named features which have the scale of a log get no second one."""
+    encoder = task.feature_encoder()
+    if task.scale != "none" and encoder is not None and any(name.scale is not None for name in encoder.names.values()):
+        raise SettingsError(
+            f"--scale {task.scale}: {settings.features} already has the scale of a log; omit --scale, or save the "
+            "features without it: onebit data show LOG --save-features FILE"
+        )
 
 
 class _Sizes(NamedTuple):

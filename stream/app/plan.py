@@ -7,7 +7,7 @@ import platformdirs
 
 from producers.datasets.base import Dataset
 from producers.datasets.catalogue import catalogue, is_log, load
-from producers.datasets.log import OnBadRow, Scaling, remarks_of
+from producers.datasets.log import OnBadRow, remarks_of
 from producers.datasets.logged import LogDataset, has_labels, has_times, log_dataset, logged_delays_ms, part_of
 from producers.datasets.scaling import standardised
 from producers.replay import ReplayOptions
@@ -16,6 +16,7 @@ from stream.app.setting_values import LOGGED, Feedback, Replay, Source, parse_ti
 from stream.app.settings import SettingsError
 from stream.parsing import parse_speed
 from stream.randomness.delays import FeedbackPlan, parse_delay
+from stream.wire.named_features import Scaling
 
 
 def dataset_of(source: Source) -> Dataset:

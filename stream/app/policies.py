@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from stream.estimating.policies import EstimateError, Model, Policy, Training, parse_policy
-from stream.learners import create, registered
+from stream.learners import registered
 from stream.monitoring.policies import ALWAYS, Known, Named, Policies
 from stream.verifying.model_files import Model as Saved
 from stream.verifying.model_files import read_model
@@ -59,9 +59,7 @@ def _policy_of_model(spec: str, model: Saved, decisions: Decisions) -> Policy:
             f"{len(decisions.class_names)} and {decisions.n_features}"
         )
     _check_names(spec, model, decisions)
-    learner = create(model.meta["learner"], *sizes, **model.meta["parameters"])
-    learner.load(model.state)
-    return Model(spec, learner)
+    return Model(spec, model.learner())
 
 
 def _check_names(spec: str, model: Saved, decisions: Decisions) -> None:

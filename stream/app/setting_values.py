@@ -16,9 +16,10 @@ from typing import Annotated
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, SecretStr
 from pydantic_settings import NoDecode
 
-from producers.datasets.log import OnBadRow, Scaling
+from producers.datasets.log import OnBadRow
 from stream.parsing import DurationError, format_duration, parse_duration, parse_speed
 from stream.randomness.delays import DelayError, parse_delay
+from stream.wire.named_features import Scaling
 
 PREFIX = "ONEBIT_"
 CONFIG_VARIABLE = "ONEBIT_CONFIG"

@@ -17,7 +17,7 @@ from typing import Annotated, Final, Literal, NamedTuple, TypeVar
 from pydantic import Field, SecretStr
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
-from producers.datasets.log import OnBadRow, Scaling
+from producers.datasets.log import OnBadRow
 from stream.app.setting_values import (
     FOR_EVER,
     PREFIX,
@@ -39,6 +39,7 @@ from stream.app.setting_values import (
 )
 from stream.errors import OnebitError
 from stream.task.join import JoinSettings
+from stream.wire.named_features import Scaling
 from stream.wire.topics import DEFAULT_PREFIX, Topics
 
 AUTO: Final = "auto"
@@ -159,7 +160,8 @@ class Settings(BaseSettings):
         Setting(
             Panel.DATA,
             _PIPELINE | {Program.SHOW},
-            "Scaling of numeric features in a file or log: none, or standard (mean 0 and standard deviation 1)",
+            "Scaling of numeric features: none, or standard (mean 0 and standard deviation 1 over the file or log, or "
+            "over the contexts so far)",
         ),
     ] = "none"
     n_features: Annotated[

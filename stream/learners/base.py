@@ -186,6 +186,14 @@ class Learner(ABC):
     def observe(self, x: Features | FloatArray, decision: Decision) -> None:  # noqa: B027 (most have nothing to do)
         """Record that `decision` was made for x."""
 
+    def observe_early(self, x: Features | FloatArray, decision: Decision) -> None:
+        """Record a decision that the shared model's log does not contain yet.
+
+        A task with a shared model decides on the model of the log, with these effects of its own later decisions on
+        top. They are removed before `observe` applies the decision from the log.
+        """
+        self.observe(x, decision)
+
     def as_played(self, x: Features | FloatArray, decision: Decision, action: int, propensity: float) -> Decision:
         """Return the decision for x as if another policy had chosen `action` with probability `propensity`.
 
@@ -339,7 +347,7 @@ class KernelLearner(Learner):
             self._observe(indices, values, *self._kernel_arguments(decision), *self.model)
 
     def observed_parts(self, x: Features, decision: Decision) -> Iterator[tuple[str, Any]]:
-        """Yield the name of each array that `observe` may change, and the index of the changed part."""
+        """Yield the name of each array that `observe_early` may change, and the index of the changed part."""
         index = {Extent.WHOLE: ..., Extent.ACTION: decision.action, Extent.FEATURES: x.indices}
         for name, extent in self.observed.items():
             if extent is not Extent.OTHER:
@@ -477,30 +485,29 @@ def load_arrays(name: str, target: Mapping[str, NDArray[Any]], state: Mapping[st
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_loops: dict[tuple[CodeType, Kernels], Callable[..., object]] = {}
+_compiled: dict[tuple[CodeType, Kernels], Callable[..., object]] = {}
 
 
-def compile_loop(learner: KernelLearner, template: Callable[P, R], others: Mapping[str, Any]) -> Callable[P, R]:
-    """Compile a loop with this learner's kernels.
+def compile_with(learner: KernelLearner, template: Callable[P, R]) -> Callable[P, R]:
+    """Compile a function that calls this learner's kernels.
 
-    The kernels become globals of a copy of the loop. Numba caches such a function on disk, but not one that receives
-    compiled functions as arguments or from a closure. The copy's name contains a digest of the learner's source, which
-    invalidates the cached code when the source changes.
+    The kernels become globals of a copy of the function. Numba caches such a function on disk, but not one that
+    receives compiled functions as arguments or from a closure. The copy's name contains a digest of the kernels' names
+    and source, which invalidates the cached code when the source changes.
 
     Args:
         learner: The learner whose kernels are used.
-        template: A module-level function that calls `predict`, `observe` and `update` as globals.
-        others: The loop's other globals, by name.
+        template: A module-level function that calls `predict`, `observe` or `update` as globals.
     """
     assert isinstance(template, FunctionType)
     kernels = learner.kernels
     key = template.__code__, kernels
-    if key not in _loops:
+    if key not in _compiled:
+        names = [getattr(kernel, "__name__", "kernel") for kernel in kernels]
         sources = [inspect.getsource(inspect.getmodule(kernel) or type(learner)) for kernel in kernels]
-        names = "_".join(getattr(kernel, "__name__", "kernel") for kernel in kernels)
-        digest = hashlib.blake2b("".join(sources).encode(), digest_size=8).hexdigest()
-        namespace = {**kernels._asdict(), **others, "__name__": template.__module__}
-        copy = FunctionType(template.__code__, namespace, f"{template.__name__.strip('_')}_{names}_{digest}")
+        digest = hashlib.blake2b("".join(names + sources).encode(), digest_size=8).hexdigest()
+        namespace = {**template.__globals__, **kernels._asdict()}
+        copy = FunctionType(template.__code__, namespace, f"{template.__name__.strip('_')}_{digest}")
         copy.__qualname__, copy.__module__ = copy.__name__, template.__module__
-        _loops[key] = compiled(copy)
-    return _loops[key]  # type: ignore[return-value]  # of the template's type
+        _compiled[key] = compiled(copy)
+    return _compiled[key]  # type: ignore[return-value]  # of the template's type

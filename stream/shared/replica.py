@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from stream.learners.base import KernelLearner, compile_loop
+from stream.learners.base import KernelLearner, compile_with
 from stream.wire.records import Foreign, Record, place_of
 from stream.wire.updates import (
     CORRECTED,
@@ -153,7 +153,7 @@ def take_in(learner: KernelLearner, entries: Entries) -> int:
 
     Corrections run outside the compiled loop and cost about 10 µs each.
     """
-    loop = compile_loop(learner, _loop, {"np": np, "DECIDED": DECIDED, "CORRECTED": CORRECTED, "NO_LABEL": NO_LABEL})
+    loop = compile_with(learner, _loop)
     ends = np.cumsum(entries.sizes, dtype=np.int64)
     done = updates = 0
     while True:
@@ -169,7 +169,7 @@ def take_in(learner: KernelLearner, entries: Entries) -> int:
 def _loop(
     done: int, entries: Entries, ends: NDArray[np.int64], needs_label: bool, model: tuple[Any, ...]
 ) -> tuple[int, int]:
-    """Apply entries, starting at index `done`. The learner's kernels are globals; see `compile_loop`.
+    """Apply entries, starting at index `done`. The learner's kernels are globals; see `compile_with`.
 
     Returns the index of the first entry not applied and the number of entries that changed the model. If the index is
     not the end, the entry is a correction that the caller must apply.

@@ -1,7 +1,7 @@
 """One task's view of a shared model: a replica with the task's own later decisions on top.
 
-A task's decisions are based on the model at version n *plus an `observe` call for each of its own decisions that is not
-among those n entries*, in order. Without these calls, a learner that relies on `observe` plays the same class
+A task's decisions are based on the model at version n *plus an `observe_early` call for each of its own decisions that
+is not among those n entries*, in order. Without these calls, a learner that relies on `observe` plays the same class
 repeatedly until its decisions arrive through the log. Other tasks' decisions arrive only through the log.
 
 A decision is therefore a function of the log, n and the task's earlier decisions, and can be reproduced.
@@ -26,9 +26,9 @@ from stream.wire.updates import CORRECTED, DECIDED, NO_BIT, NO_LABEL, RECORD_BYT
 class Overlay:
     """Applies the effects of observed decisions to a model, and can undo them exactly.
 
-    Each part of the state that `observe` changes is copied before its first change. The learner's `observed_parts`
-    names the parts: in an array with a row per class, the action's row; in an array with an entry per feature, the
-    entries for x; otherwise the whole array.
+    Each part of the state that `observe_early` changes is copied before its first change. The learner's
+    `observed_parts` names the parts: in an array with a row per class, the action's row; in an array with an entry per
+    feature, the entries for x; otherwise the whole array.
     """
 
     def __init__(self, learner: KernelLearner) -> None:
@@ -45,7 +45,7 @@ class Overlay:
             elif (name, index) not in self._kept:
                 self._kept.add((name, index))
                 self._keep(array, index)
-        self._learner.observe(x, decision)
+        self._learner.observe_early(x, decision)
 
     def take_off(self) -> None:
         """Restore the model's state before the first observed decision."""

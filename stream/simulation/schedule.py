@@ -230,6 +230,7 @@ def draw_schedule(seed: int, events: int = EVENTS, model: Sharing = "own") -> Sc
         taught.learner, N_CLASSES, N_FEATURES, taught.parameters, luck.below(1_000), limits, taught.on_expiry,
         taught.late,
     )  # fmt: skip
+    task = replace(task, scale=Luck(seed ^ _SCALE_DICE).choice(("none", "none", "standard")))
     items = _draw_events(luck, events, limits, timeless=timeless)
     items += _draw_faults(luck, max(item.at_ms for item in items), timeless=timeless)
     items.sort(key=lambda item: item.at_ms)
@@ -334,6 +335,9 @@ def _with_actions(luck: Luck, items: list[Item]) -> list[Item]:
 
 _LOG_DICE = 0x5DEECE66D
 """Seeds a separate random stream for logs, so that the other draws of a run do not change."""
+
+_SCALE_DICE = 0x1B873593
+"""Separates the draw for the scale in the same way."""
 
 
 def _with_logs(luck: Luck, task: TaskSettings, items: list[Item]) -> tuple[TaskSettings, list[Item]]:

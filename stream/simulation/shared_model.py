@@ -160,11 +160,11 @@ def _decides_otherwise(
     learner = task.make_learner()
     learner.load(model.state())
     for entry in own:
-        learner.observe(entry.x, entry.decision)
+        learner.observe_early(entry.x, entry.decision)
     wrong: list[str] = []
     for (event_id, x, *_), _, prediction, _ in decided:
         again = learner.predict(x, uniform(task.seed, Purpose.ACTION, event_id))
-        learner.observe(x, again)
+        learner.observe_early(x, again)
         one, other = (_plain(Entry(DECIDED, x, decision)) for decision in (again, prediction.decision))
         if one != other:
             wrong.append(f"{event_id}, version {prediction.model_version}: expected the decision {one}; got {other}")

@@ -9,11 +9,12 @@ import numpy as np
 
 from stream.learners import FromLogs, Learner, ParameterError, check_parameters, create, registered
 from stream.learners.base import KernelLearner
+from stream.learners.running_scale import RunningScale
 from stream.task.join import JoinSettings
 from stream.task.placement import count_misplaced
 from stream.task.play import Play, Reward
 from stream.wire.codec import LogReading
-from stream.wire.named_features import FeatureEncoder, NamedFeaturesError, from_plain
+from stream.wire.named_features import FeatureEncoder, NamedFeaturesError, Scaling, from_plain
 from stream.wire.records import Features
 
 OnExpiry = Literal["drop", "negative"]
@@ -62,6 +63,7 @@ class TaskSettings:
     class_names: tuple[str, ...] | None = None  # names of the classes; None if they have no names
     model: Sharing = "own"  # a model per task, or one shared by all tasks
     dated_by: DatedBy = "tick"  # "context" in virtual time, where a learner polls continuously
+    scale: Scaling = "none"  # the running scale of contexts without a data set
 
     def resolved(self) -> "TaskSettings":
         """These settings with all of the learner's parameters. Parameters that are not given have their defaults.
@@ -80,10 +82,7 @@ class TaskSettings:
         Raises:
             ParameterError: the learner has no kernels, or `make_learner` raises it.
         """
-        learner = self.make_learner()
-        if not isinstance(learner, KernelLearner):
-            raise ParameterError(f"model shared: expected a learner with kernels; got {self.learner}")
-        return learner
+        return with_kernels(self.make_learner(), "model shared")
 
     def make_learner(self) -> Learner:
         """Create a learner, and reject incompatible settings.
@@ -94,6 +93,8 @@ class TaskSettings:
         """
         parameters = self.resolved().parameters
         learner = create(self.learner, self.n_classes, self.n_features, **parameters)
+        if self.scale == "standard":
+            learner = RunningScale(with_kernels(learner, "scale standard"))
         self.check_policies(learner)
         self.feature_encoder()
         if self.model == "shared" and self.play != "own":
@@ -165,3 +166,14 @@ class TaskSettings:
         learner.observe(x, decision)
         learner.update(x, decision, 1, 0.5, 0)
         count_misplaced([b"warm"], 0, 2)
+
+
+def with_kernels(learner: Learner, setting: str) -> KernelLearner:
+    """Return a learner with kernels, which a setting requires.
+
+    Raises:
+        ParameterError: the learner has no kernels.
+    """
+    if not isinstance(learner, KernelLearner):
+        raise ParameterError(f"{setting}: expected a learner with kernels; got {learner.name}")
+    return learner

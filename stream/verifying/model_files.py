@@ -15,8 +15,9 @@ import orjson
 from numpy.typing import NDArray
 
 from stream.errors import OnebitError
-from stream.learners import State
+from stream.learners import Learner, State
 from stream.snapshots.state import state_digest
+from stream.task.settings import TaskSettings
 
 FILE_FORMAT = 1
 
@@ -41,10 +42,21 @@ class Model(NamedTuple):
             return f"at version {position['version']:,} of the shared model"
         return f"after step {position['journal']:,} of partition {position['partition']}"
 
+    def learner(self) -> Learner:
+        """Create the learner with this state.
+
+        Raises:
+            ParameterError: the learner or a parameter is unknown.
+            ValueError: the state does not fit the learner.
+        """
+        learner = TaskSettings(**identity(self.meta)).make_learner()
+        learner.load(self.state)
+        return learner
+
 
 def identity(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings on which a learner's state depends."""
-    return {name: settings[name] for name in ("learner", "n_classes", "n_features", "parameters")}
+    return {name: settings[name] for name in ("learner", "n_classes", "n_features", "parameters", "scale")}
 
 
 def write_model(path: Path, model: Model) -> None:

@@ -9,7 +9,7 @@ from stream.journal.reading import last_step, pipeline_settings, read_from_step,
 from stream.journal.recover import Progress, rebuild
 from stream.kafka.port import Broker
 from stream.kafka.reading import offset_at, read_partition
-from stream.learners import ParameterError, State, create
+from stream.learners import ParameterError, State
 from stream.shared.replica import Replica
 from stream.snapshots.chunks import (
     IMPORT_SLOT,
@@ -192,7 +192,7 @@ def _model_settings(model: Model) -> dict[str, Any]:
     of_model = identity(model.meta)
     given = of_model.pop("parameters")
     try:
-        create(of_model["learner"], of_model["n_classes"], of_model["n_features"], **given).load(model.state)
+        model.learner()
         return check_settings({**of_model, **{PARAMETER + name: value for name, value in given.items()}})
     except (ParameterError, ValueError, TypeError) as error:
         raise ModelError(f"the model does not fit its learner: {error}") from error

@@ -48,6 +48,11 @@ class Kind(StrEnum):
     TEXT = "text"
 
 
+Scaling = Literal["none", "standard"]
+"""The scale of numeric features: as they are, or mean 0 and standard deviation 1; see `producers.datasets.scaling` and
+`stream.learners.running_scale`."""
+
+
 class Scale(NamedTuple):
     """The scale of a numeric feature: a value x is encoded as (x - centre) / unit."""
 

@@ -1,6 +1,8 @@
 """What a run and `onebit data show` report about a user's own file, and the scale of its columns."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import orjson
@@ -10,6 +12,10 @@ from stream.app.pipeline_settings import wanted_settings
 from stream.app.plan import dataset_of
 from stream.app.settings import SettingsError
 from stream.app.sources import given_settings
+from stream.journal.format import stored_settings
+from stream.journal.reading import SettingsDifferError
+from stream.task.settings import TaskSettings
+from stream.wire.named_features import Kind, Scale, build, to_plain
 from tests.cli.conftest import Onebit
 
 UNEVEN = "column 1 (counted from 0) varies "
@@ -76,7 +82,26 @@ def test_a_run_names_empty_cells_decimal_commas_and_latin_1_as_data_show_does(tm
     assert lines(again.err)[:3] == remarks, "also from the cache"
 
 
-@pytest.mark.parametrize("given", [{"n_classes": 3, "n_features": 4}, {"features": "offers.json"}])
-def test_contexts_without_a_data_set_have_no_scale(given: dict[str, object]) -> None:
-    with pytest.raises(SettingsError, match="--scale standard requires a data set"):
-        wanted_settings(given_settings({"scale": "standard", **given}), {}, "journal")
+def test_the_scale_is_one_of_the_task_without_a_data_set_and_one_of_the_replay_with_one(tmp_path: Path) -> None:
+    def wanted(begun: Mapping[str, Any] | None = None, **given: object) -> TaskSettings:
+        return wanted_settings(given_settings({"scale": "standard", **given}), begun or {}, "journal").task
+
+    (tmp_path / "own.json").write_bytes(orjson.dumps(to_plain(build({"price": (Kind.NUMERIC, None)}, None))))
+    service: dict[str, Any] = {"n_classes": 3, "n_features": 4}
+    assert wanted(**service).scale == "standard"
+    assert wanted(n_classes=3, features=tmp_path / "own.json").scale == "standard"
+    assert wanted().scale == "none"
+    begun = stored_settings(wanted(**service))
+    assert wanted(begun).scale == "standard"
+    with pytest.raises(SettingsDifferError, match="scale = 'standard'; got 'none'"):
+        wanted(begun, **service | {"scale": "none"})
+    of_data = stored_settings(wanted())
+    assert wanted(of_data).scale == "none"
+
+
+def test_named_features_with_the_scale_of_a_log_get_no_second_one(tmp_path: Path) -> None:
+    names = build({"price": (Kind.NUMERIC, None)}, None, scales={"price": Scale(1.0, 2.0)})
+    (tmp_path / "own.json").write_bytes(orjson.dumps(to_plain(names)))
+    given = {"scale": "standard", "n_classes": 3, "features": tmp_path / "own.json"}
+    with pytest.raises(SettingsError, match=r"already has the scale of a log; .*onebit data show"):
+        wanted_settings(given_settings(given), {}, "journal")

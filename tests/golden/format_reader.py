@@ -24,7 +24,7 @@ LEDGER = (
 """The names of all counts."""
 
 PARAMETER = "parameters."
-MODEL_SETTINGS = ("learner", "n_classes", "n_features")
+MODEL_SETTINGS = ("learner", "n_classes", "n_features", "scale")
 SETTINGS = (
     *MODEL_SETTINGS, "seed", "on_expiry", "late", "play", "reward", "propensity_min", "features",
     "class_names", "model", "dated_by", "window_ms", "orphan_ms", "retain_ms", "pending_max", "orphans_max",

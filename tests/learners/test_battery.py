@@ -11,7 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stream.learners import Learner, ParameterError, create, registered
+from stream.learners import KernelLearner, Learner, ParameterError, create, registered
+from stream.learners.running_scale import RunningScale
+from stream.learners.wrapper import Wrapper
 from stream.offline import NEVER, Examples, run
 from stream.wire.records import Decision, Features, FloatArray
 
@@ -24,9 +26,14 @@ class Case(NamedTuple):
     n_classes: int = 4
     n_features: int = 9
     long_run_events: int = 100_000
+    is_scaled: bool = False
 
     def create(self) -> Learner:
-        return create(self.name, n_classes=self.n_classes, n_features=self.n_features, **self.parameters)
+        learner = create(self.name, n_classes=self.n_classes, n_features=self.n_features, **self.parameters)
+        if not self.is_scaled:
+            return learner
+        assert isinstance(learner, KernelLearner)
+        return RunningScale(learner)
 
 
 # Learners that do not run with their defaults or at the common size, or are too slow for the long run; every other one
@@ -60,6 +67,11 @@ VARIANTS = {
     "confidit-kernel linear": Case("confidit-kernel", {"kernel": "linear", "alpha": 0.5, "support_max": 200}),
     "ova-kernel-perceptron polynomial": Case("ova-kernel-perceptron", {"kernel": "polynomial", "support_max": 50}),
     "one-sided-banditron, small balls": Case("one-sided-banditron", {"eta": 2.0, "radius": 0.5}),
+    **{
+        f"{name}, running scale": Case(name, is_scaled=True)
+        for name in ("banditron", "late-ucb", "stack-igw", "perceptron", "confidit", "kwik-banditron")
+    },
+    "late-ucb projected, running scale": Case("late-ucb", {"project": 5, "drift": "off"}, is_scaled=True),
     "selectron logistic": Case("selectron", {"loss": "logistic", "support_max": 50}),
 }
 CASES = {name: SPECIAL.get(name, Case(name)) for name in registered()} | VARIANTS
@@ -387,7 +399,7 @@ def test_both_margins_give_the_same_bits_at_no_delay_and_only_then(name: str, la
 def test_what_does_not_fit_is_refused(case: Case) -> None:
     learner = case.create()
     x = examples(case, 10).features(3)
-    smaller = create(case.name, n_classes=case.n_classes, n_features=case.n_features - 1, **case.parameters)
+    smaller = case._replace(n_features=case.n_features - 1).create()
     with pytest.raises(ValueError, match=case.name):
         learner.load(smaller.state())
     decision = learner.predict(x, 0.5)
@@ -430,11 +442,11 @@ def test_what_a_learner_says_of_itself_is_so(case: Case) -> None:
     """Its cost, its weights, and whether it can take back an update."""
     learner = case.create()
     parameters = {p.name: case.parameters.get(p.name, p.default) for p in learner.parameters}
-    cost = learner.cost(case.n_classes, case.n_features, 5, parameters)
+    parts = [learner, learner.inner] if isinstance(learner, Wrapper) else [learner]
+    costs = [part.cost(case.n_classes, case.n_features, 5, parameters) for part in parts]
     held = sum(np.asarray(value).nbytes for value in learner.state().values())
-    assert held <= cost.state_bytes + 64
-    assert cost.flops_per_event > 0
-    assert cost.bytes_per_event > 0
+    assert held <= sum(cost.state_bytes for cost in costs) + 64
+    assert all(cost.flops_per_event > 0 and cost.bytes_per_event > 0 for cost in costs)
 
     with suppress(NotImplementedError):
         weights = learner.weights()

@@ -2,7 +2,7 @@
 
     log        the entries of all tasks, in the order in which their steps were published
     model(n)   a fresh learner that has seen log[:n]
-    a task     decides on model(n) plus the observes of its own decisions that are not in log[:n]
+    a task     decides on model(n) plus the early observes of its own decisions that are not in log[:n]
 
 No model is kept, nothing is undone, nothing is applied in portions.
 """
@@ -49,5 +49,5 @@ class SharedModel:
         learner = self.model(n)
         for told in self.log[n:] + of_this_step:
             if told.task == task and told.kind == "decided":
-                learner.observe(told.x, told.decision)
+                learner.observe_early(told.x, told.decision)
         return learner.predict(x, u)

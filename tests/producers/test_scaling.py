@@ -9,12 +9,11 @@ from hypothesis import strategies as st
 
 from producers.datasets.base import Dataset, DatasetError, dense_dataset
 from producers.datasets.catalogue import load
-from producers.datasets.log import Scaling
 from producers.datasets.logs.mapping import mapping_of
 from producers.datasets.logs.reading import open_log
 from producers.datasets.scaling import Moments, standardised, uneven_of
 from producers.datasets.svmlight import read
-from stream.wire.named_features import from_plain, to_plain
+from stream.wire.named_features import Scaling, from_plain, to_plain
 from stream.wire.records import FloatArray
 
 

@@ -18,6 +18,7 @@ SNAPSHOT = ModelSnapshot(
         "learner": "banditron",
         "n_classes": 2,
         "n_features": 3,
+        "scale": "standard",
         "parameters.gamma": 0.25,
         "parameters.margin": "feedback",
     },

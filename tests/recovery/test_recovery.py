@@ -73,9 +73,10 @@ def faultless() -> tuple[str, Ledger]:
     return digests(learner.program.tasks[0])
 
 
+@pytest.mark.parametrize("scale", ["none", "standard"])
 @pytest.mark.parametrize("learner", ["soba", "kwik-banditron", "halving", "stack-igw"])
-def test_recovery_with_snapshots_is_recovery_without_them_to_the_bit(learner: str) -> None:
-    pipeline = Pipeline(small_task(learner))
+def test_recovery_with_snapshots_is_recovery_without_them_to_the_bit(learner: str, scale: str) -> None:
+    pipeline = Pipeline(small_task(learner, scale=scale))
     program = pipeline.learner(snapshot_interval_ms=50, snapshot_bytes_max=1)
     for number in range(60):
         pipeline.clock.advance_to(pipeline.now_ms() + 20)

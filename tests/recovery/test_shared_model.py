@@ -38,6 +38,7 @@ KINDS = {DECIDED: "decided", SETTLED: "settled", CORRECTED: "corrected"}
 LEARNERS = {
     "late-ucb": synsep_task("late-ucb", parameters={"project": 8}, model="shared"),
     "stack-igw": synsep_task("stack-igw", model="shared"),
+    "stack-igw, scaled": synsep_task("stack-igw", model="shared", scale="standard"),
     "soba-diag, corrected": synsep_task(model="shared", on_expiry="negative", late="correct"),
 }
 each = pytest.mark.parametrize("learner", LEARNERS)
@@ -85,8 +86,7 @@ def told(update: Update, K: int) -> list[Told]:
 def decided_otherwise(pipeline: Pipeline) -> list[str]:
     """The predictions that are not what their version of the model, and their task's own decisions, make them."""
     settings = pipeline.settings.resolved()
-    fresh = lambda: create(settings.learner, settings.n_classes, settings.n_features, **settings.parameters)  # noqa: E731
-    oracle, steps = SharedModel(fresh), list[tuple[int, int]]()
+    oracle, steps = SharedModel(settings.make_learner), list[tuple[int, int]]()
     for update in log_of(pipeline):
         made = told(update, settings.n_classes)
         oracle.log += made
@@ -110,7 +110,7 @@ def decided_otherwise(pipeline: Pipeline) -> list[str]:
                         own.append(entry)
             model = oracle.model(n)
             for entry in own:
-                model.observe(entry.x, entry.decision)
+                model.observe_early(entry.x, entry.decision)
             again = model.predict(x, draw(prediction.id))
             if again[:3] != prediction.decision[:3] or not np.array_equal(again.scores, prediction.decision.scores):
                 wrong.append(f"{prediction.id} of partition {partition}, step {step}, version {n}")

@@ -185,12 +185,13 @@ def used_task(settings: TaskSettings, events: int = 40) -> Task:
     return task
 
 
-LEARNERS = sorted(registered())
+TASKS = {name: small_task(name) for name in sorted(registered())} | {
+    f"{name}, scaled": small_task(name, scale="standard") for name in ("late-ucb", "stack-igw")
+}
 
 
-@pytest.mark.parametrize("learner", LEARNERS)
-def test_restored_task_equals_the_original_and_continues_equally(learner: str) -> None:
-    settings = small_task(learner)
+@pytest.mark.parametrize("settings", TASKS.values(), ids=TASKS)
+def test_restored_task_equals_the_original_and_continues_equally(settings: TaskSettings) -> None:
     task = used_task(settings)
     ledger = task.join.ledger()
     assert ledger.pending
@@ -260,11 +261,11 @@ def used_inputs() -> list[Record]:
     return inputs.records
 
 
-@pytest.mark.parametrize("learner", LEARNERS)
-def test_state_copied_into_an_earlier_one_is_the_state(learner: str) -> None:
-    task = Task(small_task(learner), TOPICS.contexts)
+@pytest.mark.parametrize("settings", TASKS.values(), ids=TASKS)
+def test_state_copied_into_an_earlier_one_is_the_state(settings: TaskSettings) -> None:
+    task = Task(settings, TOPICS.contexts)
     spare = task.learner.state()
-    task = used_task(small_task(learner))
+    task = used_task(settings)
     copied = task.learner.state_into(spare)
     assert same(copied, task.learner.state())
     assert not any(np.shares_memory(copied[name], array) for name, array in getattr(task.learner, "arrays", {}).items())

@@ -8,6 +8,7 @@ import pytest
 
 from stream.learners import create, registered
 from stream.learners.base import KernelLearner
+from stream.learners.running_scale import RunningScale
 from stream.shared.replica import Replica
 from stream.shared.view import View
 from stream.snapshots.state import state_digest
@@ -24,11 +25,12 @@ class Case(NamedTuple):
     name: str
     parameters: Mapping[str, Any] = {}
     corrects: bool = False
+    is_scaled: bool = False
 
     def fresh(self) -> KernelLearner:
         learner = create(self.name, K, D, **self.parameters)
         assert isinstance(learner, KernelLearner)
-        return learner
+        return RunningScale(learner) if self.is_scaled else learner
 
 
 CASES = {
@@ -41,6 +43,9 @@ CASES = {
     "stack-igw": Case("stack-igw"),
     "confidit, projected": Case("confidit", {"projection": True}),
     "perceptron": Case("perceptron"),
+    "soba-diag, corrected, scaled": Case("soba-diag", corrects=True, is_scaled=True),
+    "late-ucb, corrected, scaled": Case("late-ucb", {"drift": "off"}, corrects=True, is_scaled=True),
+    "stack-igw, scaled": Case("stack-igw", is_scaled=True),
 }
 
 
@@ -141,10 +146,12 @@ MOVED_BY_DECISIONS = [
     *(Case(name) for name, learner in registered().items() if learner.observed),
     Case("confidit", {"projection": True}),
     Case("late-ucb", {"project": 5}),
+    Case("late-ucb", is_scaled=True),
+    Case("stack-igw", is_scaled=True),
 ]
 
 
-@pytest.mark.parametrize("case", MOVED_BY_DECISIONS, ids=lambda case: f"{case.name} {case.parameters}")
+@pytest.mark.parametrize("case", MOVED_BY_DECISIONS, ids=str)
 def test_a_step_leaves_the_model_as_it_was_to_the_bit(case: Case) -> None:
     replica = Replica(case.fresh())
     view = View(replica, 0)

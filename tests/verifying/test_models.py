@@ -17,6 +17,7 @@ from stream.journal.recover import rebuild
 from stream.kafka.port import BrokerUnavailableError
 from stream.learners import registered
 from stream.snapshots.state import state_digest, task_digest
+from stream.task.settings import TaskSettings
 from stream.verifying.model_files import Difference, Model, ModelError, compare_models, read_model, write_model
 from stream.verifying.models import TooEarlyError, export_model, import_model
 from stream.verifying.reapply import Replay, replay_journal
@@ -84,9 +85,13 @@ def test_exporting_writes_nothing_to_the_topics(run: Pipeline) -> None:
     assert run.ends() == before
 
 
-@pytest.mark.parametrize("learner", sorted(registered()))
-def test_model_read_from_a_file_is_the_one_written(learner: str, tmp_path: Path) -> None:
-    pipeline = Pipeline(small_task(learner))
+@pytest.mark.parametrize(
+    "settings",
+    [*(small_task(name) for name in sorted(registered())), small_task("late-ucb", scale="standard")],
+    ids=lambda settings: f"{settings.learner}, scale {settings.scale}",
+)
+def test_model_read_from_a_file_is_the_one_written(settings: TaskSettings, tmp_path: Path) -> None:
+    pipeline = Pipeline(settings)
     pipeline.context("a", 1, 2)
     idle(pipeline.learner())
     model = export_model(pipeline.broker, TOPICS, 0)
@@ -175,9 +180,10 @@ def go_on(pipeline: Pipeline, start: int, events: int) -> LearnerProgram:
     return program
 
 
-def test_learner_begins_with_an_imported_model_and_so_do_its_recovery_and_its_replay(run: Pipeline) -> None:
-    model = export_model(run.broker, TOPICS, 0)
-    pipeline = imported(model)
+@pytest.mark.parametrize("scale", ["none", "standard"])
+def test_learner_begins_with_an_imported_model_and_so_do_its_recovery_and_its_replay(scale: str) -> None:
+    model = export_model(ran(scale=scale)[0].broker, TOPICS, 0)
+    pipeline = imported(model, scale=scale)
     first = pipeline.learner()
     first.step(0)
     assert state_digest([first.tasks[0].learner.state()]) == model.meta["digest"]
@@ -188,7 +194,7 @@ def test_learner_begins_with_an_imported_model_and_so_do_its_recovery_and_its_re
     assert found.stored.newest is not None
     alone = rebuild(pipeline.broker, TOPICS, 0, None, snapshots=False)
     assert task_digest(alone.task) == task_digest(found.task) == task_digest(program.tasks[0])
-    fresh = go_on(Pipeline(synsep_task()), 60, 60)
+    fresh = go_on(Pipeline(synsep_task(scale=scale)), 60, 60)
     assert task_digest(fresh.tasks[0]) != task_digest(program.tasks[0])
     replay = replay_journal(pipeline.broker, TOPICS, 0)
     assert replay.ok

@@ -1,0 +1,274 @@
+"""The standard scale of contexts whose means are not known before the first event."""
+
+from collections.abc import Mapping
+from math import sqrt
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stream.learners.base import Cost, Extent, KernelLearner, Kernels
+from stream.learners.kernels import VALUE_MAX, check_event, compiled
+from stream.learners.wrapper import Wrapper
+from stream.wire.records import Decision, Features, FloatArray, IndexArray
+
+FIRST = 16
+"""The number of observed contexts after which the first scale is fixed."""
+
+VERSIONS_MAX = 32
+"""The last scale is fixed after 2³⁵ contexts."""
+
+LIMIT = 10.0
+"""Largest scaled value. A scale of few contexts can be far too small for later values, and one such value would
+outweigh all others in the model."""
+
+CONSTANT = 1e-9
+"""A column is constant if its standard deviation is at most this fraction of its root mean square: a rounding error."""
+
+OBSERVED, VERSIONS, CENTRED = 0, 1, 2
+"""Places in `counts`: observed contexts, scales so far, and from CENTRED on the number of centred columns by scale."""
+
+COUNT, MEAN, SQUARES = 0, 1, 2
+"""Columns of `moments`: number, mean and squared deviations of a feature's values that are not 0."""
+
+CENTRE, UNIT = 0, 1
+"""The scale of a feature: a value is (x - centre) / unit. The unit is 0 for a feature without a spread."""
+
+Counts = NDArray[np.int64]
+
+
+class RunningScale(Wrapper):
+    """A learner whose features are scaled by the mean and deviation of the contexts that it has observed.
+
+        observe      n += 1, and count, mean and squared deviations of each x_i ≠ 0 (Welford 1962)
+        n = 2ᵏ ≥ 16  fix a scale of all n contexts, its version v = 1, 2, ...
+        predict      z_i = (x_i − c_i) / s_i by the newest scale, limited to ±10; the decision logs v
+        update       z by the decision's own scale v, which is kept in the state
+
+    A column has the scale that `--scale standard` gives a file: if most of its values are 0, it is not centred, and s_i
+    is the root mean square of the others; otherwise c_i is the mean, and s_i the standard deviation. A column without a
+    spread (all columns before the first scale, constant and new ones) has the value ±1: its sign.
+
+    An update and its reversal therefore use the same z as the decision, whatever the delay and the order. With a shared
+    model, the scales are a function of the log alone.
+
+    The learner's `moments` are [d, 3], `rows` [33, d, 2] with c_i and s_i by version; version 0 is before the first
+    scale. The state contains the rows in use, 16 d bytes each. `centred` lists the columns with c_i ≠ 0 by version,
+    because they have an entry for x_i = 0.
+
+    Assumptions: the newest scale is up to half as old as the stream, so a change of a column's unit has its effect
+    after as many contexts again.
+
+    >>> from stream.learners import create
+    >>> learner = RunningScale(create("perceptron", n_classes=2, n_features=2))
+    >>> for t in range(16):
+    ...     x = np.array([20_000.0 + 1_000.0 * (-1) ** t, 0.0])
+    ...     learner.observe(x, learner.predict(x, 0.5))
+    >>> decision = learner.predict(np.array([22_000.0, 7.0]), 0.5)
+    >>> learner.inside(np.array([22_000.0, 7.0]), decision)[0].values.tolist()
+    [2.0, 1.0]
+    """
+
+    def __init__(self, inner: KernelLearner) -> None:
+        """Scale the features of a learner."""
+        d = inner.n_features
+        self._counts: Counts = np.zeros(CENTRED + VERSIONS_MAX + 1, np.int64)
+        self._moments = np.zeros((d, 3))
+        self._rows = np.zeros((VERSIONS_MAX + 1, d, 2))  # rows that are never written are not resident
+        self._centred = np.zeros((VERSIONS_MAX + 1, d), np.int32)
+        own = {
+            "scale.counts": self._counts[:CENTRED],
+            "scale.moments": self._moments,
+            "scale.rows": self._rows[1:],
+        }
+        super().__init__(
+            inner,
+            own,
+            (self._counts, self._moments, self._rows, self._centred),
+            {"scale.counts": Extent.WHOLE, "scale.moments": Extent.FEATURES, "scale.rows": Extent.OTHER},
+            Kernels(_predict, _update, _observe),
+            logged_size=1,
+        )
+
+    def inside(self, x: Features | FloatArray, decision: Decision) -> tuple[Features, Decision]:
+        """See Wrapper: x by the decision's scale."""
+        (indices, values), own = super().inside(x, decision)
+        return Features(*scaled(indices, values, decision.logged[-1], *self.model[:4])), own
+
+    def in_use(self, state: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
+        """See Wrapper: the rows of the scales so far."""
+        counts = np.asarray(state.get("scale.counts", self._counts))
+        versions = int(counts[VERSIONS]) if counts.size > VERSIONS else 0
+        return {**self.own, "scale.rows": self._rows[1 : versions + 1]}
+
+    def load_own(self, state: Mapping[str, Any]) -> None:
+        """See Wrapper."""
+        super().load_own(state)
+        versions = int(self._counts[VERSIONS])
+        for version in range(1, versions + 1):
+            centred = np.flatnonzero(self._rows[version, :, CENTRE])
+            self._counts[CENTRED + version] = centred.size
+            self._centred[version, : centred.size] = centred
+
+    @classmethod
+    def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
+        """See Wrapper. Each of the rows is counted, although most are never written."""
+        return Cost(
+            flops_per_event=20 * nnz,
+            bytes_per_event=8 * 9 * nnz,
+            state_bytes=8 * (CENTRED + n_features * (3 + 2 * VERSIONS_MAX)),
+        )
+
+
+@compiled
+def scaled(
+    indices: IndexArray,
+    values: FloatArray,
+    version: float,
+    counts: Counts,
+    moments: FloatArray,
+    rows: FloatArray,
+    centred: IndexArray,
+) -> tuple[IndexArray, FloatArray]:
+    """Return x by a scale, without zeros. A value that float64 cannot square is unchanged; see `usable`."""
+    check_event(indices, values, rows.shape[1])
+    if not 0.0 <= version <= counts[VERSIONS]:
+        raise ValueError("decision: expected a scale that the model has fixed")
+    row, listed, n_listed = rows[int(version)], centred[int(version)], counts[CENTRED + int(version)]
+    n = indices.size
+    places, z = np.empty(n + n_listed, np.int32), np.empty(n + n_listed)
+    j = of_listed = size = 0
+    while j < n or of_listed < n_listed:
+        feature, value = row.shape[0], 0.0
+        if of_listed < n_listed:
+            feature = listed[of_listed]
+        if j < n and indices[j] <= feature:
+            feature, value = indices[j], values[j]
+            j += 1
+        if of_listed < n_listed and listed[of_listed] == feature:
+            of_listed += 1
+        value = _of(value, row[feature, CENTRE], row[feature, UNIT])
+        if value != 0.0:
+            places[size], z[size] = feature, value
+            size += 1
+    return places[:size], z[:size]
+
+
+@compiled
+def _of(value: float, centre: float, unit: float) -> float:
+    """Return (value - centre) / unit within the limit, or the sign of the value without a unit."""
+    if not abs(value) <= VALUE_MAX:
+        return value
+    if unit == 0.0:
+        return 1.0 if value > 0.0 else -1.0 if value < 0.0 else 0.0
+    return min(max((value - centre) / unit, -LIMIT), LIMIT)
+
+
+@compiled
+def _count(
+    indices: IndexArray,
+    values: FloatArray,
+    counts: Counts,
+    moments: FloatArray,
+    rows: FloatArray,
+    centred: IndexArray,
+) -> None:
+    """Add an observed context to the moments, and fix a scale after 2ᵏ contexts."""
+    for j in range(indices.size):
+        value = values[j]
+        if value != 0.0 and abs(value) <= VALUE_MAX:
+            of = moments[indices[j]]
+            of[COUNT] += 1.0
+            gap = value - of[MEAN]
+            of[MEAN] += gap / of[COUNT]
+            of[SQUARES] += gap * (value - of[MEAN])
+    counts[OBSERVED] += 1
+    n = counts[OBSERVED]
+    if n >= FIRST and n & (n - 1) == 0 and counts[VERSIONS] < VERSIONS_MAX:
+        _fix(counts, moments, rows, centred)
+
+
+@compiled
+def _fix(counts: Counts, moments: FloatArray, rows: FloatArray, centred: IndexArray) -> None:
+    """Append a scale of all observed contexts."""
+    counts[VERSIONS] += 1
+    version, n = counts[VERSIONS], float(counts[OBSERVED])
+    row, n_centred = rows[version], 0
+    for i in range(row.shape[0]):
+        count, mean, squares = moments[i, COUNT], moments[i, MEAN], moments[i, SQUARES]
+        total = squares + count * mean * mean
+        zeros = n - count
+        squares += count * mean * mean * zeros / n  # now about the mean of all n values
+        row[i, CENTRE] = row[i, UNIT] = 0.0
+        if not squares > CONSTANT * CONSTANT * total:
+            continue
+        if 2.0 * zeros > n:
+            row[i, UNIT] = sqrt(total / count)
+            continue
+        row[i, CENTRE], row[i, UNIT] = mean * count / n, sqrt(squares / n)
+        if row[i, CENTRE] != 0.0:
+            centred[version, n_centred] = i
+            n_centred += 1
+    counts[CENTRED + version] = n_centred
+
+
+# The kernels of the inner learner are the globals `predict`, `update` and `observe`; see `compile_with`.
+
+
+def _predict(
+    indices: IndexArray,
+    values: FloatArray,
+    u: float,
+    scores: FloatArray,
+    counts: Counts,
+    moments: FloatArray,
+    rows: FloatArray,
+    centred: IndexArray,
+    *model: Any,
+) -> tuple[int, int, float]:
+    own = scores.size - 1
+    scores[own] = counts[VERSIONS]
+    places, z = scaled(indices, values, scores[own], counts, moments, rows, centred)
+    return predict(places, z, u, scores[:own], *model)  # type: ignore[name-defined,no-any-return] # noqa: F821
+
+
+def _observe(
+    indices: IndexArray,
+    values: FloatArray,
+    action: int,
+    greedy: int,
+    propensity: float,
+    scores: FloatArray,
+    counts: Counts,
+    moments: FloatArray,
+    rows: FloatArray,
+    centred: IndexArray,
+    *model: Any,
+) -> None:
+    own = scores.size - 1
+    places, z = scaled(indices, values, scores[own], counts, moments, rows, centred)
+    observe(places, z, action, greedy, propensity, scores[:own], *model)  # type: ignore[name-defined] # noqa: F821
+    _count(indices, values, counts, moments, rows, centred)
+
+
+def _update(
+    indices: IndexArray,
+    values: FloatArray,
+    action: int,
+    greedy: int,
+    propensity: float,
+    scores: FloatArray,
+    reward: int,
+    v: float,
+    label: int,
+    counts: Counts,
+    moments: FloatArray,
+    rows: FloatArray,
+    centred: IndexArray,
+    *model: Any,
+) -> bool:
+    own = scores.size - 1
+    places, z = scaled(indices, values, scores[own], counts, moments, rows, centred)
+    return update(  # type: ignore[name-defined,no-any-return] # noqa: F821
+        places, z, action, greedy, propensity, scores[:own], reward, v, label, *model
+    )

@@ -1,0 +1,136 @@
+"""A learner around another learner, for what applies to every learner alike, such as the scale of the features."""
+
+from collections.abc import Iterator, Mapping
+from copy import copy
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stream.learners.base import Extent, KernelLearner, Kernels, State, compile_with, load_arrays, sparse
+from stream.wire.records import NOTHING_LOGGED, Decision, Features, FloatArray
+
+DECLARATIONS = (
+    "name", "summary", "best_for", "paper", "parameters", "needs_label", "randomised_update", "retractable",
+    "from_logs", "one_right_class", "instead",
+)  # fmt: skip
+"""The attributes that a wrapper has in common with its learner."""
+
+
+class Wrapper(KernelLearner):
+    """A learner that passes contexts and decisions to another learner, `inner`, and may change them on the way.
+
+    The state is that of `inner` and the wrapper's own arrays. A decision logs the numbers of `inner`, then those of the
+    wrapper. `inside` converts a context and its decision into those of `inner`; the kernels must do the same. `cost` is
+    the cost of the wrapper alone.
+    """
+
+    def __init__(
+        self,
+        inner: KernelLearner,
+        arrays: Mapping[str, NDArray[Any]],
+        model: tuple[Any, ...],
+        observed: Mapping[str, Extent],
+        templates: Kernels,
+        logged_size: int,
+    ) -> None:
+        """Wrap a learner.
+
+        Args:
+            inner: The learner, in any state.
+            arrays: The wrapper's own state by name.
+            model: The kernels' arguments between the event and the model of `inner`.
+            observed: The own arrays that `observe` may change.
+            templates: Functions that call the kernels of `inner` as the globals `predict`, `update` and `observe`.
+            logged_size: The number of the wrapper's own values per decision.
+        """
+        self.inner = inner
+        for name in DECLARATIONS:
+            setattr(self, name, getattr(inner, name))
+        self.observed = {**inner.observed, **observed}
+        self.logged_size = inner.logged_size + logged_size
+        self.own = dict(arrays)
+        super().__init__(
+            inner.n_classes,
+            inner.n_features,
+            {**inner.arrays, **arrays},
+            (*model, *inner.model),
+            Kernels(*(compile_with(inner, template) for template in templates)),
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copy or pickle the inner learner and the own state."""
+        return _rewrapped, (type(self), copy(self.inner), self._own_state())
+
+    def inside(self, x: Features | FloatArray, decision: Decision) -> tuple[Features, Decision]:
+        """Return a context and its decision as the inner learner sees them."""
+        self._kernel_arguments(decision)  # checks the number of logged values
+        numbers = decision.logged[: self.inner.logged_size].copy() if self.inner.logged_size else NOTHING_LOGGED
+        return sparse(x, self.n_features), decision._replace(logged=numbers)
+
+    def observe_early(self, x: Features | FloatArray, decision: Decision) -> None:
+        """See Learner. Only the inner learner observes the decision; own arrays change with the log alone."""
+        self.inner.observe_early(*self.inside(x, decision))
+
+    def observed_parts(self, x: Features, decision: Decision) -> Iterator[tuple[str, Any]]:
+        """See KernelLearner."""
+        return self.inner.observed_parts(*self.inside(x, decision))
+
+    def as_played(self, x: Features | FloatArray, decision: Decision, action: int, propensity: float) -> Decision:
+        """See Learner."""
+        played = self.inner.as_played(*self.inside(x, decision), action, propensity)
+        K, own = self.n_classes, decision.logged[self.inner.logged_size :]
+        row = np.concatenate((played.scores, played.logged, own))
+        return played._replace(scores=row[:K], logged=row[K:])
+
+    def retract(
+        self, x: Features | FloatArray, decision: Decision, assumed_reward: int, reward: int, v: float = 0.0
+    ) -> bool:
+        """See Learner."""
+        return self.inner.retract(*self.inside(x, decision), assumed_reward, reward, v)
+
+    @property
+    def alarms(self) -> FloatArray:
+        """See Learner."""
+        return self.inner.alarms
+
+    def weights(self) -> FloatArray:
+        """Return a copy of the inner learner's weights, which apply to contexts as `inside` returns them."""
+        return self.inner.weights()
+
+    def in_use(self, state: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
+        """Return the own arrays by name, limited to the parts that a state uses."""
+        return self.own
+
+    def state(self) -> State:
+        """See Learner."""
+        return {**self.inner.state(), **self._own_state()}
+
+    def _own_state(self) -> State:
+        return {name: array.copy() for name, array in self.in_use(self.own).items()}
+
+    def state_into(self, copy: State) -> State:
+        """See Learner. An array is reallocated if the part in use has grown."""
+        copy = self.inner.state_into(copy)
+        for name, array in self.in_use(self.own).items():
+            if np.shape(copy[name]) == array.shape:
+                np.copyto(np.asarray(copy[name]), array)
+            else:
+                copy[name] = array.copy()
+        return copy
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """See Learner."""
+        self.inner.load(state)
+        self.load_own(state)
+
+    def load_own(self, state: Mapping[str, Any]) -> None:
+        """Restore the own arrays from a state."""
+        load_arrays(self.name, self.in_use(state), state)
+
+
+def _rewrapped(cls: Any, inner: KernelLearner, own: State) -> Wrapper:
+    """Recreate a wrapper that was copied or pickled."""
+    wrapper: Wrapper = cls(inner)
+    wrapper.load_own(own)
+    return wrapper
