@@ -13,7 +13,15 @@ from stream.app.live_estimates import LiveEstimating
 from stream.app.pipeline_settings import wanted_settings, with_hint
 from stream.app.process import Status, announce, boot_ms, every, freeze_gc, monotonic_ms, tune_gc, warn
 from stream.app.program_metrics import LearnerCounts, learner_unready
-from stream.app.resolve import check_estimate, compile_kernels, n_features_of, parameters_of, records_max, slow_warning
+from stream.app.resolve import (
+    check_estimate,
+    compile_kernels,
+    exploration_notice,
+    n_features_of,
+    parameters_of,
+    records_max,
+    slow_warning,
+)
 from stream.app.settings import AUTO, Program, Settings, SettingsError
 from stream.app.tally import Tally, drift_warnings, ledger_line
 from stream.app.watching import Watched
@@ -68,6 +76,8 @@ def run_learner(settings: Settings, stop: Callable[[], bool], *, change_settings
         if slow := slow_warning(task, nnz):
             warn(slow)
         compile_kernels(task)
+        if notice := exploration_notice(task):
+            announce(notice)
         tally = Tally()
 
         def committed(commits: Sequence[Commit]) -> None:

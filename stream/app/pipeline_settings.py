@@ -32,6 +32,7 @@ STORED_NAMES = {
     "data": "class_names",
     "model": "model",
     "scale": "scale",
+    "floor": "floor",
 }
 """Maps the field of each task setting in `Settings` to its name in the journal."""
 

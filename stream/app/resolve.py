@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import orjson
 
 from producers.datasets.base import Dataset
@@ -32,6 +33,7 @@ from stream.reporting.tables import duration
 from stream.task.play import Play
 from stream.task.settings import TaskSettings
 from stream.wire.named_features import NamedFeaturesError, from_plain, to_plain
+from stream.wire.records import Features
 from stream.wire.topics import Topics
 
 FLOPS_PER_S = 2e9
@@ -89,6 +91,17 @@ def slow_warning(task: TaskSettings, nnz: int, events: int | None = None) -> str
     return (
         f"{task.learner} with {task.n_classes} classes and {task.n_features} features: an update takes about "
         f"{duration(one_s)}{total}{instead}"
+    )
+
+
+def exploration_notice(task: TaskSettings) -> str:
+    """Return a notice about a learner that does not explore; empty for other learners and logged decisions."""
+    decision = task.make_learner().predict(Features(np.zeros(1, np.int32), np.ones(1)), 0.5)
+    if decision.propensity < 1.0 or task.play == "logged":
+        return ""
+    return (
+        f"{task.learner} does not explore: the propensity is 1, and no other policy can be evaluated from the "
+        "decisions. To explore, start a pipeline with --floor 0.05"
     )
 
 
@@ -173,6 +186,7 @@ def task_settings(
         features=named_features(settings),
         class_names=class_names,
         model=settings.model_of(settings.partitions),
+        floor=settings.floor,
     )
 
 

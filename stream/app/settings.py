@@ -358,6 +358,15 @@ class Settings(BaseSettings):
             "With --play logged, estimate the mean reward of the learner's own policy from settled decisions",
         ),
     ] = False
+    floor: Annotated[
+        Probability,
+        Setting(
+            Panel.LEARNER,
+            _LEARN,
+            "Probability of a uniformly random class, so that other policies can be evaluated from the decisions",
+            "P",
+        ),
+    ] = 0.0
     orphan_window_ms: Annotated[
         Duration, Setting(Panel.JOIN, _LEARN, "Time to keep feedback that arrives before its context")
     ] = 300_000

@@ -29,6 +29,7 @@ class Kernels(NamedTuple):
     predict: Kernel
     update: Kernel
     observe: Kernel = observe_nothing
+    log: Kernel = observe_nothing  # (indices, values, action, scores, *model); stores the values logged for an action
 
 
 U_STEP = 2.0**-53
@@ -291,7 +292,6 @@ class KernelLearner(Learner):
     predict_kernel: ClassVar[Kernel]
     observe_kernel: ClassVar[Kernel] = staticmethod(observe_nothing)
     update_kernel: ClassVar[Kernel]
-    log_kernel: ClassVar[Kernel] = staticmethod(observe_nothing)  # (indices, values, action, scores, *model)
     logged_size: int = 0  # number L of learner-specific values per decision
     kernels: Kernels  # the class's kernels unless a parameter selects others
     arrays: dict[str, NDArray[Any]]  # the state by name, written in place and never replaced
@@ -319,7 +319,7 @@ class KernelLearner(Learner):
         self.arrays = dict(arrays)
         self.model = model
         self.kernels = kernels or Kernels(self.predict_kernel, self.update_kernel, self.observe_kernel)
-        self._predict, self._update, self._observe = self.kernels
+        self._predict, self._update, self._observe, self._log = self.kernels
         self._observes = self._observe is not observe_nothing
 
     def predict(self, x: Features | FloatArray, u: float) -> Decision:
@@ -360,7 +360,7 @@ class KernelLearner(Learner):
         indices, values = x if isinstance(x, Features) else sparse(x, self.n_features)
         K = self.n_classes
         row = np.concatenate((decision.scores, decision.logged))
-        self.log_kernel(indices, values, action, row, *self.model)
+        self._log(indices, values, action, row, *self.model)
         return Decision(action, decision.greedy, propensity, row[:K], row[K:] if self.logged_size else NOTHING_LOGGED)
 
     def _kernel_arguments(self, decision: Decision) -> tuple[int, int, float, FloatArray]:

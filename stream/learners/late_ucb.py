@@ -287,7 +287,6 @@ class LateUcb(WatchingLearner):
         "sample": Extent.WHOLE,
         "bandwidth": Extent.WHOLE,
     }  # W changes only if the model has changed since the decision
-    log_kernel = staticmethod(log_of)
     instead: ClassVar[str] = "stack-igw for sparse data, or project=256 for dense data"
 
     def __new__(cls, *sizes: int, **parameters: Any) -> Self:
@@ -367,7 +366,7 @@ class LateUcb(WatchingLearner):
             }
         else:
             self.observed = {name: extent for name, extent in self.observed.items() if extent is not Extent.WHOLE}
-        super().__init__(n_classes, n_features, arrays, (model,), Kernels(predict, update, observe))
+        super().__init__(n_classes, n_features, arrays, (model,), Kernels(predict, update, observe, log_of))
 
     def state(self) -> State:
         """Return a copy of the state with a checksum of the fixed random matrices, which the parameters determine."""

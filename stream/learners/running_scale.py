@@ -86,7 +86,7 @@ class RunningScale(Wrapper):
             own,
             (self._counts, self._moments, self._rows, self._centred),
             {"scale.counts": Extent.WHOLE, "scale.moments": Extent.FEATURES, "scale.rows": Extent.OTHER},
-            Kernels(_predict, _update, _observe),
+            Kernels(_predict, _update, _observe, _log),
             logged_size=1,
         )
 
@@ -212,7 +212,7 @@ def _fix(counts: Counts, moments: FloatArray, rows: FloatArray, centred: IndexAr
     counts[CENTRED + version] = n_centred
 
 
-# The kernels of the inner learner are the globals `predict`, `update` and `observe`; see `compile_with`.
+# The kernels of the inner learner are the globals `predict`, `update`, `observe` and `log`; see `compile_with`.
 
 
 def _predict(
@@ -272,3 +272,19 @@ def _update(
     return update(  # type: ignore[name-defined,no-any-return] # noqa: F821
         places, z, action, greedy, propensity, scores[:own], reward, v, label, *model
     )
+
+
+def _log(
+    indices: IndexArray,
+    values: FloatArray,
+    action: int,
+    scores: FloatArray,
+    counts: Counts,
+    moments: FloatArray,
+    rows: FloatArray,
+    centred: IndexArray,
+    *model: Any,
+) -> None:
+    own = scores.size - 1
+    places, z = scaled(indices, values, scores[own], counts, moments, rows, centred)
+    log(places, z, action, scores[:own], *model)  # type: ignore[name-defined] # noqa: F821

@@ -33,6 +33,7 @@ class Wrapper(KernelLearner):
         observed: Mapping[str, Extent],
         templates: Kernels,
         logged_size: int,
+        options: tuple[Any, ...] = (),
     ) -> None:
         """Wrap a learner.
 
@@ -41,9 +42,11 @@ class Wrapper(KernelLearner):
             arrays: The wrapper's own state by name.
             model: The kernels' arguments between the event and the model of `inner`.
             observed: The own arrays that `observe` may change.
-            templates: Functions that call the kernels of `inner` as the globals `predict`, `update` and `observe`.
+            templates: Functions that call the kernels of `inner` as globals, by the names in `Kernels`.
             logged_size: The number of the wrapper's own values per decision.
+            options: The constructor's arguments after `inner`.
         """
+        self._options = options
         self.inner = inner
         for name in DECLARATIONS:
             setattr(self, name, getattr(inner, name))
@@ -60,7 +63,7 @@ class Wrapper(KernelLearner):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Copy or pickle the inner learner and the own state."""
-        return _rewrapped, (type(self), copy(self.inner), self._own_state())
+        return _rewrapped, (type(self), copy(self.inner), self._options, self._own_state())
 
     def inside(self, x: Features | FloatArray, decision: Decision) -> tuple[Features, Decision]:
         """Return a context and its decision as the inner learner sees them."""
@@ -75,13 +78,6 @@ class Wrapper(KernelLearner):
     def observed_parts(self, x: Features, decision: Decision) -> Iterator[tuple[str, Any]]:
         """See KernelLearner."""
         return self.inner.observed_parts(*self.inside(x, decision))
-
-    def as_played(self, x: Features | FloatArray, decision: Decision, action: int, propensity: float) -> Decision:
-        """See Learner."""
-        played = self.inner.as_played(*self.inside(x, decision), action, propensity)
-        K, own = self.n_classes, decision.logged[self.inner.logged_size :]
-        row = np.concatenate((played.scores, played.logged, own))
-        return played._replace(scores=row[:K], logged=row[K:])
 
     def retract(
         self, x: Features | FloatArray, decision: Decision, assumed_reward: int, reward: int, v: float = 0.0
@@ -129,8 +125,8 @@ class Wrapper(KernelLearner):
         load_arrays(self.name, self.in_use(state), state)
 
 
-def _rewrapped(cls: Any, inner: KernelLearner, own: State) -> Wrapper:
+def _rewrapped(cls: Any, inner: KernelLearner, options: tuple[Any, ...], own: State) -> Wrapper:
     """Recreate a wrapper that was copied or pickled."""
-    wrapper: Wrapper = cls(inner)
+    wrapper: Wrapper = cls(inner, *options)
     wrapper.load_own(own)
     return wrapper

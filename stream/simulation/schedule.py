@@ -230,7 +230,8 @@ def draw_schedule(seed: int, events: int = EVENTS, model: Sharing = "own") -> Sc
         taught.learner, N_CLASSES, N_FEATURES, taught.parameters, luck.below(1_000), limits, taught.on_expiry,
         taught.late,
     )  # fmt: skip
-    task = replace(task, scale=Luck(seed ^ _SCALE_DICE).choice(("none", "none", "standard")))
+    around = Luck(seed ^ _WRAPPER_DICE)
+    task = replace(task, scale=around.choice(("none", "none", "standard")), floor=around.choice((0.0, 0.0, 0.3)))
     items = _draw_events(luck, events, limits, timeless=timeless)
     items += _draw_faults(luck, max(item.at_ms for item in items), timeless=timeless)
     items.sort(key=lambda item: item.at_ms)
@@ -336,8 +337,8 @@ def _with_actions(luck: Luck, items: list[Item]) -> list[Item]:
 _LOG_DICE = 0x5DEECE66D
 """Seeds a separate random stream for logs, so that the other draws of a run do not change."""
 
-_SCALE_DICE = 0x1B873593
-"""Separates the draw for the scale in the same way."""
+_WRAPPER_DICE = 0x1B873593
+"""Separates the draws for the scale and the floor in the same way."""
 
 
 def _with_logs(luck: Luck, task: TaskSettings, items: list[Item]) -> tuple[TaskSettings, list[Item]]:

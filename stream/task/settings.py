@@ -9,6 +9,7 @@ import numpy as np
 
 from stream.learners import FromLogs, Learner, ParameterError, check_parameters, create, registered
 from stream.learners.base import KernelLearner
+from stream.learners.floor import Floor
 from stream.learners.running_scale import RunningScale
 from stream.task.join import JoinSettings
 from stream.task.placement import count_misplaced
@@ -64,6 +65,7 @@ class TaskSettings:
     model: Sharing = "own"  # a model per task, or one shared by all tasks
     dated_by: DatedBy = "tick"  # "context" in virtual time, where a learner polls continuously
     scale: Scaling = "none"  # the running scale of contexts without a data set
+    floor: float = 0.0  # probability of a uniformly random class
 
     def resolved(self) -> "TaskSettings":
         """These settings with all of the learner's parameters. Parameters that are not given have their defaults.
@@ -95,6 +97,8 @@ class TaskSettings:
         learner = create(self.learner, self.n_classes, self.n_features, **parameters)
         if self.scale == "standard":
             learner = RunningScale(with_kernels(learner, "scale standard"))
+        if self.floor != 0.0:
+            learner = Floor(with_kernels(learner, "floor"), self.floor)
         self.check_policies(learner)
         self.feature_encoder()
         if self.model == "shared" and self.play != "own":

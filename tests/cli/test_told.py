@@ -212,3 +212,18 @@ def test_a_run_without_flags_learns_although_its_feedback_is_late(onebit: Onebit
     assert found["delays"]["median_ms"] > 500
     assert found["error_rate_last_fifth"] < 0.5 * found["constant_error_rate"]
     assert Path("page.html").exists()
+
+
+def test_a_learner_that_does_not_explore_names_the_floor_at_its_start() -> None:
+    told = [
+        resolve.exploration_notice(small_task(learner, **changes))
+        for learner, changes in (
+            ("perceptron", {}),
+            ("perceptron", {"floor": 0.1}),
+            ("perceptron", {"play": "logged"}),
+            ("banditron", {}),
+        )
+    ]
+    assert told[0].startswith("perceptron does not explore")
+    assert "--floor" in told[0]
+    assert told[1:] == ["", "", ""]

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stream.learners import KernelLearner, Learner, ParameterError, create, registered
+from stream.learners.floor import Floor
 from stream.learners.running_scale import RunningScale
 from stream.learners.wrapper import Wrapper
 from stream.offline import NEVER, Examples, run
@@ -27,13 +28,14 @@ class Case(NamedTuple):
     n_features: int = 9
     long_run_events: int = 100_000
     is_scaled: bool = False
+    floor: float = 0.0
 
     def create(self) -> Learner:
         learner = create(self.name, n_classes=self.n_classes, n_features=self.n_features, **self.parameters)
-        if not self.is_scaled:
-            return learner
         assert isinstance(learner, KernelLearner)
-        return RunningScale(learner)
+        if self.is_scaled:
+            learner = RunningScale(learner)
+        return Floor(learner, self.floor) if self.floor else learner
 
 
 # Learners that do not run with their defaults or at the common size, or are too slow for the long run; every other one
@@ -71,6 +73,9 @@ VARIANTS = {
         f"{name}, running scale": Case(name, is_scaled=True)
         for name in ("banditron", "late-ucb", "stack-igw", "perceptron", "confidit", "kwik-banditron")
     },
+    "banditron, floor": Case("banditron", floor=0.2),
+    "late-ucb, floor": Case("late-ucb", floor=0.2),
+    "stack-igw, running scale, floor": Case("stack-igw", is_scaled=True, floor=0.2),
     "late-ucb projected, running scale": Case("late-ucb", {"project": 5, "drift": "off"}, is_scaled=True),
     "selectron logistic": Case("selectron", {"loss": "logistic", "support_max": 50}),
 }
@@ -442,7 +447,9 @@ def test_what_a_learner_says_of_itself_is_so(case: Case) -> None:
     """Its cost, its weights, and whether it can take back an update."""
     learner = case.create()
     parameters = {p.name: case.parameters.get(p.name, p.default) for p in learner.parameters}
-    parts = [learner, learner.inner] if isinstance(learner, Wrapper) else [learner]
+    parts = [learner]
+    while isinstance(parts[-1], Wrapper):
+        parts.append(parts[-1].inner)
     costs = [part.cost(case.n_classes, case.n_features, 5, parameters) for part in parts]
     held = sum(np.asarray(value).nbytes for value in learner.state().values())
     assert held <= sum(cost.state_bytes for cost in costs) + 64

@@ -262,6 +262,7 @@ OTHERS: dict[str, Any] = {
     "late": "correct", "play": "match", "reward": "any", "propensity_min": 0.125, "parameters.margin": "decision",
     "features": to_plain(build({"price": (Kind.NUMERIC, None)}, None)), "class_names": ["a", "b", "c"],
     "model": "shared", "dated_by": "context", "scale": "standard",
+    "floor": 0.25,
 }  # fmt: skip
 
 

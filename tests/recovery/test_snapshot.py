@@ -185,9 +185,11 @@ def used_task(settings: TaskSettings, events: int = 40) -> Task:
     return task
 
 
-TASKS = {name: small_task(name) for name in sorted(registered())} | {
-    f"{name}, scaled": small_task(name, scale="standard") for name in ("late-ucb", "stack-igw")
-}
+TASKS = (
+    {name: small_task(name) for name in sorted(registered())}
+    | {f"{name}, scaled": small_task(name, scale="standard") for name in ("late-ucb", "stack-igw")}
+    | {"halving, floor": small_task("halving", floor=0.4)}
+)
 
 
 @pytest.mark.parametrize("settings", TASKS.values(), ids=TASKS)

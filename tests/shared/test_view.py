@@ -8,6 +8,7 @@ import pytest
 
 from stream.learners import create, registered
 from stream.learners.base import KernelLearner
+from stream.learners.floor import Floor
 from stream.learners.running_scale import RunningScale
 from stream.shared.replica import Replica
 from stream.shared.view import View
@@ -26,11 +27,14 @@ class Case(NamedTuple):
     parameters: Mapping[str, Any] = {}
     corrects: bool = False
     is_scaled: bool = False
+    floor: float = 0.0
 
     def fresh(self) -> KernelLearner:
         learner = create(self.name, K, D, **self.parameters)
         assert isinstance(learner, KernelLearner)
-        return RunningScale(learner) if self.is_scaled else learner
+        if self.is_scaled:
+            learner = RunningScale(learner)
+        return Floor(learner, self.floor) if self.floor else learner
 
 
 CASES = {
@@ -46,6 +50,8 @@ CASES = {
     "soba-diag, corrected, scaled": Case("soba-diag", corrects=True, is_scaled=True),
     "late-ucb, corrected, scaled": Case("late-ucb", {"drift": "off"}, corrects=True, is_scaled=True),
     "stack-igw, scaled": Case("stack-igw", is_scaled=True),
+    "late-ucb, corrected, floor": Case("late-ucb", {"drift": "off"}, corrects=True, floor=0.4),
+    "confidit, projected, scaled, floor": Case("confidit", {"projection": True}, is_scaled=True, floor=0.4),
 }
 
 
@@ -191,7 +197,7 @@ def test_a_view_tolerates_a_task_continued_by_another_process() -> None:
 
 def test_replica_reads_nothing_while_a_task_decides_on_it() -> None:
     replica = Replica(Case("late-ucb").fresh())
-    with View(replica, 0).step(), pytest.raises(AssertionError, match="taken off"):
+    with View(replica, 0).step(), pytest.raises(AssertionError, match="undone first"):
         replica.read([])
 
 

@@ -1,4 +1,4 @@
-"""A service's contexts whose columns have different units, through a whole pipeline."""
+"""The running scale and the floor of exploration, through a whole pipeline."""
 
 from typing import Any
 
@@ -33,3 +33,16 @@ def test_one_column_in_another_unit_does_not_matter_with_a_running_scale(setting
     original = errors("none", 1.0, **settings)
     assert errors("none", 1e4, **settings) > original + 0.2
     assert errors("standard", 1e4, **settings) < original + 0.05
+
+
+def test_a_floor_gives_every_class_its_propensity_over_a_restart() -> None:
+    x = [1.0, 0.0, 0.5, 0.2]
+    settings: dict[str, Any] = {"learner": "late-ucb", "floor": 0.3, "scale": "standard"}
+    with onebit.embedded(n_classes=K, n_features=D, **settings) as pipeline:
+        decisions = []
+        for t in range(60):
+            decisions.append(pipeline.decide(f"event-{t}", x))
+            if t == 30:
+                pipeline.restart()
+    assert {round(decision.propensity, 9) for decision in decisions} == {0.1, 0.8}
+    assert {decision.action for decision in decisions} == set(range(K))

@@ -1,0 +1,121 @@
+"""The floor of exploration: its decisions, its propensities, and what the learner learns from them."""
+
+import copy
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from stream.learners import FromLogs, KernelLearner, ParameterError, create
+from stream.learners.floor import Floor
+from stream.task.settings import TaskSettings
+from tests.learners.test_battery import Case, examples
+from tests.oracles.floor import FloorOracle
+
+K, D, FLOOR = 4, 9, 0.3
+
+SOUND: dict[str, dict[str, Any]] = {"banditron": {}, "late-ucb": {"drift": "off"}, "stack-igw": {}, "perceptron": {}}
+UNSOUND: dict[str, dict[str, Any]] = {"one-sided-banditron": {}, "exp4": {}}
+
+
+def bare(name: str, parameters: dict[str, Any]) -> KernelLearner:
+    learner = create(name, K, D, **parameters)
+    assert isinstance(learner, KernelLearner)
+    return learner
+
+
+def assert_same_state(learner: Floor, oracle: FloorOracle) -> None:
+    found = learner.state()
+    for key, value in oracle.learner.state().items():
+        np.testing.assert_array_equal(found[key], value, err_msg=key)
+
+
+@pytest.mark.parametrize("delay", [0, 100, 300])
+@pytest.mark.parametrize(("name", "parameters"), (SOUND | UNSOUND).items(), ids=SOUND | UNSOUND)
+def test_decisions_and_updates_are_those_of_the_bare_learner_as_played(
+    name: str, parameters: dict[str, Any], delay: int
+) -> None:
+    size, is_sound = 400, name in SOUND
+    learner = Floor(bare(name, parameters), FLOOR)
+    assert (learner.from_logs is not FromLogs.UNSOUND) == is_sound
+    oracle = FloorOracle(bare(name, parameters), FLOOR, is_sound=is_sound)
+    data, rng = examples(Case(name), size), np.random.default_rng(2)
+    waiting = []
+    for t in range(size + delay):
+        if t < size:
+            x, u = data.features(t), float(rng.random())
+            mine = learner.predict(x, u)
+            made, told = oracle.decide(x, u)
+            assert mine[:2] == made[:2]
+            assert mine.propensity == pytest.approx(made.propensity, rel=1e-12)
+            np.testing.assert_array_equal(mine.scores, made.scores)
+            learner.observe(x, mine)
+            waiting.append((mine, told))
+        if t >= delay:
+            s = t - delay
+            mine, told = waiting[s]
+            label = int(data.labels[s])
+            reward = int(mine.action == label)
+            changed = learner.update(data.features(s), mine, reward, 0.5, label)
+            expected = told is not None and oracle.learner.update(data.features(s), told, reward, 0.5, label)
+            assert changed == expected
+    assert_same_state(learner, oracle)
+    again = copy.copy(learner)
+    assert again.predict(x, 0.1)[:3] == learner.predict(x, 0.1)[:3]
+
+
+@pytest.mark.parametrize("draws", [100_000, pytest.param(1_000_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("name", "parameters"), (SOUND | UNSOUND).items(), ids=SOUND | UNSOUND)
+def test_each_class_is_played_as_often_as_its_propensity_says(
+    name: str, parameters: dict[str, Any], draws: int
+) -> None:
+    learner = Floor(bare(name, parameters), FLOOR)
+    data, rng = examples(Case(name), 60), np.random.default_rng(3)
+    for t in range(59):
+        decision = learner.predict(data.features(t), float(rng.random()))
+        learner.observe(data.features(t), decision)
+        label = int(data.labels[t])
+        learner.update(data.features(t), decision, int(decision.action == label), 0.5, label)
+    x = data.features(59)
+    said: dict[int, set[float]] = {}
+    counts = np.zeros(K, np.int64)
+    for u in rng.random(draws).tolist():
+        action, _, propensity = learner.predict(x, u)[:3]
+        said.setdefault(action, set()).add(propensity)
+        counts[action] += 1
+    propensities = np.array([max(said[action]) for action in range(K)])
+    assert all(max(found) - min(found) < 1e-12 for found in said.values())
+    assert propensities.sum() == pytest.approx(1.0, abs=1e-9)
+    assert propensities.min() >= FLOOR / K - 1e-12
+    np.testing.assert_allclose(learner.distribution(x), propensities, atol=1e-12)
+    assert stats.chisquare(counts, draws * propensities / propensities.sum()).pvalue > 1e-4
+
+
+def test_an_assumed_bit_of_a_random_class_is_taken_back_only_if_the_learner_learned_it() -> None:
+    sound = Floor(bare("banditron", {"margin": "decision"}), FLOOR)
+    x = examples(Case("banditron"), 10).features(3)
+    decision = sound.predict(x, 0.01)
+    sound.update(x, decision, 0)
+    learned = sound.weights()
+    assert sound.retract(x, decision, 0, 1)
+    assert np.any(sound.weights() != learned)
+
+
+def test_a_random_class_is_neither_observed_nor_learned_by_a_learner_that_must_choose_itself() -> None:
+    learner = Floor(bare("exp4", {}), FLOOR)
+    x = examples(Case("exp4"), 10).features(3)
+    decision = learner.predict(x, 0.01)
+    before = {name: np.array(value) for name, value in learner.state().items()}
+    learner.observe(x, decision)
+    learner.observe_early(x, decision)
+    assert not learner.update(x, decision, 1, 0.5)
+    assert list(learner.observed_parts(x, decision)) == []
+    for name, value in learner.state().items():
+        np.testing.assert_array_equal(value, before[name])
+
+
+def test_a_floor_that_is_no_probability_is_refused() -> None:
+    for floor in (-0.1, 1.1, float("nan")):
+        with pytest.raises(ParameterError, match="floor: expected a probability"):
+            TaskSettings("banditron", K, D, floor=floor).make_learner()

@@ -1,0 +1,28 @@
+"""A learner with a floor of exploration, said as plainly as possible, by the bare learner's public methods."""
+
+from stream.learners import Learner
+from stream.wire.records import Decision, Features
+
+
+class FloorOracle:
+    """A bare learner; `is_sound` if it can learn from decisions that it did not make."""
+
+    def __init__(self, learner: Learner, floor: float, *, is_sound: bool) -> None:
+        self.learner, self.floor, self.is_sound = learner, floor, is_sound
+
+    def decide(self, x: Features, u: float) -> tuple[Decision, Decision | None]:
+        """The decision, and what the learner is told of it; None: nothing."""
+        K, f = self.learner.n_classes, self.floor
+        chance = f / K + (1.0 - f) * self.learner.distribution(x)
+        if u < f:
+            action = int(u / f * K)
+            own = self.learner.predict(x, 0.0)
+            made = self.learner.as_played(x, own, action, float(chance[action]))
+            told = made if self.is_sound else None
+        else:
+            own = self.learner.predict(x, (u - f) / (1.0 - f))
+            made = own._replace(propensity=float(chance[own.action]))
+            told = made if self.is_sound else own
+        if told is not None:
+            self.learner.observe(x, told)
+        return made, told
