@@ -18,7 +18,7 @@ from stream.wire.topics import Topics
 
 GONE_MS = 20_000
 """If records that were read or written have been missing from the end of the log for this long, the log is treated as
-truncated or recreated. A new leader can report an old end for a shorter time."""
+truncated or recreated. After a change of leader, the new leader may briefly report an outdated end."""
 
 _RECORDS_MAX = 1_000
 """Maximum number of records per poll. Applying that many records of typical steps takes at most a second."""

@@ -372,7 +372,7 @@ class Settings(BaseSettings):
     ] = 300_000
     retain_ms: Annotated[
         Duration,
-        Setting(Panel.JOIN, _LEARN, "Time to remember settled ids, to detect duplicates and late feedback"),
+        Setting(Panel.JOIN, _LEARN, "How long to remember settled ids, to detect duplicates and late feedback"),
     ] = 3_600_000
     pending_max: Annotated[
         int, Field(ge=1), Setting(Panel.JOIN, _LEARN, "Limit on pending decisions; the oldest expires first")

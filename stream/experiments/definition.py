@@ -1,7 +1,7 @@
 """The definition of an experiment, read from a TOML file; docs/experiments.md describes the format.
 
-An experiment consists of sweeps, figures and tables. The figures and tables are created from the rows of the sweeps,
-and compare them with published numbers. A sweep runs all combinations of data sets, learners with parameter grids,
+An experiment consists of sweeps, figures and tables. The figures and tables show the rows of the sweeps, beside
+published numbers. A sweep runs all combinations of data sets, learners with parameter grids,
 stream conditions and seeds.
 """
 

@@ -436,7 +436,7 @@ MARGIN = Parameter(
 DRIFT = Parameter(
     "drift",
     "global",
-    "reset after a lasting fall of the reward: nothing, all classes, or also single classes",
+    "what to reset after a sustained drop in reward: nothing, all classes, or individual classes as well",
     choices=DRIFTS,
     correctable="off",
 )

@@ -11,7 +11,7 @@ from stream.wire.records import FloatArray, IndexArray
 
 PLAIN, QUADRATIC, PROJECTED = range(3)  # transformation of x, which is independent of random features
 
-# Indices at the start of the model; the last two are the number of sampled contexts and σ².
+# Indices of the numbers at the start of the model. The last two numbers are the count of sampled contexts and σ².
 LAM, ETA, SHORTLIST, BIAS, KIND, FLOOR, DRIFT_KIND, CLASSES, SIZE, FEATURES, WAVES, PROJECT, SAMPLED, VARIANCE = range(
     14
 )

@@ -43,7 +43,7 @@ class Replica:
         """Start before the first entry of the log."""
         self.learner = learner
         self.version = 0  # number of entries applied
-        self.updates = 0  # number of bits and corrections among them that changed the model
+        self.updates = 0  # number of applied bits and corrections that changed the model
         self.offset = 0  # next offset to read
         self.places: dict[int, Place] = {}  # positions of the tasks, by partition
         self.foreign = Foreign()  # records from other programs, which are skipped

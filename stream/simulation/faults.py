@@ -27,7 +27,7 @@ class Faults:
     _broker: EmbeddedBroker
     _timers: Timers
     _trace: Trace
-    _run_until: Callable[[int], None]  # runs the rest of the world up to a time, while a process is in a call
+    _run_until: Callable[[int], None]  # advances all other programs to a time while a process is blocked in a call
     _armed: dict[str, list[Item]] = field(default_factory=dict)
     _slow_until_ms: int = 0
     _call_ms: int = 0  # duration of each operation before `_slow_until_ms`

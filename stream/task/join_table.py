@@ -35,7 +35,7 @@ class Input(Enum):
 
     CONTEXT = ("a context",), ()
     CONTEXT_MISMATCH = ("a context", "another action"), ("waiting feedback",)  # the orphan is for another action
-    ASIDE = ("a context", "no bit in the log"), ("no decision",)  # the log's action is not the decided one
+    ASIDE = ("a context", "no bit in the log"), ("no decision",)  # the logged action differs from the chosen one
     FEEDBACK = ("new feedback",), ()
     MISMATCH = ("new feedback", "another action"), ("a decision",)  # the feedback is for another action
     DEADLINE = ("no record",), ("a deadline",)  # the state's deadline has passed, or its limit is exceeded

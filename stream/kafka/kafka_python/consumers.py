@@ -98,7 +98,7 @@ class Reader:
         check_dated_by_sender(dated_by_sender, self._admin.describe_topics(list(dated_by_sender)))
 
     def _make_room(self) -> None:
-        """Clear the fetcher's current records if all were read; otherwise, it would not return the others."""
+        """Clear the fetcher's current records once all were read. Otherwise, it does not return those fetched later."""
         fetcher = self._client._fetcher
         if not fetcher._next_partition_records:
             fetcher._next_partition_records = None
