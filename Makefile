@@ -12,8 +12,6 @@ SEED ?= 1
 ONLY ?= *
 CLIENT ?= confluent
 CLIENTS ?= confluent,kafka-python
-# Tests on a real Kafka mostly wait, so there are two processes more than cores.
-WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 2)
 
 # The main job: the rows of optdigits 12 times over, so that the curves go on well beyond the delays.
 RUN := --learner perceptron --learner banditron --learner soba-diag --learner confidit --param confidit.variant=2 \
@@ -35,10 +33,10 @@ check: $(VENV)/.dev ## Before every commit: ruff, mypy and the tests without Kaf
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
-	$(PY) -m pytest -n auto --dist loadgroup -m 'not slow and not faults' $(ARGS)
+	$(PY) -m pytest -n auto -m 'not slow and not faults' $(ARGS)
 
 test: $(VENV)/.dev ## All tests, those against a real Kafka included; ARGS='-k join' is added to the flags, CLIENTS=kafka-python takes one client alone
-	ONEBIT_TEST_CLIENTS=$(CLIENTS) $(PY) -m pytest -n $(WORKERS) --dist loadgroup --durations=10 $(ARGS)
+	ONEBIT_TEST_CLIENTS=$(CLIENTS) $(PY) -m pytest -n auto --durations=10 $(ARGS)
 
 test-faults: $(VENV)/.dev ## Long runs on a real Kafka: learners, producers and brokers killed and frozen; CLIENT=kafka-python takes the other client
 	ONEBIT_TEST_CLIENTS=$(CLIENT) $(PY) -m pytest tests/faults tests/cluster -m faults --durations=0 $(ARGS)

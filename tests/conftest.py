@@ -3,9 +3,11 @@
 import itertools
 import os
 from collections.abc import Iterator
+from typing import Any
 from zlib import crc32
 
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 import stream.cli  # noqa: F401  # one BLAS thread, before numpy is imported: the last bits depend on their number
 from stream.devkafka.local_kafka import LocalKafka, local_kafka
@@ -26,6 +28,24 @@ KAFKA_FOLDERS = ("tests/real_kafka/", "tests/cluster/", "tests/faults/", "exampl
 KAFKA_FIXTURES = {"kafka", "secured", "client", "onebit_kafka"}
 
 
+class KafkaByClient(LoadScopeScheduling):  # type: ignore[misc]
+    """Where tests run side by side, those that need a Kafka go to two processes, which have one each.
+
+    One takes what is about kafka-python, the other all else: so each has about half of the work.
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        folders = ("tests/real_kafka/", "tests/contract/", "examples/")
+        if not nodeid.startswith(folders) or "[embedded" in nodeid:
+            return nodeid
+        return "kafka-python" if "kafka-python" in nodeid else "kafka"
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
+    """See pytest-xdist."""
+    return KafkaByClient(config, log)
+
+
 @pytest.hookimpl(trylast=True)  # after the terminal reporter's
 def pytest_configure(config: pytest.Config) -> None:
     """See pytest."""
@@ -35,11 +55,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keep one client of each test, assign the tests that need a real Kafka to processes, and put slow tests first.
+    """Keep one client of each test, mark the tests that need a real Kafka as slow, and put slow tests first.
 
-    With `--dist loadgroup`, two processes have a Kafka each: one for the tests on kafka-python, the other for all
-    others. Slow tests come first, because the other processes would have nothing to do during a last slow one. The
-    client is chosen by a hash of the test's name, unless the test has the mark `each_client`. The contract tests
+    Otherwise the other processes would have nothing left to do during the last slow test. The client is chosen by a hash of the test's name, unless the test has the mark `each_client`. The contract tests
     show that programs cannot tell the clients apart. A test needs a Kafka if its folder or its fixtures do.
     """
     others = {item for item in items if not _is_its_client(item)}
@@ -52,7 +70,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             or not KAFKA_FIXTURES.isdisjoint(getattr(item, "fixturenames", ()))
         ):
             item.add_marker("slow")
-            item.add_marker(pytest.mark.xdist_group("kafka-python" if "kafka-python" in item.nodeid else "kafka"))
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)
 
 
