@@ -61,7 +61,7 @@ def test_learner_goes_on_with_what_the_pipeline_has_and_changes_only_what_it_is_
     assert "has learner = 'banditron'; got 'soba-diag': this cannot change" in " ".join(other.said().split())
 
     changed = pipeline.start("learn", "--window", "500ms", "--change-settings")
-    changed.wait_until_it_says(r"from step \d+ on window_ms = 500")
+    changed.wait_until_it_says(r"from step \d+ on.* window_ms = 500")
     until(pipeline, changed, lambda _, expired: expired == 3, "all expire by the shorter window")
 
     last = pipeline.start("learn")
