@@ -57,8 +57,9 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Keep one client of each test, mark the tests that need a real Kafka as slow, and put slow tests first.
 
-    Otherwise the other processes would have nothing left to do during the last slow test. The client is chosen by a hash of the test's name, unless the test has the mark `each_client`. The contract tests
-    show that programs cannot tell the clients apart. A test needs a Kafka if its folder or its fixtures do.
+    Otherwise the other processes would have nothing left to do during the last slow test. The client is chosen by a
+    hash of the test's name, unless the test has the mark `each_client`. The contract tests show that programs cannot
+    tell the clients apart. A test needs a Kafka if its folder or its fixtures do.
     """
     others = {item for item in items if not _is_its_client(item)}
     config.hook.pytest_deselected(items=list(others))

@@ -73,7 +73,7 @@ def expected_coverage(model: Sharing = "own") -> list[str]:
     for kind in dict.fromkeys((*TIMED_FAULTS, *SHARED_FAULTS) if shares else TIMED_FAULTS):
         faults += [f"{kind} {step}" for step in COMMIT_STEPS] if kind in IN_COMMIT else [str(kind)]
     others = [
-        "reordered feedback", "operation during an outage", "fenced", "thrown out and ends",
+        "reordered feedback", "operation during an outage", "fenced", "removed and ends",
         "held up by a transaction", "stale member aborts its step", "transaction timeout",
         WAITS_FOR_FOLLOWERS, CLOCK_STANDS, *OVERFLOWS,
     ]  # fmt: skip

@@ -184,7 +184,7 @@ class Processes:
         except CrashError:
             self.die(process, process.away_ms)
         except FencedError as error:
-            self._trace.fired["thrown out and ends" if "was thrown out" in str(error) else "fenced"] += 1
+            self._trace.fired["removed and ends" if "was removed from group" in str(error) else "fenced"] += 1
             self._trace.note(process.name, f"is fenced and ends: {error}")
             self.close(process)
             if not process.zombie:

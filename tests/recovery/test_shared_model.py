@@ -364,7 +364,7 @@ def test_a_snapshot_of_another_model_is_refused() -> None:
     pipeline = Pipeline(LEARNERS["late-ucb"], partitions=2)
     whole_run(pipeline, snapshot_interval_ms=40)
     other = replace(pipeline.settings, parameters={"project": 4})
-    with pytest.raises(JournalError, match="'parameters.project': 4"):
+    with pytest.raises(JournalError, match=r"'parameters\.project': 4"):
         Process(pipeline.broker, TOPICS, other, pipeline.now_ms)
 
 
