@@ -57,7 +57,7 @@ def read_from_step(
     """
     beginning = broker.beginnings([journal])[journal]
     end = broker.ends([journal])[journal].stable
-    reach = 2 * (last.number - number + 1) + _ESTIMATE_MARGIN
+    reach = 2 * max(0, last.number - number + 1) + _ESTIMATE_MARGIN
     while True:
         start = max(beginning, end - reach)
         steps = read_journal(broker, journal, start)
