@@ -286,7 +286,7 @@ class LearnerProgram:
                 worked_count += worked
                 if running is not None:
                     self._start(running)
-                if self._host_ms() - began_ms >= SLICE_MS:
+                if worked and self._host_ms() - began_ms >= SLICE_MS:  # one that waits holds up no others
                     break
         self._has_recovered = worked_count > 0
         if self._assigned:

@@ -46,19 +46,19 @@ def test_decisions_and_updates_are_those_of_the_bare_learner_as_played(
         if t < size:
             x, u = data.features(t), float(rng.random())
             mine = learner.predict(x, u)
-            made, told = oracle.decide(x, u)
+            made, inside = oracle.decide(x, u)
             assert mine[:2] == made[:2]
             assert mine.propensity == pytest.approx(made.propensity, rel=1e-12)
             np.testing.assert_array_equal(mine.scores, made.scores)
             learner.observe(x, mine)
-            waiting.append((mine, told))
+            waiting.append((mine, inside))
         if t >= delay:
             s = t - delay
-            mine, told = waiting[s]
+            mine, inside = waiting[s]
             label = int(data.labels[s])
             reward = int(mine.action == label)
             changed = learner.update(data.features(s), mine, reward, 0.5, label)
-            expected = told is not None and oracle.learner.update(data.features(s), told, reward, 0.5, label)
+            expected = inside is not None and oracle.learner.update(data.features(s), inside, reward, 0.5, label)
             assert changed == expected
     assert_same_state(learner, oracle)
     again = copy.copy(learner)

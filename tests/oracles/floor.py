@@ -11,18 +11,18 @@ class FloorOracle:
         self.learner, self.floor, self.is_sound = learner, floor, is_sound
 
     def decide(self, x: Features, u: float) -> tuple[Decision, Decision | None]:
-        """The decision, and what the learner is told of it; None: nothing."""
+        """The decision, and what the learner is inner_decision of it; None: nothing."""
         K, f = self.learner.n_classes, self.floor
         chance = f / K + (1.0 - f) * self.learner.distribution(x)
         if u < f:
             action = int(u / f * K)
             own = self.learner.predict(x, 0.0)
             made = self.learner.as_played(x, own, action, float(chance[action]))
-            told = made if self.is_sound else None
+            inner_decision = made if self.is_sound else None
         else:
             own = self.learner.predict(x, (u - f) / (1.0 - f))
             made = own._replace(propensity=float(chance[own.action]))
-            told = made if self.is_sound else own
-        if told is not None:
-            self.learner.observe(x, told)
-        return made, told
+            inner_decision = made if self.is_sound else own
+        if inner_decision is not None:
+            self.learner.observe(x, inner_decision)
+        return made, inner_decision
