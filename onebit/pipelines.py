@@ -24,6 +24,7 @@ class Decided(NamedTuple):
     propensity: float  # probability of the action
     scores: NDArray[np.float64]  # [K]
     model_version: int  # own model: number of applied updates; shared model: number of applied log entries
+    class_name: str | None = None  # name of the action; None if the classes have no names
 
 
 class Pipeline:
@@ -40,14 +41,21 @@ class Pipeline:
         """The current virtual time."""
         return self.test.clock.now_ms
 
-    def decide(self, event_id: str, x: Sequence[float] | Mapping[str, Any]) -> Decided:
+    def decide(
+        self,
+        event_id: str,
+        x: Sequence[float] | Mapping[str, Any],
+        *,
+        eligible: Sequence[str] | Sequence[int] | None = None,
+    ) -> Decided:
         """Write a context, and return its decision.
 
         Args:
             event_id: Id of the event. Each id is decided once.
             x: Features as a list, as `{"i": indices, "v": values}`, or as a mapping from names to values.
+            eligible: Names or indices of the classes to decide among; None for all.
         """
-        self.test.context(event_id, x)
+        self.test.context(event_id, x, **({} if eligible is None else {"eligible": list(eligible)}))
         found = self.test.prediction(event_id)
         return Decided(
             found["id"],
@@ -56,6 +64,7 @@ class Pipeline:
             found["propensity"],
             np.array(found["scores"], np.float64),
             found["model_version"],
+            found.get("class"),
         )
 
     def feedback(self, event_id: str, reward: int, *, after: str = "0ms", **fields: int) -> None:
@@ -109,14 +118,14 @@ class Pipeline:
 
 @contextmanager
 def embedded(
-    *, n_classes: int, n_features: int, learner: str = "auto", window: str = "5m", **settings: Any
+    *, n_classes: int | None = None, n_features: int, learner: str = "auto", window: str = "5m", **settings: Any
 ) -> Iterator[Pipeline]:
     """Create an in-process pipeline in virtual time. It needs no Kafka, does not wait, and gives reproducible results.
 
     At the end of the `with` block, delayed feedback arrives and the ledger is verified.
 
     Args:
-        n_classes: Number of classes K.
+        n_classes: Number of classes K; None with the setting `classes_max`.
         n_features: Number of features d.
         learner: Name of the learner; `auto` chooses it based on the numbers of classes and features.
         window: Time to wait for feedback before a decision expires.
@@ -134,7 +143,8 @@ def embedded(
     ...     pipeline.example("visit-1")["delay_ms"], pipeline.ledger.matched
     (30000, 1)
     """
-    pipeline = Pipeline(n_classes=n_classes, n_features=n_features, learner=[learner], window=window, **settings)
+    sizes = {"n_features": n_features} | ({} if n_classes is None else {"n_classes": n_classes})
+    pipeline = Pipeline(**sizes, learner=[learner], window=window, **settings)
     try:
         yield pipeline
         pipeline.settle()

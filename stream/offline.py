@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from stream.learners.base import KernelLearner, Learner, compile_with
+from stream.learners.base import KernelLearner, Learner, all_classes, compile_with
 from stream.task.settings import LatePolicy, OnExpiry, TaskSettings
 from stream.wire.records import Decision, Features, FloatArray, IndexArray
 
@@ -129,6 +129,7 @@ def run(
             schedule.events,
             schedule.kinds,
             learner.needs_label,
+            all_classes(learner.n_classes),
             actions,
             greedy,
             propensities,
@@ -214,6 +215,7 @@ def _loop(
     events: NDArray[np.int64],
     kinds: NDArray[np.int8],
     needs_label: bool,
+    classes: IndexArray,
     actions: NDArray[np.int64],
     greedy: NDArray[np.int64],
     propensities: FloatArray,
@@ -252,7 +254,7 @@ def _loop(
         t = decided
         start, stop = offsets[t], offsets[t + 1]
         actions[t], greedy[t], propensities[t] = predict(  # type: ignore[name-defined] # noqa: F821
-            indices[start:stop], values[start:stop], u[t], scores[t % rows], *model
+            indices[start:stop], values[start:stop], u[t], scores[t % rows], classes, *model
         )
         observe(  # type: ignore[name-defined] # noqa: F821
             indices[start:stop],
@@ -279,6 +281,7 @@ def _loop_in_python(
     events: NDArray[np.int64],
     kinds: NDArray[np.int8],
     needs_label: bool,
+    classes: IndexArray,
     actions: NDArray[np.int64],
     greedy: NDArray[np.int64],
     propensities: FloatArray,

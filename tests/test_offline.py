@@ -8,7 +8,7 @@ from stream.learners import Cost, Learner, create
 from stream.learners.base import State
 from stream.offline import NEVER, Examples, Patience, run
 from stream.task.settings import PolicyError
-from stream.wire.records import Decision, Features, FloatArray
+from stream.wire.records import Decision, Features, FloatArray, IndexArray
 
 
 class Scribe(Learner):
@@ -21,7 +21,7 @@ class Scribe(Learner):
         super().__init__(2, 4)
         self.calls: list[str] = []
 
-    def predict(self, x: Features | FloatArray, u: float) -> Decision:
+    def predict(self, x: Features | FloatArray, u: float, eligible: IndexArray | None = None) -> Decision:
         self.calls.append(f"decide {self.event(x)}")
         return Decision(0, 0, 1.0, np.zeros(2))
 

@@ -12,6 +12,7 @@ from stream.learners.kernels import (
     argmax,
     check_event,
     compiled,
+    limit,
     linear_scores,
     sample_epsilon_greedy,
     usable,
@@ -20,13 +21,14 @@ from stream.learners.kernels import (
 
 @compiled
 def predict(
-    indices: Any, values: Any, u: float, scores: Any, W: Any, epsilon: float, step: float
+    indices: Any, values: Any, u: float, scores: Any, eligible: Any, W: Any, epsilon: float, step: float
 ) -> tuple[int, int, float]:
     """Play the class with the highest score or, with probability epsilon, a class drawn uniformly at random."""
     check_event(indices, values, W.shape[1])
     linear_scores(indices, values, W, scores)
+    limit(scores, eligible)
     greedy = argmax(scores)
-    action, propensity = sample_epsilon_greedy(greedy, W.shape[0], epsilon, u)
+    action, propensity = sample_epsilon_greedy(greedy, scores, epsilon, u)
     return action, greedy, propensity
 
 
@@ -55,6 +57,7 @@ class BitLogistic(onebit.KernelLearner):
         onebit.Parameter("epsilon", 0.1, "share of uniform exploration", low=0.0, high=1.0),
         onebit.Parameter("step", 0.5, "step of the gradient", low=0.0, high=1e6),
     )
+    supports_eligible: ClassVar[bool] = True
     predict_kernel = staticmethod(predict)
     update_kernel = staticmethod(update)
 

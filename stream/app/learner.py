@@ -75,6 +75,7 @@ def run_learner(settings: Settings, stop: Callable[[], bool], *, change_settings
         check_estimate(task.play, is_asked=settings.estimate)
         if slow := slow_warning(task, nnz):
             warn(slow)
+        estimating.compare(task.holdout)
         compile_kernels(task)
         if notice := exploration_notice(task):
             announce(notice)
@@ -191,7 +192,8 @@ def check_given(settings: Settings) -> None:
     """Check the given settings before connecting.
 
     Raises:
-        SettingsError: several learners, a number of classes without a number of features, or an invalid parameter.
+        SettingsError: several learners, two numbers of classes or one without a number of features, or an invalid
+            parameter.
         ParameterError: the learner does not have a given parameter.
     """
     if len(settings.learner) != 1:
@@ -201,8 +203,12 @@ def check_given(settings: Settings) -> None:
         )
     if settings.learner != [AUTO]:
         parameters_of(settings, settings.learner[0])
-    if settings.n_classes is not None and n_features_of(settings) is None:
-        raise SettingsError(f"--n-classes {settings.n_classes}: contexts without a data set require --n-features, too")
+    sizes = {"--n-classes": settings.n_classes, "--classes-max": settings.classes_max}
+    flags = [f"{flag} {n}" for flag, n in sizes.items() if n is not None]
+    if len(flags) > 1:
+        raise SettingsError(f"{' and '.join(flags)}: expected only one of them")
+    if flags and n_features_of(settings) is None:
+        raise SettingsError(f"{flags[0]}: contexts without a data set require --n-features, too")
 
 
 RENEWAL_MS = 1_000

@@ -1,9 +1,9 @@
-"""`--estimate`: off-policy estimate of the learner's own policy while logged actions are played."""
+"""Live estimates of a running learner: its own policy while logged actions are played, and its holdout."""
 
 from collections.abc import Iterable, Sequence
 from heapq import merge
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from stream.journal.commit import Commit
 from stream.kafka.port import Broker
@@ -13,43 +13,58 @@ from stream.wire.records import Example, Prediction, TopicPartition
 from stream.wire.topics import Topics
 
 if TYPE_CHECKING:
+    from stream.estimating.arms import ArmComparison, Arms
     from stream.estimating.live import LiveEstimates, LiveEstimator
+
+Counter = TypeVar("Counter", "LiveEstimator", "Arms")
 
 
 class LiveEstimating:
-    """Estimates the value of a running learner's policy; does nothing unless requested."""
+    """Estimates the value of a running learner's policy, and compares it with a holdout, if there is one."""
 
     def __init__(self, *, is_asked: bool) -> None:
-        self._estimator = _estimator() if is_asked else None
+        self._estimator = live_estimator() if is_asked else None
+        self._arms: Arms | None = None
+
+    def compare(self, share: float) -> None:
+        """Compare the learner with a holdout of this share, unless it is 0 or the comparison has begun."""
+        if share and self._arms is None:
+            self._arms = arms_of(share)
 
     def add(self, commits: Sequence[Commit]) -> None:
         """Add the records of committed transactions."""
-        if self._estimator is not None:
+        for counter in self._counters():
             for partition, step, effects, *_ in commits:
-                self._estimator.take(
+                counter.take(
                     partition,
                     step.number,
                     (prediction for prediction, _ in effects.predictions),
                     (example for example, _ in effects.examples),
                 )
 
+    def _counters(self) -> "list[LiveEstimator | Arms]":
+        return [counter for counter in (self._estimator, self._arms) if counter is not None]
+
     def lines(self, partitions: frozenset[int]) -> list[str]:
         """Return the log lines for a process to which these partitions are assigned."""
-        if self._estimator is None:
-            return []
+        lines: list[str] = []
         if partitions:
-            self._estimator.keep(partitions)
-        return estimate_lines(self._estimator.now(), since=" since this program started")
+            for counter in self._counters():
+                counter.keep(partitions)
+        if self._estimator is not None:
+            lines += estimate_lines(self._estimator.now(), since=" since this program started")
+        if self._arms is not None:
+            lines += arm_lines(self._arms.now())
+        return lines
 
 
-def from_topics(broker: Broker, topics: Topics, partitions: int) -> "LiveEstimates":
-    """Compute the estimate from a run's topics, processing the decisions in the order of their times."""
-    estimator = _estimator()
+def from_topics(broker: Broker, topics: Topics, partitions: int, counter: Counter) -> Counter:
+    """Let a counter count a run's topics, with the decisions in the order of their times, and return it."""
     steps = [0] * partitions
 
     def take(partition: int, predictions: Iterable[Prediction], examples: Iterable[Example]) -> None:
         steps[partition] += 1
-        estimator.take(partition, steps[partition], predictions, examples)
+        counter.take(partition, steps[partition], predictions, examples)
 
     decided = merge(
         *(read_partition(broker, TopicPartition(topics.predictions, partition)) for partition in range(partitions)),
@@ -60,13 +75,45 @@ def from_topics(broker: Broker, topics: Topics, partitions: int) -> "LiveEstimat
     for partition in range(partitions):
         settled = read_partition(broker, TopicPartition(topics.examples, partition))
         take(partition, (), (decode_example(record)[0] for record in settled))
-    return estimator.now()
+    return counter
 
 
-def _estimator() -> "LiveEstimator":
+def live_estimator() -> "LiveEstimator":
+    """Return an estimator without decisions."""
     from stream.estimating.live import LiveEstimator  # deferred: loads the estimators, which most runs do not need
 
     return LiveEstimator()
+
+
+def arms_of(share: float) -> "Arms":
+    """Return a comparison without decisions for a holdout of this share."""
+    from stream.estimating.arms import Arms  # deferred, as above
+
+    return Arms(share)
+
+
+def arm_lines(found: "ArmComparison", prefix: str = "") -> list[str]:
+    """Format a comparison of the learner with its holdout.
+
+    Args:
+        found: The comparison.
+        prefix: Text before each line, to distinguish several comparisons.
+    """
+    learner, holdout = found.learner.mean, found.holdout.mean
+    if learner is None or holdout is None:
+        return [f"{prefix}holdout: no settled decisions in {'the holdout' if holdout is None else 'the other arm'} yet"]
+    low, high = found.difference
+    lines = [
+        f"{prefix}holdout: mean reward {learner:.3f} of the learner ({found.learner.n:,} decisions), {holdout:.3f} of "
+        f"the holdout ({found.holdout.n:,}); difference {low:+.3f} to {high:+.3f} (anytime)"
+    ]
+    if found.shares_differ:
+        share = found.holdout.n / (found.holdout.n + found.learner.n)
+        lines.append(
+            f"{prefix}holdout: its share of the decisions with a bit is {share:.4f}; expected {found.share:g}. More "
+            "bits are lost in one arm, so the comparison is invalid. Check the service's feedback"
+        )
+    return lines
 
 
 def estimate_lines(found: "LiveEstimates", prefix: str = "", since: str = "") -> list[str]:

@@ -15,6 +15,7 @@ from stream.task.settings import Sharing, TaskSettings
 STORED_NAMES = {
     "learner": "learner",
     "n_classes": "n_classes",
+    "classes_max": "open_classes",
     "n_features": "n_features",
     "seed": "seed",
     "window_ms": "window_ms",
@@ -33,6 +34,8 @@ STORED_NAMES = {
     "model": "model",
     "scale": "scale",
     "floor": "floor",
+    "holdout": "holdout",
+    "holdout_policy": "holdout_policy",
 }
 """Maps the field of each task setting in `Settings` to its name in the journal."""
 
@@ -58,6 +61,8 @@ def given_names(settings: Settings) -> frozenset[str]:
         names.discard("model")
     if not _is_without_data(settings):
         names.discard("scale")
+    if "classes_max" in settings.given:
+        names.add("n_classes")
     names |= {PARAMETER + text.partition("=")[0].rpartition(".")[2] for text in settings.param}
     return frozenset(names | {"n_classes", "n_features"} if "data" in settings.given else names)
 
@@ -86,7 +91,7 @@ def wanted_settings(
     if begun and "learner" not in given:
         own, learner = settings.model_copy(update={"learner": [begun["learner"]]}), begun["learner"]
     else:
-        is_known = settings.n_classes is None  # --n-classes is given without a data set; the sparsity is unknown
+        is_known = not _is_without_data(settings)  # otherwise the sparsity is unknown
         own, _ = with_chosen(settings, n_classes, n_features, mean_nnz if is_known else None)
         learner = own.learner[0]
     task = task_settings(own, learner, n_classes, n_features, class_names)
@@ -98,7 +103,11 @@ def wanted_settings(
 
 def _is_without_data(settings: Settings) -> bool:
     """Whether contexts come from a service, because the user gives their sizes."""
-    return settings.n_classes is not None or settings.features is not None
+    return _n_classes_of(settings) is not None or settings.features is not None
+
+
+def _n_classes_of(settings: Settings) -> int | None:
+    return settings.classes_max if settings.n_classes is None else settings.n_classes
 
 
 def _check_scaled_once(task: TaskSettings, settings: Settings) -> None:
@@ -122,7 +131,7 @@ class _Sizes(NamedTuple):
 
 def _sizes(settings: Settings, begun: Mapping[str, Any]) -> _Sizes:
     """Return the sizes that the user gave; by default, those of the pipeline or the data set."""
-    n_classes, n_features = settings.n_classes, n_features_of(settings)
+    n_classes, n_features = _n_classes_of(settings), n_features_of(settings)
     if begun and "data" not in settings.given:
         n_classes, n_features = n_classes or begun["n_classes"], n_features or begun["n_features"]
     if n_classes is None or n_features is None:

@@ -187,6 +187,9 @@ def task_settings(
         class_names=class_names,
         model=settings.model_of(settings.partitions),
         floor=settings.floor,
+        holdout=settings.holdout,
+        holdout_policy=settings.holdout_policy,
+        open_classes=settings.classes_max is not None,
     )
 
 

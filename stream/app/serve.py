@@ -10,6 +10,7 @@ from stream.app.process import announce, monotonic_ms
 from stream.app.settings import Program, Settings, SettingsError
 from stream.journal.reading import pipeline_settings
 from stream.kafka.port import Broker
+from stream.learners import registered
 from stream.serving.decisions import Decisions, FallbackError, PipelineFacts, fallback_answer
 from stream.serving.link import Access, Link
 from stream.telemetry.heartbeat import Heartbeat
@@ -102,6 +103,8 @@ def read_facts(broker: Broker, settings: Settings, partitions: int) -> PipelineF
         found["seed"],
         None if names is None else tuple(names),
         None if features is None else from_plain(features),
+        found["open_classes"],
+        None if registered()[found["learner"]].supports_eligible else found["learner"],
     )
     if settings.fallback is not None:
         try:

@@ -17,7 +17,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, Se
 from pydantic_settings import NoDecode
 
 from producers.datasets.log import OnBadRow
-from stream.parsing import DurationError, format_duration, parse_duration, parse_speed
+from stream.parsing import DurationError, format_duration, parse_duration, parse_number, parse_speed
 from stream.randomness.delays import DelayError, parse_delay
 from stream.wire.named_features import Scaling
 
@@ -180,6 +180,20 @@ Secret = Annotated[SecretStr, PlainSerializer(lambda _: HIDDEN)]
 """A string that is never printed."""
 
 Probability = Annotated[float, Field(ge=0.0, le=1.0)]
+
+
+def _of_percent(value: object) -> object:
+    """Convert a percentage such as 5% to a fraction.
+
+    >>> _of_percent("5%"), _of_percent("0.05")
+    (0.05, '0.05')
+    """
+    number = parse_number(value[:-1]) if isinstance(value, str) and value.endswith("%") else None
+    return value if number is None else number / 100.0
+
+
+Percentage = Annotated[Probability, BeforeValidator(_of_percent)]
+"""A fraction, which can also be given in percent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

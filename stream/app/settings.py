@@ -25,6 +25,7 @@ from stream.app.setting_values import (
     Duration,
     Feedback,
     Names,
+    Percentage,
     Probability,
     Replay,
     Retention,
@@ -255,6 +256,17 @@ class Settings(BaseSettings):
             unset="from the data set",
         ),
     ] = None
+    classes_max: Annotated[
+        int | None,
+        Field(ge=2),
+        Setting(
+            Panel.LEARNER,
+            frozenset((Program.LEARN,)),
+            "Room for classes that the contexts name in `eligible`, instead of --n-classes",
+            "K",
+            unset="a fixed number of classes",
+        ),
+    ] = None
     features: Annotated[
         Path | None,
         Setting(
@@ -367,6 +379,19 @@ class Settings(BaseSettings):
             "P",
         ),
     ] = 0.0
+    holdout: Annotated[
+        Percentage,
+        Setting(
+            Panel.LEARNER,
+            _LEARN,
+            "Fraction of the decisions that --holdout-policy makes instead of the learner, for comparison: 0.05 or 5%",
+            "P",
+        ),
+    ] = 0.0
+    holdout_policy: Annotated[
+        str,
+        Setting(Panel.LEARNER, _LEARN, "Policy of the holdout: uniform, or constant:CLASS", "POLICY"),
+    ] = "uniform"
     orphan_window_ms: Annotated[
         Duration, Setting(Panel.JOIN, _LEARN, "Time to keep feedback that arrives before its context")
     ] = 300_000

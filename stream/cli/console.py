@@ -343,6 +343,7 @@ POLICY_HINTS = {
     "NOTHING_ASSUMED": "--late correct needs --on-expiry negative",
     "NOT_RETRACTABLE": "use --late ignore, or late-ucb with --param drift=off",
     "NOT_FROM_LOGS": "use another --learner, or --play match",
+    "NO_ELIGIBLE": "use another --learner, or --n-classes",
     "ONE_RIGHT_CLASS": "use another --learner",
 }
 """The remedy for a setting that the learner does not support, by reason."""

@@ -17,22 +17,12 @@ It is valid at all times, even for a changing policy, and bounds the mean value 
 decisions. The direct method and dr require the whole distribution π, or the context; `onebit estimate` computes them
 from the log.
 
-*Prefix.* If feedback for right answers arrives sooner than feedback for wrong ones, counting each bit on arrival would
-bias the estimates upwards. A decision is therefore counted when it and all earlier decisions are settled:
-
-    decided   1  2  3  4  5  6
-    settled   ✓  ✓  …  ✓  ✓  …      counted: 1, 2. When 3 is settled, 3 to 5 are counted.
-
-An expired decision is settled without an outcome. It does not block the prefix and is counted separately. It raises a
-flag, because the estimate covers only decisions with an outcome.
-
-*Memory.* Decisions after the first pending one are stored. A decision is pending for at most one window, so at most one
-window of decisions is stored. The join needs more memory than this per decision.
+*Prefix.* A decision is counted when it and all earlier ones are settled; see `prefix`. An expired decision is settled
+without an outcome. It does not block the prefix and is counted separately. It raises a flag, because the estimate
+covers only decisions with an outcome.
 """
 
-from collections import deque
 from collections.abc import Container, Iterable
-from dataclasses import dataclass
 from math import nan
 from typing import NamedTuple
 
@@ -40,6 +30,7 @@ import numpy as np
 
 from stream.estimating.evaluation import ESS_MIN, WEIGHTS_OFF_ONE, Moments, estimate_fields, weight_flags
 from stream.estimating.intervals import Interval
+from stream.estimating.prefix import SettledPrefix
 from stream.estimating.running import LiveEstimate, RunningEstimate
 from stream.estimating.survey import Flag
 from stream.wire.records import Example, FloatArray, Outcome, Prediction
@@ -84,30 +75,17 @@ class LiveEstimates(NamedTuple):
         }
 
 
-@dataclass(slots=True)
-class _Decided:
-    """A decision that is not counted yet."""
-
-    partition: int
-    weight: float  # NaN if the weight is unknown
-    is_settled: bool = False
-    reward: int | None = None  # None if the decision has no outcome yet, or expired
-
-
 class LiveEstimator:
     """Counts decisions in the order of publication, each when it and all earlier ones are settled."""
 
     def __init__(self) -> None:
-        self._decided: deque[_Decided] = deque()
-        self._pending: dict[tuple[int, str], _Decided] = {}
-        self._steps: dict[int, int] = {}  # number of the last step, by partition
+        self._prefix = SettledPrefix()
         self._sums = RunningEstimate()
         self._path: list[LivePoint] = []
         self._path_stride = 1
         self._without_outcome = 0
         self._without_weight = 0
         self._not_logged = 0
-        self._left = 0
 
     def take(self, partition: int, step: int, predictions: Iterable[Prediction], examples: Iterable[Example]) -> None:
         """Add the output of a partition's step.
@@ -121,50 +99,32 @@ class LiveEstimator:
             predictions: The decisions, in order.
             examples: The settled decisions, from this and earlier steps.
         """
-        if self._steps.get(partition, step - 1) != step - 1:
-            self._leave({partition})
-        self._steps[partition] = step
+        prefix = self._prefix
+        prefix.begin_step(partition, step)
         for prediction in predictions:
             if prediction.target is None:
                 self._not_logged += 1
-                continue
-            decided = _Decided(partition, target_weight(prediction))
-            self._decided.append(decided)
-            self._pending[partition, prediction.id] = decided
+            else:
+                prefix.decide(partition, prediction.id, target_weight(prediction))
         for example in examples:
-            settled = self._pending.pop((partition, example.id), None)
-            if settled is not None:
-                settled.is_settled = True
-                settled.reward = example.reward if example.outcome is Outcome.MATCHED else None
+            prefix.settle(partition, example.id, example.reward if example.outcome is Outcome.MATCHED else None)
         self._advance()
 
     def keep(self, partitions: Container[int]) -> None:
         """Discard the pending decisions of all other partitions, because other processes will settle them."""
-        gone = {partition for partition in self._steps if partition not in partitions}
-        if gone:
-            self._leave(gone)
-            self._advance()
-
-    def _leave(self, partitions: set[int]) -> None:
-        """Discard the partitions' uncounted decisions. Keeping only settled ones would favour fast feedback."""
-        kept = [decided for decided in self._decided if decided.partition not in partitions]
-        self._left += len(self._decided) - len(kept)
-        self._decided = deque(kept)
-        self._pending = {key: decided for key, decided in self._pending.items() if key[0] not in partitions}
-        for partition in partitions:
-            self._steps.pop(partition, None)
+        self._prefix.keep(partitions)
+        self._advance()
 
     def _advance(self) -> None:
         """Count the decisions before the first pending one."""
         rows: list[tuple[float, int]] = []
-        while self._decided and self._decided[0].is_settled:
-            decided = self._decided.popleft()
-            if decided.reward is None:
+        for weight, reward in self._prefix.advance():
+            if reward is None:
                 self._without_outcome += 1
-            elif decided.weight != decided.weight:  # NaN
+            elif weight != weight:  # NaN
                 self._without_weight += 1
             else:
-                rows.append((decided.weight, decided.reward))
+                rows.append((weight, reward))
         if rows:
             self._count(*np.array(rows, dtype=np.float64).T)
 
@@ -189,7 +149,7 @@ class LiveEstimator:
         return LiveEstimates(
             n=n,
             without_outcome=self._without_outcome,
-            waiting=len(self._decided),
+            waiting=self._prefix.waiting,
             ess=sums.weights.ess,
             weight_max=sums.weights.largest,
             logged=sums.rewards.mean if n else nan,
@@ -209,7 +169,7 @@ class LiveEstimator:
             "propensity-missing": (self._without_weight, f"{of_settled} have no logged propensity; they are excluded"),
             "not-logged": (self._not_logged, "decisions do not come from a log; they are excluded"),
             "handed-over": (
-                self._left,
+                self._prefix.left,
                 "decisions were pending when another process took over their partition; they are excluded",
             ),
         }

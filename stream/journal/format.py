@@ -56,7 +56,7 @@ def stored_settings(settings: TaskSettings) -> dict[str, Any]:
 
 def model_settings(settings: TaskSettings) -> dict[str, Any]:
     """The settings on which a learner's state depends. An imported model is stored with only these settings."""
-    stored, of_model = stored_settings(settings), ("learner", "n_classes", "n_features", "scale")
+    stored, of_model = stored_settings(settings), ("learner", "n_classes", "n_features", "scale", "open_classes")
     return {name: value for name, value in stored.items() if name in of_model or name.startswith(PARAMETER)}
 
 

@@ -12,6 +12,7 @@ from stream.learners.kernels import (
     check_event,
     compiled,
     current_scores,
+    limit,
     linear_scores,
     sample_epsilon_greedy,
     usable,
@@ -22,13 +23,20 @@ from stream.wire.records import Decision, Features, FloatArray, IndexArray
 
 @compiled
 def predict(
-    indices: IndexArray, values: FloatArray, u: float, scores: FloatArray, W: FloatArray, gamma: float
+    indices: IndexArray,
+    values: FloatArray,
+    u: float,
+    scores: FloatArray,
+    eligible: IndexArray,
+    W: FloatArray,
+    gamma: float,
 ) -> tuple[int, int, float]:
     """Explore uniformly with probability γ, otherwise play the greedy class."""
     check_event(indices, values, W.shape[1])
     linear_scores(indices, values, W, scores)
+    limit(scores, eligible)
     greedy = argmax(scores)
-    action, propensity = sample_epsilon_greedy(greedy, W.shape[0], gamma, u)
+    action, propensity = sample_epsilon_greedy(greedy, scores, gamma, u)
     return action, greedy, propensity
 
 
@@ -72,7 +80,7 @@ def update_by_current_scores(
     """Apply the same update with the greedy class of the current W."""
     if not usable(indices, values, action, propensity, scores, W.shape[0], W.shape[1]):
         return False
-    greedy_now = argmax(current_scores(indices, values, W))
+    greedy_now = argmax(current_scores(indices, values, W, scores))
     return update(indices, values, action, greedy_now, propensity, scores, reward, v, label, W, gamma)
 
 
@@ -133,6 +141,7 @@ class Banditron(KernelLearner):
     summary: ClassVar[str] = "first-order, importance-weighted perceptron updates"
     best_for: ClassVar[str] = "exact retraction if late-ucb is too large"
     paper: ClassVar[str] = "Kakade, Shalev-Shwartz, Tewari 2008"
+    supports_eligible: ClassVar[bool] = True
     parameters: ClassVar[tuple[Parameter, ...]] = (
         Parameter(
             "gamma",

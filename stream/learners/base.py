@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
+from functools import lru_cache
 from types import CodeType, FunctionType
 from typing import Any, ClassVar, NamedTuple, ParamSpec, Self, TypeVar
 
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 from stream.errors import OnebitError
 from stream.learners.kernels import DRIFTS, compiled, observe_nothing
 from stream.parsing import parse_number, parse_whole
-from stream.wire.records import NOTHING_LOGGED, Decision, Features, FloatArray, make
+from stream.wire.records import NOTHING_LOGGED, Decision, Features, FloatArray, IndexArray, make
 
 State = dict[str, NDArray[Any] | float | int | str]
 """A learner's state. It consists of named arrays and scalars that, with the parameters, determine future behaviour."""
@@ -152,6 +153,7 @@ class Learner(ABC):
     randomised_update: ClassVar[bool] = False  # `update` consumes `v`
     retractable: ClassVar[bool] = False  # an update can be reversed with `retract`
     from_logs: ClassVar[FromLogs] = FromLogs.UNSOUND  # requirement for learning from logged decisions
+    supports_eligible: ClassVar[bool] = False  # can decide among some of the classes
     one_right_class: ClassVar[bool] = True  # a right action implies that all other classes are wrong
     instead: ClassVar[str] = ""  # alternative suggested if the state would be too large
     observed: Mapping[str, Extent] = {}  # state arrays that `observe` may change, and the part of each
@@ -173,16 +175,39 @@ class Learner(ABC):
         return _restored, (type(self), self.n_classes, self.n_features, dict(self._parameters), self.state())
 
     @abstractmethod
-    def predict(self, x: Features | FloatArray, u: float) -> Decision:
-        """Return a decision for x (sparse, or dense float64[d]) from one uniform u in [0, 1), without side effects."""
+    def predict(self, x: Features | FloatArray, u: float, eligible: IndexArray | None = None) -> Decision:
+        """Return a decision, without side effects.
 
-    def distribution(self, x: Features | FloatArray) -> FloatArray:
+        Args:
+            x: Features, sparse or dense float64[d].
+            u: Uniform draw in [0, 1).
+            eligible: Classes to decide among, int32[m] in increasing order; None for all. Their number takes the place
+                of K in the learner's exploration. The scores of the other classes are `kernels.NOT_ELIGIBLE`.
+
+        Raises:
+            ParameterError: the learner cannot decide among some of the classes.
+            ValueError: u or the eligible classes are invalid.
+        """
+
+    def distribution(self, x: Features | FloatArray, eligible: IndexArray | None = None) -> FloatArray:
         """Return the current probability of each class for x, float64[K], without side effects.
 
         A class is chosen for an interval of u whose length is its propensity. The method therefore calls `predict` once
         per class with positive probability.
         """
-        return _distribution(self.n_classes, lambda u: self.predict(x, u)[:3])
+        return _distribution(self.n_classes, lambda u: self.predict(x, u, eligible)[:3])
+
+    def among(self, eligible: IndexArray | None) -> IndexArray:
+        """Return the eligible classes, int32[m], after checking them; see `predict`."""
+        if eligible is None:
+            return all_classes(self.n_classes)
+        if not self.supports_eligible:
+            raise ParameterError(f"{self.name} cannot decide among some of the classes; use another learner")
+        if not eligible.size or eligible[0] < 0 or eligible[-1] >= self.n_classes or (np.diff(eligible) <= 0).any():
+            raise ValueError(
+                f"{self.name}: expected increasing classes in 0..{self.n_classes - 1}; got {eligible.tolist()}"
+            )
+        return eligible
 
     def observe(self, x: Features | FloatArray, decision: Decision) -> None:  # noqa: B027 (most have nothing to do)
         """Record that `decision` was made for x."""
@@ -322,23 +347,25 @@ class KernelLearner(Learner):
         self._predict, self._update, self._observe, self._log = self.kernels
         self._observes = self._observe is not observe_nothing
 
-    def predict(self, x: Features | FloatArray, u: float) -> Decision:
-        """Return a decision for x from one uniform u in [0, 1)."""
+    def predict(self, x: Features | FloatArray, u: float, eligible: IndexArray | None = None) -> Decision:
+        """See Learner."""
         if not 0.0 <= u < 1.0:
             raise ValueError(f"{self.name}: expected u in [0, 1); got {u!r}")
         indices, values = x if isinstance(x, Features) else sparse(x, self.n_features)
         K = self.n_classes
         scores = np.empty(K + self.logged_size)
-        action, greedy, propensity = self._predict(indices, values, u, scores, *self.model)
+        among = self.among(eligible)
+        action, greedy, propensity = self._predict(indices, values, u, scores, among, *self.model)
         if self.logged_size == 0:
             return make(Decision, (action, greedy, propensity, scores, NOTHING_LOGGED))
         return make(Decision, (action, greedy, propensity, scores[:K], scores[K:]))
 
-    def distribution(self, x: Features | FloatArray) -> FloatArray:
+    def distribution(self, x: Features | FloatArray, eligible: IndexArray | None = None) -> FloatArray:
         """See Learner."""
+        among = self.among(eligible)
         indices, values = x if isinstance(x, Features) else sparse(x, self.n_features)
         scores = np.empty(self.n_classes + self.logged_size)
-        return _distribution(self.n_classes, lambda u: self._predict(indices, values, u, scores, *self.model))
+        return _distribution(self.n_classes, lambda u: self._predict(indices, values, u, scores, among, *self.model))
 
     def observe(self, x: Features | FloatArray, decision: Decision) -> None:
         """Record that `decision` was made for x."""
@@ -448,6 +475,12 @@ INVERSE_GAP = (
     Parameter("bias", 0.1, "constant entry appended to x of unit norm", low=0.0, high=1e9),
 )
 """Parameters of learners that use inverse-gap weighting. Their docstrings define n."""
+
+
+@lru_cache
+def all_classes(n_classes: int) -> IndexArray:
+    """Return the indices of all classes, int32[K]. The array must not be modified."""
+    return np.arange(n_classes, dtype=np.int32)
 
 
 def sparse(x: object, n_features: int) -> Features:

@@ -97,6 +97,7 @@ class Confidit(KernelLearner):
     name: ClassVar[str] = "confidit"
     summary: ClassVar[str] = "second-order, upper confidence bounds; full or diagonal"
     paper: ClassVar[str] = "Crammer, Gentile 2013, Fig. 1"
+    supports_eligible: ClassVar[bool] = True
     parameters: ClassVar[tuple[Parameter, ...]] = (
         Parameter("variant", 0, "row of the paper's Table 2; 0 uses the three options below", 0, 5),
         Switch("projection", 0, "project the weights before every prediction"),

@@ -4,7 +4,17 @@ from math import log, sqrt
 
 import numpy as np
 
-from stream.learners.kernels import argmax, bounded, check_event, compiled, linear_scores, subtract_outer, unit, usable
+from stream.learners.kernels import (
+    argmax,
+    bounded,
+    check_event,
+    compiled,
+    limit,
+    linear_scores,
+    subtract_outer,
+    unit,
+    usable,
+)
 from stream.wire.records import FloatArray, IndexArray
 
 PENDING_MAX = 32
@@ -187,6 +197,7 @@ def predict_full(
     values: FloatArray,
     u: float,
     scores: FloatArray,
+    eligible: IndexArray,
     W: FloatArray,
     inverses: FloatArray,
     rows: FloatArray,
@@ -205,6 +216,7 @@ def predict_full(
         shift = shifts(scores, c, settings[ALPHA])
         for k in range(scores.size):
             scores[k] = bounded(scores[k] + shift[k] * c[k])  # the scores of W'
+    limit(scores, eligible)
     action = highest_bound(scores, c, next_multiplier(memory, settings))
     return action, argmax(scores), 1.0
 
@@ -334,6 +346,7 @@ def predict_diag(
     values: FloatArray,
     u: float,
     scores: FloatArray,
+    eligible: IndexArray,
     M: FloatArray,
     memory: FloatArray,
     settings: FloatArray,
@@ -349,6 +362,7 @@ def predict_diag(
         shift = shifts(scores, c, settings[ALPHA])
         for k in range(scores.size):
             scores[k] = bounded(scores[k] + shift[k] * c[k])  # the scores of W'
+    limit(scores, eligible)
     action = highest_bound(scores, c, next_multiplier(memory, settings))
     return action, argmax(scores), 1.0
 

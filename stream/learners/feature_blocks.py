@@ -67,6 +67,7 @@ def predict(
     values: FloatArray,
     u: float,
     scores: FloatArray,
+    eligible: IndexArray,
     table: NDArray[np.int32],
     blocks: NDArray[np.int32],
     occupied: NDArray[np.int32],

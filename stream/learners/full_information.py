@@ -13,6 +13,7 @@ from stream.learners.kernels import (
     check_event,
     compiled,
     current_scores,
+    limit,
     linear_scores,
     usable,
 )
@@ -22,11 +23,12 @@ from stream.wire.records import FloatArray, IndexArray
 
 @compiled
 def predict_greedy(
-    indices: IndexArray, values: FloatArray, u: float, scores: FloatArray, W: FloatArray
+    indices: IndexArray, values: FloatArray, u: float, scores: FloatArray, eligible: IndexArray, W: FloatArray
 ) -> tuple[int, int, float]:
     """Play the greedy class."""
     check_event(indices, values, W.shape[1])
     linear_scores(indices, values, W, scores)
+    limit(scores, eligible)
     greedy = argmax(scores)
     return greedy, greedy, 1.0
 
@@ -70,7 +72,7 @@ def update_perceptron_by_current_scores(
     """Apply the same update with the class that the current weights would play."""
     if not usable(indices, values, action, propensity, scores, W.shape[0], W.shape[1]):
         return False
-    now = argmax(current_scores(indices, values, W))
+    now = argmax(current_scores(indices, values, W, scores))
     return update_perceptron(indices, values, now, now, propensity, scores, reward, v, label, W)
 
 
@@ -102,6 +104,7 @@ class Perceptron(KernelLearner):
     summary: ClassVar[str] = "full information: the multiclass perceptron"
     best_for: ClassVar[str] = "measuring the value of the true class to a first-order learner"
     paper: ClassVar[str] = "Notes, Alg. 1"
+    supports_eligible: ClassVar[bool] = True
     parameters: ClassVar[tuple[Parameter, ...]] = (MARGIN,)
     from_logs: ClassVar[FromLogs] = FromLogs.LABEL
     needs_label: ClassVar[bool] = True
@@ -123,10 +126,10 @@ class Perceptron(KernelLearner):
 
 @compiled
 def predict_second_order(
-    indices: IndexArray, values: FloatArray, u: float, scores: FloatArray, M: FloatArray
+    indices: IndexArray, values: FloatArray, u: float, scores: FloatArray, eligible: IndexArray, M: FloatArray
 ) -> tuple[int, int, float]:
     """Play the greedy class."""
-    return predict_greedy(indices, values, u, scores, M[0])
+    return predict_greedy(indices, values, u, scores, eligible, M[0])
 
 
 @compiled
@@ -176,7 +179,7 @@ def update_second_order_by_current_scores(
     """Apply the same update with the class that the current weights would play."""
     if not usable(indices, values, action, propensity, scores, M.shape[1], M.shape[2]):
         return False
-    now = argmax(current_scores(indices, values, M[0]))
+    now = argmax(current_scores(indices, values, M[0], scores))
     return update_second_order(indices, values, now, now, propensity, scores, reward, v, label, M)
 
 
@@ -211,6 +214,7 @@ class SecondOrderPerceptron(KernelLearner):
     summary: ClassVar[str] = "full information: the second-order perceptron, diagonal"
     best_for: ClassVar[str] = "measuring the value of the true class to a second-order learner"
     paper: ClassVar[str] = "Cesa-Bianchi, Conconi, Gentile 2005"
+    supports_eligible: ClassVar[bool] = True
     parameters: ClassVar[tuple[Parameter, ...]] = (
         Parameter("a", 1.0, "initial value of the diagonal of A", low=1e-9, high=1e9),
         MARGIN,
@@ -237,10 +241,10 @@ class SecondOrderPerceptron(KernelLearner):
 
 @compiled
 def predict_arow(
-    indices: IndexArray, values: FloatArray, u: float, scores: FloatArray, M: FloatArray, r: float
+    indices: IndexArray, values: FloatArray, u: float, scores: FloatArray, eligible: IndexArray, M: FloatArray, r: float
 ) -> tuple[int, int, float]:
     """Play the greedy class."""
-    return predict_greedy(indices, values, u, scores, M[0])
+    return predict_greedy(indices, values, u, scores, eligible, M[0])
 
 
 @compiled
@@ -299,7 +303,7 @@ def update_arow_by_current_scores(
     """Apply the same update with the scores of the current weights."""
     if not usable(indices, values, action, propensity, scores, M.shape[1], M.shape[2]):
         return False
-    current = current_scores(indices, values, M[0])
+    current = current_scores(indices, values, M[0], scores)
     return update_arow(indices, values, action, greedy, propensity, current, reward, v, label, M, r)
 
 
@@ -336,6 +340,7 @@ class Arow(KernelLearner):
     summary: ClassVar[str] = "full information: adaptive regularisation of weights, diagonal"
     best_for: ClassVar[str] = "measuring the value of the true class with noisy labels"
     paper: ClassVar[str] = "Crammer, Kulesza, Dredze 2009"
+    supports_eligible: ClassVar[bool] = True
     parameters: ClassVar[tuple[Parameter, ...]] = (Parameter("r", 1.0, "regularisation", low=1e-9, high=1e9), MARGIN)
     from_logs: ClassVar[FromLogs] = FromLogs.LABEL
     needs_label: ClassVar[bool] = True

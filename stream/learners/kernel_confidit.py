@@ -75,6 +75,7 @@ def predict(
     values: FloatArray,
     u: float,
     scores: FloatArray,
+    eligible: IndexArray,
     S: FloatArray,
     L: FloatArray,
     support: FloatArray,

@@ -4,11 +4,13 @@ Every kernel is a function over flat arrays, because numba unboxes a bare array 
 µs. All kernels take the event first and the model last, so that `stream.offline` can call any learner's kernels from
 one compiled loop:
 
-    predict(indices, values, u, scores, *model) -> (action, greedy, propensity)
+    predict(indices, values, u, scores, eligible, *model) -> (action, greedy, propensity)
     observe(indices, values, action, greedy, propensity, scores, *model)
     update(indices, values, action, greedy, propensity, scores, reward, v, label, *model) -> changed
 
-`scores` has K entries, followed by the learner's `logged_size` logged values.
+`scores` has K entries, followed by the learner's `logged_size` logged values. `eligible` is int32[m] in increasing
+order, the classes to decide among. A predict kernel calls `limit`, so that the scores of a decision also contain which
+classes were eligible.
 
 A predict kernel starts with `check_event`. An update kernel starts with `usable`, or with `check_decision` if it scales
 x to unit norm. Compiled code does not check array bounds, so these functions check them, in 0.02 µs.
@@ -30,7 +32,7 @@ import numba
 import numpy as np
 from numba import njit
 
-from stream.wire.records import FloatArray, IndexArray
+from stream.wire.records import NOT_ELIGIBLE, FloatArray, IndexArray
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -177,11 +179,26 @@ def linear_scores(indices: IndexArray, values: FloatArray, W: FloatArray, scores
 
 
 @compiled
-def current_scores(indices: IndexArray, values: FloatArray, W: FloatArray) -> FloatArray:
-    """Return the scores of a checked event under the current W."""
-    scores = np.empty(W.shape[0])
-    linear_scores(indices, values, W, scores)
-    return scores
+def limit(scores: FloatArray, eligible: IndexArray) -> None:
+    """Set the scores of the classes that are not eligible to `NOT_ELIGIBLE`."""
+    if eligible.size < scores.size:
+        place = 0
+        for k in range(scores.size):
+            if place < eligible.size and eligible[place] == k:
+                place += 1
+            else:
+                scores[k] = NOT_ELIGIBLE
+
+
+@compiled
+def current_scores(indices: IndexArray, values: FloatArray, W: FloatArray, scores: FloatArray) -> FloatArray:
+    """Return the scores of a checked event under the current W, for the classes eligible for its decision."""
+    current = np.empty(W.shape[0])
+    linear_scores(indices, values, W, current)
+    for k in range(current.size):
+        if scores[k] == NOT_ELIGIBLE:
+            current[k] = NOT_ELIGIBLE
+    return current
 
 
 @compiled
@@ -205,27 +222,37 @@ def argmax_except(scores: FloatArray, excluded: int) -> int:
 
 
 @compiled
-def sample_epsilon_greedy(greedy: int, n_classes: int, gamma: float, u: float) -> tuple[int, float]:
-    """Sample p_i = (1-γ)[i = greedy] + γ/K: the first class i with u < p_0 + ... + p_i, and its propensity."""
-    uniform = gamma / n_classes
+def sample_epsilon_greedy(greedy: int, scores: FloatArray, gamma: float, u: float) -> tuple[int, float]:
+    """Sample p_i = (1-γ)[i = greedy] + γ/m among the m eligible classes.
+
+    Returns the first class i with u < p_0 + ... + p_i, or the last one if rounding leaves none, and its propensity.
+    """
+    m = 0
+    for k in range(scores.size):
+        m += scores[k] != NOT_ELIGIBLE
+    uniform = gamma / m
     cumulative = 0.0
-    for k in range(n_classes):
-        p = uniform + (1.0 - gamma) if k == greedy else uniform
-        cumulative += p
-        if u < cumulative or k == n_classes - 1:
-            return k, p
-    return 0, 0.0  # not reached, because K is at least 2
+    action, propensity = greedy, 1.0
+    for k in range(scores.size):
+        if scores[k] != NOT_ELIGIBLE:
+            action, propensity = k, uniform + (1.0 - gamma) if k == greedy else uniform
+            cumulative += propensity
+            if u < cumulative:
+                break
+    return action, propensity
 
 
 @compiled
 def sample_from(probabilities: FloatArray, u: float) -> int:
-    """Return the first class i with u < p_0 + ... + p_i, or the last class if rounding leaves none."""
-    cumulative = 0.0
+    """Return the first class i with u < p_0 + ... + p_i, or the last one with p_i > 0 if rounding leaves none."""
+    cumulative, last = 0.0, 0
     for k in range(probabilities.size):
         cumulative += probabilities[k]
         if u < cumulative:
             return k
-    return probabilities.size - 1
+        if probabilities[k] > 0.0:
+            last = k
+    return last
 
 
 @compiled

@@ -31,6 +31,7 @@ def predict(
     values: FloatArray,
     u: float,
     scores: FloatArray,
+    eligible: IndexArray,
     W: FloatArray,
     M_inv: FloatArray,
     comparator: FloatArray,
@@ -56,7 +57,7 @@ def predict(
     if comparator.shape[0] == 0:
         distance_sq = 1.0
     if sqrt(max(norm_sq, 0.0)) >= epsilon and distance_sq >= 1.0:  # line 7
-        action, propensity = sample_epsilon_greedy(greedy, scores.size, 1.0, u)
+        action, propensity = sample_epsilon_greedy(greedy, scores, 1.0, u)
         return action, greedy, propensity
     return greedy, greedy, 1.0
 

@@ -28,6 +28,7 @@ from stream.learners.kernels import (
     check_decision,
     check_event,
     compiled,
+    limit,
     sample_epsilon_greedy,
     unit,
     watch,
@@ -81,7 +82,7 @@ PROJECTION_SEED, WAVES_SEED = 20_260_101, 20_260_102
 
 @compiled
 def predict(
-    indices: IndexArray, values: FloatArray, u: float, scores: FloatArray, model: FloatArray
+    indices: IndexArray, values: FloatArray, u: float, scores: FloatArray, eligible: IndexArray, model: FloatArray
 ) -> tuple[int, int, float]:
     """Play the class with the highest bound on the shortlist or, with probability `floor`, a uniform class."""
     check_event(indices, values, int(model[FEATURES]))
@@ -94,8 +95,9 @@ def predict(
         sum_of_rows(G, indices, unit(values), scores[scores.size - G.shape[1] :])
     places, x, length_sq = with_bias(indices, values, scores, model)
     scores_of(places, x, weights, scores[:K])
+    limit(scores[:K], eligible)
     best = highest_bound(places, x, length_sq, scores[:K], counts, model)
-    action, propensity = sample_epsilon_greedy(best, K, model[FLOOR], u)
+    action, propensity = sample_epsilon_greedy(best, scores[:K], model[FLOOR], u)
     if model[DRIFT_KIND] != 0.0:
         scores[K] = epoch(counts, action)
     if model[WAVES] > 0.0:
@@ -269,6 +271,7 @@ class LateUcb(WatchingLearner):
     summary: ClassVar[str] = "ridge regression, bounds that account for pending decisions; dense data, d ≤ 500"
     best_for: ClassVar[str] = "dense data of up to 500 features, or more with project=256; late or corrected bits"
     paper: ClassVar[str] = "after Desautels, Krause, Burdick 2014"
+    supports_eligible: ClassVar[bool] = True
     parameters: ClassVar[tuple[Parameter, ...]] = (
         Parameter("lam", 0.0, "ridge; 0 selects .03, or .1 above 200 features and for projections", low=0.0, high=1e9),
         Parameter("eta", 0.1, "squared width of the bounds", low=0.0, high=1e9),

@@ -81,6 +81,7 @@ def predict_diagonal(
     values: FloatArray,
     u: float,
     scores: FloatArray,
+    eligible: IndexArray,
     M: FloatArray,
     norm: FloatArray,
 ) -> tuple[int, int, float]:
@@ -190,6 +191,7 @@ def predict_full(
     values: FloatArray,
     u: float,
     scores: FloatArray,
+    eligible: IndexArray,
     W: FloatArray,
     A: FloatArray,
     b: FloatArray,

@@ -77,7 +77,14 @@ def project(W: FloatArray, radius: float) -> None:
 
 @compiled
 def predict(
-    indices: IndexArray, values: FloatArray, u: float, scores: FloatArray, W: FloatArray, eta: float, radius: float
+    indices: IndexArray,
+    values: FloatArray,
+    u: float,
+    scores: FloatArray,
+    eligible: IndexArray,
+    W: FloatArray,
+    eta: float,
+    radius: float,
 ) -> tuple[int, int, float]:
     """Line 5: play the greedy class."""
     check_event(indices, values, W.shape[1])

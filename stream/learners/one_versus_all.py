@@ -36,7 +36,7 @@ def choose(scores: FloatArray, u: float) -> tuple[int, int, float]:
     greedy = argmax(scores)
     if scores[greedy] >= 0.0:
         return greedy, greedy, 1.0
-    action, propensity = sample_epsilon_greedy(greedy, scores.size, 1.0, u)
+    action, propensity = sample_epsilon_greedy(greedy, scores, 1.0, u)
     return action, greedy, propensity
 
 
@@ -51,7 +51,7 @@ def direction(scores: FloatArray, reward: int) -> float:
 
 @compiled
 def predict_linear(
-    indices: IndexArray, values: FloatArray, u: float, scores: FloatArray, W: FloatArray
+    indices: IndexArray, values: FloatArray, u: float, scores: FloatArray, eligible: IndexArray, W: FloatArray
 ) -> tuple[int, int, float]:
     """Compute the scores, then `choose`."""
     check_event(indices, values, W.shape[1])
@@ -158,6 +158,7 @@ def predict_kernelised(
     values: FloatArray,
     u: float,
     scores: FloatArray,
+    eligible: IndexArray,
     S: FloatArray,
     marks: FloatArray,
     fill: IndexArray,

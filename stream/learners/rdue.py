@@ -40,7 +40,14 @@ def softmax(scores: FloatArray) -> FloatArray:
 
 @compiled
 def predict(
-    indices: IndexArray, values: FloatArray, u: float, scores: FloatArray, W: FloatArray, rest: FloatArray, q: float
+    indices: IndexArray,
+    values: FloatArray,
+    u: float,
+    scores: FloatArray,
+    eligible: IndexArray,
+    W: FloatArray,
+    rest: FloatArray,
+    q: float,
 ) -> tuple[int, int, float]:
     """Sample a class by algorithm 2, which includes algorithm 1. The same u determines both draws."""
     check_event(indices, values, W.shape[1])

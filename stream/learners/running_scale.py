@@ -220,6 +220,7 @@ def _predict(
     values: FloatArray,
     u: float,
     scores: FloatArray,
+    eligible: IndexArray,
     counts: Counts,
     moments: FloatArray,
     rows: FloatArray,
@@ -229,7 +230,7 @@ def _predict(
     own = scores.size - 1
     scores[own] = counts[VERSIONS]
     places, z = scaled(indices, values, scores[own], counts, moments, rows, centred)
-    return predict(places, z, u, scores[:own], *model)  # type: ignore[name-defined,no-any-return] # noqa: F821
+    return predict(places, z, u, scores[:own], eligible, *model)  # type: ignore[name-defined,no-any-return] # noqa: F821
 
 
 def _observe(

@@ -92,7 +92,7 @@ def choose(
     linear_scores(indices, values, W, scores)
     greedy = argmax(scores)
     if sqrt(squared_norm(M_inv, indices, values)) >= eps:  # line 8
-        action, propensity = sample_epsilon_greedy(greedy, scores.size, 1.0, u)
+        action, propensity = sample_epsilon_greedy(greedy, scores, 1.0, u)
         return action, greedy, propensity
     return greedy, greedy, 1.0
 
@@ -103,6 +103,7 @@ def predict_quadratic(
     values: FloatArray,
     u: float,
     scores: FloatArray,
+    eligible: IndexArray,
     W: FloatArray,
     inverses: FloatArray,
     epsilon: float,
@@ -279,6 +280,7 @@ def predict_logistic(
     values: FloatArray,
     u: float,
     scores: FloatArray,
+    eligible: IndexArray,
     W: FloatArray,
     inverses: FloatArray,
     starts: IndexArray,

@@ -86,6 +86,7 @@ class SobaDiag(KernelLearner):
     name: ClassVar[str] = "soba-diag"
     summary: ClassVar[str] = "second-order banditron, diagonal"
     paper: ClassVar[str] = "Beygelzimer, Orabona, Zhang 2017, Alg. 1"
+    supports_eligible: ClassVar[bool] = True
     parameters: ClassVar[tuple[Parameter, ...]] = (GAMMA, A_START, MARGIN)
     from_logs: ClassVar[FromLogs] = FromLogs.PROPENSITY
     retractable: ClassVar[bool] = True
@@ -191,6 +192,7 @@ class Soba(KernelLearner):
     name: ClassVar[str] = "soba"
     summary: ClassVar[str] = "second-order banditron, full matrix"
     paper: ClassVar[str] = "Beygelzimer, Orabona, Zhang 2017, Alg. 1"
+    supports_eligible: ClassVar[bool] = True
     parameters: ClassVar[tuple[Parameter, ...]] = (
         GAMMA,
         A_START,
@@ -249,6 +251,7 @@ class SobaAdaptive(KernelLearner):
     name: ClassVar[str] = "soba-adaptive"
     summary: ClassVar[str] = "second-order banditron, adaptive exploration (a reconstruction)"
     paper: ClassVar[str] = "after Beygelzimer, Orabona, Zhang 2017; a reconstruction"
+    supports_eligible: ClassVar[bool] = True
     parameters: ClassVar[tuple[Parameter, ...]] = (
         A_START,
         Parameter("covariance", "diag", "the full matrix A or its diagonal", choices=("full", "diag")),

@@ -10,6 +10,7 @@ from stream.learners.kernels import (
     check_event,
     compiled,
     current_scores,
+    limit,
     linear_scores,
     sample_epsilon_greedy,
     usable,
@@ -23,6 +24,7 @@ def predict_diagonal(
     values: FloatArray,
     u: float,
     scores: FloatArray,
+    eligible: IndexArray,
     M: FloatArray,
     sums: FloatArray,
     gamma: float,
@@ -31,8 +33,9 @@ def predict_diagonal(
     W = M[0]
     check_event(indices, values, W.shape[1])
     linear_scores(indices, values, W, scores)
+    limit(scores, eligible)
     greedy = argmax(scores)
-    action, propensity = sample_epsilon_greedy(greedy, W.shape[0], gamma, u)
+    action, propensity = sample_epsilon_greedy(greedy, scores, gamma, u)
     return action, greedy, propensity
 
 
@@ -101,7 +104,7 @@ def update_diagonal_by_current_scores(
     """Apply the same update with ȳ and δ from the current W."""
     if not usable(indices, values, action, propensity, scores, M.shape[1], M.shape[2]) or reward == 0:
         return False
-    current = current_scores(indices, values, M[0])
+    current = current_scores(indices, values, M[0], scores)
     return update_diagonal(indices, values, action, greedy, propensity, current, reward, v, label, M, sums, gamma)
 
 
@@ -111,6 +114,7 @@ def predict_full(
     values: FloatArray,
     u: float,
     scores: FloatArray,
+    eligible: IndexArray,
     W: FloatArray,
     P: FloatArray,
     V: FloatArray,
@@ -124,8 +128,9 @@ def predict_full(
     """Explore uniformly with probability γ, otherwise play the greedy class."""
     check_event(indices, values, W.shape[1])
     linear_scores(indices, values, W, scores)
+    limit(scores, eligible)
     greedy = argmax(scores)
-    action, propensity = sample_epsilon_greedy(greedy, W.shape[0], gamma, u)
+    action, propensity = sample_epsilon_greedy(greedy, scores, gamma, u)
     return action, greedy, propensity
 
 
@@ -237,7 +242,7 @@ def update_full_by_current_scores(
     """Apply the same update with ȳ and δ from the current W."""
     if not usable(indices, values, action, propensity, scores, W.shape[0], W.shape[1]) or reward == 0:
         return False
-    current = current_scores(indices, values, W)
+    current = current_scores(indices, values, W, scores)
     return update_full(
         indices, values, action, greedy, propensity, current, reward, v, label,
         W, P, V, pending, sums, q, product, gamma, condition,
@@ -256,13 +261,14 @@ def predict_adaptive_diagonal(
     values: FloatArray,
     u: float,
     scores: FloatArray,
+    eligible: IndexArray,
     M: FloatArray,
     sums: FloatArray,
     gamma: float,
 ) -> tuple[int, int, float]:
     """Explore uniformly with probability γ_t, otherwise play the greedy class."""
     check_event(indices, values, M.shape[2])
-    return predict_diagonal(indices, values, u, scores, M, sums, adaptive_gamma(sums, M.shape[1]))
+    return predict_diagonal(indices, values, u, scores, eligible, M, sums, adaptive_gamma(sums, M.shape[1]))
 
 
 @compiled
@@ -271,6 +277,7 @@ def predict_adaptive_full(
     values: FloatArray,
     u: float,
     scores: FloatArray,
+    eligible: IndexArray,
     W: FloatArray,
     P: FloatArray,
     V: FloatArray,
@@ -284,7 +291,7 @@ def predict_adaptive_full(
     """Explore uniformly with probability γ_t, otherwise play the greedy class."""
     check_event(indices, values, W.shape[1])
     gamma_t = adaptive_gamma(sums, W.shape[0])
-    return predict_full(indices, values, u, scores, W, P, V, pending, sums, q, product, gamma_t, condition)
+    return predict_full(indices, values, u, scores, eligible, W, P, V, pending, sums, q, product, gamma_t, condition)
 
 
 @compiled

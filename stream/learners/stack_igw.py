@@ -27,6 +27,7 @@ from stream.learners.kernels import (
     check_decision,
     check_event,
     compiled,
+    limit,
     logistic,
     sample_from,
     watch,
@@ -91,7 +92,7 @@ from stream.learners.word_vectors_kernels import (
     squares,
     words_size,
 )
-from stream.wire.records import Decision, Features, FloatArray, IndexArray
+from stream.wire.records import NOT_ELIGIBLE, Decision, Features, FloatArray, IndexArray
 
 
 @compiled
@@ -100,6 +101,7 @@ def predict(
     values: FloatArray,
     u: float,
     scores: FloatArray,
+    eligible: IndexArray,
     Z: FloatArray,
     rest: FloatArray,
     vectors: FloatArray,
@@ -112,18 +114,20 @@ def predict(
     dots, mean = evidence(indices, x, Z, rest)
     e = embedded(indices, x, Z, vectors, words, m) if m > 0 else np.empty(0)
     phi = signals(dots, mean, e, counts, words, rest)
-    q = np.empty(K)
+    q = np.full(K, NOT_ELIGIBLE)
     for k in range(K):
         scores[k] = believed(head, phi[k])
+    limit(scores, eligible)
+    for k in eligible:
         known = 1.0 + counts[HITS, k] + WAITING_SHARE * counts[WAITING, k]
         q[k] = scores[k] * (1.0 + rest[BONUS] * K / known)
     best = argmax(q)
     gamma = rest[SCALE] * sqrt(rest[SETTLED] + 1.0)
-    played = np.empty(K)
+    played = np.zeros(K)
     left = 1.0
-    for k in range(K):
+    for k in eligible:
         if k != best:
-            played[k] = 1.0 / (K + gamma * (q[best] - q[k]))
+            played[k] = 1.0 / (eligible.size + gamma * (q[best] - q[k]))
             left -= played[k]
     played[best] = left
     action = sample_from(played, u)
@@ -301,6 +305,7 @@ class StackIgw(WatchingLearner):
     summary: ClassVar[str] = "stacked logistic regressions, centroids and word vectors; sparse data, such as words"
     best_for: ClassVar[str] = "sparse data, such as words; late bits"
     paper: ClassVar[str] = "after Foster, Rakhlin 2020"
+    supports_eligible: ClassVar[bool] = True
     parameters: ClassVar[tuple[Parameter, ...]] = (
         *INVERSE_GAP,
         Parameter("bonus", 2.5, "bonus of classes with few right answers", low=0.0, high=1e6),

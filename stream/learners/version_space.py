@@ -63,7 +63,13 @@ def eliminate(
 
 @compiled
 def predict_halving(
-    indices: IndexArray, values: FloatArray, u: float, scores: FloatArray, H: FloatArray, alive: NDArray[np.int8]
+    indices: IndexArray,
+    values: FloatArray,
+    u: float,
+    scores: FloatArray,
+    eligible: IndexArray,
+    H: FloatArray,
+    alive: NDArray[np.int8],
 ) -> tuple[int, int, float]:
     """Lines 4-5: play the majority class."""
     count_votes(indices, values, scores, H, alive)
@@ -149,6 +155,7 @@ def predict_biased(
     values: FloatArray,
     u: float,
     scores: FloatArray,
+    eligible: IndexArray,
     H: FloatArray,
     alive: NDArray[np.int8],
     alpha: float,
@@ -158,7 +165,7 @@ def predict_biased(
     greedy = argmax(scores)
     if clear_majority(scores, alpha):
         return greedy, greedy, 1.0
-    action, propensity = sample_epsilon_greedy(greedy, scores.size, 1.0, u)
+    action, propensity = sample_epsilon_greedy(greedy, scores, 1.0, u)
     return action, greedy, propensity
 
 
@@ -243,6 +250,7 @@ def predict_exp4(
     values: FloatArray,
     u: float,
     scores: FloatArray,
+    eligible: IndexArray,
     H: FloatArray,
     losses: FloatArray,
     gamma: float,
@@ -372,7 +380,13 @@ class Exp4(Sampled):
 
 @compiled
 def predict_exhaustion(
-    indices: IndexArray, values: FloatArray, u: float, scores: FloatArray, H: FloatArray, current: NDArray[np.int64]
+    indices: IndexArray,
+    values: FloatArray,
+    u: float,
+    scores: FloatArray,
+    eligible: IndexArray,
+    H: FloatArray,
+    current: NDArray[np.int64],
 ) -> tuple[int, int, float]:
     """Play the class of the current hypothesis."""
     check_event(indices, values, H.shape[2])

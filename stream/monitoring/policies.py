@@ -21,7 +21,7 @@ from stream.estimating.live import target_weight
 from stream.estimating.rows import Chunk
 from stream.wire.codec import MalformedError, decode_context, step_of
 from stream.wire.named_features import FeatureEncoder
-from stream.wire.records import NOTHING_LOGGED, Features, Prediction, Record
+from stream.wire.records import NOT_ELIGIBLE, NOTHING_LOGGED, Features, FloatArray, Prediction, Record
 
 if TYPE_CHECKING:
     from stream.estimating.policies import Policy
@@ -96,7 +96,8 @@ class Policies:
         if not (one.policy.is_logged or is_drawn(prediction.decision.propensity)):
             return nan
         row = _row(prediction, NO_FEATURES if x is None else x)
-        return float(one.policy.weights(one.policy.probabilities(row), row.actions, row.propensities)[0])
+        p = limited(one.policy.probabilities(row), prediction.decision.scores)
+        return float(one.policy.weights(p, row.actions, row.propensities)[0])
 
     def _features(self, context: Record | None, event_id: str) -> Features | None:
         if context is None:
@@ -108,6 +109,20 @@ class Policies:
         return found.x if found.id == event_id else None
 
 
+def limited(p: FloatArray, scores: FloatArray) -> FloatArray:
+    """Return a policy's probabilities among the eligible classes, [1, K]; NaN if it plays none of them.
+
+    >>> limited(np.array([[0.2, 0.3, 0.5]]), np.array([1.5, 0.5, NOT_ELIGIBLE])).tolist()
+    [[0.4, 0.6, 0.0]]
+    """
+    if not (outside := scores == NOT_ELIGIBLE).any():
+        return p
+    among = np.where(outside, 0.0, p)
+    total = among.sum(axis=1, keepdims=True)
+    found: FloatArray = np.divide(among, total, out=np.full_like(p, nan), where=total > 0.0)
+    return found
+
+
 def is_drawn(propensity: float) -> bool:
     """Return whether a decision was drawn at random with a known probability."""
     return 0.0 < propensity < 1.0  # False for NaN
@@ -115,11 +130,12 @@ def is_drawn(propensity: float) -> bool:
 
 def _always(prediction: Prediction) -> tuple[float, ...]:
     action, greedy, propensity, scores = prediction.decision[:4]
+    m = int(np.count_nonzero(scores != NOT_ELIGIBLE))
     if not is_drawn(propensity):
         return (nan,) * len(ALWAYS)
     return (
         float(action == greedy) / propensity,
-        1.0 / (scores.size * propensity),
+        1.0 / (m * propensity),
         nan if prediction.target is None else target_weight(prediction),
     )
 

@@ -29,6 +29,7 @@ from stream.telemetry.sketch import Sketch
 from stream.wire.ledger import Ledger
 
 if TYPE_CHECKING:
+    from stream.estimating.arms import ArmComparison
     from stream.estimating.live import LiveEstimates
 
 
@@ -128,6 +129,7 @@ class RunReport:
     warnings: tuple[str, ...] = ()  # reasons to distrust the figures
     drift_alarms: int = 0  # number of resets of the model or a class by drift detection
     estimate: "LiveEstimates | None" = None  # estimate of the learner's own policy; None if not requested
+    arms: "ArmComparison | None" = None  # comparison with the holdout; None without one
     model: str = "own"  # `own` for each partition, or `shared`
     replicas: tuple[ReplicaReport, ...] = ()  # replicas of a shared model
     model_behind: Behind | None = None  # for a shared model, over the steps that wrote to its log
@@ -207,6 +209,7 @@ class RunReport:
             "drift_alarms": self.drift_alarms,
             "latency": self.latency._asdict() if self.latency else None,
             "estimate": None if self.estimate is None else self.estimate.as_json(),
+            "arms": None if self.arms is None else self.arms.as_json(),
             "first_feedback": self.first_feedback,
             "changed": list(self.changed),
             "versions": self.versions,
@@ -332,6 +335,7 @@ def _loaded(run: Mapping[str, Any]) -> RunReport:
         latency=None if latency is None else Latency(**latency),
         latency_counts=None if took is None else LatencyCounts(took["of"], Sketch(dict(took["counts"]))),
         estimate=None if run["estimate"] is None else _estimate(run["estimate"]),
+        arms=None if run["arms"] is None else _arms(run["arms"]),
         model=run["model"],
         replicas=tuple(ReplicaReport(**replica) for replica in run.get("replicas", ())),
         model_behind=Behind(**run["model_behind"]) if run.get("model_behind") else None,
@@ -387,6 +391,12 @@ def _estimate(fields: Mapping[str, Any]) -> "LiveEstimates":
         ),
         path=tuple(LivePoint(n, ips, Interval(low, high), logged) for n, ips, low, high, logged in fields["path"]),
     )
+
+
+def _arms(fields: Mapping[str, Any]) -> "ArmComparison":
+    from stream.estimating.arms import ArmComparison
+
+    return ArmComparison.of_json(fields)
 
 
 def _whole(value: float) -> int | None:

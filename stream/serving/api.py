@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Annotated, Any
 from uuid import uuid4
@@ -17,14 +17,14 @@ from starlette.exceptions import HTTPException as RoutingError
 
 from stream.kafka.port import BrokerError
 from stream.parsing import shown
-from stream.serving.decisions import Decisions, PipelineFacts, fallback_answer
+from stream.serving.decisions import Decisions, FallbackError, PipelineFacts, fallback_answer
 from stream.serving.link import Link
 from stream.serving.server import DECIDE, DECISIONS, FEEDBACK, Counts, problem
 from stream.telemetry import metrics
 from stream.telemetry.exposition import exposition
 from stream.telemetry.heartbeat import Verdict
 from stream.wire.codec import HEADERS, ID_BYTES_MAX, MalformedError, decode_context, decode_feedback
-from stream.wire.records import Headers, Record
+from stream.wire.records import Headers, IndexArray, Record
 from stream.wire.topics import Topics
 
 TRACE_HEADERS = frozenset((b"traceparent", b"tracestate"))
@@ -47,11 +47,18 @@ _NUMBERS = {"type": "array", "items": {"type": "number"}}
 X = Annotated[Any, WithJsonSchema({"anyOf": [_NUMBERS, {"type": "object"}]})]  # checked by the learner's decoder
 
 
+ClassIndex = Annotated[int, Field(ge=0, lt=_ANY, strict=True)]
+
+
 class Context(BaseModel):
-    """A context: one number per feature, `{"i": [...], "v": [...]}`, or named features. The id is optional."""
+    """A context: one number per feature, `{"i": [...], "v": [...]}`, or named features.
+
+    The id is optional. The decision is among the eligible classes, if they are given, as names or numbers.
+    """
 
     id: Id | None = None
     x: X
+    eligible: Annotated[list[str | ClassIndex] | None, Field(min_length=1)] = None
 
 
 class Decision(BaseModel):
@@ -70,7 +77,7 @@ class Bit(BaseModel):
 
     id: Id
     reward: Annotated[int, Field(ge=0, le=1, strict=True)]
-    action: Annotated[int | None, Field(ge=0, lt=_ANY, strict=True)] = None
+    action: ClassIndex | None = None
 
 
 class Problem(BaseModel):
@@ -96,22 +103,25 @@ class Gateway:
         event_id = body.id or uuid4().hex
         if (answer := self.decisions.find(event_id)) is None:
             self.link.check_ready()
-            value = _context_value(event_id, body.x, self.link.facts)
+            value, eligible = _context_value(event_id, body, self.link.facts)
             try:
                 with self.decisions.expected(event_id) as expected:
                     async with asyncio.timeout(self.timeout_s):
                         await self.link.write(self.topics.contexts, event_id, value, _headers_of(request))
                         answer = await expected
             except TimeoutError:
-                return self._late(event_id)
+                return self._late(event_id, eligible)
         return Decision(id=event_id, **answer._asdict())
 
-    def _late(self, event_id: str) -> Decision:
-        if self.fallback is None or self.link.facts is None:
+    def _late(self, event_id: str, eligible: IndexArray | None) -> Decision:
+        answer = None
+        if self.fallback is not None and self.link.facts is not None:
+            with suppress(FallbackError):
+                answer = fallback_answer(self.fallback, event_id, self.link.facts, eligible)
+        if answer is None:
             error = f"no prediction within {self.timeout_s:g} s; repeat the request with this id, and check the learner"
             raise HTTPException(504, {"error": error, "id": event_id})
         self.counts.fallbacks += 1
-        answer = fallback_answer(self.fallback, event_id, self.link.facts)
         return Decision(id=event_id, **answer._asdict(), fallback=True)
 
     async def feedback(self, body: Bit) -> Bit:
@@ -177,21 +187,23 @@ def _record(value: bytes) -> Record:
     return Record("", 0, 0, 0, None, value, HEADERS)
 
 
-def _context_value(event_id: str, x: Any, facts: PipelineFacts | None) -> bytes:
-    """Check a context as the learner does, and return the value of its record.
+def _context_value(event_id: str, body: Context, facts: PipelineFacts | None) -> tuple[bytes, IndexArray | None]:
+    """Check a context as the learner does, and return the value of its record and its eligible classes.
 
     Raises:
-        MalformedError: x is invalid. Before the learner's first step, only the form of x is checked.
+        MalformedError: the context is invalid. Before the learner's first step, only its form is checked.
     """
+    x, eligible = body.x, None
     try:
-        value = orjson.dumps({"id": event_id, "x": x})
+        value = orjson.dumps({"id": event_id} | body.model_dump(include={"x", "eligible"}, exclude_none=True))
     except TypeError as error:  # text that is not UTF-8, a number beyond 64 bits, or nesting that is too deep
         raise MalformedError(f"x: {error}") from error
     if facts is not None:
-        decode_context(_record(value), facts.n_features, encoder=facts.encoder)
+        context = decode_context(_record(value), facts.n_features, encoder=facts.encoder, classes=facts.classes())
+        eligible = context.eligible
     elif type(x) is not dict or type(x.get("i")) is list:
         decode_context(_record(value), len(x) if type(x) is list else _ANY)
-    return value
+    return value, eligible
 
 
 def _headers_of(request: Request) -> Headers:

@@ -6,7 +6,9 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from stream.randomness.draws import Purpose, uniform
+from stream.wire.classes import Classes
 from stream.wire.named_features import FeatureEncoder
+from stream.wire.records import IndexArray
 
 REMEMBERED_MAX = 1_000_000
 """Limit on remembered decisions, of about 500 bytes each. The oldest is removed first."""
@@ -24,6 +26,12 @@ class PipelineFacts(NamedTuple):
     seed: int
     class_names: tuple[str, ...] | None = None
     encoder: FeatureEncoder | None = None  # the encoding of named features
+    open_classes: bool = False  # contexts name the classes
+    unsupported: str | None = None  # name of the learner if it cannot decide among eligible classes
+
+    def classes(self) -> Classes:
+        """Return the pipeline's classes. New names of open classes are not known here."""
+        return Classes(self.n_classes, self.class_names, is_open=self.open_classes, unsupported=self.unsupported)
 
 
 class Answer(NamedTuple):
@@ -36,25 +44,37 @@ class Answer(NamedTuple):
     append_ms: int = 0  # append time of the prediction
 
 
-def fallback_answer(given: str, event_id: str, facts: PipelineFacts) -> Answer:
+def fallback_answer(given: str, event_id: str, facts: PipelineFacts, eligible: IndexArray | None = None) -> Answer:
     """Return the fallback for an event: the class with a name or number, or one drawn uniformly by seed and id.
+
+    Args:
+        given: The class's name or number, or `uniform`.
+        event_id: Id of the event.
+        facts: Settings of the pipeline.
+        eligible: The eligible classes, int32[m]; None for all.
 
     >>> facts = PipelineFacts(n_classes=3, n_features=1, seed=0, class_names=("news", "offers", "help"))
     >>> fallback_answer("offers", "visit-1", facts).action, fallback_answer("2", "visit-1", facts).class_name
     (1, 'help')
 
     Raises:
-        FallbackError: the pipeline does not have this class.
+        FallbackError: the pipeline does not have this class, or it is not eligible.
     """
     names, n_classes, propensity = facts.class_names, facts.n_classes, 1.0
+    if facts.open_classes:
+        raise FallbackError("expected a pipeline with fixed classes; got open ones")
     if names is not None and given in names:
         action = names.index(given)
     elif given == "uniform":
-        action, propensity = int(n_classes * uniform(facts.seed, Purpose.FALLBACK, event_id)), 1.0 / n_classes
+        among = range(n_classes) if eligible is None else eligible.tolist()
+        action = among[int(len(among) * uniform(facts.seed, Purpose.FALLBACK, event_id))]
+        propensity = 1.0 / len(among)
     elif given.isdecimal() and int(given) < n_classes:
         action = int(given)
     else:
         raise FallbackError(f"expected uniform, or a class of the pipeline (0 to {n_classes - 1}); got {given!r}")
+    if eligible is not None and action not in eligible:
+        raise FallbackError(f"expected an eligible class; got {given!r}")
     return Answer(action, propensity, None if names is None else names[action])
 
 

@@ -203,6 +203,7 @@ def _settle(batch: Sequence[Outgoing], error: BrokerError | None) -> None:
 def _answers(records: Sequence[Record]) -> Iterator[tuple[str, Answer]]:
     for record in records:
         with suppress(MalformedError):  # a record from another program, which `onebit verify` reports
-            event_id, decision, version, _, class_name, _ = decode_prediction(record)[0]
-            propensity = None if math.isnan(decision.propensity) else decision.propensity
-            yield event_id, Answer(decision.action, propensity, class_name, version, record.append_ms)
+            found, _ = decode_prediction(record)
+            action, _, propensity, *_ = found.decision
+            known = None if math.isnan(propensity) else propensity
+            yield found.id, Answer(action, known, found.class_name, found.model_version, record.append_ms)

@@ -19,7 +19,7 @@ from stream.learners import Learner
 from stream.learners.base import KernelLearner
 from stream.shared.replica import Replica
 from stream.wire.codec import MalformedError
-from stream.wire.records import Decision, Drift, Features
+from stream.wire.records import Decision, Drift, Features, IndexArray
 from stream.wire.updates import CORRECTED, DECIDED, NO_BIT, NO_LABEL, RECORD_BYTES_MAX, SETTLED, Entry, entry_bytes
 
 
@@ -114,9 +114,9 @@ class View:
             self._overlay.take_off()
             self._replica.is_overlaid = False
 
-    def decide(self, event_id: str, x: Features, u: float) -> Decision:
+    def decide(self, event_id: str, x: Features, u: float, eligible: IndexArray | None) -> Decision:
         """See Model."""
-        return self.learner.predict(x, u)
+        return self.learner.predict(x, u, eligible)
 
     def observe(self, x: Features, decision: Decision) -> None:
         """Observe a decision in this view at once; other tasks observe it through the log."""
@@ -190,8 +190,8 @@ class Recall:
         if self._decisions:
             raise RecallError(f"{self._decisions[0][0]!r} has a published decision, but the repeated step has none")
 
-    def decide(self, event_id: str, x: Features, u: float) -> Decision:
-        """Return the published decision of an event; u is not used.
+    def decide(self, event_id: str, x: Features, u: float, eligible: IndexArray | None) -> Decision:
+        """Return the published decision of an event; u and the eligible classes are not used.
 
         Raises:
             RecallError: the event has no published decision.

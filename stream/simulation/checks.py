@@ -13,10 +13,10 @@ from stream.journal.format import JournalStep
 from stream.journal.recover import rebuild
 from stream.kafka.reading import read_partition
 from stream.simulation.faulty_broker import Fate
-from stream.simulation.outside import TOPICS
+from stream.simulation.outside import TOPICS, name_of
 from stream.simulation.processes import GROUP
 from stream.simulation.reference import OwnReference, SharedReference, can_play
-from stream.simulation.schedule import NEVER_MS, Kind
+from stream.simulation.schedule import N_CLASSES, NEVER_MS, Kind
 from stream.simulation.shared_model import LOG, Written, check_shared_model
 from stream.simulation.world import World
 from stream.snapshots.state import state_digest, task_digest
@@ -125,6 +125,7 @@ def _as_sent(partition: _Partition) -> list[str]:
     sent = partition.world.outside.sent
     malformed: set[tuple[str, int]] = set()
     wrong: list[str] = []
+    eligible = _eligible(partition)
     for event in partition.events:
         if isinstance(event, Letter) and event.kind == DEAD_LETTER_MALFORMED:
             malformed.add((event.topic, event.offset))
@@ -133,6 +134,11 @@ def _as_sent(partition: _Partition) -> list[str]:
             logged = None if partition.task.play == "own" else was.logged
             if (was.event_id, logged) != (event.context.id, event.context.logged):
                 wrong.append(f"context at offset {event.offset}: expected {was}; got {event.context}")
+            among, decision = eligible[event.offset] or {}, event.prediction.decision
+            if not {decision.action, decision.greedy} <= among.keys():
+                wrong.append(f"context at offset {event.offset}: expected classes among {among}; got {decision}")
+            elif event.prediction.class_name != among[decision.action]:
+                wrong.append(f"context at offset {event.offset}: expected the class {among}; got {event.prediction}")
         elif isinstance(event, Settled) and event.outcome is Outcome.MATCHED and event.feedback_offset is not None:
             was = sent[TOPICS.feedback, partition.number, event.feedback_offset]
             if (was.event_id, was.bit) != (event.id, event.reward) or was.action not in (None, event.action):
@@ -140,12 +146,39 @@ def _as_sent(partition: _Partition) -> list[str]:
     for record in (*partition.contexts, *partition.feedback):
         if record.topic == TOPICS.contexts or not partition.is_tick(record):
             was = sent[record.topic, partition.number, record.offset]
-            is_bad = was.event_id is None or (
-                record.topic == TOPICS.contexts and not can_play(partition.task, was.logged)
-            )
+            is_bad = was.event_id is None or (record.topic == TOPICS.contexts and eligible[record.offset] is None)
             if is_bad is not ((record.topic, record.offset) in malformed):
                 wrong.append(f"{record.topic} offset {record.offset}: expected malformed={is_bad}")
     return wrong
+
+
+def _eligible(partition: _Partition) -> dict[int, dict[int, str | None] | None]:
+    """Return the eligible classes of each context by its offset, with their names; None if it is malformed.
+
+    In a pipeline with open classes, the contexts name the classes in the order of their offsets.
+    """
+    task, found = partition.task, dict[int, dict[int, str | None] | None]()
+    indices: dict[str, int] = {}
+    for record in partition.contexts:
+        was = partition.world.outside.sent[record.topic, partition.number, record.offset]
+        found[record.offset] = None
+        if was.event_id is None or not can_play(task, was.logged):
+            continue
+        given = was.eligible
+        if not task.open_classes:
+            classes: dict[int, str | None] = dict.fromkeys(range(N_CLASSES) if given is None else given)
+            is_bad = bool(classes.keys() - set(range(N_CLASSES)))
+        else:
+            names = list(indices) if given is None else list(map(name_of, given))
+            new = dict.fromkeys(name for name in names if name not in indices)
+            is_bad = len(indices) + len(new) > N_CLASSES or len({*names}) < len(names)
+            if not is_bad:
+                indices |= {name: len(indices) + n for n, name in enumerate(new)}
+                classes = {indices[name]: name for name in names}
+        is_bad = is_bad or not classes or (given is not None and len(classes) < len(given))
+        if not is_bad and (task.play == "own" or was.logged is None or was.logged.action in classes):
+            found[record.offset] = classes
+    return found
 
 
 def _in_order(partition: _Partition) -> list[str]:
@@ -241,7 +274,7 @@ def _settled_by_times_alone(partition: _Partition) -> list[str]:
     answers: dict[str | None, list[tuple[Record, int | None]]] = {}
     for record in partition.feedback:
         if not partition.is_tick(record):
-            event_id, _, action, _ = sent[record.topic, partition.number, record.offset]
+            event_id, _, action, *_ = sent[record.topic, partition.number, record.offset]
             answers.setdefault(event_id, []).append((record, action))
     settled = {e.id: (e.outcome, e.feedback_offset) for e in partition.events if isinstance(e, Settled)}
     wrong: list[str] = []

@@ -54,10 +54,16 @@ class Sent(NamedTuple):
     bit: int
     action: int | None = None  # action in feedback
     logged: Logged | None = None  # logged decision of a context
+    eligible: tuple[int, ...] | None = None  # eligible classes of a context; None for all
 
 
 Place = tuple[TopicPartition, int]
 """A partition and an offset."""
+
+
+def name_of(eligible: int) -> str:
+    """Return the name of an eligible class in a pipeline with open classes."""
+    return f"c{eligible}"
 
 
 def label_of(event_id: str) -> int:
@@ -76,12 +82,13 @@ class _Foreign:
 class Outside:
     """All clients except the learners."""
 
-    def __init__(self, broker: EmbeddedBroker, partitions: int, trace: Trace) -> None:
+    def __init__(self, broker: EmbeddedBroker, partitions: int, trace: Trace, *, open_classes: bool) -> None:
         self.sent: dict[tuple[str, int, int], Sent] = {}  # by topic, partition and offset
         self.foreign_outputs: set[Place] = set()  # committed records from other clients in the learners' topics
         self._broker = broker
         self._partitions = partitions
         self._trace = trace
+        self._open_classes = open_classes
         self._producer: Producer = broker.producer()
         self._foreign: dict[int, _Foreign] = {}
         self._latest_fed = -1
@@ -113,9 +120,12 @@ class Outside:
     def _send_context(self, item: Item) -> None:
         key = item.id.encode()
         logged = b"" if item.logged is None else b',"logged":' + json.dumps(item.logged._asdict()).encode()
-        value = b'{"id":"%s","x":%s%s}' % (key, _FEATURES[int(item.id[1:]) % len(_FEATURES)], logged)
+        named = item.eligible and [name_of(k) if self._open_classes else k for k in item.eligible]
+        eligible = b"" if named is None else b',"eligible":' + json.dumps(named).encode()
+        value = b'{"id":"%s","x":%s%s%s}' % (key, _FEATURES[int(item.id[1:]) % len(_FEATURES)], logged, eligible)
         partition = partition_for(key, self._partitions)
-        self._send(item, TOPICS.contexts, partition, key, value, HEADERS, Sent(item.id, 0, logged=item.logged))
+        sent = Sent(item.id, 0, None, item.logged, item.eligible)
+        self._send(item, TOPICS.contexts, partition, key, value, HEADERS, sent)
 
     def _send_feedback(self, item: Item) -> None:
         key = item.id.encode()

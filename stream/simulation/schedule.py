@@ -13,7 +13,7 @@ from stream.journal.commit import COMMIT_STEPS
 from stream.randomness.draws import Luck
 from stream.task.join import JoinSettings
 from stream.task.play import Play
-from stream.task.settings import LatePolicy, OnExpiry, Sharing, TaskSettings
+from stream.task.settings import UNIFORM, LatePolicy, OnExpiry, Sharing, TaskSettings
 from stream.wire.records import Logged
 
 EVENTS = 20
@@ -127,6 +127,7 @@ class Item(NamedTuple):
     polls: bool = True  # True if the learners poll before the next item
     action: int | None = None  # the class to which the feedback applies; None if not given
     logged: Logged | None = None  # logged decision of a context
+    eligible: tuple[int, ...] | None = None  # eligible classes of a context; None for all
 
     def text(self) -> str:
         """Return a description for traces and reports."""
@@ -236,9 +237,13 @@ def draw_schedule(seed: int, events: int = EVENTS, model: Sharing = "own") -> Sc
     items += _draw_faults(luck, max(item.at_ms for item in items), timeless=timeless)
     items.sort(key=lambda item: item.at_ms)
     items = _with_actions(Luck(~seed), items)
+    task, items = _with_eligible(Luck(seed ^ _ELIGIBLE_DICE), task, items, model)
     if model == "own":
         task, items = _with_logs(Luck(seed ^ _LOG_DICE), task, items)
-    else:
+    if task.play == "own":
+        holdout, policy = around.choice((0.0, 0.0, 0.3)), around.choice((UNIFORM, "constant:1"))
+        task = replace(task, holdout=holdout, holdout_policy=policy)
+    if model == "shared":
         task = replace(task, model=model)
         items += _draw_shared(Luck(seed ^ _SHARED_DICE), max(item.at_ms for item in items), timeless=timeless)
         items.sort(key=lambda item: item.at_ms)
@@ -333,6 +338,28 @@ def _with_actions(luck: Luck, items: list[Item]) -> list[Item]:
         for item in items
     ]
 
+
+def _with_eligible(
+    luck: Luck, task: TaskSettings, items: list[Item], model: Sharing
+) -> tuple[TaskSettings, list[Item]]:
+    """Let a third of the runs limit the classes of some contexts. The classes of some runs are open."""
+    if not luck.chance(33):
+        return task, items
+    if model == "own" and luck.chance(50):
+        task = replace(task, open_classes=True)
+    contexts = (Kind.CONTEXT, Kind.CONTEXT_AGAIN, Kind.FOREIGN_CONTEXT)
+    drawn = [
+        item._replace(eligible=luck.choice(ELIGIBLE)) if item.kind in contexts and luck.chance(60) else item
+        for item in items
+    ]
+    return task, drawn
+
+
+ELIGIBLE: tuple[tuple[int, ...], ...] = ((0,), (2,), (1, 0), (2, 1), (0, 1, 2), (0, 0), (), (3,))
+"""Eligible classes of a context. The last three are malformed unless the classes are open; see `name_of`."""
+
+_ELIGIBLE_DICE = 0x2545F4914F6CDD1D
+"""Separates the draws for eligible classes in the same way."""
 
 _LOG_DICE = 0x5DEECE66D
 """Seeds a separate random stream for logs, so that the other draws of a run do not change."""

@@ -23,7 +23,7 @@ class World:
         self.broker = EmbeddedBroker(self.clock)
         self.broker.create_topics(TOPICS.specs(schedule.partitions, shares_model=schedule.task.model == "shared"))
         self.trace = Trace(self.clock, tracing)
-        self.outside = Outside(self.broker, schedule.partitions, self.trace)
+        self.outside = Outside(self.broker, schedule.partitions, self.trace, open_classes=schedule.task.open_classes)
         self._timers = Timers(self.clock)
         self.processes = Processes(schedule, make_learner, self.broker, self._timers, self.trace)
         self._faults = Faults(schedule, self.processes, self.broker, self._timers, self.trace, self._run_until)

@@ -57,6 +57,7 @@ class Snapshot(NamedTuple):
     undated: Sequence[int]  # steps whose ticks were not applied; their decisions may already be settled
     stream_ms: int
     overflows: Overflows
+    classes: list[str]  # names of open classes in the order of their indices; empty unless the classes are open
     learner: State  # empty with a shared model
     pending: Entries = ()  # columns: ids, Pending
     orphans: Entries = ()  # columns: ids, Orphan
@@ -87,9 +88,11 @@ def take(task: Task, step: JournalStep, spare: State | None = None) -> Snapshot:
     """
     join = task.join
     learner = {} if task.settings.model == "shared" else _copy(task.learner, spare)
+    classes = list(task.classes.names or ()) if task.classes.is_open else []
     return Snapshot(
         stored_settings(task.settings), step, join.dated_ms, list(task.undated), join.stream_ms, join.overflows(),
-        learner, _entries(join.pending), _entries(join.orphans), (*_entries(join.retained), join.settled_ms()),
+        classes, learner, _entries(join.pending), _entries(join.orphans),
+        (*_entries(join.retained), join.settled_ms()),
     )  # fmt: skip
 
 
@@ -128,6 +131,8 @@ def restore(snapshot: Snapshot, settings: TaskSettings, contexts_topic: str, pla
             task.learner.load(snapshot.learner)
     except (ValueError, KeyError, TypeError) as error:
         raise SnapshotError(f"{place}: the state does not fit {settings.learner}: {error}") from error
+    if settings.open_classes:
+        task.classes.add(snapshot.classes)
     task.model.version = snapshot.step.updates
     task.undated = {step: DecisionTime(step) for step in snapshot.undated}
     times = task.undated
@@ -175,7 +180,7 @@ def encode(snapshot: Snapshot | ModelSnapshot) -> Iterator[bytes | memoryview]:
 
 
 def _task_sections(snapshot: Snapshot) -> Iterator[Section]:
-    values = {name: getattr(snapshot, name) for name in ("settings", "dated_ms", "undated", "stream_ms")}
+    values = {name: getattr(snapshot, name) for name in ("settings", "dated_ms", "undated", "stream_ms", "classes")}
     yield Section("state", values | {"step": plain_step(snapshot.step), "overflows": snapshot.overflows._asdict()})
     yield from _learner_sections(snapshot.learner)
     undated = frozenset(snapshot.undated)
@@ -215,7 +220,7 @@ def decode(generation: Generation, pulse: Pulse = lambda: None) -> Snapshot:
         columns: dict[str, Any] = {name: tuple(zip(*rows[name], strict=True)) for name in rows}
         return Snapshot(
             check_settings(values["settings"]), step_of_plain(values["step"]), values["dated_ms"], values["undated"],
-            values["stream_ms"], Overflows(**values["overflows"]), learner, **columns,
+            values["stream_ms"], Overflows(**values["overflows"]), values["classes"], learner, **columns,
         )  # fmt: skip
 
 

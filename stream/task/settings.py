@@ -9,19 +9,22 @@ import numpy as np
 
 from stream.learners import FromLogs, Learner, ParameterError, check_parameters, create, registered
 from stream.learners.base import KernelLearner
-from stream.learners.floor import Floor
+from stream.learners.mixture import Mixture
 from stream.learners.running_scale import RunningScale
 from stream.task.join import JoinSettings
 from stream.task.placement import count_misplaced
 from stream.task.play import Play, Reward
+from stream.wire.classes import Classes
 from stream.wire.codec import LogReading
 from stream.wire.named_features import FeatureEncoder, NamedFeaturesError, Scaling, from_plain
-from stream.wire.records import Features
+from stream.wire.records import HOLDOUT, Arm, Features
 
 OnExpiry = Literal["drop", "negative"]
 LatePolicy = Literal["ignore", "correct"]
 Sharing = Literal["own", "shared"]
 DatedBy = Literal["tick", "context"]
+
+UNIFORM = "uniform"
 
 
 class Unsuitable(Enum):
@@ -31,13 +34,14 @@ class Unsuitable(Enum):
     NOTHING_ASSUMED = "late feedback can correct only an assumed reward, and none is assumed at expiry"
     NOT_RETRACTABLE = "late feedback can correct only an update that can be undone; {learner} has none"
     NOT_FROM_LOGS = "{learner} learns only from its own actions, not from a log's; use one of {suitable}"
+    NO_ELIGIBLE = "{learner} cannot decide among some of the classes, as classes_max requires; use one of {suitable}"
     ONE_RIGHT_CLASS = (
         "{learner} with these parameters requires exactly one right class, and reward is any; use one of {suitable}"
     )
 
 
 class PolicyError(ParameterError):
-    """A learner cannot follow a policy for expired decisions, late feedback or logged decisions."""
+    """A learner cannot follow a policy for expired decisions, late feedback, logged decisions or classes."""
 
     def __init__(self, reason: Unsuitable, learner: str, suitable: Iterable[str] = ()) -> None:
         super().__init__(reason.value.format(learner=learner, suitable=", ".join(suitable)))
@@ -66,6 +70,9 @@ class TaskSettings:
     dated_by: DatedBy = "tick"  # "context" in virtual time, where a learner polls continuously
     scale: Scaling = "none"  # the running scale of contexts without a data set
     floor: float = 0.0  # probability of a uniformly random class
+    holdout: float = 0.0  # probability with which a fixed policy decides, for comparison
+    holdout_policy: str = UNIFORM  # that policy; see `holdout_class`
+    open_classes: bool = False  # contexts name their classes; each new name gets the next of n_classes indices
 
     def resolved(self) -> "TaskSettings":
         """These settings with all of the learner's parameters. Parameters that are not given have their defaults.
@@ -98,14 +105,50 @@ class TaskSettings:
         if self.scale == "standard":
             learner = RunningScale(with_kernels(learner, "scale standard"))
         if self.floor != 0.0:
-            learner = Floor(with_kernels(learner, "floor"), self.floor)
+            learner = Mixture(with_kernels(learner, "floor"), self.floor)
+        if self.holdout != 0.0:
+            learner = Mixture(with_kernels(learner, "holdout"), self.holdout, self.holdout_class)
         self.check_policies(learner)
         self.feature_encoder()
         if self.model == "shared" and self.play != "own":
             raise ParameterError(f"model shared: expected play own; got {self.play}")
+        if self.holdout != 0.0 and self.play != "own":
+            raise ParameterError(f"holdout: expected play own; got {self.play}")
+        if self.open_classes and self.model == "shared":
+            raise ParameterError("classes_max: expected model own; got shared")
+        if self.open_classes and not learner.supports_eligible:
+            able = [name for name, cls in registered().items() if cls.supports_eligible]
+            raise PolicyError(Unsuitable.NO_ELIGIBLE, self.learner, able)
         if self.class_names is not None and len(self.class_names) != self.n_classes:
             raise ParameterError(f"class_names: expected {self.n_classes} names; got {len(self.class_names)}")
         return learner
+
+    @property
+    def holdout_class(self) -> int | None:
+        """The class that the policy of the holdout plays; None if it plays a uniformly random class.
+
+        Raises:
+            ParameterError: the policy is unknown, or its class does not exist.
+        """
+        kind, _, name = self.holdout_policy.partition(":")
+        if self.holdout_policy == UNIFORM:
+            return None
+        names = [str(k) for k in range(self.n_classes)] if self.class_names is None else self.class_names
+        if kind != "constant" or name not in names:
+            raise ParameterError(
+                f"holdout_policy: expected {UNIFORM}, or constant:CLASS with one of {', '.join(names[:20])}; got "
+                f"{self.holdout_policy!r}"
+            )
+        return names.index(name)
+
+    def arm_of(self, u: float) -> Arm | None:
+        """The arm of a decision with the uniform draw u."""
+        return HOLDOUT if u < self.holdout else None
+
+    def make_classes(self) -> Classes:
+        """Create the pipeline's classes. Open classes have no names before the first context."""
+        unsupported = None if registered()[self.learner].supports_eligible else self.learner
+        return Classes(self.n_classes, self.class_names, is_open=self.open_classes, unsupported=unsupported)
 
     def feature_encoder(self) -> FeatureEncoder | None:
         """The encoder of named features, or None.

@@ -31,6 +31,7 @@ from stream.wire.records import (
     Example,
     Features,
     FloatArray,
+    IndexArray,
     Outcome,
     Prediction,
     Record,
@@ -98,8 +99,8 @@ class Model(Protocol):
     def step(self) -> AbstractContextManager[Sequence[Entry]]:
         """The context manager for the calls below. It yields the step's entries for the shared model's log."""
 
-    def decide(self, event_id: str, x: Features, u: float) -> Decision:
-        """Make a decision with the uniform draw u. This does not change the state."""
+    def decide(self, event_id: str, x: Features, u: float, eligible: IndexArray | None) -> Decision:
+        """Make a decision with the uniform draw u, among some or all classes. This does not change the state."""
 
     def observe(self, x: Features, decision: Decision) -> None:
         """Apply a decision's own effect on the model."""
@@ -123,9 +124,9 @@ class OwnModel:
         """See Model."""
         yield ()
 
-    def decide(self, event_id: str, x: Features, u: float) -> Decision:
+    def decide(self, event_id: str, x: Features, u: float, eligible: IndexArray | None) -> Decision:
         """See Model."""
-        return self.learner.predict(x, u)
+        return self.learner.predict(x, u, eligible)
 
     def observe(self, x: Features, decision: Decision) -> None:
         """See Model."""
@@ -163,6 +164,7 @@ class Task:
         self._draw_log = Draws(settings.seed, Purpose.LOG)
         self._log = settings.log_reading
         self._encoder = settings.feature_encoder()
+        self.classes = settings.make_classes()
         self._propensity_min = settings.learned_propensity_min
 
     @property
@@ -260,7 +262,7 @@ class Task:
 
     def _apply_context(self, record: Record, effects: Effects) -> str:
         """Apply a context, and return its id."""
-        context = decode_context(record, self.settings.n_features, self._log, self._encoder)
+        context = decode_context(record, self.settings.n_features, self._log, self._encoder, self.classes)
         if self.settings.model == "shared":
             check_room(self.learner, context.x)
         events = self.join.receive_context(context.id, partial(self._answer, context, record, effects))
@@ -270,9 +272,10 @@ class Task:
 
     def _answer(self, context: Context, record: Record, effects: Effects) -> tuple[Pending, bool]:
         """Decide on a context and publish the prediction. Also return whether a bit is possible; see `Join`."""
-        event_id, x, logged, unknown = context
+        event_id, x, logged, unknown, eligible = context
         effects.unknown.extend(unknown)
-        decision, target, counts = self.model.decide(event_id, x, self._draw_action(event_id)), None, True
+        u = self._draw_action(event_id)
+        decision, target, counts = self.model.decide(event_id, x, u, eligible), None, True
         if logged is not None:
             decision, target, counts, is_floored = self._play(context, decision)
             if is_floored:
@@ -281,10 +284,10 @@ class Task:
             self.model.observe(x, decision if logged is None else self._taught(decision))
         if self.settings.dated_by == "context":
             self._time = DecisionTime(self._time.step, record.append_ms)
-        names = self.settings.class_names
-        name = None if names is None else names[decision.action]
+        name = self.classes.name_of(decision.action)
         carried = decision.logged if self.settings.model == "shared" and decision.logged.size else None
-        prediction = make(Prediction, (event_id, decision, self.model.version, target, name, carried))
+        arm = self.settings.arm_of(u)
+        prediction = make(Prediction, (event_id, decision, self.model.version, target, name, carried, arm))
         effects.predictions.append((prediction, record.offset))
         pending = make(Pending, (x, decision, self._time))
         return pending, counts
@@ -337,8 +340,10 @@ class Task:
             taught = decision if self._log is None else self._taught(decision)
             drift = self.model.settle(pending.x, taught, reward, self._update_draw(event_id), label)
         settled_at_ms = self.join.stream_ms
+        arm = self.settings.arm_of(self._draw_action(event_id)) if self.settings.holdout else None
         example = make(
-            Example, (event_id, outcome, decision.action, decision.propensity, reward, delay_ms, settled_at_ms, drift)
+            Example,
+            (event_id, outcome, decision.action, decision.propensity, reward, delay_ms, settled_at_ms, drift, arm),
         )
         effects.examples.append((example, None if record is None else record.offset))
 

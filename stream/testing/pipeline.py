@@ -56,9 +56,9 @@ class PipelineUnderTest(ABC):
             AssertionError: the ledger does not balance, or the learner failed.
         """
 
-    def context(self, event_id: str, x: Sequence[float] | Mapping[str, Any]) -> None:
-        """Send a context, as a service would."""
-        self.send(self.topics.contexts, event_id, {"id": event_id, "x": x})
+    def context(self, event_id: str, x: Sequence[float] | Mapping[str, Any], **fields: Any) -> None:
+        """Send a context, as a service would, with optional fields such as `eligible`."""
+        self.send(self.topics.contexts, event_id, {"id": event_id, "x": x, **fields})
 
     def feedback(self, event_id: str, reward: int, *, action: int | None = None, label: int | None = None) -> None:
         """Send feedback, as a service would."""

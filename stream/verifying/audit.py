@@ -17,6 +17,8 @@ from math import inf, isnan
 from operator import itemgetter
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from stream.journal.commit import predictions_digest
 from stream.journal.format import JournalError, JournalStep, stored_settings
 from stream.journal.reading import Portions, SettingsDifferError, last_step, read_journal, resolve
@@ -34,7 +36,7 @@ from stream.wire import codec
 from stream.wire.codec import MalformedError, is_tick, tick_step
 from stream.wire.dead_letters import decode_dead_letter
 from stream.wire.ledger import Ledger
-from stream.wire.records import Context, Logged, Prediction, Record, TopicPartition, place_of
+from stream.wire.records import NOT_ELIGIBLE, Arm, Context, Logged, Prediction, Record, TopicPartition, place_of
 from stream.wire.topics import Topics
 
 
@@ -212,7 +214,11 @@ class _Audit:
         )
 
     def _begin(self, settings: TaskSettings) -> Oracle:
-        self._log, self._encoder = settings.log_reading, settings.feature_encoder()
+        self._log, self._encoder, self._classes = (
+            settings.log_reading,
+            settings.feature_encoder(),
+            settings.make_classes(),
+        )
         self._shared = settings.make_learner() if settings.model == "shared" else None
         self._needs_label = registered()[settings.learner].needs_label
         return Oracle(settings)
@@ -276,7 +282,7 @@ class _Audit:
         settings = oracle.settings
         context: Context | None
         try:
-            context = codec.decode_context(record, settings.n_features, self._log, self._encoder)
+            context = codec.decode_context(record, settings.n_features, self._log, self._encoder, self._classes)
             if self._shared is not None:
                 check_room(self._shared, context.x)
         except MalformedError:
@@ -292,6 +298,8 @@ class _Audit:
         elif published is not None and prediction is not None:
             self._latencies.add(published.append_ms - record.append_ms)
             self._check_played(oracle, context.logged, prediction, place_of(published))
+            self._check_class(context, prediction, place_of(published))
+            self._check_arm(settings, context.id, prediction.arm, place_of(published))
 
     def _check_played(self, oracle: Oracle, logged: Logged | None, prediction: Prediction, place: str) -> None:
         """Compare a decision with the logged one, and count a propensity below the minimum."""
@@ -306,6 +314,24 @@ class _Audit:
         propensity = None if isnan(own.propensity) else own.propensity
         if played is not None and (own.action, propensity) != tuple(played):
             self._fault(f"{place}: expected {played}; got action {own.action} with propensity {propensity}")
+
+    def _check_class(self, context: Context, prediction: Prediction, place: str) -> None:
+        """Check that the decided classes are eligible, and the name of the action."""
+        decision, eligible = prediction.decision, context.eligible
+        among = set(range(decision.scores.size) if eligible is None else eligible.tolist())
+        scored = set(np.flatnonzero(decision.scores != NOT_ELIGIBLE).tolist())
+        if scored != among or not {decision.action, decision.greedy} <= among:
+            self._fault(
+                f"{place}: expected classes among {sorted(among)}; got action {decision.action} and greedy "
+                f"{decision.greedy} among {sorted(scored)}"
+            )
+        if prediction.class_name != (expected := self._classes.name_of(decision.action)):
+            self._fault(f"{place}: expected class {expected!r}; got {prediction.class_name!r}")
+
+    def _check_arm(self, settings: TaskSettings, event_id: str, arm: Arm | None, place: str) -> None:
+        """Check that the draw of an event determines its arm."""
+        if arm != (expected := settings.arm_of(uniform(settings.seed, Purpose.ACTION, event_id))):
+            self._fault(f"{place}: expected the arm {expected}; got {arm}")
 
     def _apply_feedback(self, oracle: Oracle, record: Record) -> None:
         oracle.pass_time(record.append_ms)
@@ -360,10 +386,11 @@ class _Audit:
             )
             for topic, names in ((topics.examples, SETTLED_COUNTS), (topics.dead_letter, LETTER_COUNTS))
         )
-        settled = [
-            (record, Settled._make((*example[:-1], offset)), example.drift is not None)
-            for record, (example, offset) in self._decoded(examples, codec.decode_example)
-        ]
+        settled = []
+        for record, (example, offset) in self._decoded(examples, codec.decode_example):
+            *fields, drift, arm = example
+            settled.append((record, Settled._make((*fields, offset)), drift is not None))
+            self._check_arm(oracle.settings, example.id, arm, place_of(record))
         of_inputs = [
             (record, Letter(*found[:4]))
             for record, found in self._decoded(letters, decode_dead_letter)

@@ -56,7 +56,8 @@ class Model(NamedTuple):
 
 def identity(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings on which a learner's state depends."""
-    return {name: settings[name] for name in ("learner", "n_classes", "n_features", "parameters", "scale")}
+    names = ("learner", "n_classes", "n_features", "parameters", "scale", "open_classes")
+    return {name: settings[name] for name in names}
 
 
 def write_model(path: Path, model: Model) -> None:

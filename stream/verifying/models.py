@@ -26,6 +26,7 @@ from stream.task.join import Overflows
 from stream.task.settings import TaskSettings
 from stream.verifying.model_files import FILE_FORMAT, Model, ModelError, identity
 from stream.wire import codec
+from stream.wire.classes import Classes
 from stream.wire.ledger import Ledger
 from stream.wire.records import Record, TopicPartition
 from stream.wire.topics import Topics
@@ -89,16 +90,22 @@ def export_model(
         "watermark_ms": task.join.stream_ms,
     }
     counts = {"updates": task.version, "ledger": task.join.ledger()._asdict()}
-    return _model_of(topics, task.settings, position, counts, task.learner.state())
+    return _model_of(topics, task.settings, position, counts, task.learner.state(), task.classes)
 
 
 def _model_of(
-    topics: Topics, settings: TaskSettings, position: dict[str, Any], counts: dict[str, Any], state: State
+    topics: Topics,
+    settings: TaskSettings,
+    position: dict[str, Any],
+    counts: dict[str, Any],
+    state: State,
+    classes: Classes,
 ) -> Model:
     plain = asdict(settings)
     meta = {
         "format": FILE_FORMAT,
         **identity(plain),
+        "classes": classes.names,
         "settings": plain,
         "position": {"topics": topics.contexts.removesuffix("contexts"), **position},
         **counts,
@@ -122,7 +129,8 @@ def _shared_model(
     settings = task_settings(settings_in_force(broker, topics, partition))
     replica = replica_at(broker, topics, settings, offset=offset, version=version)
     position = {"version": replica.version, "offset": replica.offset}
-    return _model_of(topics, settings, position, {"updates": replica.updates}, replica.learner.state())
+    counts, state = {"updates": replica.updates}, replica.learner.state()
+    return _model_of(topics, settings, position, counts, state, settings.make_classes())
 
 
 def _version_of(broker: Broker, journal: TopicPartition, number: int) -> int:
@@ -171,7 +179,7 @@ def import_model(broker: Broker, topics: Topics, partition: int, model: Model, t
             f"the tasks of {topics.contexts} share a model, so none can have its own; use another topic prefix"
         )
     step = JournalStep(0, (0, 0), (0, 0), model.meta["updates"], Ledger())
-    snapshot = Snapshot(settings, step, 0, (), 0, Overflows(), model.state)
+    snapshot = Snapshot(settings, step, 0, (), 0, Overflows(), model.meta["classes"] or [], model.state)
     writer = ChunkWriter(0, encode(snapshot), str(partition), IMPORT_SLOT)
     _import(broker, topics, [partition], writer, transactional_id)
 

@@ -19,6 +19,7 @@ import orjson
 from msgspec import UNSET, DecodeError, ValidationError, convert
 
 from stream.parsing import shown
+from stream.wire.classes import Classes, ClassesError
 from stream.wire.named_features import FeatureEncoder, NamedFeaturesError
 from stream.wire.records import (
     Answer,
@@ -29,6 +30,7 @@ from stream.wire.records import (
     Feedback,
     FloatArray,
     Headers,
+    IndexArray,
     Logged,
     Prediction,
     Record,
@@ -110,7 +112,11 @@ def encode_context(event_id: str, x: Features, logged: Logged | None = None) -> 
 
 
 def decode_context(
-    record: Record, n_features: int, log: LogReading | None = None, encoder: FeatureEncoder | None = None
+    record: Record,
+    n_features: int,
+    log: LogReading | None = None,
+    encoder: FeatureEncoder | None = None,
+    classes: Classes | None = None,
 ) -> Context:
     """Decode a context for a learner of n_features features.
 
@@ -119,9 +125,11 @@ def decode_context(
         n_features: the learner's dimension d.
         log: how to read the logged decision; None ignores it.
         encoder: the encoder of named features, or None.
+        classes: the pipeline's classes, which get new names if they are open; None ignores the eligible classes.
 
     Raises:
-        MalformedError: the record is not a context, or its features or its required logged decision are invalid.
+        MalformedError: the record is not a context, or its features, its eligible classes or its required logged
+            decision are invalid.
     """
     fields = _read(CONTEXT_READERS[encoder is not None, log is not None], record)
     x = fields.x
@@ -136,7 +144,21 @@ def decode_context(
         features = _sparse(x, n_features)
     else:
         features, unknown = _named(x, n_features, encoder)
-    return make(Context, (fields.id, features, None if log is None else _logged(fields.logged, log), unknown))
+    logged = None if log is None else _logged(fields.logged, log)
+    eligible = None
+    if classes is not None and (classes.is_open or fields.eligible is not None):
+        eligible = _eligible(fields.eligible, classes, logged)
+    return make(Context, (fields.id, features, logged, unknown, eligible))
+
+
+def _eligible(given: Sequence[str | int] | None, classes: Classes, logged: Logged | None) -> IndexArray | None:
+    try:
+        eligible = classes.eligible(given)
+    except ClassesError as error:
+        raise MalformedError(f"eligible: {error}") from error
+    if eligible is not None and logged is not None and logged.action not in eligible:
+        raise MalformedError(f"logged.action: expected an eligible class; got {logged.action}")
+    return eligible
 
 
 def _sparse(x: SparseFields, n_features: int) -> Features:
@@ -213,6 +235,8 @@ def encode_prediction(prediction: Prediction, context_offset: int) -> bytes:
         fields["class"] = prediction.class_name
     if prediction.logged is not None:
         fields["logged"] = prediction.logged
+    if prediction.arm is not None:
+        fields["arm"] = prediction.arm
     return orjson.dumps(fields, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
@@ -231,7 +255,7 @@ def decode_prediction(record: Record) -> tuple[Prediction, int]:
         logged = np.array(fields.logged, np.float64)
         decision = decision._replace(logged=logged)
     own = None if target is None else Target(target.action, target.propensity)
-    prediction = Prediction(fields.id, decision, fields.model_version, own, fields.class_name, logged)
+    prediction = Prediction(fields.id, decision, fields.model_version, own, fields.class_name, logged, fields.arm)
     return prediction, fields.context_offset
 
 
@@ -292,7 +316,7 @@ def decode_feedback(record: Record, n_classes: int, *, needs_label: bool = False
 
 def encode_example(example: Example, feedback_offset: int | None) -> bytes:
     """Encode an example's value, with the offset of its feedback."""
-    fields = {
+    fields: dict[str, Any] = {
         "id": example.id,
         "outcome": example.outcome,
         "action": example.action,
@@ -302,7 +326,11 @@ def encode_example(example: Example, feedback_offset: int | None) -> bytes:
         "settled_at_ms": example.settled_at_ms,
         "feedback_offset": feedback_offset,
     }
-    return orjson.dumps(fields if example.drift is None else {**fields, "drift": example.drift})
+    if example.drift is not None:
+        fields["drift"] = example.drift
+    if example.arm is not None:
+        fields["arm"] = example.arm
+    return orjson.dumps(fields)
 
 
 def decode_example(record: Record) -> tuple[Example, int | None]:
@@ -315,7 +343,7 @@ def decode_example(record: Record) -> tuple[Example, int | None]:
     propensity = math.nan if fields.propensity is None else fields.propensity
     example = Example(
         fields.id, fields.outcome, fields.action, propensity,
-        fields.reward, fields.delay_ms, fields.settled_at_ms, fields.drift,
+        fields.reward, fields.delay_ms, fields.settled_at_ms, fields.drift, fields.arm,
     )  # fmt: skip
     return example, fields.feedback_offset
 

@@ -89,9 +89,13 @@ class Context(NamedTuple):
     x: Features
     logged: Logged | None = None  # None if not from a log, or if the log is ignored
     unknown: Sequence[str] = ()  # the name of each feature with an unknown category or word, which has no entry
+    eligible: IndexArray | None = None  # int32[m] in increasing order, the classes to decide among; None: all
 
 
 NOTHING_LOGGED: FloatArray = np.zeros(0)
+
+NOT_ELIGIBLE = -1e305
+"""The score of a class that was not eligible. All other scores are larger; see `stream.learners.kernels.SCORE_MAX`."""
 
 
 class Decision(NamedTuple):
@@ -100,7 +104,7 @@ class Decision(NamedTuple):
     action: int  # the class that was played, sampled from p
     greedy: int  # the class with the highest score
     propensity: float  # p[action], the probability with which it was played; NaN: taken from a log without propensities
-    scores: FloatArray  # float64[K]
+    scores: FloatArray  # float64[K]; `NOT_ELIGIBLE` for classes that were not eligible
     logged: FloatArray = NOTHING_LOGGED  # float64[L], further numbers that the learner stores; empty for most learners
 
 
@@ -134,6 +138,12 @@ class Target(NamedTuple):
     propensity: float
 
 
+Arm = Literal["holdout"]
+"""The part of the decisions that another policy made, for comparison."""
+
+HOLDOUT: Arm = "holdout"
+
+
 class Prediction(NamedTuple):
     """A published decision."""
 
@@ -143,6 +153,7 @@ class Prediction(NamedTuple):
     target: Target | None = None  # None: not a logged decision
     class_name: str | None = None  # name of the action; None if the classes have no names
     logged: FloatArray | None = None  # numbers that the learner stores, only with a shared model
+    arm: Arm | None = None  # None: decided by the learner
 
 
 class Answer(NamedTuple):
@@ -188,3 +199,4 @@ class Example(NamedTuple):
     delay_ms: int | None  # from decision to feedback; 0 if the feedback came first, None without feedback
     settled_at_ms: int  # stream time when the decision was settled
     drift: Drift | None = None  # the drift detector triggered by this reward, or None
+    arm: Arm | None = None  # as in the prediction

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 from msgspec.json import Decoder
 
-from stream.wire.records import Outcome
+from stream.wire.records import Arm, Outcome
 
 X = TypeVar("X")
 
@@ -33,6 +33,7 @@ class ContextFields(EventFields, Generic[X], gc=False):
     """A context without its logged decision."""
 
     x: X
+    eligible: list[str | Index] | None = None
 
 
 class LoggedFields(Struct, gc=False):
@@ -42,7 +43,7 @@ class LoggedFields(Struct, gc=False):
     propensity: Probability | None = None
 
 
-class LoggedContextFields(ContextFields[X], Generic[X], gc=False):
+class LoggedContextFields(ContextFields[X], Generic[X], gc=False, kw_only=True):
     """A context with a logged decision."""
 
     logged: LoggedFields
@@ -75,6 +76,7 @@ class PredictionFields(EventFields, gc=False):
     target: TargetFields | None = None
     class_name: str | None = field(name="class", default=None)
     logged: list[float] | None = None
+    arm: Arm | None = None
 
 
 class ExampleFields(EventFields, gc=False):
@@ -88,6 +90,7 @@ class ExampleFields(EventFields, gc=False):
     delay_ms: Whole | None = None
     drift: Literal["global"] | Whole | None = None
     feedback_offset: Whole | None = None
+    arm: Arm | None = None
 
 
 Indexed = SparseFields | list[float]

@@ -9,7 +9,7 @@ import pytest
 
 from stream.app import learner
 from stream.app.connection import Work
-from stream.app.live_estimates import estimate_lines, from_topics
+from stream.app.live_estimates import estimate_lines, from_topics, live_estimator
 from stream.app.settings import Settings
 from stream.app.watching import Watched
 from stream.cli import learn
@@ -107,7 +107,7 @@ def test_running_learner_tells_it_and_begins_anew_after_a_restart(learn_on: Call
     pipeline = Pipeline(small_task())
     send_logged(pipeline, 0, 120)
     told = learn_on(pipeline.broker, "--play", "logged", "--estimate")
-    whole = from_topics(pipeline.broker, TOPICS, 1)
+    whole = from_topics(pipeline.broker, TOPICS, 1, live_estimator()).now()
     assert (whole.n, whole.waiting, whole.logged) == (120, 0, 0.5)
     (expected,) = (line for line in estimate_lines(whole, "", " since this program started") if "anytime" in line)
     assert expected in told
@@ -151,6 +151,6 @@ def test_several_partitions_are_read_as_one(learn_on: Callable[..., str]) -> Non
         pipeline.send(TOPICS.contexts, orjson.dumps(context), partition)
         pipeline.send(TOPICS.feedback, feedback_value(f"event-{number}", partition), partition)
     told = learn_on(pipeline.broker, "--play", "logged", "--estimate")
-    found = from_topics(pipeline.broker, TOPICS, 2)
+    found = from_topics(pipeline.broker, TOPICS, 2, live_estimator()).now()
     assert (found.n, found.logged) == (3, 2 / 3)
     assert "over 3 settled decisions since this program started; logged 0.667" in told

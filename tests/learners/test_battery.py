@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stream.learners import KernelLearner, Learner, ParameterError, create, registered
-from stream.learners.floor import Floor
+from stream.learners.mixture import Mixture
 from stream.learners.running_scale import RunningScale
 from stream.learners.wrapper import Wrapper
 from stream.offline import NEVER, Examples, run
@@ -35,7 +35,7 @@ class Case(NamedTuple):
         assert isinstance(learner, KernelLearner)
         if self.is_scaled:
             learner = RunningScale(learner)
-        return Floor(learner, self.floor) if self.floor else learner
+        return Mixture(learner, self.floor) if self.floor else learner
 
 
 # Learners that do not run with their defaults or at the common size, or are too slow for the long run; every other one

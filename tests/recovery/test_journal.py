@@ -262,7 +262,7 @@ OTHERS: dict[str, Any] = {
     "late": "correct", "play": "match", "reward": "any", "propensity_min": 0.125, "parameters.margin": "decision",
     "features": to_plain(build({"price": (Kind.NUMERIC, None)}, None)), "class_names": ["a", "b", "c"],
     "model": "shared", "dated_by": "context", "scale": "standard",
-    "floor": 0.25,
+    "floor": 0.25, "holdout": 0.25, "holdout_policy": "constant:1", "open_classes": True,
 }  # fmt: skip
 
 
@@ -335,7 +335,15 @@ def test_parameter_that_the_pipelines_learner_does_not_have_is_refused() -> None
 
 def test_model_that_was_imported_gives_its_own_settings_and_no_others() -> None:
     model = check_settings(model_settings(BEGUN))
-    assert model.keys() == {"learner", "n_classes", "n_features", "scale", "parameters.gamma", "parameters.margin"}
+    assert model.keys() == {
+        "learner",
+        "n_classes",
+        "n_features",
+        "scale",
+        "open_classes",
+        "parameters.gamma",
+        "parameters.margin",
+    }
     taken = resolve(model, replace(TODAY, seed=5), ("seed",), place=PLACE)
     assert taken == TaskSettings("banditron", 3, 4, {"gamma": 0.25, "margin": "feedback"}, seed=5)
     with pytest.raises(SettingsDifferError, match="n_features = 4; got 64"):

@@ -19,6 +19,7 @@ SNAPSHOT = ModelSnapshot(
         "n_classes": 2,
         "n_features": 3,
         "scale": "standard",
+        "open_classes": False,
         "parameters.gamma": 0.25,
         "parameters.margin": "feedback",
     },

@@ -109,7 +109,7 @@ steps = st.builds(
 )  # fmt: skip
 snapshots = st.builds(
     Snapshot, st.just(stored_settings(small_task())), steps, times, st.lists(st.integers(1, 2**53), max_size=3), times,
-    st.builds(Overflows, times, times, times), states,
+    st.builds(Overflows, times, times, times), st.lists(ids, max_size=3), states,
     entries(decisions()), orphans(), settled_ids(),
 )  # fmt: skip
 
@@ -189,6 +189,7 @@ TASKS = (
     {name: small_task(name) for name in sorted(registered())}
     | {f"{name}, scaled": small_task(name, scale="standard") for name in ("late-ucb", "stack-igw")}
     | {"halving, floor": small_task("halving", floor=0.4)}
+    | {"banditron, holdout": small_task("banditron", holdout=0.4, holdout_policy="constant:1")}
 )
 
 
@@ -228,7 +229,7 @@ def test_snapshot_keeps_what_late_feedback_corrects_and_what_overflowed() -> Non
 def test_snapshot_contains_the_whole_state_of_a_task_and_its_join() -> None:
     task = Task(small_task(), TOPICS.contexts)
     assert set(vars(task)) == {
-        "settings", "model", "join", "undated",
+        "settings", "model", "join", "undated", "classes",
         "_contexts_topic", "_draw_action", "_draw_update",
         "_draw_log", "_log", "_propensity_min", "_encoder",  # follow from the settings
         "_time", "_is_broken",  # of the step that is being made

@@ -8,7 +8,7 @@ import pytest
 
 from stream.learners import create, registered
 from stream.learners.base import KernelLearner
-from stream.learners.floor import Floor
+from stream.learners.mixture import Mixture
 from stream.learners.running_scale import RunningScale
 from stream.shared.replica import Replica
 from stream.shared.view import View
@@ -34,7 +34,7 @@ class Case(NamedTuple):
         assert isinstance(learner, KernelLearner)
         if self.is_scaled:
             learner = RunningScale(learner)
-        return Floor(learner, self.floor) if self.floor else learner
+        return Mixture(learner, self.floor) if self.floor else learner
 
 
 CASES = {

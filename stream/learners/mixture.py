@@ -1,4 +1,4 @@
-"""A floor of exploration, so that any other policy can be evaluated from the decisions later."""
+"""A fixed policy beside a learner: a floor of exploration, or a holdout for comparison."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from stream.learners.base import U_REST, U_STEP, Cost, FromLogs, KernelLearner, Kernels, ParameterError
+from stream.learners.kernels import compiled
 from stream.learners.wrapper import Wrapper
 from stream.wire.records import Decision, Features, FloatArray, IndexArray
 
@@ -13,50 +14,63 @@ U_MAX = 1.0 - 2.0**-53
 """The largest u below 1."""
 
 
-class Floor(Wrapper):
-    """A learner that plays a uniformly random class with probability `floor`, and its own choice otherwise.
+class Mixture(Wrapper):
+    """A learner that a fixed policy q replaces with probability `share`.
 
-        u < f        play class ⌊K u/f⌋
-        u ≥ f        play the learner's choice for (u − f)/(1 − f)
-        propensity   f/K + (1 − f) p,  p the probability with which the learner chooses that class
+        u < h        play q's class for u/h
+        u ≥ h        play the learner's choice for (u − h)/(1 − h)
+        propensity   h q(a) + (1 − h) p,  p the probability with which the learner chooses that class
 
-    The propensity is exact: if the class is random, p comes from the learner's `distribution`.
+    The policy plays a uniformly random one of the m eligible classes, or always the same class. If this class is not
+    eligible, it plays a random one. The propensity is exact: for q's class, p comes from the learner's `distribution`.
 
     A learner that can learn from logged decisions learns from all of these, with the propensity above, as if it had
     played a log. Other learners assume that they chose the action (`FromLogs.UNSOUND`). They get only their own
-    choices, with their own propensity p, which the decision logs. A random class is then neither observed nor learned.
+    choices, with their own propensity p, which the decision logs. A class of q is then neither observed nor learned.
     Since u is independent of the context, the learner sees a random sample of the stream.
 
     >>> from stream.learners import create
-    >>> learner = Floor(create("perceptron", n_classes=4, n_features=2), 0.2)
+    >>> learner = Mixture(create("perceptron", n_classes=4, n_features=2), 0.2)
     >>> [learner.predict(np.ones(2), u)[::2][:2] for u in (0.19, 0.5)]  # the action, and its propensity
     [(3, 0.05), (0, 0.8500000000000001)]
     """
 
-    def __init__(self, inner: KernelLearner, floor: float) -> None:
-        """Add a floor to a learner.
+    def __init__(self, inner: KernelLearner, share: float, action: int | None = None) -> None:
+        """Add a fixed policy to a learner.
+
+        Args:
+            inner: The learner.
+            share: The probability h with which the policy decides.
+            action: The class that the policy plays; None for a uniformly random one.
 
         Raises:
-            ParameterError: the floor is not a probability.
+            ParameterError: the share is not a probability, or the class does not exist.
         """
-        if not 0.0 <= floor <= 1.0:
-            raise ParameterError(f"floor: expected a probability in [0, 1]; got {floor!r}")
-        self._floor = float(floor)
+        if not 0.0 <= share <= 1.0:
+            raise ParameterError(f"share: expected a probability in [0, 1]; got {share!r}")
+        if action is not None and not 0 <= action < inner.n_classes:
+            raise ParameterError(f"action: expected a class from 0 to {inner.n_classes - 1}; got {action!r}")
+        self._share, self._action = float(share), -1 if action is None else action
         self._own = 1 if inner.from_logs is FromLogs.UNSOUND else 0
         super().__init__(
             inner,
             {},
-            (self._floor, inner.n_classes, self._own),
+            (self._share, self._action, self._own),
             {},
             Kernels(_predict, _update, _observe, _log),
             logged_size=self._own,
-            options=(floor,),
+            options=(share, action),
         )
 
-    def distribution(self, x: Features | FloatArray) -> FloatArray:
-        """See Learner. A class has two intervals of u: as a random class, and as the learner's choice."""
-        own = self.inner.distribution(x)
-        return self._floor / self.n_classes + (1.0 - self._floor) * own
+    def distribution(self, x: Features | FloatArray, eligible: IndexArray | None = None) -> FloatArray:
+        """See Learner. A class has two intervals of u: as the policy's class, and as the learner's choice."""
+        among = self.among(eligible)
+        p = (1.0 - self._share) * self.inner.distribution(x, eligible)
+        if self._action in among:
+            p[self._action] += self._share
+        else:
+            p[among] += self._share / among.size
+        return p
 
     def inside(self, x: Features | FloatArray, decision: Decision) -> tuple[Features, Decision]:
         """See Wrapper: the decision with the propensity that the learner learns from."""
@@ -84,30 +98,52 @@ class Floor(Wrapper):
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
-        """See Wrapper. The cost of a random class, up to K predictions of the learner, is not included."""
+        """See Wrapper. The cost of a class of the policy, up to K predictions of the learner, is not included."""
         return Cost(flops_per_event=5, bytes_per_event=8, state_bytes=0)
 
 
 # The kernels of the inner learner are the globals `predict`, `update`, `observe` and `log`; see `compile_with`.
-# If `own` is 1, the last logged value is the learner's own propensity, or 0 for a random class.
+# If `own` is 1, the last logged value is the learner's own propensity, or 0 for a class of the policy.
+# `fixed` is the class of the policy, or -1 if its class is random.
+
+
+@compiled
+def _chance(action: int, eligible: IndexArray, share: float, fixed: int) -> float:
+    """Return h q(a), the probability that the policy decides and plays an eligible class."""
+    for k in eligible:
+        if k == fixed:
+            return share if action == fixed else 0.0
+    return share / eligible.size
 
 
 def _predict(
-    indices: IndexArray, values: FloatArray, u: float, scores: FloatArray, floor: float, K: int, own: int, *model: Any
+    indices: IndexArray,
+    values: FloatArray,
+    u: float,
+    scores: FloatArray,
+    eligible: IndexArray,
+    share: float,
+    fixed: int,
+    own: int,
+    *model: Any,
 ) -> tuple[int, int, float]:
     inner = scores[: scores.size - own]
-    if u >= floor:
+    if u >= share:
         action, greedy, p = predict(  # type: ignore[name-defined] # noqa: F821
-            indices, values, min((u - floor) / (1.0 - floor), U_MAX), inner, *model
+            indices, values, min((u - share) / (1.0 - share), U_MAX), inner, eligible, *model
         )
         if own == 1:
             scores[scores.size - 1] = p
-        return action, greedy, floor / K + (1.0 - floor) * p
-    action = min(int(u / floor * K), K - 1)
+        return action, greedy, _chance(action, eligible, share, fixed) + (1.0 - share) * p
+    m = eligible.size
+    action = eligible[min(int(u / share * m), m - 1)]
+    for k in eligible:
+        if k == fixed:
+            action = k
     p, greedy, place, step = 0.0, 0, 0.0, U_STEP
-    is_known = np.zeros(K, np.bool_)
+    is_known = np.zeros(inner.size, np.bool_)
     while place < 1.0 - U_REST:  # as in `Learner.distribution`
-        played, greedy, q = predict(indices, values, place, inner, *model)  # type: ignore[name-defined] # noqa: F821
+        played, greedy, q = predict(indices, values, place, inner, eligible, *model)  # type: ignore[name-defined] # noqa: F821
         if played == action and q > 0.0:
             p = q
             break
@@ -119,7 +155,7 @@ def _predict(
     log(indices, values, action, inner, *model)  # type: ignore[name-defined] # noqa: F821
     if own == 1:
         scores[scores.size - 1] = 0.0
-    return action, greedy, floor / K + (1.0 - floor) * p
+    return action, greedy, _chance(action, eligible, share, fixed) + (1.0 - share) * p
 
 
 def _observe(
@@ -129,8 +165,8 @@ def _observe(
     greedy: int,
     propensity: float,
     scores: FloatArray,
-    floor: float,
-    K: int,
+    share: float,
+    fixed: int,
     own: int,
     *model: Any,
 ) -> None:
@@ -152,8 +188,8 @@ def _update(
     reward: int,
     v: float,
     label: int,
-    floor: float,
-    K: int,
+    share: float,
+    fixed: int,
     own: int,
     *model: Any,
 ) -> bool:
@@ -172,8 +208,8 @@ def _log(
     values: FloatArray,
     action: int,
     scores: FloatArray,
-    floor: float,
-    K: int,
+    share: float,
+    fixed: int,
     own: int,
     *model: Any,
 ) -> None:

@@ -1,0 +1,157 @@
+"""Comparison of the learner with the holdout, the decisions that a fixed policy made instead.
+
+The draw of an event's id determines its arm, so the arms are a random split of the stream. For a decision with reward
+r, which is in the holdout with probability h, and a prediction c of the reward from earlier decisions,
+
+    φ = (r − c) (1[learner]/(1 − h) − 1[holdout]/h)
+
+has the conditional mean *reward of the learner − reward of the holdout*, because the weight of c has the mean 0. Since
+|φ| ≤ max(1/h, 1/(1 − h)), the confidence sequences of `intervals` bound the running mean of the difference at all times
+simultaneously, even if the learner changes.
+
+*Shares.* Decisions are counted as in `prefix`. If bits are lost more often in one arm than in the other, the shares of
+the counted decisions differ from h, and the comparison is invalid (sample-ratio mismatch). The test is the mixture of
+likelihood ratios over Beta(100 h, 100 (1 − h)), which is also valid at all times: Lindon, Malek, "Anytime-valid
+inference for multinomial count data", NeurIPS 2022.
+"""
+
+from collections.abc import Container, Iterable, Mapping
+from math import log
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.special import betaln
+
+from stream.estimating.intervals import Interval, LowerSequence
+from stream.estimating.prefix import SettledPrefix
+from stream.estimating.running import CONFIDENCE
+from stream.wire.records import HOLDOUT, Example, FloatArray, Prediction
+
+SHARES_DELTA = 0.001
+"""Upper limit on the probability that the shares ever raise an alarm although they are as set."""
+
+PRIOR = 100.0
+"""The weight of the prior of the shares, in decisions."""
+
+
+class ArmCount(NamedTuple):
+    """The counted decisions of one arm."""
+
+    n: int
+    rewards: int
+    without_reward: int  # expired without an assumed reward
+
+    @property
+    def mean(self) -> float | None:
+        """The mean reward, or None before the first decision with a reward."""
+        return self.rewards / self.n if self.n else None
+
+
+class ArmComparison(NamedTuple):
+    """The current comparison."""
+
+    share: float  # share of the holdout, as set
+    learner: ArmCount
+    holdout: ArmCount
+    difference: Interval  # of the mean rewards, learner minus holdout, valid at all times
+    shares_differ: bool  # True if the shares of the counted decisions are not as set
+    waiting: int  # decisions that are pending or follow a pending one
+
+    def as_json(self) -> dict[str, object]:
+        """Return plain values for JSON."""
+        arms = {name: getattr(self, name)._asdict() for name in ("learner", "holdout")}
+        return {**self._asdict(), **arms, "difference": self.difference._asdict()}
+
+    @classmethod
+    def of_json(cls, fields: Mapping[str, Any]) -> "ArmComparison":
+        """Return the inverse of `as_json`."""
+        arms = {name: ArmCount(**fields[name]) for name in ("learner", "holdout")}
+        return cls(**{**fields, **arms, "difference": Interval(**fields["difference"])})
+
+
+class Arms:
+    """Counts decisions by arm, each when it and all earlier ones are settled.
+
+    >>> arms = Arms(0.5)
+    >>> arms.count(np.array([0, 1, 0, 1] * 500), np.array([1, 0, 1, 1] * 500))
+    >>> found = arms.now()
+    >>> found.learner.mean, found.holdout.mean, found.difference.low > 0.3, found.shares_differ
+    (1.0, 0.5, True, False)
+    """
+
+    def __init__(self, share: float) -> None:
+        """Start without decisions.
+
+        Args:
+            share: The share h of the holdout, in (0, 1).
+        """
+        self._share = share
+        self._prefix = SettledPrefix()
+        delta = (1.0 - CONFIDENCE) / 2.0
+        reach = max(1.0 / share, 1.0 / (1.0 - share))
+        self._sides = (LowerSequence(reach, delta), LowerSequence(reach, delta))
+        self._counts = np.zeros((2, 3), np.int64)  # by arm: with reward, reward 1, without reward
+
+    def take(self, partition: int, step: int, predictions: Iterable[Prediction], examples: Iterable[Example]) -> None:
+        """Add the output of a partition's step; see `LiveEstimator.take`."""
+        self._prefix.begin_step(partition, step)
+        for prediction in predictions:
+            self._prefix.decide(partition, prediction.id, float(prediction.arm == HOLDOUT))
+        for example in examples:
+            self._prefix.settle(partition, example.id, example.reward)
+        self._advance()
+
+    def keep(self, partitions: Container[int]) -> None:
+        """Discard the pending decisions of all other partitions, because other processes will settle them."""
+        self._prefix.keep(partitions)
+        self._advance()
+
+    def _advance(self) -> None:
+        rows = self._prefix.advance()
+        for arm, reward in rows:
+            self._counts[int(arm), 2] += reward is None
+        if known := [row for row in rows if row[1] is not None]:
+            self.count(*np.array(known, dtype=np.float64).T)
+
+    def count(self, arms: FloatArray, rewards: FloatArray) -> None:
+        """Count decisions with rewards.
+
+        Args:
+            arms: 1 for the holdout, 0 for the learner, float64[m].
+            rewards: float64[m].
+        """
+        h = self._share
+        n, before = self._counts[:, 0].sum(), self._counts[:, 1].sum()
+        sums = before + np.concatenate(([0.0], np.cumsum(rewards[:-1])))
+        guess = (0.5 + sums) / (1.0 + n + np.arange(rewards.size))  # from earlier decisions only
+        terms = (rewards - guess) * np.where(arms == 1.0, -1.0 / h, 1.0 / (1.0 - h))
+        for side, signed in zip(self._sides, (terms, -terms), strict=True):
+            side.extend(signed)
+        for arm in (0, 1):
+            chosen = arms == arm
+            self._counts[arm, 0] += chosen.sum()
+            self._counts[arm, 1] += int(rewards[chosen].sum())
+
+    def now(self) -> ArmComparison:
+        """Return the current comparison."""
+        low, mirrored = (side.now() for side in self._sides)
+        learner, holdout = (ArmCount(*map(int, counts)) for counts in self._counts)
+        return ArmComparison(
+            self._share,
+            learner,
+            holdout,
+            Interval(max(low, -1.0), min(-mirrored, 1.0)),
+            differs(holdout.n, learner.n, self._share),
+            self._prefix.waiting,
+        )
+
+
+def differs(holdout: int, learner: int, share: float) -> bool:
+    """Return whether the numbers of decisions contradict the share of the holdout.
+
+    >>> differs(50, 950, 0.05), differs(5, 995, 0.05)
+    (False, True)
+    """
+    a, b = PRIOR * share, PRIOR * (1.0 - share)
+    evidence = betaln(a + holdout, b + learner) - betaln(a, b) - holdout * log(share) - learner * log(1.0 - share)
+    return bool(evidence >= log(1.0 / SHARES_DELTA))

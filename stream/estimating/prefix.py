@@ -1,0 +1,85 @@
+"""Decisions in the order of publication, up to the first pending one.
+
+If feedback for right answers arrives sooner than feedback for wrong ones, counting each bit on arrival would bias an
+estimate upwards. A decision is therefore counted when it and all earlier decisions are settled:
+
+    decided   1  2  3  4  5  6
+    settled   ✓  ✓  …  ✓  ✓  …      counted: 1, 2. When 3 is settled, 3 to 5 are counted.
+
+*Memory.* Decisions after the first pending one are stored. A decision is pending for at most one window, so at most one
+window of decisions is stored. The join needs more memory than this per decision.
+"""
+
+from collections import deque
+from collections.abc import Container
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class _Decided:
+    """A decision that is not counted yet."""
+
+    partition: int
+    value: float
+    is_settled: bool = False
+    reward: int | None = None  # None if the decision has no outcome yet, or never gets one
+
+
+class SettledPrefix:
+    """Stores decisions with a value each, and returns them once they and all earlier ones are settled."""
+
+    def __init__(self) -> None:
+        self._decided: deque[_Decided] = deque()
+        self._pending: dict[tuple[int, str], _Decided] = {}
+        self._steps: dict[int, int] = {}  # number of the last step, by partition
+        self.left = 0  # number of decisions that were discarded
+
+    @property
+    def waiting(self) -> int:
+        """The number of decisions that are pending or follow a pending one."""
+        return len(self._decided)
+
+    def begin_step(self, partition: int, step: int) -> None:
+        """Begin a step of a partition.
+
+        A gap before it means that another process made the steps in between and may have settled decisions. The
+        partition's decisions are then discarded.
+        """
+        if self._steps.get(partition, step - 1) != step - 1:
+            self._leave({partition})
+        self._steps[partition] = step
+
+    def decide(self, partition: int, event_id: str, value: float) -> None:
+        """Add a decision."""
+        decided = _Decided(partition, value)
+        self._decided.append(decided)
+        self._pending[partition, event_id] = decided
+
+    def settle(self, partition: int, event_id: str, reward: int | None) -> None:
+        """Settle a decision. Unknown ones are ignored, because they were made before this object was created."""
+        settled = self._pending.pop((partition, event_id), None)
+        if settled is not None:
+            settled.is_settled, settled.reward = True, reward
+
+    def keep(self, partitions: Container[int]) -> None:
+        """Discard the decisions of all other partitions, because other processes will settle them."""
+        self._leave({partition for partition in self._steps if partition not in partitions})
+
+    def _leave(self, partitions: set[int]) -> None:
+        """Discard the partitions' uncounted decisions. Keeping only settled ones would favour fast feedback."""
+        if not partitions:
+            return
+        kept = [decided for decided in self._decided if decided.partition not in partitions]
+        self.left += len(self._decided) - len(kept)
+        self._decided = deque(kept)
+        self._pending = {key: decided for key, decided in self._pending.items() if key[0] not in partitions}
+        for partition in partitions:
+            self._steps.pop(partition, None)
+
+    def advance(self) -> list[tuple[float, int | None]]:
+        """Remove the decisions before the first pending one, and return their values and rewards."""
+        rows: list[tuple[float, int | None]] = []
+        while self._decided and self._decided[0].is_settled:
+            decided = self._decided.popleft()
+            rows.append((decided.value, decided.reward))
+        return rows

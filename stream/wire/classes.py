@@ -1,0 +1,114 @@
+"""The classes of a pipeline, and the eligible classes of a context.
+
+Classes have indices from 0. They have names if the pipeline replays a data set with names, or if it is *open*: an open
+pipeline has room for K classes and gives the next index to each new name, in the order of the contexts.
+"""
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from stream.parsing import shown
+from stream.wire.records import IndexArray
+
+NAME_BYTES_MAX = 256
+"""Maximum size of a class name. Names are stored in snapshots."""
+
+
+class ClassesError(ValueError):
+    """A context's eligible classes are invalid."""
+
+
+class Classes:
+    """The indices and names of a pipeline's classes.
+
+    >>> classes = Classes(3, is_open=True)
+    >>> classes.eligible(["news", "help"]).tolist(), classes.eligible(["offers", "help"]).tolist(), classes.names
+    ([0, 1], [1, 2], ['news', 'help', 'offers'])
+    """
+
+    def __init__(
+        self,
+        n_classes: int,
+        names: Sequence[str] | None = None,
+        *,
+        is_open: bool = False,
+        unsupported: str | None = None,
+    ) -> None:
+        """Create the classes.
+
+        Args:
+            n_classes: number of classes K.
+            names: names of the classes; None if they have no names, or none yet.
+            is_open: whether new names are added.
+            unsupported: name of the learner if it cannot decide among eligible classes.
+        """
+        self.n_classes = n_classes
+        self.names = list(names or ()) if is_open or names is not None else None
+        self.is_open = is_open
+        self._unsupported = unsupported
+        self._index = {name: k for k, name in enumerate(self.names or ())}
+
+    def name_of(self, index: int) -> str | None:
+        """The name of a class, or None if the classes have no names."""
+        return None if self.names is None else self.names[index]
+
+    def add(self, names: Iterable[str]) -> None:
+        """Add names in order, as they are stored in a snapshot."""
+        assert self.names is not None
+        for name in names:
+            self._index[name] = len(self.names)
+            self.names.append(name)
+
+    def eligible(self, given: Sequence[str | int] | None) -> IndexArray | None:
+        """Return the indices of a context's eligible classes, and add new names if the pipeline is open.
+
+        Args:
+            given: names, or indices if the classes have no names; None for all classes.
+
+        Returns:
+            int32[m] in increasing order; None for all K classes.
+
+        Raises:
+            ClassesError: the list is empty, or a class is unknown, repeated or one too many.
+        """
+        if given is None and not self.is_open:
+            return None
+        if self._unsupported is not None:
+            raise ClassesError(f"{self._unsupported} cannot decide among some of the classes; use another learner")
+        if given is None:
+            given = self.names or ()
+        if not given:
+            raise ClassesError("expected at least one class; got none")
+        new: list[str] = []
+        indices = np.empty(len(given), np.int32)
+        for place, one in enumerate(given):
+            indices[place] = self._index_of(one, new)
+        indices.sort()
+        if (indices[1:] == indices[:-1]).any():
+            raise ClassesError(f"expected each class once; got {shown(given)}")
+        if new:
+            self.add(new)
+        return indices
+
+    def _index_of(self, given: str | int, new: list[str]) -> int:
+        if self.names is None:
+            if isinstance(given, int) and given < self.n_classes:
+                return given
+            raise ClassesError(f"expected indices from 0 to {self.n_classes - 1}; got {shown(given)}")
+        index = self._index.get(given) if isinstance(given, str) else None
+        if index is not None:
+            return index
+        if not self.is_open or not isinstance(given, str):
+            raise ClassesError(f"expected names of the pipeline's {len(self.names)} classes; got {shown(given)}")
+        if not 0 < len(given.encode()) <= NAME_BYTES_MAX:
+            raise ClassesError(f"expected names of 1 to {NAME_BYTES_MAX} bytes; got {shown(given)}")
+        if given not in new:
+            new.append(given)
+        index = len(self.names) + new.index(given)
+        if index >= self.n_classes:
+            raise ClassesError(
+                f"the pipeline has room for {self.n_classes} classes, and {shown(given)} is one too many. Start a new "
+                "pipeline with a larger classes_max"
+            )
+        return index
