@@ -117,7 +117,8 @@ def write_file(path: Path, n_features: int, state: Any, **settings: Any) -> None
     parameters = {"eta": 0.1}
     meta = {
         "format": FILE_FORMAT, "digest": state_digest([state]), "learner": "late-ucb", "n_classes": N_CLASSES,
-        "n_features": n_features, "parameters": parameters, "scale": "none", "open_classes": False, "settings": settings,
+        "n_features": n_features, "parameters": parameters, "scale": "none", "open_classes": False,
+        "settings": settings,
     }  # fmt: skip
     write_model(path, Model(meta, state))
 

@@ -27,7 +27,8 @@ PARAMETER = "parameters."
 MODEL_SETTINGS = ("learner", "n_classes", "n_features", "scale", "open_classes")
 SETTINGS = (
     *MODEL_SETTINGS, "seed", "on_expiry", "late", "play", "reward", "propensity_min", "features",
-    "class_names", "model", "dated_by", "floor", "holdout", "holdout_policy", "window_ms", "orphan_ms", "retain_ms", "pending_max", "orphans_max",
+    "class_names", "model", "dated_by", "floor", "holdout", "holdout_policy",
+    "window_ms", "orphan_ms", "retain_ms", "pending_max", "orphans_max",
     "retained_max",
 )  # fmt: skip
 """The settings of a task, without the learner's parameters."""
