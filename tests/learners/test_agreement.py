@@ -1,4 +1,4 @@
-"""Every algorithm of this family beside its naive transcription, round by round."""
+"""Compare the linear learners to their naive transcriptions in every round."""
 
 from collections.abc import Callable
 from typing import Any
@@ -24,7 +24,10 @@ LOOSE: dict[str, Any] = {"gamma": 0.1, "alpha": 0.3, "beta": 0.05, "radius": 30.
 
 
 def margin_cases(margin: str) -> "dict[str, Case]":
-    """The learners for which it matters whose scores a late bit is held against."""
+    """Return the learners with a `margin` parameter.
+
+    The parameter selects the scores that an update uses: those at the decision, or those at the feedback.
+    """
     m = {"margin": margin}
     return {
         "perceptron": ("perceptron", m, lambda: NaivePerceptron(K, D, margin)),
@@ -94,7 +97,7 @@ def test_agrees_with_the_transcription_at_every_round(case: str, data: str, late
     np.testing.assert_allclose(learner.weights(), oracle.weights(), atol=1e-9, rtol=1e-9)
     assert np.any(learner.weights() != 0.0)
     if isinstance(oracle, NaiveSoba):
-        assert oracle.closest > 1e-12  # no decision of line 13 hung on rounding
+        assert oracle.closest > 1e-12  # rounding did not affect any comparison in line 13
 
 
 @pytest.mark.parametrize(("scale", "diagonal"), [(1.0, True), (0.05, True), (1.0, False), (0.05, False)])
