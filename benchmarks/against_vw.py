@@ -55,7 +55,7 @@ LEARNING_RATES = (0.1, 2.0, 8.0)
 """Learning rates to try in addition to the default, 0.5."""
 
 IN_ORDER = sorted(SETS, key=lambda name: (name not in GOALS[1_000], name not in GOALS[0]))
-"""The data sets: first those with goals for late bits, then those with goals for immediate bits, then the others."""
+"""The data sets in order: sets with goals for late bits, sets with goals for immediate bits, and all others."""
 
 QUADRATIC_SETS = ("vowel", "pendigits", "letter", "shuttle")
 """The data sets used with `--quadratic`."""
