@@ -97,12 +97,12 @@ def wanted_settings(
 
 
 def _is_without_data(settings: Settings) -> bool:
-    """Whether contexts come from a service, because the user gives their sizes."""
+    """Return whether there is no data set. In that case, the user gives the number of classes or named features."""
     return settings.n_classes is not None or settings.features is not None
 
 
 def _check_scaled_once(task: TaskSettings, settings: Settings) -> None:
-    """Check that named features which have the scale of a log get no second one."""
+    """Check that --scale is not used with named features that already have the scale of a log."""
     encoder = task.feature_encoder()
     if task.scale != "none" and encoder is not None and any(name.scale is not None for name in encoder.names.values()):
         raise SettingsError(

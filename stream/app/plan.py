@@ -147,7 +147,7 @@ SHORT_DELAY_SHARE = 0.001
 
 
 def shortest_delay_ms(feedback: Feedback, dataset: Dataset) -> int:
-    """Return a delay that is longer than at most one in a thousand feedback delays."""
+    """Return a delay such that at most one in a thousand feedback delays is shorter."""
     if feedback.delay == LOGGED:
         return int(min(logged_delays_ms(dataset), default=0) / feedback_speed(feedback))
     return parse_delay(feedback.delay).quantile_ms(SHORT_DELAY_SHARE)
