@@ -1,8 +1,8 @@
 """Error rates of a run: progressive, and with delayed feedback (censored).
 
-The progressive error compares each decision, when it is made, with the true class, which only a simulation knows then.
-With censoring, a decision counts from the time at which its outcome is known: a matched decision from its feedback, an
-expired one from its expiry. Feedback after the last decision is excluded.
+The progressive error compares each decision with the true class at the time of the decision, when only a simulation
+knows the class. The censored error counts a decision only after its outcome is known: after the feedback of a matched
+decision, or after the expiry of an expired one. Feedback after the last decision is excluded.
 """
 
 import math
