@@ -233,7 +233,7 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def _running(home: Path) -> LocalKafka | None:
-    """Return the broker named by the state file, if it is still running; its pid may have been reused."""
+    """Return the broker in the state file if it is still running. Another process may have the same pid by now."""
     import psutil
 
     try:

@@ -95,7 +95,7 @@ class _Decided:
 
 
 class LiveEstimator:
-    """Counts decisions in the order of publication, each when it and all earlier ones are settled."""
+    """Counts decisions in the order of publication. A decision counts after it and all earlier ones are settled."""
 
     def __init__(self) -> None:
         self._decided: deque[_Decided] = deque()
