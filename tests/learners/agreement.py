@@ -10,12 +10,12 @@ from stream.learners import Learner
 from stream.wire.records import Decision, FloatArray
 from tests.oracles.logged import LabelledOracle, Logged, ObservingOracle, Oracle
 
-DELAYS = ("at once", "after 5 rounds", "geometric, mean 5")
+DELAYS = ("immediate", "after 5 rounds", "geometric, mean 5")
 
 
 def delays(kind: str, rounds: int, rng: np.random.Generator) -> NDArray[np.int64]:
     """Return the number of rounds between each decision and its feedback."""
-    if kind == "at once":
+    if kind == "immediate":
         return np.zeros(rounds, dtype=np.int64)
     if kind == "after 5 rounds":
         return np.full(rounds, 5)

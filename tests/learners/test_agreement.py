@@ -64,11 +64,11 @@ def margin_cases(margin: str) -> "dict[str, Case]":
 
 CASES: dict[str, Case] = {
     **margin_cases("feedback"),
-    **{f"{title}, margin of the decision": case for title, case in margin_cases("decision").items()},
+    **{f"{title}, margin=decision": case for title, case in margin_cases("decision").items()},
     "newtron": ("newtron", NEWTON, lambda: NaiveNewtron(K, D, **NEWTON)),
-    "newtron, seldom projected": ("newtron", LOOSE, lambda: NaiveNewtron(K, D, **LOOSE)),
+    "newtron, few projections": ("newtron", LOOSE, lambda: NaiveNewtron(K, D, **LOOSE)),
     "pnewtron": ("pnewtron", NEWTON, lambda: NaiveNewtron(K, D, diagonal=True, **NEWTON)),
-    "pnewtron, wide": ("pnewtron", LOOSE, lambda: NaiveNewtron(K, D, diagonal=True, **LOOSE)),
+    "pnewtron, few projections": ("pnewtron", LOOSE, lambda: NaiveNewtron(K, D, diagonal=True, **LOOSE)),
     "rdue": ("rdue", {"q": 0.2, "diameter": 5.0}, lambda: NaiveRdue(K, D, q=0.2, diameter=5.0)),
     "rdue without exploration": ("rdue", {"q": 0.0, "diameter": 1.0}, lambda: NaiveRdue(K, D, q=0.0, diameter=1.0)),
 }
@@ -104,7 +104,7 @@ def test_agrees_with_the_transcription_at_every_round(case: str, data: str, late
 def test_the_events_above_bind_the_condition_of_soba(scale: float, diagonal: bool) -> None:
     oracle = NaiveSoba(K, D, gamma=0.2, diagonal=diagonal)
     learner = create("soba-diag" if diagonal else "soba", n_classes=K, n_features=D, gamma=0.2)
-    assert_agree(learner, oracle, events(seed=5, scale=scale), delays("at once", ROUNDS, np.random.default_rng(6)))
+    assert_agree(learner, oracle, events(seed=5, scale=scale), delays("immediate", ROUNDS, np.random.default_rng(6)))
     assert oracle.refused >= 10
 
 
@@ -117,7 +117,7 @@ def test_the_events_above_need_the_projection_and_also_do_without_it(
 ) -> None:
     oracle = NaiveNewtron(K, D, diagonal=name == "pnewtron", **parameters)
     learner = create(name, n_classes=K, n_features=D, **parameters)
-    assert_agree(learner, oracle, events(seed=5, scale=1.0), delays("at once", ROUNDS, np.random.default_rng(6)))
+    assert_agree(learner, oracle, events(seed=5, scale=1.0), delays("immediate", ROUNDS, np.random.default_rng(6)))
     assert fewest <= oracle.projections <= most
 
 

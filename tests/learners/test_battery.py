@@ -46,29 +46,26 @@ SPECIAL = {
 VARIANTS = {
     "soba-adaptive full": Case("soba-adaptive", {"covariance": "full"}),
     **{f"{name} without drift": Case(name, {"drift": "off"}) for name in ("late-ucb", "igw-logistic", "stack-igw")},
-    **{
-        f"{name}, drift of a class": Case(name, {"drift": "class"})
-        for name in ("late-ucb", "igw-logistic", "stack-igw")
-    },
+    **{f"{name}, drift=class": Case(name, {"drift": "class"}) for name in ("late-ucb", "igw-logistic", "stack-igw")},
     "late-ucb quadratic": Case("late-ucb", {"expand": "quadratic", "shortlist": 2}),
     "late-ucb plain": Case("late-ucb", {"expand": "none"}),
     "late-ucb plain, projected": Case("late-ucb", {"expand": "none", "project": 5, "drift": "off"}),
     "late-ucb projected": Case("late-ucb", {"project": 5, "drift": "off"}),
-    "late-ucb of many features": Case("late-ucb", n_features=140, long_run_events=5_000),
+    "late-ucb with many features": Case("late-ucb", n_features=140, long_run_events=5_000),
     "late-ucb with a floor": Case("late-ucb", {"floor": 0.2}),
     "soba without the condition": Case("soba", {"condition": "none"}),
     **{
-        f"{name}, margin of the decision": Case(name, {"margin": "decision"})
+        f"{name}, margin=decision": Case(name, {"margin": "decision"})
         for name in ("perceptron", "second-order-perceptron", "arow", "banditron", "soba", "soba-diag", "soba-adaptive")
     },
     "banditron without exploration": Case("banditron", {"gamma": 0.0}),
-    "soba-diag all exploration": Case("soba-diag", {"gamma": 1.0}),
+    "soba-diag, exploration only": Case("soba-diag", {"gamma": 1.0}),
     **{f"confidit variant {variant}": Case("confidit", {"variant": variant}) for variant in (1, 3, 4, 5)},
     "confidit modified, alpha 0.5": Case("confidit", {"confidence": "modified", "alpha": 0.5}),
     "confidit projected, diagonal": Case("confidit", {"projection": True, "covariance": "diag", "alpha": 0.2}),
     "confidit-kernel linear": Case("confidit-kernel", {"kernel": "linear", "alpha": 0.5, "support_max": 200}),
     "ova-kernel-perceptron polynomial": Case("ova-kernel-perceptron", {"kernel": "polynomial", "support_max": 50}),
-    "one-sided-banditron, small balls": Case("one-sided-banditron", {"eta": 2.0, "radius": 0.5}),
+    "one-sided-banditron, small radius": Case("one-sided-banditron", {"eta": 2.0, "radius": 0.5}),
     **{
         f"{name}, running scale": Case(name, is_scaled=True)
         for name in ("banditron", "late-ucb", "stack-igw", "perceptron", "confidit", "kwik-banditron")
@@ -351,15 +348,15 @@ def test_actions_follow_the_propensities_which_sum_to_one(case: Case) -> None:
 
 
 @each
-@pytest.mark.parametrize("late", ["at once", "geometric, some never"])
+@pytest.mark.parametrize("late", ["immediate", "geometric, some lost"])
 def test_the_compiled_loop_gives_the_bits_of_the_calls(case: Case, late: str) -> None:
     size = 300
     data = examples(case, size)
     rng = np.random.default_rng(7)
     u, v = rng.random(size), rng.random(size)
     delays = {
-        "at once": np.zeros(size, dtype=np.int64),
-        "geometric, some never": np.where(rng.random(size) < 0.1, NEVER, rng.geometric(1 / 6, size) - 1),
+        "immediate": np.zeros(size, dtype=np.int64),
+        "geometric, some lost": np.where(rng.random(size) < 0.1, NEVER, rng.geometric(1 / 6, size) - 1),
     }[late]
     looped, called = case.create(), case.create()
     result = run(looped, data, u, v, delays)

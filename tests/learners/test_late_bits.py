@@ -36,7 +36,7 @@ def of_projection(p: int) -> FloatArray:
 
 CASES: dict[str, tuple[str, dict[str, Any], Callable[[], Naive]]] = {
     "late-ucb": ("late-ucb", {}, lambda: NaiveLateUcb(K, D, waves=waves(D), drift="global")),
-    "late-ucb, parameters": (
+    "late-ucb, other parameters": (
         "late-ucb",
         {"lam": 0.5, "eta": 0.4, "shortlist": 3, "bias": 0.7, "m": 30, "drift": "off"},
         lambda: NaiveLateUcb(K, D, lam=0.5, eta=0.4, shortlist=3, bias=0.7, waves=waves(D, 30)),
@@ -56,7 +56,7 @@ CASES: dict[str, tuple[str, dict[str, Any], Callable[[], Naive]]] = {
         {"project": 5},
         lambda: NaiveLateUcb(K, D, lam=0.1, G=of_projection(5), waves=waves(D), drift="global"),
     ),
-    "late-ucb, drift of a class": (
+    "late-ucb, drift=class": (
         "late-ucb",
         {"drift": "class"},
         lambda: NaiveLateUcb(K, D, waves=waves(D), drift="class"),
@@ -73,12 +73,12 @@ CASES: dict[str, tuple[str, dict[str, Any], Callable[[], Naive]]] = {
         lambda: NaiveLateUcb(K, D, expand="quadratic", drift="global"),
     ),
     "igw-logistic": ("igw-logistic", {}, lambda: NaiveIgwLogistic(K, D, drift="global")),
-    "igw-logistic, parameters": (
+    "igw-logistic, other parameters": (
         "igw-logistic",
         {"scale": 20.0, "step": 0.5, "others": 0.6, "bias": 0.4, "drift": "off"},
         lambda: NaiveIgwLogistic(K, D, scale=20.0, step=0.5, others=0.6, bias=0.4),
     ),
-    "igw-logistic, drift of a class": (
+    "igw-logistic, drift=class": (
         "igw-logistic",
         {"drift": "class"},
         lambda: NaiveIgwLogistic(K, D, drift="class"),
@@ -86,23 +86,23 @@ CASES: dict[str, tuple[str, dict[str, Any], Callable[[], Naive]]] = {
     "stack-igw": ("stack-igw", {}, lambda: NaiveStackIgw(K, D, drift="global")),
     "stack-igw, 32 dimensions": ("stack-igw", {"vectors": 32}, lambda: NaiveStackIgw(K, D, vectors=32, drift="global")),
     "stack-igw, no vectors": ("stack-igw", {"vectors": 0}, lambda: NaiveStackIgw(K, D, vectors=0, drift="global")),
-    "stack-igw, drift of a class": ("stack-igw", {"drift": "class"}, lambda: NaiveStackIgw(K, D, drift="class")),
+    "stack-igw, drift=class": ("stack-igw", {"drift": "class"}, lambda: NaiveStackIgw(K, D, drift="class")),
 }
 
 
 def events(data: str, size: int = ROUNDS) -> list[Round]:
     """Return sparse contexts with linear classes; every 50th context is empty.
 
-    Halfway through, "all change" renames all classes, and "two change" swaps two of them.
+    Halfway through, "all renamed" renames all classes, and "two swapped" swaps two of them.
     """
     rng = np.random.default_rng(5)
     X: FloatArray = rng.normal(size=(size, D)) * (rng.random((size, D)) < 0.6)
     if data == "positive":
         X = np.abs(X)
     labels: NDArray[np.int64] = (X @ rng.normal(size=(D, K))).argmax(axis=1)
-    if data == "all change":
+    if data == "all renamed":
         labels[size // 2 :] = (labels[size // 2 :] + 1) % K
-    if data == "two change":
+    if data == "two swapped":
         labels[size // 2 :] = np.array([1, 0, *range(2, K)])[labels[size // 2 :]]
     X[::50] = 0.0
     return rounds_of(X, labels, rng)
@@ -120,7 +120,7 @@ def test_agrees_with_the_transcription_at_every_round(case: str, data: str, late
 
 
 @pytest.mark.parametrize("late", [0, 25])
-@pytest.mark.parametrize(("drift", "data"), [("global", "all change"), ("class", "two change")])
+@pytest.mark.parametrize(("drift", "data"), [("global", "all renamed"), ("class", "two swapped")])
 @pytest.mark.parametrize("name", LATE)
 def test_agrees_with_the_transcription_when_classes_change_their_names(
     name: str, drift: str, data: str, late: int
