@@ -157,7 +157,7 @@ def compare_times(name: str, data: Loaded, results: Results) -> None:
 
 def table(rows: list[Row], *, quadratic: bool) -> str:
     """Return a Markdown table. Each cell contains Onebit's error / the smallest of Vowpal Wabbit's three errors."""
-    delays = {0: "at once", 1_000: "each 1,000 late", "lognormal": "log-normal, median 1,000"}
+    delays = {0: "immediate", 1_000: "1,000 decisions late", "lognormal": "log-normal, median 1,000"}
     lines = ["| data | rows | " + " | ".join(delays.values()) + " |", "|---|---:|" + "---:|" * len(delays)]
     for name in SETS:
         of_set = [row for row in rows if row["set"] == name and row.get("quadratic") is quadratic]
