@@ -52,7 +52,7 @@ def estimate_policies(
         str | None,
         typer.Option(
             metavar="MODEL",
-            show_default="at once",
+            show_default="immediate",
             help="For learners: delay of feedback without a logged delay, such as exponential:5s",
         ),
     ] = None,

@@ -127,7 +127,7 @@ def _lateness(report: RunReport) -> str:
     """Describe the median feedback delay: the distribution's median or, for a log, the measured one."""
     law = str(report.settings.get("delay", "")).strip()
     if law == "none":
-        return "at once"
+        return "without delay"
     try:
         median_ms: float = parse_delay(law).quantile_ms(0.5)
     except (OSError, ValueError):

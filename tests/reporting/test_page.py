@@ -118,7 +118,7 @@ def test_page_says_in_one_sentence_what_was_run() -> None:
     ("reports", "title"),
     [
         (THREE, "Three learners on optdigits, bits 10 s late"),
-        ([run_report("soba", settings={"delay": "none"})], "soba on optdigits, bits at once"),
+        ([run_report("soba", settings={"delay": "none"})], "soba on optdigits, bits without delay"),
         ([run_report("soba", settings={})], "soba on optdigits, bits 9.9 s late"),
         ([run_report("a"), run_report("b", settings={"delay": "none"})], "a and b on optdigits"),
     ],
