@@ -67,7 +67,7 @@ def main() -> None:
     arguments = parser.parse_args()
     for name in arguments.sets:
         data = load(name, arguments.folder)
-        for shown, rows in (("as it is", data), ("one column times 10,000", in_another_unit(data))):
+        for shown, rows in (("original", data), ("one column times 10,000", in_another_unit(data))):
             for delay in arguments.delays:
                 streams = [stream_of(rows, delay, seed) for seed in range(1, arguments.orders + 1)]
                 bare, scaled = (

@@ -138,7 +138,7 @@ def speed_of(replay: Replay, dataset: Dataset) -> float | None:
 
 
 def feedback_speed(feedback: Feedback) -> float:
-    """Return the speed factor by which logged delays are divided. It also applies to logged times."""
+    """Return the speed factor by which logged delays are divided. The factor also applies to logged times."""
     return 1.0 if feedback.speed is None else parse_speed(feedback.speed)
 
 

@@ -62,7 +62,8 @@ class ResampledSums:
 
 
 def percentile_interval(values: FloatArray, confidence: float) -> Interval | None:
-    """Return the interval between percentiles of the resampled values; None if any is undefined or all are equal.
+    """Return the interval between percentiles of the resampled values; None if any value is undefined or all values are
+    equal.
 
     Equal values, such as those of a few rows without any reward, contain no information about the variance.
     """

@@ -114,7 +114,7 @@ class Conditions(_Table):
 
     @property
     def known_by(self) -> Parameters:
-        """Return the conditions that identify a row. Those added later are omitted if they have default values."""
+        """Return the conditions that identify a row. Later additions are omitted if they have default values."""
         later = {"model": "own", "lag": 1, "outage": 0}
         return {name: value for name, value in self.model_dump().items() if later.get(name, ...) != value}
 

@@ -227,7 +227,7 @@ def _seeds(names: Sequence[str], found: Sequence[Series]) -> str:
 
 
 def _differences(names: Sequence[str], found: Sequence[Series]) -> Table | None:
-    """Return a table of how runs differ apart from learners and parameters; None if they do not differ."""
+    """Return a table of the differences between runs other than learners and parameters, or None if there are none."""
     traits = [
         {"data": series.first.data, "events": f"{series.first.events:,}"}
         | {"seeds": listed([str(run.seed) for run in series.runs])}
