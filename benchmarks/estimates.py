@@ -139,7 +139,7 @@ def truths(population: Population) -> dict[str, float]:
 
 
 def holds(interval: Interval | None, truth: float) -> bool | None:
-    """Return whether an interval contains the true value; None if there is no interval."""
+    """Return whether an interval contains the true value, or None if there is no interval."""
     return None if interval is None else interval.low <= truth <= interval.high
 
 

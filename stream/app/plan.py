@@ -71,7 +71,7 @@ def _part(source: Source, dataset: Dataset) -> Dataset:
 
 
 def class_names_of(dataset: Dataset) -> tuple[str, ...] | None:
-    """Return a log's class names, for predictions; None if the classes have no names, or there is no log."""
+    """Return a log's class names for predictions, or None if there is no log or the classes have no names."""
     names = dataset.class_names
     return names if isinstance(dataset, LogDataset) and names != tuple(map(str, range(len(names)))) else None
 
@@ -122,7 +122,7 @@ def replay_options(replay: Replay, dataset: Dataset, start: int = 0) -> ReplayOp
 
 
 def speed_of(replay: Replay, dataset: Dataset) -> float | None:
-    """Return the speed factor of a log's replay; None if the rate applies instead.
+    """Return the speed factor of a log's replay, or None if the rate applies instead.
 
     Raises:
         SettingsError: the log has no times, or --shuffle is given.
