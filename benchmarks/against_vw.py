@@ -55,7 +55,7 @@ LEARNING_RATES = (0.1, 2.0, 8.0)
 """Learning rates to try in addition to the default, 0.5."""
 
 IN_ORDER = sorted(SETS, key=lambda name: (name not in GOALS[1_000], name not in GOALS[0]))
-"""The data sets: first those with goals for late bits, then those with goals for immediate bits, then the others."""
+"""The data sets in order: sets with goals for late bits, sets with goals for immediate bits, and all others."""
 
 QUADRATIC_SETS = ("vowel", "pendigits", "letter", "shuttle")
 """The data sets used with `--quadratic`."""
@@ -157,7 +157,7 @@ def compare_times(name: str, data: Loaded, results: Results) -> None:
 
 def table(rows: list[Row], *, quadratic: bool) -> str:
     """Return a Markdown table. Each cell contains Onebit's error / the smallest of Vowpal Wabbit's three errors."""
-    delays = {0: "at once", 1_000: "each 1,000 late", "lognormal": "log-normal, median 1,000"}
+    delays = {0: "immediate", 1_000: "1,000 decisions late", "lognormal": "log-normal, median 1,000"}
     lines = ["| data | rows | " + " | ".join(delays.values()) + " |", "|---|---:|" + "---:|" * len(delays)]
     for name in SETS:
         of_set = [row for row in rows if row["set"] == name and row.get("quadratic") is quadratic]

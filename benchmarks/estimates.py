@@ -3,9 +3,9 @@
     python benchmarks/estimates.py [--sets synsep optdigits] [--seeds 1000] [--rows 2000] [--minutes 30] [--write]
 
 The rows of a data set are the population. Each seed draws rows with replacement. A known policy chooses the classes,
-and the bit reports whether the class is right. It mixes 70 % uniform play, which bounds the weights, with 30 % play by
-a learner trained on some of the rows. The evaluated policies are uniform play, a constant class, and a trained model
-that plays every class with a probability of at least 0.02. Their true values are means over the population. The
+and the bit reports whether the class is right. This policy mixes 70 % uniform play, which bounds the weights, with 30 %
+play by a learner trained on some of the rows. The evaluated policies are uniform play, a constant class, and a trained
+model that plays every class with a probability of at least 0.02. Their true values are means over the population. The
 coverage is the fraction of seeds whose interval contains the true value, for the bootstrap, the empirical Bernstein
 interval, and the confidence sequence at all rows simultaneously. `--write` stores the table in
 benchmarks/results/estimates.json. `--minutes` limits the time per data set; the table shows how many seeds were
@@ -38,7 +38,7 @@ RESULTS = Path(__file__).parent / "results"
 SETS = ("synsep", "optdigits")
 POPULATION = 4_000
 LEARNED = 1_000
-"""Number of rows used to train the logging policy. The evaluated model is trained on as many other rows."""
+"""Number of rows used to train the logging policy. The evaluated model is trained on the same number of other rows."""
 
 
 UNIFORM = 0.7
@@ -139,7 +139,7 @@ def truths(population: Population) -> dict[str, float]:
 
 
 def holds(interval: Interval | None, truth: float) -> bool | None:
-    """Return whether an interval contains the true value; None if there is no interval."""
+    """Return whether an interval contains the true value, or None if there is no interval."""
     return None if interval is None else interval.low <= truth <= interval.high
 
 

@@ -205,7 +205,7 @@ def main() -> None:
     rows = json.loads(results.read_text()) if arguments.write and results.exists() else []
     for name in arguments.sets:
         data = load(name, arguments.folder)
-        choice = Choice(arguments.learner, {}, "it is given") if arguments.learner else choice_of(data)
+        choice = Choice(arguments.learner, {}, "selected by --learner") if arguments.learner else choice_of(data)
         for delay, drift in product(arguments.delays, DRIFTS if arguments.drift else [None]):
             drifting = {} if drift is None else {"drift": drift}
             asked = choice._replace(parameters={**choice.parameters, **given, **drifting})

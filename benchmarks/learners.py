@@ -202,7 +202,7 @@ def main() -> None:
     figures: dict[str, dict[str, float]] = {}
     for key, title, measure in (
         ("per_event_us", f"predict + update from Python, µs ({NNZ} non-zeros, d={D}, K={K})", per_event),
-        ("offline_million_per_s", "compiled loop on SynSep, million events a second", offline),
+        ("offline_million_per_s", "compiled loop on SynSep, million events per second", offline),
         ("soba_full", f"full SOBA, K·d={K * D}", lambda: full_soba(2_000, check=False)),
         ("compile_s", "first use in a new process, s", compile_s),
     ):

@@ -6,8 +6,8 @@
 
 Starts a single-node Kafka. The compared programs run alternately within one run, `--turns` times:
 
-- The replay writes all contexts as fast as the broker accepts them. Then the learner and the feedback program
-  settle them, so both are always busy. The first `--warm-up` events are excluded.
+- The replay writes all contexts as fast as the broker accepts them. Then the learner and the feedback program settle
+  these events, so both are always busy. The first `--warm-up` events are excluded.
 - At 1,000 events/s with immediate feedback, the latency is the time from the append of a context to the append of its
   prediction, and to its delivery to a read_committed consumer. A bare transaction loop (benchmarks/rivals.py) is
   measured in the same way.
@@ -64,11 +64,11 @@ Row = dict[str, Any]
 
 
 class Process:
-    """A process that runs a program of the pipeline, or one that is compared with it."""
+    """A process that runs a program of the pipeline or a rival program."""
 
     def __init__(self, settings: Settings, command: Sequence[str]) -> None:
         """Start the process."""
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the process
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the process runs
         self._process = psutil.Popen(command, env=os.environ | settings.environment(), stderr=self._errors)
         self.used_s = 0.0  # CPU time at the last measurement
 
@@ -164,7 +164,7 @@ class Measured:
             return [row(n, events, wall_s, p.look() - before_s[n]) for n, p in programs.items()]
 
     def latencies(self, commands: Sequence[Sequence[str]], events: int, group: str, *, settles: bool) -> Row:
-        """Measure the time until a context's prediction is in the log, and until a read_committed consumer has it."""
+        """Measure the time until a context's prediction is in the log, and until a read_committed consumer reads it."""
         predictions = TopicPartition(self.topics.predictions, 0)
         reader = self.broker.reader([predictions])
         seen_ms: dict[bytes, tuple[int, float]] = {}  # append time and arrival time, which are on the same clock

@@ -3,10 +3,10 @@
     python benchmarks/reference_numbers.py [--by loop|run] [--events 1000000] [--seeds 5] [--json FILE]
 
 With `--by loop`, seed s generates the data set, and numpy's default generator with seed 1000 + s draws the actions.
-With `--by run`, a figure is that of `onebit run --data DATA --learner LEARNER --events N --seed s --delay none`. That
-command runs the embedded pipeline with its codec, topics and join, and its draws depend on the event ids. The loop then
-uses the same draws, and must end with the same number of mistakes and the same state, bit for bit. This mode processes
-about 10,000 events per second.
+With `--by run`, each figure is a result of `onebit run --data DATA --learner LEARNER --events N --seed s --delay none`.
+That command runs the embedded pipeline with its codec, topics and join, and its draws depend on the event ids. The loop
+then uses the same draws, and must end with the same number of mistakes and the same state, bit for bit. This mode
+processes about 10,000 events per second.
 
 The reference figures are from an independent implementation. Each is compared only if the run has the same number of
 events.
@@ -39,7 +39,7 @@ class Known(NamedTuple):
 
     events: int
     mean: float  # % wrong actions
-    sd: float | None = None  # None if unknown; our own seeds' standard deviation is then used instead
+    sd: float | None = None  # None if unknown; replaced by the standard deviation of the measured seeds
 
 
 class Row(NamedTuple):
@@ -151,7 +151,7 @@ def main() -> None:
     print(f"cumulative error of the actions in %, by {arguments.by}; seeds {seeds.start} to {seeds.stop - 1}")
     print(
         f"{'learner':11s} {'data':9s} {'events':>9s} {'mean':>7s} {'sd':>6s} {'last 10 %':>9s} {'known':>6s} "
-        f"{'off by, sd':>10s}   by seed"
+        f"{'dev. in sd':>10s}   by seed"
     )
     rows = []
     for row in ROWS:

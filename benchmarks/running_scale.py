@@ -2,9 +2,9 @@
 
     python benchmarks/running_scale.py DATA_FOLDER [--sets pendigits r8] [--delays 0 100 1000] [--orders 3]
 
-For each data set, the learner that `auto` chooses processes the rows with and without a running scale: as they are, and
-with the first column, or the most frequent one of sparse data, multiplied by 10,000. The times are CPU times of
-`predict`, `observe` and `update`, the shortest of five parts, without and with the scale in turn.
+For each data set, the learner that `auto` chooses processes the original rows, and rows whose most frequent column is
+multiplied by 10,000. Both are processed with and without a running scale. Each time is the CPU time of `predict`,
+`observe` and `update` in the fastest of five parts. Parts with and without the scale alternate.
 """
 
 import argparse
@@ -33,7 +33,7 @@ def learner_of(data: Loaded, *, is_scaled: bool) -> Learner:
 
 
 def in_another_unit(data: Loaded) -> Loaded:
-    """Return the set with its most frequent column, the first of several, multiplied."""
+    """Return the set with its most frequent column multiplied by `UNIT`. Ties go to the first column."""
     examples = data.examples
     column = int(np.bincount(examples.indices).argmax())
     values = np.where(examples.indices == column, UNIT * examples.values, examples.values)
@@ -45,7 +45,7 @@ def event_us(data: Loaded) -> tuple[float, float]:
     learners = [learner_of(data, is_scaled=is_scaled) for is_scaled in (False, True)]
     stream = stream_of(data, 0, 1, rows_max=EVENTS)
     best = [float("inf")] * 2
-    for part in range(PARTS + 1):  # the first one warms up
+    for part in range(PARTS + 1):  # the first part serves as warm-up
         for which, learner in enumerate(learners):
             started_s = time.process_time()
             for t in range(stream.u.size):
@@ -67,7 +67,7 @@ def main() -> None:
     arguments = parser.parse_args()
     for name in arguments.sets:
         data = load(name, arguments.folder)
-        for shown, rows in (("as it is", data), ("one column times 10,000", in_another_unit(data))):
+        for shown, rows in (("original", data), ("one column times 10,000", in_another_unit(data))):
             for delay in arguments.delays:
                 streams = [stream_of(rows, delay, seed) for seed in range(1, arguments.orders + 1)]
                 bare, scaled = (

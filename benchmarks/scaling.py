@@ -1,4 +1,4 @@
-"""Measure the CPU time per event for several numbers of processes, with own models or a shared model.
+"""Measure the CPU time per event for several numbers of processes, with one model per process or a shared model.
 
     python benchmarks/scaling.py [--events N] [--learner NAME ...]
 

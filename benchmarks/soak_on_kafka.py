@@ -6,7 +6,7 @@ Starts a single-node Kafka, and runs the replay, the learner and the feedback pr
 per event and the resident memory of each program for each tenth of the events. At the end, `onebit verify` recomputes
 the ledger, and every event must be decided and settled.
 
-The learner must keep up with the rate. Otherwise all contexts of a backlog become pending at once, because they are
+The learner must keep up with the rate. Otherwise all contexts of a backlog become pending at once, because contexts are
 older than their feedback. Settled ids are retained for a minute, at most 100,000 of them, so that memory reaches its
 limit early.
 """
@@ -64,8 +64,8 @@ def look(program: Program, done: int) -> Look:
 
 def watch(broker: Broker, topics: Topics, programs: Mapping[str, Program], events: int) -> dict[str, list[Look]]:
     """Measure the programs periodically, until all contexts are decided and the replay has ended."""
-    # In a topic written without transactions, each offset is an event. In the others, only one or two of
-    # several thousand offsets are transaction markers.
+    # In a topic written without transactions, each offset is an event. In the other topics, only one or two of several
+    # thousand offsets are transaction markers.
     written = {"replay": topics.contexts, "feedback": topics.feedback, "learn": topics.predictions}
     tps = {name: TopicPartition(topic, 0) for name, topic in written.items()}
     looks: dict[str, list[Look]] = {name: [] for name in programs}

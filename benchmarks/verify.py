@@ -1,4 +1,6 @@
-"""Measure the time and memory of an audit: python benchmarks/verify.py [EVENTS].
+"""Measure the time and memory of an audit.
+
+    python benchmarks/verify.py [EVENTS]
 
 The topics' records are generated as they are read. They describe a pipeline with one partition, which decides 1,000
 events per step and receives their feedback one step later. One in fifty decisions expires. At the end, only ticks
@@ -78,7 +80,7 @@ class MadeTopics:
         return max(0, min(self.steps, step - self.window_steps)) * (PER_STEP - len(self.fed)) + of_last
 
     def feedback_end(self, step: int) -> int:
-        """Return the feedback offset that a step ends at: it includes the bits and the tick of the previous step."""
+        """Return the feedback offset at the end of a step. It includes the bits and the tick of the previous step."""
         answered = min(step, self.steps) - 1
         return answered * (len(self.fed) + 1) + (step > self.steps) * (1 + step - self.steps)
 

@@ -81,7 +81,7 @@ class Service:
         self._producer.flush()
 
     def actions(self, event_ids: set[str], timeout_s: float) -> dict[str, int]:
-        """Return the actions for these events, as far as they arrive before the timeout. Ignore other events."""
+        """Return the actions for these events that arrive before the timeout. Ignore other events."""
         actions: dict[str, int] = {}
         deadline_s = time.monotonic() + timeout_s
         while len(actions) < len(event_ids) and time.monotonic() < deadline_s:

@@ -57,7 +57,7 @@ class LearnerRun:
 
     @property
     def error(self) -> float:
-        """The fraction of wrong actions, each evaluated before learning from it; nan if no outcome is known."""
+        """The fraction of wrong actions, each evaluated before learning from it, or nan if no outcome is known."""
         return self.report.errors.error_rate
 
     @property

@@ -26,7 +26,7 @@ class VerifyReport:
 
     @property
     def error(self) -> float:
-        """The share of decisions with reward 0 among those with feedback in time; nan if there are none."""
+        """The share of decisions with reward 0 among those with feedback in time, or nan if there are none."""
         return self.found.error.error_rate
 
     @property

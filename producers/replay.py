@@ -24,7 +24,7 @@ class ReplayOptions:
 
     events: int  # end of the replay: positions 0 to events - 1 are sent
     rate_per_s: float = 1_000.0  # inf: as fast as the broker accepts them
-    speed: float | None = None  # how many times as fast as the log; inf: all at once; None: at the rate
+    speed: float | None = None  # speed relative to the log; inf: all at once; None: use the rate
     shuffle_seed: int | None = None  # None: in row order
     partitions: int = 1
     start: int = 0  # the first position to send
@@ -37,7 +37,7 @@ SLIP_MS = 100
 
 @dataclass(slots=True)
 class Slip:
-    """The number of late events, and the largest delay of one."""
+    """The number of late events, and the largest delay."""
 
     events: int = 0  # number of late events
     worst_ms: int = 0
@@ -50,7 +50,7 @@ class Slip:
 
 @dataclass(slots=True)
 class Timetable:
-    """The start of a replay's schedule, and its late events. A program that is restarted continues with it."""
+    """The start of a replay's schedule, and its late events. A restarted program continues the same timetable."""
 
     started_ms: int
     position: int  # position of the event that was due at `started_ms`
@@ -110,7 +110,7 @@ class ReplayProgram:
     def _log_ms(self, position: int) -> int | None:
         """Return the log time at a position, measured from the start of the first lap over the log.
 
-        It is None if the log has no time for this row, whose event is then sent together with the previous one.
+        The result is None if the log has no time for this row. Its event is then sent together with the previous event.
         """
         lap, row = divmod(position, self._dataset.rows)
         at_ms = time_of(self._dataset, row)

@@ -1,7 +1,7 @@
 """Create the certificates and the programs' password for docker/compose.secure.yaml at the first start.
 
 The broker's volume contains all of these files. The programs' volume contains only the files that a client needs,
-without the broker's key. Both volumes are mounted at /security, the path that the files refer to.
+without the broker's key. Both volumes are mounted at /security, the path used in the files.
 """
 
 import os

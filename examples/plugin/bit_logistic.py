@@ -54,8 +54,8 @@ class BitLogistic(onebit.KernelLearner):
     summary: ClassVar[str] = "logistic regression of the bit, epsilon-greedy"
     paper: ClassVar[str] = "-"
     parameters: ClassVar[tuple[onebit.Parameter, ...]] = (
-        onebit.Parameter("epsilon", 0.1, "share of uniform exploration", low=0.0, high=1.0),
-        onebit.Parameter("step", 0.5, "step of the gradient", low=0.0, high=1e6),
+        onebit.Parameter("epsilon", 0.1, "probability of uniform exploration", low=0.0, high=1.0),
+        onebit.Parameter("step", 0.5, "step size of the gradient descent", low=0.0, high=1e6),
     )
     supports_eligible: ClassVar[bool] = True
     predict_kernel = staticmethod(predict)

@@ -1,9 +1,9 @@
 """The spread of numeric columns, and the standard scale: mean 0 and standard deviation 1.
 
-A column most of whose values are 0 is *sparse*: it is not centred, so that its zeros have no entry, and its spread is
-the root mean square of its other values. Dividing by the standard deviation would enlarge rare features: on r8, a set
-of texts, the error of stack-igw is then 11.7 %. It is 6.7 % with the root mean square, and 6.9 % without scaling. A
-constant column is not changed.
+A column is *sparse* if most of its values are 0. A sparse column is not centred, so that its zeros have no entry, and
+its spread is the root mean square of its other values. Dividing by the standard deviation would enlarge rare features.
+On r8, a set of texts, the error of stack-igw would then be 11.7 %, instead of 6.7 % with the root mean square and 6.9 %
+without scaling. A constant column is not changed.
 """
 
 import math

@@ -33,8 +33,7 @@ from stream.wire.ledger import total_ledger
 from stream.wire.records import Answer, Example, TopicPartition
 
 AFTER_END_MAX = 1 / 3
-"""Warn if more than this fraction of the feedback arrives after the last decision, when it is of no use to the
-learner."""
+"""Warn if more than this fraction of the feedback arrives after the last decision, too late for the learner."""
 
 DELAYS_PER_RUN = 10
 """If a run lasts this many times the mean delay, at most a tenth of its feedback arrives after its last decision."""

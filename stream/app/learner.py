@@ -156,14 +156,14 @@ def _options(settings: Settings, task: TaskSettings, nnz: int) -> LearnerOptions
 def lacks_log(broker: Broker, settings: Settings, topics: Topics, partitions: int) -> bool:
     """Return whether a new pipeline would share a model by default but has no updates topic.
 
-    It queries the broker only if the result matters, so that other learners need no permission for that topic.
+    The broker is queried only if the result matters, so that other learners need no permission for that topic.
     """
     is_wanted = settings.model == AUTO and settings.model_of(partitions) == "shared"
     return is_wanted and topics.updates not in broker.describe_topics([topics.updates])
 
 
 def whose_model(model: Sharing, topics: Topics, partitions: int, *, has_no_log: bool) -> str:
-    """Return a log line that states whether the partitions share a model; if a topic is missing, it says why not."""
+    """Return a log line about the kind of model, with the reason if a missing topic prevents a shared model."""
     if model == "shared":
         return f"{partitions} partitions share a model (log: {topics.updates})"
     why = f", because topic {topics.updates}, the log of a shared model, does not exist" if has_no_log else ""

@@ -42,7 +42,7 @@ def first_events(dataset: Dataset) -> list[Event]:
 
 
 def event_us(learner: Learner, events: list[Event], clock: Callable[[], float] = time.process_time) -> float:
-    """Return the time that predict, observe and update, called from Python, take per event, in microseconds.
+    """Return the time per event, in microseconds, of predict, observe and update when called from Python.
 
     Args:
         learner: The learner to measure. It learns from the events; do not use it afterwards.

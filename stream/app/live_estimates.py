@@ -125,7 +125,7 @@ def estimate_lines(found: "LiveEstimates", prefix: str = "", since: str = "") ->
         since: Describes which decisions are included.
     """
     if not found.estimates:
-        waiting = f"; {found.waiting:,} are pending or later than a pending one" if found.waiting else ""
+        waiting = f"; {found.waiting:,} are pending or later than a pending decision" if found.waiting else ""
         lines = [
             f"{prefix}estimate: none yet; no settled decision{since} has an outcome and a logged propensity{waiting}"
         ]

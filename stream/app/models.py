@@ -1,4 +1,4 @@
-"""Export models as they were at any time in the past, import them, and replay their journals."""
+"""Export the model of any past time, import models, and replay journals."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime

@@ -129,7 +129,10 @@ def _policies(
 
 
 class _Contexts:
-    """Reads contexts from Kafka again; returns none if Kafka is unavailable, and the estimates omit their decisions."""
+    """Rereads contexts from Kafka.
+
+    If Kafka is unavailable, no contexts are returned, and the estimates omit the corresponding decisions.
+    """
 
     def __init__(self, settings: Settings, topics: Topics) -> None:
         self._settings = settings

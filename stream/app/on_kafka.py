@@ -214,7 +214,7 @@ class _Programs:
 
 
 def _scoped_parameters(settings: Settings) -> Settings:
-    """Return the settings for one learner: it would reject the parameters of the other learners."""
+    """Return the settings for one learner, without the parameters of other learners, which it would reject."""
     learner = settings.learner[0]
     names = {parameter.name for parameter in registered()[learner].parameters}
     kept = [

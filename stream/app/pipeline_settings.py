@@ -111,7 +111,7 @@ def _n_classes_of(settings: Settings) -> int | None:
 
 
 def _check_scaled_once(task: TaskSettings, settings: Settings) -> None:
-    """Check that named features which have the scale of a log get no second one."""
+    """Check that --scale is not used with named features that already have the scale of a log."""
     encoder = task.feature_encoder()
     if task.scale != "none" and encoder is not None and any(name.scale is not None for name in encoder.names.values()):
         raise SettingsError(

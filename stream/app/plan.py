@@ -71,7 +71,7 @@ def _part(source: Source, dataset: Dataset) -> Dataset:
 
 
 def class_names_of(dataset: Dataset) -> tuple[str, ...] | None:
-    """Return a log's class names, for predictions; None if the classes have no names, or there is no log."""
+    """Return a log's class names for predictions, or None if there is no log or the classes have no names."""
     names = dataset.class_names
     return names if isinstance(dataset, LogDataset) and names != tuple(map(str, range(len(names)))) else None
 
@@ -122,7 +122,7 @@ def replay_options(replay: Replay, dataset: Dataset, start: int = 0) -> ReplayOp
 
 
 def speed_of(replay: Replay, dataset: Dataset) -> float | None:
-    """Return the speed factor of a log's replay; None if the rate applies instead.
+    """Return the speed factor of a log's replay, or None if the rate applies instead.
 
     Raises:
         SettingsError: the log has no times, or --shuffle is given.
@@ -138,7 +138,7 @@ def speed_of(replay: Replay, dataset: Dataset) -> float | None:
 
 
 def feedback_speed(feedback: Feedback) -> float:
-    """Return the speed factor by which logged delays are divided. It also applies to logged times."""
+    """Return the speed factor by which logged delays are divided. The factor also applies to logged times."""
     return 1.0 if feedback.speed is None else parse_speed(feedback.speed)
 
 
@@ -147,7 +147,7 @@ SHORT_DELAY_SHARE = 0.001
 
 
 def shortest_delay_ms(feedback: Feedback, dataset: Dataset) -> int:
-    """Return a delay that is longer than at most one in a thousand feedback delays."""
+    """Return a delay such that at most one in a thousand feedback delays is shorter."""
     if feedback.delay == LOGGED:
         return int(min(logged_delays_ms(dataset), default=0) / feedback_speed(feedback))
     return parse_delay(feedback.delay).quantile_ms(SHORT_DELAY_SHARE)

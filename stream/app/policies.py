@@ -35,7 +35,7 @@ class Decisions(Protocol):
 
     @property
     def encoder(self) -> FeatureEncoder | None:
-        """The mapping of feature names to indices; None if features are indices."""
+        """The mapping of feature names to indices, or None if features are indices."""
         ...
 
 

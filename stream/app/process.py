@@ -122,7 +122,7 @@ class Progress(NamedTuple):
 
     @property
     def done(self) -> float:
-        """The completed fraction, 0 to 1; deciding and settling an event count half each."""
+        """The completed fraction, 0 to 1. A decided event counts half, and a settled event counts fully."""
         return (2 * self.decided - self.pending) / (2 * self.events) if self.events else 1.0
 
 
@@ -136,7 +136,7 @@ def ignore(_progress: Progress) -> None:
 class TimeToGo:
     """Estimates a run's remaining time from its recent speed.
 
-    Deciding and settling an event count half each: a run that has made all decisions, but has no feedback, is half
+    A decided event counts half, and a settled event counts fully. A run with all decisions but no feedback is half
     done.
     """
 

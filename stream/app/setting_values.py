@@ -125,7 +125,7 @@ def _time(value: str | None) -> str | None:
 
 
 Time = Annotated[str | None, AfterValidator(_time)]
-"""A time as parsed by `parse_time`; None if unset."""
+"""A time as parsed by `parse_time`, or None if unset."""
 
 FOR_EVER = "forever"
 

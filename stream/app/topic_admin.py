@@ -81,4 +81,4 @@ def _retention_hint(topics: Topics, found: Mapping[str, TopicDescription], asked
     if len(kept_ms) != 1 or kept_ms == {asked_ms}:
         return ""
     (retention_ms,) = kept_ms
-    return f"use --retention {format_retention(retention_ms)} to keep theirs"
+    return f"use --retention {format_retention(retention_ms)} to keep the existing value"

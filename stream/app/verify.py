@@ -63,7 +63,7 @@ class Verified:
 
     @property
     def latency(self) -> Latency | None:
-        """The latency of decisions; None if there are none."""
+        """The latency of decisions, or None if there are none."""
         return quantiles(latencies_of(self.findings))
 
     def to_dict(self) -> dict[str, Any]:

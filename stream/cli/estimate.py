@@ -52,7 +52,7 @@ def estimate_policies(
         str | None,
         typer.Option(
             metavar="MODEL",
-            show_default="at once",
+            show_default="immediate",
             help="For learners: delay of feedback without a logged delay, such as exponential:5s",
         ),
     ] = None,
@@ -68,7 +68,7 @@ def estimate_policies(
         float | None, typer.Option(metavar="W", show_default="√n", help="Maximum weight of clipped-ips")
     ] = None,
     interval: Annotated[
-        IntervalKind, typer.Option(help="With --json, kind of the intervals low and high")
+        IntervalKind, typer.Option(help="Kind of interval in the fields low and high of --json")
     ] = IntervalKind.BOOTSTRAP,
     confidence: Annotated[float, typer.Option(help="Confidence level")] = 0.95,
     resamples: Annotated[int, typer.Option(min=50, max=100_000, help="Number of bootstrap samples")] = 500,

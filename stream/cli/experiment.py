@@ -70,7 +70,7 @@ def run(
         int | None,
         typer.Option(
             min=1,
-            help="Maximum number of events per run; smaller values of a sweep are kept, unless --sweep selects it",
+            help="Maximum number of events per run; smaller values in a sweep apply, unless --sweep selects it",
         ),
     ] = None,
     seeds: Annotated[int | None, typer.Option(min=1, help="Number of seeds; overrides the definition")] = None,

@@ -80,7 +80,7 @@ Config = Annotated[
 def with_settings(program: Program) -> Callable[[Command], Command]:
     """Add the flags of a program's settings, and --config, to a command whose first argument is `Settings`.
 
-    The command's other parameters become additional flags, which are listed after these.
+    The command's other parameters become additional flags, which are listed after the settings.
     """
 
     def decorate(command: Command) -> Command:

@@ -17,7 +17,7 @@ from stream.learners.auto import choose
 
 LOGS = {
     FromLogs.LABEL: "requires the true class in feedback",
-    FromLogs.PROPENSITY: "learns from a log's decisions by their propensities",
+    FromLogs.PROPENSITY: "learns from a log's decisions and propensities",
     FromLogs.NOTHING: "learns from a log's decisions",
 }
 """Describes what a learner can use from a log."""

@@ -46,7 +46,7 @@ _LOG_TAIL_LINES = 25
 _CREATE_TIME_TOLERANCE_S = 2.0  # creation times are derived from the boot time, which changes if the clock is set
 _OWN_FILES = ("state.json", "server.properties", "log4j2.properties", "broker.log", "broker.log.1", "stdout.log")
 
-# Brokers that this process has started. They are its child processes, so it must wait for them.
+# Brokers that this process has started. It must wait for these processes, because it is their parent.
 _children: dict[int, subprocess.Popen[bytes]] = {}
 
 Progress = Callable[[str], None]
@@ -233,7 +233,7 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def _running(home: Path) -> LocalKafka | None:
-    """Return the broker named by the state file, if it is still running; its pid may have been reused."""
+    """Return the broker in the state file if it is still running. Another process may have the same pid by now."""
     import psutil
 
     try:

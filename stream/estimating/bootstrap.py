@@ -62,9 +62,10 @@ class ResampledSums:
 
 
 def percentile_interval(values: FloatArray, confidence: float) -> Interval | None:
-    """Return the interval between percentiles of the resampled values; None if any is undefined or all are equal.
+    """Return the interval between percentiles of the resampled values, or None.
 
-    Equal values, such as those of a few rows without any reward, contain no information about the variance.
+    The interval is None if any value is undefined, or if all values are equal. Equal values, such as those of a few
+    rows without any reward, contain no information about the variance.
     """
     if values.size == 0 or not np.isfinite(values).all() or np.ptp(values) <= SPREAD_MIN:
         return None

@@ -83,7 +83,7 @@ def _limit_flags(found: Survey, options: Options) -> list[Flag]:
         Flag(
             "propensity-below-minimum",
             f"the smallest propensity is {found.propensity_min:g}, below the given minimum {least:g}: smaller values "
-            "were raised to it, which biases all estimates except the direct method",
+            "were raised to this minimum, which biases all estimates except the direct method",
         )
     ]
 

@@ -76,7 +76,7 @@ class LiveEstimates(NamedTuple):
 
 
 class LiveEstimator:
-    """Counts decisions in the order of publication, each when it and all earlier ones are settled."""
+    """Counts decisions in the order of publication. A decision counts after it and all earlier ones are settled."""
 
     def __init__(self) -> None:
         self._prefix = SettledPrefix()

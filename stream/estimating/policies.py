@@ -136,7 +136,7 @@ class Model(Policy):
 
 
 class Training(NamedTuple):
-    """How learners are trained on a log: seed, delay of the feedback, and kind of reward."""
+    """Settings for training learners on a log: seed, delay of the feedback, and kind of reward."""
 
     seed: int = 0
     delay: DelayModel | None = None  # used for rows without a logged delay; None for no delay

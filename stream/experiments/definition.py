@@ -1,8 +1,8 @@
 """The definition of an experiment, read from a TOML file; docs/experiments.md describes the format.
 
-An experiment consists of sweeps, figures and tables. The figures and tables show the rows of the sweeps, beside
-published numbers. A sweep runs all combinations of data sets, learners with parameter grids,
-stream conditions and seeds.
+An experiment consists of sweeps, figures and tables. The figures and tables show the rows of the sweeps together with
+published numbers. A sweep runs all combinations of data sets, learners with parameter grids, stream conditions and
+seeds.
 """
 
 import tomllib
@@ -81,7 +81,7 @@ class Contender(_Table):
     label: str | None = None  # name in figures and tables; None for the learner's name
     parameters: dict[str, Values] = {}
     data: list[str] | None = None  # data sets; None for all data sets of the sweep
-    added: bool = False  # True if it is not part of the paper's experiment
+    added: bool = False  # True if the learner is not part of the paper's experiment
     events: Annotated[int, Field(ge=1)] | None = None  # limit on events; None for the sweep's limit
 
     @property
@@ -114,7 +114,7 @@ class Conditions(_Table):
 
     @property
     def known_by(self) -> Parameters:
-        """Return the conditions that identify a row. Those added later are omitted if they have default values."""
+        """Return the conditions that identify a row. Later additions are omitted if they have default values."""
         later = {"model": "own", "lag": 1, "outage": 0}
         return {name: value for name, value in self.model_dump().items() if later.get(name, ...) != value}
 
@@ -165,8 +165,8 @@ class Reported(_Table):
     value: float  # in the unit of the table
     parameters: Parameters = {}
     conditions: Parameters = {}
-    roughly: bool = False  # True if it was read off a figure or is only given approximately
-    because: str | None = None  # the known reason why our result differs
+    roughly: bool = False  # True if the value was read from a figure or is only approximate
+    because: str | None = None  # known reason for a different result
 
 
 class Comparison(_Table):
@@ -181,7 +181,7 @@ class Comparison(_Table):
     paper: list[Reported] = []
     paper_events: int | None = None  # number of events used in the paper
     tolerance: float = 0.1  # relative difference above which a result is reported as different
-    marks: str | None = None  # the learner with which a test over the folds compares the others
+    marks: str | None = None  # learner with which the other learners are compared by a test over the folds
 
 
 class Experiment(_Table):
@@ -247,8 +247,8 @@ class SetEntry(_Table):
     n_features: int
     title: str
     get: str  # source of the data
-    convert: str = "no conversion required: it is an svmlight file"
-    note: str = ""  # how it differs from the data set used in the papers
+    convert: str = "not required, because the file has the svmlight format"
+    note: str = ""  # differences from the data set used in the papers
 
 
 def shipped() -> dict[str, Path]:

@@ -85,11 +85,11 @@ def run_experiment(
 
     Args:
         experiment: The experiment.
-        sets: The data sets. Missing ones are skipped.
+        sets: The data sets. Missing data sets are skipped.
         folder: The results directory.
         jobs: The number of processes.
         progress: Called after each run.
-        only: Names of the sweeps to run; those that provide their parameters are also run. None for all.
+        only: Names of the sweeps to run, or None for all. Sweeps that provide parameters for these sweeps are also run.
     """
     path = folder / ROWS_FILE
     rows = read_rows(path)

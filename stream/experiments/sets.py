@@ -37,7 +37,7 @@ class Loaded:
     rows: int
     examples: Examples
     is_generated: bool = False
-    note: str = ""  # how it differs from the data set used in the papers
+    note: str = ""  # differences from the data set used in the papers
     facts: Mapping[str, Fact] = field(default_factory=dict)
 
 

@@ -334,7 +334,7 @@ class Dashboard:
         return sum(map(self._behind, self._outputs()))
 
     def _oldest_s(self, partition: int) -> float | None:
-        """Return the age of a task's oldest pending decision on the broker's clock; None if it has not been read."""
+        """Return the age of a task's oldest pending decision by the broker's clock, or None if the age is unknown."""
         if not self._last[partition].ledger.pending:
             return 0.0
         state = self._states.get(partition)

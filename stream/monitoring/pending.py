@@ -150,7 +150,7 @@ class PendingDecisions:
         }
 
     def load(self, state: dict[str, Any]) -> None:
-        """Restore a state returned by `state`. Policies that it does not contain start empty."""
+        """Restore a state returned by `state`. Policies that the state does not contain start empty."""
         self.level, self._newest_ms = state["level"], state["newest_ms"]
         places = {policy: place for place, policy in enumerate(state["policies"])}
         for policy, estimate in zip(self._policies, self._estimates, strict=True):

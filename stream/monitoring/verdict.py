@@ -4,10 +4,10 @@ from enum import StrEnum
 from typing import NamedTuple
 
 STUCK_MS = 2_000
-"""If records are waiting, a learner is stuck after this time without a step; it normally takes one every second."""
+"""If records are waiting, a learner is stuck after this time without a step. Steps normally end every second."""
 
 PENDING_MS = 3_000
-"""If decisions are pending, a learner is stuck after this time without a step; it then writes a tick every second."""
+"""If decisions are pending, a learner is stuck after this time without a step. Ticks are written every second."""
 
 ANSWERS_MS = 3_000
 """Time without a response from Kafka after which the condition is unknown."""
@@ -35,7 +35,7 @@ class Verdict(NamedTuple):
 
 
 class Intake(NamedTuple):
-    """Number of records that the tasks have read, and how many of them were faulty."""
+    """Number of records that the tasks have read, and number of faulty ones."""
 
     read: int = 0
     malformed: int = 0
@@ -48,7 +48,7 @@ class Intake(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """The data that a verdict is based on."""
+    """The data on which a verdict is based."""
 
     answered_ms: int  # time since the last response from Kafka
     stepped_ms: int  # time since the last step, or since the monitor started

@@ -121,7 +121,7 @@ def window_start(append_ms: int) -> int:
 
 
 def as_lists(counts: Mapping[int, Counts]) -> list[Sequence[float]]:
-    """Return counts as lists for JSON, each starting with the number that is the key of its counts."""
+    """Return counts as lists for JSON. Each list starts with the key of its counts."""
     return [[number, *values] for number, values in sorted(counts.items())]
 
 

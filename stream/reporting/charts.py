@@ -51,7 +51,7 @@ class Mark(NamedTuple):
 
     label: str  # empty if another mark already shows the label
     x: float
-    number: int | None = None  # number of the line that the mark belongs to; None if it belongs to several
+    number: int | None = None  # number of the corresponding line; None for several lines
 
 
 class Chart(NamedTuple):

@@ -1,8 +1,8 @@
 """Error rates of a run: progressive, and with delayed feedback (censored).
 
-The progressive error compares each decision, when it is made, with the true class, which only a simulation knows then.
-With censoring, a decision counts from the time at which its outcome is known: a matched decision from its feedback, an
-expired one from its expiry. Feedback after the last decision is excluded.
+The progressive error compares each decision with the true class at the time of the decision, when only a simulation
+knows the class. The censored error counts a decision only after its outcome is known: after the feedback of a matched
+decision, or after the expiry of an expired one. Feedback after the last decision is excluded.
 """
 
 import math
@@ -81,7 +81,7 @@ class ErrorCurve:
 
     @property
     def error_rate(self) -> float:
-        """The error of all decisions so far; nan if there are none."""
+        """The error of all decisions so far, or nan if there are none."""
         return _rate(self.mistakes, len(self._codes))
 
     def summary(self) -> Errors:
@@ -181,12 +181,12 @@ class MatchedError(NamedTuple):
 
     @property
     def error_rate(self) -> float:
-        """The error of all matched decisions; nan if there are none."""
+        """The error of all matched decisions, or nan if there are none."""
         return _rate(self.mistakes, self.matched)
 
     @property
     def error_rate_last_fifth(self) -> float:
-        """The error of the last fifth; nan if it is empty."""
+        """The error of the last fifth, or nan if it is empty."""
         return _rate(self.last_fifth_mistakes, self.last_fifth)
 
 
@@ -236,7 +236,7 @@ def exploration(explored: bytes | bytearray) -> tuple[SharePoint, ...]:
 
 
 def constant_error_rate(labels_per_class: Sequence[int] | NDArray[Any]) -> float:
-    """Return the error of always choosing the most frequent class; nan if there are no labels.
+    """Return the error of always choosing the most frequent class, or nan if there are no labels.
 
     >>> constant_error_rate([10, 60, 30])
     0.4
@@ -260,12 +260,12 @@ class DelayedPoint(NamedTuple):
 
     @property
     def error_rate(self) -> float:
-        """The error of matched decisions; nan if there are none."""
+        """The error of matched decisions, or nan if there are none."""
         return _rate(self.mistakes, self.matched)
 
     @property
     def expired_rate(self) -> float:
-        """The fraction of expired decisions among the matched and expired ones; nan if there are none."""
+        """The fraction of expired decisions among the matched and expired ones, or nan if there are none."""
         return _rate(self.expired, self.matched + self.expired)
 
     @property

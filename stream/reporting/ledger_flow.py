@@ -1,6 +1,7 @@
-"""Flow diagram of a ledger. Contexts enter from the left and feedback from the right; matched ones meet.
+"""Flow diagram of a ledger.
 
-The width of a band is proportional to its count, but never too small to see. The SVG is written directly.
+Contexts enter from the left and feedback from the right. Matched contexts and feedback meet in the middle. The width of
+a band is proportional to its count, but never too small to see. The SVG is written directly.
 """
 
 from html import escape

@@ -127,7 +127,7 @@ def _lateness(report: RunReport) -> str:
     """Describe the median feedback delay: the distribution's median or, for a log, the measured one."""
     law = str(report.settings.get("delay", "")).strip()
     if law == "none":
-        return "at once"
+        return "without delay"
     try:
         median_ms: float = parse_delay(law).quantile_ms(0.5)
     except (OSError, ValueError):
@@ -141,7 +141,7 @@ def _lateness(report: RunReport) -> str:
 
 
 class _Stream(NamedTuple):
-    """A description of events and feedback. `of` names the runs it applies to; it is empty for all runs."""
+    """A description of events and feedback. `of` lists the runs that it describes, and is empty if it describes all."""
 
     of: str
     words: str
@@ -166,7 +166,7 @@ def _summary(report: RunReport) -> str:
     if is_number(rate):
         stream += f" at {number_text(rate)} events/s"
     clauses = [stream, _delay_clause(report)]
-    for key, words in (("loss", "of it lost"), ("duplicates", "sent twice")):
+    for key, words in (("loss", "lost"), ("duplicates", "sent twice")):
         share = settings.get(key)
         if is_number(share):
             clauses.append(f"{100 * float(str(share)):.6g} % {words}" if share else f"none {words}")
@@ -181,18 +181,18 @@ def _summary(report: RunReport) -> str:
 def _delay_clause(report: RunReport) -> str:
     delay = str(report.settings.get("delay", "")).strip()
     if delay == "none":
-        return "feedback at once"
+        return "immediate feedback"
     drawn = [f"drawn from {delay}"] if delay else []
     if report.delays is None:
         return " ".join(["feedback after a delay", *drawn])
     median, most = (duration(value / 1000) for value in (report.delays.median_ms, report.delays.p99_ms))
-    return f"feedback late by {median} ({'; '.join(['the median', f'99th percentile {most}', *drawn])})"
+    return f"feedback after {median} ({'; '.join(['median', f'99th percentile {most}', *drawn])})"
 
 
 def _best(names: Sequence[str], found: Sequence[Series]) -> list[tuple[str, str]]:
     """Name the learner with the smallest error, separately for one-bit and full feedback."""
     best = []
-    for full, whom in ((False, "of those that learn from one bit"), (True, "of those that learn from the class")):
+    for full, whom in ((False, "of the learners with one-bit feedback"), (True, "of the learners with full feedback")):
         judged = sorted(
             (error, name)
             for name, series in zip(names, found, strict=True)
@@ -200,10 +200,10 @@ def _best(names: Sequence[str], found: Sequence[Series]) -> list[tuple[str, str]
             and not math.isnan(error := series.mean(lambda run: run.errors.error_rate))
         )
         if len(judged) > 1:
-            best.append((judged[0][1], f" erred least {whom}, {percent(judged[0][0])}"))
+            best.append((judged[0][1], f" has the smallest error {whom}, {percent(judged[0][0])}"))
         elif judged:
             knowing = ", which learns from the class," if full else ""
-            best.append((judged[0][1], f"{knowing} erred in {percent(judged[0][0])} of its decisions"))
+            best.append((judged[0][1], f"{knowing} has an error of {percent(judged[0][0])}"))
     return [(name, unbroken(words)) for name, words in best]
 
 
@@ -227,7 +227,7 @@ def _seeds(names: Sequence[str], found: Sequence[Series]) -> str:
 
 
 def _differences(names: Sequence[str], found: Sequence[Series]) -> Table | None:
-    """Return a table of how runs differ apart from learners and parameters; None if they do not differ."""
+    """Return a table of the differences between runs other than learners and parameters, or None if there are none."""
     traits = [
         {"data": series.first.data, "events": f"{series.first.events:,}"}
         | {"seeds": listed([str(run.seed) for run in series.runs])}
@@ -244,7 +244,7 @@ def _differences(names: Sequence[str], found: Sequence[Series]) -> Table | None:
 
 
 def _versions(names: Sequence[str], found: Sequence[Series]) -> str:
-    """Describe the software versions with which the runs were made."""
+    """Describe the software versions used for the runs."""
     versions = [", ".join(f"{name} {value}" for name, value in series.first.versions.items()) for series in found]
     return f"Made with {by_run(names, versions)}." if any(versions) else ""
 
@@ -340,7 +340,7 @@ def _earned(names: Sequence[str], reports: Sequence[RunReport]) -> _Earned | Non
 
 
 class _Command(NamedTuple):
-    """A command line. `of` names the runs it produced; it is empty if it produced all runs."""
+    """A command line. `of` lists the runs that it produced, and is empty if it produced all runs."""
 
     of: str
     words: list[str]
@@ -380,7 +380,7 @@ class _Count(NamedTuple):
 
 
 class _Line(NamedTuple):
-    """An equation of the ledger: the total, the parts with their signs, and the difference between both sides."""
+    """An equation of the ledger: the total, the signed parts, and the difference between the two sides."""
 
     total: _Count
     parts: list[tuple[str, _Count]]

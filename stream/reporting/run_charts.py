@@ -95,8 +95,8 @@ _ERRORS = (
         "regret",
         "Regret",
         lambda report: (
-            "Wrong decisions so far: the regret compared with always answering correctly. A flat line means that the "
-            "learner makes no more mistakes."
+            "Number of wrong decisions so far, which is the regret relative to always answering correctly. A flat line "
+            "means that the learner makes no more mistakes."
         ),
         _mistakes,
         "the number of wrong decisions so far",
@@ -172,10 +172,10 @@ def time_charts(names: Sequence[str], found: Sequence[Series]) -> list[Chart]:
 
 
 _LATENCIES = {
-    "decision": "Share of the decisions by how long it took from the context in its topic to the prediction, by the "
-    "broker's time.",
-    "step": "Embedded there is no network. Shown is the share of the learner's steps by how long they took in real "
-    "time; all that came within a moment is decided in one step, learned from, and written.",
+    "decision": "Distribution of the time from the append of the context to the append of the prediction, by the "
+    "broker's clock.",
+    "step": "Distribution of the real time per step of the learner. A step decides, learns from and writes all records "
+    "that are available. An embedded run has no network latency.",
 }
 
 
@@ -285,7 +285,7 @@ def _spread(
         return None
     merged = _merged(lines)
     summary = "; ".join(
-        f"{line.label}: half of them within {median}, 99 % within {most}"
+        f"{line.label}: median {median}, 99th percentile {most}"
         for line, (median, most) in zip(merged, quantiles, strict=False)
     )
     alt = f"Histogram of {title.lower()}. {unbroken(summary)}."

@@ -95,7 +95,7 @@ class ReplicaReport(NamedTuple):
 
 
 class Behind(NamedTuple):
-    """Number of entries in a shared model's log that precede a step's own but that its decisions did not yet use."""
+    """Number of entries in a shared model's log that precede a step's own entries, but did not affect its decisions."""
 
     median: int
     p99: int

@@ -89,7 +89,7 @@ class Series(NamedTuple):
         return self.runs[0]
 
     def mean(self, figure: Callable[[RunReport], float]) -> float:
-        """Return the mean of a figure over the runs; nan if it is nan in any run."""
+        """Return the mean of a figure over the runs, or nan if the figure is nan in any run."""
         return mean(map(figure, self.runs))
 
     def half_width(self, figure: Callable[[RunReport], float]) -> float:

@@ -17,7 +17,7 @@ from stream.testing.pipeline import PipelineUnderTest
 from stream.testing.processes import Program, Programs, wait_for
 from stream.wire.topics import Topics
 
-_READY_S_MAX = 10.0  # the learner is ready if its ready file is at most this old
+_READY_S_MAX = 10.0  # maximum age of the ready file while the learner is ready
 
 
 class Kafka(NamedTuple):

@@ -1,4 +1,4 @@
-"""One run of a learner beside its naive transcription, with feedback at once or late."""
+"""Run a learner and its naive transcription in parallel, with immediate or delayed feedback."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -10,16 +10,16 @@ from stream.learners import Learner
 from stream.wire.records import Decision, FloatArray
 from tests.oracles.logged import LabelledOracle, Logged, ObservingOracle, Oracle
 
-DELAYS = ("at once", "after 5 rounds", "geometric, mean 5")
+DELAYS = ("immediate", "after 5 rounds", "geometric, mean 5")
 
 
 def delays(kind: str, rounds: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """Rounds that pass between each decision and its feedback."""
-    if kind == "at once":
+    """Return the number of rounds between each decision and its feedback."""
+    if kind == "immediate":
         return np.zeros(rounds, dtype=np.int64)
     if kind == "after 5 rounds":
         return np.full(rounds, 5)
-    return rng.geometric(1 / 6, rounds) - 1  # 0, 1, 2, ... with mean 5
+    return rng.geometric(1 / 6, rounds) - 1  # at least 0, with mean 5
 
 
 class Round(NamedTuple):
@@ -32,12 +32,15 @@ class Round(NamedTuple):
 
 
 def rounds_of(X: FloatArray, labels: NDArray[np.int64], rng: np.random.Generator) -> list[Round]:
-    """Events with their draws."""
+    """Return the events, each with random draws `u` and `v`."""
     return [Round(x, int(y), float(rng.random()), float(rng.random())) for x, y in zip(X, labels, strict=True)]
 
 
 def settled(late: NDArray[np.int64]) -> Iterator[tuple[str, int]]:
-    """("decide", t) and ("learn", t) in the order in which they happen; at one time, feedback in order of decision."""
+    """Yield ("decide", t) and ("learn", t) in order of time.
+
+    Feedback that arrives in the same round is ordered by decision.
+    """
     due: dict[int, list[int]] = {}
     for t in range(late.size):
         yield "decide", t
@@ -52,7 +55,7 @@ def settled(late: NDArray[np.int64]) -> Iterator[tuple[str, int]]:
 def assert_agree(
     learner: Learner, oracle: Oracle | LabelledOracle, events: list[Round], late: NDArray[np.int64]
 ) -> int:
-    """Actions, greedy classes and propensities are equal at every round; the number of mistakes."""
+    """Assert that actions, greedy classes and propensities agree in every round. Return the number of mistakes."""
     decided: dict[int, Decision] = {}
     logged: dict[int, Logged] = {}
     mistakes = 0
@@ -64,7 +67,7 @@ def assert_agree(
             if isinstance(oracle, ObservingOracle):
                 oracle.observe(x, logged[t])
             ours, theirs = decided[t], logged[t]
-            assert (ours.action, ours.greedy) == (theirs.action, theirs.greedy), f"round {t}: {ours} against {theirs}"
+            assert (ours.action, ours.greedy) == (theirs.action, theirs.greedy), f"round {t}: {ours}, expected {theirs}"
             np.testing.assert_allclose(ours.propensity, theirs.propensity, rtol=1e-9, err_msg=f"round {t}")
             mistakes += ours.action != label
         else:

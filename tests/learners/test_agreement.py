@@ -1,4 +1,4 @@
-"""Every algorithm of this family beside its naive transcription, round by round."""
+"""Compare the linear learners to their naive transcriptions in every round."""
 
 from collections.abc import Callable
 from typing import Any
@@ -24,7 +24,10 @@ LOOSE: dict[str, Any] = {"gamma": 0.1, "alpha": 0.3, "beta": 0.05, "radius": 30.
 
 
 def margin_cases(margin: str) -> "dict[str, Case]":
-    """The learners for which it matters whose scores a late bit is held against."""
+    """Return the learners with a `margin` parameter.
+
+    The parameter selects the scores that an update uses: those at the decision, or those at the feedback.
+    """
     m = {"margin": margin}
     return {
         "perceptron": ("perceptron", m, lambda: NaivePerceptron(K, D, margin)),
@@ -61,11 +64,11 @@ def margin_cases(margin: str) -> "dict[str, Case]":
 
 CASES: dict[str, Case] = {
     **margin_cases("feedback"),
-    **{f"{title}, margin of the decision": case for title, case in margin_cases("decision").items()},
+    **{f"{title}, margin=decision": case for title, case in margin_cases("decision").items()},
     "newtron": ("newtron", NEWTON, lambda: NaiveNewtron(K, D, **NEWTON)),
-    "newtron, seldom projected": ("newtron", LOOSE, lambda: NaiveNewtron(K, D, **LOOSE)),
+    "newtron, few projections": ("newtron", LOOSE, lambda: NaiveNewtron(K, D, **LOOSE)),
     "pnewtron": ("pnewtron", NEWTON, lambda: NaiveNewtron(K, D, diagonal=True, **NEWTON)),
-    "pnewtron, wide": ("pnewtron", LOOSE, lambda: NaiveNewtron(K, D, diagonal=True, **LOOSE)),
+    "pnewtron, few projections": ("pnewtron", LOOSE, lambda: NaiveNewtron(K, D, diagonal=True, **LOOSE)),
     "rdue": ("rdue", {"q": 0.2, "diameter": 5.0}, lambda: NaiveRdue(K, D, q=0.2, diameter=5.0)),
     "rdue without exploration": ("rdue", {"q": 0.0, "diameter": 1.0}, lambda: NaiveRdue(K, D, q=0.0, diameter=1.0)),
 }
@@ -94,14 +97,14 @@ def test_agrees_with_the_transcription_at_every_round(case: str, data: str, late
     np.testing.assert_allclose(learner.weights(), oracle.weights(), atol=1e-9, rtol=1e-9)
     assert np.any(learner.weights() != 0.0)
     if isinstance(oracle, NaiveSoba):
-        assert oracle.closest > 1e-12  # no decision of line 13 hung on rounding
+        assert oracle.closest > 1e-12  # rounding did not affect any comparison in line 13
 
 
 @pytest.mark.parametrize(("scale", "diagonal"), [(1.0, True), (0.05, True), (1.0, False), (0.05, False)])
 def test_the_events_above_bind_the_condition_of_soba(scale: float, diagonal: bool) -> None:
     oracle = NaiveSoba(K, D, gamma=0.2, diagonal=diagonal)
     learner = create("soba-diag" if diagonal else "soba", n_classes=K, n_features=D, gamma=0.2)
-    assert_agree(learner, oracle, events(seed=5, scale=scale), delays("at once", ROUNDS, np.random.default_rng(6)))
+    assert_agree(learner, oracle, events(seed=5, scale=scale), delays("immediate", ROUNDS, np.random.default_rng(6)))
     assert oracle.refused >= 10
 
 
@@ -114,7 +117,7 @@ def test_the_events_above_need_the_projection_and_also_do_without_it(
 ) -> None:
     oracle = NaiveNewtron(K, D, diagonal=name == "pnewtron", **parameters)
     learner = create(name, n_classes=K, n_features=D, **parameters)
-    assert_agree(learner, oracle, events(seed=5, scale=1.0), delays("at once", ROUNDS, np.random.default_rng(6)))
+    assert_agree(learner, oracle, events(seed=5, scale=1.0), delays("immediate", ROUNDS, np.random.default_rng(6)))
     assert fewest <= oracle.projections <= most
 
 

@@ -1,4 +1,4 @@
-"""The default learner for data of a size: the rules of the documentation, line by line."""
+"""The documented rules for choosing the default learner from the size of the data."""
 
 from typing import Any
 

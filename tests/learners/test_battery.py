@@ -1,4 +1,4 @@
-"""What holds of every registered learner."""
+"""Properties that every registered learner must have."""
 
 import copy
 import pickle
@@ -20,7 +20,7 @@ from stream.wire.records import Decision, Features, FloatArray
 
 
 class Case(NamedTuple):
-    """A learner as the battery runs it."""
+    """A learner's configuration and test size."""
 
     name: str
     parameters: Mapping[str, Any] = {}
@@ -38,37 +38,34 @@ class Case(NamedTuple):
         return Mixture(learner, self.floor) if self.floor else learner
 
 
-# Learners that do not run with their defaults or at the common size, or are too slow for the long run; every other one
-# is in the battery as it is.
+# Learners that need other parameters or another size, or that are too slow for the long run. All other learners are
+# tested with their defaults.
 SPECIAL = {
     "newtron": Case("newtron", n_classes=3, n_features=4),
 }
 VARIANTS = {
     "soba-adaptive full": Case("soba-adaptive", {"covariance": "full"}),
     **{f"{name} without drift": Case(name, {"drift": "off"}) for name in ("late-ucb", "igw-logistic", "stack-igw")},
-    **{
-        f"{name}, drift of a class": Case(name, {"drift": "class"})
-        for name in ("late-ucb", "igw-logistic", "stack-igw")
-    },
+    **{f"{name}, drift=class": Case(name, {"drift": "class"}) for name in ("late-ucb", "igw-logistic", "stack-igw")},
     "late-ucb quadratic": Case("late-ucb", {"expand": "quadratic", "shortlist": 2}),
     "late-ucb plain": Case("late-ucb", {"expand": "none"}),
     "late-ucb plain, projected": Case("late-ucb", {"expand": "none", "project": 5, "drift": "off"}),
     "late-ucb projected": Case("late-ucb", {"project": 5, "drift": "off"}),
-    "late-ucb of many features": Case("late-ucb", n_features=140, long_run_events=5_000),
+    "late-ucb with many features": Case("late-ucb", n_features=140, long_run_events=5_000),
     "late-ucb with a floor": Case("late-ucb", {"floor": 0.2}),
     "soba without the condition": Case("soba", {"condition": "none"}),
     **{
-        f"{name}, margin of the decision": Case(name, {"margin": "decision"})
+        f"{name}, margin=decision": Case(name, {"margin": "decision"})
         for name in ("perceptron", "second-order-perceptron", "arow", "banditron", "soba", "soba-diag", "soba-adaptive")
     },
     "banditron without exploration": Case("banditron", {"gamma": 0.0}),
-    "soba-diag all exploration": Case("soba-diag", {"gamma": 1.0}),
+    "soba-diag, exploration only": Case("soba-diag", {"gamma": 1.0}),
     **{f"confidit variant {variant}": Case("confidit", {"variant": variant}) for variant in (1, 3, 4, 5)},
     "confidit modified, alpha 0.5": Case("confidit", {"confidence": "modified", "alpha": 0.5}),
     "confidit projected, diagonal": Case("confidit", {"projection": True, "covariance": "diag", "alpha": 0.2}),
     "confidit-kernel linear": Case("confidit-kernel", {"kernel": "linear", "alpha": 0.5, "support_max": 200}),
     "ova-kernel-perceptron polynomial": Case("ova-kernel-perceptron", {"kernel": "polynomial", "support_max": 50}),
-    "one-sided-banditron, small balls": Case("one-sided-banditron", {"eta": 2.0, "radius": 0.5}),
+    "one-sided-banditron, small radius": Case("one-sided-banditron", {"eta": 2.0, "radius": 0.5}),
     **{
         f"{name}, running scale": Case(name, is_scaled=True)
         for name in ("banditron", "late-ucb", "stack-igw", "perceptron", "confidit", "kwik-banditron")
@@ -85,7 +82,10 @@ each = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 
 
 def examples(case: Case, size: int, seed: int = 1, absent: int | None = None) -> Examples:
-    """Noisy linear classes of sparse Gaussian x; some x are empty, and class `absent` never comes."""
+    """Return sparse Gaussian contexts with noisy linear labels.
+
+    Some contexts are empty. Class `absent` never occurs.
+    """
     rng = np.random.default_rng(seed)
     d, K = case.n_features, case.n_classes
     X = rng.normal(size=(size, d)) * (rng.random((size, d)) < 0.6)
@@ -98,7 +98,7 @@ def examples(case: Case, size: int, seed: int = 1, absent: int | None = None) ->
 
 
 def decide(learner: Learner, x: Features | FloatArray, u: float) -> Decision:
-    """Predict and observe."""
+    """Make a decision: predict, then observe."""
     decision = learner.predict(x, u)
     learner.observe(x, decision)
     return decision
@@ -110,7 +110,7 @@ def learn(learner: Learner, data: Examples, t: int, decision: Decision, v: float
 
 
 def trace(learner: Learner, data: Examples, start: int, stop: int) -> list[tuple[int, int, float, list[float]]]:
-    """Decide and update from event start to stop; the decisions made."""
+    """Decide on events `start` to `stop` with immediate feedback. Return the decisions."""
     u = np.random.default_rng(2).random((data.labels.size, 2))
     made = []
     for t in range(start, stop):
@@ -151,15 +151,15 @@ def in_dense_form(x: Features, size: int) -> FloatArray:
 COPIES: dict[str, Callable[[Learner], Learner]] = {
     "copy": copy.copy,
     "deepcopy": copy.deepcopy,
-    "pickle": lambda learner: pickle.loads(pickle.dumps(learner)),  # noqa: S301 (bytes of this test)
+    "pickle": lambda learner: pickle.loads(pickle.dumps(learner)),  # noqa: S301 (pickled by this test)
 }
 
 
 @each
 def test_learners_of_one_state_continue_alike_and_apart(case: Case) -> None:
-    """The same calls, a loaded state and each kind of copy: bit for bit the same decisions and the same state."""
+    """A repeated run, a loaded state and each kind of copy produce identical decisions and states."""
     data = examples(case, 160)
-    np.random.seed(1)  # noqa: NPY002 (the hidden generator is the subject)
+    np.random.seed(1)  # noqa: NPY002 (tests that the global generator is not used)
     hidden = np.random.get_state()[1].tolist()  # type: ignore[index] # noqa: NPY002
     learner = case.create()
     trace(learner, data, 0, 100)
@@ -168,13 +168,13 @@ def test_learners_of_one_state_continue_alike_and_apart(case: Case) -> None:
 
     again, loaded = case.create(), case.create()
     trace(again, data, 0, 100)
-    trace(loaded, data, 50, 80)  # another past, which loading must wipe out
+    trace(loaded, data, 50, 80)  # a different history, which `load` must discard
     loaded.load(kept)
     others = {"again": again, "loaded": loaded, **{name: copied(learner) for name, copied in COPIES.items()}}
 
     made = trace(learner, data, 100, 160)
     assert np.random.get_state()[1].tolist() == hidden  # type: ignore[index] # noqa: NPY002
-    for key, value in kept.items():  # a state is a copy, too
+    for key, value in kept.items():  # the state is a copy
         np.testing.assert_array_equal(value, before[key], err_msg=key)
     for name, other in others.items():
         assert type(other) is type(learner), name
@@ -213,7 +213,7 @@ def test_predict_decides_the_same_twice_as_it_would_have_been_played_and_changes
 @each
 def test_observe_changes_what_is_declared_and_nothing_else(case: Case) -> None:
     data = examples(case, 120)
-    learner, never = case.create(), case.create()  # the second one is never given `observe`
+    learner, never = case.create(), case.create()  # `never` receives no calls of `observe`
     u = np.random.default_rng(3).random(120)
     changed: set[str] = set()
     for t in range(120):
@@ -222,7 +222,7 @@ def test_observe_changes_what_is_declared_and_nothing_else(case: Case) -> None:
         before = learner.state()
         learner.observe(x, decision)
         changed |= {key for key, value in learner.state().items() if not np.array_equal(value, before[key])}
-        if not learner.observed:  # then the two go on alike, whatever they learn
+        if not learner.observed:  # both must stay identical
             assert never.predict(x, float(u[t]))[:3] == decision[:3]
             assert learn(never, data, t, decision) == learn(learner, data, t, decision)
         elif t % 10 == 0:
@@ -261,7 +261,7 @@ EXTREME_X = {
 
 @each
 def test_extreme_input_leaves_a_valid_model(case: Case) -> None:
-    """An empty x, a huge value, a class that never comes, and no feedback at all."""
+    """Test empty contexts, very large values, a class that never occurs, and missing feedback."""
     absent = examples(case, 300, absent=1)
     learner = case.create()
     trace(learner, absent, 0, 300)
@@ -325,7 +325,10 @@ def test_many_events_leave_no_nan(case: Case) -> None:
 
 @each
 def test_actions_follow_the_propensities_which_sum_to_one(case: Case) -> None:
-    """One state and one x for u on a grid of midpoints: each action has its propensity as its share of u."""
+    """Each action is chosen for a share of the values of u that is equal to its propensity.
+
+    The state and x are fixed, and the values of u are the midpoints of a grid.
+    """
     points = 1_000
     data = examples(case, 60)
     learner = case.create()
@@ -337,23 +340,23 @@ def test_actions_follow_the_propensities_which_sum_to_one(case: Case) -> None:
     total = 0.0
     for action in np.unique(actions):
         of_action = propensities[actions == action]
-        assert np.all(of_action == of_action[0]), "a propensity depends on u"
+        assert np.all(of_action == of_action[0]), "the propensity of an action depends on u"
         assert np.mean(actions == action) == pytest.approx(of_action[0], abs=1.01 / points)
         total += of_action[0]
-    # A class with a propensity below the grid's step may be missing.
+    # A class may be missing if its propensity is smaller than the grid spacing.
     assert 1.0 - case.n_classes / points <= total <= 1.0 + 1e-12
 
 
 @each
-@pytest.mark.parametrize("late", ["at once", "geometric, some never"])
+@pytest.mark.parametrize("late", ["immediate", "geometric, some lost"])
 def test_the_compiled_loop_gives_the_bits_of_the_calls(case: Case, late: str) -> None:
     size = 300
     data = examples(case, size)
     rng = np.random.default_rng(7)
     u, v = rng.random(size), rng.random(size)
     delays = {
-        "at once": np.zeros(size, dtype=np.int64),
-        "geometric, some never": np.where(rng.random(size) < 0.1, NEVER, rng.geometric(1 / 6, size) - 1),
+        "immediate": np.zeros(size, dtype=np.int64),
+        "geometric, some lost": np.where(rng.random(size) < 0.1, NEVER, rng.geometric(1 / 6, size) - 1),
     }[late]
     looped, called = case.create(), case.create()
     result = run(looped, data, u, v, delays)
@@ -444,7 +447,7 @@ def test_an_unknown_parameter_is_refused_with_the_accepted_ones(case: Case) -> N
 
 @each
 def test_what_a_learner_says_of_itself_is_so(case: Case) -> None:
-    """Its cost, its weights, and whether it can take back an update."""
+    """Test the declared cost, the weights, and whether the learner supports `retract`."""
     learner = case.create()
     parameters = {p.name: case.parameters.get(p.name, p.default) for p in learner.parameters}
     parts = [learner]

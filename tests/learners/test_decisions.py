@@ -1,4 +1,4 @@
-"""The distribution that decisions are drawn from."""
+"""The distribution from which decisions are drawn."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ U = (np.arange(4_000) + 0.5) / 4_000
 
 
 def trained(case: Case, size: int = 150) -> tuple[Learner, list[Features]]:
-    """A learner that has learned from most of its bits, and contexts it has not seen."""
+    """Return a learner trained on most of its feedback, and five contexts that it has not seen."""
     data = examples(case, size + 5)
     learner = case.create()
     rng = np.random.default_rng(3)

@@ -1,4 +1,4 @@
-"""Machine code is cached by the sources that it was made of: so kernels stand where the cache looks for them."""
+"""The cache of compiled kernels is keyed by source files, so kernels must be defined in those files."""
 
 import importlib
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The learners for late bits beside their naive transcriptions, and what is declared of them."""
+"""Compare the learners for late bits to their naive transcriptions, and check their defaults and limits."""
 
 import functools
 from collections.abc import Callable
@@ -24,19 +24,19 @@ Naive = NaiveLateUcb | NaiveIgwLogistic | NaiveStackIgw
 
 
 def waves(d: int, m: int = 64) -> tuple[FloatArray, FloatArray]:
-    """σω [m, d] and β [m] as the learner has them."""
+    """Return σω [m, d] and β [m], which are equal to the learner's."""
     omega, phases = random_waves(d, m, WAVES_SEED)
     return omega.T, phases
 
 
 def of_projection(p: int) -> FloatArray:
-    """G [p, D] as the learner has it."""
+    """Return G [p, D], which is equal to the learner's."""
     return projection(D, p, PROJECTION_SEED).T
 
 
 CASES: dict[str, tuple[str, dict[str, Any], Callable[[], Naive]]] = {
     "late-ucb": ("late-ucb", {}, lambda: NaiveLateUcb(K, D, waves=waves(D), drift="global")),
-    "late-ucb, parameters": (
+    "late-ucb, other parameters": (
         "late-ucb",
         {"lam": 0.5, "eta": 0.4, "shortlist": 3, "bias": 0.7, "m": 30, "drift": "off"},
         lambda: NaiveLateUcb(K, D, lam=0.5, eta=0.4, shortlist=3, bias=0.7, waves=waves(D, 30)),
@@ -56,7 +56,7 @@ CASES: dict[str, tuple[str, dict[str, Any], Callable[[], Naive]]] = {
         {"project": 5},
         lambda: NaiveLateUcb(K, D, lam=0.1, G=of_projection(5), waves=waves(D), drift="global"),
     ),
-    "late-ucb, drift of a class": (
+    "late-ucb, drift=class": (
         "late-ucb",
         {"drift": "class"},
         lambda: NaiveLateUcb(K, D, waves=waves(D), drift="class"),
@@ -73,12 +73,12 @@ CASES: dict[str, tuple[str, dict[str, Any], Callable[[], Naive]]] = {
         lambda: NaiveLateUcb(K, D, expand="quadratic", drift="global"),
     ),
     "igw-logistic": ("igw-logistic", {}, lambda: NaiveIgwLogistic(K, D, drift="global")),
-    "igw-logistic, parameters": (
+    "igw-logistic, other parameters": (
         "igw-logistic",
         {"scale": 20.0, "step": 0.5, "others": 0.6, "bias": 0.4, "drift": "off"},
         lambda: NaiveIgwLogistic(K, D, scale=20.0, step=0.5, others=0.6, bias=0.4),
     ),
-    "igw-logistic, drift of a class": (
+    "igw-logistic, drift=class": (
         "igw-logistic",
         {"drift": "class"},
         lambda: NaiveIgwLogistic(K, D, drift="class"),
@@ -86,20 +86,23 @@ CASES: dict[str, tuple[str, dict[str, Any], Callable[[], Naive]]] = {
     "stack-igw": ("stack-igw", {}, lambda: NaiveStackIgw(K, D, drift="global")),
     "stack-igw, 32 dimensions": ("stack-igw", {"vectors": 32}, lambda: NaiveStackIgw(K, D, vectors=32, drift="global")),
     "stack-igw, no vectors": ("stack-igw", {"vectors": 0}, lambda: NaiveStackIgw(K, D, vectors=0, drift="global")),
-    "stack-igw, drift of a class": ("stack-igw", {"drift": "class"}, lambda: NaiveStackIgw(K, D, drift="class")),
+    "stack-igw, drift=class": ("stack-igw", {"drift": "class"}, lambda: NaiveStackIgw(K, D, drift="class")),
 }
 
 
 def events(data: str, size: int = ROUNDS) -> list[Round]:
-    """Linear classes of sparse x; halfway all their names change, or two of them do; some x are empty."""
+    """Return sparse contexts with linear classes; every 50th context is empty.
+
+    Halfway through, "all renamed" renames all classes, and "two swapped" swaps two of them.
+    """
     rng = np.random.default_rng(5)
     X: FloatArray = rng.normal(size=(size, D)) * (rng.random((size, D)) < 0.6)
     if data == "positive":
         X = np.abs(X)
     labels: NDArray[np.int64] = (X @ rng.normal(size=(D, K))).argmax(axis=1)
-    if data == "all change":
+    if data == "all renamed":
         labels[size // 2 :] = (labels[size // 2 :] + 1) % K
-    if data == "two change":
+    if data == "two swapped":
         labels[size // 2 :] = np.array([1, 0, *range(2, K)])[labels[size // 2 :]]
     X[::50] = 0.0
     return rounds_of(X, labels, rng)
@@ -112,12 +115,12 @@ def test_agrees_with_the_transcription_at_every_round(case: str, data: str, late
     name, parameters, make = CASES[case]
     learner, oracle = create(name, n_classes=K, n_features=D, **parameters), make()
     assert_agree(learner, oracle, events(data), delays(late, ROUNDS, np.random.default_rng(6)))
-    assert oracle.closest > 1e-12  # no decision hung on rounding
+    assert oracle.closest > 1e-12  # rounding did not affect any decision
     assert_same_models(learner, oracle)
 
 
 @pytest.mark.parametrize("late", [0, 25])
-@pytest.mark.parametrize(("drift", "data"), [("global", "all change"), ("class", "two change")])
+@pytest.mark.parametrize(("drift", "data"), [("global", "all renamed"), ("class", "two swapped")])
 @pytest.mark.parametrize("name", LATE)
 def test_agrees_with_the_transcription_when_classes_change_their_names(
     name: str, drift: str, data: str, late: int
@@ -140,7 +143,7 @@ def test_agrees_with_the_transcription_when_classes_change_their_names(
 
 
 def texts(size: int, d: int, seed: int = 12) -> list[Round]:
-    """Words of few topics; a class has two of them, and some words are frequent."""
+    """Return word counts of texts from 2 K topics, two topics per class. Some words are frequent in all topics."""
     rng = np.random.default_rng(seed)
     topics = rng.gamma(0.1, size=(2 * K, d)) + 0.02 * rng.gamma(0.5, size=d)
     topics /= topics.sum(axis=1, keepdims=True)
@@ -231,7 +234,7 @@ def assert_same_models(learner: Learner, oracle: Naive) -> None:
 
 
 def vectors_of(learner: Learner) -> FloatArray:
-    """V [d, m] of a state that keeps it as two slots and a basis."""
+    """Return V [d, m], computed from the two slots and the basis in the learner's state."""
     state = {name: np.asarray(value) for name, value in learner.state().items()}
     m, (_, refreshes, is_on, old) = state["basis"].shape[0], state["words"].astype(int).tolist()
     first = m * (1 - refreshes % 2)
@@ -244,14 +247,14 @@ def vectors_of(learner: Learner) -> FloatArray:
 
 
 def inverses_of(learner: Learner, matrix: str = "P", changes: str = "V", pending: str = "pending") -> FloatArray:
-    """P − VᵀV of every class."""
+    """Return P − VᵀV for every class."""
     state = {name: np.asarray(value) for name, value in learner.state().items()}
     kept = [V[: int(count)] for V, count in zip(state[changes], state[pending], strict=True)]
     return np.array([P - V.T @ V for P, V in zip(state[matrix], kept, strict=True)])
 
 
 def ridge(learner: Learner, played: list[tuple[Features, Decision, int]]) -> FloatArray:
-    """w_k = A_k⁻¹ Σ r x by one solve per class, with x as the regressions see it."""
+    """Return w_k = A_k⁻¹ Σ r x, from one linear system per class. Here, x is the regressions' input."""
     state, d = learner.state(), learner.n_features
     with_waves = "Y" in state
     naive = NaiveLateUcb(learner.n_classes, d, waves=waves(d) if with_waves else None)
@@ -271,7 +274,7 @@ def ridge(learner: Learner, played: list[tuple[Features, Decision, int]]) -> Flo
 
 
 def assert_ridge(learner: Learner, played: list[tuple[Features, Decision, int]], within: float) -> None:
-    """The weights, and those of the regression of settled bits, are the ridge regression of the bits."""
+    """Assert that W, and Y if it exists, are equal to the ridge regression of the bits."""
     state, expected = learner.state(), ridge(learner, played)
     for name in ("W", "Y") if "Y" in state else ("W",):
         assert np.abs(np.asarray(state[name]) - expected).max() <= within, name
@@ -351,7 +354,7 @@ def test_bits_are_taken_back_while_changes_of_a_large_p_are_kept_apart(expand: s
 
 
 def test_p_does_not_drift_from_a_fresh_solve() -> None:
-    """Ten thousand events; `benchmarks/late_bits_speed.py --inverses` takes 10⁵."""
+    """Process ten thousand events. `benchmarks/late_bits_speed.py --inverses` processes 10⁵."""
     learner = create("late-ucb", n_classes=5, n_features=12, drift="off", expand="none")
     A = np.array([0.03 * np.eye(13)] * 5)
     for x, label, u in sparse_events(10_000, 12, seed=7):
@@ -379,7 +382,7 @@ def test_a_large_p_whose_changes_are_kept_apart_is_that_of_the_transcription(nnz
     assert oracle.closest > 1e-12
     waiting = np.asarray(learner.state()["pending"])
     assert waiting.any()
-    assert oracle.N.max() > 1.1 * BLOCK  # a block was taken off P
+    assert oracle.N.max() > 1.1 * BLOCK  # a block of changes was applied to P
     assert_same_models(learner, oracle)
 
 

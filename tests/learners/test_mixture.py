@@ -1,4 +1,4 @@
-"""The floor of exploration: its decisions, its propensities, and what the learner learns from them."""
+"""The exploration floor: decisions, propensities and updates."""
 
 import copy
 from typing import Any

@@ -1,4 +1,4 @@
-"""The learners of the Notes beside their transcriptions, and the bounds that the Notes prove."""
+"""Compare the learners of the Notes to their naive transcriptions, and check the bounds proved in the Notes."""
 
 from collections.abc import Callable
 from math import log
@@ -29,7 +29,10 @@ def hypotheses_of(learner: Learner) -> FloatArray:
 def separable(
     rng: np.random.Generator, rounds: int, K: int, d: int, margin: float
 ) -> tuple[FloatArray, NDArray[np.int64], FloatArray]:
-    """Points of the unit sphere, their classes by a W of unit rows, with at least this margin; and W."""
+    """Return points on the unit sphere, their classes, and the matrix W of unit rows that separates them.
+
+    Every point has at least the given margin.
+    """
     W = rng.normal(size=(K, d))
     W /= np.linalg.norm(W, axis=1, keepdims=True)
     X = rng.normal(size=(200 * rounds, d))
@@ -41,7 +44,7 @@ def separable(
 
 
 def events(seed: int, rounds: int = ROUNDS) -> list[Round]:
-    """Points of the unit sphere with 10 % label noise."""
+    """Return points on the unit sphere with 10 % label noise."""
     rng = np.random.default_rng(seed)
     X = rng.normal(size=(rounds, D))
     X /= np.linalg.norm(X, axis=1, keepdims=True)
@@ -150,12 +153,12 @@ def test_agrees_with_the_pseudocode_at_every_round(case: str, late: str) -> None
         weights = np.zeros(0)
     if weights.size and name != "confidit-kernel":
         np.testing.assert_allclose(learner.weights(), weights, atol=1e-9)
-    # No decision was nearly a tie, which rounding would settle.
+    # No decision is so close that rounding could change it.
     assert getattr(oracle, "closest", 1.0) > 1e-9
 
 
 def mistakes_of(learner: Learner, X: FloatArray, labels: NDArray[np.int64], seed: int = 0) -> int:
-    """Mistakes with feedback at once."""
+    """Return the number of mistakes with immediate feedback."""
     rng = np.random.default_rng(seed)
     mistakes = 0
     for x, label in zip(X, labels, strict=True):
@@ -192,7 +195,8 @@ def test_biased_halving_makes_at_most_its_bounds_of_majority_mistakes_and_right_
         learner.update(x, decision, int(right))
     assert wrong_majorities <= log(n) / log(1 / alpha)
     assert 0 < right_guesses <= log(n) / log(1 / (1 - alpha))
-    # K - 1 = 2 wrong guesses for each right one on average; 21 right ones, so 42 with a deviation of 11.
+    # On average, each right guess comes with K - 1 = 2 wrong ones. 21 right guesses therefore come with 42 wrong ones,
+    # with a standard deviation of 11.
     assert wrong_guesses <= 2 * log(n) / log(1 / (1 - alpha)) + 4 * 11
 
 
@@ -212,11 +216,14 @@ def test_feature_blocks_make_at_most_k_less_one_mistakes_in_each_block() -> None
     blocks = {tuple(np.floor(x / (margin / np.sqrt(2)))) for x in X}
     learner = create("feature-blocks", 4, 2, gamma=margin)
     assert 0 < mistakes_of(learner, X, labels) <= 3 * len(blocks)
-    assert mistakes_of(learner, X, labels) == 0  # every block is known
+    assert mistakes_of(learner, X, labels) == 0  # all blocks are known now
 
 
 def one_versus_all(rng: np.random.Generator, rounds: int, margin: float) -> tuple[FloatArray, NDArray[np.int64]]:
-    """Unit vectors near one of 3 orthogonal directions and away from the others, by a constant coordinate."""
+    """Return unit vectors, each near one of three orthogonal directions, and their classes.
+
+    With the constant coordinate, each class can be separated from the other two with a margin.
+    """
     labels = rng.integers(0, 3, rounds)
     X = np.abs(rng.normal(size=(rounds, 3))) * 0.1
     X[np.arange(rounds), labels] = 1.0
@@ -233,7 +240,8 @@ def one_versus_all(rng: np.random.Generator, rounds: int, margin: float) -> tupl
 
 def test_ova_perceptron_makes_at_most_its_expected_number_of_mistakes() -> None:
     margin = 0.3
-    # M + N ≤ K (2/γ)² updates, by the perceptron's bound for each class; at most M + KN mistakes on average.
+    # The perceptron's bound for each class gives at most M + N ≤ K (2/γ)² updates. The expected number of mistakes is
+    # at most M + KN.
     updates_max = 3 * (2 / margin) ** 2
     mistakes = []
     for seed in range(20):
@@ -252,7 +260,7 @@ def test_ova_perceptron_makes_at_most_its_expected_number_of_mistakes() -> None:
 
 def test_one_sided_banditron_makes_at_most_its_bound_of_mistakes() -> None:
     rng = np.random.default_rng(3)
-    comparator = np.linalg.svd(np.eye(4) - 0.25)[0][:, :3] @ np.linalg.qr(rng.normal(size=(6, 3)))[0].T  # rows add to 0
+    comparator = np.linalg.svd(np.eye(4) - 0.25)[0][:, :3] @ np.linalg.qr(rng.normal(size=(6, 3)))[0].T  # rows sum to 0
     comparator /= np.linalg.norm(comparator, axis=1).max()
     np.testing.assert_allclose(comparator.sum(axis=0), 0, atol=1e-12)
     X = rng.normal(size=(200_000, 6))
@@ -346,7 +354,7 @@ def test_exp4_draws_action_and_greedy_class_by_their_joint_law_and_estimates_wit
     for u in (np.arange(n) + 0.5) / n:
         decision = learner.predict(x, float(u))
         counts[decision.action, decision.greedy] += 1
-    np.testing.assert_allclose(counts / n, oracle.joint(x), atol=9 / n)  # 9 intervals, one point each at their ends
+    np.testing.assert_allclose(counts / n, oracle.joint(x), atol=9 / n)  # an error of one point for each of 9 intervals
     # Lemma 19: the mean of 1[ỹ = y] / P(ỹ | ŷ) is 1 for every label y and every sampled class ŷ.
     played = 0.7 * np.eye(3) + 0.1
     np.testing.assert_allclose((counts / counts.sum(axis=0) / played).diagonal(), 1.0, atol=0.01)

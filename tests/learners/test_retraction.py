@@ -1,4 +1,4 @@
-"""An assumed 0 taken back, against the same run with the real bit in its place."""
+"""Retraction of assumed feedback, compared to the same run with the actual bits."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ ORDER_FREE: dict[str, dict[str, Any]] = {
 
 
 def decisions(learner: Learner, size: int) -> list[tuple[Features, Decision, int]]:
-    """Decisions of a learner as it learns at once, each with its real bit."""
+    """Return a learner's decisions with immediate feedback, each with its context and actual bit."""
     data = examples(CASES["banditron"], size, seed=8)
     u = np.random.default_rng(9).random(size)
     made = []
@@ -58,7 +58,7 @@ def test_soba_becomes_the_model_of_the_real_bits_while_its_condition_does_not_bi
     real, late = (create(name, n_classes=4, n_features=9, gamma=0.3, margin="decision") for _ in range(2))
     data = examples(CASES["banditron"], 80, seed=8)
     events = [(data.features(t), 0.1 + 0.01 * t) for t in range(80) if data.features(t).indices.size]
-    # The runner-up leads in each of these: exploration hits, whose m is positive.
+    # All decisions are right guesses by exploration: another class has the highest score, so m is positive.
     hits = [(x, Decision(t % 4, (t + 1) % 4, p, np.eye(4)[(t + 1) % 4])) for t, (x, p) in enumerate(events)]
     for t, (x, decision) in enumerate(hits):
         assert real.update(x, decision, 1)

@@ -1,4 +1,4 @@
-"""The running scale, against the plain transcription in `tests.oracles.running_scale`, and where it can break."""
+"""Compare the running scale to the transcription in `tests.oracles.running_scale`, and test its edge cases."""
 
 from typing import Any, NamedTuple
 
@@ -22,7 +22,10 @@ def bare(name: str, parameters: dict[str, Any]) -> KernelLearner:
 
 
 def columns(size: int, seed: int = 1) -> FloatArray:
-    """Columns that need a scale: a large unit, a far mean, sparse, rare, constant, new, heavy-tailed and empty ones."""
+    """Return contexts with columns of different kinds.
+
+    They include large, shifted, sparse, constant, initially zero, heavy-tailed and empty columns.
+    """
     rng = np.random.default_rng(seed)
     X = rng.normal(size=(size, D))
     X[:, 0] *= 1e4
@@ -53,7 +56,7 @@ LEARNERS: dict[str, dict[str, Any]] = {
 
 
 class Waiting(NamedTuple):
-    """A decision of the learner and of the oracle."""
+    """A pending decision of the learner and of the oracle."""
 
     x: FloatArray
     mine: Decision
@@ -128,7 +131,7 @@ def test_the_state_grows_with_the_scales_and_is_copied_into_an_earlier_one() -> 
         assert found["scale.rows"].shape == (scales, D, 2)
         for name, value in learner.state().items():
             np.testing.assert_array_equal(found[name], value)
-    found["scale.rows"][:] = 0.0  # a copy
+    found["scale.rows"][:] = 0.0  # the state is a copy
     assert np.any(arrays_of(learner.state())["scale.rows"])
 
 
@@ -160,7 +163,7 @@ def test_no_value_is_above_the_limit_and_values_that_no_learner_accepts_stay() -
 
 
 def test_one_column_in_another_unit_no_longer_matters() -> None:
-    """The error with one of eight columns times 10,000 is that of the original columns."""
+    """With a running scale, multiplying one of eight columns by 10,000 does not increase the error."""
     size, rng = 3_000, np.random.default_rng(3)
     X = rng.normal(size=(size, D))
     labels = (X @ rng.normal(size=(D, K))).argmax(axis=1).astype(np.int64)

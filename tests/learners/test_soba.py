@@ -15,7 +15,7 @@ def correct_rounds(size: int, K: int, d: int, nnz: int, seed: int) -> list[tuple
 
 
 def test_w_does_not_drift_from_a_fresh_solve() -> None:
-    """Ten thousand updates at K·d = 240; the benchmark has 10⁵."""
+    """Apply up to ten thousand updates at K·d = 240. The benchmark applies 10⁵."""
     K, d = 6, 40
     learner = create("soba", n_classes=K, n_features=d, gamma=0.5)
     A, theta = np.eye(K * d), np.zeros(K * d)
@@ -42,7 +42,7 @@ def test_the_inverse_is_whole_on_either_side_of_a_block(updates: int) -> None:
     A = 2.0 * np.eye(K * d)
     for t, (x, p) in enumerate(correct_rounds(updates, K, d, nnz=3, seed=2)):
         action, rival = t % K, (t + 1) % K
-        # The runner-up leads, so that m > 0 and the condition never binds.
+        # Another class has the highest score, so m > 0 and the condition is always satisfied.
         assert learner.update(x, Decision(action, rival, p, np.eye(K)[rival]), 1)
         z = np.zeros((K, d))
         z[rival, x.indices] = x.values / np.sqrt(p)

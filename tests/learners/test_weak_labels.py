@@ -50,7 +50,7 @@ def test_separable_means_that_equal_classes_stand_together() -> None:
 
 
 def test_the_shortest_rows_with_every_permutation_are_found_out() -> None:
-    # 7 and 12 are the lengths of the shortest sequences with all permutations of 3 and of 4 as subsequences.
+    # The shortest sequence that contains every permutation of 4 classes as a subsequence has length 12.
     complete = (0, 1, 2, 3, 0, 1, 2, 0, 3, 1, 0, 2)
     assert missing_permutation(complete, 4) is None
     for left_out in range(len(complete)):
@@ -58,7 +58,7 @@ def test_the_shortest_rows_with_every_permutation_are_found_out() -> None:
 
 
 def test_many_points_are_no_trouble() -> None:
-    weak = [i * i % 10 for i in range(20_000)]  # the squares end in 0, 1, 4, 5, 6, 9
+    weak = [i * i % 10 for i in range(20_000)]  # the last digit of a square is 0, 1, 4, 5, 6 or 9
     classes = separable_classes(weak, 10)
     assert classes is not None
     assert is_separable(classes)

@@ -1,20 +1,22 @@
-"""Weak labels: what "not this class" tells about points in a row, and the missing permutation it is equal to.
+"""Classes for a row of points, each with a weak label: one class that the point does not have.
 
-"Bandit Multiclass Classification" (the Notes), sect. 11. N points stand in a row; of point i it is known that its
-class is not weak[i], of K classes. Classes c_1..c_N are separable when equal classes stand together: c_i = c_j implies
-that all between are equal too. The Notes state, and leave unproved, that separable classes with c_i ≠ weak[i] for all i
-exist if and only if some permutation of the K classes is not a subsequence of weak.
+See "Bandit Multiclass Classification" (the Notes), section 11. There are N points in a row and K classes. The class of
+point i is not weak[i]. Classes c_1..c_N are separable if the points of each class are contiguous: c_i = c_j implies
+that all classes between i and j are equal to c_i. The Notes state without proof that separable classes with c_i ≠
+weak[i] for all i exist if and only if some permutation of the K classes is not a subsequence of weak.
 
-Proof. Let c be such classes. They name their classes in some order; append the classes they leave out: a permutation
-π, in which c never goes back. Were π a subsequence of weak, at positions i_1 < ... < i_K, then c at i_1 would not be
-π_1, so a later one; c at i_2 no earlier than that and not π_2, so later than π_2; and c at i_K later than π_K, which
-there is none. Conversely, let π be missing: give the points π_1 until weak says π_1, from that very point on π_2 until
-weak says π_2, and so on. No point gets its weak label, and the classes do not run out, or π would be a subsequence.
+Proof. Let c be such classes. Let π be the permutation that lists the classes in the order of their first occurrence in
+c, followed by the classes that do not occur. Suppose that π is a subsequence of weak, at positions i_1 < ... < i_K. The
+class at i_1 is not π_1, so it comes later in π. The class at i_2 does not come before the class at i_1, and is not π_2,
+so it comes after π_2. By induction, the class at i_K comes after π_K, which is impossible. Conversely, suppose that π
+is not a subsequence of weak. Assign π_1 to the points before the first weak label π_1. From that point on, assign π_2
+until the next weak label π_2, and so on. No point is assigned its weak label. The permutation is not exhausted, because
+otherwise π would be a subsequence of weak.
 
-That a permutation is missing is found here by dynamic programming over the sets of classes, O(N K + 2^K K) steps. The
-Notes ask for steps polynomial in N and K; this is polynomial in N alone.
+This module finds a missing permutation by dynamic programming over sets of classes, in O(N K + 2^K K) steps. The Notes
+ask for an algorithm that is polynomial in N and K; this one is polynomial only in N.
 
->>> missing_permutation([0, 1, 2, 0, 1], 3)  # the Notes' example 1, classes from 0
+>>> missing_permutation([0, 1, 2, 0, 1], 3)  # example 1 of the Notes, with classes numbered from 0
 (2, 1, 0)
 >>> separable_classes([0, 1, 2, 0, 1], 3)
 [2, 2, 1, 1, 0]
@@ -26,18 +28,19 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 CLASSES_MAX = 20
-"""2^K K steps and 2^K numbers: with 20 classes 2·10⁷ steps."""
+"""The maximum number of classes. The algorithm needs 2^K K steps and stores 2^K numbers: 2·10⁷ steps for 20 classes."""
 
 
 def missing_permutation(weak: Sequence[int], n_classes: int) -> tuple[int, ...] | None:
-    """A permutation of the classes that is not a subsequence of the weak labels; None when all of them are.
+    """Return a permutation of the classes that is not a subsequence of the weak labels, or None if there is none.
 
-    For a set S of classes, reach(S) is the latest position at which the earliest match of an ordering of S ends. An
-    ordering that matches latest leaves the least to come, so that reach(S) is the maximum over the last class k of
-    following(k, reach(S without k)), and a permutation is missing if and only if reach of all classes is the end.
+    For each ordering of a set S of classes, consider the end of its earliest match. reach(S) is the maximum of these
+    ends over all orderings of S. It is equal to the maximum over the last class k of following(k, reach(S without k)),
+    because a later position never has an earlier next match. A permutation is missing if and only if reach of all
+    classes is N + 1.
 
     Raises:
-        ValueError: a label is not one of the classes, or there are too many classes.
+        ValueError: A label is out of range, or there are too many classes.
     """
     _check(weak, n_classes)
     end = len(weak) + 1
@@ -62,17 +65,17 @@ def missing_permutation(weak: Sequence[int], n_classes: int) -> tuple[int, ...] 
 
 
 def separable_classes(weak: Sequence[int], n_classes: int) -> list[int] | None:
-    """Separable classes that differ from the weak label at every point; None when there are none.
+    """Return separable classes that differ from the weak label at every point, or None if there are none.
 
     Raises:
-        ValueError: as `missing_permutation`.
+        ValueError: See `missing_permutation`.
     """
     permutation = missing_permutation(weak, n_classes)
     return None if permutation is None else classes_along(permutation, weak)
 
 
 def classes_along(permutation: Sequence[int], weak: Sequence[int]) -> list[int]:
-    """The classes that follow a missing permutation, going on to the next one where the weak label forbids this one."""
+    """Assign the classes of a missing permutation in order, moving to the next class when a weak label excludes one."""
     place = 0
     classes = []
     for label in weak:
@@ -83,13 +86,16 @@ def classes_along(permutation: Sequence[int], weak: Sequence[int]) -> list[int]:
 
 
 def is_separable(classes: Sequence[int]) -> bool:
-    """Whether equal classes stand together."""
+    """Return whether the points of each class are contiguous."""
     changes = sum(one != other for one, other in pairwise(classes))
     return changes + 1 == len(set(classes)) or not classes
 
 
 def _following(weak: Sequence[int], n_classes: int) -> list[list[int]]:
-    """following[p][k]: 1 + the first place from p on with label k; N + 1 when there is none, and from N + 1 itself."""
+    """Return following[p][k]: 1 + the first position from p on with label k.
+
+    The value is N + 1 if there is no such position, and for p = N + 1.
+    """
     end = len(weak) + 1
     table = [[end] * n_classes for _ in range(end + 1)]
     for place in range(len(weak) - 1, -1, -1):
@@ -100,7 +106,7 @@ def _following(weak: Sequence[int], n_classes: int) -> list[list[int]]:
 
 def _check(weak: Sequence[int], n_classes: int) -> None:
     if not 1 <= n_classes <= CLASSES_MAX:
-        raise ValueError(f"weak labels: 1 to {CLASSES_MAX} classes are accepted; got {n_classes}")
+        raise ValueError(f"weak labels: expected 1 to {CLASSES_MAX} classes; got {n_classes}")
     for place, label in enumerate(weak):
         if not 0 <= label < n_classes:
-            raise ValueError(f"weak labels: a class in 0..{n_classes - 1} is expected at point {place}; got {label}")
+            raise ValueError(f"weak labels: expected a class in 0..{n_classes - 1} at point {place}; got {label}")

@@ -1,4 +1,4 @@
-"""Banditron in plain numpy: the update matrix of the paper, built whole."""
+"""Banditron in plain numpy, with the complete update matrix of the paper."""
 
 import numpy as np
 
@@ -7,7 +7,7 @@ from tests.oracles.logged import Logged, sample
 
 
 def explore(scores: FloatArray, gamma: float, u: float) -> Logged:
-    """One sample of p = (1-γ)e_greedy + γ/K 1."""
+    """Draw an action from p = (1-γ)e_greedy + γ/K 1."""
     K = scores.size
     greedy = int(np.argmax(scores))
     p = (1 - gamma) * np.eye(K)[greedy] + gamma / K

@@ -1,4 +1,4 @@
-"""Confidit as in Fig. 1 of the paper: matrices, linear systems, and the projection by bisection."""
+"""Confidit as in Fig. 1 of the paper, with full matrices, linear systems, and projection by bisection."""
 
 import numpy as np
 
@@ -32,7 +32,7 @@ class NaiveConfidit:
         self.W = np.zeros((n_classes, n_features))
         self.t = 0
         self.confidence_sum = 0.0
-        self.closest = np.inf  # the smallest lead over a class that did not tie to the bit
+        self.closest = np.inf  # the smallest lead of the best class, ignoring exact ties
 
     def predict(self, x: FloatArray, u: float) -> Logged:
         x = x / np.linalg.norm(x)
@@ -63,7 +63,7 @@ class NaiveConfidit:
         return Logged(action, int(np.argmax(scores)), 1.0, scores)
 
     def _project(self, x: FloatArray, solved: FloatArray, c: FloatArray) -> None:
-        """Minimise the distance in the norm of A by its dual: Σ_i max(-α, s_i + λ c_i) = 1 + α - Kα in λ."""
+        """Project W in the norm of A, by solving the dual equation Σ_i max(-α, s_i + λ c_i) = 1 + α - Kα for λ."""
         s = np.array([self.W[i] @ x for i in range(self.K)])
         goal = 1 + self.alpha - self.K * self.alpha
         low, high = -1.0, 1.0
@@ -96,7 +96,7 @@ class NaiveConfidit:
 
 
 class NaiveDualConfidit:
-    """Fig. 1 without projection, with (11), by the Gram matrix of the examples played as each class."""
+    """Fig. 1 with kernels: equation (11), no projection, and a Gram matrix of each class's examples."""
 
     def __init__(self, K: int, *, kernel: str, degree: int, width: float, eta: float, alpha: float) -> None:
         self.kernel, self.degree, self.width, self.eta, self.alpha = kernel, degree, width, eta, alpha

@@ -1,17 +1,17 @@
-"""A learner with a floor of exploration, said as plainly as possible, by the bare learner's public methods."""
+"""A direct implementation of the exploration floor that uses only public methods of the bare learner."""
 
 from stream.learners import Learner
 from stream.wire.records import Decision, Features
 
 
 class FloorOracle:
-    """A bare learner; `is_sound` if it can learn from decisions that it did not make."""
+    """A bare learner with an exploration floor. `is_sound`: the learner can learn from another policy's decisions."""
 
     def __init__(self, learner: Learner, floor: float, *, is_sound: bool) -> None:
         self.learner, self.floor, self.is_sound = learner, floor, is_sound
 
     def decide(self, x: Features, u: float) -> tuple[Decision, Decision | None]:
-        """The decision, and what the learner is inner_decision of it; None: nothing."""
+        """Return the decision, and the decision from which the bare learner learns, or None if it does not learn."""
         K, f = self.learner.n_classes, self.floor
         chance = f / K + (1.0 - f) * self.learner.distribution(x)
         if u < f:

@@ -1,4 +1,4 @@
-"""The baselines that are told the label, in plain numpy."""
+"""Full-information baselines in plain numpy."""
 
 import numpy as np
 
@@ -18,7 +18,7 @@ class NaivePerceptron:
         return Logged(greedy, greedy, 1.0, scores)
 
     def held_against(self, x: FloatArray, logged: Logged) -> FloatArray:
-        """The scores that the label is held against."""
+        """Return the scores that are compared to the label."""
         return self.W @ x if self.margin == "feedback" else logged.scores
 
     def learn(self, x: FloatArray, logged: Logged, label: int) -> None:
@@ -32,7 +32,7 @@ class NaivePerceptron:
 
 
 class NaiveSecondOrderPerceptron(NaivePerceptron):
-    """Diagonal: one correlation vector per class."""
+    """Second-order perceptron with a diagonal correlation matrix per class."""
 
     def __init__(self, K: int, d: int, a: float, margin: str = "decision") -> None:
         super().__init__(K, d, margin)
@@ -48,7 +48,7 @@ class NaiveSecondOrderPerceptron(NaivePerceptron):
 
 
 class NaiveArow(NaivePerceptron):
-    """Diagonal, the label's class against its strongest rival."""
+    """Diagonal AROW. The margin is the label's score minus the highest score of the other classes."""
 
     def __init__(self, K: int, d: int, r: float, margin: str = "decision") -> None:
         super().__init__(K, d, margin)

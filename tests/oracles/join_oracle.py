@@ -1,7 +1,7 @@
-"""What should become of contexts and feedback, told from all their times; plain lists, searched from end to end.
+"""A direct implementation of the join that searches lists of all decisions and feedback.
 
-Whether feedback is in time is decided here by the two times alone: its append time and the time of the decision. The
-join does not compare these two; it expires decisions as the watermark passes. Both must say the same.
+The oracle compares the append time of feedback to the time of its decision. The join does not compare these times.
+Instead, it expires decisions when the watermark passes them. Both methods must have the same results.
 """
 
 from dataclasses import dataclass, field
@@ -12,22 +12,22 @@ from stream.wire.ledger import Ledger
 
 @dataclass
 class Decided:
-    """A decision, from when it was made until it is forgotten."""
+    """A decision. It stays in the list after it has been forgotten."""
 
     id: str
     decided_at_ms: int
     action: int
-    outcome: str = ""  # empty: still waits
+    outcome: str = ""  # empty while pending
     reward: int | None = None
     settled_at_ms: int = -1
-    settled_as: int = -1  # how many were settled before it
-    gave_way: bool = False  # expired before its time, to make room
+    settled_as: int = -1  # number of decisions settled before this one
+    gave_way: bool = False  # expired early, because there were too many pending decisions
     forgotten: bool = False
 
 
 @dataclass
 class Waiting:
-    """Feedback that waits for its context."""
+    """Feedback that arrived before its context."""
 
     id: str
     reward: int
@@ -37,7 +37,7 @@ class Waiting:
 
 @dataclass
 class JoinOracle:
-    """Give it everything in its order; it says what happens to whom, in words such as `matched a 1`."""
+    """Expected results of the join. Each call returns descriptions of its effects, such as `matched a 1`."""
 
     settings: JoinSettings
     assumed_reward: int | None = None
@@ -59,7 +59,7 @@ class JoinOracle:
     passed_over: int = 0
 
     def context(self, event_id: str, decided_at_ms: int, action: int = 0, *, aside: bool = False) -> list[str]:
-        """A context comes, and would be decided at this time, by this action; aside: no bit of it can be known."""
+        """Process a context that is decided at this time with this action. `aside`: its feedback can never be read."""
         self.contexts += 1
         if self._known(event_id) is not None:
             self.context_duplicates += 1
@@ -86,7 +86,7 @@ class JoinOracle:
         return refused
 
     def feedback(self, event_id: str, reward: int, append_ms: int, action: int | None = None) -> list[str]:
-        """Feedback was appended at this time."""
+        """Process feedback that was appended at this time."""
         happened = self.time(append_ms)
         self.feedback_count += 1
         decision = self._known(event_id)
@@ -106,7 +106,7 @@ class JoinOracle:
         return [*happened, f"late {event_id}"]
 
     def time(self, now_ms: int) -> list[str]:
-        """All feedback up to this time is known."""
+        """Advance the time. All feedback up to this time has been read."""
         if now_ms <= self.time_ms:
             return []
         self.time_ms = now_ms
@@ -161,7 +161,7 @@ class JoinOracle:
         return [f"dropped {orphan.id}"]
 
     def ledger(self) -> Ledger:
-        """The books."""
+        """Return the expected ledger."""
         return Ledger(
             contexts=self.contexts,
             decided=len(self.decisions),
@@ -181,5 +181,5 @@ class JoinOracle:
         )
 
     def overflows(self) -> Overflows:
-        """How often each limit was met."""
+        """Return the number of times that each limit was exceeded."""
         return Overflows(self.gave_way, self.orphans_gave_way, self.forgotten_early)

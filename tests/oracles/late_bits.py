@@ -1,4 +1,4 @@
-"""The three learners for late bits in plain numpy, and the alarm that they share."""
+"""The three learners for late bits in plain numpy, and their common drift detection."""
 
 from math import exp, log, sqrt
 
@@ -10,7 +10,7 @@ from tests.oracles.logged import Logged, sample
 
 
 def unit(x: FloatArray) -> FloatArray:
-    """To length 1; 0 stays 0."""
+    """Return x scaled to length 1, or x if it is zero."""
     norm = float(np.linalg.norm(x))
     return x / norm if norm > 0.0 else x
 
@@ -20,7 +20,10 @@ def sigmoid(s: float) -> float:
 
 
 class Alarm:
-    """n += 1; S = max(0, S + (m − r) − .2); m += (r − m)/min(n, 1000); above a threshold: start anew."""
+    """Drift detection for a sequence of bits r.
+
+    n += 1; S = max(0, S + (m − r) − .2); m += (r − m)/min(n, 1000). The alarm is raised if S exceeds the threshold.
+    """
 
     def __init__(self, threshold: float) -> None:
         self.threshold = threshold
@@ -37,7 +40,7 @@ class Alarm:
 
 
 class Drift:
-    """One alarm for all, and one for each class."""
+    """An alarm for all classes together, and one for each class."""
 
     def __init__(self, K: int, kind: str) -> None:
         self.kind = kind
@@ -45,7 +48,7 @@ class Drift:
         self.resets = [0] * K
 
     def hear(self, action: int, r: int) -> list[int]:
-        """The classes to reset."""
+        """Process a bit, and return the classes to reset."""
         if self.kind == "off":
             return []
         everything = self.of_all.hear(r)
@@ -63,22 +66,25 @@ class Drift:
 
 
 TIE = 1e-13
-"""Classes that are alike differ by less than this, relative to them: a BLAS rounds by where its arrays lie."""
+"""The relative difference below which values are considered equal.
+
+The rounding errors of a BLAS depend on the memory alignment of its arrays.
+"""
 
 
 def best_of(values: NDArray[np.float64]) -> int:
-    """The first class of those that tie for the largest value."""
+    """Return the first class whose value ties for the largest."""
     return int(np.argmax(values >= values.max() - TIE * abs(values.max())))
 
 
 def closest_of(values: NDArray[np.float64]) -> float:
-    """How far the largest leads over the largest that does not tie with it."""
+    """Return the difference between the largest value and the largest one that does not tie with it."""
     behind = values[values < values.max() - TIE * abs(values.max())]
     return float(values.max() - behind.max()) if behind.size else float("inf")
 
 
 class NaiveLateUcb:
-    """Matrices inverted anew from their sums at every round."""
+    """late-ucb. Every round solves linear systems with the full matrices."""
 
     def __init__(
         self,
@@ -95,7 +101,7 @@ class NaiveLateUcb:
         floor: float = 0.0,
         drift: str = "off",
     ) -> None:
-        """Take the random matrices: G [p, d]; for random features σω [m, d] and β [m]."""
+        """Create the learner with these random matrices: G [p, d], and σω [m, d] and β [m] for random features."""
         self.K, self.lam, self.eta, self.M, self.b, self.f = K, lam, eta, shortlist, bias, floor
         self.expand, self.G, self.d = expand, G, d
         self.omega, self.beta = waves or (np.zeros((0, d)), np.zeros(0))
@@ -109,10 +115,14 @@ class NaiveLateUcb:
         self.sigma_sq = 0.0
         self.drift = Drift(K, drift)
         self.closest = np.inf
-        self.kept: dict[int, tuple[int, float, bool]] = {}  # epoch, w·x, z known: by the identity of what was logged
+        # epoch, w·x, and whether z is known, by id() of the logged decision
+        self.kept: dict[int, tuple[int, float, bool]] = {}
 
     def features(self, x: FloatArray, known: bool) -> tuple[FloatArray, float]:
-        """x⁺ and its squared length, where x of unit norm is exact: the number of decisions makes ties."""
+        """Return x⁺ and its squared length.
+
+        For x of unit norm, the squared length is exact, so that classes with equal numbers of decisions tie exactly.
+        """
         raw = x
         if self.expand == "quadratic":
             x = np.array([*x, *(x[i] * x[j] for i in range(self.d) for j in range(i, self.d))])
@@ -186,7 +196,7 @@ class NaiveLateUcb:
 
 
 class NaiveIgwLogistic:
-    """One logistic regression per class, entry by entry."""
+    """igw-logistic: one logistic regression per class, updated entry by entry."""
 
     def __init__(
         self,
@@ -247,7 +257,7 @@ MASK = (1 << 64) - 1
 
 
 def hashed(feature: int, column: int) -> float:
-    """A number in (−½, ½) of a feature and a column."""
+    """Return the hash of a feature and a column, a number in (−½, ½)."""
     h = (feature * 64 + column + 0x9E3779B97F4A7C15) & MASK
     h = ((h ^ (h >> 30)) * 0xBF58476D1CE4E5B9) & MASK
     h = ((h ^ (h >> 27)) * 0x94D049BB133111EB) & MASK
@@ -256,7 +266,7 @@ def hashed(feature: int, column: int) -> float:
 
 
 class NaiveWordVectors:
-    """Vectors of all features with a row, refreshed as a whole."""
+    """The word vectors of stack-igw: one for each feature with a row. A refresh recomputes all of them."""
 
     def __init__(self, K: int, d: int, m: int) -> None:
         self.K, self.m = K, m
@@ -271,7 +281,7 @@ class NaiveWordVectors:
         return np.asarray(self.V.T @ (x * self.has_row))
 
     def signals(self, x: FloatArray) -> FloatArray:
-        """c', mar(c'), t and mar(t) [4, K]."""
+        """Return c', mar(c'), t and mar(t) as an array [4, K]."""
         if not self.on:
             return np.zeros((4, self.K))
         e = unit(self.embed(x))
@@ -280,7 +290,7 @@ class NaiveWordVectors:
         return np.array([c, mar(c), t, mar(t)])
 
     def observe(self, x: FloatArray, df: FloatArray, n: int, C: FloatArray) -> None:
-        """Take in the x of a decision; df and n count it already."""
+        """Add the x of a decision, which is already included in df and n."""
         self.G += np.outer(x * self.has_row, self.embed(x))
         for i in np.flatnonzero((df == 3) & (x != 0)):
             if self.has_row.sum() < self.rows_max:
@@ -294,7 +304,7 @@ class NaiveWordVectors:
         V = np.zeros(self.V.shape)
         gram = self.G.T @ self.G
         upper = np.zeros((self.m, self.m))
-        for j in range(self.m):  # V R = G, a column after the other
+        for j in range(self.m):  # solve V R = G, one column at a time
             for i in range(j):
                 upper[i, j] = (gram[i, j] - upper[:i, i] @ upper[:i, j]) / upper[i, i] if upper[i, i] else 0.0
             pivot = gram[j, j] - float(upper[:j, j] @ upper[:j, j])
@@ -327,7 +337,7 @@ class NaiveWordVectors:
 
 
 class NaiveStackIgw:
-    """Dense sums, entry by entry."""
+    """stack-igw with dense sums, updated entry by entry."""
 
     def __init__(self, K: int, d: int, *, vectors: int = 64, drift: str = "off") -> None:
         self.K, self.d = K, d
@@ -348,7 +358,7 @@ class NaiveStackIgw:
         return unit(np.array([x[i] * log(1.2 * (n + 2) / (self.df[i] + 1)) for i in range(self.d)]))
 
     def signals(self, x: FloatArray) -> FloatArray:
-        """φ [K, 9 or 13] of an x that is scaled."""
+        """Return φ [K, 9 or 13] of a scaled x."""
         biased = np.array([*x, 0.1])
         mu = float(self.M @ x) / max(self.m, 1)
         c = np.array([float(self.C[k] @ x) / sqrt(self.nr[k]) if self.nr[k] > 0 else 0.0 for k in range(self.K)])

@@ -1,4 +1,4 @@
-"""What the naive transcriptions log at prediction time, and what the tests ask of them."""
+"""The interface of the naive transcriptions."""
 
 from typing import NamedTuple, Protocol, runtime_checkable
 
@@ -8,7 +8,7 @@ from stream.wire.records import FloatArray
 
 
 class Logged(NamedTuple):
-    """A naive learner's own record of a decision."""
+    """A decision as recorded by a naive learner."""
 
     action: int
     greedy: int
@@ -26,20 +26,20 @@ class Oracle(Protocol):
         """Learn from the bit."""
 
     def weights(self) -> FloatArray:
-        """The linear weights; raises NotImplementedError where there are none."""
+        """Return the linear weights. Raises NotImplementedError if there are none."""
 
 
 @runtime_checkable
 class ObservingOracle(Protocol):
-    """One whose state moves with a decision."""
+    """An oracle whose decisions change its state."""
 
     def observe(self, x: FloatArray, logged: Logged) -> None:
-        """Take note of a decision."""
+        """Update the state with a decision."""
 
 
 @runtime_checkable
 class LabelledOracle(Protocol):
-    """The same for a full-information algorithm."""
+    """The pseudocode of a full-information algorithm in plain numpy, on dense vectors."""
 
     def predict(self, x: FloatArray, u: float) -> Logged:
         """Decide for x."""
@@ -48,10 +48,10 @@ class LabelledOracle(Protocol):
         """Learn from the true class."""
 
     def weights(self) -> FloatArray:
-        """The linear weights."""
+        """Return the linear weights."""
 
 
 def sample(p: FloatArray, u: float) -> int:
-    """The first class i with u < p_0 + ... + p_i; the last one if rounding leaves none."""
+    """Return the first class i with u < p_0 + ... + p_i, or the last class if rounding leaves none."""
     below = np.flatnonzero(u < np.cumsum(p))
     return int(below[0]) if below.size else p.size - 1

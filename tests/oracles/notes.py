@@ -41,7 +41,7 @@ class NaiveOvaPerceptron:
 
 
 class NaiveOvaKernelPerceptron:
-    """Algorithm 3 with w_i = Σ ± φ(x_p), sect. 5; of all the examples the last `support_max` are kept."""
+    """Algorithm 3 with w_i = Σ ± φ(x_p) as in section 5, with the last `support_max` examples."""
 
     def __init__(self, K: int, kernel: str, degree: int, width: float, support_max: int) -> None:
         self.K, self.kernel, self.degree, self.width, self.support_max = K, kernel, degree, width, support_max
@@ -77,10 +77,10 @@ class NaiveOvaKernelPerceptron:
 
 
 def project(W: FloatArray, radius: float) -> FloatArray:
-    """The nearest matrix with ‖W_i‖ ≤ radius and Σ_i W_i = 0, by Newton's method on its dual.
+    """Return the nearest matrix with ‖W_i‖ ≤ radius and Σ_i W_i = 0, from Newton's method on the dual problem.
 
-    The multiplier μ of the sum turns the problem into separate balls: row i is the point of the ball nearest to
-    W_i - μ, and μ is such that the rows add up to zero.
+    With the multiplier μ of the sum constraint, the rows are independent: row i is the point of the ball nearest to
+    W_i - μ. The method finds the μ for which the rows sum to zero.
     """
 
     def rows(mu: FloatArray) -> FloatArray:
@@ -108,13 +108,13 @@ def project(W: FloatArray, radius: float) -> FloatArray:
 
 
 class NaiveOneSidedBanditron:
-    """Algorithm 4 with the set of the sum-to-zero assumption."""
+    """Algorithm 4 with the constraint set of the sum-to-zero assumption."""
 
     def __init__(self, K: int, d: int, eta: float, radius: float) -> None:
         self.W, self.eta, self.radius = np.zeros((K, d)), eta, radius
 
     def predict(self, x: FloatArray, u: float) -> Logged:
-        # Rows that are equal tie in the product of each with x, which a matrix product does not promise.
+        # Separate products ensure that equal rows have equal scores, which a matrix product does not guarantee.
         scores = np.array([row @ x for row in self.W])
         greedy = int(np.argmax(scores))
         return Logged(greedy, greedy, 1.0, scores)
@@ -130,7 +130,7 @@ class NaiveOneSidedBanditron:
 
 
 class NaiveSelectron:
-    """Algorithm 5, refitted from all right answers: a linear system for (13), projected gradient steps for (15)."""
+    """Algorithm 5, refitted to all right guesses by a linear system for (13) and projected gradients for (15)."""
 
     def __init__(self, K: int, d: int, *, epsilon: float, eta: float, loss: str, alpha: float, radius: float) -> None:
         self.epsilon, self.eta, self.loss, self.alpha, self.radius = epsilon, eta, loss, alpha, radius
@@ -176,7 +176,7 @@ class NaiveSelectron:
             if np.abs(stepped - W).max() < 1e-14:
                 return stepped
             W = stepped
-        raise AssertionError("the naive fit has not converged")
+        raise AssertionError("the naive fit did not converge")
 
     def weights(self) -> FloatArray:
         return self.W
@@ -266,14 +266,14 @@ class NaiveBiasedHalving(NaiveHalving):
 
 
 class NaiveExp4:
-    """Algorithm 9 over a list of hypotheses; (ỹ, ŷ) is drawn from its joint law, ỹ first, by one uniform."""
+    """Algorithm 9 over a list of hypotheses. (ỹ, ŷ) is drawn from its joint distribution with one uniform number."""
 
     def __init__(self, hypotheses: FloatArray, gamma: float, alpha: float) -> None:
         self.H, self.gamma, self.alpha = hypotheses, gamma, alpha
         self.losses = np.zeros(len(hypotheses))
 
     def joint(self, x: FloatArray) -> FloatArray:
-        """P(ỹ, ŷ), float64[K, K]."""
+        """Return P(ỹ, ŷ), float64[K, K]."""
         K = self.H.shape[1]
         q = np.exp(-self.alpha * (self.losses - self.losses.min()))
         q /= q.sum()
@@ -303,7 +303,7 @@ class NaiveExp4:
 
 
 class NaiveHypothesisExhaustion:
-    """Sect. 2: one hypothesis until it errs."""
+    """The learner of section 2 that uses each hypothesis until its first mistake."""
 
     def __init__(self, hypotheses: FloatArray) -> None:
         self.H, self.j = hypotheses, 0
@@ -323,7 +323,7 @@ class NaiveHypothesisExhaustion:
 
 
 class NaiveFeatureBlocks:
-    """Sect. 2: a dictionary of blocks."""
+    """The learner of section 2 that stores a class for each block of the feature space."""
 
     def __init__(self, K: int, d: int, gamma: float) -> None:
         self.K, self.side = K, gamma / np.sqrt(d)

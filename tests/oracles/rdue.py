@@ -1,4 +1,4 @@
-"""Randomized decoding with uniform exploration in plain numpy, with all distributions written out."""
+"""Randomized decoding with uniform exploration in plain numpy, with explicit distributions."""
 
 import numpy as np
 
@@ -14,7 +14,7 @@ class NaiveRdue:
         self.gradients: list[FloatArray] = []
 
     def regularized(self, theta: FloatArray) -> FloatArray:
-        """ŷ_Ω(θ) = argmax_y <θ, y> + H(y)."""
+        """Return ŷ_Ω(θ) = argmax_y <θ, y> + H(y)."""
         weights = np.exp(theta - theta.max())
         return np.asarray(weights / weights.sum())
 
@@ -23,7 +23,8 @@ class NaiveRdue:
         K, nu = theta.size, 2.0
         y_hat = self.regularized(theta)
         distances = np.array([np.abs(y - y_hat).sum() for y in np.eye(K)])
-        nearest = int(np.argmax(theta))  # line 2 of algorithm 1: the same vertex, without rounding among equals
+        # The vertex of line 2 of algorithm 1. Rounding does not break ties here.
+        nearest = int(np.argmax(theta))
         assert distances[nearest] <= distances.min() + 1e-12
         p = min(1.0, 2.0 * distances[nearest] / nu)
         decoded = (1 - p) * np.eye(K)[nearest] + p * y_hat

@@ -1,9 +1,11 @@
-"""A learner behind a running scale, said as plainly as possible: every scale is made anew from all contexts.
+"""A direct implementation of a learner with a running scale. Each scale is recomputed from all contexts.
 
-    scale(v)   the columns' means and deviations over the first 2^(v + 3) contexts, v = 1, 2, ...; before: signs
-    a decision is made, and learned from, with the newest scale at the time of the decision
+    scale(0)   the sign of each value
+    scale(v)   means and standard deviations of the columns over the first 2^(v + 3) contexts, v = 1, 2, ...
 
-Contexts are dense and kept; decisions keep the scaled context.
+A decision and its update use the newest scale at the time of the decision.
+
+Contexts are dense and stored. Each decision stores its scaled context.
 """
 
 from typing import NamedTuple
@@ -15,14 +17,14 @@ from stream.wire.records import Decision, Features, FloatArray
 
 
 class Scaled(NamedTuple):
-    """A decision with the context as the learner saw it."""
+    """A decision and its scaled context."""
 
     z: Features
     decision: Decision
 
 
 class RunningScaleOracle:
-    """A bare learner, and all contexts so far."""
+    """A bare learner, and all previous contexts."""
 
     def __init__(self, learner: Learner) -> None:
         self.learner = learner
@@ -52,7 +54,7 @@ class RunningScaleOracle:
 
 
 def standard(X: FloatArray, x: FloatArray) -> FloatArray:
-    """X by the scale of the rows X."""
+    """Return x scaled by the statistics of the rows X."""
     z = np.zeros(x.size)
     for i in range(x.size):
         column = X[:, i]

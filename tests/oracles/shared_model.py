@@ -1,10 +1,11 @@
-"""One model over many partitions, said as plainly as possible: every model is made anew from a list.
+"""A direct implementation of a model shared by several partitions. Each model is recomputed from the log.
 
     log        the entries of all tasks, in the order in which their steps were published
-    model(n)   a fresh learner that has seen log[:n]
-    a task     decides on model(n) plus the early observes of its own decisions that are not in log[:n]
+    model(n)   a new learner that has applied log[:n]
 
-No model is kept, nothing is undone, nothing is applied in portions.
+A task decides with model(n) after `observe_early` for each of its own decisions that is not in log[:n].
+
+Models are not stored, and entries are neither undone nor applied in portions.
 """
 
 from collections.abc import Callable
@@ -28,7 +29,7 @@ class Told(NamedTuple):
 
 
 class SharedModel:
-    """The log, and what each task makes of it."""
+    """The update log, and the decisions of each task."""
 
     def __init__(self, fresh: Callable[[], Learner]) -> None:
         self.fresh = fresh

@@ -1,4 +1,4 @@
-"""SOBA in plain numpy: the matrix A as printed, and a linear system solved at every round."""
+"""SOBA in plain numpy, with the full matrix A of the paper and one linear system per round."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from tests.oracles.logged import Logged
 
 
 class NaiveSoba:
-    """Algorithm 1, line by line; `diagonal` keeps the diagonal of A, `adaptive` is the reconstruction of γ_t."""
+    """Algorithm 1, line by line. `diagonal` uses only the diagonal of A; `adaptive` uses the reconstructed γ_t."""
 
     def __init__(
         self,
@@ -32,8 +32,8 @@ class NaiveSoba:
         self.W: NDArray[np.floating[Any]] = np.zeros((K, d))
         self.margins: list[float] = []  # n_s m_s
         self.residuals: list[float] = []
-        self.refused = 0  # correct rounds where the condition of line 13 bound
-        self.closest = np.inf  # the smallest |m_t + Σ n_s m_s|: above rounding, or the comparison is a toss
+        self.refused = 0  # correct rounds without an update, because of the condition in line 13
+        self.closest = np.inf  # the smallest non-zero |m_t + Σ n_s m_s|, which must exceed rounding errors
         self.t = 0
 
     def predict(self, x: FloatArray, u: float) -> Logged:
@@ -52,7 +52,7 @@ class NaiveSoba:
         rival = max((i for i in range(self.K) if i != y), key=lambda i: (Wx[i], -i))
         g = 1 / p * np.kron(np.eye(self.K)[rival] - np.eye(self.K)[y], x)
         z = np.sqrt(p) * g
-        W_g = (Wx[rival] - Wx[y]) / p  # ⟨W_t, g_t⟩ with the W of prediction time, or the current one
+        W_g = (Wx[rival] - Wx[y]) / p  # ⟨W_t, g_t⟩ with W at prediction time or the current W
         W_z = np.sqrt(p) * W_g
         residual = z @ np.linalg.solve(self.A, z)
         m = (W_z**2 + 2 * W_g) / (1 + residual)

@@ -109,8 +109,8 @@ THREE = [run_report("perceptron", (0.3, 0.05), full_information=True), run_repor
 
 def test_page_says_in_one_sentence_what_was_run() -> None:
     assert (
-        "1,000 events of optdigits (10 classes, 64 features) at 1,000 events/s, feedback late by 9.9 s (the median; "
-        "99th percentile 1 min 43 s; drawn from lognormal:10s,1.0), 2 % of it lost, 1 % sent twice."
+        "1,000 events of optdigits (10 classes, 64 features) at 1,000 events/s, feedback after 9.9 s (median; "
+        "99th percentile 1 min 43 s; drawn from lognormal:10s,1.0), 2 % lost, 1 % sent twice."
     ) in Reader(page(THREE)).text
 
 
@@ -118,7 +118,7 @@ def test_page_says_in_one_sentence_what_was_run() -> None:
     ("reports", "title"),
     [
         (THREE, "Three learners on optdigits, bits 10 s late"),
-        ([run_report("soba", settings={"delay": "none"})], "soba on optdigits, bits at once"),
+        ([run_report("soba", settings={"delay": "none"})], "soba on optdigits, bits without delay"),
         ([run_report("soba", settings={})], "soba on optdigits, bits 9.9 s late"),
         ([run_report("a"), run_report("b", settings={"delay": "none"})], "a and b on optdigits"),
     ],
@@ -128,7 +128,7 @@ def test_the_title_is_what_was_run_and_how_late_the_bits_are(reports: list[RunRe
 
 
 def test_page_says_so_when_there_was_no_delay_or_none_is_known() -> None:
-    assert "feedback at once" in page([run_report(settings={"delay": "none"})])
+    assert "immediate feedback" in page([run_report(settings={"delay": "none"})])
     assert "feedback after a delay drawn from fixed:1s" in page(
         [run_report(settings={"delay": "fixed:1s"}, delays=None)]
     )
@@ -137,8 +137,8 @@ def test_page_says_so_when_there_was_no_delay_or_none_is_known() -> None:
 
 def test_page_names_the_best_learner_from_one_bit_apart_from_those_told_the_class() -> None:
     text = Reader(page(THREE)).text
-    assert "erred least of those that learn from one bit" in text
-    assert "perceptron , which learns from the class, erred in" in text
+    assert "has the smallest error of the learners with one-bit feedback" in text
+    assert "perceptron , which learns from the class, has an error of" in text
     assert "perceptron learns from the true class, as a baseline" in text
 
 

@@ -112,7 +112,7 @@ def test_lines_that_are_the_same_are_one() -> None:
     drawn = charts([reports[0], other])["delays"]
     assert [line.label for line in drawn.lines] == ["banditron", "soba-diag"]
     assert drawn.marks == [Mark("window", 10_000.0)]
-    assert "soba-diag: half of them within 1.5 s, 99 % within 1.5 s." in drawn.alt.replace("\N{NO-BREAK SPACE}", " ")
+    assert "soba-diag: median 1.5 s, 99th percentile 1.5 s." in drawn.alt.replace("\N{NO-BREAK SPACE}", " ")
 
 
 def test_exploration_and_latency_have_charts_where_they_are_known() -> None:

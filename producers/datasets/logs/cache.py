@@ -89,7 +89,7 @@ def _kept_in(folder: Path) -> StoredLog | None:
 def _name_of(
     path: Path, mapping: LogMapping | None, on_bad_row: OnBadRow, reward_above: float | None, scale: Scaling
 ) -> str:
-    """Return a cache key that covers everything that determines the columns."""
+    """Return a cache key that depends on the file and on all options that affect the columns."""
     try:
         found = path.stat()
     except OSError as error:

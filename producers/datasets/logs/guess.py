@@ -1,4 +1,4 @@
-"""Guesses a mapping from the column names and first values of a table, as a TOML file that the user corrects."""
+"""Guess a mapping from the column names and first values of a table, and format it as TOML for the user to correct."""
 
 import json
 import re

@@ -366,7 +366,7 @@ def _table_batches(source: Source, kind: Format, mapping: LogMapping | None, *, 
 def _on_times(
     source: Source, tables: Callable[[Source, Sequence[str] | None], Iterator[Table]], mapping: LogMapping
 ) -> list[str]:
-    """Return a note about the unit of numeric times if it is derived from the first time."""
+    """Return a note about the unit of numeric times if the unit is derived from the first time."""
     if mapping.timestamp is None or mapping.time_unit is not None:
         return []
     first = next(tables(source, [mapping.timestamp]), None)

@@ -25,7 +25,7 @@ class SeenIds:
         self._runs: list[NDArray[np.uint64]] = []  # sorted runs, from large to small
 
     def repeated(self, ids: Sequence[str]) -> NDArray[np.bool_]:
-        """Return which ids were seen before, in earlier calls or earlier in this sequence. Add all ids to the set."""
+        """Return whether each id occurred in an earlier call or earlier in this sequence. Add all ids to the set."""
         hashes = hashes_of(ids)
         distinct, first = np.unique(hashes, return_index=True)
         again = np.ones(hashes.size, np.bool_)

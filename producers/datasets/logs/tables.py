@@ -32,7 +32,7 @@ def parse_table(table: Table, mapping: LogMapping) -> ParsedBatch:
 
 
 def parse_names(table: Table, mapping: LogMapping) -> ParsedBatch:
-    """Parse only what a survey needs: the classes, and those features whose columns are in the table."""
+    """Parse only the classes, and the features whose columns are in the table, for a survey."""
     parser = _TableParser(table, mapping)
     kinds = mapping.features.kinds().items()
     features = tuple(parser.feature(name, kind) for name, kind in kinds if name in table.columns)
