@@ -1,4 +1,4 @@
-"""Named features as indices and values."""
+"""Encoding of named features as indices and values."""
 
 import json
 import math
