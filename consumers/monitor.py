@@ -41,7 +41,7 @@ FETCHED_MAX = 2_000
 
 MESSAGES_MAX = 8
 BATCH_S = 0.2
-"""Limits on the number and age of messages in a batch, and thereby on how far the page lags behind."""
+"""Limits on the number and age of messages in a batch. They also limit the lag of the page."""
 
 BUFFERED_MAX = 16
 """Maximum number of messages waiting to be processed."""
@@ -59,7 +59,7 @@ class MonitorOptions:
 
     group: str  # unique for each monitor, because each reads all partitions
     bootstrap: str
-    directory: str  # required by Faust, although it writes nothing there
+    directory: str  # required by Faust, which writes nothing there
     session_timeout_ms: int = 10_000
 
 
