@@ -94,8 +94,7 @@ class TransactionalProducer(Protocol):
     def flush(self) -> Mapping[TopicPartition, int]:
         """Wait until all queued records are in the log.
 
-        Returns the latest append time of each partition written to since `begin` or the last flush. Every partition
-        written to is in the mapping.
+        Returns the latest append time in each partition that was written to since `begin` or the last flush.
 
         Raises:
             BrokerUnavailableError: not all were acknowledged in time; abort the transaction.

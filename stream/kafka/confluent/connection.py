@@ -21,14 +21,14 @@ from stream.kafka.connection import Connection, ConnectionSettings
 from stream.kafka.port import AccessError, Acl, BrokerError, BrokerUnavailableError, FencedError, StaleMemberError
 from stream.kafka.token_command import TokenCommand
 
-_REFUSAL_S = 15.0  # a client that is denied access reports this at least this often
+_REFUSAL_S = 15.0  # maximum interval between a client's reports that it is denied access
 _TOKEN_S = 300.0  # validity of a token without an expiry time
 
 _SILENT = logging.getLogger("librdkafka")
 _SILENT.addHandler(logging.NullHandler())
 _SILENT.propagate = False
 
-_code: Any = KafkaError  # its error codes are attributes that mypy does not know
+_code: Any = KafkaError  # mypy does not know the attributes for the error codes
 
 RAISED = (KafkaException, SystemError)
 """A fatal error ends the client's current call. If that call runs a callback, Python raises SystemError instead."""

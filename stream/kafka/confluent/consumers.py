@@ -63,7 +63,7 @@ milliseconds."""
 
 def make_consumer(connection: ConfluentConnection, **own: Any) -> Any:
     """Create a confluent-kafka consumer that reads committed records, whichever client wrote them."""
-    with connection.translating("make a consumer"):
+    with connection.translating("create a consumer"):
         return _kafka.Consumer(
             connection.properties(
                 enable_auto_commit=False,
@@ -274,10 +274,10 @@ class Reader:
     def lag(self, tp: TopicPartition) -> int:
         """See Consumer.
 
-        Counts offsets up to the high watermark, unless the client has reported the end of the partition. It reports the
-        end with the fetch after the last record, which the broker can delay for `_FETCH_WAIT_MS`. A single offset that
-        remains after all fetched records is a commit marker, because a response ends before its last stable offset only
-        if it is full.
+        Counts offsets up to the high watermark, unless the client has reported the end of the partition. The client
+        reports the end with the fetch after the last record, which the broker can delay for `_FETCH_WAIT_MS`. A single
+        offset that remains after all fetched records is a commit marker, because a response ends before its last stable
+        offset only if it is full.
         """
         position = self.position(tp)
         if not self._is_assigned or self._ends.get(tp) == position:

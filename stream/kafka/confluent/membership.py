@@ -188,7 +188,7 @@ class GroupConsumer(Reader):
         """Whether the broker was unreachable after the group last knew this member, and no other member has partitions.
 
         librdkafka leaves the group when it cannot reach the broker for a session. If this process was only paused, the
-        broker is reachable. Received records do not show that it is, because they may have arrived before the outage.
+        broker is reachable. Received records are no evidence of that, because they may have arrived before the outage.
         """
         others = self._admin.members(self.subscription.group)
         self._connection.listen()

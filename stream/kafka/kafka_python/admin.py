@@ -108,7 +108,7 @@ class Admin:
         return found[topic].partitions if found else 0
 
     def missing_of(self, needs: Sequence[Acl]) -> Sequence[Acl]:
-        """Return which of these ACLs, all of one kind, are missing; a refusal does not always name its topic."""
+        """Return the missing ACLs among these, which are of one kind. A refusal does not always name its topic."""
         if len(needs) < 2 or needs[0].kind != "topic":
             return needs
         with suppress(BrokerError):
