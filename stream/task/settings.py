@@ -59,7 +59,7 @@ class TaskSettings:
     late: LatePolicy = "ignore"  # the effect of late feedback on an assumed reward
     play: Play = "own"  # the use of a log's decision
     reward: Reward = "exclusive"  # the number of right classes
-    propensity_min: float = 0.0  # smaller propensities of a log are raised to it; 0 for no minimum
+    propensity_min: float = 0.0  # minimum to which a log's propensities are raised; 0 for no minimum
     features: Mapping[str, Any] | None = None  # the indices of named features, as `to_plain` writes them
     class_names: tuple[str, ...] | None = None  # names of the classes; None if they have no names
     model: Sharing = "own"  # a model per task, or one shared by all tasks
@@ -120,7 +120,7 @@ class TaskSettings:
         except NamedFeaturesError as error:
             raise ParameterError(f"features: {error}") from error
         if encoder.n_features != self.n_features:
-            raise ParameterError(f"n_features: expected {encoder.n_features}, as features has; got {self.n_features}")
+            raise ParameterError(f"n_features: expected {encoder.n_features}, as in features; got {self.n_features}")
         return encoder
 
     def check_policies(self, learner: Learner) -> None:

@@ -261,7 +261,7 @@ def test_orphan_that_is_dropped_becomes_a_dead_letter_with_its_reason() -> None:
         (first, DEAD_LETTER_ORPHAN), (second, DEAD_LETTER_ORPHAN),
     ]  # fmt: skip
     assert [letter.reason for letter in effects.dead_letters] == [
-        "feedback for 'a': more than 1 wait for their contexts",
+        "feedback for 'a': more than 1 orphans (orphans_max)",
         "feedback for 'b': expected its context within 500 ms; got none",
     ]
 
@@ -318,7 +318,7 @@ def test_feedback_of_another_action_becomes_a_dead_letter_and_teaches_nothing() 
     effects = run(task, [wrong])
     assert [(letter.record, letter.kind) for letter in effects.dead_letters] == [(wrong, DEAD_LETTER_MISMATCHED)]
     assert effects.dead_letters[0].reason == (
-        f"feedback for 'a': expected action {decided}, as it was decided; got {(decided + 1) % N_CLASSES}"
+        f"feedback for 'a': expected the decided action {decided}; got {(decided + 1) % N_CLASSES}"
     )
     assert (effects.examples, state_digest([task.learner.state()])) == ([], before)
     effects = run(task, [inputs.feedback("a", 1, 30, action=decided)])
