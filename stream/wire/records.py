@@ -164,7 +164,7 @@ class Feedback(NamedTuple):
 
 
 class Outcome(StrEnum):
-    """How a decision was settled."""
+    """The outcome of a settled decision."""
 
     MATCHED = "matched"
     EXPIRED = "expired"
