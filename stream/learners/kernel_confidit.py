@@ -292,7 +292,7 @@ class ConfiditKernel(KernelLearner):
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
-        """Return the cost with a full support, divided equally among the classes: products, twice, and all factors."""
+        """Return the cost of products and triangular factors for a full support, divided equally among the classes."""
         n = int(parameters["support_max"])
         triangles = n * n // (2 * n_classes)
         return Cost(
