@@ -29,7 +29,7 @@ class Plugins(Mapping[str, T], Generic[T]):
     Args:
         group: Entry point group.
         own: Built-in objects.
-        check: Returns the object, or raises ValueError or TypeError if it is not a valid object of its name.
+        check: Returns the object. Raises ValueError or TypeError if the object is invalid or has another name.
     """
 
     def __init__(self, group: str, own: Mapping[str, T], check: Callable[[str, object], T]) -> None:
