@@ -25,7 +25,7 @@ from stream.wire.topics import Topics
 
 @dataclass(frozen=True, slots=True)
 class LearnerOptions:
-    """Options that do not affect what is learned from inputs in a given order."""
+    """Options that do not affect the model, given the same inputs in the same order."""
 
     group: str = "onebit-learner"
     instance: str = "learner-1"  # unique name of this process, which it keeps across restarts
@@ -273,7 +273,7 @@ class LearnerProgram:
                 running.take(self._topics.contexts, record)
 
     def _start_assigned(self) -> int:
-        """Start or recover assigned partitions that are not running, and return how many made progress.
+        """Start or recover assigned partitions that are not running, and return the number that made progress.
 
         Parked tasks come first. The others are recovered in sequence, in time slices, so that each decides as soon as
         possible.

@@ -206,7 +206,7 @@ class _CommittedThread(AIOKafkaConsumerThread):
         self, consumer: Any, active_partitions: set[TP], timeout: float | None = None, max_records: int | None = None
     ) -> Any:
         seeks, in_batches = self.consumer.seeks, self.consumer.transport.in_batches
-        # Copy the set, because Faust changes it during the call. If it became empty, all partitions would be fetched.
+        # Copy the set, because Faust changes it during the call. With an empty set, all partitions would be fetched.
         wanted = {tp for tp in frozenset(active_partitions) if self.consumer.is_placed or tp.topic not in in_batches}
         if not wanted:
             await asyncio.sleep(_ROUND_S)

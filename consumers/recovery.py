@@ -83,7 +83,7 @@ class Recoveries:
                 return None, worked
 
     def park(self, running: Partition) -> None:
-        """Keep a revoked task so that it can resume if it is assigned again."""
+        """Keep a revoked task so that it can resume if its partition is assigned again."""
         running.contexts.buffer.clear()
         running.feedback.buffer.clear()
         self.parked.partitions[running.partition] = running

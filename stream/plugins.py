@@ -1,7 +1,7 @@
 """Plug-ins: learners and data sets that installed packages register as entry points.
 
-A plug-in is imported on access by name, or when plug-ins are listed. A broken plug-in raises an error only on access by
-name.
+A plug-in is imported when it is accessed by name, or when plug-ins are listed. A broken plug-in raises an error only
+when it is accessed by name.
 """
 
 from collections.abc import Callable, Iterator, Mapping

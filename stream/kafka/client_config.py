@@ -143,7 +143,7 @@ def read_properties(path: Path) -> dict[str, str]:
     try:
         text = "\n".join(path.read_text(encoding="utf-8-sig").splitlines())  # some editors write a byte-order mark
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"
+        reason = error.strerror if isinstance(error, OSError) else "the file is not UTF-8 text"
         raise ClientConfigError(f"{path}: cannot read the properties: {reason}") from None
     found: dict[str, str] = {}
     for line in _LINE.finditer(text):

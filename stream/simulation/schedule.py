@@ -410,7 +410,7 @@ _FOREIGN = {Kind.CONTEXT: Kind.FOREIGN_CONTEXT, Kind.FEEDBACK: Kind.FOREIGN_FEED
 def _put_in_transactions(luck: Luck, items: list[Item]) -> None:
     """Let another producer write some contexts and feedback in transactions that delay or abort them.
 
-    It also writes to the learners' topics, which it should not.
+    The producer also wrongly writes to the learners' topics.
     """
     kinds = luck.choice((_FOREIGN, {Kind.CONTEXT: Kind.FOREIGN_CONTEXT}, {Kind.FEEDBACK: Kind.FOREIGN_FEEDBACK}))
     for number in range(luck.between(1, 2)):

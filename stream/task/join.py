@@ -302,7 +302,7 @@ class Join:
         """Apply a context, and return the events for the task, in order.
 
         Args:
-            event_id: its id.
+            event_id: the context's id.
             decide: returns the decision, and whether feedback is possible. In a replay, feedback is impossible if the
                 log has another action. Called only for an id without a decision.
         """

@@ -47,7 +47,7 @@ class PolicyError(ParameterError):
 
 @dataclass(frozen=True, slots=True)
 class TaskSettings:
-    """Everything that a task's state depends on except its inputs."""
+    """The settings that determine a task's state, together with its inputs."""
 
     learner: str
     n_classes: int
@@ -55,7 +55,7 @@ class TaskSettings:
     parameters: dict[str, Any] = field(default_factory=dict)  # the given parameters, or all parameters
     seed: int = 0
     join: JoinSettings = field(default_factory=JoinSettings)
-    on_expiry: OnExpiry = "drop"  # no update for an expired decision, or one as if it were wrong
+    on_expiry: OnExpiry = "drop"  # no update for an expired decision, or the update for a wrong one
     late: LatePolicy = "ignore"  # the effect of late feedback on an assumed reward
     play: Play = "own"  # the use of a log's decision
     reward: Reward = "exclusive"  # the number of right classes
@@ -64,7 +64,7 @@ class TaskSettings:
     class_names: tuple[str, ...] | None = None  # names of the classes; None if they have no names
     model: Sharing = "own"  # a model per task, or one shared by all tasks
     dated_by: DatedBy = "tick"  # "context" in virtual time, where a learner polls continuously
-    scale: Scaling = "none"  # the running scale of contexts without a data set
+    scale: Scaling = "none"  # scaling by the statistics of the contexts so far
     floor: float = 0.0  # probability of a uniformly random class
 
     def resolved(self) -> "TaskSettings":

@@ -49,7 +49,7 @@ class Kind(StrEnum):
 
 
 Scaling = Literal["none", "standard"]
-"""The scale of numeric features: as they are, or mean 0 and standard deviation 1; see `producers.datasets.scaling` and
+"""The scaling of numeric features: none, or to mean 0 and standard deviation 1; see `producers.datasets.scaling` and
 `stream.learners.running_scale`."""
 
 

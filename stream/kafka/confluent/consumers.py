@@ -8,7 +8,7 @@ Workarounds for librdkafka:
 - A position does not advance past transaction markers and aborted records. Here, the event that reports the end of a
   partition sets the position.
 - A paused partition loses all fetched records and, once resumed, waits for the pending fetch. Its events are therefore
-  set aside here, up to a limit. Beyond the limit, the client also pauses it.
+  set aside here, up to a limit. Beyond the limit, the partition is also paused in the client.
 - The client reports a damaged batch as an event and continues with the next batch. Here, the partition is not read
   further.
 - Only a record's timestamp type shows whether its time is the broker's or its sender's.

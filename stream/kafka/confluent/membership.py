@@ -55,7 +55,7 @@ class GroupConsumer(Reader):
         super().__init__(connection, admin, client, {})
         self.subscription = subscription
         self._member_id = ""  # member id at the last assignment
-        self._generation = _NO_GENERATION  # set between an assignment and its revocation
+        self._generation = _NO_GENERATION  # the generation of the current assignment, if there is one
         self._known_s = time.monotonic()  # time when the group last assigned partitions or accepted offsets
         self._lost = False  # True if partitions were lost for an unknown reason
         self._is_broken = False  # True if the client had a fatal error

@@ -27,7 +27,7 @@ from stream.kafka.refusals import Subscription, check_co_partitioned, check_sett
 from stream.wire.records import TopicPartition
 from stream.wire.topics import TopicDescription, TopicSpec
 
-_ATTEMPT_MS = 2_000  # one attempt to connect, and the interval of progress lines
+_ATTEMPT_MS = 2_000  # timeout of one connection attempt, and interval of progress lines
 
 _FORBIDDEN = kafka_errors.TopicAuthorizationFailedError.errno
 
