@@ -110,7 +110,7 @@ class TransactionalProducer(Protocol):
         """
 
     def commit(self) -> int:
-        """Commit. Return the latest append time of the transaction's records, or -1 if it has none.
+        """Commit, and return the latest append time of the transaction's records, or -1 if it has none.
 
         Raises:
             FencedError: another producer has taken over, and the transaction is aborted.

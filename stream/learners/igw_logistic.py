@@ -28,8 +28,8 @@ A_START = 1e-3
 """Initial value of A. AdaGrad's first step is then about `step`, except for very small gradients."""
 
 SHARE_MIN = 1e-9
-"""Lower limit on the sum of the other classes' probabilities, which divides their targets. If the sum is far below the
-limit, the targets are near 0."""
+"""Lower limit on the sum of the other classes' probabilities, which is the divisor in their targets. If the sum is far
+below the limit, the targets are near 0."""
 
 # Indices in `rest`, followed by the detectors [3, K + 1] and the alarms [K + 1].
 SCALE, STEP, OTHERS, BIAS, DRIFT_KIND, ROUNDS = range(6)

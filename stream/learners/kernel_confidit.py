@@ -274,7 +274,7 @@ class ConfiditKernel(KernelLearner):
         arrays: dict[str, NDArray[Any]] = {
             "S": np.zeros((n_features, support_max)),
             "L": np.zeros(support_max * (support_max + 1) // 2),
-            "support": np.zeros((2, support_max)),  # ‖x_s‖², which is 1 or 0; a
+            "support": np.zeros((2, support_max)),  # rows: ‖x_s‖², which is 1 or 0, and a
             "starts": np.zeros(support_max + 1, dtype=np.int32),
             "members": np.zeros((n_classes, support_max), dtype=np.int32),
             "sizes": np.zeros(n_classes, dtype=np.int32),

@@ -43,13 +43,14 @@ class RunningScale(Wrapper):
     """A learner whose features are scaled by the mean and deviation of the contexts that it has observed.
 
         observe      n += 1, and count, mean and squared deviations of each x_i ≠ 0 (Welford 1962)
-        n = 2ᵏ ≥ 16  fix a scale of all n contexts, its version v = 1, 2, ...
+        n = 2ᵏ ≥ 16  fix a scale from all n contexts, with the next version v = 1, 2, ...
         predict      z_i = (x_i − c_i) / s_i by the newest scale, limited to ±10; the decision logs v
         update       z by the decision's own scale v, which is kept in the state
 
     A column has the same scale as in a file with `--scale standard`. If most of its values are 0, it is not centred,
-    and s_i is the root mean square of the others. Otherwise, c_i is the mean, and s_i the standard deviation. A value
-    is scaled to its sign, ±1, if its column has no spread: before the first scale, or if it is constant or new.
+    and s_i is the root mean square of the others. Otherwise, c_i is the mean, and s_i the standard deviation. If a
+    column has no spread, its values are scaled to their sign, ±1. This applies to all columns before the first scale,
+    and to constant and new columns.
 
     An update and its reversal therefore use the same z as the decision, regardless of delay and order. With a shared
     model, the scales are a function of the log alone.

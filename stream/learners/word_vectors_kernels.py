@@ -240,7 +240,7 @@ def allocate_row(feature: int, Z: FloatArray, vectors: FloatArray, words: FloatA
 
 @compiled
 def is_refreshed_at(decided: float) -> bool:
-    """Return whether a decision triggers a refresh. Decisions 125, 250, 500, ... do."""
+    """Return whether a decision triggers a refresh, as decisions 125, 250, 500, ... do."""
     at = FIRST_REFRESH
     while at < decided:
         at *= 2

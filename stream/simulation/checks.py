@@ -229,7 +229,7 @@ def _each_decided_once(partition: _Partition) -> list[str]:
 
 
 def _settled_by_times_alone(partition: _Partition) -> list[str]:
-    """Check that the first feedback after a context settles the decision if appended within the window after the tick.
+    """Check that the first feedback after a context settles the decision if it is appended by the deadline.
 
     Feedback for an action other than the decided one does not count. The result depends only on append times and
     offsets, and not on when records were read.

@@ -51,7 +51,7 @@ Entries = Sequence[Sequence[Any]]
 class Snapshot(NamedTuple):
     """A task's state after a step."""
 
-    settings: Mapping[str, Any]  # as stored; of an imported model, only those that the model depends on
+    settings: Mapping[str, Any]  # as stored; for an imported model, only those on which it depends
     step: JournalStep  # number 0 for an imported model
     dated_ms: int  # latest decision time so far
     undated: Sequence[int]  # steps whose ticks were not applied; their decisions may already be settled

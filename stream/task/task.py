@@ -361,7 +361,7 @@ class Task:
         waited_ms = self.join.stream_ms - dropped.orphan.kept_at_ms
         reason = f"feedback for {dropped.id!r}: expected its context within {self.settings.join.orphan_ms} ms; got none"
         if waited_ms <= self.settings.join.orphan_ms:
-            reason = f"feedback for {dropped.id!r}: more than {self.settings.join.orphans_max} orphans (orphans_max)"
+            reason = f"feedback for {dropped.id!r}: the limit of {self.settings.join.orphans_max} orphans was exceeded"
         effects.dead_letters.append(DeadLetter(dropped.orphan.record, DEAD_LETTER_ORPHAN, reason))
 
 

@@ -261,7 +261,7 @@ def test_orphan_that_is_dropped_becomes_a_dead_letter_with_its_reason() -> None:
         (first, DEAD_LETTER_ORPHAN), (second, DEAD_LETTER_ORPHAN),
     ]  # fmt: skip
     assert [letter.reason for letter in effects.dead_letters] == [
-        "feedback for 'a': more than 1 orphans (orphans_max)",
+        "feedback for 'a': the limit of 1 orphans was exceeded",
         "feedback for 'b': expected its context within 500 ms; got none",
     ]
 
