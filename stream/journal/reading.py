@@ -1,4 +1,4 @@
-"""Reads what a recovery needs: the steps and settings of journals, the inputs of steps, and published decisions.
+"""Reads the data for a recovery: the steps and settings of journals, the inputs of steps, and published decisions.
 
 `resolve` combines the settings in force with the user's.
 """

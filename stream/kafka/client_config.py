@@ -126,7 +126,7 @@ def client_config(properties: Mapping[str, str]) -> ClientConfig:
     """
     translated = _translated(properties)
     unknown = [_unknown(name) for name in translated if name not in PROPERTIES]
-    if unknown:  # report all of them at once, because a file often has several
+    if unknown:  # report all errors at once, because a file often has several
         raise ClientConfigError("; ".join(unknown))
     values = {name: _value(name, text) for name, text in translated.items()}
     config = ClientConfig(**{name.replace(".", "_"): value for name, value in values.items()})  # type: ignore[arg-type]

@@ -51,7 +51,7 @@ class AccessError(BrokerError):
         """Describe the refusal.
 
         Args:
-            message: what was refused, where and why.
+            message: the refused operation, its target and the reason.
             missing: the ACLs to add; empty if an ACL is not the reason or the missing ones are unknown.
             user: the user that needs these ACLs, if the client has a name.
         """

@@ -273,7 +273,7 @@ def inverse_factor(gram: FloatArray) -> FloatArray:
 
 @compiled
 def refresh(words: FloatArray, K: int, m: int, decided: float) -> None:
-    """Compute new vectors, and transform what was learned from the old ones."""
+    """Compute new vectors, and transform the parameters learned with the old ones."""
     parts = squares(words, m)
     sketch, centroids, b, R = by_class(words, K, m)
     trace = 0.0

@@ -172,7 +172,7 @@ class Task:
 
     @property
     def version(self) -> int:
-        """The model's version: the updates of an own model; the entries of a shared one's log at the last step."""
+        """The number of updates of an own model, or of entries in a shared model's log at the last step."""
         return self.model.version
 
     @property
