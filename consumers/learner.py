@@ -25,7 +25,7 @@ from stream.wire.topics import Topics
 
 @dataclass(frozen=True, slots=True)
 class LearnerOptions:
-    """Options that do not affect what is learned from inputs in a given order."""
+    """Options that do not affect the model, given the same inputs in the same order."""
 
     group: str = "onebit-learner"
     instance: str = "learner-1"  # unique name of this process, which it keeps across restarts
@@ -118,7 +118,8 @@ class LearnerProgram:
         self._idle_ms = min(options.idle_ms, max(1, settings.join.window_ms // 10))
         self._portion = Portion(options.records_max, options.step_max_ms)
         self._has_recovered = False  # True if the previous step advanced a recovery
-        self._standby_since_ms: int | None = host_ms()  # host time when it last had a partition; None once logged
+        # Host time when this process last had a partition, or None once this was logged.
+        self._standby_since_ms: int | None = host_ms()
         self._snapshots = SnapshotSchedule(
             options.snapshot_interval_ms, options.snapshot_bytes_max, options.snapshot_chunk_bytes
         )
@@ -272,7 +273,7 @@ class LearnerProgram:
                 running.take(self._topics.contexts, record)
 
     def _start_assigned(self) -> int:
-        """Start or recover assigned partitions that are not running, and return how many made progress.
+        """Start or recover assigned partitions that are not running, and return the number that made progress.
 
         Parked tasks come first. The others are recovered in sequence, in time slices, so that each decides as soon as
         possible.
@@ -281,12 +282,14 @@ class LearnerProgram:
         self._has_recovered = False
         parked = self._recoveries.parked.partitions
         for partition in sorted(self._assigned - self._running.keys(), key=lambda each: (each not in parked, each)):
-            if partition in self._assigned:  # a poll during an earlier recovery in this loop may have revoked it
+            # A poll during an earlier recovery in this loop may have revoked the partition.
+            if partition in self._assigned:
                 running, worked = self._recoveries.advance(partition)
                 worked_count += worked
                 if running is not None:
                     self._start(running)
-                if worked and self._host_ms() - began_ms >= SLICE_MS:  # one that waits holds up no others
+                # A partition that waits for another process does not delay the others.
+                if worked and self._host_ms() - began_ms >= SLICE_MS:
                     break
         self._has_recovered = worked_count > 0
         if self._assigned:

@@ -41,7 +41,7 @@ FETCHED_MAX = 2_000
 
 MESSAGES_MAX = 8
 BATCH_S = 0.2
-"""Limits on the number and age of messages in a batch, and thereby on how far the page lags behind."""
+"""Limits on the number and age of messages in a batch. They also limit the lag of the page."""
 
 BUFFERED_MAX = 16
 """Maximum number of messages waiting to be processed."""
@@ -59,7 +59,7 @@ class MonitorOptions:
 
     group: str  # unique for each monitor, because each reads all partitions
     bootstrap: str
-    directory: str  # required by Faust, although it writes nothing there
+    directory: str  # required by Faust, which writes nothing there
     session_timeout_ms: int = 10_000
 
 
@@ -206,7 +206,7 @@ class _CommittedThread(AIOKafkaConsumerThread):
         self, consumer: Any, active_partitions: set[TP], timeout: float | None = None, max_records: int | None = None
     ) -> Any:
         seeks, in_batches = self.consumer.seeks, self.consumer.transport.in_batches
-        # Copy the set, because Faust changes it during the call. If it became empty, all partitions would be fetched.
+        # Copy the set, because Faust changes it during the call. With an empty set, all partitions would be fetched.
         wanted = {tp for tp in frozenset(active_partitions) if self.consumer.is_placed or tp.topic not in in_batches}
         if not wanted:
             await asyncio.sleep(_ROUND_S)

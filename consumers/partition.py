@@ -134,7 +134,7 @@ class Partition:
     def idle_ticks(self, consumer: Consumer) -> list[Record]:
         """Remove and return buffered ticks, for a step without other records.
 
-        The list is empty if contexts may precede them.
+        The list is empty if contexts may precede the ticks.
         """
         ticks: list[Record] = []
         if not self.contexts.buffer and consumer.lag(self.contexts.tp) == 0:

@@ -83,7 +83,7 @@ class Recoveries:
                 return None, worked
 
     def park(self, running: Partition) -> None:
-        """Keep a revoked task so that it can resume if it is assigned again."""
+        """Keep a revoked task so that it can resume if its partition is assigned again."""
         running.contexts.buffer.clear()
         running.feedback.buffer.clear()
         self.parked.partitions[running.partition] = running
@@ -107,7 +107,7 @@ class Recoveries:
         self.parked = Parked()
 
     def is_overtaken(self, running: Partition) -> bool:
-        """Whether a model has been imported since this task, which has made no step, was recovered."""
+        """Whether a model was imported after the recovery of this task, which has made no step yet."""
         if running.settings.model == "shared":
             return imported_model(self.broker, self.topics) != running.imported
         imported = read_snapshots(self.broker, self.topics, running.partition).imported
@@ -237,7 +237,7 @@ class Recoveries:
         return any(end.stable < end.high_watermark for end in self.broker.ends(tps).values())
 
     def _pulse(self) -> None:
-        """Stop if requested, and poll at intervals. Called during long work."""
+        """Stop if requested, and poll at intervals. Called during long operations."""
         if self.stop():
             raise RecoveryStoppedError("stopped during the recovery of a partition")
         if self.host_ms() - self.polled_ms >= POLL_INTERVAL_MS:

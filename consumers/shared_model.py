@@ -74,8 +74,8 @@ class SharedModel:
                 of the model. Without a limit, a blocked log would therefore make steps ever longer.
 
         Raises:
-            JournalError: the snapshot cannot be read or belongs to another model, or the part of the log after it was
-                deleted.
+            JournalError: the snapshot cannot be read or belongs to another model, or log records after the snapshot
+                were deleted.
         """
         self.settings = settings
         self.replica = Replica(settings.make_shareable_learner())
@@ -86,7 +86,8 @@ class SharedModel:
         self._instance = instance
         self._lag_max_ms = lag_max_ms
         self._ahead_max = ahead_max
-        self._missed_since_ms: dict[int | None, int] = {}  # by partition; under None for records that were read before
+        # By partition. The key None is for records that this process has read.
+        self._missed_since_ms: dict[int | None, int] = {}
         self._foreign_announced = 0
         self._digest = (-1, "")  # a model version and its digest
         self.snapshots: Stored | None = None  # None unless this process writes the snapshots

@@ -9,7 +9,7 @@ decisions. A decision therefore lacks the updates of at most `lag - 1` rounds, a
     decides    a0   b1   a2   b3   b4   a5
     uses       -    -    a0   rounds 0 to 2; b4 also uses b3
 
-During an `outage`, which starts in the middle of the run and lasts a number of rounds, no task reads the log.
+During an `outage`, no task reads the log. It starts in the middle of the run and lasts the given number of rounds.
 
 With a lag of 1, the result equals that of `stream.offline.run` bit for bit. The tasks use the same code as the programs
 (`stream.shared`). It is not compiled; a decision takes about 20 µs.

@@ -1,4 +1,4 @@
-"""Reads what a recovery needs: the steps and settings of journals, the inputs of steps, and published decisions.
+"""Reads the data for a recovery: the steps and settings of journals, the inputs of steps, and published decisions.
 
 `resolve` combines the settings in force with the user's.
 """
@@ -53,7 +53,7 @@ def read_from_step(
     """The steps of a journal from a step number on; see `read_journal`.
 
     A step usually takes two offsets, for its record and the marker of its transaction, so the offset is estimated from
-    the last step. If transactions were aborted, the estimate is too high, and it is moved back.
+    the last step. If transactions were aborted, the estimate is too high, and the search starts at earlier offsets.
     """
     beginning = broker.beginnings([journal])[journal]
     end = broker.ends([journal])[journal].stable

@@ -126,7 +126,7 @@ def client_config(properties: Mapping[str, str]) -> ClientConfig:
     """
     translated = _translated(properties)
     unknown = [_unknown(name) for name in translated if name not in PROPERTIES]
-    if unknown:  # report all of them at once, because a file often has several
+    if unknown:  # report all errors at once, because a file often has several
         raise ClientConfigError("; ".join(unknown))
     values = {name: _value(name, text) for name, text in translated.items()}
     config = ClientConfig(**{name.replace(".", "_"): value for name, value in values.items()})  # type: ignore[arg-type]
@@ -143,7 +143,7 @@ def read_properties(path: Path) -> dict[str, str]:
     try:
         text = "\n".join(path.read_text(encoding="utf-8-sig").splitlines())  # some editors write a byte-order mark
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"
+        reason = error.strerror if isinstance(error, OSError) else "the file is not UTF-8 text"
         raise ClientConfigError(f"{path}: cannot read the properties: {reason}") from None
     found: dict[str, str] = {}
     for line in _LINE.finditer(text):

@@ -50,7 +50,7 @@ class Connection:
         self.request_timeout_s = settings.request_timeout_ms / 1000
         self.setup_timeout_ms = min(settings.request_timeout_ms, _CONNECTION_MS_MAX)
         self.patience_s = self.request_timeout_s + _SLACK_S
-        self.missing_of: Callable[[Sequence[Acl]], Sequence[Acl]] = lambda needs: needs  # those that are missing
+        self.missing_of: Callable[[Sequence[Acl]], Sequence[Acl]] = lambda needs: needs  # returns the missing ACLs
         self.clients: list[Any] = []  # open producers and consumers
 
     def classify(self, error: Any) -> tuple[type[BrokerError], str]:

@@ -51,7 +51,7 @@ class AccessError(BrokerError):
         """Describe the refusal.
 
         Args:
-            message: what was refused, where and why.
+            message: the refused operation, its target and the reason.
             missing: the ACLs to add; empty if an ACL is not the reason or the missing ones are unknown.
             user: the user that needs these ACLs, if the client has a name.
         """
@@ -94,8 +94,7 @@ class TransactionalProducer(Protocol):
     def flush(self) -> Mapping[TopicPartition, int]:
         """Wait until all queued records are in the log.
 
-        Returns the latest append time of each partition written to since `begin` or the last flush. Every partition
-        written to is in the mapping.
+        Returns the latest append time in each partition that was written to since `begin` or the last flush.
 
         Raises:
             BrokerUnavailableError: not all were acknowledged in time; abort the transaction.
@@ -111,7 +110,7 @@ class TransactionalProducer(Protocol):
         """
 
     def commit(self) -> int:
-        """Commit. Return the latest append time of the transaction's records, or -1 if it has none.
+        """Commit, and return the latest append time of the transaction's records, or -1 if it has none.
 
         Raises:
             FencedError: another producer has taken over, and the transaction is aborted.

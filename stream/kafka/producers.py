@@ -150,5 +150,5 @@ def outcome_unknown(connection: Connection, transactional_id: str, why: str) -> 
     """The error of a producer whose last transaction may or may not have been committed."""
     return BrokerUnavailableError(
         f"the outcome of a transaction of {transactional_id} at {connection.bootstrap} is unknown: {why}; create a new "
-        "producer with this id, and read what was written"
+        "producer with this id, and read the topics"
     )

@@ -20,10 +20,10 @@ REQUEUED_HEADER = "onebit-requeued"
 class Fate(StrEnum):
     """The result of requeueing a dead letter."""
 
-    REQUEUED = "put into its topic again"
-    BEFORE = "passed over: it was put again before"
-    CUT = "passed over: not all of the record was kept"
-    NO_INPUT = "passed over: its record is no context and no feedback"
+    REQUEUED = "written to its topic again"
+    BEFORE = "skipped: already written to its topic again"
+    CUT = "skipped: the stored record is incomplete"
+    NO_INPUT = "skipped: the record is neither a context nor feedback"
 
 
 class Requeued(NamedTuple):

@@ -58,7 +58,7 @@ class Extent(Enum):
 
 
 class FromLogs(Enum):
-    """What a learner requires to learn from logged decisions that it did not make."""
+    """A learner's requirements for learning from logged decisions that it did not make."""
 
     UNSOUND = auto()  # the updates assume that the learner chose the action
     NOTHING = auto()  # regresses the reward of the action, regardless of the policy that chose it
@@ -215,8 +215,8 @@ class Learner(ABC):
     def observe_early(self, x: Features | FloatArray, decision: Decision) -> None:
         """Record a decision that the shared model's log does not contain yet.
 
-        A task with a shared model decides on the model of the log, with these effects of its own later decisions on
-        top. They are removed before `observe` applies the decision from the log.
+        A task with a shared model decides with the model from the log and the effects of its own later decisions. These
+        effects are removed before `observe` applies the decision from the log.
         """
         self.observe(x, decision)
 
@@ -463,7 +463,7 @@ MARGIN = Parameter(
 DRIFT = Parameter(
     "drift",
     "global",
-    "what to reset after a sustained drop in reward: nothing, all classes, or individual classes as well",
+    "models to reset after a sustained drop in reward: none, all classes, or individual classes as well",
     choices=DRIFTS,
     correctable="off",
 )

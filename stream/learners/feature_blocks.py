@@ -190,7 +190,9 @@ class FeatureBlocks(KernelLearner):
     paper: ClassVar[str] = "Notes, sect. 2"
     parameters: ClassVar[tuple[Parameter, ...]] = (
         Parameter("gamma", 0.1, "margin of the data", low=1e-9, high=1e9),
-        Parameter("blocks_max", 1_024, "limit on stored blocks; others are guessed", low=1, high=10_000_000),
+        Parameter(
+            "blocks_max", 1_024, "limit on stored blocks; in other blocks, classes are guessed", low=1, high=10_000_000
+        ),
     )
     predict_kernel = staticmethod(predict)
     update_kernel = staticmethod(update)

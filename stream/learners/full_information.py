@@ -1,4 +1,4 @@
-"""Full-information baselines, which receive the true class. They show what is lost when the feedback is one bit."""
+"""Full-information baselines, which receive the true class. They show the cost of one-bit feedback."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar

@@ -29,7 +29,8 @@ A_START = 1e-3
 """Initial value of A. AdaGrad's first step is then about `step`, except for very small gradients."""
 
 SHARE_MIN = 1e-9
-"""Lower limit on a divisor: the sum of the other classes' probabilities. Near 0, no class is promoted."""
+"""Lower limit on the sum of the other classes' probabilities, which is the divisor in their targets. If the sum is far
+below the limit, the targets are near 0."""
 
 # Indices in `rest`, followed by the detectors [3, K + 1] and the alarms [K + 1].
 SCALE, STEP, OTHERS, BIAS, DRIFT_KIND, ROUNDS = range(6)
@@ -122,7 +123,7 @@ def update(
     M: FloatArray,
     rest: FloatArray,
 ) -> bool:
-    """Update every class. The action moves towards the bit, the others towards the bit's evidence about them."""
+    """Update every class. The action's target is the bit, and the other targets are the bit's evidence about them."""
     d, K = M.shape[0] - 1, M.shape[1] // 2
     check_decision(indices, values, action, scores, K, d)
     x = unit(values)

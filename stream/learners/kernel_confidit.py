@@ -275,7 +275,7 @@ class ConfiditKernel(KernelLearner):
         arrays: dict[str, NDArray[Any]] = {
             "S": np.zeros((n_features, support_max)),
             "L": np.zeros(support_max * (support_max + 1) // 2),
-            "support": np.zeros((2, support_max)),  # ‖x_s‖², which is 1 or 0; a
+            "support": np.zeros((2, support_max)),  # rows: ‖x_s‖², which is 1 or 0, and a
             "starts": np.zeros(support_max + 1, dtype=np.int32),
             "members": np.zeros((n_classes, support_max), dtype=np.int32),
             "sizes": np.zeros(n_classes, dtype=np.int32),
@@ -293,7 +293,7 @@ class ConfiditKernel(KernelLearner):
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
-        """Return the cost with a full support, divided equally among the classes: products, twice, and all factors."""
+        """Return the cost of products and triangular factors for a full support, divided equally among the classes."""
         n = int(parameters["support_max"])
         triangles = n * n // (2 * n_classes)
         return Cost(

@@ -454,7 +454,7 @@ def features_of(n_features: int, expand: str, m: int, project: int) -> int:
     size = n_features + n_features * (n_features + 1) // 2
     if size + 1 > SIZE_MAX:
         raise ParameterError(
-            f"late-ucb: expand=quadratic makes {size:,} features of {n_features}; the limit is {SIZE_MAX - 1}; "
+            f"late-ucb: expand=quadratic expands {n_features} features to {size:,}; the limit is {SIZE_MAX - 1}; "
             "use expand=none, or project=256 for dense data, or stack-igw for sparse data"
         )
     return size

@@ -39,7 +39,7 @@ def _check_plugin(name: str, plugin: object) -> type[Learner]:
     ]:
         raise TypeError(f"{plugin.__name__} has no {', '.join(missing)}")
     if plugin.name != name:
-        raise ValueError(f"{plugin.__name__}.name is {plugin.name!r}; expected {name!r}, as the entry point is called")
+        raise ValueError(f"{plugin.__name__}.name is {plugin.name!r}; expected {name!r}, the name of the entry point")
     if inspect.isabstract(plugin):
         raise TypeError(f"{plugin.__name__} lacks {', '.join(sorted(plugin.__abstractmethods__))}")
     return plugin

@@ -19,14 +19,16 @@ VERSIONS_MAX = 32
 """The last scale is fixed after 2³⁵ contexts."""
 
 LIMIT = 10.0
-"""Largest scaled value. A scale of few contexts can be far too small for later values, and one such value would
-outweigh all others in the model."""
+"""Largest scaled value. A scale computed from few contexts can be far too small for later values, and a single large
+value would outweigh all others in the model."""
 
 CONSTANT = 1e-9
-"""A column is constant if its standard deviation is at most this fraction of its root mean square: a rounding error."""
+"""A column counts as constant if its standard deviation is at most this fraction of its root mean square. A smaller
+deviation can be a rounding error."""
 
 OBSERVED, VERSIONS, CENTRED = 0, 1, 2
-"""Places in `counts`: observed contexts, scales so far, and from CENTRED on the number of centred columns by scale."""
+"""Indices in `counts`: the number of contexts, the number of scales and, from CENTRED on, the number of centred columns
+of each scale."""
 
 COUNT, MEAN, SQUARES = 0, 1, 2
 """Columns of `moments`: number, mean and squared deviations of a feature's values that are not 0."""
@@ -41,23 +43,24 @@ class RunningScale(Wrapper):
     """A learner whose features are scaled by the mean and deviation of the contexts that it has observed.
 
         observe      n += 1, and count, mean and squared deviations of each x_i ≠ 0 (Welford 1962)
-        n = 2ᵏ ≥ 16  fix a scale of all n contexts, its version v = 1, 2, ...
+        n = 2ᵏ ≥ 16  fix a scale from all n contexts, with the next version v = 1, 2, ...
         predict      z_i = (x_i − c_i) / s_i by the newest scale, limited to ±10; the decision logs v
         update       z by the decision's own scale v, which is kept in the state
 
-    A column has the scale that `--scale standard` gives a file: if most of its values are 0, it is not centred, and s_i
-    is the root mean square of the others; otherwise c_i is the mean, and s_i the standard deviation. A column without a
-    spread (all columns before the first scale, constant and new ones) has the value ±1: its sign.
+    A column has the same scale as in a file with `--scale standard`. If most of its values are 0, it is not centred,
+    and s_i is the root mean square of the others. Otherwise, c_i is the mean, and s_i the standard deviation. If a
+    column has no spread, its values are scaled to their sign, ±1. This applies to all columns before the first scale,
+    and to constant and new columns.
 
-    An update and its reversal therefore use the same z as the decision, whatever the delay and the order. With a shared
+    An update and its reversal therefore use the same z as the decision, regardless of delay and order. With a shared
     model, the scales are a function of the log alone.
 
     The learner's `moments` are [d, 3], `rows` [33, d, 2] with c_i and s_i by version; version 0 is before the first
     scale. The state contains the rows in use, 16 d bytes each. `centred` lists the columns with c_i ≠ 0 by version,
     because they have an entry for x_i = 0.
 
-    Assumptions: the newest scale is up to half as old as the stream, so a change of a column's unit has its effect
-    after as many contexts again.
+    Assumptions: the units of the columns do not change. A new scale is fixed only when the number of contexts has
+    doubled, so the old scale stays in use for a long time after a change.
 
     >>> from stream.learners import create
     >>> learner = RunningScale(create("perceptron", n_classes=2, n_features=2))
@@ -91,7 +94,7 @@ class RunningScale(Wrapper):
         )
 
     def inside(self, x: Features | FloatArray, decision: Decision) -> tuple[Features, Decision]:
-        """See Wrapper: x by the decision's scale."""
+        """See Wrapper. The inner learner's x has the decision's scale."""
         (indices, values), own = super().inside(x, decision)
         return Features(*scaled(indices, values, decision.logged[-1], *self.model[:4])), own
 
@@ -130,7 +133,7 @@ def scaled(
     rows: FloatArray,
     centred: IndexArray,
 ) -> tuple[IndexArray, FloatArray]:
-    """Return x by a scale, without zeros. A value that float64 cannot square is unchanged; see `usable`."""
+    """Return x, scaled and without zeros. A value that float64 cannot square is unchanged; see `usable`."""
     check_event(indices, values, rows.shape[1])
     if not 0.0 <= version <= counts[VERSIONS]:
         raise ValueError("decision: expected a scale that the model has fixed")
@@ -198,7 +201,7 @@ def _fix(counts: Counts, moments: FloatArray, rows: FloatArray, centred: IndexAr
         count, mean, squares = moments[i, COUNT], moments[i, MEAN], moments[i, SQUARES]
         total = squares + count * mean * mean
         zeros = n - count
-        squares += count * mean * mean * zeros / n  # now about the mean of all n values
+        squares += count * mean * mean * zeros / n  # the squared deviations from the mean of all n values
         row[i, CENTRE] = row[i, UNIT] = 0.0
         if not squares > CONSTANT * CONSTANT * total:
             continue

@@ -444,7 +444,7 @@ class Selectron(KernelLearner):
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
-        """Return the cost: for the quadratic loss, two rank-one changes of inverses, else one, and 200 fit steps."""
+        """Return the cost of rank-one changes: two with the quadratic loss, otherwise one and 200 steps of the fit."""
         K, d = n_classes, n_features
         if parameters["loss"] == "quadratic":
             return Cost(

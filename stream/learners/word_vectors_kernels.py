@@ -240,7 +240,7 @@ def allocate_row(feature: int, Z: FloatArray, vectors: FloatArray, words: FloatA
 
 @compiled
 def is_refreshed_at(decided: float) -> bool:
-    """Return whether a decision triggers a refresh. Decisions 125, 250, 500, ... do."""
+    """Return whether a decision triggers a refresh, as decisions 125, 250, 500, ... do."""
     at = FIRST_REFRESH
     while at < decided:
         at *= 2
@@ -273,7 +273,7 @@ def inverse_factor(gram: FloatArray) -> FloatArray:
 
 @compiled
 def refresh(words: FloatArray, K: int, m: int, decided: float) -> None:
-    """Compute new vectors, and transform what was learned from the old ones."""
+    """Compute new vectors, and transform the parameters learned with the old ones."""
     parts = squares(words, m)
     sketch, centroids, b, R = by_class(words, K, m)
     trace = 0.0

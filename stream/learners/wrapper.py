@@ -1,4 +1,4 @@
-"""A learner around another learner, for what applies to every learner alike, such as the scale of the features."""
+"""Base of learners that wrap another learner, for functions that all learners can have, such as scaling features."""
 
 from collections.abc import Iterator, Mapping
 from copy import copy
@@ -18,11 +18,11 @@ DECLARATIONS = (
 
 
 class Wrapper(KernelLearner):
-    """A learner that passes contexts and decisions to another learner, `inner`, and may change them on the way.
+    """A learner that passes contexts and decisions, possibly changed, to another learner, `inner`.
 
-    The state is that of `inner` and the wrapper's own arrays. A decision logs the numbers of `inner`, then those of the
-    wrapper. `inside` converts a context and its decision into those of `inner`; the kernels must do the same. `cost` is
-    the cost of the wrapper alone.
+    The state consists of the state of `inner` and the wrapper's own arrays. A decision logs the numbers of `inner`,
+    then those of the wrapper. `inside` converts a context and its decision into those of `inner`; the kernels must do
+    the same. `cost` is the cost of the wrapper alone.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class Wrapper(KernelLearner):
             inner: The learner, in any state.
             arrays: The wrapper's own state by name.
             model: The kernels' arguments between the event and the model of `inner`.
-            observed: The own arrays that `observe` may change.
+            observed: The wrapper's own arrays that `observe` may change.
             templates: Functions that call the kernels of `inner` as globals, by the names in `Kernels`.
             logged_size: The number of the wrapper's own values per decision.
             options: The constructor's arguments after `inner`.
@@ -62,7 +62,7 @@ class Wrapper(KernelLearner):
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Copy or pickle the inner learner and the own state."""
+        """Copy or pickle the inner learner and the wrapper's own state."""
         return _rewrapped, (type(self), copy(self.inner), self._options, self._own_state())
 
     def inside(self, x: Features | FloatArray, decision: Decision) -> tuple[Features, Decision]:
@@ -72,7 +72,7 @@ class Wrapper(KernelLearner):
         return sparse(x, self.n_features), decision._replace(logged=numbers)
 
     def observe_early(self, x: Features | FloatArray, decision: Decision) -> None:
-        """See Learner. Only the inner learner observes the decision; own arrays change with the log alone."""
+        """See Learner. Only the inner learner observes the decision; the wrapper's arrays change only with the log."""
         self.inner.observe_early(*self.inside(x, decision))
 
     def observed_parts(self, x: Features, decision: Decision) -> Iterator[tuple[str, Any]]:
@@ -91,11 +91,11 @@ class Wrapper(KernelLearner):
         return self.inner.alarms
 
     def weights(self) -> FloatArray:
-        """Return a copy of the inner learner's weights, which apply to contexts as `inside` returns them."""
+        """Return a copy of the inner learner's weights, which apply to the contexts that `inside` returns."""
         return self.inner.weights()
 
     def in_use(self, state: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
-        """Return the own arrays by name, limited to the parts that a state uses."""
+        """Return the wrapper's own arrays by name, limited to the parts that a state uses."""
         return self.own
 
     def state(self) -> State:
@@ -121,7 +121,7 @@ class Wrapper(KernelLearner):
         self.load_own(state)
 
     def load_own(self, state: Mapping[str, Any]) -> None:
-        """Restore the own arrays from a state."""
+        """Restore the wrapper's own arrays from a state."""
         load_arrays(self.name, self.in_use(state), state)
 
 

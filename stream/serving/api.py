@@ -33,7 +33,7 @@ TRACE_HEADERS = frozenset((b"traceparent", b"tracestate"))
 TRACE_BYTES_MAX = 4_096
 """Maximum size of such a header in bytes; longer headers are omitted."""
 
-_ANY = 2**31 - 1  # limit on class numbers and indices as long as the pipeline's sizes are unknown
+_ANY = 2**31 - 1  # limit on class numbers and indices until the pipeline's sizes are known
 
 
 def _check_id(event_id: str) -> str:

@@ -66,7 +66,7 @@ CLOCK_STANDS = "clock is paused"
 
 
 def expected_coverage(model: Sharing = "own") -> list[str]:
-    """Return what a long campaign must cover, including every fault, every row of the join table, and every learner."""
+    """Return the events that a long campaign must cover: faults, rows of the join table, learners and others."""
     shares = model == "shared"
     outside = [str(kind) for kind in Kind if kind in ENVIRONMENT]
     faults: list[str] = []
@@ -132,7 +132,7 @@ def run_seeds(
     if jobs == 1:
         yield from map(run, seeds)
         return
-    # A terminal sends Ctrl-C to every process. The others ignore it, and this one ends them.
+    # A terminal sends Ctrl-C to every process. The worker processes ignore the signal, and this process ends them.
     with multiprocessing.get_context("spawn").Pool(jobs, signal.signal, (signal.SIGINT, signal.SIG_IGN)) as pool:
         yield from pool.imap_unordered(run, seeds, chunksize=max(1, min(50, len(seeds) // (4 * jobs))))
 
@@ -174,7 +174,7 @@ def shrink(make_learner: MakeLearner, schedule: Schedule) -> list[int]:
 
     The algorithm is that of Zeller, Hildebrandt, "Simplifying and isolating failure-inducing input", IEEE TSE 2002. It
     removes ever smaller groups of items, down to single items, as long as the remaining items still fail. The finding
-    can change in the process.
+    can change during the reduction.
     """
     indices = list(range(len(schedule.items)))
     size = len(indices) // 2

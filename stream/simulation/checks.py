@@ -1,7 +1,7 @@
 """The checks after every run of the simulation.
 
 Each check returns its findings as messages. It compares the topics with the records that were sent and the transactions
-that were committed in the `World`. It uses nothing of the learners except their final state.
+that were committed in the `World`. The only data that it uses from the learners is their final state.
 """
 
 import re
@@ -83,7 +83,7 @@ class _Partition:
 
 
 def check(world: World) -> list[str]:
-    """Check a run, and add the number of overflows and of uses of each row of the join table to its coverage."""
+    """Check a run, and count overflows and uses of each row of the join table in its coverage."""
     wrong: list[str] = []
     tasks = world.processes.tasks()
     partitions = [_Partition(world, number) for number in range(world.schedule.partitions)]
@@ -202,7 +202,8 @@ def _in_order(partition: _Partition) -> list[str]:
 _LATE_TO_SHOW = (Kind.FOREIGN_BEGIN, Kind.HOLD, Kind.EXPELLED_IN_COMMIT)
 """Faults that delay records, so that they are not read in the order of their append times.
 
-When a learner loses its session, records behind its open transaction are not visible until it is aborted.
+When a learner loses its session, the records after its open transaction are invisible until the broker aborts the
+transaction.
 """
 
 
@@ -261,7 +262,7 @@ def _each_decided_once(partition: _Partition) -> list[str]:
 
 
 def _settled_by_times_alone(partition: _Partition) -> list[str]:
-    """Check that the first feedback after a context settles the decision if appended within the window after the tick.
+    """Check that the first feedback after a context settles the decision if it is appended by the deadline.
 
     Feedback for an action other than the decided one does not count. The result depends only on append times and
     offsets, and not on when records were read.
@@ -290,7 +291,7 @@ def _settled_by_times_alone(partition: _Partition) -> list[str]:
             if is_aside:
                 expected: tuple[Outcome, int | None] = (Outcome.UNMATCHED, got[1])
             elif any(record.append_ms <= shown_ms for record in judged):
-                continue  # it may have been an orphan, to which other limits apply
+                continue  # the feedback may have been an orphan, to which other limits apply
             elif judged and judged[0].append_ms <= tick.append_ms + partition.task.join.window_ms:
                 expected = (Outcome.MATCHED, judged[0].offset)
             else:
@@ -363,9 +364,9 @@ def _nothing_aborted_is_visible(world: World) -> list[str]:
 def equal_faultless(world: World, faultless: World) -> list[str]:
     """Return the differences from a run of the same events without faults.
 
-    If the faults of a run take no virtual time, it publishes the same predictions, examples and dead letters as the run
-    without faults in one process, byte for byte and in the same order. The final model and join of every partition are
-    also equal. Four conditions apply:
+    A run whose faults take no virtual time publishes the same predictions, examples and dead letters as the run without
+    faults in one process, byte for byte and in the same order. The final model and join of every partition are also
+    equal. Four conditions apply:
 
     1. A learner polls whenever something is appended or due. Otherwise the time of a decision's tick differs.
     2. `idle_ms` is 1, and deadlines pass in milliseconds in which nothing else happens (see `schedule`). Otherwise a

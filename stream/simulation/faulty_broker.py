@@ -82,8 +82,8 @@ class FaultyBroker:
     may_be_dry: bool = True  # False if polls must return the available records
     moved: int = 0  # number of polls that advanced, possibly past invisible records only
     member: EmbeddedMember | None = None  # the process's member of the group
-    transaction: Transaction = field(default_factory=lambda: Transaction("", "", Fate.ABORTED))  # the most recent one
-    _old_ends: dict[TopicPartition, tuple[Ends, int]] = field(default_factory=dict)  # old end, number of reports left
+    transaction: Transaction = field(default_factory=lambda: Transaction("", "", Fate.ABORTED))  # the most recent
+    _old_ends: dict[TopicPartition, tuple[Ends, int]] = field(default_factory=dict)  # old end, remaining reports
 
     create_topics: ClassVar[Any] = _forwarded("create_topics")
     describe_topics: ClassVar[Any] = _forwarded("describe_topics")

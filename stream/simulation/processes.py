@@ -76,9 +76,9 @@ class Process:
     name: str
     broker: FaultyBroker = field(init=False)
     program: Learner | None = None
-    busy: bool = False  # True while it is in a call
+    busy: bool = False  # True while the process is in a call
     dead: bool = False
-    zombie: bool = False  # True if a newer process has its name
+    zombie: bool = False  # True if a newer process has the same name
     away_ms: int = 0  # time until a restart, if the process dies now
     asleep_until_ms: int = 0
     parked: object = None  # see LearnerSetup
@@ -103,7 +103,7 @@ RESTARTS_MAX = 500
 
 
 class UnexpectedError(Exception):
-    """A learner did something that no fault can explain."""
+    """A learner behaved in a way that no fault explains."""
 
 
 @dataclass(eq=False)

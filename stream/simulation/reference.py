@@ -74,7 +74,7 @@ class OwnReference:
         self.updates += self.learner.retract(x, decision, 0, reward, v)
 
     def differs(self, step: JournalStep) -> bool:
-        """Return whether the number of updates or drift alarms differs from the one in a step's journal record."""
+        """Return whether the number of updates or drift alarms differs from the number in a step's journal record."""
         return (self.updates, int(self.learner.alarms.sum())) != (step.updates, step.alarms)
 
 

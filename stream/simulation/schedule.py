@@ -95,7 +95,7 @@ NUMBERS = {
     Kind.MOVE_IN_SNAPSHOT: (1, 4),
     Kind.PAUSE: (1, 30),  # 30 calls span several steps, or most of a recovery
     Kind.SLOW: (1, 4),  # ms per operation
-    Kind.LAG: (1, 40),  # how often the old end is reported
+    Kind.LAG: (1, 40),  # number of reports of the old end
     Kind.HOLD: (0, 2),  # the partition
 }
 """The range from which the number of a fault is drawn."""
@@ -247,7 +247,7 @@ def draw_schedule(seed: int, events: int = EVENTS, model: Sharing = "own") -> Sc
         task = replace(task, model=model)
         items += _draw_shared(Luck(seed ^ _SHARED_DICE), max(item.at_ms for item in items), timeless=timeless)
         items.sort(key=lambda item: item.at_ms)
-    if timeless:  # deadlines are even; they have passed in the next, odd millisecond, in which nothing else happens
+    if timeless:  # deadlines are even, and pass in the next, odd millisecond, in which nothing else happens
         items = [item._replace(at_ms=2 * item.at_ms - START_MS) for item in items]
         doubled = replace(limits, window_ms=2 * limits.window_ms, orphan_ms=2 * limits.orphan_ms)
         task = replace(task, join=doubled)
@@ -365,7 +365,7 @@ _LOG_DICE = 0x5DEECE66D
 """Seeds a separate random stream for logs, so that the other draws of a run do not change."""
 
 _WRAPPER_DICE = 0x1B873593
-"""Separates the draws for the scale and the floor in the same way."""
+"""Seeds a separate random stream for the scale and the floor, for the same reason."""
 
 
 def _with_logs(luck: Luck, task: TaskSettings, items: list[Item]) -> tuple[TaskSettings, list[Item]]:
@@ -437,7 +437,7 @@ _FOREIGN = {Kind.CONTEXT: Kind.FOREIGN_CONTEXT, Kind.FEEDBACK: Kind.FOREIGN_FEED
 def _put_in_transactions(luck: Luck, items: list[Item]) -> None:
     """Let another producer write some contexts and feedback in transactions that delay or abort them.
 
-    It also writes to the learners' topics, which it should not.
+    The producer also wrongly writes to the learners' topics.
     """
     kinds = luck.choice((_FOREIGN, {Kind.CONTEXT: Kind.FOREIGN_CONTEXT}, {Kind.FEEDBACK: Kind.FOREIGN_FEEDBACK}))
     for number in range(luck.between(1, 2)):

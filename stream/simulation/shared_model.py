@@ -73,7 +73,7 @@ def _read_log(world: World, n_classes: int) -> list[_Logged]:
         if (LOG, record.offset) in world.outside.foreign_outputs:
             continue
         update = decode_update(record)
-        assert update is not None, "learners write no update without a version"
+        assert update is not None, "expected a version in every record of the log"
         log += [
             _Logged(update.partition, update.step, record.offset, entry_at(update.entries, place, end, n_classes))
             for place, end in enumerate(accumulate(update.entries.sizes.tolist()))
@@ -94,7 +94,7 @@ def _log_differs(partition: int, written: Written, log: Sequence[_Logged]) -> li
         ]
     counts = Counter(logged.step for logged in log if logged.partition == partition)
     return [
-        f"step {step.number}: the log has {counts[step.number]} entries of it; the journal has {step.log}"
+        f"step {step.number}: the log has {counts[step.number]} of its entries; the journal has {step.log}"
         for step in written.steps
         if step.log is None or step.log.entries != counts[step.number]
     ]

@@ -19,7 +19,7 @@ class Source(NamedTuple):
     partition: int
     stored: Stored
     state: object  # its ledger or version; equal if the state has not changed
-    number: int  # number of a generation if it is taken now
+    number: int  # generation number of a snapshot that is taken now
     take: Callable[[State | None], Snapshot | ModelSnapshot]  # may reuse the memory of an earlier copy
 
 

@@ -7,7 +7,7 @@ A state is a sequence of sections, see `stream.wire.sections`:
     pending   a block of pending decisions, oldest first; as many sections as needed
     orphans   a block of feedback that waits for its context
     retained  a block of settled ids, with the decisions that late feedback can correct
-    end       empty; comes last
+    end       empty, and always last
 
 A *block* has up to BLOCK_ENTRIES entries of the join, in MessagePack: the bytes of the array `entries`.
 """
@@ -51,7 +51,7 @@ Entries = Sequence[Sequence[Any]]
 class Snapshot(NamedTuple):
     """A task's state after a step."""
 
-    settings: Mapping[str, Any]  # as stored; of an imported model, only those that the model depends on
+    settings: Mapping[str, Any]  # as stored; for an imported model, only those on which it depends
     step: JournalStep  # number 0 for an imported model
     dated_ms: int  # latest decision time so far
     undated: Sequence[int]  # steps whose ticks were not applied; their decisions may already be settled
@@ -67,7 +67,7 @@ class Snapshot(NamedTuple):
 class ModelSnapshot(NamedTuple):
     """A shared model at a version."""
 
-    settings: Mapping[str, Any]  # those that the model depends on
+    settings: Mapping[str, Any]  # only those on which the model depends
     version: int
     updates: int
     offset: int

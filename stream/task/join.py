@@ -302,9 +302,9 @@ class Join:
         """Apply a context, and return the events for the task, in order.
 
         Args:
-            event_id: its id.
-            decide: returns the decision, and whether feedback is possible, which it is not if a replayed log has
-                another action. Called only for an id without a decision.
+            event_id: the context's id.
+            decide: returns the decision, and whether feedback is possible. In a replay, feedback is impossible if the
+                log has another action. Called only for an id without a decision.
         """
         self._counts["contexts"] += 1
         state, kept = self._find(event_id)

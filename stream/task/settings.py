@@ -51,7 +51,7 @@ class PolicyError(ParameterError):
 
 @dataclass(frozen=True, slots=True)
 class TaskSettings:
-    """Everything that a task's state depends on except its inputs."""
+    """The settings that determine a task's state, together with its inputs."""
 
     learner: str
     n_classes: int
@@ -59,16 +59,16 @@ class TaskSettings:
     parameters: dict[str, Any] = field(default_factory=dict)  # the given parameters, or all parameters
     seed: int = 0
     join: JoinSettings = field(default_factory=JoinSettings)
-    on_expiry: OnExpiry = "drop"  # no update for an expired decision, or one as if it were wrong
+    on_expiry: OnExpiry = "drop"  # no update for an expired decision, or the update for a wrong one
     late: LatePolicy = "ignore"  # the effect of late feedback on an assumed reward
     play: Play = "own"  # the use of a log's decision
     reward: Reward = "exclusive"  # the number of right classes
-    propensity_min: float = 0.0  # smaller propensities of a log are raised to it; 0 for no minimum
+    propensity_min: float = 0.0  # minimum to which a log's propensities are raised; 0 for no minimum
     features: Mapping[str, Any] | None = None  # the indices of named features, as `to_plain` writes them
     class_names: tuple[str, ...] | None = None  # names of the classes; None if they have no names
     model: Sharing = "own"  # a model per task, or one shared by all tasks
     dated_by: DatedBy = "tick"  # "context" in virtual time, where a learner polls continuously
-    scale: Scaling = "none"  # the running scale of contexts without a data set
+    scale: Scaling = "none"  # scaling by the statistics of the contexts so far
     floor: float = 0.0  # probability of a uniformly random class
     holdout: float = 0.0  # probability with which a fixed policy decides, for comparison
     holdout_policy: str = UNIFORM  # that policy; see `holdout_class`
@@ -163,7 +163,7 @@ class TaskSettings:
         except NamedFeaturesError as error:
             raise ParameterError(f"features: {error}") from error
         if encoder.n_features != self.n_features:
-            raise ParameterError(f"n_features: expected {encoder.n_features}, as features has; got {self.n_features}")
+            raise ParameterError(f"n_features: expected {encoder.n_features}, as in features; got {self.n_features}")
         return encoder
 
     def check_policies(self, learner: Learner) -> None:

@@ -174,7 +174,7 @@ class Task:
 
     @property
     def version(self) -> int:
-        """The model's version: the updates of an own model; the entries of a shared one's log at the last step."""
+        """The number of updates of an own model, or of entries in a shared model's log at the last step."""
         return self.model.version
 
     @property
@@ -302,7 +302,7 @@ class Task:
     def _taught(self, decision: Decision) -> Decision:
         """The decision for the learner. Its propensity is raised to the minimum if the learner weights by it.
 
-        Other learners do not use the propensity. It is 1 for them if the log has none.
+        Other learners do not use the propensity. For these, a propensity that is not in the log is 1.
         """
         propensity = decision.propensity
         if propensity >= self._propensity_min:
@@ -356,7 +356,7 @@ class Task:
 
     def _refuse(self, mismatched: Mismatched, effects: Effects) -> None:
         feedback, record, action = mismatched
-        reason = f"feedback for {feedback.id!r}: expected action {action}, as it was decided; got {feedback.action}"
+        reason = f"feedback for {feedback.id!r}: expected the decided action {action}; got {feedback.action}"
         effects.dead_letters.append(DeadLetter(record, DEAD_LETTER_MISMATCHED, reason))
 
     def _update_draw(self, event_id: str) -> float:
@@ -366,7 +366,7 @@ class Task:
         waited_ms = self.join.stream_ms - dropped.orphan.kept_at_ms
         reason = f"feedback for {dropped.id!r}: expected its context within {self.settings.join.orphan_ms} ms; got none"
         if waited_ms <= self.settings.join.orphan_ms:
-            reason = f"feedback for {dropped.id!r}: more than {self.settings.join.orphans_max} wait for their contexts"
+            reason = f"feedback for {dropped.id!r}: the limit of {self.settings.join.orphans_max} orphans was exceeded"
         effects.dead_letters.append(DeadLetter(dropped.orphan.record, DEAD_LETTER_ORPHAN, reason))
 
 

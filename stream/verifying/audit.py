@@ -3,7 +3,7 @@
 It shares neither counters nor join code with the learner. It reads the journal step by step, applies each step's
 contexts and feedback to an `Oracle`, and compares:
 
-    predictions    each context that the oracle decides has one, and no other context does
+    predictions    each context that the oracle decides has one prediction, and no other context has any
     examples and dead letters    for each step, the same as the oracle's, in the same order
     ledger         after each step, the journal's ledger equals the oracle's
     ticks, drift alarms    each step with decisions has a tick; its examples report the alarms counted in the journal

@@ -119,7 +119,7 @@ class Difference(NamedTuple):
 
     @property
     def same(self) -> bool:
-        """Whether this part is bit-identical in both."""
+        """Whether this part is bit-identical in both models."""
         return self.differing == 0
 
 

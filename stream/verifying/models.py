@@ -42,7 +42,7 @@ class TooEarlyError(ModelError):
         self.first_ms = first_ms
 
 
-IMPORT_BYTES_MAX = 4_000_000  # they are all queued before a flush
+IMPORT_BYTES_MAX = 4_000_000  # limit on the bytes that are queued before a flush
 
 Report = Callable[[Progress], None]
 
@@ -209,7 +209,7 @@ def _model_settings(model: Model) -> dict[str, Any]:
 def _import(
     broker: Broker, topics: Topics, partitions: Sequence[int], writer: ChunkWriter, transactional_id: str
 ) -> None:
-    """Write a model to the snapshots of the first of these partitions, for all of them."""
+    """Write a model for all of these partitions. It is written to the snapshots of the first one."""
     _check_empty(broker, topics, partitions)
     producer = broker.transactional_producer(transactional_id)
     try:

@@ -128,7 +128,7 @@ class Oracle:
     def context(
         self, context: Context, record: Record, prediction: Prediction | None, date: list[int], *, is_aside: bool
     ) -> str:
-        """Apply a context, and return what is wrong with its prediction, or "".
+        """Apply a context, and return a description of the error in its prediction, or "" if there is none.
 
         Args:
             context: the context.

@@ -29,7 +29,7 @@ class Replay(NamedTuple):
     recovered: str
     state: str  # digest of the replayed learner's state alone, as printed by `onebit run`
     fault: str  # the reason for a failure, or empty
-    version: int | None = None  # version of the shared model whose state is `state`; None without one
+    version: int | None = None  # version of the shared model whose state is `state`; None without a shared model
     foreign: str = ""  # message about other programs' records with step numbers, if they can be identified
 
     @property

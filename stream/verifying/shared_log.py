@@ -43,7 +43,7 @@ class LogFinding(NamedTuple):
 
     version: int  # number of entries in the log
     replicas: tuple[ReplicaReport, ...]  # the last report of each process
-    behind: Behind | None  # of the steps that wrote to the log; None if there are none
+    behind: Behind | None  # over the steps that wrote to the log; None if there are no such steps
     faults: tuple[str, ...]
     warnings: tuple[str, ...]
 

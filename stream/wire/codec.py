@@ -74,7 +74,7 @@ class MalformedError(ValueError):
 
 
 class LogReading(NamedTuple):
-    """How a task reads the logged decision in a context. A task with this option requires a logged decision."""
+    """A task's requirements for the logged decision in a context, which must not be missing."""
 
     n_classes: int
     needs_propensity: bool = False
@@ -180,7 +180,7 @@ def _sparse(x: SparseFields, n_features: int) -> Features:
 
 
 def _named(x: dict[str, Any], n_features: int, encoder: FeatureEncoder) -> tuple[Features, Sequence[str]]:
-    """Read named features, or indices and values if `i` is a list, which a named feature's value never is.
+    """Read named features or, if `i` is a list, indices and values. A named feature's value is never a list.
 
     Also returns the name of each feature whose value is unknown.
     """

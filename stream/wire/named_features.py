@@ -49,7 +49,7 @@ class Kind(StrEnum):
 
 
 Scaling = Literal["none", "standard"]
-"""The scale of numeric features: as they are, or mean 0 and standard deviation 1; see `producers.datasets.scaling` and
+"""The scaling of numeric features: none, or to mean 0 and standard deviation 1; see `producers.datasets.scaling` and
 `stream.learners.running_scale`."""
 
 
@@ -115,7 +115,7 @@ class FeatureEncoder:
                 continue
             text = text_of(given)
             if text is None:
-                expected = "a text, a number or a truth value"
+                expected = "a string, a number or a boolean"
                 raise NamedFeaturesError(f"{_shown_name(name)}: expected {expected}; got {shown(given)}")
             words = words_of(text) if kind is Kind.TEXT else [text] if text else []
             for index in self.indices_of(name, words).tolist():

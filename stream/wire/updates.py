@@ -85,7 +85,7 @@ class Entries(NamedTuple):
 
 
 class _Column(NamedTuple):
-    """How a field of `Entries` is stored."""
+    """The storage format of a field of `Entries`."""
 
     name: str
     dtype: type[np.generic]

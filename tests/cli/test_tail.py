@@ -117,10 +117,10 @@ def test_letters_of_a_reason_are_put_again_after_a_dry_run(onebit: Onebit, pipel
     assert none.out == "0 written to their topics again, 0 skipped\n"
     dry = onebit("dead-letters", "requeue", "--reason", "expected JSON", "--dry-run").out.splitlines()
     assert dry[0].startswith(why)
-    assert dry[0].endswith(": would be put into its topic again")
+    assert dry[0].endswith(": would be written to its topic again")
     assert dry[1] == "1 would be written to their topics again, 0 skipped"
     assert len(pipeline.records(TOPICS.contexts)) == 3
-    for said, again in (("put into its topic again", 4), ("passed over: it was put again before", 4)):
+    for said, again in (("written to its topic again", 4), ("skipped: already written to its topic again", 4)):
         done = onebit("dead-letters", "requeue", "--reason", "malformed").out.splitlines()
         assert done[0].endswith(f": {said}")
         assert len(pipeline.records(TOPICS.contexts)) == again

@@ -1,4 +1,4 @@
-"""The join: its transitions line by line, its limits, and any sequence of inputs against a plain-list oracle."""
+"""The join: every transition of its table, its limits, and comparisons with a plain-list oracle on random inputs."""
 
 from typing import Any, NamedTuple
 
@@ -30,13 +30,13 @@ RECORD = Record("feedback", 0, 0, 0, None, None, ())
 
 
 class Driver:
-    """Drives a join as the task does, and tells in words what came of each input."""
+    """Calls a join in the same way as the task, and returns a text for the effect of each input."""
 
     def __init__(self, limits: JoinSettings, *, negative: bool = False, corrects: bool = False) -> None:
         self.join = Join(limits, assumes_negative=negative, corrects=corrects)
 
     def context(self, event_id: str, decided_at_ms: int, action: int = 0, *, aside: bool = False) -> list[str]:
-        """A context comes; if it is decided, then by this action at this time, or set aside."""
+        """Pass a context to the join. A new event is decided with this action and time, or set aside."""
         before = self.join.ledger()
         pending = Pending(X, DECISION._replace(action=action), DecisionTime(0, decided_at_ms))
         events = self.join.receive_context(event_id, lambda: (pending, not aside))
@@ -70,9 +70,9 @@ class Driver:
         return f"{event.outcome} {event.id} {reward}"
 
     def run(self, script: str) -> list[str]:
-        """Inputs such as `context a@0`, `aside a@0`, `right a@5`, `wrong a@5`, `right 2 a@5`, `time@9`.
+        """Apply inputs such as `context a@0`, `aside a@0`, `right a@5`, `wrong a@5`, `right 2 a@5`, `time@9`.
 
-        A number is the action that a context is decided by, 0 without one, or the action that feedback names.
+        In a context, the number is the decided action, with default 0. In feedback, it is the optional `action` field.
         """
         happened: list[str] = []
         for line in script.split(","):
@@ -91,7 +91,7 @@ class Driver:
 
 
 class Row(NamedTuple):
-    """Inputs, what happens, and the whole ledger afterwards."""
+    """A sequence of inputs, with its expected effects and the expected final ledger."""
 
     claim: str
     script: str
@@ -100,51 +100,54 @@ class Row(NamedTuple):
 
 
 ROWS = [
-    Row("unseen, context: decided, waits", "context a@0", [], Ledger(contexts=1, decided=1, pending=1)),
-    Row("unseen, feedback: kept as orphan", "right a@0", [], Ledger(feedback=1, orphans_waiting=1)),
+    Row("unseen, context: decision is pending", "context a@0", [], Ledger(contexts=1, decided=1, pending=1)),
+    Row("unseen, feedback: becomes an orphan", "right a@0", [], Ledger(feedback=1, orphans_waiting=1)),
     Row(
         "orphan, context: decided and matched at once", "right a@0, context a@10", ["matched a 1"],
         Ledger(contexts=1, decided=1, feedback=1, matched=1),
     ),
     Row(
-        "orphan, feedback: duplicate", "right a@0, right a@5", ["feedback duplicate"],
+        "orphan, same feedback: duplicate", "right a@0, right a@5", ["feedback duplicate"],
         Ledger(feedback=2, feedback_duplicates=1, orphans_waiting=1),
     ),
     Row(
-        "orphan, other feedback: conflict, and the first wins", "right a@0, wrong a@5, context a@10",
+        "orphan, feedback with the other bit: conflict, and the first bit counts", "right a@0, wrong a@5, context a@10",
         ["feedback conflict", "matched a 1"],
         Ledger(contexts=1, decided=1, feedback=2, matched=1, feedback_duplicates=1, conflicts=1),
     ),
-    Row("orphan, at its deadline: waits", "right a@0, time@50", [], Ledger(feedback=1, orphans_waiting=1)),
-    Row("orphan, deadline passes: dropped", "right a@0, time@51", ["dropped a"], Ledger(feedback=1, orphans_dropped=1)),
+    Row("orphan, at its deadline: still waits", "right a@0, time@50", [], Ledger(feedback=1, orphans_waiting=1)),
     Row(
-        "orphan dropped, context: waits for another feedback", "right a@0, time@51, context a@51", ["dropped a"],
+        "orphan, past its deadline: dropped", "right a@0, time@51", ["dropped a"],
+        Ledger(feedback=1, orphans_dropped=1),
+    ),
+    Row(
+        "orphan dropped, context: decision is pending", "right a@0, time@51, context a@51", ["dropped a"],
         Ledger(contexts=1, decided=1, pending=1, feedback=1, orphans_dropped=1),
     ),
     Row(
-        "pending, context: duplicate, the same decision stands", "context a@0, context a@90, time@101",
+        "pending, context: duplicate, and the first decision counts", "context a@0, context a@90, time@101",
         ["context duplicate", "expired a None"],
         Ledger(contexts=2, decided=1, context_duplicates=1, expired=1),
     ),
     Row(
-        "pending, feedback: matched", "context a@0, wrong a@10", ["matched a 0"],
+        "pending, feedback before the deadline: matched", "context a@0, wrong a@10", ["matched a 0"],
         Ledger(contexts=1, decided=1, feedback=1, matched=1),
     ),
     Row(
-        "pending, feedback exactly at the deadline: in time", "context a@7, right a@107", ["matched a 1"],
+        "pending, feedback at the deadline: matched", "context a@7, right a@107", ["matched a 1"],
         Ledger(contexts=1, decided=1, feedback=1, matched=1),
     ),
     Row(
-        "pending, feedback one past the deadline: expired, and the feedback late", "context a@7, right a@108",
+        "pending, feedback 1 ms past the deadline: decision expires, feedback is late", "context a@7, right a@108",
         ["expired a None", "late a"], Ledger(contexts=1, decided=1, feedback=1, expired=1, late=1),
     ),
-    Row("pending, at its deadline: waits", "context a@0, time@100", [], Ledger(contexts=1, decided=1, pending=1)),
+    Row("pending, at its deadline: still waits", "context a@0, time@100", [], Ledger(contexts=1, decided=1, pending=1)),
     Row(
-        "pending, deadline passes: expired", "context a@0, time@101", ["expired a None"],
+        "pending, past its deadline: expired", "context a@0, time@101", ["expired a None"],
         Ledger(contexts=1, decided=1, expired=1),
     ),
     Row(
-        "pending, other feedback past the deadline: expired", "context a@0, right b@101", ["expired a None"],
+        "pending, feedback for another id past the deadline: expired", "context a@0, right b@101", ["expired a None"],
         Ledger(contexts=1, decided=1, expired=1, feedback=1, orphans_waiting=1),
     ),
     Row(
@@ -152,20 +155,22 @@ ROWS = [
         Ledger(contexts=2, decided=1, context_duplicates=1, feedback=1, matched=1),
     ),
     Row(
-        "matched, feedback: duplicate", "context a@0, right a@1, right a@500", ["matched a 1", "feedback duplicate"],
-        Ledger(contexts=1, decided=1, feedback=2, matched=1, feedback_duplicates=1),
-    ),
-    Row(
-        "matched, other feedback: conflict", "context a@0, wrong a@1, right a@2", ["matched a 0", "feedback conflict"],
-        Ledger(contexts=1, decided=1, feedback=2, matched=1, feedback_duplicates=1, conflicts=1),
-    ),
-    Row(
-        "matched, retained to the millisecond: still known", "context a@0, right a@1, right a@1001",
+        "matched, same feedback: duplicate", "context a@0, right a@1, right a@500",
         ["matched a 1", "feedback duplicate"],
         Ledger(contexts=1, decided=1, feedback=2, matched=1, feedback_duplicates=1),
     ),
     Row(
-        "matched, retained no longer: forgotten", "context a@0, right a@1, right a@1002, context a@1003",
+        "matched, feedback with the other bit: conflict", "context a@0, wrong a@1, right a@2",
+        ["matched a 0", "feedback conflict"],
+        Ledger(contexts=1, decided=1, feedback=2, matched=1, feedback_duplicates=1, conflicts=1),
+    ),
+    Row(
+        "matched, in the last millisecond of retention: duplicate", "context a@0, right a@1, right a@1001",
+        ["matched a 1", "feedback duplicate"],
+        Ledger(contexts=1, decided=1, feedback=2, matched=1, feedback_duplicates=1),
+    ),
+    Row(
+        "matched, after retention: forgotten", "context a@0, right a@1, right a@1002, context a@1003",
         ["matched a 1", "matched a 1"], Ledger(contexts=2, decided=2, feedback=2, matched=2),
     ),
     Row(
@@ -173,80 +178,80 @@ ROWS = [
         Ledger(contexts=2, decided=1, context_duplicates=1, expired=1),
     ),
     Row(
-        "expired, feedback: late, as often as it comes", "context a@0, time@101, right a@102, wrong a@103",
+        "expired, feedback twice: late twice", "context a@0, time@101, right a@102, wrong a@103",
         ["expired a None", "late a", "late a"], Ledger(contexts=1, decided=1, feedback=2, expired=1, late=2),
     ),
     Row(
-        "expired, retained to the millisecond: still known", "context a@0, time@101, right a@1101",
+        "expired, in the last millisecond of retention: late", "context a@0, time@101, right a@1101",
         ["expired a None", "late a"], Ledger(contexts=1, decided=1, feedback=1, expired=1, late=1),
     ),
     Row(
-        "expired, retained no longer: forgotten", "context a@0, time@101, right a@1102", ["expired a None"],
+        "expired, after retention: forgotten", "context a@0, time@101, right a@1102", ["expired a None"],
         Ledger(contexts=1, decided=1, feedback=1, expired=1, orphans_waiting=1),
     ),
     Row(
-        "orphan of the decided action: matched", "right 0 a@0, context a@10", ["matched a 1"],
+        "orphan for the decided action, context: matched", "right 0 a@0, context a@10", ["matched a 1"],
         Ledger(contexts=1, decided=1, feedback=1, matched=1),
     ),
     Row(
-        "orphan of another action: refused when its context comes, and the decision waits on",
+        "orphan for another action, context: orphan is refused, decision stays pending",
         "right 2 a@0, context a@10, time@110, time@111", ["mismatched a 2 for 0", "expired a None"],
         Ledger(contexts=1, decided=1, expired=1, feedback=1, mismatched=1),
     ),
     Row(
-        "orphan of another action, refused: the next feedback settles the decision",
+        "orphan for another action refused, feedback for the decided action: matched",
         "right 2 a@0, context a@10, right 0 a@20", ["mismatched a 2 for 0", "matched a 1"],
         Ledger(contexts=1, decided=1, matched=1, feedback=2, mismatched=1),
     ),
     Row(
-        "orphan, feedback of another action than the first: duplicate, and the first wins",
+        "orphan, feedback for another action: duplicate, and the first feedback counts",
         "right 0 a@0, right 2 a@5, context a@10", ["feedback duplicate", "matched a 1"],
         Ledger(contexts=1, decided=1, feedback=2, matched=1, feedback_duplicates=1),
     ),
     Row(
-        "pending, feedback of the decided action: matched", "context a@0, wrong 0 a@10", ["matched a 0"],
+        "pending, feedback for the decided action: matched", "context a@0, wrong 0 a@10", ["matched a 0"],
         Ledger(contexts=1, decided=1, feedback=1, matched=1),
     ),
     Row(
-        "pending, feedback of another action: refused, and the decision waits on",
+        "pending, feedback for another action: feedback is refused, decision stays pending",
         "context a@0, right 1 a@10, right 1 a@11, wrong a@100",
         ["mismatched a 1 for 0", "mismatched a 1 for 0", "matched a 0"],
         Ledger(contexts=1, decided=1, matched=1, feedback=3, mismatched=2),
     ),
     Row(
-        "matched, feedback of another action: refused, and no duplicate", "context a@0, right a@1, wrong 1 a@2",
+        "matched, feedback for another action: refused, not a duplicate", "context a@0, right a@1, wrong 1 a@2",
         ["matched a 1", "mismatched a 1 for 0"],
         Ledger(contexts=1, decided=1, matched=1, feedback=2, mismatched=1),
     ),
     Row(
-        "matched, feedback of the decided action: duplicate", "context a@0, right a@1, right 0 a@2",
+        "matched, feedback for the decided action: duplicate", "context a@0, right a@1, right 0 a@2",
         ["matched a 1", "feedback duplicate"],
         Ledger(contexts=1, decided=1, matched=1, feedback=2, feedback_duplicates=1),
     ),
     Row(
-        "expired, feedback of another action: refused, and not late", "context a@0, time@101, right 1 a@102",
+        "expired, feedback for another action: refused, not late", "context a@0, time@101, right 1 a@102",
         ["expired a None", "mismatched a 1 for 0"],
         Ledger(contexts=1, decided=1, expired=1, feedback=1, mismatched=1),
     ),
     Row(
-        "expired, feedback of the decided action: late", "context a@0, time@101, right 0 a@102",
+        "expired, feedback for the decided action: late", "context a@0, time@101, right 0 a@102",
         ["expired a None", "late a"], Ledger(contexts=1, decided=1, expired=1, feedback=1, late=1),
     ),
     Row(
-        "unseen, context set aside: settled at once, and never pending", "aside a@0, time@101", ["unmatched a None"],
+        "unseen, context set aside: settled at once, never pending", "aside a@0, time@101", ["unmatched a None"],
         Ledger(contexts=1, decided=1, unmatched=1),
     ),
     Row(
-        "orphan, context set aside: its feedback is passed over", "wrong a@0, aside a@10, right a@11",
+        "orphan, context set aside: feedback is passed over", "wrong a@0, aside a@10, right a@11",
         ["unmatched a None"], Ledger(contexts=1, decided=1, unmatched=1, feedback=2, feedback_unmatched=2),
     ),
     Row(
-        "orphan of another action, context set aside: passed over, too, and not refused",
+        "orphan for another action, context set aside: orphan is passed over, not refused",
         "right 2 a@0, aside a@10", ["unmatched a None"],
         Ledger(contexts=1, decided=1, unmatched=1, feedback=1, feedback_unmatched=1),
     ),
     Row(
-        "unmatched, feedback of whatever action: passed over", "aside a@0, right a@1, wrong 2 a@2, right 0 a@3",
+        "unmatched, feedback for any action: passed over", "aside a@0, right a@1, wrong 2 a@2, right 0 a@3",
         ["unmatched a None"], Ledger(contexts=1, decided=1, unmatched=1, feedback=3, feedback_unmatched=3),
     ),
     Row(
@@ -255,28 +260,29 @@ ROWS = [
         Ledger(contexts=3, decided=1, context_duplicates=2, unmatched=1),
     ),
     Row(
-        "unmatched, retained to the millisecond: still known", "aside a@0, right a@1000", ["unmatched a None"],
+        "unmatched, in the last millisecond of retention: passed over", "aside a@0, right a@1000", ["unmatched a None"],
         Ledger(contexts=1, decided=1, unmatched=1, feedback=1, feedback_unmatched=1),
     ),
     Row(
-        "unmatched, retained no longer: forgotten", "aside a@0, right a@1001", ["unmatched a None"],
+        "unmatched, after retention: forgotten", "aside a@0, right a@1001", ["unmatched a None"],
         Ledger(contexts=1, decided=1, unmatched=1, feedback=1, orphans_waiting=1),
     ),
     Row(
-        "pending, context set aside: duplicate, the first decision stands", "context a@0, aside a@1, right a@2",
+        "pending, context set aside: duplicate, and the first decision counts", "context a@0, aside a@1, right a@2",
         ["context duplicate", "matched a 1"],
         Ledger(contexts=2, decided=1, context_duplicates=1, matched=1, feedback=1),
     ),
     Row(
-        "time does not go back: an earlier append time is taken as the watermark", "context a@0, time@101, right a@50",
+        "stream time does not go back: feedback with an earlier append time is late",
+        "context a@0, time@101, right a@50",
         ["expired a None", "late a"], Ledger(contexts=1, decided=1, feedback=1, expired=1, late=1),
     ),
     Row(
-        "time does not go back: the deadline of an orphan counts from the watermark",
+        "stream time does not go back: an orphan's deadline is computed from stream time",
         "time@100, right a@20, time@150, time@90, time@151", ["dropped a"], Ledger(feedback=1, orphans_dropped=1),
     ),
     Row(
-        "deadlines fall due from the oldest on", "context a@0, context b@1, context c@2, time@102",
+        "several deadlines pass: the oldest decision expires first", "context a@0, context b@1, context c@2, time@102",
         ["expired a None", "expired b None"], Ledger(contexts=3, decided=3, expired=2, pending=1),
     ),
 ]  # fmt: skip
@@ -292,7 +298,7 @@ def test_join_does_what_its_table_says(row: Row) -> None:
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.claim)
 def test_oracle_agrees_with_the_table(row: Row) -> None:
     if "does not go back" in row.claim:
-        return  # the oracle is told true times
+        return  # the oracle expects append times that do not decrease
     oracle = JoinOracle(LIMITS)
     driver = Driver(LIMITS)
     driver.context, driver.feedback, driver.time = oracle.context, oracle.feedback, oracle.time  # type: ignore[method-assign]
@@ -442,7 +448,7 @@ TIGHT = st.builds(
 
 
 class JoinMachine(RuleBasedStateMachine):
-    """Any sequence of inputs, with the broker's time standing still or moving: the join says what the oracle says."""
+    """Compares the join with the oracle on random inputs, with and without advances of the broker's time."""
 
     @initialize(limits=TIGHT, negative=st.booleans())
     def start(self, limits: JoinSettings, negative: bool) -> None:

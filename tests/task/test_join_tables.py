@@ -1,4 +1,4 @@
-"""The table of the join drives it: a change of one rule is refused, or the join differs from the oracle."""
+"""Mutations of the join's table: each change of one rule is refused, or makes the join differ from the oracle."""
 
 from random import Random
 from typing import NamedTuple
@@ -20,21 +20,21 @@ SETTINGS = (
     JoinSettings(window_ms=9, orphan_ms=6, retain_ms=20, pending_max=OFTEN, orphans_max=TIGHT, retained_max=OFTEN),
     JoinSettings(window_ms=9, orphan_ms=12, retain_ms=20, pending_max=OFTEN, orphans_max=OFTEN, retained_max=TIGHT),
 )
-"""All times differ, and each limit is met in one of them and in no other: so a swap of two shows."""
+"""All durations differ, and each limit is tight in only one of the settings. Swapped settings are therefore noticed."""
 
 SEEDS = 6
 INPUTS = 120
 
 
 def check_rows() -> None:
-    """The join does what is written down by hand."""
+    """Assert that the join has the effects that `ROWS` lists."""
     for row in ROWS:
         driver = Driver(LIMITS)
         assert (driver.run(row.script), driver.join.ledger()) == (row.happens, row.ledger)
 
 
 def check_against_the_oracle(limits: JoinSettings, seed: int) -> None:
-    """The join does what the oracle does, input by input, in a run drawn from a seed."""
+    """Assert that the join agrees with the oracle after each input of a random run."""
     luck = Random(seed)
     assumes_negative = luck.random() < 0.5
     driver, oracle = Driver(limits, negative=assumes_negative), JoinOracle(limits, 0 if assumes_negative else None)
@@ -67,7 +67,7 @@ def check_all() -> None:
 
 
 class Change(NamedTuple):
-    """A table with one rule that is another one."""
+    """A table with one changed or missing rule."""
 
     name: str
     table: dict[tuple[State, Input], Rule]
@@ -88,7 +88,7 @@ def changes() -> list[Change]:
             if other != rule
         ]
         rest = {key: kept for key, kept in TRANSITIONS.items() if key != row}
-        found.append(Change(f"{name}: taken out", rest))
+        found.append(Change(f"{name}: removed", rest))
     return found
 
 
@@ -106,7 +106,7 @@ def test_a_change_of_one_rule_is_refused_or_noticed() -> None:
         with patch.dict(TRANSITIONS, change.table):
             try:
                 check_all()
-            except (AssertionError, TableError):  # a wrong result, or a table that the settings forbid
+            except (AssertionError, TableError):  # the result is wrong, or the settings do not allow the table
                 continue
         unnoticed.append(change.name)
     assert unnoticed == []

@@ -1,4 +1,4 @@
-"""Contexts with named features: a task reads them by its settings, which are stored with it."""
+"""Contexts with named features. The settings of a task define the names, and are stored with the task."""
 
 from dataclasses import replace
 
@@ -93,7 +93,7 @@ def test_names_cannot_come_or_go_in_a_running_pipeline() -> None:
 def test_audit_and_a_restarted_learner_read_the_names_as_the_learner_did() -> None:
     pipeline = Pipeline(settings())
     for number in range(4):
-        learner = pipeline.learner()  # a process that finds what the one before it left
+        learner = pipeline.learner()  # a new process, which recovers the state of the previous one
         value = orjson.dumps({"id": f"e{number}", "x": {"price": number, "i": "fr"}})
         pipeline.send(TOPICS.contexts, value if number != 2 else value.replace(b"price", b"prise"))
         while learner.step(0):

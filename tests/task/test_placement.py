@@ -1,4 +1,4 @@
-"""Where a key belongs: the compiled count against the partitioner that producers use."""
+"""The compiled count of misplaced keys agrees with the producers' partitioner."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -7,7 +7,7 @@ from stream.kafka.partitioner import partition_for
 from stream.task.placement import count_misplaced
 
 
-@settings(deadline=None)  # the first call compiles
+@settings(deadline=None)  # the first call compiles the function
 @given(st.lists(st.binary(max_size=20), max_size=20), st.integers(2, 1_000), st.data())
 def test_count_is_that_of_the_partitioner(keys: list[bytes], partitions: int, data: st.DataObject) -> None:
     partition = data.draw(st.integers(0, partitions - 1) | st.sampled_from([partition_for(b"", partitions)]))

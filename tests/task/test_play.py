@@ -1,4 +1,4 @@
-"""Replaying the decisions of a log: what is played, what counts, what is learned, and who may learn from it."""
+"""Replays of logged decisions: actions, counts, updates, and the learners that can learn from a log."""
 
 import math
 from typing import Any
@@ -29,7 +29,7 @@ def play(task: Task, *records: Record) -> Effects:
 
 
 def predict(settings: TaskSettings, event_id: str) -> Decision:
-    """What a fresh learner decides by itself."""
+    """Return the decision of a new learner without a log."""
     task = Task(settings, TOPICS.contexts)
     return task.learner.predict(X, task._draw_action(event_id))
 
@@ -77,7 +77,7 @@ def test_small_propensity_is_published_as_it_is_and_learned_from_as_the_least() 
     effects = play(task, logged_context(inputs, "a", 1, Logged(1, 0.001)), inputs.feedback("a", 1, 2))
     assert [p.decision.propensity for p, _ in effects.predictions] == [0.001]
     assert [example.propensity for example, _ in effects.examples] == [0.001]
-    assert task.learner.weights()[1].tolist() == [5.0, 0.0, 5.0, 0.0], "x / 0.2"
+    assert task.learner.weights()[1].tolist() == [5.0, 0.0, 5.0, 0.0], "expected x / propensity_min"
     assert task.join.ledger() == Ledger(contexts=1, decided=1, matched=1, feedback=1, propensities_floored=1)
 
 
@@ -140,7 +140,7 @@ def test_unmatched_teaches_nothing_even_where_an_expired_decision_does() -> None
 
 
 def matched_rewards(settings: TaskSettings, events: int) -> tuple[float, int]:
-    """The mean bit of what counts, and how much does, of a log that was not uniform."""
+    """Return the mean bit and the number of matching decisions for a log with a non-uniform policy."""
     rng = np.random.default_rng(1)
     logging, right = (0.7, 0.2, 0.1), (0.9, 0.5, 0.1)
     task, inputs = Task(settings, TOPICS.contexts), Inputs()
@@ -156,8 +156,8 @@ def matched_rewards(settings: TaskSettings, events: int) -> tuple[float, int]:
 def test_what_rejection_leaves_of_a_log_that_was_not_uniform_is_the_value_of_the_learner() -> None:
     uniform = small_task(parameters={"gamma": 1.0}, play="match", propensity_min=0.1)
     mean, count = matched_rewards(uniform, 6_000)
-    assert count == pytest.approx(600, abs=4 * math.sqrt(600)), "a tenth of all, whatever was logged"
-    assert mean == pytest.approx(0.5, abs=4 * 0.5 / math.sqrt(count)), "and .74 as it was logged"
+    assert count == pytest.approx(600, abs=4 * math.sqrt(600)), "expected a tenth of the events"
+    assert mean == pytest.approx(0.5, abs=4 * 0.5 / math.sqrt(count)), "the logged mean is 0.74"
 
 
 def test_propensity_below_the_least_of_the_log_is_counted_where_decisions_must_match() -> None:

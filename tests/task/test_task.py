@@ -1,4 +1,4 @@
-"""The task: the order of the merge, the time of a decision, and a state that does not depend on batches."""
+"""The task: the order of merged records, the times of decisions, and independence of the state from batch sizes."""
 
 from collections import deque
 from itertools import pairwise
@@ -32,14 +32,14 @@ def timeline(topic: str, times: list[int]) -> deque[Record]:
     [
         ([], [], "", ""),
         ([10, 30], [20, 25], "", "c10 f20 f25 c30"),
-        ([10, 30], [20, 25], "feedback", "c10 f20 f25"),  # feedback of time 28 may be among it
-        ([10], [20, 25], "contexts", "c10"),  # a context of time 15 may be
+        ([10, 30], [20, 25], "feedback", "c10 f20 f25"),  # the unread feedback may include a record from before 30
+        ([10], [20, 25], "contexts", "c10"),  # the unread contexts may include one from before 20
         ([10], [20, 25], "feedback", "c10 f20 f25"),
         ([10], [], "feedback", ""),
         ([], [10], "contexts", ""),
         ([], [10], "feedback", "f10"),
-        ([10, 10, 11], [10, 10], "", "c10 c10 f10 f10 c11"),  # contexts before feedback of the same time
-        ([30, 20], [25], "", "f25 c30 c20"),  # an append time that went back does not break the offset order
+        ([10, 10, 11], [10, 10], "", "c10 c10 f10 f10 c11"),  # contexts precede feedback with the same time
+        ([30, 20], [25], "", "f25 c30 c20"),  # contexts stay in offset order even if an append time goes back
     ],
 )
 def test_merge_waits_for_the_other_input_only_while_the_broker_has_more_of_it(
@@ -60,12 +60,12 @@ def test_merge_limits_the_number_of_records_and_leaves_the_rest_in_order(records
 
 
 def by_context(learner: str = "banditron", **changes: Any) -> TaskSettings:
-    """Settings of a task whose decisions have the append times of their contexts."""
+    """Return settings under which a decision has the append time of its context."""
     return small_task(learner, dated_by="context", **changes)
 
 
 def run(task: Task, records: list[Record], end_ms: int = -1) -> Effects:
-    """Make a step, in which stream time comes to `end_ms` in the end."""
+    """Make a step with these records, and with a tick at `end_ms` if it is not negative."""
     return task.step([*records, *([Inputs().tick(0, end_ms)] if end_ms >= 0 else [])], 1)
 
 
@@ -204,7 +204,7 @@ def test_late_feedback_corrects_the_assumed_reward_once() -> None:
 
 
 def test_a_correction_reverts_the_update_with_its_original_draw() -> None:
-    parameters = {"alpha": 0.5, "covariance": "full"}  # a wrong answer subtracts x only when v < (1+α)/2
+    parameters = {"alpha": 0.5, "covariance": "full"}  # a reward of 0 subtracts x only if v < (1+α)/2
     ids = [f"e{number}" for number in range(20)]
     late = Task(by_context("confidit", parameters=parameters, on_expiry="negative", late="correct"), TOPICS.contexts)
     inputs = Inputs()
@@ -261,7 +261,7 @@ def test_orphan_that_is_dropped_becomes_a_dead_letter_with_its_reason() -> None:
         (first, DEAD_LETTER_ORPHAN), (second, DEAD_LETTER_ORPHAN),
     ]  # fmt: skip
     assert [letter.reason for letter in effects.dead_letters] == [
-        "feedback for 'a': more than 1 wait for their contexts",
+        "feedback for 'a': the limit of 1 orphans was exceeded",
         "feedback for 'b': expected its context within 500 ms; got none",
     ]
 
@@ -318,7 +318,7 @@ def test_feedback_of_another_action_becomes_a_dead_letter_and_teaches_nothing() 
     effects = run(task, [wrong])
     assert [(letter.record, letter.kind) for letter in effects.dead_letters] == [(wrong, DEAD_LETTER_MISMATCHED)]
     assert effects.dead_letters[0].reason == (
-        f"feedback for 'a': expected action {decided}, as it was decided; got {(decided + 1) % N_CLASSES}"
+        f"feedback for 'a': expected the decided action {decided}; got {(decided + 1) % N_CLASSES}"
     )
     assert (effects.examples, state_digest([task.learner.state()])) == ([], before)
     effects = run(task, [inputs.feedback("a", 1, 30, action=decided)])
@@ -329,7 +329,7 @@ def test_feedback_of_another_action_becomes_a_dead_letter_and_teaches_nothing() 
 
 
 def decided_action() -> int:
-    """The action that the task decides for a."""
+    """Return the action that the task chooses for event a."""
     return run(Task(by_context(), TOPICS.contexts), [Inputs().context("a", 10)]).predictions[0][0].decision.action
 
 
@@ -360,7 +360,7 @@ def placed(record: Record, partition: int, key: bytes | None) -> Record:
 
 @pytest.mark.parametrize("with_key", [True, False])
 def test_records_that_belong_to_another_partition_are_counted_and_applied(with_key: bool) -> None:
-    # By Kafka's own partitioner d and f belong to partition 1 of 2, and a to partition 0.
+    # Kafka's partitioner assigns keys d and f to partition 1 of 2, and key a to partition 0.
     task, inputs = Task(by_context(), TOPICS.contexts), Inputs()
     records = [
         placed(record, 0, event_id.encode() if with_key else None)
@@ -392,7 +392,7 @@ def test_no_record_is_misplaced_where_there_is_one_partition() -> None:
 
 @st.composite
 def streams(draw: st.DrawFn) -> list[Record]:
-    """Records in the order of their append times, contexts before feedback."""
+    """Generate records in the order of their append times. Contexts precede feedback with the same time."""
     ids = st.sampled_from("abcdefgh")
     inputs = Inputs()
     at_ms = 0
@@ -409,7 +409,7 @@ def streams(draw: st.DrawFn) -> list[Record]:
 
 
 def told(task: Task, steps: list[Effects]) -> tuple[object, ...]:
-    """All that came out, and the state afterwards, in a form that can be compared."""
+    """Return the output and the final state in a form that can be compared."""
     predictions = [
         (p.id, *p.decision[:3], p.decision.scores.tobytes(), p.model_version, offset)
         for step in steps
@@ -456,7 +456,7 @@ def test_merge_gives_the_same_order_however_the_inputs_are_read(
 
 @pytest.mark.parametrize("learner", ["banditron", "soba-diag"])
 def test_what_was_compiled_before_is_not_compiled_in_the_first_step(learner: str) -> None:
-    """The counts of signatures that a kernel was compiled for do not grow: a step needs no others."""
+    """The first step compiles no kernel for another signature."""
     small_task(learner).warm_up()
     before = _compiled()
     inputs = Inputs()
@@ -468,7 +468,7 @@ def test_what_was_compiled_before_is_not_compiled_in_the_first_step(learner: str
 
 
 def _compiled() -> list[int]:
-    """For how many signatures the kernels of placement and of these learners were compiled."""
+    """Return the number of compiled signatures of each kernel in these modules."""
     return [
         len(found.signatures)
         for module in (placement, banditron, soba)

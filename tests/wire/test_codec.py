@@ -1,4 +1,4 @@
-"""The codec: what is written can be read, what is bad is refused by name, and the bytes stay what they are."""
+"""The codec: round trips, messages that name the invalid field, and a stable byte format."""
 
 import math
 import re
@@ -110,7 +110,7 @@ def test_prediction_is_read_as_it_was_written(event_id: str, decision: Decision,
 
 
 def plain(prediction: Prediction) -> tuple[object, ...]:
-    """A prediction that can be compared; the scores are an array and compared apart."""
+    """Return the fields of a prediction that can be compared with `==`, without the array of scores."""
     return (
         *prediction._replace(decision=prediction.decision._replace(scores=np.empty(0)))[::2],
         prediction.decision[:3],
@@ -138,12 +138,12 @@ def test_example_is_read_as_it_was_written(written: Example, offset: int | None)
 
 
 def field_of(error: MalformedError) -> str:
-    """The field that a message names, without places in lists."""
+    """Return the field that a message names, without list indices."""
     return re.sub(r"\[\d+\]", "", str(error).partition(": ")[0])
 
 
 class Bad(NamedTuple):
-    """A bad record, and the field that the message names."""
+    """An invalid record and the field that the error message names."""
 
     name: str
     value: bytes | None
@@ -153,23 +153,23 @@ class Bad(NamedTuple):
 
 
 DEEP = b"[" * 1_000 + b"]" * 1_000
-"""JSON that Python cannot show."""
+"""JSON that is too deep for Python's `repr`."""
 
 BAD_VALUES = [
     Bad("tombstone", None, "value"),
     Bad("empty value", b"", "value"),
     Bad("not JSON", b"id=a", "value"),
     Bad("not UTF-8", b'{"id":"\xff"}', "value"),
-    Bad("cut off", b'{"id":"a"', "value"),
+    Bad("truncated", b'{"id":"a"', "value"),
     Bad("NaN", b'{"id":"a","x":[NaN]}', "value"),
     Bad("Infinity", b'{"id":"a","x":[Infinity]}', "value"),
     Bad("lone surrogate", b'{"id":"\\ud800"}', "value"),
-    Bad("too deep", b"[" * 5_000 + b"]" * 5_000, "value"),
+    Bad("nested too deeply", b"[" * 5_000 + b"]" * 5_000, "value"),
     Bad("a list", b"[1,2]", "value"),
     Bad("a number", b"1", "value"),
     Bad("null", b"null", "value"),
     Bad("version 2", b'{"id":"a"}', "version", headers=((VERSION_HEADER[0], b"2"),)),
-    Bad("no version", b'{"id":"a"}', "version", headers=((VERSION_HEADER[0], b""),)),
+    Bad("empty version", b'{"id":"a"}', "version", headers=((VERSION_HEADER[0], b""),)),
     Bad("two versions", b'{"id":"a"}', "version", headers=(VERSION_HEADER, (VERSION_HEADER[0], b"2"))),
     Bad("oversize", b'{"id":"a","x":[' + b" " * VALUE_BYTES_MAX + b"]}", "value"),
 ]  # fmt: skip
@@ -213,46 +213,46 @@ def contexts(x: bytes) -> bytes:
 BAD_CONTEXTS = [
     Bad("no x", b'{"id":"a"}', "x"),
     Bad("x is null", contexts(b"null"), "x"),
-    Bad("x is a text", contexts(b'"1 2"'), "x"),
+    Bad("x is a string", contexts(b'"1 2"'), "x"),
     Bad("x is a number", contexts(b"3"), "x"),
     Bad("no indices", contexts(b'{"v":[1]}'), "x.i"),
-    Bad("indices are no list", contexts(b'{"i":3}'), "x.i"),
+    Bad("indices are not a list", contexts(b'{"i":3}'), "x.i"),
     Bad("negative index", contexts(b'{"i":[-1,2]}'), "x.i"),
     Bad("index too large", contexts(b'{"i":[1,10]}'), "x.i"),
     Bad("index of 64 bits", contexts(b'{"i":[9223372036854775807]}'), "x.i"),
     Bad("index wraps 32 bits", contexts(b'{"i":[4294967296]}'), "x.i"),
     Bad("index beyond 64 bits", contexts(b'{"i":[1%s]}' % (b"0" * 30)), "x.i"),
-    Bad("indices equal", contexts(b'{"i":[1,1]}'), "x.i"),
-    Bad("indices fall", contexts(b'{"i":[2,1]}'), "x.i"),
+    Bad("indices are equal", contexts(b'{"i":[1,1]}'), "x.i"),
+    Bad("indices decrease", contexts(b'{"i":[2,1]}'), "x.i"),
     Bad("index is a float", contexts(b'{"i":[1.0]}'), "x.i"),
     Bad("index is true", contexts(b'{"i":[0,true]}'), "x.i"),
     Bad("index is null", contexts(b'{"i":[null]}'), "x.i"),
-    Bad("indices nested", contexts(b'{"i":[[1],[2]]}'), "x.i"),
-    Bad("fewer values", contexts(b'{"i":[1,2],"v":[1]}'), "x.v"),
-    Bad("more values", contexts(b'{"i":[1],"v":[1,2]}'), "x.v"),
+    Bad("indices are nested", contexts(b'{"i":[[1],[2]]}'), "x.i"),
+    Bad("fewer values than indices", contexts(b'{"i":[1,2],"v":[1]}'), "x.v"),
+    Bad("more values than indices", contexts(b'{"i":[1],"v":[1,2]}'), "x.v"),
     Bad("values are null", contexts(b'{"i":[1],"v":null}'), "x.v"),
-    Bad("values are a text", contexts(b'{"i":[1],"v":"1"}'), "x.v"),
+    Bad("values are a string", contexts(b'{"i":[1],"v":"1"}'), "x.v"),
     Bad("value is true", contexts(b'{"i":[1],"v":[true]}'), "x.v"),
-    Bad("value is a text", contexts(b'{"i":[1],"v":["1"]}'), "x.v"),
+    Bad("value is a string", contexts(b'{"i":[1],"v":["1"]}'), "x.v"),
     Bad("value is null", contexts(b'{"i":[1],"v":[null]}'), "x.v"),
-    Bad("values nested", contexts(b'{"i":[1],"v":[[1]]}'), "x.v"),
-    Bad("dense too short", contexts(b"[1,2]"), "x"),
-    Bad("dense too long", contexts(orjson.dumps([1] * 11)), "x"),
-    Bad("dense empty", contexts(b"[]"), "x"),
-    Bad("dense with true", contexts(orjson.dumps([True] + [1] * 9)), "x"),
-    Bad("dense nested", contexts(orjson.dumps([[1]] * 10)), "x"),
-    Bad("dense with a text", contexts(orjson.dumps(["1"] * 10)), "x"),
-    Bad("dense with null", contexts(orjson.dumps([None] * 10)), "x"),
-    Bad("10 million features", contexts(b'{"i":[9999999]}'), "x.i"),
+    Bad("values are nested", contexts(b'{"i":[1],"v":[[1]]}'), "x.v"),
+    Bad("dense list is too short", contexts(b"[1,2]"), "x"),
+    Bad("dense list is too long", contexts(orjson.dumps([1] * 11)), "x"),
+    Bad("dense list is empty", contexts(b"[]"), "x"),
+    Bad("dense list with true", contexts(orjson.dumps([True] + [1] * 9)), "x"),
+    Bad("dense list is nested", contexts(orjson.dumps([[1]] * 10)), "x"),
+    Bad("dense list with a string", contexts(orjson.dumps(["1"] * 10)), "x"),
+    Bad("dense list with null", contexts(orjson.dumps([None] * 10)), "x"),
+    Bad("index 9,999,999", contexts(b'{"i":[9999999]}'), "x.i"),
     Bad("10 million numbers", contexts(b"[" + b"0," * 9_999_999 + b"0]"), "value"),
 ]  # fmt: skip
 
 NO_SCHEMA_CONTEXTS = [
     Bad("beyond float64", contexts(b"[1e999]"), "x"),
-    Bad("id is deep", b'{"id":%s}' % DEEP, "id"),
-    Bad("indices are deep", contexts(b'{"i":%s}' % DEEP), "x.i"),
-    Bad("values are deep", contexts(b'{"i":[1],"v":%s}' % DEEP), "x.v"),
-    Bad("x is deep", contexts(b'{"i":{"":%s}}' % DEEP), "x.i"),
+    Bad("id is deeply nested", b'{"id":%s}' % DEEP, "id"),
+    Bad("indices are deeply nested", contexts(b'{"i":%s}' % DEEP), "x.i"),
+    Bad("values are deeply nested", contexts(b'{"i":[1],"v":%s}' % DEEP), "x.v"),
+    Bad("object in x is deeply nested", contexts(b'{"i":{"":%s}}' % DEEP), "x.i"),
 ]  # fmt: skip
 
 
@@ -276,9 +276,9 @@ BAD_FEEDBACK = [
     Bad("reward 1.5", feedbacks(b'"reward":1.5'), "reward"),
     Bad("reward 2.0", feedbacks(b'"reward":2.0'), "reward"),
     Bad("reward almost 1", feedbacks(b'"reward":0.9999999999999999'), "reward"),
-    Bad("reward tiny", feedbacks(b'"reward":5e-324'), "reward"),
-    Bad("reward text", feedbacks(b'"reward":"1"'), "reward"),
-    Bad("reward list", feedbacks(b'"reward":[1]'), "reward"),
+    Bad("reward almost 0", feedbacks(b'"reward":5e-324'), "reward"),
+    Bad("reward is a string", feedbacks(b'"reward":"1"'), "reward"),
+    Bad("reward is a list", feedbacks(b'"reward":[1]'), "reward"),
     Bad("reward beyond 64 bits", feedbacks(b'"reward":1%s' % (b"0" * 30)), "reward"),
     Bad("label 4", feedbacks(b'"reward":1,"label":4'), "label"),
     Bad("label -1", feedbacks(b'"reward":1,"label":-1'), "label"),
@@ -289,7 +289,7 @@ BAD_FEEDBACK = [
     Bad("action -1", feedbacks(b'"reward":1,"action":-1'), "action"),
     Bad("action 3.0", feedbacks(b'"reward":1,"action":3.0'), "action"),
     Bad("action true", feedbacks(b'"reward":1,"action":true'), "action"),
-    Bad("action text", feedbacks(b'"reward":1,"action":"a"'), "action"),
+    Bad("action is a string", feedbacks(b'"reward":1,"action":"a"'), "action"),
 ]  # fmt: skip
 
 
@@ -342,7 +342,7 @@ def test_logged_decision_that_cannot_be_played_is_refused_where_it_is_needed(
     with pytest.raises(MalformedError) as refused:
         codec.decode_context(record(value), N_FEATURES, log)
     assert field_of(refused.value) == field
-    assert codec.decode_context(record(value), N_FEATURES).logged is None, "nobody asked for it"
+    assert codec.decode_context(record(value), N_FEATURES).logged is None, "expected the logged field to be ignored"
 
 
 @pytest.mark.parametrize(
@@ -481,7 +481,7 @@ def test_large_finite_numbers_are_read() -> None:
 
 
 def test_integer_beyond_64_bits_is_read_as_the_nearest_float() -> None:
-    # JSON knows one kind of number; where a whole number is asked for (an index, a reward) it is refused.
+    # JSON has only one number type. Fields that require an integer, such as an index or a reward, refuse this value.
     x = codec.decode_context(record(contexts(b'{"i":[1],"v":[1%s]}' % (b"0" * 30))), N_FEATURES).x
     assert x.values.tolist() == [1e30]
 
@@ -504,7 +504,7 @@ EVENTS: dict[str, dict[str, Any]] = {
     "answer": PREDICTION,
     "example": EXAMPLE,
 }
-"""An event for each decoder."""
+"""A valid event for each decoder."""
 
 JSON_VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | FLOATS | st.text(max_size=5),
@@ -519,7 +519,7 @@ HEADER_TUPLES = st.lists(
 
 
 def refusals(given_record: Record) -> list[str]:
-    """What the decoders that refuse a record say; anything but a MalformedError comes through."""
+    """Return the messages of the decoders that refuse a record. Errors other than MalformedError propagate."""
     messages = []
     for decode in (*DECODERS.values(), decode_dead_letter):
         try:
@@ -531,7 +531,7 @@ def refusals(given_record: Record) -> list[str]:
 
 def assert_read_or_refused(given_record: Record) -> None:
     for message in refusals(given_record):
-        assert 0 < len(message.encode()) < 1_000  # it becomes a header
+        assert 0 < len(message.encode()) < 1_000  # the message becomes a header
 
 
 @given(st.none() | st.binary(max_size=60), st.none() | st.binary(max_size=4), HEADER_TUPLES)
@@ -551,7 +551,7 @@ def test_any_json_is_read_or_refused_and_nothing_else(fields: dict[str, Any], mo
         try:
             value = orjson.dumps(filled)
         except (TypeError, orjson.JSONEncodeError):
-            continue  # a text with half a surrogate pair, which JSON cannot hold
+            continue  # JSON cannot encode a string with a lone surrogate
         assert_read_or_refused(record(value))
 
 
@@ -596,7 +596,7 @@ GOLDEN_VALUES = {
 
 @pytest.mark.parametrize("name", GOLDEN_VALUES)
 def test_bytes_on_the_wire_are_those_of_version_1(name: str) -> None:
-    # A difference here is a change of the format: topics that exist can no longer be read, or not by those that run.
+    # A difference here is a format change: existing records or running programs become incompatible.
     assert GOLDEN_VALUES[name] == (GOLDEN / f"{name}.json").read_bytes().rstrip(b"\n")
 
 

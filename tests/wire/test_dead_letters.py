@@ -1,4 +1,4 @@
-"""Dead letters: what is kept of a record, under which headers, and that it is read again."""
+"""Dead letters: the preserved parts of a record, the headers, and reading a dead letter back."""
 
 from pathlib import Path
 
@@ -26,7 +26,7 @@ def test_dead_letter_names_the_record_it_holds(topic: str, partition: int, offse
 
 
 def letter_of(wrong: Record, kind: str = "malformed", reason: str = "why") -> Record:
-    """The dead letter of a record, as it is read."""
+    """Return the dead letter of a record, as a consumer reads it."""
     key, value, headers = encode_dead_letter(wrong, kind, reason)
     return Record("dead-letter", wrong.partition, 0, 2_000, key, value, headers)
 
@@ -54,7 +54,7 @@ def test_dead_letter_can_be_written_whatever_its_record_and_its_reason_are() -> 
     key, value, headers = encode_dead_letter(wrong, "malformed", "é" * 1_000_000)
     assert key is not None
     assert value is not None
-    overhead = 100  # of the batch and of each number in it
+    overhead = 100  # of the batch and its length fields
     content = sum(len(name) + len(content) + 10 for name, content in headers)
     assert len(key) + len(value) + content + overhead < 2**20
 
@@ -105,12 +105,12 @@ def test_dead_letter_without_a_header_is_refused(missing: str) -> None:
 
 
 def lines_of(headers: Headers) -> str:
-    """Headers as a golden file has them."""
+    """Format headers in the same way as a golden file."""
     return "".join(f"{name}: {content.decode()}\n" for name, content in headers)
 
 
 def cut_letter() -> Record:
-    """A dead letter whose key, value and headers were cut, and that has headers of its own."""
+    """Return the dead letter of a record whose key, value and headers exceed the limits."""
     own = (
         ("onebit-version", b"1"), ("large", b"x" * 10**6), ("onebit-offset", b"5"), ("original-onebit-offset", b"6"),
         ("original-x", b"7"), ("trace", b"8"),

@@ -31,7 +31,7 @@ BALANCED = Ledger(
 )
 
 BESIDE = ("conflicts", "contexts_misplaced", "feedback_misplaced", "propensities_floored")
-"""What is counted of records that are counted elsewhere, too."""
+"""Fields that count records which other fields also count."""
 
 
 def test_examples_in_the_docstrings_hold() -> None:

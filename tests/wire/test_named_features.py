@@ -1,4 +1,4 @@
-"""Named features as indices and values."""
+"""Encoding of named features as indices and values."""
 
 import json
 import math
@@ -85,8 +85,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"price": "3"}, "price: expected a finite number; got '3'"),
     ({"price": math.nan}, "price: expected a finite number; got nan"),
     ({"price": 10**400}, "price: expected a finite number; got 1000"),
-    ({"country": ["de"]}, "country: expected a text, a number or a truth value; got ['de']"),
-    ({"title": {}}, "title: expected a text, a number or a truth value; got {}"),
+    ({"country": ["de"]}, "country: expected a string, a number or a boolean; got ['de']"),
+    ({"title": {}}, "title: expected a string, a number or a boolean; got {}"),
 ]
 
 

@@ -1,4 +1,4 @@
-"""Sections claim no more than the bytes that they are read from."""
+"""A section whose declared sizes exceed the available bytes is refused."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Ticks: what is one, and which step wrote it."""
+"""Detection of ticks and of the steps that wrote them."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The readers of events agree with Python's own JSON parser and the types that docs/formats.md gives each field."""
+"""The event decoders agree with Python's JSON parser and with the field types in docs/formats.md."""
 
 import json
 import math
@@ -31,7 +31,7 @@ IDS = st.sampled_from(
 
 
 def objects(**fields: st.SearchStrategy[bytes]) -> st.SearchStrategy[bytes]:
-    """JSON objects with most of these fields, and sometimes an unknown one."""
+    """Generate JSON objects that may lack one of these fields and may have an unknown one."""
     known = st.tuples(*(st.tuples(st.just(name.encode()), values) for name, values in fields.items()))
     further = st.lists(st.tuples(st.just(b"unknown"), LITERALS), max_size=1)
     left_out = st.one_of(st.just(-1), st.integers(0, len(fields) - 1))
@@ -57,7 +57,7 @@ def refuse(literal: str) -> None:
 
 
 def parsed(value: bytes) -> dict[str, Any]:
-    """A value as Python's parser reads it."""
+    """Parse a value with Python's JSON parser."""
     fields = json.loads(value.decode(), parse_constant=refuse)
     assert 0 < len(fields["id"].encode()) <= 256
     return dict(fields)
@@ -109,7 +109,7 @@ def answer(value: bytes) -> object:
 
 
 def expected(read: Any, value: bytes) -> object:
-    """What the naive reader returns; None if it refuses the value."""
+    """Return the result of the reference reader, or None if it refuses the value."""
     try:
         return read(value)
     except (AssertionError, KeyError, TypeError, AttributeError, ValueError, OverflowError):
@@ -117,7 +117,7 @@ def expected(read: Any, value: bytes) -> object:
 
 
 def decoded(decode: Any, value: bytes) -> object:
-    """What the codec returns; None if it refuses the value."""
+    """Return the result of the codec, or None if it refuses the value."""
     try:
         return decode(Record("topic", 0, 7, 1_000, None, value, HEADERS))
     except MalformedError:

@@ -1,4 +1,4 @@
-"""The records of the log of updates."""
+"""Records of the shared model's log."""
 
 from pathlib import Path
 from typing import Any
@@ -96,7 +96,7 @@ GOLDEN_STEPS = {
 
 @pytest.mark.parametrize("name", GOLDEN_STEPS)
 def test_bytes_of_the_log_are_those_of_format_1(name: str) -> None:
-    # A difference here is a change of the format: logs that exist can no longer be read, or not by those that run.
+    # A difference here is a format change: existing logs or running programs become incompatible.
     partition, step, follows, made = GOLDEN_STEPS[name]
     assert encode_updates(partition, step, follows, made) == [(GOLDEN / name).read_bytes()]
     update = decoded((GOLDEN / name).read_bytes())

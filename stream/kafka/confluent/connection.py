@@ -21,14 +21,14 @@ from stream.kafka.connection import Connection, ConnectionSettings
 from stream.kafka.port import AccessError, Acl, BrokerError, BrokerUnavailableError, FencedError, StaleMemberError
 from stream.kafka.token_command import TokenCommand
 
-_REFUSAL_S = 15.0  # a client that is denied access reports this at least this often
+_REFUSAL_S = 15.0  # maximum interval between a client's reports that it is denied access
 _TOKEN_S = 300.0  # validity of a token without an expiry time
 
 _SILENT = logging.getLogger("librdkafka")
 _SILENT.addHandler(logging.NullHandler())
 _SILENT.propagate = False
 
-_code: Any = KafkaError  # its error codes are attributes that mypy does not know
+_code: Any = KafkaError  # mypy does not know the attributes for the error codes
 
 RAISED = (KafkaException, SystemError)
 """A fatal error ends the client's current call. If that call runs a callback, Python raises SystemError instead."""
@@ -36,7 +36,7 @@ RAISED = (KafkaException, SystemError)
 FENCED = frozenset(
     (_code._FENCED, _code._FATAL, _code.PRODUCER_FENCED, _code.INVALID_PRODUCER_EPOCH, _code.FENCED_INSTANCE_ID)
 )
-"""Codes of errors after another process has taken this client's place; the only fatal errors of a consumer."""
+"""Codes of the errors after another process has taken this client's place. A consumer has no other fatal errors."""
 
 _STALE = frozenset((_code.ILLEGAL_GENERATION, _code.UNKNOWN_MEMBER_ID, _code.REBALANCE_IN_PROGRESS))
 _MISSING = frozenset((_code.UNKNOWN_TOPIC_OR_PART, _code._UNKNOWN_TOPIC, _code._UNKNOWN_PARTITION))
@@ -96,7 +96,7 @@ class ConfluentConnection(Connection):
         self._refused_s = -math.inf  # monotonic time of that error
 
     def properties(self, **own: Any) -> dict[str, Any]:
-        """A client's librdkafka properties: those common to all clients, and `own`, given with `_` instead of dots."""
+        """A client's librdkafka properties: the common ones and `own`, whose names have `_` instead of dots."""
         return {
             "bootstrap.servers": ",".join(self.servers),
             "client.id": "onebit",

@@ -8,7 +8,7 @@ Workarounds for librdkafka:
 - A position does not advance past transaction markers and aborted records. Here, the event that reports the end of a
   partition sets the position.
 - A paused partition loses all fetched records and, once resumed, waits for the pending fetch. Its events are therefore
-  set aside here, up to a limit. Beyond the limit, the client also pauses it.
+  set aside here, up to a limit. Beyond the limit, the partition is also paused in the client.
 - The client reports a damaged batch as an event and continues with the next batch. Here, the partition is not read
   further.
 - Only a record's timestamp type shows whether its time is the broker's or its sender's.
@@ -63,7 +63,7 @@ milliseconds."""
 
 def make_consumer(connection: ConfluentConnection, **own: Any) -> Any:
     """Create a confluent-kafka consumer that reads committed records, whichever client wrote them."""
-    with connection.translating("make a consumer"):
+    with connection.translating("create a consumer"):
         return _kafka.Consumer(
             connection.properties(
                 enable_auto_commit=False,
@@ -274,10 +274,10 @@ class Reader:
     def lag(self, tp: TopicPartition) -> int:
         """See Consumer.
 
-        Counts offsets up to the high watermark, unless the client has reported the end of the partition. It reports the
-        end with the fetch after the last record, which the broker can delay for `_FETCH_WAIT_MS`. A single offset that
-        remains after all fetched records is a commit marker, because a response ends before its last stable offset only
-        if it is full.
+        Counts offsets up to the high watermark, unless the client has reported the end of the partition. The client
+        reports the end with the fetch after the last record, which the broker can delay for `_FETCH_WAIT_MS`. A single
+        offset that remains after all fetched records is a commit marker, because a response ends before its last stable
+        offset only if it is full.
         """
         position = self.position(tp)
         if not self._is_assigned or self._ends.get(tp) == position:

@@ -55,7 +55,7 @@ class GroupConsumer(Reader):
         super().__init__(connection, admin, client, {})
         self.subscription = subscription
         self._member_id = ""  # member id at the last assignment
-        self._generation = _NO_GENERATION  # set between an assignment and its revocation
+        self._generation = _NO_GENERATION  # the generation of the current assignment, if there is one
         self._known_s = time.monotonic()  # time when the group last assigned partitions or accepted offsets
         self._lost = False  # True if partitions were lost for an unknown reason
         self._is_broken = False  # True if the client had a fatal error
@@ -188,7 +188,7 @@ class GroupConsumer(Reader):
         """Whether the broker was unreachable after the group last knew this member, and no other member has partitions.
 
         librdkafka leaves the group when it cannot reach the broker for a session. If this process was only paused, the
-        broker is reachable. Received records do not show that it is, because they may have arrived before the outage.
+        broker is reachable. Received records are no evidence of that, because they may have arrived before the outage.
         """
         others = self._admin.members(self.subscription.group)
         self._connection.listen()

@@ -53,14 +53,15 @@ class ConfluentSink:
     def __init__(self, connection: ConfluentConnection, admin: Admin, **own: Any) -> None:
         self._connection = connection
         self._admin = admin
-        self._headers: tuple[Headers, list[tuple[str, bytes]]] = (), []  # the last record's headers, converted, too
+        # The last record's headers, in the port's form and in the client's.
+        self._headers: tuple[Headers, list[tuple[str, bytes]]] = (), []
         self._callbacks: dict[str, list[Callable[[Any, Any], None]]] = {}  # by topic, one per partition
         self._delivered: dict[TopicPartition, Any] = {}  # the last message of each partition
         self._errors: list[Any] = []
         self._refused: set[str] = set()  # topics that the broker refused to write to
         message_timeout_ms = connection.request_timeout_ms + _LINGER_MS
         limit_ms = own.get("transaction_timeout_ms", message_timeout_ms)  # no request may outlive its transaction
-        with connection.translating("make a producer"):
+        with connection.translating("create a producer"):
             self._client = _kafka.Producer(
                 connection.properties(
                     acks="all",

@@ -27,7 +27,7 @@ from stream.kafka.refusals import Subscription, check_co_partitioned, check_sett
 from stream.wire.records import TopicPartition
 from stream.wire.topics import TopicDescription, TopicSpec
 
-_ATTEMPT_MS = 2_000  # one attempt to connect, and the interval of progress lines
+_ATTEMPT_MS = 2_000  # timeout of one connection attempt, and interval of progress lines
 
 _FORBIDDEN = kafka_errors.TopicAuthorizationFailedError.errno
 
@@ -108,7 +108,7 @@ class Admin:
         return found[topic].partitions if found else 0
 
     def missing_of(self, needs: Sequence[Acl]) -> Sequence[Acl]:
-        """Return which of these ACLs, all of one kind, are missing; a refusal does not always name its topic."""
+        """Return the missing ACLs among these, which are of one kind. A refusal does not always name its topic."""
         if len(needs) < 2 or needs[0].kind != "topic":
             return needs
         with suppress(BrokerError):

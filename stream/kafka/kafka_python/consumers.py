@@ -98,7 +98,7 @@ class Reader:
         check_dated_by_sender(dated_by_sender, self._admin.describe_topics(list(dated_by_sender)))
 
     def _make_room(self) -> None:
-        """Clear the fetcher's current records once all were read. Otherwise, it does not return those fetched later."""
+        """Clear the fetcher's current records once all were read. Otherwise, the fetcher does not return later ones."""
         fetcher = self._client._fetcher
         if not fetcher._next_partition_records:
             fetcher._next_partition_records = None

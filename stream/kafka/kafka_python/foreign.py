@@ -80,7 +80,7 @@ class PartitionRecords(Fetcher.PartitionRecords):  # type: ignore[misc]
 
 def _remedy(error: Exception) -> str:
     is_codec = isinstance(error, kafka_errors.UnsupportedCodecError)
-    return "install the package of the codec that its batch is compressed with" if is_codec else ""
+    return "install the Python package for the compression codec of the batch" if is_codec else ""
 
 
 class _Batches:

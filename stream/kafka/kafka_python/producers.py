@@ -12,10 +12,10 @@ Workarounds for kafka-python:
 - When the broker does not authorise the offsets of a topic, the client refuses to abort the transaction, although the
   broker would abort it. Other readers would be blocked until its timeout (`abort`).
 - When the broker reports that an epoch is not the newest (a zombie is fenced), the client requests a new epoch, as it
-  does after losing its sequence numbers. Sometimes it gets one and fences its successor. Here it does not request one.
-- The metadata that it returns for a record in a CreateTime topic has the sender's time as the append time (`settle`).
-- Its queue has no limit. If records are unacknowledged, `close` raises an error and leaves the producer's thread
-  running.
+  does after losing its sequence numbers. Sometimes it gets one and fences its successor. Here, it requests none.
+- The client's metadata for a record in a CreateTime topic contains the sender's time as the append time (`settle`).
+- The producer's queue has no limit. If records are unacknowledged, `close` raises an error and leaves the producer's
+  thread running.
 """
 
 import time

@@ -4,12 +4,12 @@ Workarounds for kafka-python:
 
 - After a refused password or an untrusted certificate, the client retries until its timeout, and does not report the
   reason. `Manager` keeps the error, and the next attempt raises it.
-- kafka-python discards the data that a broker sends just before closing the connection, and with them the reason for
-  the refusal.
-- It creates a TLS context for each connection, and reports "handshake failed" for a missing file. Here the context is
-  created once, before connecting.
-- It does not escape the name of a SCRAM user.
-- It waits for a handshake without a limit. Here, the limit is the remaining time to connect.
+- The client discards data that a broker sends just before it closes the connection. The data can contain the reason
+  for the refusal.
+- The client creates a TLS context for each connection, and reports "handshake failed" for a missing file. Here, the
+  context is created once, before connecting.
+- The client does not escape the name of a SCRAM user.
+- The client waits for a handshake without a limit. Here, the limit is the remaining time to connect.
 """
 
 import ssl
