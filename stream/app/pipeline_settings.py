@@ -91,7 +91,7 @@ def wanted_settings(
     if begun and "learner" not in given:
         own, learner = settings.model_copy(update={"learner": [begun["learner"]]}), begun["learner"]
     else:
-        is_known = not _is_without_data(settings)  # otherwise the sparsity is unknown
+        is_known = _n_classes_of(settings) is None  # otherwise, the sparsity is unknown
         own, _ = with_chosen(settings, n_classes, n_features, mean_nnz if is_known else None)
         learner = own.learner[0]
     task = task_settings(own, learner, n_classes, n_features, class_names)
