@@ -18,7 +18,7 @@ from stream.learners.kernels import (
     usable,
 )
 from stream.learners.registry import register
-from stream.wire.records import FloatArray, IndexArray
+from stream.wire.records import NOT_ELIGIBLE, FloatArray, IndexArray
 
 
 @compiled
@@ -267,7 +267,7 @@ def update_arow(
         return False
     rival = argmax_except(scores, label)
     margin = scores[label] - scores[rival]
-    if not margin < 1.0 or indices.size == 0:
+    if not margin < 1.0 or indices.size == 0 or scores[label] == NOT_ELIGIBLE:
         return False
     variance = 0.0
     for j in range(indices.size):

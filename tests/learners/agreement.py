@@ -1,14 +1,14 @@
 """Run a learner and its naive transcription in parallel, with immediate or delayed feedback."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stream.learners import Learner
-from stream.wire.records import Decision, FloatArray
-from tests.oracles.logged import LabelledOracle, Logged, ObservingOracle, Oracle
+from stream.wire.records import Decision, FloatArray, IndexArray
+from tests.oracles.logged import LabelledOracle, LimitedOracle, Logged, ObservingOracle, Oracle
 
 DELAYS = ("immediate", "after 5 rounds", "geometric, mean 5")
 
@@ -53,7 +53,11 @@ def settled(late: NDArray[np.int64]) -> Iterator[tuple[str, int]]:
 
 
 def assert_agree(
-    learner: Learner, oracle: Oracle | LabelledOracle, events: list[Round], late: NDArray[np.int64]
+    learner: Learner,
+    oracle: Oracle | LabelledOracle,
+    events: list[Round],
+    late: NDArray[np.int64],
+    eligible: Sequence[IndexArray] | None = None,
 ) -> int:
     """Assert that actions, greedy classes and propensities agree in every round. Return the number of mistakes."""
     decided: dict[int, Decision] = {}
@@ -62,7 +66,12 @@ def assert_agree(
     for what, t in settled(late):
         x, label, u, v = events[t]
         if what == "decide":
-            decided[t], logged[t] = learner.predict(x, u), oracle.predict(x, u)
+            if eligible is None:
+                decided[t], logged[t] = learner.predict(x, u), oracle.predict(x, u)
+            else:
+                assert isinstance(oracle, LimitedOracle)
+                sets = eligible[t]
+                decided[t], logged[t] = learner.predict(x, u, sets), oracle.predict(x, u, sets.tolist())
             learner.observe(x, decided[t])
             if isinstance(oracle, ObservingOracle):
                 oracle.observe(x, logged[t])

@@ -3,14 +3,14 @@
 import numpy as np
 
 from stream.wire.records import FloatArray
-from tests.oracles.logged import Logged, sample
+from tests.oracles.logged import Eligible, Logged, among, sample
 
 
-def explore(scores: FloatArray, gamma: float, u: float) -> Logged:
+def explore(scores: FloatArray, gamma: float, u: float, eligible: Eligible = None) -> Logged:
     """Draw an action from p = (1-γ)e_greedy + γ/K 1."""
-    K = scores.size
+    scores = among(scores, eligible)
     greedy = int(np.argmax(scores))
-    p = (1 - gamma) * np.eye(K)[greedy] + gamma / K
+    p = (1 - gamma) * np.eye(scores.size)[greedy] + gamma * (scores > -np.inf) / np.sum(scores > -np.inf)
     action = sample(p, u)
     return Logged(action, greedy, float(p[action]), scores)
 
@@ -21,13 +21,14 @@ class NaiveBanditron:
     def __init__(self, K: int, d: int, gamma: float, margin: str = "decision") -> None:
         self.W, self.gamma, self.margin = np.zeros((K, d)), gamma, margin
 
-    def predict(self, x: FloatArray, u: float) -> Logged:
-        return explore(self.W @ x, self.gamma, u)
+    def predict(self, x: FloatArray, u: float, eligible: Eligible = None) -> Logged:
+        return explore(self.W @ x, self.gamma, u, eligible)
 
     def update(self, x: FloatArray, logged: Logged, reward: int, v: float) -> None:
         K, d = self.W.shape
         U = np.zeros((K, d))
-        greedy = int(np.argmax(self.W @ x)) if self.margin == "feedback" else logged.greedy
+        now = np.where(logged.scores > -np.inf, self.W @ x, -np.inf)
+        greedy = int(np.argmax(now)) if self.margin == "feedback" else logged.greedy
         for r in range(K):
             for j in range(d):
                 U[r, j] = x[j] * (reward * (logged.action == r) / logged.propensity - (greedy == r))

@@ -3,7 +3,7 @@
 import numpy as np
 
 from stream.wire.records import FloatArray
-from tests.oracles.logged import Logged
+from tests.oracles.logged import Eligible, Logged, among
 
 
 class NaiveConfidit:
@@ -34,14 +34,14 @@ class NaiveConfidit:
         self.confidence_sum = 0.0
         self.closest = np.inf  # the smallest lead of the best class, ignoring exact ties
 
-    def predict(self, x: FloatArray, u: float) -> Logged:
+    def predict(self, x: FloatArray, u: float, eligible: Eligible = None) -> Logged:
         x = x / np.linalg.norm(x)
         self.t += 1
         solved = np.array([np.linalg.solve(self.A[i], x) for i in range(self.K)])
         c = np.array([x @ solved[i] for i in range(self.K)])
         if self.projection:
             self._project(x, solved, c)
-        scores = np.array([self.W[i] @ x for i in range(self.K)])
+        scores = among(np.array([self.W[i] @ x for i in range(self.K)]), eligible)
         if self.confidence == "constant":
             eps_sq = self.eta * c
         else:
@@ -57,7 +57,7 @@ class NaiveConfidit:
         bounds = scores + np.sqrt(eps_sq)
         action = int(np.argmax(bounds))
         for values in (bounds, scores):
-            behind = values[values != values.max()]
+            behind = values[(values != values.max()) & (values > -np.inf)]
             if behind.size:
                 self.closest = min(self.closest, float(values.max() - behind.max()))
         return Logged(action, int(np.argmax(scores)), 1.0, scores)

@@ -3,7 +3,7 @@
 import numpy as np
 
 from stream.wire.records import FloatArray
-from tests.oracles.logged import Logged
+from tests.oracles.logged import Eligible, Logged, among
 
 
 class NaivePerceptron:
@@ -12,14 +12,15 @@ class NaivePerceptron:
     def __init__(self, K: int, d: int, margin: str = "decision") -> None:
         self.W, self.margin = np.zeros((K, d)), margin
 
-    def predict(self, x: FloatArray, u: float) -> Logged:
-        scores = self.W @ x
+    def predict(self, x: FloatArray, u: float, eligible: Eligible = None) -> Logged:
+        scores = among(self.W @ x, eligible)
         greedy = int(np.argmax(scores))
         return Logged(greedy, greedy, 1.0, scores)
 
     def held_against(self, x: FloatArray, logged: Logged) -> FloatArray:
         """Return the scores that are compared to the label."""
-        return self.W @ x if self.margin == "feedback" else logged.scores
+        now = np.where(logged.scores > -np.inf, self.W @ x, -np.inf)
+        return now if self.margin == "feedback" else logged.scores
 
     def learn(self, x: FloatArray, logged: Logged, label: int) -> None:
         greedy = int(np.argmax(self.held_against(x, logged)))
@@ -60,7 +61,7 @@ class NaiveArow(NaivePerceptron):
         others[label] = -np.inf
         rival = int(np.argmax(others))
         margin = scores[label] - scores[rival]
-        if margin < 1:
+        if margin < 1 and rival != label and scores[label] > -np.inf:
             S = 1 / self.precision
             v = float(x**2 @ (S[label] + S[rival]))
             alpha = (1 - margin) / (v + self.r)

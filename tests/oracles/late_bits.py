@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream.wire.records import FloatArray
-from tests.oracles.logged import Logged, sample
+from tests.oracles.logged import Eligible, Logged, among, sample
 
 
 def unit(x: FloatArray) -> FloatArray:
@@ -138,11 +138,12 @@ class NaiveLateUcb:
             z = np.sqrt(2 / self.m) * np.cos(self.omega @ raw / np.sqrt(self.sigma_sq) + self.beta)
         return np.array([*(x / np.sqrt(2)), *(z / np.sqrt(2)), self.b]), length_sq / 2 + float(z @ z) / 2 + self.b**2
 
-    def predict(self, x: FloatArray, u: float) -> Logged:
+    def predict(self, x: FloatArray, u: float, eligible: Eligible = None) -> Logged:
         known = self.sigma_sq > 0
         x, length_sq = self.features(x, known)
         own = np.array([float(self.w[k] @ x) for k in range(self.K)])
         s = np.array([(own[k] + float(self.y[k] @ x)) / 2 for k in range(self.K)]) if self.m else own
+        s = among(s, eligible)
         width = self.eta * length_sq
         rough = np.array([s[k] + sqrt(width / (self.lam + self.N[k] / self.size)) for k in range(self.K)])
         listed = sorted(sorted(range(self.K), key=lambda k: (-rough[k], k))[: self.M])
@@ -155,7 +156,7 @@ class NaiveLateUcb:
             ordered = np.sort(rough)[::-1]
             if ordered[self.M - 1] != ordered[self.M]:
                 self.closest = min(self.closest, float(ordered[self.M - 1] - ordered[self.M]))
-        p = np.full(self.K, self.f / self.K)
+        p = self.f * (s > -np.inf) / np.sum(s > -np.inf)
         p[best] += 1 - self.f
         action = sample(p, u)
         logged = Logged(action, best_of(s), float(p[action]), s)
@@ -215,13 +216,13 @@ class NaiveIgwLogistic:
         self.drift = Drift(K, drift)
         self.closest = np.inf
 
-    def predict(self, x: FloatArray, u: float) -> Logged:
+    def predict(self, x: FloatArray, u: float, eligible: Eligible = None) -> Logged:
         x = np.array([*unit(x), self.b])
-        p = np.array([sigmoid(float(self.W[k] @ x)) for k in range(self.K)])
+        p = among(np.array([sigmoid(float(self.W[k] @ x)) for k in range(self.K)]), eligible)
         b = best_of(p)
         self.closest = min(self.closest, closest_of(p))
-        gamma = self.scale * sqrt(self.t + 1)
-        pi = np.array([0.0 if k == b else 1 / (self.K + gamma * (p[b] - p[k])) for k in range(self.K)])
+        gamma, m = self.scale * sqrt(self.t + 1), int(np.sum(p > -np.inf))
+        pi = np.array([0.0 if k == b else 1 / (m + gamma * (p[b] - p[k])) for k in range(self.K)])
         pi[b] = 1 - pi.sum()
         action = sample(pi, u)
         return Logged(action, b, float(pi[action]), p)
@@ -374,14 +375,14 @@ class NaiveStackIgw:
         )
         return phi if self.words is None else np.hstack((phi, self.words.signals(x).T))
 
-    def predict(self, x: FloatArray, u: float) -> Logged:
+    def predict(self, x: FloatArray, u: float, eligible: Eligible = None) -> Logged:
         phi = self.signals(self.scaled(x, self.n))
-        p = np.array([sigmoid(float(self.v @ phi[k])) for k in range(self.K)])
+        p = among(np.array([sigmoid(float(self.v @ phi[k])) for k in range(self.K)]), eligible)
         q = np.array([p[k] * (1 + 2.5 * self.K / (1 + self.h[k] + 0.1 * self.pend[k])) for k in range(self.K)])
         b = best_of(q)
         self.closest = min(self.closest, closest_of(p), closest_of(q))
-        gamma = 300 * sqrt(self.settled + 1)
-        pi = np.array([0.0 if k == b else 1 / (self.K + gamma * (q[b] - q[k])) for k in range(self.K)])
+        gamma, m = 300 * sqrt(self.settled + 1), int(np.sum(p > -np.inf))
+        pi = np.array([0.0 if k == b else 1 / (m + gamma * (q[b] - q[k])) for k in range(self.K)])
         pi[b] = 1 - pi.sum()
         action = sample(pi, u)
         return Logged(action, best_of(p), float(pi[action]), p)

@@ -1,10 +1,23 @@
 """The interface of the naive transcriptions."""
 
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
 from stream.wire.records import FloatArray
+
+Eligible = Sequence[int] | None
+"""The classes to decide among; None for all."""
+
+
+def among(scores: FloatArray, eligible: Eligible) -> FloatArray:
+    """Return the scores of the eligible classes, and -inf for the others."""
+    kept = np.full(scores.size, -np.inf)
+    chosen = range(scores.size) if eligible is None else eligible
+    for k in chosen:
+        kept[k] = scores[k]
+    return kept
 
 
 class Logged(NamedTuple):
@@ -13,7 +26,7 @@ class Logged(NamedTuple):
     action: int
     greedy: int
     propensity: float
-    scores: FloatArray
+    scores: FloatArray  # -inf for classes that are not eligible
 
 
 class Oracle(Protocol):
@@ -27,6 +40,14 @@ class Oracle(Protocol):
 
     def weights(self) -> FloatArray:
         """Return the linear weights. Raises NotImplementedError if there are none."""
+
+
+@runtime_checkable
+class LimitedOracle(Protocol):
+    """An oracle that can decide among some of the classes."""
+
+    def predict(self, x: FloatArray, u: float, eligible: Eligible) -> Logged:
+        """Decide for x."""
 
 
 @runtime_checkable

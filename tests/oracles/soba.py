@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from stream.wire.records import FloatArray
 from tests.oracles.banditron import explore
-from tests.oracles.logged import Logged
+from tests.oracles.logged import Eligible, Logged
 
 
 class NaiveSoba:
@@ -36,20 +36,23 @@ class NaiveSoba:
         self.closest = np.inf  # the smallest non-zero |m_t + Σ n_s m_s|, which must exceed rounding errors
         self.t = 0
 
-    def predict(self, x: FloatArray, u: float) -> Logged:
+    def predict(self, x: FloatArray, u: float, eligible: Eligible = None) -> Logged:
         self.t += 1
         gamma = self.gamma
         if self.adaptive:
             gamma = min(1.0, np.sqrt(self.K * (1 + sum(r / (1 + r) for r in self.residuals)) / self.t))
-        return explore(np.asarray(self.W @ x, dtype=np.float64), gamma, u)
+        return explore(np.asarray(self.W @ x, dtype=np.float64), gamma, u, eligible)
 
     def update(self, x: FloatArray, logged: Logged, reward: int, v: float) -> None:
         if not reward:
             return
         y, p, Wx = logged.action, logged.propensity, logged.scores
         if self.margin == "feedback":
-            Wx = np.asarray(self.W @ x, dtype=np.float64)
-        rival = max((i for i in range(self.K) if i != y), key=lambda i: (Wx[i], -i))
+            Wx = np.where(logged.scores > -np.inf, self.W @ x, -np.inf)
+        rivals = [i for i in range(self.K) if i != y and Wx[i] > -np.inf]
+        if not rivals:
+            return
+        rival = max(rivals, key=lambda i: (Wx[i], -i))
         g = 1 / p * np.kron(np.eye(self.K)[rival] - np.eye(self.K)[y], x)
         z = np.sqrt(p) * g
         W_g = (Wx[rival] - Wx[y]) / p  # ⟨W_t, g_t⟩ with W at prediction time or the current W

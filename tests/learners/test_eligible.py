@@ -1,0 +1,118 @@
+"""Decisions among some of the classes."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from stream.learners import KernelLearner, ParameterError, create, registered
+from stream.learners.mixture import Mixture
+from stream.learners.running_scale import RunningScale
+from stream.wire.records import NOT_ELIGIBLE, IndexArray
+from tests.learners import test_agreement, test_confidit, test_late_bits
+from tests.learners.agreement import Round, assert_agree, delays
+from tests.learners.test_battery import CASES, Case, examples, learn
+from tests.oracles.confidit import NaiveConfidit
+from tests.oracles.logged import LabelledOracle, Oracle
+
+LATE = "geometric, mean 5"
+SUPPORTING = [name for name, cls in registered().items() if cls.supports_eligible]
+
+Made = tuple[Any, Oracle | LabelledOracle, list[Round]]
+
+
+def sets_of(n_classes: int, size: int) -> list[IndexArray]:
+    """Return a random set of eligible classes for each event."""
+    rng = np.random.default_rng(4)
+    return [
+        np.sort(rng.choice(n_classes, rng.integers(1, n_classes + 1), replace=False)).astype(np.int32)
+        for _ in range(size)
+    ]
+
+
+def linear(case: str) -> Made:
+    name, parameters, make = test_agreement.CASES[case]
+    K, D = test_agreement.K, test_agreement.D
+    return create(name, K, D, **parameters), make(), test_agreement.events(seed=5, scale=1.0)
+
+
+def late(case: str) -> Made:
+    name, parameters, make = test_late_bits.CASES[case]
+    return create(name, test_late_bits.K, test_late_bits.D, **parameters), make(), test_late_bits.events("gaussian")
+
+
+def confidit(case: str) -> Made:
+    options, K, D = test_confidit.OPTIONS[case], test_confidit.K, test_confidit.D
+    return create("confidit", K, D, **options), NaiveConfidit(K, D, **options), test_confidit.events(seed=11)
+
+
+def named(make: Callable[[str], Made], cases: Sequence[str]) -> dict[str, tuple[Callable[[str], Made], str]]:
+    return {case: (make, case) for case in cases}
+
+
+MADE = (
+    named(linear, [case for case, (name, *_) in test_agreement.CASES.items() if name in SUPPORTING])
+    | named(late, ["late-ucb", "late-ucb, floor", "late-ucb, plain, projected", "igw-logistic", "stack-igw"])
+    | named(confidit, ["variant 2", "projected diagonal"])
+)
+
+
+@pytest.mark.parametrize(("make", "case"), MADE.values(), ids=MADE)
+def test_agrees_with_the_transcription_with_random_sets(make: Callable[[str], Made], case: str) -> None:
+    learner, oracle, events = make(case)
+    rng = np.random.default_rng(6)
+    assert_agree(learner, oracle, events, delays(LATE, len(events), rng), sets_of(learner.n_classes, len(events)))
+
+
+def with_wrappers(name: str) -> dict[str, KernelLearner]:
+    """Return a new learner alone, and in each wrapper."""
+    one, *others = (CASES[name].create() for _ in range(4))
+    assert isinstance(one, KernelLearner)
+    scaled, floored, held = (learner for learner in others if isinstance(learner, KernelLearner))
+    return {
+        "alone": one,
+        "scaled": RunningScale(scaled),
+        "floor": Mixture(floored, 0.3),
+        "holdout": Mixture(held, 0.3, action=1),
+    }
+
+
+@pytest.mark.parametrize("name", SUPPORTING)
+def test_decisions_are_among_the_eligible_classes_with_exact_propensities(name: str) -> None:
+    size = 60
+    data, rng = examples(Case(name), size), np.random.default_rng(3)
+    for wrapped in with_wrappers(name).values():
+        for t, eligible in enumerate(sets_of(wrapped.n_classes, size)):
+            x, outside = data.features(t), np.setdiff1d(np.arange(wrapped.n_classes), eligible)
+            p = wrapped.distribution(x, eligible)
+            decision = wrapped.predict(x, float(rng.random()), eligible)
+            assert p.sum() == pytest.approx(1.0)
+            assert (p[outside] == 0.0).all()
+            assert decision.propensity == pytest.approx(p[decision.action], rel=1e-9)
+            assert {decision.action, decision.greedy} <= set(eligible.tolist())
+            assert (np.flatnonzero(decision.scores == NOT_ELIGIBLE) == outside).all()
+            wrapped.observe(x, decision)
+            learn(wrapped, data, t, decision)
+
+
+@pytest.mark.parametrize("name", SUPPORTING)
+def test_all_classes_give_the_bits_of_no_set(name: str) -> None:
+    learner = CASES[name].create()
+    x, whole = examples(Case(name), 1).features(0), np.arange(learner.n_classes, dtype=np.int32)
+    one, other = learner.predict(x, 0.4), learner.predict(x, 0.4, whole)
+    assert one[:3] == other[:3]
+    np.testing.assert_array_equal(one.scores, other.scores)
+
+
+@pytest.mark.parametrize("name", sorted(registered().keys() - set(SUPPORTING)))
+def test_other_learners_refuse_a_set(name: str) -> None:
+    learner = CASES[name].create()
+    with pytest.raises(ParameterError):
+        learner.predict(np.ones(learner.n_features), 0.5, np.array([0, 1], np.int32))
+
+
+@pytest.mark.parametrize("eligible", [[], [1, 0], [1, 1], [-1, 0], [3, 4]])
+def test_invalid_sets_are_refused(eligible: list[int]) -> None:
+    with pytest.raises(ValueError, match="expected increasing classes"):
+        create("banditron", 4, 9).predict(np.ones(9), 0.5, np.array(eligible, np.int32))
