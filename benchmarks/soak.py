@@ -28,7 +28,7 @@ from stream.app.resolve import resolve_run
 from stream.app.settings import Settings
 from stream.kafka.reading import read_partition
 from stream.reporting.run_report import versions
-from stream.wire.codec import decode_example
+from stream.wire.codec import decode_example, is_tick
 from stream.wire.ledger import Ledger
 from stream.wire.records import Outcome, TopicPartition
 from stream.wire.topics import Topics
@@ -104,7 +104,7 @@ class Soak:
             for record in read_partition(broker, tp, start=first):
                 if record.offset >= before:
                     break
-                self.counts[topic] += 1
+                self.counts[topic] += not is_tick(record)
                 if topic == self.topics.examples:
                     self.counts[decode_example(record)[0].outcome] += 1
             broker.delete_records(tp, before)

@@ -1,7 +1,7 @@
 """Run a learner and its naive transcription in parallel, with immediate or delayed feedback."""
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,9 +69,8 @@ def assert_agree(
             if eligible is None:
                 decided[t], logged[t] = learner.predict(x, u), oracle.predict(x, u)
             else:
-                assert isinstance(oracle, LimitedOracle)
-                sets = eligible[t]
-                decided[t], logged[t] = learner.predict(x, u, sets), oracle.predict(x, u, sets.tolist())
+                decided[t] = learner.predict(x, u, eligible[t])
+                logged[t] = cast(LimitedOracle, oracle).predict(x, u, eligible[t].tolist())
             learner.observe(x, decided[t])
             if isinstance(oracle, ObservingOracle):
                 oracle.observe(x, logged[t])

@@ -42,7 +42,6 @@ class Oracle(Protocol):
         """Return the linear weights. Raises NotImplementedError if there are none."""
 
 
-@runtime_checkable
 class LimitedOracle(Protocol):
     """An oracle that can decide among some of the classes."""
 
