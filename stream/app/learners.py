@@ -183,6 +183,7 @@ def fields_of(row: Row) -> dict[str, Any]:
         "name": name, "summary": cls.summary, "best_for": cls.best_for or None, "paper": cls.paper,
         "needs_label": cls.needs_label, "randomised_update": cls.randomised_update, "retractable": cls.retractable,
         "from_logs": cls.from_logs.name.lower(), "one_right_class": cls.one_right_class,
+        "supports_eligible": cls.supports_eligible,
         "cost": cost._asdict(), "us_per_event": measured_us, "unmeasured": unmeasured or None, "auto": auto or None,
         "parameters": {
             p.name: {"default": p.default, "help": p.help, "accepted": p.accepted()} for p in cls.parameters

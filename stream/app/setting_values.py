@@ -179,21 +179,19 @@ HIDDEN = "(hidden)"
 Secret = Annotated[SecretStr, PlainSerializer(lambda _: HIDDEN)]
 """A string that is never printed."""
 
-Probability = Annotated[float, Field(ge=0.0, le=1.0)]
 
-
-def _of_percent(value: object) -> object:
+def of_percent(value: object) -> object:
     """Convert a percentage such as 5% to a fraction.
 
-    >>> _of_percent("5%"), _of_percent("0.05")
+    >>> of_percent("5%"), of_percent("0.05")
     (0.05, '0.05')
     """
     number = parse_number(value[:-1]) if isinstance(value, str) and value.endswith("%") else None
     return value if number is None else number / 100.0
 
 
-Percentage = Annotated[Probability, BeforeValidator(_of_percent)]
-"""A fraction, which can also be given in percent."""
+Probability = Annotated[float, Field(ge=0.0, le=1.0), BeforeValidator(of_percent)]
+"""A number from 0 to 1, or a percentage."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,7 +25,6 @@ from stream.app.setting_values import (
     Duration,
     Feedback,
     Names,
-    Percentage,
     Probability,
     Replay,
     Retention,
@@ -380,11 +379,11 @@ class Settings(BaseSettings):
         ),
     ] = 0.0
     holdout: Annotated[
-        Percentage,
+        Probability,
         Setting(
             Panel.LEARNER,
             _LEARN,
-            "Fraction of the decisions that --holdout-policy makes instead of the learner, for comparison: 0.05 or 5%",
+            "Fraction of the decisions that --holdout-policy makes instead of the learner, for comparison",
             "P",
         ),
     ] = 0.0

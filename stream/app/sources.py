@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args, get_origin
 
 from annotated_types import Ge, Gt, Le
-from pydantic import PlainSerializer, SecretStr, ValidationError
+from pydantic import BeforeValidator, PlainSerializer, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
 
 from stream.app.setting_values import (
@@ -17,6 +17,7 @@ from stream.app.setting_values import (
     config_path,
     flag_of,
     format_retention,
+    of_percent,
     setting_name,
     variable_of,
 )
@@ -40,6 +41,7 @@ class Described(NamedTuple):
     field: str  # field of Settings, with the unit
     annotation: Any
     is_duration: bool  # text form 250ms, 10s, 5m or 2h
+    is_probability: bool  # text form 0.05 or 5%
     default: Any
     setting: Setting
     low: float | None
@@ -76,6 +78,8 @@ class Described(NamedTuple):
             return " or ".join(f"`{choice}`" for choice in choices)
         if self.is_duration:
             return "a duration" + (f", or `{FOR_EVER}`" if self.field == "retention_ms" else "")
+        if self.is_probability:
+            return "a number from 0 to 1, or a percentage"
         kind = _KINDS.get(next((kind for kind in (self.annotation, *get_args(self.annotation)) if kind in _KINDS), str))
         if self.low is not None and self.high is not None:
             return f"{kind}, {self.low:g} to {self.high:g}"
@@ -96,6 +100,7 @@ def described() -> Iterator[Described]:
             field=field,
             annotation=info.annotation,
             is_duration=any(isinstance(item, PlainSerializer) and item.func in _WRITES_DURATIONS for item in metadata),
+            is_probability=any(isinstance(item, BeforeValidator) and item.func is of_percent for item in metadata),
             default=info.get_default(call_default_factory=False),
             setting=next(item for item in metadata if isinstance(item, Setting)),
             low=next((_number(item.ge) for item in metadata if isinstance(item, Ge)), None),

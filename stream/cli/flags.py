@@ -138,7 +138,7 @@ def _annotation(one: Described) -> Any:
     """Return the annotation of a flag: its type or None, and its help."""
     kinds = [kind for kind in get_args(one.annotation) if kind is not type(None)]
     is_optional = len(kinds) == 1 and type(None) in get_args(one.annotation)
-    kind: Any = str if one.is_duration else kinds[0] if is_optional else one.annotation
+    kind: Any = str if one.is_duration or one.is_probability else kinds[0] if is_optional else one.annotation
     flags = f"{one.flag}/--no-{one.flag.removeprefix('--')}" if kind is bool else one.flag
     numeric = kind in (int, float)
     return Annotated[

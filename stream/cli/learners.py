@@ -101,6 +101,8 @@ def _lines(row: Row) -> Iterator[str]:
     yield escape(cls.paper)
     if cls.from_logs in LOGS:
         yield LOGS[cls.from_logs]
+    if cls.supports_eligible:
+        yield "can decide among eligible classes"
     if not cls.one_right_class:
         yield "several classes may be right"
     for p in cls.parameters:

@@ -112,6 +112,8 @@ class TaskSettings:
         self.feature_encoder()
         if self.model == "shared" and self.play != "own":
             raise ParameterError(f"model shared: expected play own; got {self.play}")
+        if self.holdout >= 1.0:
+            raise ParameterError(f"holdout: expected a probability below 1; got {self.holdout}")
         if self.holdout != 0.0 and self.play != "own":
             raise ParameterError(f"holdout: expected play own; got {self.play}")
         if self.open_classes and self.model == "shared":

@@ -12,6 +12,7 @@ import trustme
 from stream.kafka.port import AccessError, BrokerError
 from stream.serving.decisions import fallback_answer
 from stream.serving.server import Limits, RateLimit
+from stream.testing.embedded import EmbeddedPipeline
 from stream.testing.processes import wait_for
 from stream.wire.codec import HEADERS
 from stream.wire.records import Record
@@ -100,6 +101,33 @@ def test_trace_headers_become_headers_of_the_context_and_no_others_do() -> None:
         door.decide("visit-3", traceparent=trace, tracestate="a=" + "1" * 4_096)
         found = [record.headers for record in contexts(door)]
     assert found == [(*HEADERS, ("traceparent", trace.encode()), ("tracestate", b"a=1")), HEADERS, HEADERS]
+
+
+@pytest.mark.parametrize(
+    ("eligible", "status"),
+    [([0, 2], 200), ([1], 200), (["news"], 422), ([], 422), ([1, 1], 422), ([3], 422), ([True], 422), ("0", 422)],
+    ids=str,
+)
+def test_decisions_are_among_the_eligible_classes(eligible: list[int], status: int) -> None:
+    with served(a_pipeline(), facts=FACTS._replace(class_names=None)) as door:
+        got = door.ask("POST", "/v1/decide", {"id": "visit-1", "x": [1.0, 0.5], "eligible": eligible})
+    assert got.status == status
+    assert status != 200 or got.json["action"] in eligible
+
+
+def test_open_classes_are_named_by_the_requests() -> None:
+    pipeline = EmbeddedPipeline(classes_max=3, n_features=2, learner="banditron")
+    with served(pipeline, facts=FACTS._replace(class_names=None, open_classes=True)) as door:
+        got = door.ask("POST", "/v1/decide", {"id": "visit-1", "x": [1.0, 0.5], "eligible": ["hats", "shoes"]})
+        assert got.json["class"] in ("hats", "shoes")
+        assert door.ask("POST", "/v1/decide", {"id": "visit-2", "x": [1.0, 0.5], "eligible": [1]}).status == 422
+
+
+def test_a_fallback_that_is_not_eligible_is_a_504() -> None:
+    with served(a_pipeline(), timeout_s=0.2, fallback="help", learns=False) as door:
+        got = door.ask("POST", "/v1/decide", {"id": "visit-1", "x": [1.0, 0.5], "eligible": ["news"]})
+        other = door.ask("POST", "/v1/decide", {"id": "visit-2", "x": [1.0, 0.5], "eligible": ["news", "help"]})
+    assert (got.status, other.json["class"]) == (504, "help")
 
 
 def test_feedback_is_accepted_and_learned() -> None:

@@ -3,6 +3,7 @@
 import asyncio
 from itertools import islice
 
+import numpy as np
 import pytest
 
 from stream.serving.decisions import Answer, Decisions, FallbackError, PipelineFacts, fallback_answer
@@ -64,6 +65,18 @@ def test_a_uniform_fallback_plays_every_class_equally_often_and_the_same_for_the
     assert fallback_answer("uniform", "visit-5", FACTS) == Answer(actions[5], 1 / 3)
     other = [fallback_answer("uniform", f"visit-{number}", FACTS._replace(seed=8)).action for number in range(100)]
     assert other != list(islice(actions, 100))
+
+
+def test_a_fallback_is_among_the_eligible_classes() -> None:
+    eligible = np.array([0, 2], np.int32)
+    found = [fallback_answer("uniform", f"visit-{number}", FACTS, eligible) for number in range(100)]
+    assert {one.action for one in found} == {0, 2}
+    assert {one.propensity for one in found} == {0.5}
+    assert fallback_answer("2", "visit-1", FACTS, eligible).action == 2
+    with pytest.raises(FallbackError):
+        fallback_answer("1", "visit-1", FACTS, eligible)
+    with pytest.raises(FallbackError):
+        fallback_answer("uniform", "visit-1", FACTS._replace(open_classes=True))
 
 
 @pytest.mark.parametrize("given", ["3", "-1", "offers", "²"])

@@ -1,0 +1,120 @@
+"""Eligible classes, open classes and a holdout, through a whole pipeline with restarts."""
+
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+
+import onebit
+from stream.wire.dead_letters import DEAD_LETTER_MALFORMED
+from stream.wire.records import NOT_ELIGIBLE
+from tests.pipeline import TOPICS, Pipeline, small_task
+from tests.verifying.tampering import change, tampered
+
+K, D, EVENTS = 5, 4, 120
+NAMES = ("a", "b", "c", "d", "e")
+
+
+def context(eligible: object) -> bytes:
+    return orjson.dumps({"id": "a", "x": {"i": [0]}, "eligible": eligible})
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"model": "shared", "partitions": 2}, {"floor": 0.3, "holdout": 0.3}], ids=str
+)
+def test_decisions_are_among_the_eligible_classes_across_restarts(settings: dict[str, Any]) -> None:
+    rng = np.random.default_rng(3)
+    with onebit.embedded(n_classes=K, n_features=D, learner="late-ucb", **settings) as pipeline:
+        for t in range(EVENTS):
+            eligible = rng.choice(K, rng.integers(1, K + 1), replace=False).tolist()
+            decision = pipeline.decide(f"event-{t}", rng.normal(size=D).tolist(), eligible=eligible)
+            assert {decision.action, decision.greedy} <= set(eligible)
+            assert (np.flatnonzero(decision.scores != NOT_ELIGIBLE) == sorted(eligible)).all()
+            pipeline.feedback(f"event-{t}", int(decision.action == max(eligible)), after="20s")
+            pipeline.advance("1s")
+            if t in (50, 90):
+                pipeline.restart()
+
+
+@pytest.mark.parametrize("snapshot_interval", ["0s", "5s"])
+def test_open_classes_keep_their_indices_and_names_across_restarts(snapshot_interval: str) -> None:
+    rng = np.random.default_rng(3)
+    found: dict[str, int] = {}
+    with onebit.embedded(
+        classes_max=K, n_features=D, learner="late-ucb", snapshot_interval=snapshot_interval
+    ) as pipeline:
+        for t in range(EVENTS):
+            known = NAMES[: 1 + t // 20]
+            decision = pipeline.decide(f"event-{t}", rng.normal(size=D).tolist(), eligible=known[::-1])
+            assert decision.class_name in known
+            assert found.setdefault(decision.class_name, decision.action) == decision.action
+            pipeline.advance("1s")
+            if t in (50, 90):
+                pipeline.restart()
+        assert sorted(found.values()) == list(range(K))
+
+
+def test_a_name_beyond_the_room_is_a_dead_letter_and_later_contexts_go_on() -> None:
+    with onebit.embedded(classes_max=2, n_features=1, learner="banditron") as pipeline:
+        pipeline.decide("first", [1.0], eligible=["a", "b"])
+        pipeline.test.context("full", [1.0], eligible=["c"])
+        assert pipeline.decide("later", [1.0]).class_name in ("a", "b")
+        assert pipeline.ledger.context_malformed == 1
+
+
+@pytest.mark.parametrize("eligible", [[], [3], [1, 1], ["a"], [-1], [0.5], "0", {"a": 1}, [None]])
+def test_invalid_eligible_classes_are_dead_letters(eligible: object) -> None:
+    pipeline = Pipeline(small_task())
+    learner = pipeline.learner()
+    pipeline.send(TOPICS.contexts, context(eligible))
+    while learner.step(0):
+        pass
+    (letter,) = pipeline.records(TOPICS.dead_letter)
+    assert dict(letter.headers)["onebit-kind"] == DEAD_LETTER_MALFORMED.encode()
+
+
+def test_learners_that_cannot_limit_their_decisions_are_refused_or_reject_the_context() -> None:
+    with pytest.raises(onebit.OnebitError), onebit.embedded(classes_max=3, n_features=2, learner="halving"):
+        pass
+    with onebit.embedded(n_classes=3, n_features=2, learner="exp4") as pipeline:
+        pipeline.test.context("limited", [1.0, 0.0], eligible=[0, 1])
+        assert pipeline.ledger.context_malformed == 1
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [change(0, action=2, greedy=2), change(0, scores=[0.0, 0.0, 0.0]), change(0, arm="holdout")],
+    ids=["class", "scores", "arm"],
+)
+def test_the_audit_finds_a_decision_outside_the_eligible_classes_or_in_another_arm(edit: Any) -> None:
+    pipeline = Pipeline(small_task())
+    learner = pipeline.learner()
+    pipeline.send(TOPICS.contexts, context([0, 1]))
+    while learner.step(0):
+        pass
+    assert tampered(pipeline, TOPICS.predictions, list).ok
+    finding = tampered(pipeline, TOPICS.predictions, edit)
+    assert len(finding.faults) == 1
+
+
+@pytest.mark.parametrize("settings", [{}, {"model": "shared", "partitions": 2}], ids=["own", "shared"])
+def test_the_arm_follows_from_the_id_and_the_propensity_from_both_policies(settings: dict[str, Any]) -> None:
+    arms = {}
+    held: dict[str, Any] = {"learner": "late-ucb", "holdout": 0.3, "holdout_policy": "constant:1", **settings}
+    with onebit.embedded(n_classes=3, n_features=1, **held) as pipeline:
+        for t in range(100):
+            decision = pipeline.decide(f"event-{t}", [1.0])
+            pipeline.feedback(f"event-{t}", int(decision.action == 2))
+            arms[f"event-{t}"] = pipeline.example(f"event-{t}").get("arm")
+            assert round(decision.propensity, 9) in ({0.3, 1.0} if decision.action == 1 else {0.7})
+            if arms[f"event-{t}"]:
+                assert decision.action == 1
+            if t == 50:
+                pipeline.restart()
+    assert 15 < sum(map(bool, arms.values())) < 45
+    with onebit.embedded(n_classes=3, n_features=1, **held) as again:
+        for event_id, arm in list(arms.items())[::-10]:
+            again.decide(event_id, [1.0])
+            again.feedback(event_id, 0)
+            assert again.example(event_id).get("arm") == arm
