@@ -6,8 +6,8 @@
    outside its set.
 2. Each class of letter and 20news is left out in the first half of the rows, where it is not eligible. The benchmark
    compares it with the same class in a run in which it is known from the start. It measures the number of rows of the
-   class until the accuracy on its last 50 rows first reaches 90 % of the steady accuracy, the mean over the last quarter
-   of its rows.
+   class until the accuracy on its last 50 rows first reaches 90 % of the steady accuracy. The steady accuracy is the
+   mean over the last quarter of its rows.
 """
 
 import argparse
