@@ -31,7 +31,8 @@ from stream.estimating.evaluation import Options, PolicyEvaluation
 from stream.estimating.intervals import Interval
 from stream.estimating.policies import Policy, Training, parse_policy
 from stream.estimating.rows import Chunk
-from stream.learners import Learner, create
+from stream.learners import KernelLearner, Learner, create
+from stream.learners.mixture import Mixture
 from stream.wire.records import Features, FloatArray
 
 RESULTS = Path(__file__).parent / "results"
@@ -40,6 +41,8 @@ POPULATION = 4_000
 LEARNED = 1_000
 """Number of rows used to train the logging policy. The evaluated model is trained on the same number of other rows."""
 
+FLOOR = 0.2
+"""Floor of exploration of the evaluated model."""
 
 UNIFORM = 0.7
 """Share of the logging policy's decisions that are uniformly random. Weights are at most K/UNIFORM."""
@@ -87,15 +90,17 @@ def population_of(name: str) -> Population:
     dataset = load(name)
     rows = [dataset.row(row) for row in range(min(POPULATION, dataset.rows))]
     contexts, labels = [x for x, _ in rows], np.array([label for _, label in rows])
-    logs, judged = taught(dataset, 0, "igw-logistic"), taught(dataset, LEARNED, "late-ucb", project=20, floor=0.2)
+    logs, judged = taught(dataset, 0, "igw-logistic"), taught(dataset, LEARNED, "late-ucb", FLOOR, project=20)
     own, model = (np.stack([learner.distribution(x) for x in contexts]) for learner in (logs, judged))
     logging = UNIFORM / dataset.n_classes + (1.0 - UNIFORM) * own
     return Population(name, contexts, labels, dataset.n_classes, dataset.n_features, logging, model)
 
 
-def taught(dataset: Dataset, start: int, name: str, **parameters: float) -> Learner:
-    """Return a learner trained on the bits of LEARNED rows, starting at row `start`."""
-    learner = create(name, dataset.n_classes, dataset.n_features, **parameters)
+def taught(dataset: Dataset, start: int, name: str, floor: float = 0.0, **parameters: float) -> Learner:
+    """Return a learner with a floor of exploration, trained on the bits of LEARNED rows from row `start` on."""
+    bare = create(name, dataset.n_classes, dataset.n_features, **parameters)
+    assert isinstance(bare, KernelLearner)
+    learner = Mixture(bare, floor)
     uniforms = np.random.default_rng(start).random(LEARNED)
     for row, u in zip(range(start, start + LEARNED), uniforms, strict=True):
         x, label = dataset.row(row)

@@ -29,7 +29,6 @@ from stream.learners.kernels import (
     check_event,
     compiled,
     limit,
-    sample_epsilon_greedy,
     unit,
     watch,
 )
@@ -41,7 +40,6 @@ from stream.learners.late_ucb_kernels import (
     DETECTORS,
     DRIFT_KIND,
     FEATURES,
-    FLOOR,
     KIND,
     PENDING,
     PLAIN,
@@ -84,7 +82,7 @@ PROJECTION_SEED, WAVES_SEED = 20_260_101, 20_260_102
 def predict(
     indices: IndexArray, values: FloatArray, u: float, scores: FloatArray, eligible: IndexArray, model: FloatArray
 ) -> tuple[int, int, float]:
-    """Play the class with the highest bound on the shortlist or, with probability `floor`, a uniform class."""
+    """Play the class with the highest bound on the shortlist."""
     check_event(indices, values, int(model[FEATURES]))
     counts, weights = counts_of(model), weights_of(model)
     K, own = int(model[CLASSES]), own_score_place(model)
@@ -96,13 +94,12 @@ def predict(
     places, x, length_sq = with_bias(indices, values, scores, model)
     scores_of(places, x, weights, scores[:K])
     limit(scores[:K], eligible)
-    best = highest_bound(places, x, length_sq, scores[:K], counts, model)
-    action, propensity = sample_epsilon_greedy(best, scores[:K], model[FLOOR], u)
+    action = highest_bound(places, x, length_sq, scores[:K], counts, model)
     if model[DRIFT_KIND] != 0.0:
         scores[K] = epoch(counts, action)
     if model[WAVES] > 0.0:
         scores[own] = score_of(places, x, weights, action)
-    return action, argmax(scores[:K]), propensity
+    return action, argmax(scores[:K]), 1.0
 
 
 @compiled
@@ -213,7 +210,7 @@ class LateUcb(WatchingLearner):
 
         x ← x/‖x‖, and a constant entry b after it: d' = d + 1 features
         decide    s_k = w_kᵀx;  rough_k = s_k + √(η‖x‖²/(λ + N_k/d'));  the M classes with the largest are the shortlist
-                  ŷ = argmax over it of s_k + √(η xᵀP_k x);  with probability f any class instead
+                  ŷ = argmax over it of s_k + √(η xᵀP_k x)
         observe   N_ŷ += ‖x‖²;  P_ŷ −= zzᵀ/(1 + xᵀz), z = P_ŷ x;  w_ŷ += (s_ŷ − w_ŷᵀx) P_ŷ x, P_ŷ the new one
         bit r     w_ŷ += (r − s_ŷ) P_ŷ x, P_ŷ the current one
 
@@ -227,9 +224,8 @@ class LateUcb(WatchingLearner):
     Symbols: w_k and y_k weights, W and Y [K, d'], the constant's last; P_k and Q_k inverse covariances [K, d', d'],
     initially I/λ. Above 191 features P is stored as P − VᵀV, where V [K, 32, d'] contains the changes not yet
     subtracted, `pending` of them per class (`U` and `pending_settled` for Q). N_k `N`[K]; s_ŷ the decision's own score;
-    η `eta`; λ `lam`, where 0 means .03, or .1 above 200 features and for projections; M `shortlist`; b `bias`; f
-    `floor`, for logs used in off-policy evaluation. `sample` [64, d] contains the first contexts, `bandwidth` their
-    number and σ².
+    η `eta`; λ `lam`, where 0 means .03, or .1 above 200 features and for projections; M `shortlist`; b `bias`.
+    `sample` [64, d] contains the first contexts, `bandwidth` their number and σ².
 
     `expand`=quadratic appends all products x_i x_j, i ≤ j, to x before scaling, for up to 30 features. `project`=p
     projects x of unit norm to p dimensions by a fixed Gaussian matrix of variance 1/p, for dense data with many
@@ -280,7 +276,6 @@ class LateUcb(WatchingLearner):
         Parameter("expand", "rff", "additional features: random or products", choices=("none", "quadratic", "rff")),
         Parameter("m", 64, "random features, for expand=rff", low=1, high=10_000),
         Parameter("project", 0, "dimensions of the projection of x; 0: no projection", low=0, high=100_000),
-        Parameter("floor", 0.0, "share of decisions whose class is drawn uniformly", low=0.0, high=1.0),
         DRIFT,
     )
     from_logs: ClassVar[FromLogs] = FromLogs.NOTHING
@@ -310,7 +305,6 @@ class LateUcb(WatchingLearner):
         expand: str,
         m: int,
         project: int,
-        floor: float,
         drift: str,
     ) -> None:
         K, d = n_classes, n_features
@@ -334,7 +328,7 @@ class LateUcb(WatchingLearner):
         # The pages of np.zeros would be mapped one by one at the first access, and reads across them would be slower.
         model = np.full(SETTINGS + sum(int(np.prod(shape)) for shape in shapes), 0.0)
         model[:SAMPLED] = (
-            lam, eta, shortlist, bias, kind, floor, DRIFTS.index(drift), K, size, d, m, project,
+            lam, eta, shortlist, bias, kind, DRIFTS.index(drift), K, size, d, m, project,
         )  # fmt: skip
         starts = np.cumsum([SETTINGS, *(int(np.prod(shape)) for shape in shapes)])
         counts, weights, inverses, G, omega, phases, sample = (

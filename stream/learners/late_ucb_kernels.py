@@ -12,10 +12,8 @@ from stream.wire.records import FloatArray, IndexArray
 PLAIN, QUADRATIC, PROJECTED = range(3)  # transformation of x, which is independent of random features
 
 # Indices of the numbers at the start of the model. The last two numbers are the count of sampled contexts and σ².
-LAM, ETA, SHORTLIST, BIAS, KIND, FLOOR, DRIFT_KIND, CLASSES, SIZE, FEATURES, WAVES, PROJECT, SAMPLED, VARIANCE = range(
-    14
-)
-SETTINGS = 14
+LAM, ETA, SHORTLIST, BIAS, KIND, DRIFT_KIND, CLASSES, SIZE, FEATURES, WAVES, PROJECT, SAMPLED, VARIANCE = range(13)
+SETTINGS = 13
 
 # Rows of `counts`; the last column is for all classes together. PENDING counts the changes not yet applied to P and Q.
 WEIGHT, DETECTORS, ALARMS, PENDING = 0, slice(1, 4), 4, slice(5, 7)

@@ -206,7 +206,7 @@ LEARNERS = (
     Taught("banditron", {"gamma": 0.4}, "negative", "correct"),
     Taught("perceptron", {}),
     Taught("late-ucb", {"drift": "class", "m": 2}),
-    Taught("late-ucb", {"floor": 0.3, "drift": "off", "m": 2}, "negative", "correct"),
+    Taught("late-ucb", {"drift": "off", "m": 2}, "negative", "correct"),
     Taught("igw-logistic", {"drift": "class"}),
     Taught("stack-igw", {"drift": "global", "vectors": 0}, "negative"),
 )

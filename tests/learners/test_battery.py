@@ -52,7 +52,6 @@ VARIANTS = {
     "late-ucb plain, projected": Case("late-ucb", {"expand": "none", "project": 5, "drift": "off"}),
     "late-ucb projected": Case("late-ucb", {"project": 5, "drift": "off"}),
     "late-ucb with many features": Case("late-ucb", n_features=140, long_run_events=5_000),
-    "late-ucb with a floor": Case("late-ucb", {"floor": 0.2}),
     "soba without the condition": Case("soba", {"condition": "none"}),
     **{
         f"{name}, margin=decision": Case(name, {"margin": "decision"})

@@ -53,7 +53,7 @@ def named(make: Callable[[str], Made], cases: Sequence[str]) -> dict[str, tuple[
 
 MADE = (
     named(linear, [case for case, (name, *_) in test_agreement.CASES.items() if name in SUPPORTING])
-    | named(late, ["late-ucb", "late-ucb, floor", "late-ucb, plain, projected", "igw-logistic", "stack-igw"])
+    | named(late, ["late-ucb", "late-ucb, plain, projected", "igw-logistic", "stack-igw"])
     | named(confidit, ["variant 2", "projected diagonal"])
 )
 

@@ -46,11 +46,6 @@ CASES: dict[str, tuple[str, dict[str, Any], Callable[[], Naive]]] = {
         {"shortlist": 99},
         lambda: NaiveLateUcb(K, D, shortlist=99, waves=waves(D), drift="global"),
     ),
-    "late-ucb, floor": (
-        "late-ucb",
-        {"floor": 0.3},
-        lambda: NaiveLateUcb(K, D, floor=0.3, waves=waves(D), drift="global"),
-    ),
     "late-ucb, projected": (
         "late-ucb",
         {"project": 5},
@@ -417,7 +412,7 @@ def test_defaults_are_those_of_the_measurements(name: str) -> None:
     assert check_parameters(name, {}) == {
         "late-ucb": {
             "lam": 0.0, "eta": 0.1, "shortlist": 4, "bias": 0.3, "expand": "rff", "m": 64, "project": 0,
-            "floor": 0.0, "drift": "global",
+            "drift": "global",
         },
         "igw-logistic": {"scale": 300.0, "step": 2.0, "others": 0.3, "bias": 0.1, "drift": "global"},
         "stack-igw": {"scale": 300.0, "step": 2.0, "others": 0.3, "bonus": 2.5, "bias": 0.1, "vectors": 64,

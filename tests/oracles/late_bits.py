@@ -98,11 +98,10 @@ class NaiveLateUcb:
         expand: str = "none",
         waves: tuple[FloatArray, FloatArray] | None = None,
         G: FloatArray | None = None,
-        floor: float = 0.0,
         drift: str = "off",
     ) -> None:
         """Create the learner with these random matrices: G [p, d], and σω [m, d] and β [m] for random features."""
-        self.K, self.lam, self.eta, self.M, self.b, self.f = K, lam, eta, shortlist, bias, floor
+        self.K, self.lam, self.eta, self.M, self.b = K, lam, eta, shortlist, bias
         self.expand, self.G, self.d = expand, G, d
         self.omega, self.beta = waves or (np.zeros((0, d)), np.zeros(0))
         self.m = self.beta.size
@@ -156,11 +155,8 @@ class NaiveLateUcb:
             ordered = np.sort(rough)[::-1]
             if ordered[self.M - 1] != ordered[self.M]:
                 self.closest = min(self.closest, float(ordered[self.M - 1] - ordered[self.M]))
-        p = self.f * (s > -np.inf) / np.sum(s > -np.inf)
-        p[best] += 1 - self.f
-        action = sample(p, u)
-        logged = Logged(action, best_of(s), float(p[action]), s)
-        self.kept[id(logged)] = self.drift.resets[action], float(own[action]), known
+        logged = Logged(best, best_of(s), 1.0, s)
+        self.kept[id(logged)] = self.drift.resets[best], float(own[best]), known
         return logged
 
     def observe(self, x: FloatArray, logged: Logged) -> None:
