@@ -101,7 +101,8 @@ def arm_lines(found: "ArmComparison", prefix: str = "") -> list[str]:
     """
     learner, holdout = found.learner.mean, found.holdout.mean
     if learner is None or holdout is None:
-        return [f"{prefix}holdout: no settled decisions in {'the holdout' if holdout is None else 'the other arm'} yet"]
+        waiting = f"; {found.waiting:,} decisions are pending or later than a pending one" if found.waiting else ""
+        return [f"{prefix}holdout: no comparison yet{waiting}"]
     low, high = found.difference
     lines = [
         f"{prefix}holdout: mean reward {learner:.3f} of the learner ({found.learner.n:,} decisions), {holdout:.3f} of "

@@ -10,6 +10,7 @@ from stream.monitoring.policies import ALWAYS, Known, Named, Policies
 from stream.verifying.model_files import Model as Saved
 from stream.verifying.model_files import read_model
 from stream.wire.named_features import FeatureEncoder, from_plain
+from stream.wire.records import HOLDOUT
 from stream.wire.topics import Topics
 
 MODEL = "model:"
@@ -106,10 +107,10 @@ def check_live(specs: Sequence[str]) -> None:
                 f"--estimate {spec}: the monitor does not train learners. Use `onebit estimate` on a log, or "
                 "export a model and use model:FILE"
             )
-        elif spec not in (*ALWAYS, "logged") and (name, colon) != ("constant", ":"):
+        elif spec not in (*ALWAYS, "logged", HOLDOUT) and (name, colon) != ("constant", ":"):
             raise EstimateError(
-                f"--estimate: expected logged, constant:ACTION or model:FILE; got {spec}. {', '.join(ALWAYS)} are "
-                "always evaluated"
+                f"--estimate: expected logged, holdout, constant:ACTION or model:FILE; got {spec}. "
+                f"{', '.join(ALWAYS)} are always evaluated"
             )
 
 
@@ -141,8 +142,8 @@ def live_policies(specs: Sequence[str], settings: dict[str, Any], topics: Topics
         n_features,
         None if settings["features"] is None else from_plain(settings["features"]),
     )
-    named = [_named(spec, decisions, topics) for spec in dict.fromkeys(specs) if spec not in ALWAYS]
-    return Policies(named, n_classes, n_features, decisions.encoder)
+    named = [_named(spec, decisions, topics) for spec in dict.fromkeys(specs) if spec not in (*ALWAYS, HOLDOUT)]
+    return Policies(named, n_classes, n_features, decisions.encoder, settings["holdout"])
 
 
 def _named(spec: str, decisions: Decisions, topics: Topics) -> Named:

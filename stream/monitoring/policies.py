@@ -21,13 +21,13 @@ from stream.estimating.live import target_weight
 from stream.estimating.rows import Chunk
 from stream.wire.codec import MalformedError, decode_context, step_of
 from stream.wire.named_features import FeatureEncoder
-from stream.wire.records import NOT_ELIGIBLE, NOTHING_LOGGED, Features, FloatArray, Prediction, Record
+from stream.wire.records import HOLDOUT, NOT_ELIGIBLE, NOTHING_LOGGED, Features, FloatArray, Prediction, Record
 
 if TYPE_CHECKING:
     from stream.estimating.policies import Policy
 
 ALWAYS = ("greedy", "uniform", "learner")
-"""Policies that are always evaluated: greedy, uniform and, in a replay of a log, the learner's own policy."""
+"""Policies that are always evaluated. The last one is the learner's own, if a log is replayed or there is a holdout."""
 
 Contexts = Mapping[tuple[int, int], Record]
 """Records of contexts by partition and offset."""
@@ -65,13 +65,16 @@ class Policies:
         n_classes: int = 0,
         n_features: int = 0,
         encoder: FeatureEncoder | None = None,
+        holdout: float = 0.0,
     ) -> None:
         self._named = tuple(named)
         self._n_classes = n_classes
         self._n_features = n_features
         self._encoder = encoder
-        self.names = (*ALWAYS, *(one.policy.name for one in named))
-        self.keys = (*ALWAYS, *(one.key for one in named))
+        self._holdout = holdout  # its share
+        always = (*ALWAYS, HOLDOUT) if holdout else ALWAYS
+        self.names = (*always, *(one.policy.name for one in named))
+        self.keys = (*always, *(one.key for one in named))
         self.look_at_x = any(one.policy.looks_at_x for one in named)
 
     def weights(self, record: Record, prediction: Prediction, context: Record | None) -> tuple[float, ...]:
@@ -85,6 +88,9 @@ class Policies:
             context: Its context, or None if it no longer exists or no policy requires it.
         """
         always = _always(prediction)
+        if self._holdout:
+            in_holdout = prediction.arm == HOLDOUT
+            always = (*always[:-1], float(not in_holdout) / (1.0 - self._holdout), float(in_holdout) / self._holdout)
         if not self._named or prediction.decision.scores.size != self._n_classes:
             return always + (nan,) * len(self._named)
         x = self._features(context, prediction.id) if self.look_at_x else None
@@ -129,6 +135,7 @@ def is_drawn(propensity: float) -> bool:
 
 
 def _always(prediction: Prediction) -> tuple[float, ...]:
+    """Return the weights of the policies that are always evaluated."""
     action, greedy, propensity, scores = prediction.decision[:4]
     m = int(np.count_nonzero(scores != NOT_ELIGIBLE))
     if not is_drawn(propensity):

@@ -18,7 +18,7 @@ from stream.monitoring.policies import ALWAYS, Known, Policies
 from stream.verifying.model_files import write_model
 from stream.verifying.models import export_model
 from stream.wire.codec import HEADERS, decode_context, decode_prediction, step_headers, step_of
-from stream.wire.records import Decision, Prediction, Record, Target, TopicPartition
+from stream.wire.records import HOLDOUT, Arm, Decision, Prediction, Record, Target, TopicPartition
 from tests.pipeline import TOPICS, Pipeline, plan, small_synsep, synsep_task
 
 EVENTS = 300
@@ -51,6 +51,16 @@ def test_weights_are_a_policys_probability_of_the_action_by_that_which_it_was_pl
     found = Policies().weights(stands_at(0, 1), decision, None)
     assert tuple(None if weight != weight else weight for weight in found) == weights
     assert len(weights) == len(ALWAYS)
+
+
+@pytest.mark.parametrize(("arm", "expected"), [(None, (1.25, 0.0)), (HOLDOUT, (0.0, 5.0))])
+def test_with_a_holdout_the_arms_are_policies_whatever_the_propensity(
+    arm: Arm | None, expected: tuple[float, float]
+) -> None:
+    policies = Policies(holdout=0.2)
+    found = policies.weights(stands_at(0, 1), prediction(1, 1.0)._replace(arm=arm), None)
+    assert dict(zip(policies.names, found, strict=True))["holdout"] == expected[1]
+    assert found[-2:] == pytest.approx(expected)
 
 
 @pytest.fixture(scope="module")
@@ -161,7 +171,7 @@ def test_a_model_may_know_the_decisions_of_its_partition_or_of_all_that_were_mad
         ("late-ucb", "--estimate late-ucb: "),
         ("igw-logistic:step=1", "export a model and use model:FILE"),
         ("best", "got best. greedy, uniform, learner"),
-        ("constant", "expected logged, constant:ACTION or model:FILE"),
+        ("constant", "expected logged, holdout, constant:ACTION"),
     ],
 )
 def test_what_no_live_pipeline_can_tell_of_is_refused_by_its_name(spec: str, says: str) -> None:
