@@ -1,4 +1,4 @@
-"""A good run of a learner, and edits of its topics."""
+"""A valid run of a learner, and functions that edit its topics."""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +14,7 @@ Edit = Callable[[list[Record]], list[Record]]
 
 
 def made_by_hand(**changes: Any) -> Pipeline:
-    """A run in which every row of the ledger counts something."""
+    """A run with duplicate, malformed, late, conflicting and orphaned records."""
     pipeline = Pipeline(small_task(**changes))
     learner = pipeline.learner()
 
@@ -52,7 +52,7 @@ GOOD = Ledger(
 
 
 def tampered(good: Pipeline, topic: str, edit: Edit) -> Finding:
-    """The audit of the same topics, with the records of one of them edited."""
+    """Return the audit of a copy of the topics in which the records of one topic are edited."""
     other = Pipeline(good.settings)
     copies = [record for name in TOPICS for record in (edit if name == topic else list)(good.records(name))]
     for record in sorted(copies, key=lambda record: record.append_ms):
