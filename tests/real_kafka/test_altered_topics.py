@@ -28,7 +28,7 @@ from tests.processes import CLIENTS
 
 INTERVAL_MS = 300
 
-confluent: Any = confluent_admin  # mypy does not see that its names are exported
+confluent: Any = confluent_admin  # mypy does not recognize its exported names
 
 CREATE_TIME = ("message.timestamp.type", "CreateTime")
 

@@ -255,7 +255,7 @@ def test_offsets_that_are_no_longer_kept_are_an_error_and_are_not_skipped(
     consumer.commit({tp: 1})
     consumer.close()
     admin = KafkaAdminClient(bootstrap_servers=kafka.bootstrap)
-    admin.delete_records({tp: 3})  # as by retention
+    admin.delete_records({tp: 3})  # simulates retention
     admin.close()
     assert broker.beginnings([tp]) == {tp: 3}
 

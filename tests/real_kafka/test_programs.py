@@ -164,7 +164,7 @@ def test_stream_of_another_client_is_counted_record_by_record(
 
     with ours.watch() as watch:
         feedback("early", 1)
-        feedback("early", 0)  # conflicts with the feedback before it, also before the decision
+        feedback("early", 0)  # a conflict, although nothing is decided yet
         feedback("nobody", 1, dies="orphan")
         watch.wait_until(lambda ledger: ledger.feedback == 3, "the early feedback is applied")
         for event_id in ("early", "a", "b", "c", "d", "a"):  # the second a is a duplicate
@@ -258,7 +258,7 @@ def test_verify_of_topics_that_retention_has_cut_says_where_they_begin_and_not_t
     assert ours.start("replay").wait() == 0
     ours.assert_every_context_is_decided_and_settled_once(200)
     broker = ours.broker()
-    broker._admin_client.delete_records({KafkaTopicPartition(ours.topics.feedback, 0): 30})  # as by retention
+    broker._admin_client.delete_records({KafkaTopicPartition(ours.topics.feedback, 0): 30})  # simulates retention
     broker.close()
     verify = ours.start("verify")
     assert verify.wait() == 2, verify.said()

@@ -316,7 +316,7 @@ def test_learner_of_a_shared_model_without_one_of_its_acls_names_it(
         learner = pipeline.start(*command)
         learner.wait_until_it_says("decided 2, matched 1,")
         assert learner.stop() == ExitCode.OK
-    for missing in reads:  # to read the log, and the pending decision in the predictions
+    for missing in reads:  # to read the log, and the predictions with the pending decision
         assert_names(users, said, missing, client, command)
 
 
@@ -354,7 +354,7 @@ def assert_names(begun: Secured, said: list[str], missing: Allowed, client: str,
     assert ended.code == ExitCode.USAGE, ended.said
     *_, line = ended.said.splitlines()
     assert line.startswith("error: "), ended.said
-    assert f"to do this: {missing.operation} on {missing.kind} {missing.name}" in line  # or a longer name, for a prefix
+    assert f"to do this: {missing.operation} on {missing.kind} {missing.name}" in line  # a prefix begins the name
     assert f"kafka-acls --add --allow-principal User:{missing.user} --operation {missing.operation}" in line
 
 

@@ -251,7 +251,7 @@ def test_every_step_names_where_the_one_before_it_ended() -> None:
 
 
 def test_record_too_large_for_a_dead_letter_is_cut_rather_than_stop_the_learner() -> None:
-    # A topic can contain records that are too large for the producer: compressed ones, or if max.message.bytes is high.
+    # A broker may accept larger records than the producer can send, such as compressed records.
     pipeline = Pipeline(small_task())
     learner = pipeline.learner()
     large = Record(TOPICS.contexts, 0, 5, 0, b"key", b"x" * 5_000_000, ())

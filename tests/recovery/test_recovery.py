@@ -356,7 +356,7 @@ def test_idle_task_takes_its_snapshot_so_that_retention_may_delete_all_that_it_h
 def test_old_generations_are_written_over_and_longer_ones_taken_away() -> None:
     pipeline, _ = many_snapshots()
     records = pipeline.records(TOPICS.snapshots)
-    kept = {record.key: record for record in records}  # as after compaction
+    kept = {record.key: record for record in records}  # simulates compaction
     assert len(kept) <= 4 < len(generations(pipeline)) // 2
     found = Stored("0")
     for record in sorted(kept.values(), key=lambda record: record.offset):

@@ -228,7 +228,7 @@ def test_settings_are_known_although_retention_has_deleted_their_record() -> Non
     pipeline.broker.delete_records(JOURNAL, offset)
     pulses: list[int] = []
     assert pipeline_settings(pipeline.broker, TOPICS, 1, lambda: pulses.append(1))["window_ms"] == 300
-    assert len(pulses) > len(pipeline.records(TOPICS.snapshots))  # called per record and per section
+    assert len(pulses) > len(pipeline.records(TOPICS.snapshots))  # called for each record and section
     program.close()
     again = pipeline.learner(settings=BEGUN, given=(), snapshot_interval_ms=50)
     traffic(pipeline, again, range(80, 90))
@@ -252,7 +252,7 @@ def test_recovery_goes_by_the_settings_that_it_has_come_to_whatever_was_found_be
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pipeline, _ = begun()
-    monkeypatch.setattr("stream.journal.recover.settings_in_force", lambda *_: {})  # as if not started yet
+    monkeypatch.setattr("stream.journal.recover.settings_in_force", lambda *_: {})  # as if the task had not started
     assert recover(pipeline.broker, TOPICS, 0, SHORTER, given=()).settings.join == LIMITS
     with pytest.raises(SettingsDifferError):
         recover(pipeline.broker, TOPICS, 0, SHORTER)

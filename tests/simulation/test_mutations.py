@@ -47,7 +47,7 @@ SEEDS_MAX = 2_000
 
 
 class Mutation(NamedTuple):
-    """A bug and a function that returns a context manager, which inserts the bug temporarily."""
+    """A bug and the context manager that inserts it."""
 
     name: str
     make: Callable[[], AbstractContextManager[Any]]

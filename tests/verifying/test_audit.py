@@ -46,17 +46,17 @@ def mismatched() -> Pipeline:
         pipeline.context(event_id)
     at(1_100)
     pipeline.answer("pending", 1, OTHER[action("pending")])  # feedback 1, after the tick: rejected
-    pipeline.answer("matched", 1, action("matched"))  # 2
-    pipeline.answer("matched", 0, OTHER[action("matched")])  # 3: rejected
-    pipeline.answer("matched", 1, action("matched"))  # 4: duplicate
-    pipeline.answer("pending", 1, action("pending"))  # 5: settles the decision
+    pipeline.answer("matched", 1, action("matched"))  # feedback 2
+    pipeline.answer("matched", 0, OTHER[action("matched")])  # feedback 3: rejected
+    pipeline.answer("matched", 1, action("matched"))  # feedback 4: duplicate
+    pipeline.answer("pending", 1, action("pending"))  # feedback 5: settles the decision
     at(3_000)
-    pipeline.answer("expired", 1, action("expired"))  # 6: late
-    pipeline.answer("expired", 1, OTHER[action("expired")])  # 7: rejected
+    pipeline.answer("expired", 1, action("expired"))  # feedback 6: late
+    pipeline.answer("expired", 1, OTHER[action("expired")])  # feedback 7: rejected
     for wrong in range(3):
-        pipeline.answer(f"early{wrong}", 1, wrong)  # 8 to 10: rejected if the decision has another action
+        pipeline.answer(f"early{wrong}", 1, wrong)  # feedback 8 to 10: rejected if the decision has another action
     at(3_100)
-    pipeline.answer("early0", 0, 0)  # 11: duplicate of feedback 8
+    pipeline.answer("early0", 0, 0)  # feedback 11: duplicate of feedback 8
     at(3_150)
     for number in range(3):
         pipeline.context(f"early{number}")

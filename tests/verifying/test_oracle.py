@@ -143,7 +143,7 @@ def outcomes(oracle: Oracle) -> list[Any]:
     ("lines", "expected"),
     [
         ((*DECIDED, ("feedback", "a", 1_250, 0)), [example(Outcome.MATCHED, 0, 250, 1_250, 2)]),
-        ((*DECIDED, ("feedback", "a", 990)), [example(Outcome.MATCHED, 1, 0, 1_000, 2)]),  # by another leader's clock
+        ((*DECIDED, ("feedback", "a", 990)), [example(Outcome.MATCHED, 1, 0, 1_000, 2)]),  # another leader's timestamp
         ((("feedback", "a", 800), *DECIDED), [example(Outcome.MATCHED, 1, 0, 800, 0)]),
         ((*DECIDED, ("tick", 0, 3_000)), [example(Outcome.EXPIRED, None, None, 3_000, None)]),
         ((("feedback", "a", 800), *ASIDE), [example(Outcome.UNMATCHED, None, None, 800, 0)]),
