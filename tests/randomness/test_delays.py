@@ -1,4 +1,4 @@
-"""Delays: the grammar, the laws against scipy's, and the plan of an event's feedback."""
+"""The grammar of delays, the delay laws compared with scipy's, and the feedback plan of an event."""
 
 import math
 import pickle
@@ -30,7 +30,7 @@ from stream.randomness.delays import (
 LARGEST_U = 1.0 - 2.0**-53
 UNIFORMS = st.integers(0, 2**53 - 1).map(lambda bits: bits * 2.0**-53)
 FALSE_ALARM = 1e-6
-"""The statistical tests run on fixed seeds; a changed draw or law fails one by chance with this rate."""
+"""False-alarm rate of a statistical test. Seeds are fixed, so only a changed draw or law can raise a false alarm."""
 
 EVENT_IDS = [f"synsep-0-{row:06}" for row in range(20_000)]
 

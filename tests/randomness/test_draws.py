@@ -1,4 +1,4 @@
-"""Draws are pure, uniform, and independent between purposes and seeds; SplitMix64 is the same in all its forms."""
+"""Draws are pure, uniform, and independent across purposes and seeds. All implementations of SplitMix64 agree."""
 
 import itertools
 from hashlib import blake2b
@@ -13,7 +13,7 @@ from producers.datasets import synthetic
 from stream.randomness.draws import GAMMA, SEED_MAX, Draws, Purpose, mix, uniform, words
 
 FALSE_ALARM = 1e-6
-"""The statistical tests run on fixed seeds; a changed hash fails one by chance with this rate."""
+"""False-alarm rate of a statistical test. The seeds are fixed, so only a changed hash can raise a false alarm."""
 
 EVENT_IDS = [f"optdigits-0-{row:06}" for row in range(20_000)]
 SEEDS = (0, 1, 2, 12345)
@@ -64,7 +64,7 @@ def test_draws_are_uniform() -> None:
 def test_draws_of_other_purposes_seeds_and_neighbouring_events_are_uncorrelated() -> None:
     streams = list(STREAMS.values())
     pairs = [*itertools.combinations(streams, 2), *((stream[1:], stream[:-1]) for stream in streams)]
-    # A correlation of n independent pairs is normal with variance 1/n.
+    # The sample correlation of n independent pairs is approximately normal with variance 1/n.
     bound = stats.norm.isf(FALSE_ALARM / len(pairs) / 2) / np.sqrt(len(EVENT_IDS) - 1)
     assert max(abs(float(np.corrcoef(one, other)[0, 1])) for one, other in pairs) < bound
 
@@ -79,7 +79,7 @@ WORDS = st.integers(0, 2**64 - 1)
 
 
 def test_first_words_are_those_of_the_authors() -> None:
-    # From the reference implementation by Vigna, splitmix64.c, seeded with 1234567.
+    # Output of Vigna's reference implementation, splitmix64.c, with the seed 1234567.
     assert words(1_234_567, 3).tolist() == [
         6_457_827_717_110_365_317,
         3_203_168_211_198_807_973,

@@ -1,4 +1,4 @@
-"""What the adapter needs of kafka-python beyond its public names: a version that lacks one is named by it."""
+"""The private names of kafka-python that the adapter uses. A version that lacks one of them fails these tests."""
 
 import ast
 import socket
@@ -86,7 +86,7 @@ class Deaf:
 
 @pytest.fixture(scope="module")
 def clients(kafka: LocalKafka) -> Iterator[dict[str, Any]]:
-    """A consumer that has joined its group, and a producer of transactions, as kafka-python has them."""
+    """kafka-python's consumer, which has joined its group, and its transactional producer."""
     broker = KafkaBroker(ConnectionSettings(kafka.bootstrap))
     broker.create_topics([TopicSpec("internals", 1)])
     consumer = broker.group_consumer("internals", "m", ["internals"], Deaf())
@@ -121,7 +121,7 @@ def assert_has(start: Any, path: str) -> None:
         of = getattr(owner, "__name__", type(owner).__name__)
         assert hasattr(owner, attribute), (
             f"this version of kafka-python has no {attribute!r} in {of}, which the adapter needs "
-            f"({path}): bound the version, or mend stream/kafka/kafka_python"
+            f"({path}): pin an earlier version or update stream/kafka/kafka_python"
         )
         return getattr(owner, attribute)
 
@@ -141,14 +141,14 @@ def test_zombie_asks_for_no_new_epoch(clients: dict[str, Any]) -> None:
 
 def test_sockets_of_kafka_python_are_the_adapters() -> None:
     assert type(KafkaNetSocket("direct://")) is connection._Socket, (
-        "this version of kafka-python does not choose its sockets by the scheme of proxy_url, which the adapter needs"
+        "this version of kafka-python does not select a socket class by the scheme of proxy_url; the adapter needs this"
     )
 
 
 def test_transports_of_kafka_python_hold_their_socket() -> None:
     with socket.socket() as sock:
         assert KafkaTCPTransport(None, sock)._sock is sock, (
-            "this version of kafka-python's transports have no _sock, which the adapter shakes hands with"
+            "the transports of this version of kafka-python have no _sock, which the adapter needs for handshakes"
         )
     assert issubclass(KafkaSSLTransport, KafkaTCPTransport)
 
@@ -162,12 +162,12 @@ def test_client_that_is_closed_while_it_writes_leaves_no_socket_open(kafka: Loca
         reader.poll(20, 1)
         return [transport for transport in reader._client._manager._transports if transport._sock is not None]
 
-    wait_for(lambda: bool(connected()), "it is connected")
+    wait_for(lambda: bool(connected()), "the reader is connected")
     transports = connected()
     sockets = [transport._sock for transport in transports]
     assert sockets
     for transport in transports:
-        transport._closed = True  # as by a close that waits until the broker has taken what is to be written
+        transport._closed = True  # as after a close that waits until the outgoing data is written
     reader.close()
     broker.close()
     assert [one.fileno() for one in sockets] == [-1] * len(sockets)
@@ -179,7 +179,7 @@ def test_every_private_name_that_the_adapter_uses_is_in_these_lists() -> None:
     used: set[str] = set()
     for path in sorted(Path(kafka_python.__file__).parent.glob("*.py")):
         tree = ast.parse(path.read_text(encoding="utf-8"))
-        own = {  # defined here: methods, and what is set on self
+        own = {  # names defined here: methods and attributes of self
             node.name if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) else node.attr
             for node in ast.walk(tree)
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
@@ -194,8 +194,8 @@ def test_every_private_name_that_the_adapter_uses_is_in_these_lists() -> None:
             and not (is_self(node.value) and node.attr in own)
         }
     assert {"_coordinator", "_fetcher", "_sender", "_transaction_manager"} <= used
-    listed.add("_sock")  # see the test of transports
-    # A reader's own admin, client and connection, which a group's consumer inherits.
+    listed.add("_sock")  # checked by the test of transports
+    # The group consumer inherits the reader's own admin, client and connection.
     assert used - {"_admin", "_client", "_connection"} - listed == set()
 
 

@@ -1,4 +1,4 @@
-"""Topics that are altered while the programs run: the programs notice, say so, and go no further."""
+"""Topics that are altered while the programs run: each program reports the change and exits."""
 
 import re
 import signal
@@ -28,7 +28,7 @@ from tests.processes import CLIENTS
 
 INTERVAL_MS = 300
 
-confluent: Any = confluent_admin  # its names are exported, but not so that mypy sees it
+confluent: Any = confluent_admin  # mypy does not recognize its exported names
 
 CREATE_TIME = ("message.timestamp.type", "CreateTime")
 
@@ -54,11 +54,11 @@ def made_anew(admin: Any, name: str) -> None:
     def is_made() -> bool:
         try:
             admin.create_topics([wanted])[name].result(20)
-        except KafkaException:  # the old one is still being deleted
+        except KafkaException:  # the old topic is still being deleted
             return False
         return True
 
-    wait_for(is_made, "the topic is made anew")
+    wait_for(is_made, "the topic is recreated")
 
 
 ALTERATIONS: dict[str, tuple[Alter, str]] = {
@@ -70,14 +70,14 @@ ALTERATIONS: dict[str, tuple[Alter, str]] = {
         lambda admin, topics: set_config(admin, topics.feedback, "cleanup.policy", "compact"),
         r"{feedback}: expected cleanup\.policy delete; got compact",
     ),
-    "one has more partitions": (
+    "partitions added to one topic": (
         lambda admin, topics: more_partitions(admin, (topics.examples,)),
         r"partitions.*{examples}': 3",
     ),
-    "all have more partitions": (
+    "partitions added to all topics": (
         lambda admin, topics: more_partitions(admin, tuple(topics)), r"2 partitions; got 3",
     ),
-    "one is made anew": (
+    "topic recreated": (
         lambda admin, topics: made_anew(admin, topics.feedback),
         r"({feedback} was deleted|topics do not exist: {feedback})",
     ),
@@ -86,7 +86,7 @@ ALTERATIONS: dict[str, tuple[Alter, str]] = {
 
 @pytest.fixture(autouse=True)
 def own_signals() -> Iterator[None]:
-    """The programs listen to signals."""
+    """Restore the signal handlers after each test, because the programs install their own."""
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     yield
     for number, handler in before.items():
@@ -145,7 +145,7 @@ def test_record_that_its_sender_dated_ends_the_learner_at_once_and_is_not_applie
     broker = connect(kafka.bootstrap)
     broker.create_topics(topics.specs(1))
     ready = tmp_path / "ready"
-    kept: list[tuple[int, float]] = []  # the offset of a record that has its sender's date, and when it was written
+    kept: list[tuple[int, float]] = []  # the offset and write time of the record with the sender's timestamp
 
     def tell(error: object, message: Any) -> None:
         if message.timestamp()[1] == 1_000:
@@ -157,7 +157,7 @@ def test_record_that_its_sender_dated_ends_the_learner_at_once_and_is_not_applie
             time.sleep(0.1)
         set_config(confluent.AdminClient({"bootstrap.servers": kafka.bootstrap}), topics.contexts, *CREATE_TIME)
         producer = ConfluentProducer({"bootstrap.servers": kafka.bootstrap})
-        for number in range(1_000):  # a busy broker goes by it a moment later
+        for number in range(1_000):  # a busy broker applies the new setting with a short delay
             event_id = f"event-{number}"
             producer.produce(
                 topics.contexts, context_value(event_id), event_id.encode(), 0, timestamp=1_000, on_delivery=tell

@@ -1,4 +1,4 @@
-"""On a real Kafka: a decision's time is the append time of its step's tick, and an idle learner writes ticks, too."""
+"""On a real Kafka, a decision's time is the append time of its step's tick. An idle learner also writes ticks."""
 
 import time
 from pathlib import Path
@@ -20,7 +20,7 @@ def read(broker: Broker, topic: str) -> list[Record]:
 
 
 def ticks_by_step(broker: Broker, pipeline: Pipeline) -> dict[int, int]:
-    """Append times."""
+    """Return the append time of each step's tick."""
     ticks = [record for record in read(broker, pipeline.topics.feedback) if is_tick(record)]
     found = {step: tick.append_ms for tick in ticks if (step := tick_step(tick)) is not None}
     assert len(found) == len(ticks)
@@ -45,9 +45,9 @@ def test_delays_and_deadlines_count_from_the_tick_of_the_deciding_step(
             for number, event_id in enumerate(("answered", "forgotten"), 1):
                 send(broker, topics.contexts, event_id, context_value(event_id))
                 watch.wait_until_decided(number)
-            time.sleep(0.2)  # a delay to be measured
+            time.sleep(0.2)  # the delay that the test measures
             send(broker, topics.feedback, "answered", feedback_value("answered", 1))
-            watch.wait_until(lambda ledger: not ledger.pending, "all are settled")
+            watch.wait_until(lambda ledger: not ledger.pending, "all decisions are settled")
         assert learner.stop() == 0
         ticks = ticks_by_step(broker, pipeline)
         steps = {record.key: step_of(record) for record in read(broker, topics.predictions)}
@@ -58,7 +58,7 @@ def test_delays_and_deadlines_count_from_the_tick_of_the_deciding_step(
         assert examples["forgotten"].outcome is Outcome.EXPIRED
         after_ms = examples["forgotten"].settled_at_ms - decided_ms[b"forgotten"]
         assert WINDOW_MS < after_ms <= 1.5 * WINDOW_MS
-        # While a decision waited and nothing came, only ticks moved the time.
+        # While the decision was pending and no record arrived, only ticks advanced stream time.
         assert examples["forgotten"].settled_at_ms in set(ticks.values())
         assert len(ticks.keys() - steps.values()) >= 3
     finally:

@@ -1,4 +1,4 @@
-"""A stream that other clients have written, through the programs and the audit: nothing in it stops the pipeline."""
+"""Records written by other clients stop neither the programs nor the audit."""
 
 import json
 from collections.abc import Iterator
@@ -29,20 +29,20 @@ def ours(kafka: LocalKafka, prefix: str, tmp_path: Path, client: str) -> Iterato
 
 
 class Foreign:
-    """Clients that know nothing of Onebit."""
+    """Kafka clients that do not use Onebit's code."""
 
     def __init__(self, bootstrap: str) -> None:
         self.bootstrap = bootstrap
 
     def write(self, topic: str, *records: tuple[bytes | None, bytes | None, Any], codec: str = "none") -> None:
-        """Write (key, value, headers) by librdkafka, in one batch."""
+        """Write records of (key, value, headers) in one batch, using librdkafka."""
         producer = Producer({"bootstrap.servers": self.bootstrap, "compression.type": codec, "linger.ms": 50})
         for key, value, headers in records:
             producer.produce(topic, value, key, 0, headers=headers)
         assert producer.flush(30) == 0
 
     def write_not_utf_8(self, topic: str, key: bytes, value: bytes) -> None:
-        """Write a record with a header whose name is not UTF-8, which librdkafka's Python binding refuses."""
+        """Write a record with a header name that is not UTF-8. librdkafka's Python binding rejects such names."""
         producer = KafkaProducer(bootstrap_servers=self.bootstrap)
         producer.send(topic, value, key, headers=[(Name("ignored"), b"kept"), ("plain", b"1")], partition=0)
         producer.close()
@@ -69,7 +69,7 @@ def test_nothing_that_other_clients_write_stops_learner_or_audit(
     foreign.write_not_utf_8(topics.contexts, b"latin", context("latin")[1])
     foreign.write_not_utf_8(topics.contexts, b"bad", b"{")
     foreign.write_not_utf_8(topics.feedback, b"latin", feedback("latin")[1])
-    foreign.write_not_utf_8(topics.feedback, b"nobody", feedback("nobody")[1])  # an orphan, which a snapshot holds
+    foreign.write_not_utf_8(topics.feedback, b"nobody", feedback("nobody")[1])  # an orphan, which the snapshot contains
 
     learner = ours.start("learn", "--learner", "banditron")
     expected = Ledger(
@@ -77,8 +77,8 @@ def test_nothing_that_other_clients_write_stops_learner_or_audit(
         orphans_waiting=1,
     )  # fmt: skip
     with ours.watch() as watch:
-        watch.wait_until(lambda ledger: ledger == expected, "all is applied")
-        foreign.write(topics.contexts, context("later"))  # something new, so that the next snapshot is due
+        watch.wait_until(lambda ledger: ledger == expected, "all records are applied")
+        foreign.write(topics.contexts, context("later"))  # a new record, so that the next snapshot is due
         snapshots = TopicPartition(topics.snapshots, 0)
         watch.wait_until(lambda ledger: watch.broker.ends([snapshots])[snapshots].stable > 0, "a snapshot is taken")
     assert learner.stop() == 0
@@ -89,7 +89,7 @@ def test_nothing_that_other_clients_write_stops_learner_or_audit(
     kept_own = (("traceparent", b"00-ab"), ("original-onebit-offset", b"77"), ("original-onebit-kind", b"orphan"))
     plain = ("plain", b"1")
     latin: Headers = ((NOT_UTF_8.decode(errors="surrogateescape"), b"kept"), plain)
-    if client == "confluent":  # which cannot tell the name
+    if client == "confluent":  # this client cannot return the header's name
         latin = (plain,)
         named = f"{topics.contexts}/0, offset 203: omitted 1 of its headers, among them {NOT_UTF_8!r}"
         assert named in learner.said()

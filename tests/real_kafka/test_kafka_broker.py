@@ -1,4 +1,4 @@
-"""What only the adapters of Kafka can show: brokers that are down, restarted or frozen, and what is left behind."""
+"""The adapters on a real Kafka: brokers that are down, restarted or frozen, and cleanup on close."""
 
 import gc
 import os
@@ -41,7 +41,7 @@ def unused_port() -> int:
 
 @pytest.fixture
 def own_kafka(tmp_path: Path, unused_port: int) -> Iterator[LocalKafka]:
-    """A Kafka that a test may stop, kill or freeze."""
+    """A Kafka broker that a test can stop, kill or freeze."""
     yield local_kafka.start(unused_port, tmp_path)
     local_kafka.stop(tmp_path)
 
@@ -83,7 +83,7 @@ def test_a_broker_that_comes_up_later_is_connected_to(tmp_path: Path, unused_por
 
 
 def threads_and_sockets() -> set[str]:
-    """Of this process, those of libraries included."""
+    """Return the threads and sockets of this process, including those of libraries."""
     files = [os.readlink(path) for path in Path("/proc/self/fd").iterdir() if path.is_symlink()]
     return {*os.listdir("/proc/self/task"), *(file for file in files if file.startswith("socket:"))}
 
@@ -100,7 +100,7 @@ def test_closing_leaves_no_thread_and_no_socket(kafka: LocalKafka, prefix: str, 
     broker.group_consumer(prefix, "m", [prefix], Deaf()).poll(1_000, 10)
     broker.committed(prefix, [tp])
     broker.close()
-    gc.collect()  # an unclosed socket warns when it is collected, and a warning is an error
+    gc.collect()  # collecting an unclosed socket raises a warning, and the tests treat warnings as errors
     wait_for(lambda: threads_and_sockets() <= before)  # a joined thread stays in /proc for a moment
 
 
@@ -255,7 +255,7 @@ def test_offsets_that_are_no_longer_kept_are_an_error_and_are_not_skipped(
     consumer.commit({tp: 1})
     consumer.close()
     admin = KafkaAdminClient(bootstrap_servers=kafka.bootstrap)
-    admin.delete_records({tp: 3})  # as retention does
+    admin.delete_records({tp: 3})  # simulates retention
     admin.close()
     assert broker.beginnings([tp]) == {tp: 3}
 
@@ -304,7 +304,7 @@ def test_batch_that_was_damaged_on_the_disk_is_named_with_its_place_again_and_ag
     producer = broker.producer()
     for value in (b"first", b"second", b"third"):
         producer.send("topic", 0, b"key", value)
-        producer.flush()  # a batch for each
+        producer.flush()  # one batch per record
     (log,) = (own_kafka.storage / "topic-0").glob("*.log")
     content = log.read_bytes()
     with log.open("r+b") as file:
@@ -363,4 +363,4 @@ def test_refusal_to_delete_topics_is_told_for_each_of_them(tmp_path: Path, unuse
 def wait_for(claim: Callable[[], bool]) -> None:
     deadline_s = time.monotonic() + 60
     while not claim():
-        assert time.monotonic() < deadline_s, "this did not come to hold in time"
+        assert time.monotonic() < deadline_s, "condition not met within 60 s"

@@ -1,4 +1,4 @@
-"""The local Kafka: one broker per home, which is found again, and keeps its records."""
+"""The local Kafka: each home directory has one broker, which keeps its records and is found by later commands."""
 
 import json
 import os
@@ -37,7 +37,7 @@ def test_records_outlive_a_stop_and_end_with_a_purge(tmp_path: Path) -> None:
     assert not psutil.pid_exists(first.pid)
     assert not local_kafka.stop(tmp_path)
 
-    again = local_kafka.start(0, tmp_path)  # on other ports, with the same records
+    again = local_kafka.start(0, tmp_path)  # on different ports, with the same records
     broker = KafkaBroker(ConnectionSettings(again.bootstrap))
     assert list(broker.describe_topics(["topic"])) == ["topic"]
     broker.close()
@@ -48,8 +48,8 @@ def test_records_outlive_a_stop_and_end_with_a_purge(tmp_path: Path) -> None:
 def test_a_broker_that_dies_while_it_is_asked_for_is_started_again(tmp_path: Path) -> None:
     first = local_kafka.start(0, tmp_path)
     try:
-        os.kill(first.pid, signal.SIGSTOP)  # there, as one is that was just killed, and does not answer any more
-        wait_for(lambda: psutil.Process(first.pid).status() == psutil.STATUS_STOPPED, "the broker stands still")
+        os.kill(first.pid, signal.SIGSTOP)  # like a broker that was just killed, it still exists but no longer responds
+        wait_for(lambda: psutil.Process(first.pid).status() == psutil.STATUS_STOPPED, "the broker is stopped")
         end = threading.Timer(0.5, os.kill, (first.pid, signal.SIGKILL))
         end.start()
         second = local_kafka.start(0, tmp_path)
@@ -75,7 +75,7 @@ def test_two_starts_at_once_give_one_broker_and_ephemeral_records_go_with_it(tmp
 
 
 @pytest.mark.parametrize(
-    "created_s", [0.0, psutil.Process().create_time()], ids=["long ago", "as long as this process"]
+    "created_s", [0.0, psutil.Process().create_time()], ids=["created long ago", "created with this process"]
 )
 def test_a_pid_that_now_belongs_to_another_program_is_not_taken_for_kafka(tmp_path: Path, created_s: float) -> None:
     state = {"pid": os.getpid(), "created_s": created_s, "port": 1, "storage": str(tmp_path), "ephemeral": False}

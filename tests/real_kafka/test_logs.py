@@ -1,4 +1,4 @@
-"""The log that ships, replayed from its file by the programs on a real Kafka, in its own time."""
+"""The programs on a real Kafka replay the log that ships with Onebit, using the log's own timestamps."""
 
 import json
 from importlib.resources import as_file, files
@@ -39,7 +39,7 @@ def test_log_is_replayed_learned_from_and_accounted_for(
     ledger = total_ledger(Ledger(**partition["audited"]) for partition in found["partitions"])
     assert (ledger.contexts, ledger.decided, ledger.pending) == (ROWS, ROWS, 0)
     if play == "logged":
-        assert ledger.matched > 0.8 * ROWS, "a twentieth of the log has no outcome"
+        assert ledger.matched > 0.8 * ROWS, "one in twenty log rows has no outcome"
         assert ledger.unmatched == 0
     else:
-        assert 0.8 * ROWS < ledger.unmatched < ROWS, "one in ten uniform actions is also the learner's"
+        assert 0.8 * ROWS < ledger.unmatched < ROWS, "one in ten uniform actions matches the learner's action"

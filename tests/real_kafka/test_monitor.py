@@ -1,4 +1,4 @@
-"""`onebit monitor` as a process on a real Kafka: killed again and again, among aborted transactions; a learner dies."""
+"""`onebit monitor` as a process on a real Kafka: repeated kills, aborted transactions and the death of a learner."""
 
 import time
 from pathlib import Path
@@ -18,11 +18,11 @@ from tests.processes import Pipeline
 
 KILLS = 5
 EVENTS = 40
-"""Contexts between two kills."""
+"""Number of contexts between two kills."""
 
 
 def write(broker: Broker, topics: Topics, first: int, events: int) -> None:
-    """Contexts and their feedback; and, in a transaction that is aborted, what would be counted if it were not."""
+    """Write contexts and their feedback, and an aborted transaction with records that the monitor must not count."""
     producer = broker.producer()
     for number in range(first, first + events):
         event_id = f"event-{number}"
@@ -40,7 +40,7 @@ def write(broker: Broker, topics: Topics, first: int, events: int) -> None:
 
 
 def a_model(folder: Path) -> Path:
-    """A file with a model, which no pipeline has trained."""
+    """Return the path of a file with an untrained model."""
     state, path = create("banditron", 3, 4).state(), folder / "untrained.npz"
     meta = {
         "format": FILE_FORMAT, "digest": state_digest([state]), "learner": "banditron", "n_classes": 3,
@@ -66,7 +66,7 @@ def test_a_monitor_that_is_killed_five_times_counts_what_verify_counts_and_sees_
         for kill in range(KILLS + 1):
             write(broker, pipeline.topics, kill * EVENTS, EVENTS)
             monitor = pipeline.start("monitor", *(part for policy in estimated for part in ("--estimate", policy)))
-            wait_for(lambda: decided_in_windows(told(port)) > kill * EVENTS, "it takes in what is new")  # noqa: B023
+            wait_for(lambda: decided_in_windows(told(port)) > kill * EVENTS, "new records are read")  # noqa: B023
             if kill < KILLS:
                 monitor.kill()
         events = (KILLS + 1) * EVENTS
@@ -76,7 +76,7 @@ def test_a_monitor_that_is_killed_five_times_counts_what_verify_counts_and_sees_
             counts = (told_now.get("delays", {}).get("n"), told_now.get("ledger", {}).get("matched"))
             return counts == (events, events) and decided_in_windows(told_now) >= events
 
-        wait_for(has_read_all, "it has read all", otherwise=lambda: str(told(port)))
+        wait_for(has_read_all, "the monitor has read all records", otherwise=lambda: str(told(port)))
         picture = told(port)
         found = pipeline.verify("--wait-events", str(events))
         assert found["ok"]
@@ -87,14 +87,14 @@ def test_a_monitor_that_is_killed_five_times_counts_what_verify_counts_and_sees_
         assert judged == dict.fromkeys(("greedy", "uniform", *estimated), events)
         assert picture["unreadable"] == 0
         assert picture["ledger"] == found["partitions"][0]["audited"]
-        wait_for(lambda: told(port)["condition"] == "idle", "nothing waits")
+        wait_for(lambda: told(port)["condition"] == "idle", "the pipeline is idle")
 
         learner.kill()
         write(broker, pipeline.topics, events, 1)
         began_s = time.monotonic()
-        wait_for(lambda: told(port)["condition"] == "stuck", "the learner's death is seen")
-        assert time.monotonic() - began_s < 10.0  # 3 s on a machine with nothing else to do
-        waits = "s while 1 context and "  # the feedback, and ticks that the learner did not read
+        wait_for(lambda: told(port)["condition"] == "stuck", "the monitor detects the learner's death")
+        assert time.monotonic() - began_s < 10.0  # 3 s on an idle machine
+        waits = "s while 1 context and "  # followed by the feedback, and by ticks that the learner did not read
         wait_for(lambda: waits in told(port)["why"], waits, otherwise=lambda: str(told(port)))
         assert monitor is not None
         assert monitor.stop() == 0
@@ -114,7 +114,7 @@ def test_a_monitor_that_is_stopped_while_much_waits_stops_at_once_and_goes_on_wh
         pipeline.create_topics()
         broker = pipeline.broker()
         producer = broker.producer()
-        for number in range(events):  # as a learner would, which is not needed here
+        for number in range(events):  # written directly, because the test needs no learner
             for topic, record in (
                 (pipeline.topics.predictions, prediction(number)),
                 (pipeline.topics.examples, example(number)),
@@ -123,17 +123,17 @@ def test_a_monitor_that_is_stopped_while_much_waits_stops_at_once_and_goes_on_wh
         producer.close()
         broker.close()
         monitor = pipeline.start("monitor")
-        wait_for(lambda: decided_in_windows(told(port)) > 0, "it reads")
+        wait_for(lambda: decided_in_windows(told(port)) > 0, "the monitor reads records")
         began_s = time.monotonic()
         assert monitor.stop() == 0
-        assert time.monotonic() - began_s < 4.0  # 1 s on a machine with nothing else to do
+        assert time.monotonic() - began_s < 4.0  # 1 s on an idle machine
         monitor = pipeline.start("monitor")
 
         def counted() -> tuple[int, int]:
             picture = told(port)
             return decided_in_windows(picture), picture.get("delays", {}).get("n", 0)
 
-        wait_for(lambda: counted() >= (events, events), "it has read all")
+        wait_for(lambda: counted() >= (events, events), "the monitor has read all records")
         assert counted() == (events, events)
         assert monitor.stop() == 0
     finally:

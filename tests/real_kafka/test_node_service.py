@@ -1,4 +1,4 @@
-"""examples/node/own_service.js: a service in another language, by a client that shares nothing with ours."""
+"""examples/node/own_service.js: a service in another language, with a client that shares no code with Onebit's."""
 
 import os
 import re
@@ -15,11 +15,11 @@ EXAMPLE = Path(__file__).parents[2] / "examples/node"
 
 
 def own_service(pipeline: KafkaPipeline) -> "subprocess.CompletedProcess[str]":
-    assert (EXAMPLE / "node_modules").is_dir(), "npm ci in examples/node, or make .venv/.dev, installs its client"
+    assert (EXAMPLE / "node_modules").is_dir(), "no client installed; run npm ci in examples/node, or make .venv/.dev"
     own = {name: value for name, value in os.environ.items() if not name.startswith("ONEBIT_")}
     where = {"ONEBIT_BOOTSTRAP": pipeline.bootstrap, "ONEBIT_TOPIC_PREFIX": pipeline.prefix}
     node = Path(executable.ROOT_DIR, "bin/node")
-    quiet = "--disable-warning=TimeoutNegativeWarning"  # kafkajs 2.2.4 asks for a timer that is over
+    quiet = "--disable-warning=TimeoutNegativeWarning"  # kafkajs 2.2.4 sets timers with negative timeouts
     return subprocess.run(
         [node, quiet, EXAMPLE / "own_service.js"],
         env=own | where,
@@ -37,6 +37,6 @@ def test_service_in_javascript_gets_its_predictions_and_all_its_records_meet(
     done = own_service(pipeline)
     assert (done.returncode, done.stderr) == (0, "")
     assert re.fullmatch(r"own_service on .*: 300 visitors got a page; it was right for .*\n", done.stdout)
-    pipeline.wait_until(lambda ledger: ledger.matched == 300, "all feedback met its decision")
+    pipeline.wait_until(lambda ledger: ledger.matched == 300, "all feedback is matched")
     ledger = pipeline.ledger()
     assert (ledger.contexts_misplaced, ledger.feedback_misplaced, ledger.contexts) == (0, 0, 300)

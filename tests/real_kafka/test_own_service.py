@@ -1,4 +1,4 @@
-"""examples/own_service.py, a service that is not ours, against programs that are started by hand."""
+"""examples/own_service.py, which represents a user's own service, with programs that the test starts."""
 
 import os
 import re
@@ -34,12 +34,12 @@ def test_own_service_gets_a_prediction_for_every_visitor_and_its_learner_learns(
     try:
         pipeline.create_topics()
         pipeline.start("learn")
-        for _ in range(2):  # a second time on the same topics, too
+        for _ in range(2):  # the second run uses the same topics
             done = own_service(ONEBIT_BOOTSTRAP=kafka.bootstrap, ONEBIT_TOPIC_PREFIX=prefix)
             assert (done.returncode, done.stderr) == (0, "")
             assert re.fullmatch(r"own_service on .*: 300 visitors got a page; it was right for .*\n", done.stdout)
         shares = [int(share) for share in re.findall(r"(\d+) %", done.stdout)]
-        assert shares[1] >= 45  # 33 % by chance; of 2,000 simulated services none was below 56 %
+        assert shares[1] >= 45  # chance level: 33 %; none of 2,000 simulated services was below 56 %
         found = pipeline.verify("--wait-events", "600", "--timeout", "60s")
         assert [sum(one["learner"][name] for one in found["partitions"]) for name in ("matched", "expired")] == [600, 0]
     finally:

@@ -1,4 +1,4 @@
-"""Onebit's programs on a real Kafka, each in a process of its own: stopped, killed, frozen, and without a broker."""
+"""Onebit's programs on a real Kafka, each in its own process: stopped, killed, frozen, and without a broker."""
 
 import json
 import os
@@ -26,14 +26,14 @@ from tests.processes import Pipeline, free_port
 
 EVENTS = 2_000
 STREAM = {"data": "synsep", "events": EVENTS, "rate": 400, "delay": "exponential:200ms", "window": "3s", "seed": 3}
-"""Five seconds of events: time enough to be killed in."""
+"""Five seconds of events, which is enough time to kill a program."""
 
 MakePipeline = Callable[..., Pipeline]
 
 
 @pytest.fixture
 def pipeline(kafka: LocalKafka, prefix: str, tmp_path: Path) -> Iterator[MakePipeline]:
-    """A pipeline on the Kafka of this test run, with its topics."""
+    """A function that makes a pipeline with topics on the Kafka of this test run."""
     made: list[Pipeline] = []
 
     def make(**settings: object) -> Pipeline:
@@ -54,7 +54,7 @@ def test_partition_that_ends_with_the_marker_of_a_commit_is_read_without_waiting
     broker.create_topics(topics.specs(1))
     producer = broker.transactional_producer(prefix)
     producer.begin()
-    for _ in range(5_000):  # as many as one poll gives, so that the next one meets the marker alone
+    for _ in range(5_000):  # as many as one poll returns, so that the next poll finds only the marker
         producer.send(topics.examples, 0, b"key", b"value")
     producer.commit()
     tp = TopicPartition(topics.examples, 0)
@@ -122,7 +122,7 @@ def test_run_on_kafka_starts_a_learner_that_was_frozen_beyond_its_session_again(
     with pipeline.watch() as watch:
         watch.wait_until_decided(EVENTS // 4)
         os.kill(learner, signal.SIGSTOP)
-        time.sleep(4.5)  # the session lasts 3 s
+        time.sleep(4.5)  # longer than the session of 3 s
         os.kill(learner, signal.SIGCONT)
     assert run.wait() == 0, run.said()
     assert "restarting" in run.said()
@@ -131,7 +131,7 @@ def test_run_on_kafka_starts_a_learner_that_was_frozen_beyond_its_session_again(
 
 
 def child(parent: int, command: str) -> int | None:
-    """The child process that runs a command."""
+    """Return the ID of the child process that runs a command."""
     for pid in Path(f"/proc/{parent}/task/{parent}/children").read_text().split():
         if Path(f"/proc/{pid}/cmdline").read_bytes().endswith(f"\0{command}\0".encode()):
             return int(pid)
@@ -150,7 +150,7 @@ def test_stream_of_another_client_is_counted_record_by_record(
     dead: Counter[tuple[str, int, int, bytes | None, bytes | None, str]] = Counter()
 
     def send(topic: str, key: str | None, value: bytes | None, *, dies: str | None = None) -> None:
-        """Send a record as any client would, by key; `dies` is the kind of the dead letter that it must become."""
+        """Send a record by key, as any client would. `dies` is the kind of the expected dead letter, if any."""
         encoded = None if key is None else key.encode()
         sent = producer.send(topic, value, encoded).get(20)
         if dies is not None:
@@ -164,7 +164,7 @@ def test_stream_of_another_client_is_counted_record_by_record(
 
     with ours.watch() as watch:
         feedback("early", 1)
-        feedback("early", 0)  # a conflict, with what came before the decision
+        feedback("early", 0)  # a conflict, although nothing is decided yet
         feedback("nobody", 1, dies="orphan")
         watch.wait_until(lambda ledger: ledger.feedback == 3, "the early feedback is applied")
         for event_id in ("early", "a", "b", "c", "d", "a"):  # the second a is a duplicate
@@ -176,21 +176,21 @@ def test_stream_of_another_client_is_counted_record_by_record(
             ("bad", b'{"id":"bad","x":{"i":[4]}}'),  # there are 4 features: 0 to 3
             ("bad", b'{"id":"bad","x":{"i":[2,1]}}'),
             ("bad", b'{"id":"bad","x":[NaN,0,0,0]}'),
-            ("bad", b'{"id":"other","x":{"i":[1]}}'),  # not its key
+            ("bad", b'{"id":"other","x":{"i":[1]}}'),  # differs from the key
             ("x" * 300, b'{"id":"' + b"x" * 300 + b'","x":{"i":[1]}}'),
             (None, b'{"x":{"i":[1]}}'),
         ):
             send(topics.contexts, key, value, dies="malformed")
         for value in (b"no", None, b'{"id":"a","reward":2}', b'{"id":"a","reward":"yes"}', b'{"id":"a"}', b"[]"):
             send(topics.feedback, "a", value, dies="malformed")
-        watch.wait_until(lambda ledger: ledger.contexts == 15 and ledger.feedback == 9, "all this is applied")
+        watch.wait_until(lambda ledger: ledger.contexts == 15 and ledger.feedback == 9, "all records are applied")
         feedback("a", 1)
         feedback("a", 1)  # a duplicate
         feedback("a", 0)  # a conflict
         feedback("d", 0)
         watch.wait_until(lambda ledger: ledger.expired == 2, "b and c have expired")
         feedback("b", 1)  # late
-        watch.wait_until(lambda ledger: ledger.orphans_dropped == 1, "the orphan is given up")
+        watch.wait_until(lambda ledger: ledger.orphans_dropped == 1, "the orphan is dropped")
         feedback("waits", 0)
         watch.wait_until(lambda ledger: ledger.feedback == 15, "all feedback is applied")
     producer.close()
@@ -258,7 +258,7 @@ def test_verify_of_topics_that_retention_has_cut_says_where_they_begin_and_not_t
     assert ours.start("replay").wait() == 0
     ours.assert_every_context_is_decided_and_settled_once(200)
     broker = ours.broker()
-    broker._admin_client.delete_records({KafkaTopicPartition(ours.topics.feedback, 0): 30})  # as retention does
+    broker._admin_client.delete_records({KafkaTopicPartition(ours.topics.feedback, 0): 30})  # simulates retention
     broker.close()
     verify = ours.start("verify")
     assert verify.wait() == 2, verify.said()
@@ -270,7 +270,7 @@ def test_verify_of_topics_that_retention_has_cut_says_where_they_begin_and_not_t
 def test_sigterm_ends_every_program_with_0_and_nothing_uncommitted(pipeline: MakePipeline, client: str) -> None:
     ours = pipeline(
         **STREAM | {"rate": 60}, partitions=2, model="own", client=client
-    )  # the replay must outlive the learner
+    )  # the replay must run longer than the learner
     learner, feedback, replay = (ours.start(name) for name in ("learn", "feedback", "replay"))
     with ours.watch() as watch:
         watch.wait_until_decided(EVENTS // 10)
@@ -319,17 +319,17 @@ def test_learner_that_waits_for_a_broker_ends_at_once_when_asked_to(tmp_path: Pa
 def test_run_goes_on_when_kafka_is_stopped_and_started_again(tmp_path: Path, client: str) -> None:
     home, port = tmp_path / "kafka", free_port()
     ready = tmp_path / "ready"
-    slow = STREAM | {"rate": 150, "client": client}  # so slow that the replay is not at its end, either
+    slow = STREAM | {"rate": 150, "client": client}  # so slow that the replay does not end before the restart
     pipeline = Pipeline(local_kafka.start(port, home).bootstrap, "run.", tmp_path, **slow, ready_file=ready)
     try:
         pipeline.create_topics()
         programs = [pipeline.start(name) for name in ("learn", "feedback")]
-        wait_for(ready.exists, "the learner is ready")  # when Kafka goes away
+        wait_for(ready.exists, "the learner is ready")  # before Kafka stops
         programs.append(pipeline.start("replay"))
         with pipeline.watch() as watch:
             watch.wait_until_decided(EVENTS // 20)
             local_kafka.stop(home)
-            time.sleep(2)  # the programs are to meet a port on which nobody listens
+            time.sleep(2)  # the programs must find the port closed
             assert [program.process.poll() for program in programs] == [None] * 3
             local_kafka.start(port, home)
             watch.wait_until_decided(EVENTS)
@@ -367,14 +367,14 @@ def test_replay_and_feedback_that_are_killed_and_started_again_leave_nothing_out
             replay = ours.start("replay", "--resume")
             watch.wait_until_decided(decided)
             matched = watch.ledger().matched
-            watch.wait_until(lambda ledger: ledger.matched > matched, "feedback comes")  # noqa: B023
+            watch.wait_until(lambda ledger: ledger.matched > matched, "feedback is matched")  # noqa: B023
             feedback.kill()
             replay.kill()
         replay = ours.start("replay", "--resume")
         ours.start("feedback")
         assert replay.wait() == 0, replay.said()
         ours.assert_every_context_is_decided_and_settled_once(EVENTS)
-        sent_again = "what was sent before the kill, and not committed, comes again"
+        sent_again = "feedback that was sent but not committed before the kill is sent again"
         watch.wait_until(lambda ledger: ledger.feedback_duplicates > 0, sent_again)
 
 
@@ -402,7 +402,7 @@ def test_learner_frozen_beyond_its_session_is_fenced_when_it_wakes_writes_nothin
 
 @pytest.mark.parametrize(
     ("others", "frozen_s"),
-    [(0, 5), (1, 5), (1, 20)],  # longer than a session; longer than requests are waited for, too
+    [(0, 5), (1, 5), (1, 20)],  # longer than the session; in the last case, also longer than the request timeout
 )
 def test_learner_frozen_beyond_its_session_is_fenced_although_nobody_has_its_place(
     pipeline: MakePipeline, client: str, others: int, frozen_s: int
@@ -416,7 +416,7 @@ def test_learner_frozen_beyond_its_session_is_fenced_although_nobody_has_its_pla
         other = [ours.start("learn", "--instance", name) for name in names]
         watch.wait_until_decided(300)
         watch.wait_until_dealt([*names, "zombie"])
-        if others:  # which may have made these decisions: before its first partition there is nothing to be fenced from
+        if others:  # the other may have made these decisions; a learner without a partition cannot be fenced
             zombie.wait_until_it_says(r"recovering partition \d|partition \d+: decided")
         zombie.signal(signal.SIGSTOP)
         time.sleep(frozen_s)
@@ -426,7 +426,7 @@ def test_learner_frozen_beyond_its_session_is_fenced_although_nobody_has_its_pla
         assert zombie.wait() == 3, zombie.said()
         assert "was removed from group" in zombie.said()
         assert "no uncommitted step was written" in zombie.said()
-        if not others:  # a commit may have been under way, of one step of each task, and ends then
+        if not others:  # each task may have had one commit in progress, which completes
             assert len(ours.committed_records(ours.topics.journal)) <= ended + 2
         ours.start("learn", "--instance", "zombie")
         ours.assert_every_context_is_decided_and_settled_once(EVENTS)

@@ -1,4 +1,4 @@
-"""The ready file of a learner that is a process of its own: started, frozen, thrown awake, stopped, killed."""
+"""The ready file of a learner process that is started, frozen, resumed, stopped and killed."""
 
 import signal
 import time
@@ -13,7 +13,7 @@ STALE_S = 4.0
 
 
 def age_s(path: Path) -> float:
-    """How long ago the file was touched; infinite when it is not there."""
+    """Return the seconds since the file was last modified, or infinity if it does not exist."""
     with suppress(FileNotFoundError):
         return time.time() - path.stat().st_mtime
     return float("inf")
@@ -23,29 +23,29 @@ def test_ready_file_is_fresh_while_the_learner_runs_its_partitions_and_only_then
     kafka: LocalKafka, prefix: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "ready"
-    path.touch()  # by an earlier process
+    path.touch()  # left by an earlier process
     pipeline = Pipeline(kafka.bootstrap, prefix, tmp_path, n_classes=3, n_features=4, ready_file=path)
     try:
         pipeline.create_topics()
         learner = pipeline.start("learn")
-        wait_for(lambda: not path.exists(), "what an earlier process has left is removed")
+        wait_for(lambda: not path.exists(), "the file of the earlier process is removed")
         wait_for(lambda: age_s(path) < STALE_S, "the learner is ready")
         touched_s = path.stat().st_mtime
-        wait_for(lambda: path.stat().st_mtime > touched_s, "the file is renewed")
+        wait_for(lambda: path.stat().st_mtime > touched_s, "the file is touched again")
         learner.signal(signal.SIGSTOP)
-        wait_for(lambda: age_s(path) > STALE_S, "a frozen learner is not ready any more")
-        learner.signal(signal.SIGCONT)  # its session of 3 s is over: it is fenced
+        wait_for(lambda: age_s(path) > STALE_S, "the file of the frozen learner is stale")
+        learner.signal(signal.SIGCONT)  # after its session of 3 s, so that it is fenced
         assert learner.wait() == 3, learner.said()
         assert not path.exists()
 
         again = pipeline.start("learn")
-        wait_for(lambda: age_s(path) < STALE_S, "the learner that is started again is ready")
+        wait_for(lambda: age_s(path) < STALE_S, "the restarted learner is ready")
         assert again.stop() == 0
         assert not path.exists()
 
         killed = pipeline.start("learn")
-        wait_for(lambda: age_s(path) < STALE_S, "the learner is ready once more")
+        wait_for(lambda: age_s(path) < STALE_S, "the third learner is ready")
         killed.kill()
-        wait_for(lambda: age_s(path) > STALE_S, "the file of a killed one does not count for long")
+        wait_for(lambda: age_s(path) > STALE_S, "the file of the killed learner is stale")
     finally:
         pipeline.close()

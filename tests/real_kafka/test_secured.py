@@ -1,7 +1,7 @@
-"""Onebit on a Kafka with TLS, SASL and ACLs: who is let in, who is not and hears why, and what each program needs.
+"""Onebit on a Kafka with TLS, SASL and ACLs: authentication, its errors, and the ACLs that each program needs.
 
-The ACLs are those of docs/security.md, as its commands stand there: with all of them everything works, and without any
-one of them the program that it is for says which one it lacks.
+The ACLs are those of the commands in docs/security.md. With all of them, every program works. If one is missing, the
+program that needs it reports the missing ACL.
 """
 
 import base64
@@ -47,16 +47,16 @@ COMMANDS = {
     "feedback": ("feedback", "--delay", "none"),
     "auditor": ("verify",),
 }
-"""What each user of the page runs."""
+"""The command that each user in docs/security.md runs."""
 
-IMPLIED = {("learner", "Describe"), ("auditor", "Describe")}  # by what they may read and write
+IMPLIED = {("learner", "Describe"), ("auditor", "Describe")}  # implied by their Read and Write permissions
 NEEDS_SNAPSHOTS = Allowed("learner", "Read", "topic", "onebit.snapshots", prefixed=False)
 OF_SHARED_MODELS = [
     Allowed("learner", operation, "topic", name, prefixed=False)
     for operation, name in (("Write", "onebit.updates"), ("Read", "onebit.updates"), ("Read", "onebit.predictions"))
 ]
-"""What only the learner of a shared model needs; it reads nothing there before it has written."""
-COMMITS_FIRST = ("onebit.snapshots", "Write")  # a learner without this has made its first step when it hears of it
+"""ACLs that only the learner of a shared model needs. It reads these topics only after it has written to them."""
+COMMITS_FIRST = ("onebit.snapshots", "Write")  # without this ACL, a learner fails only after its first step
 
 
 class Ended(NamedTuple):
@@ -74,13 +74,13 @@ def own_shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def said() -> list[str]:
-    """All that commands have said."""
+    """The output of all commands."""
     return []
 
 
 @pytest.fixture(scope="module")
 def users(secured: Secured) -> Secured:
-    """The users of the page, with what it allows them."""
+    """A broker with the users in docs/security.md and their ACLs."""
     allowed = allowed_by_the_page()
     secured.add_users(*{one.user for one in allowed})
     secured.allow(allowed)
@@ -88,7 +88,7 @@ def users(secured: Secured) -> Secured:
 
 
 def run(file: Path, *arguments: str, client: str = CLIENTS[0]) -> Ended:
-    """A command in this process, by a file of properties."""
+    """Run a command in this process with a client properties file."""
     told = io.StringIO()
     with redirect_stdout(told), redirect_stderr(told), pytest.raises(SystemExit) as ended:
         main([*arguments, "--client-config", str(file), "--client", client])
@@ -96,7 +96,7 @@ def run(file: Path, *arguments: str, client: str = CLIENTS[0]) -> Ended:
 
 
 def token(subject: str) -> str:
-    """A token as the broker's own validator takes it: signed by nobody."""
+    """Return an unsigned token, which the broker's built-in validator accepts."""
     claims = {"sub": subject, "iat": time.time() - 10, "exp": time.time() + 600}
     parts = ({"alg": "none"}, claims)
     encoded = [base64.urlsafe_b64encode(json.dumps(part).encode()).rstrip(b"=").decode() for part in parts]
@@ -116,7 +116,7 @@ def test_every_mechanism_lets_in(users: Secured, tmp_path: Path, mechanism: str,
     with closing(
         connect(ConnectionSettings(users.kafka.bootstrap, client_config(read_properties(file))), client)
     ) as broker:
-        if mechanism != "PLAIN":  # whose user may do nothing
+        if mechanism != "PLAIN":  # the user of PLAIN has no permissions
             with closing(broker.transactional_producer("onebit.learner-1")):
                 pass
 
@@ -126,7 +126,7 @@ def test_a_name_of_scram_may_have_the_characters_that_mean_something_there(secur
     config = client_config(read_properties(secured.file_of("a,b=c")))
     with (
         closing(connect(ConnectionSettings(secured.kafka.bootstrap, config), client)) as broker,
-        pytest.raises(AccessError, match="does not allow user a,b=c"),  # who is in, and may do nothing
+        pytest.raises(AccessError, match="does not allow user a,b=c"),  # authenticated, but without permissions
     ):
         broker.describe_topics(["none"])
 
@@ -141,11 +141,11 @@ REFUSED = {
         {"sasl_mechanism": "PLAIN"},
         "rejected user learner: the name or the password is wrong (sasl.username, sasl.password; PLAIN)",
     ),
-    "token that is none": (
+    "invalid token": (
         {"sasl_mechanism": "OAUTHBEARER", "sasl_oauthbearer_token_command": "echo a.b.c"},
         "it does not accept the token printed by sasl.oauthbearer.token.command",
     ),
-    "token command that fails": (
+    "failing token command": (
         {"sasl_mechanism": "OAUTHBEARER", "sasl_oauthbearer_token_command": "false --secret"},
         "sasl.oauthbearer.token.command: expected a token; the command false ended with exit code 1",
     ),
@@ -187,13 +187,13 @@ def test_home_of_a_secured_broker_is_secured_for_good(users: Secured, tmp_path: 
     (storage / "meta.properties").write_text("version=1\n")
     with pytest.raises(LocalKafkaError, match="were created without security"):
         start(0, tmp_path, secure=True)
-    LocalSecurity(tmp_path).make()  # and needs not be asked for again
+    LocalSecurity(tmp_path).make()  # secure=True is not needed again
     assert local_kafka._security(tmp_path, secure=False, is_formatted=True) is not None
 
 
 @pytest.fixture(scope="module")
 def begun(users: Secured, said: list[str]) -> Secured:
-    """The topics, with contexts, feedback for each, and a context and a prediction that cannot be read."""
+    """A broker whose topics have contexts with feedback, and a malformed context and prediction."""
     replayed = ("replay", "--events", str(EVENTS), "--rate", "10000")
     for ended in (run(users.file_of("owner"), "topics", "create"), run(users.file_of("replay"), *replayed)):
         assert ended.code == ExitCode.OK, ended.said
@@ -214,7 +214,7 @@ def begun(users: Secured, said: list[str]) -> Secured:
 
 
 def needed_by(*users: str) -> list[Allowed]:
-    """In the order in which each still has something to do that is not allowed."""
+    """Return the ACLs that these users need, ordered so that each program still has work that needs the missing ACL."""
     later = (NEEDS_SNAPSHOTS, *OF_SHARED_MODELS)
     needed = [one for one in allowed_by_the_page() if one.user in users and one not in later]
     found = [one for one in needed if (one.user, one.operation) not in IMPLIED]
@@ -230,12 +230,12 @@ def test_program_without_one_of_its_acls_names_it(
     begun: Secured, said: list[str], missing: Allowed, client: str
 ) -> None:
     assert_names(begun, said, missing, client)
-    wait_for(lambda: not open_transactions(begun), "others need not wait for its transaction", timeout_s=20)
+    wait_for(lambda: not open_transactions(begun), "no transaction remains open", timeout_s=20)
 
 
 @pytest.fixture(scope="module")
 def answered(begun: Secured, tmp_path_factory: pytest.TempPathFactory) -> Secured:
-    """With a prediction for each context: what the feedback program has to do."""
+    """A broker that also has a prediction for each context, as input for the feedback program."""
     with closing(pipeline_of("learner", begun, tmp_path_factory.mktemp("answered"))) as pipeline:
         learner = pipeline.start(*COMMANDS["learner"])
         own = settings_of(client_config(begun.properties))
@@ -258,7 +258,7 @@ def test_feedback_program_without_one_of_its_acls_names_it(
 
 
 def pipeline_of(user: str, users: Secured, folder: Path, client: str = CLIENTS[0]) -> Pipeline:
-    """The programs as a user runs them."""
+    """Return a pipeline whose programs run as a user."""
     return Pipeline(
         users.kafka.bootstrap, "onebit.", folder, client_config=users.file_of(user, sasl_password=""),
         sasl_password=PASSWORD, client=client,
@@ -266,14 +266,14 @@ def pipeline_of(user: str, users: Secured, folder: Path, client: str = CLIENTS[0
 
 
 def open_transactions(users: Secured) -> list[str]:
-    """Topics in which a transaction has not ended: the broker ends those of a program that is gone after 60 s."""
+    """Return the topics with an open transaction. The broker aborts the transactions of a dead program after 60 s."""
     with closing(connect(ConnectionSettings(users.kafka.bootstrap, client_config(users.properties)))) as broker:
         ends = broker.ends([TopicPartition(topic, 0) for topic in TOPICS])
     return [tp.topic for tp, end in ends.items() if end.stable < end.high_watermark]
 
 
 class Own:
-    """Topics of a test's own, with what the page allows the users there."""
+    """Topics for a single test, on which the users have the ACLs in docs/security.md."""
 
     def __init__(self, users: Secured, prefix: str, client: str, *arguments: str) -> None:
         self.topics = Topics.with_prefix(prefix)
@@ -285,11 +285,11 @@ class Own:
         assert created.code == ExitCode.OK, created.said
 
     def among(self, one: Allowed) -> Allowed:
-        """The same with these topics, groups and transactional ids."""
+        """Return the same ACL for these topics, groups or transactional IDs."""
         return one._replace(name=one.name.replace("onebit.", self._prefix, 1))
 
     def write(self, *, contexts: Iterable[str] = (), feedback: Iterable[str] = ()) -> None:
-        """Write as a service."""
+        """Write records as a service does."""
         own = settings_of(client_config(self._users.properties))
         with closing(KafkaProducer(bootstrap_servers=self._users.kafka.bootstrap, **own)) as producer:
             for event_id in contexts:
@@ -316,7 +316,7 @@ def test_learner_of_a_shared_model_without_one_of_its_acls_names_it(
         learner = pipeline.start(*command)
         learner.wait_until_it_says("decided 2, matched 1,")
         assert learner.stop() == ExitCode.OK
-    for missing in reads:  # the log, and the decision that waits for its feedback
+    for missing in reads:  # to read the log, and the predictions with the pending decision
         assert_names(users, said, missing, client, command)
 
 
@@ -354,14 +354,14 @@ def assert_names(begun: Secured, said: list[str], missing: Allowed, client: str,
     assert ended.code == ExitCode.USAGE, ended.said
     *_, line = ended.said.splitlines()
     assert line.startswith("error: "), ended.said
-    assert f"to do this: {missing.operation} on {missing.kind} {missing.name}" in line  # of a prefix, it begins so
+    assert f"to do this: {missing.operation} on {missing.kind} {missing.name}" in line  # a prefix begins the name
     assert f"kafka-acls --add --allow-principal User:{missing.user} --operation {missing.operation}" in line
 
 
 def test_with_the_acls_of_the_page_nothing_is_lost_and_no_secret_shows(
     begun: Secured, said: list[str], tmp_path: Path, client: str
 ) -> None:
-    events = EVENTS + 10 * (1 + CLIENTS.index(client))  # so that each client has something to do
+    events = EVENTS + 10 * (1 + CLIENTS.index(client))  # so that each client has new events
     replayed = run(begun.file_of("replay"), "replay", "--resume", "--events", str(events), client=client)
     assert replayed.code == ExitCode.OK, replayed.said
     said.append(replayed.said)
@@ -376,7 +376,7 @@ def test_with_the_acls_of_the_page_nothing_is_lost_and_no_secret_shows(
         wait_for(lambda: posted(http, "decide", {"id": "own", "x": {"i": [0]}}) == HTTPStatus.OK, "the gateway decides")
         assert posted(http, "feedback", {"id": "own", "reward": 1}) == HTTPStatus.ACCEPTED
         found = pipelines["auditor"].verify("--wait-events", str(events + 1), "--timeout", "60s")
-        wait_for(lambda: decided_in_windows(told(port)) == events + 1, "the monitor has read what was decided")
+        wait_for(lambda: decided_in_windows(told(port)) == events + 1, "the monitor has read all decisions")
         command_lines = [" ".join(psutil.Process(program.process.pid).cmdline()) for program in programs]
         assert [program.stop() for program in programs] == 4 * [ExitCode.OK]
     finally:
@@ -397,7 +397,7 @@ def test_with_the_acls_of_the_page_nothing_is_lost_and_no_secret_shows(
 
 
 def posted(port: int, operation: str, body: object) -> int:
-    """The status of a request to the gateway; 0 while it does not listen."""
+    """Return the HTTP status of a request to the gateway, or 0 if it does not listen yet."""
     with suppress(OSError, HTTPException), closing(HTTPConnection("127.0.0.1", port, timeout=60)) as connection:
         connection.request("POST", f"/v1/{operation}", json.dumps(body), {"Content-Type": "application/json"})
         return connection.getresponse().status
@@ -406,4 +406,4 @@ def posted(port: int, operation: str, body: object) -> int:
 
 def test_learner_that_may_not_read_its_snapshots_says_so(begun: Secured, said: list[str], client: str) -> None:
     assert NEEDS_SNAPSHOTS in allowed_by_the_page()
-    assert_names(begun, said, NEEDS_SNAPSHOTS, client)  # now that there are some
+    assert_names(begun, said, NEEDS_SNAPSHOTS, client)  # now that the topic has snapshots

@@ -1,4 +1,4 @@
-"""`onebit serve` as a process on a real Kafka, with a learner: killed, restarted, and beside another one."""
+"""`onebit serve` as a process on a real Kafka with a learner: killed, restarted, and next to a second gateway."""
 
 import json
 import urllib.request
@@ -15,7 +15,7 @@ VISITS = 30
 
 
 class Gateway:
-    """A gateway's process and its client."""
+    """A gateway process and its client."""
 
     def __init__(self, pipeline: Pipeline) -> None:
         self.port = free_port()
@@ -23,7 +23,7 @@ class Gateway:
         self.program.wait_until(lambda: self.status("/readyz") == 200, "the gateway is ready")
 
     def status(self, path: str) -> int:
-        """The status of a page; 0 if nothing listens."""
+        """Return the HTTP status of a path, or 0 if nothing listens."""
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=30) as got:
                 return int(got.status)

@@ -1,4 +1,4 @@
-"""Settings of a pipeline on a real Kafka: left out, refused, and changed, by the learner's command line."""
+"""A pipeline's settings on the learner's command line, on a real Kafka: omitted, rejected and changed."""
 
 import json
 import signal
@@ -35,7 +35,7 @@ def send_contexts(pipeline: Pipeline, *event_ids: str) -> None:
 
 
 def until(pipeline: Pipeline, program: Program, claim: Callable[[int, int], bool], what: str) -> None:
-    """Wait until (decided, expired) are so, and stop the learner."""
+    """Wait until the claim is true for the numbers of decided and expired contexts, then stop the learner."""
     with pipeline.watch() as watch:
         watch.wait_until(lambda ledger: claim(ledger.decided, ledger.expired), what)
     program.signal(signal.SIGTERM)
@@ -46,10 +46,10 @@ def test_learner_goes_on_with_what_the_pipeline_has_and_changes_only_what_it_is_
     send_contexts(pipeline, "a", "b")
     until(pipeline, pipeline.start("learn", *BEGUN), lambda decided, _: decided == 2, "two decisions")
 
-    again = pipeline.start("learn")  # nothing but the topics is given
+    again = pipeline.start("learn")  # only the topics are specified
     again.wait_until_it_says("banditron on .*: started")
     send_contexts(pipeline, "c")
-    until(pipeline, again, lambda decided, expired: (decided, expired) == (3, 0), "a third one, and all wait")
+    until(pipeline, again, lambda decided, expired: (decided, expired) == (3, 0), "three pending decisions")
 
     refused = pipeline.start("learn", "--window", "500ms")
     assert refused.wait() == 2
@@ -62,9 +62,9 @@ def test_learner_goes_on_with_what_the_pipeline_has_and_changes_only_what_it_is_
 
     changed = pipeline.start("learn", "--window", "500ms", "--change-settings")
     changed.wait_until_it_says(r"from step \d+ on.* window_ms = 500")
-    until(pipeline, changed, lambda _, expired: expired == 3, "all expire by the shorter window")
+    until(pipeline, changed, lambda _, expired: expired == 3, "all decisions expire under the shorter window")
 
     last = pipeline.start("learn")
     send_contexts(pipeline, "d")
-    until(pipeline, last, lambda _, expired: expired == 4, "so does one after another restart")
+    until(pipeline, last, lambda _, expired: expired == 4, "a decision made after another restart also expires")
     pipeline.assert_model_is_that_of_the_journal()

@@ -1,4 +1,4 @@
-"""One model over many partitions on a real Kafka: learners in processes of their own, one of which is killed."""
+"""A model shared by several partitions on a real Kafka, with three learner processes, one of which is killed."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -30,7 +30,7 @@ MakePipeline = Callable[..., Pipeline]
 
 @pytest.fixture
 def pipeline(kafka: LocalKafka, prefix: str, tmp_path: Path) -> Iterator[MakePipeline]:
-    """A pipeline on the Kafka of this test run, without topics."""
+    """A function that makes a pipeline without topics on the Kafka of this test run."""
     made: list[Pipeline] = []
 
     def make(**settings: object) -> Pipeline:
@@ -57,7 +57,7 @@ def test_three_learners_of_which_one_is_killed_have_one_model(pipeline: MakePipe
         shared.assert_every_context_is_decided_and_settled_once(EVENTS)
         wait_for(
             lambda: len({replica.version for replica in audit_log(watch.broker, shared.topics, 3).replicas}) == 1,
-            "all have told the model at one version",
+            "all learners have reported the model at the same version",
         )
     found = shared.verify("--replay")
     assert (found["ok"], found["model"]) == (True, "shared"), found

@@ -1,4 +1,4 @@
-"""Snapshots, recovery and models of past moments on a real Kafka."""
+"""Snapshots, recovery and models of earlier steps on a real Kafka."""
 
 import json
 import time
@@ -27,7 +27,7 @@ from tests.pipeline import CrashError
 from tests.processes import CLIENTS, Pipeline
 
 TASK = TaskSettings("soba", 2, 400)
-"""Full SOBA with 800 weights: a state of 5.5 MB, twelve chunks."""
+"""Full SOBA with 800 weights, whose state has 5.5 MB in twelve chunks."""
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def send_events(broker: Broker, topics: Topics, name: str, count: int) -> None:
 
 
 class Kill:
-    """Lets a learner die after a step of the commit that holds the nth part of a snapshot."""
+    """Crashes a learner after the given step of the commit that writes the nth chunk of a snapshot."""
 
     def __init__(self, number: int, nth: int) -> None:
         self.number = number
@@ -67,7 +67,7 @@ class Kill:
 
 
 def work_on(program: LearnerProgram, broker: Broker, topics: Topics, name: str) -> None:
-    """Let new events come now and then."""
+    """Run the learner while new events arrive at intervals."""
     for round_number in range(400):
         if round_number % 20 == 0:
             send_events(broker, topics, f"{name}-{round_number}", 10)

@@ -1,4 +1,4 @@
-"""docs/tutorial.md: its commands and its program, word for word, on the Kafka of the tests."""
+"""The commands and the program of docs/tutorial.md, run unchanged on the Kafka of the tests."""
 
 import os
 import re
@@ -16,7 +16,7 @@ IN_A_TERMINAL_OF_ITS_OWN = "# in a terminal of its own"
 
 
 def commands() -> list[str]:
-    """The lines that begin with a prompt; what installs stands without one."""
+    """Return the commands after a prompt. Installation commands have no prompt."""
     return re.findall(r"^\$ (.*)$", TUTORIAL.read_text(), flags=re.MULTILINE)
 
 
@@ -55,8 +55,8 @@ def test_the_tutorial_does_what_it_says(kafka: LocalKafka, tmp_path: Path) -> No
             learner.wait()
     assert [learner.returncode for learner in learners] == [-9, -9]
     first, second = days
-    assert sum(first[3:]) >= 0.9 * 20 * 9  # "from the third on nearly all"
-    assert sum(second) >= 0.9 * 20 * 12  # nothing is forgotten
+    assert sum(first[3:]) >= 0.9 * 20 * 9  # the tutorial says: "from the third on nearly all"
+    assert sum(second) >= 0.9 * 20 * 12  # the restarted learner has forgotten nothing
 
 
 @pytest.mark.parametrize("count", [8])

@@ -1,4 +1,4 @@
-"""What `onebit verify` says in its last line: whether the ledger adds up, and how often the learner was wrong."""
+"""The last line of `onebit verify`, which reports whether the ledger adds up and the learner's error."""
 
 import json
 import re
@@ -29,7 +29,7 @@ def test_verify_waits_for_the_replay_and_ends_with_verdict_and_error(
         examples = [json.loads(record.value) for record in pipeline.committed_records(pipeline.topics.examples)]
         rewards = [example["reward"] for example in examples if example["outcome"] == "matched"]
         assert len(examples) == EVENTS
-        assert 0 < len(rewards) < EVENTS  # those that expired with an assumed 0 are not judged
+        assert 0 < len(rewards) < EVENTS  # decisions that expired with an assumed reward of 0 do not count
         said = verify.said().splitlines()[-1]
         where = "the one partition" if partitions == 1 else f"all {partitions} partitions"
         assert said.startswith(f"✓ the ledger adds up in {where}; error ")

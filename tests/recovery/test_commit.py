@@ -1,4 +1,4 @@
-"""The numbered commit and recovery: a learner that dies anywhere is, when made anew, the one that never died."""
+"""Commit and recovery: a learner that dies after any commit step recovers the state of one that never died."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -37,13 +37,13 @@ EVENTS = 120
 
 
 def idle(*programs: LearnerProgram) -> None:
-    """Step until none has anything left to do at this moment."""
+    """Run steps until no learner has work left."""
     while sum(program.step(0) for program in programs):
         pass
 
 
 def whole_run(pipeline: Pipeline, crashes: set[tuple[int, int]]) -> Fragile:
-    """A replay with late, lost and duplicate feedback, and a learner that dies at each of these points."""
+    """Run a replay with late, lost and duplicate feedback, and a learner that dies at each of the given points."""
     dataset = small_synsep()
     learner = Fragile(lambda crash_point: pipeline.learner(crash_point=crash_point), crashes)
     sources = (
@@ -251,7 +251,7 @@ def test_every_step_names_where_the_one_before_it_ended() -> None:
 
 
 def test_record_too_large_for_a_dead_letter_is_cut_rather_than_stop_the_learner() -> None:
-    # A broker may let larger records in than a producer may send: compressed ones, or by max.message.bytes.
+    # A broker may accept larger records than the producer can send, such as compressed records.
     pipeline = Pipeline(small_task())
     learner = pipeline.learner()
     large = Record(TOPICS.contexts, 0, 5, 0, b"key", b"x" * 5_000_000, ())
@@ -329,7 +329,7 @@ def test_partitions_of_a_learner_that_leaves_go_on_with_another(leaves: str) -> 
             first.step(0)
         first.close()
         assert pipeline.ends() == before
-        first = pipeline.learner("learner-1")  # as whoever runs it starts it again
+        first = pipeline.learner("learner-1")  # as an operator restarts it
         idle(first, second)
         assert sorted(first.tasks.keys() | second.tasks.keys()) == [0, 1, 2]
         assert first.tasks.keys().isdisjoint(second.tasks.keys())
@@ -389,7 +389,7 @@ def test_learner_that_nothing_was_answered_to_in_time_asks_whether_it_still_has_
     def unanswered(*_: object) -> NoReturn:
         if is_expelled:
             pipeline.broker.expel("onebit-learner", "learner-1")
-        raise BrokerUnavailableError("not in time")
+        raise BrokerUnavailableError("no answer in time")
 
     monkeypatch.setattr(pipeline.broker, "read", unanswered)
     pipeline.context("next")
@@ -406,8 +406,8 @@ def test_learner_that_died_with_an_open_transaction_holds_up_its_partitions_unti
     pipeline.broker.expel("onebit-learner", "learner-1")
     other = pipeline.learner("learner-2")
     idle(other)
-    assert other.tasks == {}  # what it would recover may still become visible
-    pipeline.broker.transactional_producer("onebit-learner-learner-1")  # as the broker's time-out would
+    assert other.tasks == {}  # the open transaction may still be committed
+    pipeline.broker.transactional_producer("onebit-learner-learner-1")  # aborts it, as the broker's timeout does
     idle(other)
     assert sorted(other.tasks) == [0]
     assert [p["id"] for p in pipeline.values(TOPICS.predictions)] == ["a"]
@@ -432,7 +432,7 @@ def test_feedback_that_came_during_an_outage_is_matched_or_late_by_its_append_ti
     learner = pipeline.learner()
     for name in "abc":
         pipeline.context(name)
-    idle(learner)  # decided at 1,000, with 1,000 ms to wait
+    idle(learner)  # decided at 1,000 ms, with a window of 1,000 ms
     learner.close()
     for at_ms, name in ((2_000, "a"), (2_001, "b"), (9_000, "c")):
         pipeline.clock.advance_to(at_ms)
@@ -469,7 +469,7 @@ def test_learner_continues_after_an_error_only_as_a_new_program() -> None:
         idle(learner)
     pipeline.context("after-next")
     with pytest.raises(BrokerError):
-        idle(learner)  # its transaction is open, and its task is ahead of the journal
+        idle(learner)  # the transaction is open and the task is ahead of the journal
     learner.close()
     idle(pipeline.learner())
     assert [p["id"] for p in pipeline.values(TOPICS.predictions)][6:] == ["next", "after-next"]

@@ -1,4 +1,4 @@
-"""Drift alarms: the example that raised one says so, the journal counts them, and a recovery raises them again."""
+"""Drift alarms are stored in the example that raised them, counted in the journal, and raised again by recovery."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -18,14 +18,14 @@ from tests.pipeline import TOPICS, CrashError, Pipeline, small_task
 
 BEFORE = 63
 AFTER = {"global": 42, "off": 42, "class": 21}
-"""So many events of the first class, and so many of none: one alarm, whichever detector watches. That of the class goes
-off before that of all."""
+"""After BEFORE events of class 0, this number of events without a right class raises one alarm with each detector. The
+detector of the class raises its alarm before the global one."""
 
 
 CASES = [
     ("late-ucb", "global"), ("late-ucb", "class"), ("igw-logistic", "global"), ("stack-igw", "global"),
 ]  # fmt: skip
-"""The other two leave a class before its own detector goes off."""
+"""Only late-ucb has a case for its class detectors. The others stop choosing a class before its detector's alarm."""
 
 PLAIN: dict[str, dict[str, Any]] = {"late-ucb": {"expand": "none"}, "igw-logistic": {}, "stack-igw": {"vectors": 0}}
 
@@ -36,12 +36,12 @@ def idle(program: LearnerProgram) -> None:
 
 
 def send(pipeline: Pipeline, right: list[int], program: LearnerProgram) -> None:
-    """Contexts that are all alike, seven at a time, and then their feedback: whether the action was the right class.
+    """Send identical contexts in batches of seven, and after each batch feedback on whether the action was right.
 
     Args:
-        pipeline: where to.
-        right: the right class of each, -1 for none.
-        program: the learner.
+        pipeline: the pipeline to send to.
+        right: the right class of each context, or -1 if no class is right.
+        program: the learner program.
     """
     for start in range(0, len(right), 7):
         first = len(pipeline.values(TOPICS.predictions))
@@ -55,7 +55,7 @@ def send(pipeline: Pipeline, right: list[int], program: LearnerProgram) -> None:
 
 
 def drifting(learner: str = "late-ucb", drift: str = "global", **options: Any) -> tuple[Pipeline, LearnerProgram]:
-    """A pipeline whose rewards fall for good, once."""
+    """A pipeline whose reward rate drops once and permanently, with its learner program."""
     pipeline = Pipeline(small_task(learner, parameters={"drift": drift} | PLAIN[learner]))
     program = pipeline.learner(**options)
     send(pipeline, [0] * BEFORE + [-1] * AFTER[drift], program)
@@ -66,7 +66,7 @@ Alter = Callable[[str, dict[str, Any]], dict[str, Any]]
 
 
 def rewritten(pipeline: Pipeline, alter: Alter) -> Pipeline:
-    """The same records at the same times, those of journal and examples altered."""
+    """Return a copy of the pipeline with the same append times and with altered journal records and examples."""
     copy = Pipeline(pipeline.settings)
     for record in sorted((record for topic in TOPICS for record in pipeline.records(topic)), key=lambda r: r.append_ms):
         copy.clock.advance_to(record.append_ms)

@@ -1,4 +1,4 @@
-"""Eligible classes, open classes and a holdout, through a whole pipeline with restarts."""
+"""Eligible classes, open classes and a holdout in a complete pipeline with restarts."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Journals: what is written is read and anything else is refused, settings are resolved, decisions are read back."""
+"""Reading and validation of journal records, resolution of settings, and decisions read back from predictions."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -382,7 +382,7 @@ def journal_step(number: int, ids: list[str]) -> JournalStep:
 
 
 def written() -> EmbeddedBroker:
-    """The predictions of all steps."""
+    """A broker with the predictions of all steps."""
     broker = EmbeddedBroker()
     broker.create_topics(TOPICS.specs(1, shares_model=True))
     for number, ids in PUBLISHED_STEPS.items():
@@ -415,7 +415,7 @@ def test_records_without_the_number_of_a_step_are_skipped_and_counted() -> None:
     assert published.foreign == Foreign(1, f"{TOPICS.predictions}/0 offset 6")
 
 
-@pytest.mark.parametrize("ids", [["a", "b", "c"], ["b", "a"], ["a", "x"]], ids=["more", "other order", "another"])
+@pytest.mark.parametrize("ids", [["a", "b", "c"], ["b", "a"], ["a", "x"]], ids=["additional", "reordered", "different"])
 def test_predictions_that_differ_from_the_digest_are_refused(ids: list[str]) -> None:
     published = Published(written(), TOPICS, 0, 0)
     with pytest.raises(UnrecoverableError):

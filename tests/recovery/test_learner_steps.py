@@ -1,4 +1,4 @@
-"""When a learner makes a step without records, reads, recovers, takes a snapshot and speaks: to the millisecond."""
+"""The exact times at which a learner reads, recovers, takes a snapshot, logs a message and runs an idle step."""
 
 import gc
 import weakref
@@ -21,25 +21,25 @@ from stream.wire.records import Record, TopicPartition
 from tests.pipeline import TOPICS, Pipeline, context_value, feedback_value, small_task
 
 STEPS_MAX = 200
-IDLE_MS = 100  # a tenth of the window of `small_task`
+IDLE_MS = 100  # one tenth of the window of `small_task`
 
 
 def idle(*programs: LearnerProgram) -> None:
-    """Step until none has anything left to do at this moment."""
+    """Run steps until no learner has work left."""
     for _ in range(STEPS_MAX):
         if not sum(program.step(0) for program in programs):
             return
-    pytest.fail("the learner works on and on")
+    pytest.fail("the learner does not become idle")
 
 
 def ids_of(partition: int, partitions: int) -> Iterator[str]:
-    """Names of events that belong to a partition."""
+    """Return an iterator over event IDs that belong to a partition."""
     names = (f"event-{number}" for number in count())
     return (name for name in names if partition_for(name.encode(), partitions) == partition)
 
 
 class Polled:
-    """What a learner's consumer was asked, and what it has handed out."""
+    """The timeouts and the records of all polls of a learner's consumer."""
 
     def __init__(self, learner: LearnerProgram) -> None:
         self._poll = learner._consumer.poll
@@ -55,7 +55,7 @@ class Polled:
 
 
 class Paced:
-    """What a learner tells its consumer to pause and to read on."""
+    """All calls of `pause` and `resume` on a learner's consumer."""
 
     def __init__(self, learner: LearnerProgram) -> None:
         consumer = learner._consumer
@@ -72,7 +72,7 @@ class Paced:
 
 
 def hold_up(pipeline: Pipeline, topic: str, partition: int) -> Any:
-    """An open transaction, as of the learner that had the partition before."""
+    """Open a transaction, like one left open by the partition's previous learner."""
     producer = pipeline.broker.transactional_producer("before")
     producer.begin()
     producer.send(topic, partition, None, b"", HEADERS)
@@ -82,7 +82,7 @@ def hold_up(pipeline: Pipeline, topic: str, partition: int) -> Any:
 def test_steps_never_ask_where_their_inputs_end(monkeypatch: pytest.MonkeyPatch) -> None:
     pipeline = Pipeline(small_task())
     learner = pipeline.learner(snapshot_interval_ms=0)
-    pipeline.answer("first", 1)  # the first step sees whether a model was imported
+    pipeline.answer("first", 1)  # the first step checks for an imported model
     idle(learner)
     asked: list[Sequence[TopicPartition]] = []
     monkeypatch.setattr(pipeline.broker, "ends", asked.append)
@@ -192,7 +192,7 @@ def test_steps_make_no_cycles_and_a_task_that_is_dropped_is_freed_without_a_coll
             pipeline.send(TOPICS.contexts, b"no JSON")
             idle(learner)
 
-    apply(range(2))  # kernels are loaded, which makes some
+    apply(range(2))  # loads the kernels, which creates some cycles
     gc.collect()
     gc.disable()
     try:
@@ -214,12 +214,12 @@ def test_snapshot_that_is_being_written_ends_with_its_own_partition_and_with_no_
     counts = [0, 0]
     for partition in (0, 1):
         pipeline.context(next(ids_of(partition, 2)))
-    idle(learner)  # their first steps, from which the interval is counted
+    idle(learner)  # the first steps, from which the interval is measured
     pipeline.clock.advance_to(pipeline.now_ms() + 50)
     while counts == [0, 0]:
         learner.step(0)
         counts = [len(pipeline.records(TOPICS.snapshots, partition)) for partition in (0, 1)]
-    assert sorted(counts) == [0, 1]  # one at a time, and it has many portions
+    assert sorted(counts) == [0, 1]  # one snapshot at a time, in many portions
     writing = counts.index(1)
     gone = writing if is_its_own else 1 - writing
     learner.on_revoked(frozenset({TopicPartition(TOPICS.contexts, gone)}))
@@ -230,7 +230,7 @@ def test_snapshot_that_is_being_written_ends_with_its_own_partition_and_with_no_
 
 
 def generations(pipeline: Pipeline, partition: int) -> int:
-    """How many snapshots there are whole."""
+    """Return 1 if the partition has a complete snapshot, otherwise 0."""
     stored = Stored(str(partition))
     for record in pipeline.records(TOPICS.snapshots, partition):
         stored.add(record)
@@ -244,7 +244,7 @@ def test_next_step_without_records_is_due_after_a_deadline_and_no_sooner_than_a_
     assert learner.next_due_ms() is None
     pipeline.context("a")
     idle(learner)
-    assert learner.next_due_ms() == 2_001  # decided at 1,000, with 1,000 ms to wait
+    assert learner.next_due_ms() == 2_001  # decided at 1,000 ms, with a window of 1,000 ms
     pipeline.clock.advance_to(1_950)
     pipeline.context("b")
     idle(learner)
@@ -272,12 +272,12 @@ def test_input_is_not_read_on_while_as_much_as_may_wait_does_and_is_when_there_i
 @pytest.mark.parametrize(
     ("took", "expected"),
     [
-        ([(250, 1)], 500),  # quick: twice as many
-        ([(250, 1), (500, 1), (1_000, 1), (2_000, 1)], 2_000),  # up to the most that is allowed
-        ([(10, 1)], 250),  # few were there: that says nothing
+        ([(250, 1)], 500),  # fast: the size doubles
+        ([(250, 1), (500, 1), (1_000, 1), (2_000, 1)], 2_000),  # limited to the maximum
+        ([(10, 1)], 250),  # too few records to change the size
         ([(250, 40)], 250),
         ([(250, 101)], 125),
-        ([(250, 1), (40, 101)], 20),  # 40 were too many
+        ([(250, 1), (40, 101)], 20),  # 40 records took too long
         ([(2, 900), (1, 900)], 1),
     ],
 )

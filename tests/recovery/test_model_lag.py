@@ -1,4 +1,4 @@
-"""A shared model whose log an open transaction holds up: decisions go on or stop, and what ends it."""
+"""A shared model whose log is blocked by an open transaction: decisions continue or stop until it ends."""
 
 import pytest
 
@@ -18,7 +18,7 @@ def idle(*programs: LearnerProgram) -> None:
 
 
 def held_up(lag_max_ms: int) -> tuple[Pipeline, LearnerProgram]:
-    """Two learners, of which one has died in its step, with an open transaction in the log; the one that is left."""
+    """Return a pipeline and its remaining learner. The other learner died in a step and left a transaction open."""
     pipeline = Pipeline(small_task("late-ucb", model="shared"), partitions=2)
     commits = 0
 
@@ -56,7 +56,7 @@ def test_blocked_learner_continues_or_stops_deciding_as_configured(lag_max_ms: i
     before = decided(pipeline)
     send(pipeline, 12, 24)
     idle(left)
-    assert decided(pipeline) > before  # at the bound itself
+    assert decided(pipeline) > before  # the limit itself is allowed
     pipeline.clock.advance_to(pipeline.clock.now_ms + 1)
     before = decided(pipeline)
     send(pipeline, 24, 36)
@@ -69,7 +69,7 @@ def test_blocked_learner_continues_or_stops_deciding_as_configured(lag_max_ms: i
     assert "blocked for 1 s" in model
     assert left.replica is not None
     assert f"version {left.replica.version:,}, {left.replica.updates:,} updates" in model
-    assert not any("updates" in line for line in partitions), "they are counted once, for the model of all"
+    assert not any("updates" in line for line in partitions), "updates are reported once, for the shared model"
 
 
 def test_learner_that_is_started_again_under_its_name_ends_its_transaction_at_once() -> None:
@@ -124,7 +124,7 @@ def test_lag_counts_from_when_reading_has_stood_at_one_offset() -> None:
         other.send(TOPICS.updates, 0, None, b"", HEADERS)
     assert [lag(1_200), lag(1_700), lag(1_701)] == [(0, False), (500, False), (501, True)]
     first.abort()
-    assert [lag(1_800), lag(1_900)] == [(0, False), (100, False)]  # the second one blocks now
+    assert [lag(1_800), lag(1_900)] == [(0, False), (100, False)]  # now the second transaction blocks the log
     second.abort()
     assert lag(1_950) == (None, False)
 

@@ -1,4 +1,4 @@
-"""How a learner follows the log of a shared model: what it waits for, and what it does meanwhile; what it refuses."""
+"""A learner that reads the log of a shared model: its waits, its work during a wait, and the logs that it rejects."""
 
 from typing import Any
 
@@ -35,7 +35,7 @@ def wait(pipeline: Pipeline, for_ms: int) -> None:
 
 
 def decided(**options: Any) -> Pipeline:
-    """A pipeline that has decided in four steps, a tenth of a second apart."""
+    """A pipeline with four decisions, made in four steps at intervals of 100 ms."""
     pipeline = Pipeline(small_task("late-ucb", model="shared"))
     learner = pipeline.learner(**options)
     for name in "abcd":
@@ -48,7 +48,7 @@ def decided(**options: Any) -> Pipeline:
 
 
 def listening(pipeline: Pipeline, **options: Any) -> tuple[LearnerProgram, list[str]]:
-    """A learner, and what it tells people."""
+    """Return a learner and the list of messages that it announces."""
     said: list[str] = []
     learner = pipeline.learner(**options)
     learner._announce = said.append
@@ -69,7 +69,7 @@ def open_in_log(pipeline: Pipeline) -> EmbeddedTransactionalProducer:
 
 
 def ends_after_a_while(pipeline: Pipeline, learner: LearnerProgram) -> None:
-    """It goes on, as a broker may tell an old end for a while; and then it does not."""
+    """Assert that the learner fails after GONE_MS but not before, because a broker may briefly return an old end."""
     idle(learner)
     wait(pipeline, GONE_MS - 1)
     idle(learner)
@@ -92,7 +92,7 @@ def test_a_log_that_ends_before_the_model_snapshot_is_refused() -> None:
     pipeline = decided(snapshot_interval_ms=50)
     newest = read_model_snapshots(pipeline.broker, TOPICS).newest
     assert newest is not None
-    assert newest.number == 4, "it has all that the task wrote"
+    assert newest.number == 4, "the snapshot contains all updates of the task"
     make_log_anew(pipeline)
     learner, said = listening(pipeline)
     idle(learner)
@@ -158,7 +158,7 @@ def test_a_task_that_waits_for_its_log_is_recovered_once() -> None:
     for _ in range(5):
         again.step(0)
     assert again.tasks == {}
-    assert len([line for line in said if "recovering" in line]) == 2, "it begins, and it ends"
+    assert len([line for line in said if "recovering" in line]) == 2, "one message at the start and one at the end"
     assert len([line for line in said if "waits" in line]) == 1
     hanging.abort()
     idle(again)
@@ -185,7 +185,7 @@ def test_a_task_that_moved_while_waiting_for_its_log_is_recovered_again() -> Non
 
 
 class SlowToRead:
-    """A learner on a broker by which each reading of the log takes a while."""
+    """A learner on a broker with slow reads of the log."""
 
     def __init__(self, pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, for_ms: int, **options: Any) -> None:
         monkeypatch.setattr(shared_model, "_RECORDS_MAX", 1)
@@ -234,7 +234,7 @@ def test_a_running_learner_reads_a_long_log_for_as_long_as_a_step_may_take_and_d
 
 
 def write_to_log(pipeline: Pipeline, steps: int) -> None:
-    """What another task, of partition 9, has decided in so many steps."""
+    """Write the updates of another task, that of partition 9, with one decision per step."""
     learner = pipeline.settings.make_learner()
     x = Features(np.array([0, 2], np.int32), np.ones(2))
     entry = Entry(DECIDED, x, learner.predict(x, 0.5))
@@ -253,7 +253,7 @@ def test_a_task_too_far_ahead_of_its_log_pauses_deciding_then_resumes_without_lo
         idle(learner)
     pipeline.answer("a", 1)
     idle(learner)
-    assert pipeline.ledger()[:2] == (3, 3), "of contexts, and of decisions"
+    assert pipeline.ledger()[:2] == (3, 3), "contexts and decisions"
     wait(pipeline, 100)
     hanging.abort()
     idle(learner)
@@ -291,13 +291,13 @@ def test_the_model_is_written_to_its_snapshots_while_nothing_comes_to_the_task_t
     for _ in range(5):
         wait(pipeline, 60)
         idle(learner)
-    assert len(pipeline.journal(0)) <= steps + 2, "once all is written, it is not written again"
+    assert len(pipeline.journal(0)) <= steps + 2, "a complete model snapshot is not written again"
 
 
 def test_the_model_is_written_to_its_snapshots_by_a_process_to_which_nothing_comes() -> None:
     pipeline = Pipeline(small_task("late-ucb", model="shared"))
     learner = pipeline.learner(snapshot_interval_ms=50)
-    pipeline.send(TOPICS.contexts, b"{")  # its task begins, and decides nothing
+    pipeline.send(TOPICS.contexts, b"{")  # its task starts and decides nothing
     idle(learner)
     write_to_log(pipeline, steps=3)
     for _ in range(4):

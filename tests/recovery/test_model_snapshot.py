@@ -1,4 +1,4 @@
-"""The bytes of a snapshot of a shared model."""
+"""The binary format of a shared model's snapshot."""
 
 from pathlib import Path
 
@@ -43,7 +43,7 @@ def read_back(writer: ChunkWriter) -> Stored:
 
 
 def test_bytes_of_a_snapshot_of_a_model_are_those_of_format_1() -> None:
-    # A difference here is a change of the format: snapshots that exist can no longer be read.
+    # If this fails, the format has changed and existing snapshots can no longer be read.
     (message,) = model_writer(SNAPSHOT, "b").portion(10**9)
     assert message == (b"0/model/b/0", GOLDEN.read_bytes())
 

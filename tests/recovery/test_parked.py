@@ -1,4 +1,4 @@
-"""Parked tasks: one that comes back resumes if its journal has not moved on, and a step is never lost or made twice."""
+"""A parked task resumes if its journal has no new steps. No step is lost or applied twice."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ from tests.pipeline import TOPICS, Pipeline, small_task
 
 
 def idle(*programs: LearnerProgram) -> None:
-    """Step until none has anything left to do at this moment."""
+    """Run steps until no learner has work left."""
     while sum(program.step(0) for program in programs):
         pass
 
@@ -59,7 +59,7 @@ def test_task_that_comes_back_resumes_unless_its_journal_has_moved_on(model: str
 def test_task_whose_partition_another_process_has_is_kept_for_a_while(passed_ms: int, kept: list[int]) -> None:
     pipeline = Pipeline(small_task(), partitions=2)
     learner = pipeline.learner("learner-1")
-    for name in "abcdef":  # some in each partition
+    for name in "abcdef":  # some for each partition
         pipeline.context(name)
     idle(learner)
     other = pipeline.learner("learner-2")

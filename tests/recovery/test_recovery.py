@@ -1,4 +1,4 @@
-"""Recovery with snapshots: the same state, to the bit, as without them, whatever dies when."""
+"""Recovery with snapshots gives exactly the same state as recovery without them, wherever a learner dies."""
 
 from collections.abc import Callable
 from itertools import count, pairwise
@@ -28,13 +28,13 @@ JOURNAL = TopicPartition(TOPICS.journal, 0)
 
 
 def idle(*programs: LearnerProgram) -> None:
-    """Step until none has anything left to do at this moment."""
+    """Run steps until no learner has work left."""
     while sum(program.step(0) for program in programs):
         pass
 
 
 def often(pipeline: Pipeline, **options: Any) -> Callable[[Callable[[int], None]], LearnerProgram]:
-    """What makes learners that take a snapshot every 20 ms, in portions of one chunk."""
+    """Return a factory of learners that write a snapshot every 20 ms, in portions of one chunk."""
     options = {"snapshot_interval_ms": 20, "snapshot_bytes_max": 1, **options}
     return lambda crash_point: pipeline.learner(crash_point=crash_point, **options)
 
@@ -55,7 +55,7 @@ def digests(task: Task) -> tuple[str, Ledger]:
 
 
 def generations(pipeline: Pipeline, partition: int = 0) -> list[int]:
-    """The whole generations in the order in which they were finished."""
+    """Return the numbers of the complete generations, in the order of their completion."""
     found, numbers = Stored(str(partition)), []
     for record in pipeline.records(TOPICS.snapshots, partition):
         before = found.newest
@@ -99,7 +99,7 @@ CHUNKS = 7
 
 
 def large_task() -> TaskSettings:
-    """Full SOBA with 600 weights: its state takes 3.2 MB, seven chunks."""
+    """Full SOBA with 600 weights, whose state has 3.2 MB in seven chunks."""
     return TaskSettings("soba", 3, 200)
 
 
@@ -203,7 +203,7 @@ def many_snapshots() -> tuple[Pipeline, LearnerProgram]:
 
 
 def spoil(pipeline: Pipeline, *numbers: int) -> None:
-    """Change a byte in each chunk of some generations."""
+    """Change a byte in each chunk of the given generations."""
     log = pipeline.broker.log(SNAPSHOTS)
     for index, record in enumerate(log.records):
         if any(b'"generation":%d,' % number in (record.value or b"")[:100] for number in numbers):
@@ -228,7 +228,7 @@ def test_recovery_reads_the_journal_from_the_snapshot_on_and_needs_nothing_of_be
     found = rebuild(pipeline.broker, TOPICS, 0, None)
     assert found.stored.newest is not None
     number = found.stored.newest.number
-    step = pipeline.journal()[number]  # the first one after it
+    step = pipeline.journal()[number]  # the first step after the snapshot
     pipeline.broker.delete_records(JOURNAL, number)
     pipeline.broker.delete_records(TopicPartition(TOPICS.contexts, 0), step.contexts[0])
     pipeline.broker.delete_records(TopicPartition(TOPICS.feedback, 0), step.feedback[0])
@@ -340,7 +340,7 @@ def test_idle_task_takes_its_snapshot_so_that_retention_may_delete_all_that_it_h
         idle(learner)
     steps = pipeline.journal()[-1].number
     state = digests(learner.tasks[0])
-    for _ in range(3):  # nothing has happened since
+    for _ in range(3):  # without any new records
         pipeline.clock.advance_to(pipeline.now_ms() + 60_000)
         idle(learner)
     assert pipeline.journal()[-1].number == steps
@@ -356,7 +356,7 @@ def test_idle_task_takes_its_snapshot_so_that_retention_may_delete_all_that_it_h
 def test_old_generations_are_written_over_and_longer_ones_taken_away() -> None:
     pipeline, _ = many_snapshots()
     records = pipeline.records(TOPICS.snapshots)
-    kept = {record.key: record for record in records}  # as compaction leaves it
+    kept = {record.key: record for record in records}  # simulates compaction
     assert len(kept) <= 4 < len(generations(pipeline)) // 2
     found = Stored("0")
     for record in sorted(kept.values(), key=lambda record: record.offset):
@@ -383,7 +383,7 @@ def test_task_that_is_taken_away_during_its_long_recovery_is_recovered_again_or_
     pipeline, program = many_snapshots()
     program.close()
     learner = pipeline.learner("learner-2", snapshot_interval_ms=0)
-    slow = count(0, 4_000)  # a recovery that takes four seconds a step
+    slow = count(0, 4_000)  # recovery takes four seconds per step
     learner._host_ms = lambda: next(slow)
     others: list[LearnerProgram] = []
 
@@ -437,7 +437,7 @@ def test_task_that_is_taken_away_while_another_one_is_recovered_is_left() -> Non
 
 
 def snapshot_position(pipeline: Pipeline) -> tuple[int, int]:
-    """The step of the newest snapshot, and its offset in the journal."""
+    """Return the step of the newest snapshot and the journal offset of that step."""
     found = rebuild(pipeline.broker, TOPICS, 0, None).stored.newest
     assert found is not None
     records = pipeline.records(TOPICS.journal)
@@ -455,7 +455,7 @@ def test_journal_before_the_snapshot_is_searched_and_not_read(monkeypatch: pytes
 
     monkeypatch.setattr("stream.journal.reading.decode_step", counted)
     assert digests(rebuild(pipeline.broker, TOPICS, 0, None).task) == state
-    last = pipeline.records(TOPICS.journal)[-1].offset  # the last step is looked for among the last hundred offsets
+    last = pipeline.records(TOPICS.journal)[-1].offset  # the search for the last step starts with the last 100 offsets
     probed = [offset for offset in read if offset < min(unread, last - 100)]
     assert len(probed) <= last.bit_length()
 
@@ -471,7 +471,7 @@ def test_journal_may_be_deleted_up_to_where_the_snapshot_says_and_no_further() -
 
 
 def idle_with_snapshot() -> Pipeline:
-    """A pipeline whose newest snapshot is of its last step."""
+    """An idle pipeline with a snapshot of its last step."""
     pipeline = Pipeline(small_task())
     learner = pipeline.learner(snapshot_interval_ms=60_000)
     pipeline.context("a")

@@ -1,4 +1,4 @@
-"""Settings that change in a running pipeline: from one step on, and the same for whoever reads the journal."""
+"""Changed settings of an existing pipeline apply from one step on, in the learner and for every journal reader."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -31,13 +31,13 @@ BEGUN = small_task("soba-diag", join=LIMITS)
 
 
 def idle(*programs: LearnerProgram) -> None:
-    """Step until none has anything left to do at this moment."""
+    """Run steps until no learner has work left."""
     while sum(program.step(0) for program in programs):
         pass
 
 
 def traffic(pipeline: Pipeline, program: LearnerProgram, numbers: range) -> None:
-    """Events with feedback that comes early, in time, late, twice, or never."""
+    """Send events with feedback that is early, in time, late, duplicate or missing."""
     for number in numbers:
         pipeline.clock.advance_to(pipeline.now_ms() + 20)
         pipeline.context(f"event-{number}", number % 4)
@@ -51,11 +51,11 @@ def traffic(pipeline: Pipeline, program: LearnerProgram, numbers: range) -> None
 CHANGES: dict[str, TaskSettings] = {
     "shorter window": replace(BEGUN, join=replace(LIMITS, window_ms=300)),
     "longer window": replace(BEGUN, join=replace(LIMITS, window_ms=5_000)),
-    "shorter wait of orphans": replace(BEGUN, join=replace(LIMITS, orphan_ms=100)),
-    "shorter memory": replace(BEGUN, join=replace(LIMITS, retain_ms=100)),
+    "shorter orphan window": replace(BEGUN, join=replace(LIMITS, orphan_ms=100)),
+    "shorter retention of settled IDs": replace(BEGUN, join=replace(LIMITS, retain_ms=100)),
     "fewer pending": replace(BEGUN, join=replace(LIMITS, pending_max=5)),
     "fewer retained": replace(BEGUN, join=replace(LIMITS, retained_max=3)),
-    "expiry that teaches": replace(BEGUN, on_expiry="negative"),
+    "negative feedback on expiry": replace(BEGUN, on_expiry="negative"),
     "all at once": replace(
         BEGUN,
         join=JoinSettings(window_ms=250, orphan_ms=90, retain_ms=700, pending_max=6, orphans_max=2, retained_max=900),
@@ -65,7 +65,7 @@ CHANGES: dict[str, TaskSettings] = {
 
 
 def same_everywhere(pipeline: Pipeline, program: LearnerProgram) -> None:
-    """Assert that recovery, replay and audit tell what the program has."""
+    """Assert that recovery, replay and audit agree with the program's state and settings."""
     expected = task_digest(program.tasks[0])
     for snapshots in (True, False):
         found = rebuild(pipeline.broker, TOPICS, 0, None, snapshots=snapshots)
@@ -92,7 +92,7 @@ def test_pipeline_goes_on_under_other_settings_and_everybody_follows(claim: str)
     assert {step.settings_from for step in pipeline.journal()[: before.number]} == {1}
     assert {step.settings_from for step in pipeline.journal()[before.number :]} == {before.number + 1}
     same_everywhere(pipeline, program)
-    # And back, and on with whatever the pipeline has.
+    # Change the settings back, then restart without given settings.
     program.close()
     program = pipeline.learner(settings=BEGUN, change_settings=True, snapshot_interval_ms=snapshot_interval_ms)
     traffic(pipeline, program, range(200, 260))
@@ -106,7 +106,7 @@ def test_pipeline_goes_on_under_other_settings_and_everybody_follows(claim: str)
 
 
 def changes(pipeline: Pipeline) -> dict[int, TaskSettings]:
-    """The settings of the journal's steps behind the first, by step."""
+    """Return the settings stored in the journal after the first step, keyed by step number."""
     return {step.number: step.settings for step in pipeline.journal()[1:] if step.settings is not None}
 
 
@@ -153,7 +153,7 @@ def test_idle_task_takes_the_change_with_a_step_of_its_own_and_at_once() -> None
     pipeline, _ = begun()
     last = pipeline.journal()[-1]
     again = pipeline.learner(settings=SHORTER, change_settings=True)
-    assert again.step(0) == 2  # it was recovered, and has made a step
+    assert again.step(0) == 2  # one recovery and one step
     step = pipeline.journal()[-1]
     assert (step.number, step.settings_from) == (last.number + 1, last.number + 1)
     assert (step.contexts, step.feedback) == ((last.contexts[1],) * 2, (last.feedback[1],) * 2)
@@ -187,7 +187,7 @@ def test_learner_that_dies_in_the_commit_of_a_change_has_made_it_or_not(number: 
     program = pipeline.learner(crash_point=crash, change_settings=True, **options)
     with pytest.raises(CrashError):
         idle(program)
-    pipeline.broker.transactional_producer("onebit-learner-learner-1")  # as the broker's time-out ends a transaction
+    pipeline.broker.transactional_producer("onebit-learner-learner-1")  # aborts it, as the broker's timeout does
     found = rebuild(pipeline.broker, TOPICS, 0, None)
     is_committed = number == COMMIT_STEPS[-1]
     assert found.task.settings.join.window_ms == (300 if is_committed else 1_000)
@@ -205,7 +205,7 @@ def test_state_at_every_step_has_the_settings_of_that_step_with_and_without_snap
     first = pipeline.journal()[-1].settings_from
     newest = [rebuild(pipeline.broker, TOPICS, 0, None, until=n).stored.newest for n in (first - 1, first + 15)]
     generations = [generation.number for generation in newest if generation]
-    assert len(set(generations)) == 2, "a snapshot before, and one after"
+    assert len(set(generations)) == 2, "one snapshot before the change and one after it"
     assert generations[0] < first <= generations[1]
     for number in range(first - 8, first + 20):
         one = rebuild(pipeline.broker, TOPICS, 0, None, until=number)
@@ -228,7 +228,7 @@ def test_settings_are_known_although_retention_has_deleted_their_record() -> Non
     pipeline.broker.delete_records(JOURNAL, offset)
     pulses: list[int] = []
     assert pipeline_settings(pipeline.broker, TOPICS, 1, lambda: pulses.append(1))["window_ms"] == 300
-    assert len(pulses) > len(pipeline.records(TOPICS.snapshots))  # the snapshot's records, and then its sections
+    assert len(pulses) > len(pipeline.records(TOPICS.snapshots))  # called for each record and section
     program.close()
     again = pipeline.learner(settings=BEGUN, given=(), snapshot_interval_ms=50)
     traffic(pipeline, again, range(80, 90))
@@ -252,14 +252,14 @@ def test_recovery_goes_by_the_settings_that_it_has_come_to_whatever_was_found_be
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pipeline, _ = begun()
-    monkeypatch.setattr("stream.journal.recover.settings_in_force", lambda *_: {})  # as if the task had begun since
+    monkeypatch.setattr("stream.journal.recover.settings_in_force", lambda *_: {})  # as if the task had not started
     assert recover(pipeline.broker, TOPICS, 0, SHORTER, given=()).settings.join == LIMITS
     with pytest.raises(SettingsDifferError):
         recover(pipeline.broker, TOPICS, 0, SHORTER)
 
 
 def edited(pipeline: Pipeline, edit: Callable[[list[Record]], list[Record]]) -> None:
-    """Write the journal anew, with something changed."""
+    """Recreate the journal topic with edited records."""
     records = edit(pipeline.records(TOPICS.journal))
     pipeline.broker.delete_topics([TOPICS.journal])
     pipeline.broker.create_topics(TOPICS.specs(1))
@@ -295,7 +295,7 @@ DAMAGE: dict[str, tuple[Callable[[list[Record]], list[Record]], str, str]] = {
 
 @pytest.mark.parametrize("claim", DAMAGE)
 def test_damage_to_the_record_of_a_change_is_found_by_recovery_and_by_the_audit(claim: str) -> None:
-    # A change that shows nowhere else: no decision has waited for longer than either window.
+    # The change has no other effect, because no decision is pending for longer than either window.
     pipeline = Pipeline(BEGUN)
     program = pipeline.learner()
     wanted = replace(BEGUN, join=replace(LIMITS, window_ms=900))
@@ -344,23 +344,23 @@ def test_policy_that_the_learner_cannot_follow_is_refused_before_anything_is_wri
     negative = small_task("perceptron", on_expiry="negative")
     with pytest.raises(ParameterError, match="learns from labels"):
         pipeline.learner(settings=negative, change_settings=True)
-    # Given for one learner, with a pipeline of another.
+    # The settings name another learner, but the pipeline's learner cannot follow the policy.
     given = small_task("banditron", on_expiry="negative")
     with pytest.raises(ParameterError, match="learns from labels"):
         recover(pipeline.broker, TOPICS, 0, given, given=("on_expiry",), change_settings=True)
     assert pipeline.ends() == ends
 
 
-# What a change means for what is there already, in the pure step.
+# Effects of a change on existing decisions, orphans and settled IDs, without a broker.
 
 
 def by_context(learner: str = "banditron", **changes: Any) -> TaskSettings:
-    """Settings of a task whose decisions have the append times of their contexts."""
+    """Settings of a task that dates decisions by the append times of their contexts."""
     return small_task(learner, dated_by="context", **changes)
 
 
 def task_with(settings: TaskSettings, *event_ids: str, stream_ms: int = 0) -> tuple[Task, Inputs]:
-    """Decisions of 1,000, 1,010, ... ms that wait, at this stream time."""
+    """Return a task at this stream time with pending decisions of 1,000, 1,010, ... ms, and its inputs."""
     task, inputs = Task(settings, TOPICS.contexts), Inputs()
     contexts = [inputs.context(event_id, 1_000 + 10 * number) for number, event_id in enumerate(event_ids)]
     task.step([*contexts, inputs.tick(0, stream_ms)], 1)
@@ -375,7 +375,7 @@ def test_decisions_that_wait_fall_due_by_the_new_window_before_anything_else_in_
     task, inputs = task_with(by_context(), "a", "b", "c", stream_ms=1_200)
     task.change_settings(window(195))
     assert task.join.next_deadline_ms() == 1_195
-    # Feedback of the time that has been reached already: a was due before it.
+    # The feedback has the current stream time of 1,200 ms. The deadline of a was earlier.
     effects = task.step([inputs.feedback("a", 1, 1_200), inputs.feedback("b", 1, 1_200)], 2)
     found = [(example.id, str(example.outcome), example.settled_at_ms) for example, _ in effects.examples]
     assert found == [("a", "expired", 1_200), ("b", "matched", 1_200)]

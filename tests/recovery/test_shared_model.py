@@ -1,7 +1,7 @@
-"""One model that several tasks share: what is decided on it, who dies, and what is recovered.
+"""A model that several tasks share: decisions, crashes and recovery.
 
-Every prediction of a run is made again from the log, its version and what its own task decided, by the plain
-transcription in `tests.oracles.shared_model`.
+The reference implementation in `tests.oracles.shared_model` recomputes every prediction of a run from the log, the
+prediction's model version and the earlier decisions of its task.
 """
 
 from dataclasses import replace
@@ -51,7 +51,7 @@ def idle(*programs: LearnerProgram) -> None:
 
 
 def replicas(*learners: LearnerProgram) -> list[tuple[int, str]]:
-    """Version and digest of the replica of each process, when it has read the whole log."""
+    """Return the version and digest of each learner's replica after it has read the whole log."""
     found = []
     for learner in learners:
         learner.read_log()
@@ -85,7 +85,7 @@ def told(update: Update, K: int) -> list[Told]:
 
 
 def decided_otherwise(pipeline: Pipeline) -> list[str]:
-    """The predictions that are not what their version of the model, and their task's own decisions, make them."""
+    """Return descriptions of the predictions that differ from those of the reference implementation."""
     settings = pipeline.settings.resolved()
     oracle, steps = SharedModel(settings.make_learner), list[tuple[int, int]]()
     for update in log_of(pipeline):
@@ -96,13 +96,13 @@ def decided_otherwise(pipeline: Pipeline) -> list[str]:
     wrong = []
     for partition in range(pipeline.partitions):
         contexts = {record.offset: record for record in pipeline.records(TOPICS.contexts, partition)}
-        before: dict[int, int] = {}  # of each step the predictions before this one
+        before: dict[int, int] = {}  # by step: the number of its predictions before the current one
         for record in pipeline.records(TOPICS.predictions, partition):
             prediction, offset = decode_prediction(record)
             step = step_of(record) or 0
             x = decode_context(contexts[offset], settings.n_features).x
             before[step] = before.get(step, -1) + 1
-            # Of the entries behind its version, those of its task's earlier steps, and of its own step before it.
+            # Of the entries after the model version, use the task's decisions from before this prediction.
             n, own, seen = prediction.model_version, list[Told](), 0
             for entry, (task, number) in zip(oracle.log[n:], steps[n:], strict=True):
                 if task == partition and entry.kind == "decided" and number <= step:
@@ -121,7 +121,7 @@ def decided_otherwise(pipeline: Pipeline) -> list[str]:
 def whole_run(
     pipeline: Pipeline, crashes: tuple[set[tuple[int, int]], ...] = (set(), set()), **options: Any
 ) -> list[Fragile]:
-    """A replay with late, lost and duplicate feedback, and two learners that die at these points."""
+    """Replay events with late, lost and duplicate feedback, and two learners that die at the given points."""
     dataset = small_synsep()
     learners = [
         Fragile(lambda crash, name=f"learner-{n}": pipeline.learner(name, crash, **options), points)  # type: ignore[misc]
@@ -201,7 +201,7 @@ def test_an_id_that_a_step_decides_twice_is_recovered_as_it_was() -> None:
 
 
 def decided(model: str = "shared", **changes: Any) -> Pipeline:
-    """A pipeline of which a step has decided twice."""
+    """A pipeline with two decisions in one step."""
     pipeline = Pipeline(small_task("late-ucb", model=model, **changes))
     pipeline.context("a")
     pipeline.context("b", 1, 3)
@@ -244,7 +244,7 @@ def test_a_task_never_continues_below_the_version_of_its_last_step(monkeypatch: 
     idle(learner)
     pipeline.context(names[0])
     idle(learner)
-    assert learner.tasks[0].version == 1, "it has decided on what the other task wrote, and wrote nothing itself"
+    assert learner.tasks[0].version == 1, "it decided with the other task's update and wrote none itself"
     learner.close()
     behind = pipeline.learner()
     with monkeypatch.context() as patched:
@@ -280,7 +280,7 @@ def test_a_transaction_that_is_open_in_the_log_holds_up_what_is_read_of_it_and_n
         idle(learner)
     versions = [p["model_version"] for p in pipeline.values(TOPICS.predictions)]
     assert versions == [0, 0, 0]
-    assert len({p["action"] for p in pipeline.values(TOPICS.predictions)}) == 3, "its own decisions are known to it"
+    assert len({p["action"] for p in pipeline.values(TOPICS.predictions)}) == 3, "the task uses its own decisions"
     hanging.abort()
     assert decided_otherwise(pipeline) == []
     assert replicas(learner)[0][0] == 3
@@ -352,7 +352,7 @@ def test_owner_of_partition_0_writes_the_model_snapshots_and_keeps_a_whole_one()
         for event in range(4):
             pipeline.context(f"{name}-{event}")
             pipeline.clock.advance_to(pipeline.now_ms() + 5)
-            for _ in range(60 if event < 3 else 3):  # the last snapshot is torn when the next learner comes
+            for _ in range(60 if event < 3 else 3):  # the last snapshot is incomplete when the next learner starts
                 learner.step(0)
         learner.close()
         newest = read_model_snapshots(pipeline.broker, TOPICS).newest

@@ -1,4 +1,4 @@
-"""Snapshots: what is restored is what was taken, and what is torn or of another format is not."""
+"""Snapshots restore exactly the state that they contain. Incomplete snapshots and other formats are not used."""
 
 from dataclasses import replace
 from hashlib import sha256
@@ -115,7 +115,7 @@ snapshots = st.builds(
 
 
 def same(a: Any, b: Any) -> bool:
-    """Whether two values are equal to the bit and of one type."""
+    """Return whether two values have the same type and are equal bit for bit."""
     if isinstance(a, np.ndarray):
         return isinstance(b, np.ndarray) and (a.dtype, a.shape, a.tobytes()) == (b.dtype, b.shape, b.tobytes())
     if isinstance(a, Snapshot):
@@ -124,7 +124,7 @@ def same(a: Any, b: Any) -> bool:
             for each in (a, b)
         )
     if isinstance(a, DecisionTime):
-        return bool(a == b)  # the step of one that has a time is of no meaning
+        return bool(a == b)  # the step is irrelevant once the time is known
     if isinstance(a, dict):
         return isinstance(b, dict) and list(a) == list(b) and all(same(a[name], b[name]) for name in a)
     if isinstance(a, tuple | list):
@@ -166,9 +166,9 @@ def test_what_is_decoded_is_what_was_encoded(snapshot: Snapshot) -> None:
 
 
 def used_task(settings: TaskSettings, events: int = 40) -> Task:
-    """A task with something of everything: pending, expired, matched, late, orphans, malformed, not dated yet.
+    """A task with pending, expired, matched, undated and malformed contexts, and with late and orphaned feedback.
 
-    A step for each event; the tick of each comes with the step after the next.
+    Each event has its own step. The tick of a step arrives two steps later.
     """
     task = Task(settings, TOPICS.contexts)
     for number in range(events):
@@ -231,15 +231,15 @@ def test_snapshot_contains_the_whole_state_of_a_task_and_its_join() -> None:
     assert set(vars(task)) == {
         "settings", "model", "join", "undated", "classes",
         "_contexts_topic", "_draw_action", "_draw_update",
-        "_draw_log", "_log", "_propensity_min", "_encoder",  # follow from the settings
-        "_time", "_is_broken",  # of the step that is being made
-    }, "a new part of a task's state must go into its snapshot"  # fmt: skip
+        "_draw_log", "_log", "_propensity_min", "_encoder",  # derived from the settings
+        "_time", "_is_broken",  # state of the current step
+    }, "add new state of a task to its snapshot"  # fmt: skip
     assert set(vars(task.join)) == {
         "assumed_reward", "_corrects", "stream_ms", "dated_ms", "pending", "orphans", "retained", "_counts",
-        "_settled", "_quiet_until_ms", "_collections", "_collection_of",  # follow from the others
+        "_settled", "_quiet_until_ms", "_collections", "_collection_of",  # derived from the others
         "_table", "_equal", "_kept_for_correction",
-        "_is_changed",  # never between two steps
-    }, "a new part of the join's state must go into the snapshot"  # fmt: skip
+        "_is_changed",  # never set between two steps
+    }, "add new state of the join to the snapshot"  # fmt: skip
 
 
 @pytest.mark.parametrize("pending_max", [1, 1_000_000])
@@ -293,7 +293,7 @@ def test_snapshot_keeps_headers_of_any_names_in_orphans() -> None:
 
 
 def large() -> Snapshot:
-    """A snapshot of five chunks."""
+    """A snapshot with five chunks."""
     state: State = {"W": np.arange(250_000.0), "sums": np.ones(3)}
     return taken(used_task(small_task()))._replace(learner=state)
 
@@ -398,7 +398,7 @@ def test_what_a_stranger_has_written_under_a_chunks_key_is_passed_over(head: dic
         found.add(chunk_record(message_key("0", "b", 0), value))
         found.add(chunk_record(message_key("0", "b", 3_000_000), value))
     assert whole(found).number == 7
-    assert found.chunks_in("b") == 0, "so many records would be taken away"
+    assert found.chunks_in("b") == 0, "number of records that the next snapshot would delete"
 
 
 def test_chunk_far_behind_the_others_is_none_that_would_be_taken_away() -> None:
@@ -430,7 +430,7 @@ def test_imported_model_stands_beside_the_generations() -> None:
 
 
 def logging(kept: Entries) -> Entries:
-    """The same decisions, each with something of its learner's own."""
+    """Return the same decisions, each with values that its learner logged."""
     return kept[0], [
         pending._replace(decision=pending.decision._replace(logged=np.array([0.5, number])))
         for number, pending in enumerate(kept[1])
@@ -443,7 +443,7 @@ def golden_snapshot() -> Snapshot:
 
 
 def test_snapshot_of_the_current_format_is_read_as_it_was_written() -> None:
-    # A difference here is a change of the format: snapshots that exist can no longer be read.
+    # If this fails, the format has changed and existing snapshots can no longer be read.
     (chunk,) = chunks(golden_snapshot())
     assert chunk == (GOLDEN / f"snapshot.format{FORMAT}").read_bytes()
     assert same(decode(whole(stored(chunk))), golden_snapshot())
@@ -488,7 +488,7 @@ def test_block_with_another_number_of_fields_or_too_few_bytes_is_refused(name: s
 
 
 def rewritten(old: bytes, new: bytes) -> Generation:
-    """A generation of today with some bytes of its state replaced; its checksums are right."""
+    """Return a generation of the current format with some bytes of its state replaced and the length adjusted."""
     state = b"".join(encode(taken(used_task(small_task()))))
     assert state.count(old) == 1
     length = int.from_bytes(state[:4], "little") + len(new) - len(old)

@@ -1,4 +1,4 @@
-"""A learner that recovers stops when it is asked to; one without a partition says who holds them."""
+"""A recovering learner stops on request. A learner without a partition logs the owners of the partitions."""
 
 from collections.abc import Callable
 from itertools import pairwise
@@ -34,7 +34,7 @@ def with_a_long_journal() -> Pipeline:
 
 
 class SlowReader:
-    """A consumer by which every poll takes a while."""
+    """A consumer whose polls are slow and return one record at a time."""
 
     def __init__(self, pipeline: Pipeline, inner: Consumer, poll_ms: int) -> None:
         self._pipeline, self._inner, self._poll_ms = pipeline, inner, poll_ms
@@ -57,7 +57,7 @@ def test_recovery_ends_soon_when_the_program_is_asked_to_stop(monkeypatch: pytes
         LearnerOptions(),
         pipeline.now_ms,
         announce=lambda message: told_ms.append(pipeline.now_ms()),
-        stop=lambda: len(told_ms) > 3,  # in the middle: it tells every five seconds how far it has come
+        stop=lambda: len(told_ms) > 3,  # during the recovery, which reports its progress every 5 s
     )
     ends = pipeline.ends()
     with pytest.raises(RecoveryStoppedError):
@@ -75,7 +75,7 @@ PART_MS = 500
 
 
 def with_a_large_snapshot(monkeypatch: pytest.MonkeyPatch) -> Pipeline:
-    """A task whose snapshot has a section for each decision that waits, in small chunks."""
+    """A pipeline whose snapshot has one section per pending decision, in small chunks."""
     monkeypatch.setattr("stream.snapshots.state.BLOCK_ENTRIES", 1)
     pipeline = Pipeline(small_task())
     learner = pipeline.learner(snapshot_interval_ms=50, snapshot_chunk_bytes=150)

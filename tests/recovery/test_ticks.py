@@ -1,4 +1,4 @@
-"""Ticks date decisions and move stream time: clocks, replication, idle tasks, fenced learners, recovery."""
+"""Ticks date decisions and advance stream time: clocks, replication, idle tasks, fenced learners and recovery."""
 
 from typing import Any
 
@@ -13,12 +13,12 @@ from stream.wire.records import Record, TopicPartition
 from tests.pipeline import TOPICS, CrashError, Pipeline, small_task
 
 FEEDBACK = TopicPartition(TOPICS.feedback, 0)
-IDLE_MS = 100  # a tenth of the window of `small_task`
+IDLE_MS = 100  # one tenth of the window of `small_task`
 WINDOW_MS = 1_000
 
 
 def idle(*programs: LearnerProgram) -> None:
-    """Step until none has anything left to do at this moment."""
+    """Run steps until no learner has work left."""
     while sum(program.step(0) for program in programs):
         pass
 
@@ -36,7 +36,7 @@ def outcomes(pipeline: Pipeline) -> list[tuple[str, str, int | None]]:
 
 
 def decided(**options: Any) -> tuple[Pipeline, LearnerProgram]:
-    """A learner that has decided a, and has not read its tick."""
+    """A pipeline and a learner that has decided event a but has not read its tick."""
     pipeline = Pipeline(small_task())
     learner = pipeline.learner(snapshot_interval_ms=0, **options)
     pipeline.context("a")
@@ -61,7 +61,7 @@ def test_each_step_that_decides_has_a_tick_and_no_other_step_has() -> None:
 def test_decision_has_the_append_time_of_its_tick_although_clocks_differ() -> None:
     pipeline, learner = decided()
     pipeline.clock.advance_to(5_000)
-    pipeline.context("b")  # by the clock of its broker, which is ahead
+    pipeline.context("b")  # its broker's clock is ahead
     log = pipeline.broker.log(TopicPartition(TOPICS.contexts, 0))
     log.records[-1] = log.records[-1]._replace(append_ms=900_000)
     learner._host_ms = lambda: 7_000_000
@@ -77,10 +77,10 @@ def test_feedback_in_time_that_is_not_replicated_yet_is_matched_and_nothing_expi
     idle(learner)
     pipeline.broker.hold(FEEDBACK)
     wait(pipeline, WINDOW_MS)
-    pipeline.answer("a", 1)  # at the deadline itself
+    pipeline.answer("a", 1)  # exactly at the deadline
     wait(pipeline, 50 * WINDOW_MS)
     with pytest.raises(BrokerUnavailableError):
-        idle(learner)  # its tick is not replicated either
+        idle(learner)  # the learner's tick is not replicated either
     assert pipeline.ledger().pending == 1
     parked = learner.park()
     learner.close()
@@ -95,14 +95,14 @@ def test_decision_without_feedback_expires_by_a_tick_of_an_idle_learner() -> Non
     for _ in range(WINDOW_MS // IDLE_MS):
         wait(pipeline, IDLE_MS)
         idle(learner)
-    assert outcomes(pipeline) == []  # the deadline itself is in time
+    assert outcomes(pipeline) == []  # feedback at the deadline itself would be in time
     wait(pipeline, IDLE_MS)
     idle(learner)
     assert outcomes(pipeline) == [("a", "expired", None)]
     written = len(ticks(pipeline))
     wait(pipeline, 100 * IDLE_MS)
     idle(learner)
-    assert len(ticks(pipeline)) == written  # nothing waits
+    assert len(ticks(pipeline)) == written  # no decision is pending
 
 
 def test_idle_learner_writes_a_tick_in_each_interval_and_none_before() -> None:
@@ -130,7 +130,7 @@ def test_feedback_before_the_tick_of_its_decision_has_no_delay() -> None:
 
     def answers(number: int) -> None:
         if number == 2 and pipeline.ledger().decided == 0:
-            pipeline.answer("a", 1)  # by a program that reads uncommitted predictions
+            pipeline.answer("a", 1)  # from a program that reads uncommitted predictions
             wait(pipeline, 7)
 
     learner = pipeline.learner(crash_point=answers, snapshot_interval_ms=0)
@@ -170,7 +170,7 @@ def test_stream_time_and_dates_survive_recovery(snapshot_interval_ms: int) -> No
         pipeline.context(name)
         idle(learner)
     running = learner.tasks[0]
-    assert len(running.undated) == 1  # the tick of d is read, and not applied
+    assert len(running.undated) == 1  # the tick of d is read but not applied
     recovered = recover(pipeline.broker, TOPICS, 0, pipeline.settings)
     assert (recovered.stored.newest is not None) == (snapshot_interval_ms == 1)
     assert recovered.task.join.stream_ms == running.join.stream_ms > 1_000

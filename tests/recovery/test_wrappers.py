@@ -1,4 +1,4 @@
-"""The running scale and the floor of exploration, through a whole pipeline."""
+"""The running scale and the exploration floor in a complete pipeline."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ EVENTS, D, K = 500, 4, 3
 
 
 def errors(scale: str, unit: float, **settings: Any) -> float:
-    """The error of the second half of the events, with feedback 20 events late and two restarts."""
+    """Return the error rate in the second half of the events, with feedback 20 events late and two restarts."""
     rng = np.random.default_rng(4)
     X = rng.normal(size=(EVENTS, D))
     labels = (X @ rng.normal(size=(D, K))).argmax(axis=1).tolist()

@@ -1,4 +1,4 @@
-"""The script of the pages, in Node.js, where a browser's language can be anything."""
+"""The pages' script in Node.js, which can simulate any browser language."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""Delayed progressive validation: what counts when, beside plain counting and beside River's on the same rows."""
+"""Delayed progressive validation, compared with plain counting and with River's implementation on the same rows."""
 
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -25,7 +25,7 @@ from stream.wire.records import Decision, Example, Features, Outcome
 
 
 class Life(NamedTuple):
-    """A decision: when it was made, when and how it was settled."""
+    """A decision with its time, and the time and outcome of its settlement."""
 
     decided_ms: int
     after_ms: int
@@ -92,11 +92,11 @@ def settings_with(**given: Any) -> Settings:
 DELAY = ";".join(f"{label}=fixed:{delay_ms}ms" for label, delay_ms in enumerate((15, 155, 555, 1_005, 4_005))) + (
     ";*=fixed:75ms"
 )
-"""Events come every 10 ms, and no feedback with one of them: what is first then, River and we decide otherwise."""
+"""Events arrive every 10 ms, and no feedback arrives at the time of an event, because River breaks ties differently."""
 
 
 class Rounds:
-    """The rows as River wants them, with what it asks of each."""
+    """The rows in River's format, with the feedback delay of each row."""
 
     def __init__(self, settings: Settings) -> None:
         self.data: Dataset = dataset_of(settings.source)
@@ -112,7 +112,7 @@ class Rounds:
 
 
 class Pupil(base.Classifier):
-    """One of our learners as a model of River's: it learns from one bit, and it is told the class."""
+    """A River classifier that wraps a learner and passes it both the reward and the true class."""
 
     def __init__(self, learner: Learner, rounds: Rounds) -> None:
         self.learner = learner
@@ -148,7 +148,7 @@ def test_curve_and_error_are_those_of_rivers_progressive_validation_with_delay(n
     last = report.delayed[-1]
     assert (last.decided, report.ledger.matched) == (400, 400)
     assert 0 < last.outstanding < 100
-    assert report.errors.error_rate == pytest.approx(by_answers[400], abs=1e-12), "when all has been revealed"
+    assert report.errors.error_rate == pytest.approx(by_answers[400], abs=1e-12), "after all feedback is revealed"
     for point in report.delayed:
         if point.matched:
             assert point.error_rate == pytest.approx(by_answers[point.matched], abs=1e-12)
@@ -159,7 +159,7 @@ def test_run_that_loses_feedback_has_a_curve_of_its_expired_decisions() -> None:
     report = run_embedded(resolve_run(settings, "late-ucb", dataset_of(settings.source)))
     last = report.delayed[-1]
     assert last.matched + last.outstanding + last.expired == 400
-    assert 0.25 < last.expired / (400 - 100) / 1.0 < 0.75, "half of those older than a second"
+    assert 0.25 < last.expired / (400 - 100) / 1.0 < 0.75, "half of the decisions older than one second"
     assert report.as_json()["delayed"] == {
         **last._asdict(), "outstanding": last.outstanding, "error_rate": last.error_rate,
     }  # fmt: skip

@@ -1,4 +1,4 @@
-"""The progressive error, and the report of a run."""
+"""The progressive error and the report of a run."""
 
 import doctest
 import json
@@ -125,7 +125,7 @@ def test_run_without_a_decision_has_no_rates() -> None:
 
 
 def test_adding_an_event_costs_less_than_a_microsecond() -> None:
-    # Measured: 0.1 µs of the processor; the bound leaves room for a slow one.
+    # Measured: 0.1 µs of processor time. The bound allows for a slower processor.
     def cost_s() -> float:
         add = ErrorCurve().add
         started_at = time.process_time()
@@ -227,7 +227,7 @@ def test_runs_are_compared_in_one_table() -> None:
     fewer = run_report().ledger._replace(matched=79, pending=6, late=7)
     table = comparison([run_report(), run_report(learner="perceptron", wall_s=61.0, errors=better, ledger=fewer)])
     assert table.columns == ("learner", "error", "last fifth", "greedy", "matched", "wall time")
-    assert [row[0] for row in table.rows] == ["perceptron", "banditron"], "by their error"
+    assert [row[0] for row in table.rows] == ["perceptron", "banditron"], "sorted by error"
     assert [row[-2:] for row in table.rows] == [("79", "1 min 1 s"), ("80", "500 ms")]
     assert table.notes[0] == "The same for all: 15 expired and 11 duplicate."
 

@@ -1,4 +1,4 @@
-"""The page about judged policies."""
+"""The HTML page of policy estimates."""
 
 import re
 from html import unescape

@@ -1,4 +1,4 @@
-"""The page about runs: complete, self-contained, the same each time, and readable by everyone."""
+"""The HTML page of runs is complete, self-contained, reproducible and accessible."""
 
 import base64
 import hashlib
@@ -27,7 +27,7 @@ VOID = {"meta", "br", "hr", "img", "link", "input"}
 
 
 class Reader(HTMLParser):
-    """Collects a page's elements and text, and checks that what opens is closed."""
+    """Collects a page's elements and text, and checks that every element is closed."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ class Reader(HTMLParser):
 
     @property
     def text(self) -> str:
-        """The words as read aloud, with a space where one element ends and the next begins."""
+        """The page's words in reading order, with a space between elements."""
         return " ".join(" ".join(self.words).split())
 
     def all(self, tag: str) -> list[dict[str, str | None]]:
@@ -238,13 +238,13 @@ def test_page_fits_a_phone_and_a_dark_room() -> None:
 
 
 def palettes(content: str) -> list[dict[str, str]]:
-    """The colours of the light and of the dark page."""
+    """The colours of the light theme and of the dark theme."""
     blocks = re.findall(r":root(?::not\(\.print\))? \{(.*?)\}", content, flags=re.DOTALL)
     return [dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6})", block)) for block in blocks]
 
 
 def contrast(one: str, other: str) -> float:
-    """The contrast ratio of two colours as WCAG 2 defines it, from 1 to 21."""
+    """The contrast ratio of two colours according to WCAG 2, from 1 to 21."""
 
     def luminance(color: str) -> float:
         parts = [int(color[at : at + 2], 16) / 255 for at in (1, 3, 5)]
@@ -405,7 +405,7 @@ def test_page_tells_what_the_learners_own_policies_would_have_earned_where_that_
     assert "soba snips 1,000 – – –" in text
     assert "outcome-missing, soba and late-ucb: 5 of 1,005 settled decisions have no outcome." in text
     at_the_end = "At the end: soba 25.0 %; late-ucb 25.0 %; logged 10.0 %."
-    assert content.count(at_the_end) == 2, "in words, and for the script"
+    assert content.count(at_the_end) == 2, "once in the text and once in the script's data"
     assert "would have earned" not in page([run_report()])
 
 

@@ -1,4 +1,4 @@
-"""A record is a line that can be read, and that cannot harm a terminal."""
+"""A record is printed as one readable line that is safe for a terminal."""
 
 import json
 

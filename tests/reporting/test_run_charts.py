@@ -1,4 +1,4 @@
-"""What the charts of runs show, and how runs of several seeds become one line with a band."""
+"""Charts of runs, in which runs that differ only in the seed become one line with a band."""
 
 import json
 import math
@@ -22,7 +22,7 @@ from tests.reporting.test_page import Reader, run_report
 
 
 def of_seed(seed: int, error: float = 0.5, learner: str = "banditron") -> RunReport:
-    """A run whose first mistakes are those of its seed."""
+    """The report of a run with a given seed and a constant error rate."""
     report = run_report(learner, seed=seed, settings={"seed": seed, "command": f"--seed {seed}", "window": "10s"})
     points = [point._replace(error_rate=error, window_error_rate=error) for point in report.errors.points]
     return replace(report, errors=report.errors._replace(error_rate=error, points=tuple(points)))
@@ -42,7 +42,7 @@ def test_runs_that_differ_in_their_seed_alone_are_one_series() -> None:
 
 def test_a_series_is_its_mean_with_its_interval_over_the_seeds() -> None:
     line = charts([of_seed(1, 0.2), of_seed(2, 0.3), of_seed(3, 0.7)])["windowed"].lines[0]
-    half = 4.302653 * np.std([0.2, 0.3, 0.7], ddof=1) / math.sqrt(3)  # Student's t of 2 degrees of freedom
+    half = 4.302653 * np.std([0.2, 0.3, 0.7], ddof=1) / math.sqrt(3)  # Student's t with 2 degrees of freedom
     assert line.label == "banditron"
     assert (line.y[-1], line.low[-1], line.high[-1]) == pytest.approx((0.4, max(0.0, 0.4 - half), min(1.0, 0.4 + half)))
     alone = charts([of_seed(1)])["windowed"].lines[0]
@@ -91,7 +91,7 @@ def test_settings_that_are_not_the_defaults_come_first() -> None:
 def test_first_feedback_and_the_constant_class_are_marked() -> None:
     marked = replace(of_seed(1), first_feedback=120, constant_error_rate=0.9)
     found = charts([marked, replace(marked, learner="soba-diag")])
-    assert found["progressive"].marks == [Mark("first feedback", 120.0)], "once for all"
+    assert found["progressive"].marks == [Mark("first feedback", 120.0)], "one mark for both learners"
     assert found["progressive"].levels == [Level("most frequent class", 0.9)]
     assert found["regret"].levels == [Level("most frequent class", 0.9, is_slope=True)]
     later = replace(marked, learner="soba-diag", first_feedback=300)
@@ -163,7 +163,7 @@ def test_ledger_is_drawn_with_its_counts_and_nothing_that_is_not_there() -> None
             "late": "5", "feedback": "955",
         }  # fmt: skip
     heights = [float(px) for px in re.findall(r'width="10" height="([\d.]+)"', wide.svg)]
-    assert 2.0 in heights, "too thin to be seen otherwise"
+    assert 2.0 in heights, "the smallest flow is drawn with a visible height"
     assert heights[0] == pytest.approx(150 * 1_000 / 1_010, abs=0.1)
     assert ledger_flow(Ledger(), "key") == []
 

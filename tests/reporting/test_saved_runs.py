@@ -1,4 +1,4 @@
-"""Runs are read as they were saved, from pages and from the JSON that pages hand out."""
+"""Saved runs are read back unchanged from pages and from the JSON that pages offer."""
 
 import math
 from dataclasses import replace
@@ -34,9 +34,9 @@ AT = datetime(2026, 3, 1, tzinfo=UTC)
 
 
 def full_report(**changes: Any) -> RunReport:
-    """A report with all that one can have."""
+    """A report with every optional field."""
     estimate = LiveEstimates(
-        30, 5, 0, 20.5, 10.0, 0.1, (Flag("outcome-missing", "5 of 35 have none"),),
+        30, 5, 0, 20.5, 10.0, 0.1, (Flag("outcome-missing", "5 of 35 decisions have no outcome"),),
         (LiveEstimate("ips", 0.25, Interval(0.125, 0.375), Interval(0.0625, 0.5)),
          LiveEstimate("snips", None, None, None)),
         (LivePoint(30, 0.25, Interval(0.0625, 0.5), 0.1),),
@@ -61,7 +61,7 @@ def full_report(**changes: Any) -> RunReport:
 
 
 def test_reports_are_read_from_their_page_as_they_were_and_make_the_same_page(tmp_path: Path) -> None:
-    empty = run_report("empty", events=0, ledger=Ledger(), delays=None)  # of which no rate is defined
+    empty = run_report("empty", events=0, ledger=Ledger(), delays=None)  # a run without events has no rates
     reports = [full_report(), run_report("soba-diag"), empty]
     read = read_runs(write_page(tmp_path / "page.html", reports, AT))
     assert runs_json(read) == runs_json(reports)
@@ -103,7 +103,7 @@ def test_json_of_runs_has_all_that_the_command_line_prints() -> None:
     report = full_report()
     (saved,) = orjson.loads(runs_json([report]))["runs"]
     printed = report.as_json()
-    del printed["estimate"]  # which is saved with its path
+    del printed["estimate"]  # the saved estimate also has its path
     assert {name: saved[name] for name in printed} == orjson.loads(orjson.dumps(printed))
 
 

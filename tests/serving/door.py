@@ -1,4 +1,4 @@
-"""A gateway with its HTTP server, on the embedded broker; a learner answers each context as it is written."""
+"""A gateway with its HTTP server on the embedded broker, where a learner answers each context at once."""
 
 import json
 import ssl
@@ -28,7 +28,7 @@ FACTS = PipelineFacts(n_classes=3, n_features=2, seed=7, class_names=("news", "o
 
 
 class Response(NamedTuple):
-    """What the server answered."""
+    """A response of the server."""
 
     status: int
     headers: Mapping[str, str]
@@ -40,13 +40,13 @@ class Response(NamedTuple):
 
 
 class LearningBroker:
-    """The broker of a pipeline, on which the learner works whenever records are flushed; it can be away."""
+    """A pipeline's broker, which runs the learner after every flush. A test can make the broker unavailable."""
 
     def __init__(self, pipeline: EmbeddedPipeline) -> None:
         self.pipeline = pipeline
         self.is_away = False
         self.learns = True
-        self.refusal: BrokerError | None = None  # of every write
+        self.refusal: BrokerError | None = None  # raised by every write
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.pipeline.broker, name)
@@ -88,7 +88,7 @@ class _LearningProducer:
 
 
 class _PatientConsumer(EmbeddedConsumer):
-    """Waits for records, as a client of Kafka does."""
+    """A consumer that waits for records, as a Kafka client does."""
 
     def poll(self, timeout_ms: int, records_max: int) -> list[Record]:
         records = super().poll(timeout_ms, records_max)
@@ -111,7 +111,7 @@ class Door:
     def ask(
         self, method: str, path: str, body: object = None, headers: Mapping[str, str] = {}, raw: bytes | None = None
     ) -> Response:
-        """Send a request; `raw` is a body that is not JSON."""
+        """Send a request with a JSON body, or with the bytes `raw` as its body."""
         content = raw if raw is not None else None if body is None else json.dumps(body).encode()
         with closing(self._connection()) as connection:
             connection.request(method, path, content, {"Content-Type": "application/json", **headers})
@@ -130,7 +130,7 @@ class Door:
         wait_for(lambda: self.ask("GET", "/readyz").status == 200, "the gateway is ready", WAIT_S)
 
     def samples(self) -> dict[str, float]:
-        """The gateway's own metrics by name and labels."""
+        """Return the gateway's metrics, keyed by name and labels."""
         lines = self.ask("GET", "/metrics").body.decode().splitlines()
         return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines if line[0] != "#")}
 
@@ -151,7 +151,7 @@ def served(
     learns: bool = True,
     tls: tuple[Path | None, Path | None, ssl.SSLContext | None] = (None, None, None),
 ) -> Iterator[Door]:
-    """Serve a pipeline on a port of its own, from ready to stopped."""
+    """Run a gateway for a pipeline on a free port. Yields a client once the gateway is ready, and stops it on exit."""
     broker, stopped, said = LearningBroker(pipeline), Event(), list[str]()
     broker.learns = learns
 

@@ -1,4 +1,4 @@
-"""Decide, feedback and decisions over HTTP, with a learner on the embedded broker."""
+"""Decisions and feedback over HTTP, with a learner on the embedded broker."""
 
 import socket
 import ssl
@@ -66,7 +66,7 @@ def test_another_gateway_and_one_after_a_restart_give_the_same_answer() -> None:
         with served(pipeline) as other:
             assert other.decide("visit-1").json == first
             second = other.decide("visit-2").json
-        wait_for(lambda: door.ask("GET", "/v1/decisions/visit-2").status == 200, "the other's is read", WAIT_S)
+        wait_for(lambda: door.ask("GET", "/v1/decisions/visit-2").status == 200, "the decision is read", WAIT_S)
         assert door.decide("visit-2").json == second
     with served(pipeline, learns=False) as restarted:
         assert [restarted.decide(event_id).json for event_id in ("visit-1", "visit-2")] == [first, second]
@@ -249,7 +249,7 @@ def test_requests_beyond_the_rate_are_refused_until_later() -> None:
 def test_requests_beyond_the_limit_of_concurrent_ones_are_refused_and_health_checks_are_not() -> None:
     with ThreadPoolExecutor(1) as pool, served(a_pipeline(), limits=Limits(requests_max=1), learns=False) as door:
         asked = pool.submit(door.decide, "visit-1")
-        wait_for(lambda: len(contexts(door)) == 1, "a request waits", WAIT_S)
+        wait_for(lambda: len(contexts(door)) == 1, "a request is waiting", WAIT_S)
         assert (door.decide("visit-2").status, door.ask("GET", "/healthz").status) == (503, 200)
         door.pipeline.work()
         assert asked.result().status == 200
@@ -303,7 +303,7 @@ def test_while_the_broker_is_away_requests_get_503_and_afterwards_they_are_answe
 
 def test_a_write_that_fails_is_a_503() -> None:
     with served(a_pipeline()) as door:
-        door.broker.is_away = True  # noticed by the first write, or by the reader
+        door.broker.is_away = True  # the first write or the reader notices it
         assert door.decide("visit-1").status == 503
 
 
@@ -321,7 +321,7 @@ def test_a_failure_that_no_new_connection_can_end_ends_the_program() -> None:
     with served(a_pipeline()) as door:
         door.broker.refusal = AccessError("not allowed")
         assert door.decide("visit-1").status == 503
-        wait_for(lambda: door.link.failure is door.broker.refusal, "the program is to end", WAIT_S)
+        wait_for(lambda: door.link.failure is door.broker.refusal, "the link reports the failure", WAIT_S)
         assert door.ask("GET", "/readyz").status == 503
 
 
@@ -365,8 +365,8 @@ def test_a_request_that_waits_when_the_server_stops_is_answered() -> None:
 
 
 def _work_when_refused(door: Door) -> None:
-    """Run the learner when the server does not accept connections any more."""
-    wait_for(lambda: _refuses(door.port), "the server stops", WAIT_S)
+    """Run the learner once the server no longer accepts connections."""
+    wait_for(lambda: _refuses(door.port), "the server refuses connections", WAIT_S)
     door.pipeline.work()
 
 

@@ -1,4 +1,4 @@
-"""What the gateway remembers, and its fallback."""
+"""The decisions that the gateway remembers, and its fallback answers."""
 
 import asyncio
 from itertools import islice

@@ -1,4 +1,4 @@
-"""What a replica reads, passes over and refuses."""
+"""Records that a replica reads, skips and rejects."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Decisions on a shared model, against the plain transcription in `tests.oracles.shared_model`."""
+"""Decisions on a shared model, compared with the plain reference implementation in `tests.oracles.shared_model`."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -21,7 +21,7 @@ K, D = 4, 9
 
 
 class Case(NamedTuple):
-    """A learner, and whether its updates are corrected."""
+    """A learner with its wrappers, and whether the test corrects some of its updates."""
 
     name: str
     parameters: Mapping[str, Any] = {}
@@ -73,7 +73,7 @@ def events(count: int) -> list[Event]:
 
 
 class Process:
-    """A learner process: a replica, and some tasks on it."""
+    """A learner process with a replica and the views of its tasks."""
 
     def __init__(self, case: Case, tasks: range) -> None:
         self.replica = Replica(case.fresh())
@@ -81,7 +81,7 @@ class Process:
 
 
 def play(case: Case, processes: list[Process], oracle: SharedModel, steps: int) -> tuple[list[Record], list[str]]:
-    """Steps of tasks in turn by chance, replicas that read on by chance; the log, and what differed."""
+    """Run steps of random tasks on replicas that read the log at random. Returns the log and the differing steps."""
     rng = np.random.default_rng(7)
     coming = iter(events(8 * steps))
     log: list[Record] = []

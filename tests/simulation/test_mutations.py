@@ -1,7 +1,6 @@
-"""The simulation finds every one of these mistakes within 2,000 seeds.
+"""The simulation detects each of these bugs within 2,000 seeds.
 
-Each mutation breaks one thing that the pipeline rests on, in the code that runs. What the simulation then reports need
-not name the mistake.
+Each mutation inserts one bug into the running code. The simulation's message does not have to name the bug.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -48,11 +47,11 @@ SEEDS_MAX = 2_000
 
 
 class Mutation(NamedTuple):
-    """A mistake, and how it is put into the code for a while."""
+    """A bug and the context manager that inserts it."""
 
     name: str
     make: Callable[[], AbstractContextManager[Any]]
-    shows_in: Callable[[Schedule], bool] | None = None  # runs that may notice it, and come first; None: all alike
+    shows_in: Callable[[Schedule], bool] | None = None  # schedules that can detect it, which run first
     model: Sharing = "own"
 
 
@@ -67,7 +66,7 @@ def table(name: str, row: tuple[State, Input], rule: Rule) -> Mutation:
 
 
 class Skipping:
-    """A producer that leaves out the work of one commit step."""
+    """A producer that omits the work of one commit step."""
 
     def __init__(self, producer: Any, topics: Any, step: int) -> None:
         self._producer, self._topics, self._step = producer, topics, step
@@ -108,7 +107,7 @@ def commit_without_step(step: int) -> Mutation:
 
 
 def sends_offsets_first(producer: Any, consumer: Any, topics: Any, commits: Any, *rest: Any) -> int:
-    """Commit steps 5 and 2 to 4 in the wrong order."""
+    """Send the offsets (commit step 5) before the records (steps 2 to 4)."""
 
     class Early(Skipping):
         def begin(self) -> None:
@@ -124,7 +123,7 @@ def sends_offsets_first(producer: Any, consumer: Any, topics: Any, commits: Any,
 
 
 def predictions_outside(producer: Any, consumer: Any, topics: Any, commits: Any, *rest: Any) -> int:
-    """Predictions are sent by a producer of their own, not in the transaction."""
+    """Send predictions with a separate producer, outside the transaction."""
     plain = consumer._broker.broker.producer()
 
     class Outside(Skipping):
@@ -158,7 +157,7 @@ def learns_twice(self: Task, settled: Any, effects: Any, *rest: Any, original: A
 
 
 def unfenced() -> Any:
-    """Every producer has an id of its own."""
+    """Return a method that gives every producer a unique transactional ID."""
     numbers = count()
     original = FaultyBroker.transactional_producer
 
@@ -170,7 +169,7 @@ def unfenced() -> Any:
 
 @contextmanager
 def no_fences() -> Iterator[None]:
-    """Every producer has an id of its own, and any member may commit."""
+    """Give every producer a unique transactional ID, and let any member commit."""
     with ExitStack() as stack:
         stack.enter_context(patch.object(FaultyBroker, "transactional_producer", unfenced()))
         stack.enter_context(patch.object(EmbeddedMember, "check_membership", lambda self: None))
@@ -203,7 +202,7 @@ _decode_feedback = codec.decode_feedback
 
 
 def expires_by_the_host(self: Join, stream_ms: int, original: Any = Join.pass_time) -> Any:
-    """The watermark runs ahead: as a clock of the learner's host that is 5 ms ahead of the broker's."""
+    """Advance stream time by the clock of a learner's host, which is 5 ms ahead of the broker's."""
     return original(self, stream_ms + 5)
 
 
@@ -241,14 +240,14 @@ def recovers_without(attribute: str) -> Mutation:
 
 
 def recovers_from_the_end(*arguments: Any, original: Any = recover_module.recovery, **named: Any) -> Any:
-    """The offsets of before the last record are taken."""
+    """Recover with a context offset that is one record too low."""
     recovered = yield from original(*arguments, **named)
     start = max(0, recovered.step.contexts[1] - 1)
     return recovered._replace(step=recovered.step._replace(contexts=(start, start)))
 
 
 def restores_as_dated(snapshot: Any, *rest: Any, original: Any = snapshot_module.restore) -> Any:
-    """Decisions without a time get that of the snapshot."""
+    """Date decisions without a time by the stream time of the snapshot."""
     task = original(snapshot, *rest)
     for time in task.undated.values():
         time.ms = snapshot.stream_ms
@@ -270,7 +269,7 @@ def snapshot_without(attribute: str) -> Mutation:
         changes: dict[str, Any] = {attribute: ([], [])}
         return snapshot_module.take(*arguments)._replace(**changes)
 
-    return replaced(f"snapshots leave out the {attribute}", partition_module, "take", take, takes_snapshots)
+    return replaced(f"snapshots omit the {attribute}", partition_module, "take", take, takes_snapshots)
 
 
 def snapshot_of_the_next_step(*arguments: Any) -> Any:
@@ -279,12 +278,12 @@ def snapshot_of_the_next_step(*arguments: Any) -> Any:
 
 
 def snapshot_that_shares_the_model(task: Task, step: JournalStep, spare: Any = None) -> Any:
-    """What is written later is the model as it is then."""
+    """Take a snapshot that shares the model's arrays, so that later updates change it."""
     return snapshot_module.take(task, step)._replace(learner=vars(task.learner)["arrays"])
 
 
 def writes_snapshots_bit_by_bit(schedule: Schedule) -> bool:
-    """So that the model goes on while its snapshot is written."""
+    """Return whether snapshots are written in small portions, so that the model changes in the meantime."""
     return (
         schedule.snapshot_interval_ms > 0 and schedule.snapshot_bytes_max == 1 and schedule.snapshot_chunk_bytes < 1_000
     )
@@ -309,29 +308,29 @@ def has_a_log_that_lags(schedule: Schedule) -> bool:
 
 
 def keeps_those_in_the_log(self: View) -> None:
-    """What the model has observed is observed once more, on top of it."""
+    """Apply own decisions a second time after the replica has read them from the log."""
     self._first = self._replica.place_of(self._partition).decided
 
 
 def forgets_its_own(self: View) -> None:
-    """A step knows of its own decisions, and not of those of the steps before."""
+    """Forget the task's decisions of earlier steps."""
     self._own.clear()
 
 
 def observes_for_all_alone(self: View, x: Any, decision: Decision) -> None:
-    """A decision goes to the log, and the task itself hears of it only from there."""
+    """Write a decision to the log without applying it to the task's own view."""
     if self._replica.learner.observed:
         self._entries.append(Entry(DECIDED, x, decision))
 
 
 def passes_over_one_task(self: Replica, records: Sequence[Any], original: Any = Replica.read) -> int:
-    """What task 0 wrote is passed over."""
+    """Skip the updates of task 0."""
     ours = [record for record in records if (update := decode_update(record)) is None or update.partition != 0]
     return int(original(self, ours))
 
 
 def joins_as_it_comes(parts: Sequence[Any]) -> Any:
-    """What comes last of what is read at once is taken in first."""
+    """Join the parts of one read in reverse order."""
     return joined(parts[::-1])
 
 
@@ -346,78 +345,78 @@ def journal_without_offset(*arguments: Any, original: Any = Partition._log_step)
 
 MUTATIONS = [
     *(commit_without_step(step) for step in COMMIT_STEPS),
-    replaced("ticks forgotten", partition_module, "Commit", forgets_ticks),
-    replaced("tick of the step before", codec, "tick_headers", lambda step: tick_headers(step - 1)),
-    replaced("idle ticks forgotten", Partition, "waits", property(lambda self: False)),
+    replaced("ticks not written", partition_module, "Commit", forgets_ticks),
+    replaced("tick of the previous step", codec, "tick_headers", lambda step: tick_headers(step - 1)),
+    replaced("idle ticks not written", Partition, "waits", property(lambda self: False)),
     replaced("ticks counted as feedback", Task, "_apply_tick", counts_ticks),
-    replaced("ticks date nothing", Task, "_apply_tick", lambda self, record: None),
-    replaced("decisions dated by their contexts", Task, "_answer", dates_by_the_context),
-    replaced("offsets are sent before the records", learner_module, "commit", sends_offsets_first),
-    replaced("predictions outside of the transaction", learner_module, "commit", predictions_outside),
-    replaced("dedup of contexts forgotten", Join, "receive_context", decides_again),
+    replaced("ticks do not date decisions", Task, "_apply_tick", lambda self, record: None),
+    replaced("decisions dated by the time of their context", Task, "_answer", dates_by_the_context),
+    replaced("offsets sent before the records", learner_module, "commit", sends_offsets_first),
+    replaced("predictions written outside the transaction", learner_module, "commit", predictions_outside),
+    replaced("contexts not deduplicated", Join, "receive_context", decides_again),
     table(
-        "feedback of another action matched",
+        "feedback for another action matched",
         (State.PENDING, Input.MISMATCH),
         TRANSITIONS[State.PENDING, Input.FEEDBACK],
     ),
     table(
-        "orphan of another action matched",
+        "orphan for another action matched",
         (State.ORPHAN, Input.CONTEXT_MISMATCH),
         TRANSITIONS[State.ORPHAN, Input.CONTEXT],
     ),
-    table("unmatched decisions wait", (State.UNSEEN, Input.ASIDE), TRANSITIONS[State.UNSEEN, Input.CONTEXT]),
+    table("unmatched decisions stay pending", (State.UNSEEN, Input.ASIDE), TRANSITIONS[State.UNSEEN, Input.CONTEXT]),
     table(
-        "feedback of unmatched refused",
+        "feedback on unmatched decisions rejected",
         (State.UNMATCHED, Input.MISMATCH),
         Rule(Move.REFUSE, State.UNMATCHED, ("mismatched",)),
     ),
-    replaced("logged actions are not played", task_module, "play_logged", plays_its_own),
-    replaced("logs that were not uniform taken for uniform", task_module, "play_match", matches_whatever_was_drawn),
-    replaced("propensities without a floor", Task, "_taught", lambda self, decision: decision),
-    replaced("actions of feedback ignored", task_module, "decode_feedback", ignores_actions),
+    replaced("logged actions not played", task_module, "play_logged", plays_its_own),
+    replaced("nonuniform logs treated as uniform", task_module, "play_match", matches_whatever_was_drawn),
+    replaced("propensity floor not applied", Task, "_taught", lambda self, decision: decision),
+    replaced("actions in feedback ignored", task_module, "decode_feedback", ignores_actions),
     replaced("duplicate contexts counted twice", Join, "receive_context", counts_duplicates_twice),
-    replaced("feedback learned twice", Task, "_learn", learns_twice),
+    replaced("feedback applied twice", Task, "_learn", learns_twice),
     Mutation("fences dropped", no_fences),
-    replaced("open transactions not waited for", Recoveries, "_is_held_up", lambda self, partition: False),
+    replaced("recovery does not wait for open transactions", Recoveries, "_is_held_up", lambda self, partition: False),
     replaced("expiry by the contexts' clock", Task, "_apply_context", passes_time_at_contexts),
     replaced("expiry by a host's clock", Join, "pass_time", expires_by_the_host),
-    replaced("inputs merged as they come", partition_module, "merge", takes_what_is_there),
-    replaced("input with a buffer taken for read", partition_module, "merge", takes_buffered_input_for_whole),
-    replaced("ticks keep feedback out", Partition, "next_records", waits_with_full_buffers),
-    replaced("parked task resumes although its journal moved on", Partition, "resume", resumes_always),
+    replaced("inputs merged in order of arrival", partition_module, "merge", takes_what_is_there),
+    replaced("input with buffered records treated as read", partition_module, "merge", takes_buffered_input_for_whole),
+    replaced("ticks block feedback", Partition, "next_records", waits_with_full_buffers),
+    replaced("parked task resumes although its journal has new steps", Partition, "resume", resumes_always),
     replaced("uncommitted step not committed again", Partition, "resume", forgets_the_uncommitted),
     recovers_without("pending"),
     recovers_without("orphans"),
     recovers_without("retained"),
-    replaced("recovery one context too early", recovery_module, "recovery", recovers_from_the_end),
+    replaced("recovery starts one context too early", recovery_module, "recovery", recovers_from_the_end),
     snapshot_without("pending"),
     snapshot_without("orphans"),
     snapshot_without("retained"),
     replaced("undated decisions restored as dated", recover_module, "restore", restores_as_dated),
-    replaced("snapshots share the model", partition_module, "take", snapshot_that_shares_the_model,
+    replaced("snapshots share the model's arrays", partition_module, "take", snapshot_that_shares_the_model,
              shows_in=writes_snapshots_bit_by_bit),
-    replaced("snapshots named by the next step", partition_module, "take", snapshot_of_the_next_step),
-    replaced("members commit whatever the group says", EmbeddedMember, "check_membership", lambda self: None,
+    replaced("snapshots have the number of the next step", partition_module, "take", snapshot_of_the_next_step),
+    replaced("members commit without a membership check", EmbeddedMember, "check_membership", lambda self: None,
              shows_in=moves_on_in_commits),
     Mutation(
-        "zombies not fenced by their transactional id",
+        "zombies not fenced by transactional ID",
         lambda: patch.object(FaultyBroker, "transactional_producer", unfenced()),
     ),
     shared("own entries applied twice", View, "_forget_those_in_the_log", keeps_those_in_the_log),
     shared("own entries not applied", View, "_forget_those_in_the_log", forgets_its_own),
-    shared("entries of a task not applied", Replica, "read", passes_over_one_task),
-    shared("overlay forgotten", View, "observe", observes_for_all_alone),
+    shared("entries of one task not applied", Replica, "read", passes_over_one_task),
+    shared("overlay not updated", View, "observe", observes_for_all_alone),
     shared("overlay left on the model", Overlay, "take_off", lambda self: None),
-    shared("order by arrival", replica_module, "joined", joins_as_it_comes),
+    shared("entries joined in reverse order", replica_module, "joined", joins_as_it_comes),
     shared("version not journaled", partition_module, "JournalStep", journal_without_version),
-    shared("offset of the log not journaled", Partition, "_log_step", journal_without_offset),
-    shared("goes on before its log is read", SharedModel, "has_all_of", lambda self, *rest: True,
+    shared("log offset not journaled", Partition, "_log_step", journal_without_offset),
+    shared("task continues before its log is read", SharedModel, "has_all_of", lambda self, *rest: True,
            shows_in=has_a_log_that_lags),
 ]  # fmt: skip
 
 
 def caught_by(mutation: Mutation, seeds_max: int = SEEDS_MAX) -> tuple[int, str] | None:
-    """The first seed that catches a mutation, and what it says."""
+    """Return the first seed that detects a mutation and its first message, or None."""
     seeds: Sequence[int] = range(seeds_max)
     if (shows_in := mutation.shows_in) is not None:
         seeds = sorted(seeds, key=lambda seed: not shows_in(draw_schedule(seed, model=mutation.model)))
@@ -433,4 +432,4 @@ def caught_by(mutation: Mutation, seeds_max: int = SEEDS_MAX) -> tuple[int, str]
 def test_mistake_is_caught(mutation: Mutation) -> None:
     caught = caught_by(mutation)
     assert caught is not None
-    assert not caught[1].startswith(("TypeError", "AttributeError", "NameError"))  # of the mutation itself
+    assert not caught[1].startswith(("TypeError", "AttributeError", "NameError"))  # an error in the mutation itself

@@ -1,4 +1,4 @@
-"""The programs around the learner write at least once: what they write twice changes nothing downstream."""
+"""The programs around the learner write at least once, and duplicates change nothing downstream."""
 
 from collections.abc import Callable
 from typing import Any
@@ -22,7 +22,7 @@ EVENTS = 150
 DATASET = synsep(seed=3, rows=200)
 LATE = plan("lognormal:60ms,1.0", loss=0.05, duplicates=0.05)
 PLACES = ("context_offset", "feedback_offset")
-"""Where a record stands in an input: what was written twice moves the others; all else must be the same."""
+"""Offsets of input records. Duplicates shift the offsets of later records; all other fields must be the same."""
 
 Published = tuple[list[dict[str, Any]], list[dict[str, Any]], str]
 
@@ -38,7 +38,7 @@ def pipeline_of(partitions: int = 2, broker: Callable[[VirtualClock], EmbeddedBr
 
 
 def published(pipeline: Pipeline, *learners: Any) -> Published:
-    """What there is downstream, without the offsets of the inputs."""
+    """Return the predictions and examples without the offsets of their inputs, and the learners' digest."""
     findings = pipeline.audits()
     assert all(finding.ok for finding in findings), findings
     assert all(finding.contexts_behind == finding.feedback_behind == 0 for finding in findings)
@@ -51,7 +51,7 @@ def published(pipeline: Pipeline, *learners: Any) -> Published:
 
 @pytest.fixture(scope="module")
 def once() -> Published:
-    """All was written once."""
+    """The result of a run in which every record is written once."""
     pipeline = pipeline_of()
     learner = pipeline.learner(idle_ms=1)
     pipeline.run((pipeline.replay(DATASET, EVENTS), pipeline.feedback(DATASET, LATE)), learner)
@@ -59,7 +59,7 @@ def once() -> Published:
 
 
 def run_to(pipeline: Pipeline, until_ms: int, *programs: Program) -> None:
-    """Let the programs run for a while, as `run_until_settled` does to the end."""
+    """Run the programs until the given time, with the same scheduling as `run_until_settled`."""
     while pipeline.now_ms() < until_ms:
         while sum(program.step(0) for program in programs):
             pass
@@ -74,7 +74,7 @@ def test_feedback_that_is_answered_again_after_a_crash_changes_nothing(once: Pub
     first = pipeline.feedback(DATASET, LATE, commit_interval_ms=40)
     run_to(pipeline, 1_101, replay, first, learner)
     assert first.waiting > 0
-    pipeline.run((replay, pipeline.feedback(DATASET, LATE)), learner)  # the first one is dead, and closed nothing
+    pipeline.run((replay, pipeline.feedback(DATASET, LATE)), learner)  # the first program died without closing
     ledger = pipeline.ledger()
     assert published(pipeline, learner) == once
     assert ledger.feedback_duplicates > 10
@@ -82,7 +82,7 @@ def test_feedback_that_is_answered_again_after_a_crash_changes_nothing(once: Pub
 
 
 class Again:
-    """A replay that was killed in the middle and started again from a position that it had passed."""
+    """A replay that is killed midway and restarted from an earlier position."""
 
     def __init__(self, pipeline: Pipeline, back: int) -> None:
         self.pipeline = pipeline
@@ -94,7 +94,7 @@ class Again:
         sent = self.program.step(timeout_ms)
         if self.program.position >= 100 and not self.died:
             self.died = True
-            for event in range(100 - self.back, 100):  # what the batch that it died in had written already
+            for event in range(100 - self.back, 100):  # already written by the batch in progress
                 self.pipeline.send(TOPICS.contexts, *context_of(self.pipeline, event))
             return sent + self.back
         return sent
@@ -104,7 +104,7 @@ class Again:
 
 
 def context_of(pipeline: Pipeline, position: int) -> tuple[bytes | None, int, bytes | None]:
-    """The context of a position of the replay, as it stands in the topic: value, partition, key."""
+    """Return the value, partition and key of the context at a replay position, as written to the topic."""
     (slot,) = DATASET.schedule(position, position + 1, None)
     partition = partition_for(slot.event_id.encode(), pipeline.partitions)
     written = [r for r in pipeline.records(TOPICS.contexts, partition) if r.key == slot.event_id.encode()]
@@ -135,7 +135,7 @@ def test_programs_whose_flush_failed_start_anew_and_nothing_is_lost_or_learned_t
 
 
 class Forgetful(EmbeddedBroker):
-    """Every seventh flush of a producer fails, and what it was to write is there all the same, or is not."""
+    """A broker on which every seventh flush of a producer fails, after writing its records if `writes` is set."""
 
     def __init__(self, clock: VirtualClock, *, writes: bool) -> None:
         super().__init__(clock)
@@ -147,7 +147,7 @@ class Forgetful(EmbeddedBroker):
 
 
 class Forgetting(EmbeddedProducer):
-    """See Forgetful."""
+    """A producer of a `Forgetful` broker."""
 
     def __init__(self, broker: Forgetful) -> None:
         super().__init__(broker)
@@ -173,7 +173,7 @@ class Forgetting(EmbeddedProducer):
 
 
 class Reanswering:
-    """A feedback program that is closed and made anew after an error, as `onebit feedback` does it."""
+    """A feedback program that is closed and recreated after an error, as `onebit feedback` does."""
 
     def __init__(self, pipeline: Pipeline) -> None:
         self.pipeline = pipeline
@@ -187,14 +187,14 @@ class Reanswering:
             self.failures += 1
             self.program.close()
             self.program = self.pipeline.feedback(DATASET, LATE, commit_interval_ms=20)
-            return 1 + self.step(timeout_ms)  # in the same moment: before the learner goes on
+            return 1 + self.step(timeout_ms)  # at the same time, before the learner's next step
 
     def next_due_ms(self) -> int | None:
         return self.program.next_due_ms()
 
 
 class Resumed:
-    """A replay that is made anew after an error, as `onebit replay` does it."""
+    """A replay that is recreated after an error, as `onebit replay` does."""
 
     def __init__(self, pipeline: Pipeline) -> None:
         self.pipeline = pipeline
@@ -203,7 +203,7 @@ class Resumed:
         self.program = self._make(0)
 
     def _make(self, start: int) -> ReplayProgram:
-        # The pace goes on as if nothing had happened: position n is due n ms after the first start.
+        # The schedule does not change: position n is due n ms after the first start.
         started_ms = [self.started_ms + start]
         options = ReplayOptions(EVENTS, partitions=self.pipeline.partitions, start=start)
         return ReplayProgram(
@@ -221,14 +221,14 @@ class Resumed:
             self.failures += 1
             options = ReplayOptions(EVENTS, partitions=self.pipeline.partitions)
             self.program = self._make(resume_position(self.pipeline.broker, TOPICS, DATASET, options))
-            return 1 + self.step(timeout_ms)  # in the same moment: before the learner goes on
+            return 1 + self.step(timeout_ms)  # at the same time, before the learner's next step
 
     def next_due_ms(self) -> int | None:
         return self.program.next_due_ms()
 
 
 def answers(pipeline: Pipeline, sent: set[str]) -> list[tuple[int, bytes, bytes]]:
-    """What a service of somebody's own answers to the predictions that it has not answered: partition, key, value."""
+    """Return a user service's feedback on the predictions not yet answered, as partition, key and value."""
     unanswered = []
     for partition in range(pipeline.partitions):
         for prediction in pipeline.values(TOPICS.predictions, partition):
@@ -254,7 +254,7 @@ def test_plain_producer_of_feedback_that_writes_everything_again_changes_nothing
             fresh = answers(pipeline, sent)
             for partition, key, value in fresh:
                 service.send(TOPICS.feedback, partition, key, value, headers)
-            for _ in range(times - 1):  # it was not sure of these: the last ones, and some from long ago
+            for _ in range(times - 1):  # the service resends the latest answers and some earlier ones
                 for partition, key, value in [*fresh, *unsure[::7]]:
                     service.send(TOPICS.feedback, partition, key, value, headers)
             unsure += fresh

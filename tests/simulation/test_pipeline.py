@@ -1,4 +1,4 @@
-"""The whole pipeline on the embedded broker, in virtual time: faults of every kind, and the books hold."""
+"""The complete pipeline on the embedded broker in virtual time. Its ledger adds up after faults of every kind."""
 
 import random
 from collections import Counter
@@ -33,7 +33,7 @@ DATASET = small_synsep()
 
 
 def assert_books_hold(pipeline: Pipeline) -> Ledger:
-    """Nothing is open, nothing is missing, nothing is there twice, and the audit finds the same."""
+    """Assert that nothing is pending, missing or duplicated, and that the audit agrees."""
     findings = pipeline.audits()
     assert all(finding.ok for finding in findings), findings
     assert all(finding.contexts_behind == finding.feedback_behind == 0 for finding in findings)
@@ -67,7 +67,7 @@ def test_every_decision_is_settled_although_feedback_is_late_lost_and_doubled(le
     assert ledger.matched > 0.8 * EVENTS
     assert ledger.late > 0
     assert ledger.feedback_duplicates > 0
-    assert run() == (state, ledger)  # the same seed, the same run to the last bit
+    assert run() == (state, ledger)  # the same seed gives the same run, bit for bit
 
 
 def test_other_seed_gives_another_state() -> None:
@@ -220,7 +220,7 @@ def test_records_of_a_transaction_that_was_aborted_are_never_seen() -> None:
     pipeline.answer("committed", 1)
     pipeline.run((), learner)
     assert [value["id"] for value in pipeline.values(TOPICS.predictions)] == ["committed"]
-    # The aborted record stands in the log and was read past; it is no context.
+    # The learner skips the aborted record in the log and does not count it as a context.
     assert pipeline.ledger() == Ledger(contexts=1, decided=1, feedback=1, matched=1)
     assert pipeline.audits()[0].ok
 
@@ -281,7 +281,7 @@ def test_replay_that_dies_is_resumed_without_leaving_out_or_repeating_an_event()
 
 @dataclass
 class Chaos:
-    """Kills, expels and replaces the programs of a running pipeline, by a seed."""
+    """Kills, expels and replaces the programs of a running pipeline at random."""
 
     pipeline: Pipeline
     luck: random.Random
@@ -329,7 +329,7 @@ class Chaos:
         elif fault in ("kill", "replace"):
             self._start(instance)
         elif fault == "expel":
-            with suppress(KeyError):  # it has not come back since it was last expelled
+            with suppress(KeyError):  # it has not rejoined since it was last expelled
                 self.pipeline.broker.expel("onebit-learner", instance)
         elif fault == "leave":
             self.learners[instance].close()
@@ -353,7 +353,7 @@ class Chaos:
 
 @dataclass
 class Learners:
-    """The learners of a chaos, as one program."""
+    """The learners of a `Chaos` as a single program."""
 
     chaos: Chaos
 
@@ -371,7 +371,7 @@ def test_books_hold_whoever_dies_whenever(seed: int) -> None:
     chaos = Chaos(pipeline, luck, members=luck.randint(1, 3))
     learners = Learners(chaos)
     pipeline.run((pipeline.replay(DATASET, EVENTS), chaos), learners)
-    while learners.step(0):  # the last fault may have come after the last record
+    while learners.step(0):  # the last fault can occur after the last record
         pass
     pipeline.run((chaos,), learners)
     ledger = assert_books_hold(pipeline)
@@ -382,7 +382,7 @@ def test_books_hold_whoever_dies_whenever(seed: int) -> None:
     assert {tp.partition: offset for tp, offset in committed.items()} == {
         partition: pipeline.journal(partition)[-1].contexts[1] for partition in range(3)
     }
-    # A learner that is made anew from the topics has the state of those that ran.
+    # A new learner, which recovers from the topics, has the same state as the learners that ran.
     ran = digest(*chaos.learners.values())
     for learner in chaos.learners.values():
         learner.close()
@@ -397,7 +397,7 @@ def test_feedback_program_goes_on_where_predictions_are_still_kept_and_says_whic
     feedback = pipeline.feedback(DATASET, plan())
     pipeline.run((pipeline.replay(DATASET, 50), feedback), pipeline.learner())
     feedback.close()
-    pipeline.run((pipeline.replay(DATASET, 80, start=50),), pipeline.learner())  # nobody answers these
+    pipeline.run((pipeline.replay(DATASET, 80, start=50),), pipeline.learner())  # these predictions get no feedback
     pipeline.broker.delete_records(predictions, 60)
     told: list[str] = []
     feedback = pipeline.feedback(DATASET, plan())

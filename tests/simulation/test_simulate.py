@@ -1,4 +1,4 @@
-"""The simulation itself: its promises about a seed, and campaigns in which no seed fails."""
+"""The simulation itself: reproducible seeds, and campaigns in which no seed fails."""
 
 import os
 import subprocess
@@ -36,7 +36,7 @@ from stream.task.join_table import State
 from stream.task.settings import Sharing
 
 SEEDS = {"own": 500, "shared": 200}
-"""Everything occurs within the first 200 seeds. `onebit simulate` runs more."""
+"""Number of seeds. Every event type occurs within the first 200 seeds. `onebit simulate` runs more."""
 
 
 @pytest.mark.slow
@@ -86,7 +86,7 @@ def test_faults_of_a_timeless_run_take_no_time() -> None:
 
 def test_trace_tells_what_came_and_what_failed_with_its_time() -> None:
     crashing = [s for s in map(draw_schedule, range(50)) if any(i.kind is Kind.CRASH_IN_COMMIT for i in s.items)]
-    traces = (trace(make_learner, schedule) for schedule in crashing)  # a crash may never be met
+    traces = (trace(make_learner, schedule) for schedule in crashing)  # a scheduled crash may never occur
     lines = next(lines for lines in traces if any(line.what == "is dead" for line in lines))
     times = [line.at_ms for line in lines]
     assert times == sorted(times)
@@ -110,7 +110,7 @@ def test_failing_schedule_is_cut_down_to_what_it_takes_to_fail() -> None:
         kept = shrink(make_learner, schedule)
         assert examine(make_learner, schedule.only(kept))[0] != []
     assert sorted(schedule.items[index].kind for index in kept) == [Kind.CONTEXT, Kind.CONTEXT_AGAIN]
-    assert examine(make_learner, schedule.only(kept))[0] == []  # it was the mistake that failed, and not the simulation
+    assert examine(make_learner, schedule.only(kept))[0] == []  # the schedule passes without the bug
 
 
 @pytest.mark.parametrize("indices", [[0], [0, 1], [3, 5, 6, 7, 11], [0, 2, 4]])

@@ -1,4 +1,4 @@
-"""How a program is judged from outside, and what it answers by HTTP."""
+"""A program's readiness and liveness, and the responses of its HTTP server."""
 
 from collections.abc import Iterator
 from http.client import HTTPConnection
@@ -13,7 +13,7 @@ from stream.telemetry.serving import HealthServer, Page, Site
 
 
 class Host:
-    """A program's host, whose clock the test moves."""
+    """A program's heartbeat with a clock that the test advances."""
 
     def __init__(self) -> None:
         self.ms = 0
@@ -47,11 +47,11 @@ def test_a_program_is_ready_while_its_loop_comes_round_and_says_so() -> None:
 
 def test_a_loop_that_hangs_is_dead_and_one_that_is_not_begun_or_gives_a_sign_is_not() -> None:
     host = Host()
-    host.ms += 10 * HANGS_MS  # compiles, say
+    host.ms += 10 * HANGS_MS  # such as during compilation
     alive = [host.heartbeat.alive().ok]
     host.heartbeat.show("", no_samples)
     host.ms += HANGS_MS
-    host.heartbeat.beat()  # a recovery
+    host.heartbeat.beat()  # such as during a recovery
     host.ms += HANGS_MS
     alive.append(host.heartbeat.alive().ok)
     host.ms += 1

@@ -1,4 +1,4 @@
-"""The table of metrics: its names, its documentation, and samples made from counts."""
+"""Names and documentation of the metrics, and samples computed from counts."""
 
 import re
 from collections.abc import Sequence
@@ -38,7 +38,7 @@ def test_the_docs_list_every_metric_as_the_code_has_it() -> None:
 
 
 def test_a_ledger_is_told_whole() -> None:
-    """With every count another power of two, a sum tells which of them are in it."""
+    """Every count is a different power of two, so each sum shows which counts it includes."""
     ledger = Ledger(*(2**bit for bit in range(len(Ledger._fields))))
     told = {(sample.metric.name, sample.labels): sample.value for sample in ledger_samples(3, ledger, 5, 7)}
     assert {labels[0] for _, labels in told} == {"3"}

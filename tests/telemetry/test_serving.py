@@ -1,4 +1,4 @@
-"""The HTTP server's limits: time, connections, host names."""
+"""The HTTP server's limits on request time, connections and host names."""
 
 import socket
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ WAIT_S = 10.0
 
 @contextmanager
 def served(request_s: float = WAIT_S) -> Iterator[int]:
-    """The port of a server at 127.0.0.1."""
+    """Run a server at 127.0.0.1 and yield its port."""
     server = HealthServer(Heartbeat("monitor", "1.2.3", lambda: 0), "127.0.0.1", 0, SITE, request_s)
     with closing(server):
         yield server.port
@@ -36,7 +36,7 @@ def answer(port: int, method: str, path: str, host: str = "localhost") -> Iterat
 
 
 def is_cut_off(client: socket.socket, pause_s: float, bytes_max: int) -> bool:
-    """Whether the server closes the connection of a client that sends a byte after every pause."""
+    """Return whether the server disconnects a client that sends one byte after each pause."""
     client.sendall(b"GET / HTTP/1.1\r\nX: ")
     for _ in range(bytes_max):
         if select([client], [], [], pause_s)[0]:

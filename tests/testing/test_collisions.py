@@ -1,4 +1,4 @@
-"""Another package of the same name is noticed, and named, before anything fails that nobody understands."""
+"""A package that has the name of one of Onebit's packages is reported before it causes an obscure error."""
 
 import os
 import subprocess

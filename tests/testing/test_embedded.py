@@ -1,4 +1,4 @@
-"""A pipeline in virtual time does what one on a Kafka does, at times that a test chooses."""
+"""A pipeline in virtual time behaves like one on Kafka, and the test controls its clock."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -19,14 +19,14 @@ def test_feedback_in_time_is_matched_and_after_the_window_it_is_late(onebit_embe
         assert pipeline.prediction(name)["model_version"] == 0
     pipeline.advance("10s")
     pipeline.feedback("in-time", 1)
-    pipeline.wait_until(lambda ledger: ledger.matched == 1, "one is matched")
+    pipeline.wait_until(lambda ledger: ledger.matched == 1, "one decision is matched")
     pipeline.advance("2s")
     pipeline.feedback("too-late", 1)
     found = {name: pipeline.example(name) for name in ("in-time", "too-late")}
     assert {name: (one["outcome"], one["delay_ms"]) for name, one in found.items()} == {
         "in-time": ("matched", 10_000), "too-late": ("expired", None),
     }  # fmt: skip
-    pipeline.wait_until(lambda ledger: ledger.late == 1, "one is late")
+    pipeline.wait_until(lambda ledger: ledger.late == 1, "one feedback record is late")
 
 
 def test_learner_that_is_killed_goes_on_where_it_stood(onebit_embedded: Make) -> None:

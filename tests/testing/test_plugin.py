@@ -1,4 +1,4 @@
-"""The fixtures as a project uses them that has a service to test: what a failed test tells, and what fails one."""
+"""The pytest fixtures in a project that tests its own service: failures and their output."""
 
 import pytest
 
@@ -34,7 +34,7 @@ def test_with_a_setting_that_there_is_not(onebit_embedded):
 
 @pytest.fixture
 def told(pytester: pytest.Pytester) -> list[str]:
-    """What such a project's tests tell."""
+    """The output lines of the project's tests."""
     pytester.makepyfile(TESTS)
     return pytester.runpytest_inprocess(
         "-p", "onebit.pytest_plugin", "-p", "no:cacheprovider", "-p", "no:xdist"

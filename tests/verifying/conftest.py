@@ -1,4 +1,4 @@
-"""A good run that tests copy and edit, and do not change."""
+"""A valid run, which the tests copy before they edit it."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A good run of a learner, and edits of its topics."""
+"""A valid run of a learner, and functions that edit its topics."""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +14,7 @@ Edit = Callable[[list[Record]], list[Record]]
 
 
 def made_by_hand(**changes: Any) -> Pipeline:
-    """A run in which every row of the ledger counts something."""
+    """A run with duplicate, malformed, late, conflicting and orphaned records."""
     pipeline = Pipeline(small_task(**changes))
     learner = pipeline.learner()
 
@@ -24,21 +24,21 @@ def made_by_hand(**changes: Any) -> Pipeline:
         pipeline.clock.advance_to(now_ms)
 
     pipeline.answer("dropped", 1)  # feedback 0
-    pipeline.answer("early", 1)  # 1
+    pipeline.answer("early", 1)  # feedback 1
     at(1_100)
     for event_id in ("early", "matched", "expired", "matched"):  # contexts 0 to 3
         pipeline.context(event_id)
-    pipeline.send(TOPICS.contexts, b"{")  # 4
+    pipeline.send(TOPICS.contexts, b"{")  # context 4
     at(1_200)
-    pipeline.answer("matched", 1)  # 3, after the tick
-    pipeline.answer("matched", 1)  # 4, duplicate
-    pipeline.answer("matched", 0)  # 5, conflict
-    pipeline.send(TOPICS.feedback, b"{")  # 6
+    pipeline.answer("matched", 1)  # feedback 3, after the tick
+    pipeline.answer("matched", 1)  # feedback 4, duplicate
+    pipeline.answer("matched", 0)  # feedback 5, conflict
+    pipeline.send(TOPICS.feedback, b"{")  # feedback 6
     at(3_000)
-    pipeline.answer("expired", 1)  # 7, late
+    pipeline.answer("expired", 1)  # feedback 7, late
     at(3_100)
     pipeline.context("pending")  # context 5
-    pipeline.answer("waiting", 1)  # 8
+    pipeline.answer("waiting", 1)  # feedback 8
     at(3_200)
     while learner.step(0):
         pass
@@ -52,7 +52,7 @@ GOOD = Ledger(
 
 
 def tampered(good: Pipeline, topic: str, edit: Edit) -> Finding:
-    """The audit of the same topics, with the records of one of them edited."""
+    """Return the audit of a copy of the topics in which the records of one topic are edited."""
     other = Pipeline(good.settings)
     copies = [record for name in TOPICS for record in (edit if name == topic else list)(good.records(name))]
     for record in sorted(copies, key=lambda record: record.append_ms):

@@ -1,4 +1,4 @@
-"""The audit can fail: whatever is changed in the topics of a good run, it finds, and names the place."""
+"""The audit finds every change to the topics of a valid run and names its location."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -24,12 +24,12 @@ def test_good_run_is_found_good(good: Pipeline) -> None:
 
 
 OTHER = (1, 2, 0)
-"""For each action another one."""
+"""Maps each action to a different one."""
 
 
 @pytest.fixture(scope="module")
 def mismatched() -> Pipeline:
-    """A run in which feedback of another action comes to an id in every state."""
+    """A run with feedback that names another action than the decision, for IDs in every state."""
     pipeline = Pipeline(small_task())
     learner = pipeline.learner()
 
@@ -45,18 +45,18 @@ def mismatched() -> Pipeline:
     for event_id in ("pending", "matched", "expired"):
         pipeline.context(event_id)
     at(1_100)
-    pipeline.answer("pending", 1, OTHER[action("pending")])  # feedback 1, after the tick: refused
-    pipeline.answer("matched", 1, action("matched"))  # 2
-    pipeline.answer("matched", 0, OTHER[action("matched")])  # 3: refused
-    pipeline.answer("matched", 1, action("matched"))  # 4: duplicate
-    pipeline.answer("pending", 1, action("pending"))  # 5: settles it
+    pipeline.answer("pending", 1, OTHER[action("pending")])  # feedback 1, after the tick: rejected
+    pipeline.answer("matched", 1, action("matched"))  # feedback 2
+    pipeline.answer("matched", 0, OTHER[action("matched")])  # feedback 3: rejected
+    pipeline.answer("matched", 1, action("matched"))  # feedback 4: duplicate
+    pipeline.answer("pending", 1, action("pending"))  # feedback 5: settles the decision
     at(3_000)
-    pipeline.answer("expired", 1, action("expired"))  # 6: late
-    pipeline.answer("expired", 1, OTHER[action("expired")])  # 7: refused
+    pipeline.answer("expired", 1, action("expired"))  # feedback 6: late
+    pipeline.answer("expired", 1, OTHER[action("expired")])  # feedback 7: rejected
     for wrong in range(3):
-        pipeline.answer(f"early{wrong}", 1, wrong)  # 8 to 10: of which two at least are refused when the context comes
+        pipeline.answer(f"early{wrong}", 1, wrong)  # feedback 8 to 10: rejected if the decision has another action
     at(3_100)
-    pipeline.answer("early0", 0, 0)  # 11: a duplicate, of what is refused later or not
+    pipeline.answer("early0", 0, 0)  # feedback 11: duplicate of feedback 8
     at(3_150)
     for number in range(3):
         pipeline.context(f"early{number}")
@@ -80,7 +80,7 @@ def test_feedback_of_another_action_is_counted_in_every_state(mismatched: Pipeli
 @pytest.mark.parametrize("offset", range(1, 8))
 @pytest.mark.parametrize("names", ["another action", "no action"])
 def test_feedback_whose_action_is_another_than_it_was_is_found(mismatched: Pipeline, offset: int, names: str) -> None:
-    """Feedback that was refused names the decided action or none, or feedback that was not refused another one."""
+    """Rejected feedback is edited to name the decided action or none, accepted feedback to name another or none."""
     actions = {value["id"]: value["action"] for value in mismatched.values(TOPICS.predictions)}
     sent = orjson.loads(mismatched.records(TOPICS.feedback)[offset].value or b"")
     decided = actions[sent["id"]]
@@ -107,12 +107,12 @@ def test_decision_that_waits_beyond_its_deadline_is_found(monkeypatch: pytest.Mo
     pipeline = Pipeline(small_task())
     learner = pipeline.learner()
     pipeline.context("overdue")
-    for _ in range(5):  # such a learner would go on for ever: what is due stays due
+    for _ in range(5):  # this learner never becomes idle, because the decision stays due
         learner.step(0)
     pipeline.clock.advance_to(pipeline.clock.now_ms + 2_000)
     pipeline.context("later")
     pipeline.answer("later", 1)
-    for _ in range(5):  # such a learner would go on for ever: what is due stays due
+    for _ in range(5):  # this learner never becomes idle, because the decision stays due
         learner.step(0)
     finding = audit_partition(pipeline.broker, TOPICS, 0)
     assert any("expected expired 'overdue'; got" in fault for fault in finding.faults), finding
@@ -144,7 +144,7 @@ def test_wrong_count_of_the_learner_is_found_in_every_row(good: Pipeline, field:
 
 
 class Tampering(NamedTuple):
-    """A change to one topic, and the place that the audit names."""
+    """An edit of one topic, and the location that the audit must name."""
 
     claim: str
     topic: str
@@ -152,13 +152,13 @@ class Tampering(NamedTuple):
     place: str
 
 
-# The predictions are of early, matched, expired, pending; the examples of early, matched, expired; the dead letters of
-# context 4, feedback 5 and feedback 0.
+# The predictions are those of early, matched, expired and pending. The examples are those of early, matched and
+# expired. The dead letters are those of context 4, feedback 6 and feedback 0.
 TAMPERINGS = [
     Tampering("prediction lost", TOPICS.predictions, drop(3), "contexts/0 offset 5"),
     Tampering("settled prediction lost", TOPICS.predictions, drop(1), "contexts/0 offset 1"),
     Tampering(
-        "prediction twice",
+        "duplicate prediction",
         TOPICS.predictions,
         again(3),
         "predictions/0 offset 4",
@@ -175,7 +175,7 @@ TAMPERINGS = [
         change(3, id="other"),
         "contexts/0 offset 5",
     ),
-    Tampering("prediction of no context", TOPICS.predictions, change(3, context_offset=9), "contexts/0 offset 5"),
+    Tampering("prediction without a context", TOPICS.predictions, change(3, context_offset=9), "contexts/0 offset 5"),
     Tampering(
         "prediction of a malformed context", TOPICS.predictions, change(3, context_offset=4), "contexts/0 offset 5"
     ),
@@ -186,13 +186,13 @@ TAMPERINGS = [
         "predictions/0 offset 4",
     ),
     Tampering(
-        "other action predicted",
+        "different action predicted",
         TOPICS.predictions,
         change(1, action=2),
         "examples/0 offset 1, step 3: expected action 2",
     ),
     Tampering(
-        "other time of decision",
+        "different decision time",
         TOPICS.feedback,
         appended(2, 1_099),
         "examples/0 offset 1, step 3: expected delay_ms 101",
@@ -200,11 +200,11 @@ TAMPERINGS = [
     Tampering("tick lost", TOPICS.feedback, header(2, "tick", "9"), "step 2"),
     Tampering("matched example lost", TOPICS.examples, drop(1), "examples/0, step 3: expected matched 'matched'"),
     Tampering("expired example lost", TOPICS.examples, drop(2), "examples/0, step 4: expected expired 'expired'"),
-    Tampering("matched example twice", TOPICS.examples, again(1), "examples/0 offset 3"),
-    Tampering("expired example twice", TOPICS.examples, again(2), "examples/0 offset 3"),
+    Tampering("duplicate matched example", TOPICS.examples, again(1), "examples/0 offset 3"),
+    Tampering("duplicate expired example", TOPICS.examples, again(2), "examples/0 offset 3"),
     Tampering("unreadable example", TOPICS.examples, garbage, "examples/0 offset 3"),
     Tampering(
-        "example of nobody",
+        "example of an unknown event",
         TOPICS.examples,
         change(1, id="nobody"),
         "examples/0 offset 1, step 3: expected matched 'matched'",
@@ -216,25 +216,25 @@ TAMPERINGS = [
         "examples/0 offset 1, step 3: expected matched 'matched'",
     ),
     Tampering(
-        "matched told as expired",
+        "matched example marked as expired",
         TOPICS.examples,
         change(1, outcome="expired"),
         "examples/0 offset 1, step 3: expected matched 'matched'",
     ),
     Tampering(
-        "matched made into expired",
+        "matched example rewritten as expired",
         TOPICS.examples,
         change(1, outcome="expired", reward=None, delay_ms=None, feedback_offset=None),
         "examples/0 offset 1, step 3: expected matched 'matched'",
     ),
     Tampering(
-        "expired told as matched",
+        "expired example marked as matched",
         TOPICS.examples,
         change(2, outcome="matched"),
         "examples/0 offset 2, step 4: expected expired 'expired'",
     ),
     Tampering(
-        "expired made into matched",
+        "expired example rewritten as matched",
         TOPICS.examples,
         change(2, outcome="matched", reward=1, delay_ms=1_900, feedback_offset=7),
         "examples/0 offset 2, step 4: expected expired 'expired'",
@@ -243,7 +243,7 @@ TAMPERINGS = [
         "reward of an example", TOPICS.examples, change(1, reward=0), "examples/0 offset 1, step 3: expected reward 1"
     ),
     Tampering(
-        "reward of an expired one",
+        "reward of an expired example",
         TOPICS.examples,
         change(2, reward=0),
         "examples/0 offset 2, step 4: expected reward None",
@@ -282,19 +282,19 @@ TAMPERINGS = [
         "examples/0 offset 0, step 2: expected settled_at_ms 1000",
     ),
     Tampering(
-        "matched by its duplicate",
+        "example matched by a duplicate",
         TOPICS.examples,
         change(1, feedback_offset=4),
         "examples/0 offset 1, step 3: expected feedback_offset 3",
     ),
     Tampering(
-        "matched by what another used",
+        "example matched by another event's feedback",
         TOPICS.examples,
         change(1, feedback_offset=1),
         "examples/0 offset 1, step 3: expected feedback_offset 3",
     ),
     Tampering(
-        "matched by nothing",
+        "example matched by nonexistent feedback",
         TOPICS.examples,
         change(1, feedback_offset=77),
         "examples/0 offset 1, step 3: expected feedback_offset 3",
@@ -311,9 +311,9 @@ TAMPERINGS = [
         drop(1),
         "dead-letter/0, step 3",
     ),
-    Tampering("dead letter twice", TOPICS.dead_letter, again(0), "dead-letter/0 offset 3"),
+    Tampering("duplicate dead letter", TOPICS.dead_letter, again(0), "dead-letter/0 offset 3"),
     Tampering(
-        "dead letter of another",
+        "dead letter of another record",
         TOPICS.dead_letter,
         header(0, "offset", "0"),
         "dead-letter/0 offset 0, step 2",
@@ -325,13 +325,13 @@ TAMPERINGS = [
         "dead-letter/0 offset 0, step 2",
     ),
     Tampering(
-        "dead letter of a good feedback",
+        "dead letter of valid feedback",
         TOPICS.dead_letter,
         header(1, "offset", "3"),
         "dead-letter/0 offset 1, step 3",
     ),
     Tampering("unreadable dead letter", TOPICS.dead_letter, header(0, "offset", "x"), "dead-letter/0 offset 0"),
-    Tampering("step twice", TOPICS.journal, again(-1), "does not follow step"),
+    Tampering("duplicate step", TOPICS.journal, again(-1), "does not follow step"),
     Tampering("step lost", TOPICS.journal, drop(2), "step 4"),
     Tampering(
         "context changed",
@@ -364,12 +364,12 @@ def test_audit_finds_what_was_changed_and_names_the_place(good: Pipeline, tamper
     assert any(tampering.place in fault for fault in finding.faults), finding
 
 
-# These change no record that names another: only the counts differ.
+# These edits change no record to which another record refers, so only the counts differ.
 MISCOUNTS: dict[str, tuple[str, Edit, dict[str, int]]] = {
-    "bit of a duplicate": (TOPICS.feedback, change(4, reward=0), {"conflicts": 2}),
-    "bit of a conflict": (TOPICS.feedback, change(5, reward=1), {"conflicts": 0}),
-    "late feedback of another": (TOPICS.feedback, change(7, id="other"), {"late": 0, "orphans_waiting": 2}),
-    "waiting feedback of another": (
+    "reward of a duplicate": (TOPICS.feedback, change(4, reward=0), {"conflicts": 2}),
+    "reward of a conflict": (TOPICS.feedback, change(5, reward=1), {"conflicts": 0}),
+    "ID of late feedback": (TOPICS.feedback, change(7, id="other"), {"late": 0, "orphans_waiting": 2}),
+    "ID of waiting feedback": (
         TOPICS.feedback, change(8, id="matched"), {"orphans_waiting": 0, "feedback_duplicates": 3},
     ),
 }  # fmt: skip
@@ -423,7 +423,7 @@ def test_decision_expired_before_its_time_is_a_fault_also_after_more_decisions_t
         step()
         pipeline.answer(event_id, 1)
         step()
-    for event_id in "efg":  # e has to make room
+    for event_id in "efg":  # e expires to make room
         pipeline.context(event_id)
         step()
     assert [example["outcome"] for example in pipeline.values(TOPICS.examples)] == ["matched"] * 4 + ["expired"]

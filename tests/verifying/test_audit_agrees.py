@@ -1,4 +1,4 @@
-"""Audits of runs with unusual orders of events: they count as the learner does."""
+"""Audits agree with the learner's counts in runs with unusual event orders."""
 
 from collections.abc import Callable
 from random import Random
@@ -47,11 +47,11 @@ def test_feedback_is_late_although_an_earlier_one_was_dropped_to_make_room() -> 
     pipeline = Pipeline(small_task(join=JoinSettings(window_ms=1_000, orphan_ms=500, pending_max=1, orphans_max=1)))
     learner = pipeline.learner()
     makes: list[Callable[[], None]] = [
-        lambda: pipeline.answer("a", 1),  # kept
-        lambda: pipeline.answer("b", 1),  # kept; that of a has to go
+        lambda: pipeline.answer("a", 1),  # kept as an orphan
+        lambda: pipeline.answer("b", 1),  # kept; the orphan of a is dropped
         lambda: pipeline.context("a"),
-        lambda: pipeline.context("c"),  # a has to expire
-        lambda: pipeline.answer("a", 1),  # within orphan_ms of the first: yet no duplicate of it
+        lambda: pipeline.context("c"),  # a expires to make room
+        lambda: pipeline.answer("a", 1),  # within orphan_ms of the first, but not a duplicate
     ]
     for make in makes:
         make()
@@ -67,7 +67,7 @@ def test_id_that_was_forgotten_may_be_decided_again() -> None:
     learner = pipeline.learner()
     for start_ms in (1_000, 20_000, 40_000):
         pipeline.clock.advance_to(start_ms)
-        pipeline.answer(f"other-{start_ms}", 1)  # the time passes
+        pipeline.answer(f"other-{start_ms}", 1)  # advances stream time
         pipeline.clock.advance_to(start_ms + 1)
         pipeline.context("a")
         while learner.step(0):

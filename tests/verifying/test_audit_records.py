@@ -1,4 +1,4 @@
-"""Records of other programs and records that retention deleted."""
+"""Audits of topics with records of other programs, and of topics from which retention has deleted records."""
 
 from typing import Any
 
@@ -36,7 +36,7 @@ def test_dead_letters_of_other_programs_are_not_the_audits_business(good: Pipeli
 
 FOREIGN_HEADERS: dict[str, Any] = {
     "no header": (),
-    "a step that is no number": (("onebit-version", b"1"), ("onebit-step", b"x")),
+    "a step that is not a number": (("onebit-version", b"1"), ("onebit-step", b"x")),
     "a step of 5,000 digits": (("onebit-version", b"1"), ("onebit-step", b"1" * 5_000)),
     "a step without content": (("onebit-version", b"1"), ("onebit-step", None)),
 }  # fmt: skip
@@ -92,7 +92,7 @@ def test_what_was_deleted_before_the_first_step_is_not_missed() -> None:
         pipeline.answer(event_id, 1)
     for topic in (TOPICS.contexts, TOPICS.feedback):
         pipeline.broker.delete_records(TopicPartition(topic, 0), 2)
-    assert pipeline.audits()[0].gone == ()  # nothing was begun
+    assert pipeline.audits()[0].gone == ()  # the task has not started
     learner = pipeline.learner()
     while learner.step(0):
         pass

@@ -1,4 +1,4 @@
-"""Audits of a replay of a log."""
+"""Audits of replayed decision logs."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from tests.verifying.tampering import change, tampered
 
 
 def replayed(play: Play) -> Pipeline:
-    """Decisions of a uniform log, of which some have the log's action; one gets no feedback."""
+    """A pipeline with decisions on a uniform log. Some have the logged action, and one gets no feedback."""
     pipeline = Pipeline(small_task("late-ucb", play=play))
     learner = pipeline.learner()
     for number in range(9):

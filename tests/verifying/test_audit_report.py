@@ -1,4 +1,4 @@
-"""Findings as plain values, their latencies and their progress."""
+"""The JSON of audit findings, the latencies of decisions, and progress messages."""
 
 import pytest
 

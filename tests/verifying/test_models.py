@@ -1,4 +1,4 @@
-"""Models of any past moment, in files, side by side, and as the beginning of a new pipeline."""
+"""Models of earlier steps: export to files, comparison, and import into a new pipeline."""
 
 import errno
 import itertools
@@ -147,7 +147,7 @@ def test_export_at_a_time_ends_when_the_broker_has_gone_away(run: Pipeline, monk
     polls = itertools.count()
 
     def poll(self: object, timeout_ms: int, records_max: int) -> list[Record]:
-        assert next(polls) < 10_000, "it polls for ever"
+        assert next(polls) < 10_000, "the export does not stop polling"
         return []
 
     monkeypatch.setattr(consumer, "poll", poll)
@@ -300,7 +300,7 @@ def test_replay_tells_a_snapshot_that_is_not_what_the_journal_comes_to() -> None
 def test_replay_tells_a_prediction_that_the_journal_does_not_come_to() -> None:
     pipeline, program = ran(events=40)
     running = program._running[0]
-    running.snapshots.taken_ms = pipeline.now_ms() + 10**9  # no snapshot will carry the altered model
+    running.snapshots.taken_ms = pipeline.now_ms() + 10**9  # so that no snapshot contains the altered model
     program.tasks[0].learner.load({**program.tasks[0].learner.state(), "W": program.tasks[0].learner.weights() + 1.0})
     pipeline.context("after", 1)
     idle(program)
@@ -341,7 +341,7 @@ def test_retention_that_is_too_short_for_a_recovery_is_warned_of(
     pipeline = Pipeline(small_task())
     pipeline.broker.create_topics(topics.specs(1, retention_ms=retention_ms))
     found = pipeline.broker.describe_topics(list(topics))
-    found[topics.journal] = found[topics.journal]._replace(retention_ms=retention_ms)  # somebody else has set it
+    found[topics.journal] = found[topics.journal]._replace(retention_ms=retention_ms)  # as if set by another program
     warnings = topics.retention_warnings(found, snapshot_interval_ms, 300_000)
     if remedy is None:
         assert warnings == []

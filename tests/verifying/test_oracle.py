@@ -1,4 +1,4 @@
-"""The oracle of the audit at the edge of each rule: one millisecond, one entry or one action decides."""
+"""The audit's oracle at the boundary of each rule, where one millisecond, entry or action changes the outcome."""
 
 from typing import Any
 
@@ -14,8 +14,9 @@ LIMITS = JoinSettings(window_ms=1_000, orphan_ms=500, retain_ms=10_000)
 X = Features(np.zeros(1, np.int32), np.ones(1))
 
 Line = tuple[Any, ...]
-"""An input: `("context", id, at_ms)`, with an action or "aside"; `("feedback", id, at_ms)`, with reward and action;
-`("tick", step, at_ms)`; `("limits", settings of the join)`. Each context is a step, from 1 on; feedback passes time.
+"""An input: `("context", id, at_ms)`, optionally with an action or "aside"; `("feedback", id, at_ms)`, optionally with
+a reward and an action; `("tick", step, at_ms)`; or `("limits", join_settings)`. Each context has its own step, numbered
+from 1. Feedback and ticks advance stream time.
 """
 
 
@@ -24,7 +25,7 @@ def prediction(event_id: str, action: int) -> Prediction:
 
 
 def played(*lines: Line, **changes: Any) -> Oracle:
-    """The oracle after these inputs."""
+    """Return an oracle that has processed these inputs."""
     oracle = Oracle(small_task(**{"join": LIMITS, **changes}))
     steps = 0
     for offset, (kind, *line) in enumerate(lines):
@@ -55,7 +56,7 @@ def played(*lines: Line, **changes: Any) -> Oracle:
 
 
 def counts(oracle: Oracle) -> dict[str, int]:
-    """The counts of the ledger that are not 0, but for the records and decisions."""
+    """Return the nonzero counts of the ledger, except those of contexts, feedback and decisions."""
     left_out = ("contexts", "feedback", "decided")
     return {name: n for name, n in oracle.ledger()._asdict().items() if n and name not in left_out}
 
@@ -72,14 +73,14 @@ CASES: dict[str, tuple[tuple[Line, ...], dict[str, int]]] = {
     "feedback after the deadline": ((*DECIDED, ("feedback", "a", 2_001)), {"expired": 1, "late": 1}),
     "tick at the deadline": ((*DECIDED, ("tick", 0, 2_000)), {"pending": 1}),
     "tick after the deadline": ((*DECIDED, ("tick", 0, 2_001)), {"expired": 1}),
-    "tick of no step yet": ((("context", "a", 900), ("tick", 2, 1_000), ("tick", 0, 9_000)), {"pending": 1}),
+    "tick of a later step": ((("context", "a", 900), ("tick", 2, 1_000), ("tick", 0, 9_000)), {"pending": 1}),
     "second tick of a step": ((*DECIDED, ("tick", 1, 1_500), ("feedback", "a", 2_001)), {"expired": 1, "late": 1}),
     "first decision not dated": (
         (("context", "a", 900), ("context", "b", 900), ("tick", 2, 1_000), ("tick", 0, 9_000)), {"pending": 2},
     ),
     "duplicate context": ((*DECIDED, ("context", "a", 1_100)), {"pending": 1, "context_duplicates": 1}),
-    "duplicate at the end of memory": ((*MATCHED, ("feedback", "a", 11_000)), {"matched": 1, "feedback_duplicates": 1}),
-    "duplicate after the end of memory": ((*MATCHED, ("feedback", "a", 11_001)), {"matched": 1, "orphans_waiting": 1}),
+    "duplicate within retention": ((*MATCHED, ("feedback", "a", 11_000)), {"matched": 1, "feedback_duplicates": 1}),
+    "duplicate after retention": ((*MATCHED, ("feedback", "a", 11_001)), {"matched": 1, "orphans_waiting": 1}),
     "conflict": ((*MATCHED, ("feedback", "a", 1_001, 0)), {"matched": 1, "feedback_duplicates": 1, "conflicts": 1}),
     "orphan": ((("feedback", "a", 800), *DECIDED), {"matched": 1}),
     "second orphan in time": (
@@ -89,29 +90,29 @@ CASES: dict[str, tuple[tuple[Line, ...], dict[str, int]]] = {
     "second orphan too late": (
         (("feedback", "a", 800), ("feedback", "a", 1_301)), {"orphans_waiting": 1, "orphans_dropped": 1},
     ),
-    "orphan of another action": ((("feedback", "a", 800, 1, 2), *DECIDED), {"pending": 1, "mismatched": 1}),
-    "feedback of another action": ((*DECIDED, ("feedback", "a", 1_000, 1, 2)), {"pending": 1, "mismatched": 1}),
-    "duplicate of another action": ((*MATCHED, ("feedback", "a", 1_000, 1, 2)), {"matched": 1, "mismatched": 1}),
-    "late feedback of another action": (
+    "orphan with another action": ((("feedback", "a", 800, 1, 2), *DECIDED), {"pending": 1, "mismatched": 1}),
+    "feedback with another action": ((*DECIDED, ("feedback", "a", 1_000, 1, 2)), {"pending": 1, "mismatched": 1}),
+    "duplicate with another action": ((*MATCHED, ("feedback", "a", 1_000, 1, 2)), {"matched": 1, "mismatched": 1}),
+    "late feedback with another action": (
         (*DECIDED, ("feedback", "a", 2_001, 1, 2)), {"expired": 1, "mismatched": 1},
     ),
-    "feedback of the decided action": ((*DECIDED, ("feedback", "a", 1_000, 1, 1)), {"matched": 1}),
-    "room for a decision": (
+    "feedback with the decided action": ((*DECIDED, ("feedback", "a", 1_000, 1, 1)), {"matched": 1}),
+    "limit of pending decisions": (
         (("limits", ONE), *DECIDED, ("context", "b", 1_000), ("feedback", "a", 1_001)),
         {"pending": 1, "expired": 1, "late": 1},
     ),
-    "room for an orphan": (
+    "limit of orphans": (
         (("limits", ONE), ("feedback", "a", 800), ("feedback", "b", 800)), {"orphans_waiting": 1, "orphans_dropped": 1},
     ),
-    "room for a settled id": (
+    "limit of settled IDs": (
         (("limits", ONE), *MATCHED, ("context", "b", 1_000), ("feedback", "b", 1_000), ("feedback", "a", 1_000)),
         {"matched": 2, "orphans_waiting": 1},
     ),
     "shorter window": ((*DECIDED, ("tick", 0, 1_301), ("limits", JoinSettings(window_ms=300))), {"expired": 1}),
-    "less room": (
+    "lower limits": (
         (("context", "a", 900), ("context", "b", 900), ("limits", ONE)), {"pending": 1, "expired": 1},
     ),
-    "shorter memory": ((*MATCHED, ("tick", 0, 1_011), ("limits", JoinSettings(retain_ms=10)), ("feedback", "a", 1_011)),
+    "less retention": ((*MATCHED, ("tick", 0, 1_011), ("limits", JoinSettings(retain_ms=10)), ("feedback", "a", 1_011)),
                        {"matched": 1, "orphans_waiting": 1}),
     "aside": ((*ASIDE, ("tick", 0, 9_000)), {"unmatched": 1}),
     "aside after an orphan": ((("feedback", "a", 800), *ASIDE), {"unmatched": 1, "feedback_unmatched": 1}),
@@ -142,7 +143,7 @@ def outcomes(oracle: Oracle) -> list[Any]:
     ("lines", "expected"),
     [
         ((*DECIDED, ("feedback", "a", 1_250, 0)), [example(Outcome.MATCHED, 0, 250, 1_250, 2)]),
-        ((*DECIDED, ("feedback", "a", 990)), [example(Outcome.MATCHED, 1, 0, 1_000, 2)]),  # another leader's clock
+        ((*DECIDED, ("feedback", "a", 990)), [example(Outcome.MATCHED, 1, 0, 1_000, 2)]),  # another leader's timestamp
         ((("feedback", "a", 800), *DECIDED), [example(Outcome.MATCHED, 1, 0, 800, 0)]),
         ((*DECIDED, ("tick", 0, 3_000)), [example(Outcome.EXPIRED, None, None, 3_000, None)]),
         ((("feedback", "a", 800), *ASIDE), [example(Outcome.UNMATCHED, None, None, 800, 0)]),

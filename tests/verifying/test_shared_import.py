@@ -1,4 +1,4 @@
-"""A shared model that begins with an imported one: version 0 of what all tasks decide on."""
+"""Import of a shared model, which becomes version 0 of the model of all tasks."""
 
 from dataclasses import replace
 from typing import Any
@@ -24,7 +24,7 @@ TASK = synsep_task("late-ucb", parameters={"project": 8}, model="shared")
 
 
 def go_on(pipeline: Pipeline, start: int, events: int, **options: Any) -> None:
-    """Learners a and b decide events of the data set, and learn from their bits."""
+    """Run learners a and b, which decide events of the dataset and learn from their feedback."""
     dataset = small_synsep()
     learners = [pipeline.learner(name, **{"snapshot_interval_ms": 0, **options}) for name in "ab"]
     sources = pipeline.replay(dataset, start + events, rate=200, start=start), pipeline.feedback(dataset, plan())
@@ -33,7 +33,7 @@ def go_on(pipeline: Pipeline, start: int, events: int, **options: Any) -> None:
 
 @pytest.fixture(scope="module")
 def model() -> Model:
-    """What 60 events made."""
+    """The model after 60 events."""
     pipeline = Pipeline(TASK, PARTITIONS)
     go_on(pipeline, 0, 60)
     return export_model(pipeline.broker, TOPICS, 0)

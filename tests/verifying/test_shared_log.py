@@ -1,4 +1,4 @@
-"""The log of a shared model beside the journals: what is whole, what is missing, and replicas that are not equal."""
+"""The log of a shared model, compared with the journals: complete logs, missing records and unequal replicas."""
 
 import orjson
 import pytest
@@ -14,7 +14,7 @@ PARTITIONS = 3
 
 @pytest.fixture(scope="module")
 def pipeline() -> Pipeline:
-    """Two learners on three partitions, each of which tells its replica every 100 ms."""
+    """A pipeline with three partitions and two learners, each of which reports its replica every 100 ms."""
     pipeline = Pipeline(synsep_task("late-ucb", model="shared"), PARTITIONS)
     dataset = small_synsep()
     learners = [pipeline.learner(name, snapshot_interval_ms=100) for name in ("a", "b")]
@@ -26,7 +26,7 @@ def pipeline() -> Pipeline:
 
 
 def copied(pipeline: Pipeline, change: dict[str, list[tuple[bytes | None, Headers]]]) -> LogFinding:
-    """The finding where topics hold other records: the values and headers of partition 0."""
+    """Return the finding for a copy of the topics in which partition 0 has the given values and headers."""
     other = Pipeline(pipeline.settings, PARTITIONS)
     producer = other.broker.producer()
     for topic, partitions in ((TOPICS.journal, PARTITIONS), (TOPICS.updates, 1)):

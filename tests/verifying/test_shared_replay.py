@@ -1,4 +1,4 @@
-"""A shared model made again: every decision on its version, the replicas that were told, and models of any version."""
+"""Replay of a shared model: decisions on their model versions, reported replicas, and the model of any version."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -28,7 +28,7 @@ LEARNERS = {
 
 
 def run_of(learner: str, forged: Sequence[tuple[str, bytes]] = (), step: int = 3) -> Pipeline:
-    """Two learners, one of which is made anew in the middle; another program has written there as if it were a step."""
+    """Run two learners and restart both halfway. The `forged` records of another program have the number of a step."""
     pipeline = Pipeline(LEARNERS[learner], PARTITIONS)
     producer = pipeline.broker.producer()
     for topic, value in forged:
@@ -43,7 +43,7 @@ def run_of(learner: str, forged: Sequence[tuple[str, bytes]] = (), step: int = 3
 
 @pytest.fixture(scope="module")
 def pipeline() -> Pipeline:
-    """A run of late-ucb."""
+    """A pipeline after a run of late-ucb."""
     return run_of("late-ucb")
 
 
@@ -52,7 +52,7 @@ def replays(pipeline: Pipeline) -> list[Replay]:
 
 
 def with_other(pipeline: Pipeline, topic: str, change: dict[int, bytes]) -> Pipeline:
-    """The same records, of which those of one topic's first partition have other values, by their number."""
+    """Return a copy in which records of partition 0 of a topic have other values. `change` maps indices to values."""
     other = Pipeline(pipeline.settings, PARTITIONS)
     for name in (*TOPICS, TOPICS.updates):
         for partition in range(1 if name == TOPICS.updates else PARTITIONS):
@@ -84,7 +84,7 @@ def test_replica_that_is_not_what_the_log_makes_is_a_fault(pipeline: Pipeline) -
 
 
 def with_snapshot(pipeline: Pipeline, change: Callable[[State], None]) -> Pipeline:
-    """The same with another newest snapshot of the model."""
+    """Return a copy of the pipeline in which the newest snapshot of the model is edited."""
     newest = read_model_snapshots(pipeline.broker, TOPICS).newest
     assert newest is not None
     snapshot = decode_model(newest)
@@ -195,7 +195,7 @@ def test_log_that_holds_other_updates_than_the_steps_made_is_a_fault(pipeline: P
     records = pipeline.records(TOPICS.updates)
     last = {update.partition: number for number, record in enumerate(records) if (update := decode_update(record))}
     value = records[last[0]].value or b""
-    x = np.float64(0.5).tobytes()  # of another propensity than was drawn
+    x = np.float64(0.5).tobytes()  # differs from the decision's propensity
     update = decode_update(records[last[0]])
     assert update is not None
     was = update.entries.propensities[:1].tobytes()
