@@ -28,8 +28,8 @@ def monitor(
             metavar="POLICY",
             show_default="the highest score, all classes equally",
             rich_help_panel=Panel.WATCHING,
-            help="Additional policy to evaluate; repeatable: logged, holdout, constant:ACTION, or model:FILE of `onebit model "
-            "export`",
+            help="Additional policy to evaluate; repeatable: logged, holdout, constant:ACTION, or model:FILE of "
+            "`onebit model export`",
         ),
     ] = None,
 ) -> None:
