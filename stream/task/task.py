@@ -265,14 +265,15 @@ class Task:
         context = decode_context(record, self.settings.n_features, self._log, self._encoder, self.classes)
         if self.settings.model == "shared":
             check_room(self.learner, context.x)
-        events = self.join.receive_context(context.id, partial(self._answer, context, record, effects))
+        answer = partial(self._answer, context, record, effects)
+        events = self.join.receive_context(context.id, answer, context.is_deferred)
         if events:
             self._act_on(events, effects)
         return context.id
 
     def _answer(self, context: Context, record: Record, effects: Effects) -> tuple[Pending, bool]:
         """Decide on a context and publish the prediction. Also return whether a bit is possible; see `Join`."""
-        event_id, x, logged, unknown, eligible = context
+        event_id, x, logged, unknown, eligible, _ = context
         effects.unknown.extend(unknown)
         u = self._draw_action(event_id)
         decision, target, counts = self.model.decide(event_id, x, u, eligible), None, True
@@ -310,7 +311,7 @@ class Task:
         return decision._replace(propensity=self._propensity_min if propensity < self._propensity_min else 1.0)
 
     def _apply_feedback(self, record: Record, effects: Effects) -> str:
-        """Apply a feedback record, and return its id."""
+        """Apply a feedback record or a shown record, and return its id."""
         feedback = decode_feedback(record, self.settings.n_classes, needs_label=self.learner.needs_label)
         self._act_on(self.join.receive_feedback(feedback, record), effects)
         return feedback.id
@@ -331,7 +332,7 @@ class Task:
         event_id, pending, outcome, feedback, record = settled
         decision = pending.decision
         delay_ms, label, drift = None, None, None
-        reward = None if outcome is Outcome.UNMATCHED else self.join.assumed_reward
+        reward = self.join.assumed_reward if outcome is Outcome.EXPIRED else None
         if feedback is not None and record is not None:
             reward, label = feedback.reward, feedback.label
             decided_ms = pending.time.ms  # None if the feedback was appended before the step's tick

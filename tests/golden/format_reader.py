@@ -19,7 +19,7 @@ LEDGER = (
     "contexts", "decided", "context_duplicates", "context_malformed",
     "feedback", "matched", "expired", "pending", "late", "feedback_duplicates", "conflicts",
     "orphans_waiting", "orphans_dropped", "feedback_malformed", "mismatched", "contexts_misplaced",
-    "feedback_misplaced", "unmatched", "feedback_unmatched", "propensities_floored",
+    "feedback_misplaced", "unmatched", "feedback_unmatched", "propensities_floored", "deferred", "unshown", "shown",
 )  # fmt: skip
 """The names of all counts."""
 
@@ -28,7 +28,7 @@ MODEL_SETTINGS = ("learner", "n_classes", "n_features", "scale", "open_classes")
 SETTINGS = (
     *MODEL_SETTINGS, "seed", "on_expiry", "late", "play", "reward", "propensity_min", "features",
     "class_names", "model", "dated_by", "floor", "holdout", "holdout_policy",
-    "window_ms", "orphan_ms", "retain_ms", "pending_max", "orphans_max",
+    "window_ms", "activation_ms", "orphan_ms", "retain_ms", "pending_max", "orphans_max",
     "retained_max",
 )  # fmt: skip
 """The settings of a task, without the learner's parameters."""
@@ -293,6 +293,8 @@ RECORD = ("topic", "partition", "offset", "append_ms", "key", "value")
 FIELDS: Mapping[str, tuple[str, ...]] = {
     "pending": ("id", *DECISION),
     "orphans": ("id", "reward", "label", "feedback_action", *RECORD, "kept_at_ms", "headers"),
+    "deferred": ("id", *DECISION),
+    "shown": ("id", *DECISION),
     "retained": ("id", "outcome", "reward", "decided_action", "decision", "settled_at_ms"),
 }
 """The fields of an entry of each block."""
@@ -327,7 +329,9 @@ def _numbers(code: str, content: bytes) -> list[Any]:
     return [number for (number,) in struct.iter_unpack(f"<{code}", content)]
 
 
-_ENTRY: Mapping[str, Callable[..., Entry]] = {"pending": _pending, "orphans": _orphan, "retained": _retained}
+_ENTRY: Mapping[str, Callable[..., Entry]] = {
+    **dict.fromkeys(("pending", "deferred", "shown"), _pending), "orphans": _orphan, "retained": _retained,
+}  # fmt: skip
 
 
 def split(joined: Any, lengths: Sequence[int]) -> list[Any]:
