@@ -23,15 +23,17 @@ from stream.serving.server import DECIDE, DECISIONS, FEEDBACK, SHOWN, Counts, pr
 from stream.telemetry import metrics
 from stream.telemetry.exposition import exposition
 from stream.telemetry.heartbeat import Verdict
-from stream.wire.codec import HEADERS, ID_BYTES_MAX, MalformedError, decode_context, decode_feedback, encode_feedback
+from stream.wire.codec import (
+    HEADERS,
+    ID_BYTES_MAX,
+    MalformedError,
+    decode_context,
+    decode_feedback,
+    encode_feedback,
+    trace_of,
+)
 from stream.wire.records import Headers, IndexArray, Record, Shown
 from stream.wire.topics import Topics
-
-TRACE_HEADERS = frozenset((b"traceparent", b"tracestate"))
-"""Request headers that become record headers of a context."""
-
-TRACE_BYTES_MAX = 4_096
-"""Maximum size of such a header in bytes; longer headers are omitted."""
 
 _ANY = 2**31 - 1  # limit on class numbers and indices until the pipeline's sizes are known
 
@@ -223,8 +225,8 @@ def _context_value(event_id: str, body: Context, facts: PipelineFacts | None) ->
 
 
 def _headers_of(request: Request) -> Headers:
-    own = tuple((name.decode(), value) for name, value in request.scope["headers"] if name in TRACE_HEADERS)
-    return HEADERS + own if 0 < sum(len(value) for _, value in own) <= TRACE_BYTES_MAX else HEADERS
+    given = tuple((name.decode("latin-1"), value) for name, value in request.scope["headers"])
+    return HEADERS + trace_of(_record(b"")._replace(headers=given))
 
 
 def _page(verdict: Verdict) -> Response:

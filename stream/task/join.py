@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from stream.task.join_table import TRANSITIONS, Input, Move, Rule, State, Table, TableError, check_table
 from stream.wire.ledger import Ledger
-from stream.wire.records import Decision, DecisionTime, Features, Feedback, Outcome, Record, Shown, make
+from stream.wire.records import Decision, DecisionTime, Features, Feedback, Headers, Outcome, Record, Shown, make
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +52,7 @@ class Pending(NamedTuple):
     x: Features
     decision: Decision
     time: DecisionTime  # when it was decided or, if it was deferred, shown
+    trace: Headers = ()  # trace headers of the context
 
     @property
     def action(self) -> int:

@@ -20,7 +20,7 @@ from stream.task.join import DroppedOrphan, Event, Join, Late, Mismatched, Pendi
 from stream.task.placement import count_misplaced
 from stream.task.play import Played, play_logged, play_match
 from stream.task.settings import TaskSettings
-from stream.wire.codec import MalformedError, decode_context, decode_feedback, is_tick, tick_step
+from stream.wire.codec import MalformedError, decode_context, decode_feedback, is_tick, tick_step, trace_of
 from stream.wire.dead_letters import DEAD_LETTER_MALFORMED, DEAD_LETTER_MISMATCHED, DEAD_LETTER_ORPHAN
 from stream.wire.records import (
     DRIFT_OF_ALL,
@@ -287,10 +287,10 @@ class Task:
             self._time = DecisionTime(self._time.step, record.append_ms)
         name = self.classes.name_of(decision.action)
         carried = decision.logged if self.settings.model == "shared" and decision.logged.size else None
-        arm = self.settings.arm_of(u)
-        prediction = make(Prediction, (event_id, decision, self.model.version, target, name, carried, arm))
+        arm, trace = self.settings.arm_of(u), trace_of(record)
+        prediction = make(Prediction, (event_id, decision, self.model.version, target, name, carried, arm, trace))
         effects.predictions.append((prediction, record.offset))
-        pending = make(Pending, (x, decision, self._time))
+        pending = make(Pending, (x, decision, self._time, trace))
         return pending, counts
 
     def _play(self, context: Context, own: Decision) -> Played:
@@ -342,10 +342,10 @@ class Task:
             drift = self.model.settle(pending.x, taught, reward, self._update_draw(event_id), label)
         settled_at_ms = self.join.stream_ms
         arm = self.settings.arm_of(self._draw_action(event_id)) if self.settings.holdout else None
-        example = make(
-            Example,
-            (event_id, outcome, decision.action, decision.propensity, reward, delay_ms, settled_at_ms, drift, arm),
-        )
+        example = Example(
+            event_id, outcome, decision.action, decision.propensity,
+            reward, delay_ms, settled_at_ms, drift, arm, pending.trace,
+        )  # fmt: skip
         effects.examples.append((example, None if record is None else record.offset))
 
     def _correct(self, late: Late) -> None:

@@ -391,7 +391,7 @@ class _Audit:
         )
         settled = []
         for record, (example, offset) in self._decoded(examples, codec.decode_example):
-            *fields, drift, arm = example
+            *fields, drift, arm, _ = example
             settled.append((record, Settled._make((*fields, offset)), drift is not None))
             self._check_arm(oracle.settings, example.id, arm, place_of(record))
         of_inputs = [

@@ -63,6 +63,13 @@ UNIFORM_TOLERANCE = 1e-3
 """Relative tolerance for a propensity of 1/K. Logs contain rounded values, such as .0125 for 1/80 and .0294 for
 1/34."""
 
+TRACE_HEADERS = ("traceparent", "tracestate")
+"""Headers of a context that its prediction and its example also have."""
+
+TRACE_BYTES_MAX = 4_096
+"""Maximum size of the trace headers together. Longer ones are omitted, because they are stored with each pending
+decision."""
+
 TICK_HEADER = "onebit-tick"
 _STEP_HEADER = "onebit-step"
 _HEADER_DIGITS_MAX = 18  # digits of a number that fits in 64 bits
@@ -93,6 +100,14 @@ def step_of(record: Record) -> int | None:
     if _STEP_HEADER in headers:
         return header_number(headers[_STEP_HEADER])
     return 0 if VERSION_HEADER[0] in headers else None
+
+
+def trace_of(record: Record) -> Headers:
+    """The trace headers of a record (W3C Trace Context), or none if they are too long."""
+    if record.headers == HEADERS:
+        return ()
+    found = tuple((name, value) for name, value in record.headers if name in TRACE_HEADERS)
+    return found if sum(len(value) for _, value in found) <= TRACE_BYTES_MAX else ()
 
 
 def header_number(content: bytes | None) -> int | None:

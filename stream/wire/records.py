@@ -155,6 +155,7 @@ class Prediction(NamedTuple):
     class_name: str | None = None  # name of the action; None if the classes have no names
     logged: FloatArray | None = None  # numbers that the learner stores, only with a shared model
     arm: Arm | None = None  # None: decided by the learner
+    trace: Headers = ()  # trace headers of the context
 
 
 class Answer(NamedTuple):
@@ -208,3 +209,4 @@ class Example(NamedTuple):
     settled_at_ms: int  # stream time when the decision was settled
     drift: Drift | None = None  # the drift detector triggered by this reward, or None
     arm: Arm | None = None  # as in the prediction
+    trace: Headers = ()  # as in the prediction

@@ -288,7 +288,7 @@ def sections(payload: bytes) -> Iterator[Section]:
 Entry = dict[str, Any]
 """An entry of a block: its fields by name, those of parts included."""
 
-DECISION = ("indices", "values", "action", "greedy", "propensity", "scores", "logged", "decided_ms")
+DECISION = ("indices", "values", "action", "greedy", "propensity", "scores", "logged", "decided_ms", "trace")
 RECORD = ("topic", "partition", "offset", "append_ms", "key", "value")
 FIELDS: Mapping[str, tuple[str, ...]] = {
     "pending": ("id", *DECISION),
@@ -307,10 +307,10 @@ def entries(section: Section) -> list[Entry]:
 
 
 def _pending(event_id: str, decision: list[Any]) -> Entry:
-    (indices, values), (action, greedy, propensity, scores, logged), decided_ms = decision
+    (indices, values), (action, greedy, propensity, scores, logged), decided_ms, trace = decision
     features = _numbers("i", indices), _numbers("d", values)
     learner = action, greedy, propensity, _numbers("d", scores), _numbers("d", logged)
-    return dict(zip(FIELDS["pending"], (event_id, *features, *learner, decided_ms), strict=True))
+    return dict(zip(FIELDS["pending"], (event_id, *features, *learner, decided_ms, trace), strict=True))
 
 
 def _orphan(event_id: str, orphan: list[Any], headers: list[Any]) -> Entry:

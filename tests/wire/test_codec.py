@@ -130,7 +130,7 @@ def test_feedback_is_read_as_it_was_written(event_id: str, reward: int, label: i
 @given(
     st.builds(
         Example, IDS, st.sampled_from(Outcome), COUNTS, FLOATS, st.none() | st.integers(0, 1),
-        st.none() | COUNTS, COUNTS, CLASSES | st.just("global"),
+        st.none() | COUNTS, COUNTS, CLASSES | st.just("global"), st.sampled_from((None, "holdout")), st.just(()),
     ),
     st.none() | COUNTS,
 )  # fmt: skip
