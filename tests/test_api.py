@@ -163,6 +163,21 @@ def test_late_feedback_of_an_embedded_pipeline_comes_in_the_order_of_its_times()
         assert (pipeline.ledger.matched, pipeline.ledger.late) == (1, 1)
 
 
+def test_deferred_decision_of_an_embedded_pipeline_counts_once_it_was_shown() -> None:
+    settings: dict[str, Any] = {"window": "1m", "activation_window": "10s"}
+    with onebit.embedded(n_classes=2, n_features=1, learner="banditron", **settings) as pipeline:
+        for name in "ab":
+            pipeline.decide(name, [1.0], deferred=True)
+        pipeline.shown("a", after="5s")
+        pipeline.feedback("a", 1, after="30s")
+        pipeline.advance("20s")
+        assert (pipeline.ledger.deferred, pipeline.ledger.pending, pipeline.ledger.unshown) == (0, 1, 1)
+        pipeline.restart()
+        pipeline.advance("20s")
+        assert [pipeline.example(name)["outcome"] for name in "ab"] == ["matched", "unshown"]
+        assert pipeline.example("a")["delay_ms"] == 25_000
+
+
 def test_embedded_pipeline_recovers_after_a_restart() -> None:
     with onebit.embedded(n_classes=2, n_features=1, learner="banditron") as pipeline:
         pipeline.decide("a", [1.0])

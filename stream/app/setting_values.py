@@ -73,6 +73,13 @@ def _duration(value: object) -> object:
 Duration = Annotated[int, BeforeValidator(_duration), Field(ge=0), PlainSerializer(format_duration)]
 """A duration in milliseconds; text form 250ms, 10s, 5m or 2h."""
 
+OptionalDuration = Annotated[
+    Annotated[int, Field(ge=0)] | None,
+    BeforeValidator(_duration),
+    PlainSerializer(format_duration, when_used="unless-none"),
+]
+"""A duration, or None if unset."""
+
 LOGGED = "logged"
 """Value of `delay` that selects the delays in a log."""
 

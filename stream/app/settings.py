@@ -25,6 +25,7 @@ from stream.app.setting_values import (
     Duration,
     Feedback,
     Names,
+    OptionalDuration,
     Probability,
     Replay,
     Retention,
@@ -304,7 +305,7 @@ class Settings(BaseSettings):
         Setting(Panel.JOIN, _LEARN | {Program.DESCRIBE}, "Time to wait for feedback before a decision expires"),
     ] = 300_000
     activation_window_ms: Annotated[
-        Duration | None,
+        OptionalDuration,
         Setting(Panel.JOIN, _LEARN, "Time to wait until a deferred decision is shown", unset="the window"),
     ] = None
     on_expiry: Annotated[

@@ -97,7 +97,7 @@ def check(world: World) -> list[str]:
             world.trace.fired.update({row_name(*row): count for row, count in one.oracle.rows.items()})
         if one.task.join.retain_ms == NEVER_MS and not counts["overflow of retained"]:
             findings += _each_decided_once(one)
-            if not counts["overflow of pending"]:
+            if not counts["overflow of pending"] + counts["overflow of deferred"]:
                 findings += _settled_by_times_alone(one)
         if one.number in tasks:
             findings += _recovered_is_the_same(one, tasks[one.number])
@@ -112,7 +112,7 @@ def check(world: World) -> list[str]:
     return wrong + _nothing_aborted_is_visible(world)
 
 
-OVERFLOWS = ("overflow of pending", "overflow of orphans", "overflow of retained")
+OVERFLOWS = ("overflow of pending", "overflow of orphans", "overflow of retained", "overflow of deferred")
 
 
 def row_name(state: State, happened: Input) -> str:
@@ -132,7 +132,8 @@ def _as_sent(partition: _Partition) -> list[str]:
         elif isinstance(event, Decided):
             was = sent[TOPICS.contexts, partition.number, event.offset]
             logged = None if partition.task.play == "own" else was.logged
-            if (was.event_id, logged) != (event.context.id, event.context.logged):
+            context = event.context
+            if (was.event_id, logged, was.is_deferred) != (context.id, context.logged, context.is_deferred):
                 wrong.append(f"context at offset {event.offset}: expected {was}; got {event.context}")
             among, decision = eligible[event.offset] or {}, event.prediction.decision
             if not {decision.action, decision.greedy} <= among.keys():
@@ -141,7 +142,8 @@ def _as_sent(partition: _Partition) -> list[str]:
                 wrong.append(f"context at offset {event.offset}: expected the class {among}; got {event.prediction}")
         elif isinstance(event, Settled) and event.outcome is Outcome.MATCHED and event.feedback_offset is not None:
             was = sent[TOPICS.feedback, partition.number, event.feedback_offset]
-            if (was.event_id, was.bit) != (event.id, event.reward) or was.action not in (None, event.action):
+            is_other = was.is_shown or was.action not in (None, event.action)
+            if is_other or (was.event_id, was.bit) != (event.id, event.reward):
                 wrong.append(f"feedback at offset {event.feedback_offset}: expected {was}; got {event}")
     for record in (*partition.contexts, *partition.feedback):
         if record.topic == TOPICS.contexts or not partition.is_tick(record):
@@ -238,8 +240,11 @@ def _ticks(partition: _Partition) -> list[str]:
     if count != len(partition.ticks) or not set(partition.ticks) <= {step.number for step in partition.steps}:
         wrong.append(f"{count} ticks for {len(partition.ticks)} steps, up to step {max(partition.ticks)}")
     last = partition.steps[-1].ledger if partition.steps else Ledger()
-    if last.pending or last.orphans_waiting:
-        wrong.append(f"{last.pending} decisions and {last.orphans_waiting} orphans are pending at the end")
+    if last.pending or last.deferred or last.orphans_waiting:
+        wrong.append(
+            f"{last.pending} decisions, {last.deferred} deferred ones and {last.orphans_waiting} orphans are pending "
+            "at the end"
+        )
     return wrong
 
 
@@ -264,19 +269,24 @@ def _each_decided_once(partition: _Partition) -> list[str]:
 def _settled_by_times_alone(partition: _Partition) -> list[str]:
     """Check that the first feedback after a context settles the decision if it is appended by the deadline.
 
-    Feedback for an action other than the decided one does not count. The result depends only on append times and
-    offsets, and not on when records were read.
+    Feedback for an action other than the decided one does not count. A deferred decision's window begins with the first
+    shown record. The result depends only on append times and offsets, and not on when records were read.
     """
     world, sent = partition.world, partition.world.outside.sent
     came_ms = {record.offset: record.append_ms for record in partition.contexts}
     contexts_are_late = world.schedule.old_lags or bool(
         {Kind.FOREIGN_CONTEXT, Kind.HOLD} & world.trace.fired.keys()
     )  # feedback can then be read before a context that was appended earlier
+    limits = partition.task.join
     answers: dict[str | None, list[tuple[Record, int | None]]] = {}
+    shown: dict[str | None, list[Record]] = {}
     for record in partition.feedback:
         if not partition.is_tick(record):
-            event_id, _, action, *_ = sent[record.topic, partition.number, record.offset]
-            answers.setdefault(event_id, []).append((record, action))
+            was = sent[record.topic, partition.number, record.offset]
+            if was.is_shown:
+                shown.setdefault(was.event_id, []).append(record)
+            else:
+                answers.setdefault(was.event_id, []).append((record, was.action))
     settled = {e.id: (e.outcome, e.feedback_offset) for e in partition.events if isinstance(e, Settled)}
     wrong: list[str] = []
     for step, decisions in zip(partition.steps, partition.decided, strict=True):
@@ -286,19 +296,30 @@ def _settled_by_times_alone(partition: _Partition) -> list[str]:
             judged = [record for record, named in answers.get(context.id, ()) if named in (None, action)]
             if tick is None:
                 continue  # reported by `_ticks`
-            shown_ms = tick.append_ms if contexts_are_late else came_ms[offset]
+            seen_ms = tick.append_ms if contexts_are_late else came_ms[offset]
+            begins = shown.get(context.id, []) if context.is_deferred else []
+            window_ms, late = limits.window_ms, Outcome.EXPIRED
+            if context.is_deferred:
+                window_ms, late = limits.activation_limit_ms, Outcome.UNSHOWN
+            deadline_ms = tick.append_ms + window_ms
+            if begins and begins[0].append_ms <= deadline_ms and not _precedes(judged, begins[0]):
+                deadline_ms, late = begins[0].append_ms + limits.window_ms, Outcome.EXPIRED
             got = settled.get(context.id, (None, None))
             if is_aside:
                 expected: tuple[Outcome, int | None] = (Outcome.UNMATCHED, got[1])
-            elif any(record.append_ms <= shown_ms for record in judged):
-                continue  # the feedback may have been an orphan, to which other limits apply
-            elif judged and judged[0].append_ms <= tick.append_ms + partition.task.join.window_ms:
+            elif any(record.append_ms <= seen_ms for record in (*judged, *begins)):
+                continue  # the record may have been an orphan, to which other limits apply
+            elif judged and judged[0].append_ms <= deadline_ms:
                 expected = (Outcome.MATCHED, judged[0].offset)
             else:
-                expected = (Outcome.EXPIRED, None)
+                expected = (late, None)
             if got != expected:
                 wrong.append(f"{context.id}: expected {expected} according to its times; got {got}")
     return wrong
+
+
+def _precedes(records: list[Record], other: Record) -> bool:
+    return bool(records) and records[0].offset < other.offset
 
 
 def _recovered_is_the_same(partition: _Partition, task: Task) -> list[str]:
@@ -332,7 +353,10 @@ def state_of(task: Task) -> dict[str, object]:
         "ledger": join.ledger(),
         "overflows": join.overflows(),
         "stream time": join.stream_ms,
-        "pending": [(event_id, repr(pending.time)) for event_id, pending in join.pending.items()],
+        **{
+            name: [(event_id, repr(pending.time)) for event_id, pending in decisions.items()]
+            for name, decisions in (("pending", join.pending), ("deferred", join.deferred), ("shown", join.shown))
+        },
         "orphans": [(event_id, orphan.feedback, orphan.kept_at_ms) for event_id, orphan in join.orphans.items()],
         "retained": [
             (event_id, retained.outcome, retained.reward, settled_ms, retained.pending is None)

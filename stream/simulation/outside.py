@@ -24,6 +24,7 @@ POISON_CONTEXTS: tuple[tuple[bytes | None, Headers], ...] = (
     (b'{"id":"p","x":{"i":[2,1]}}', HEADERS),
     (b'{"id":"p","x":{"i":[8]}}', HEADERS),
     (b'{"id":"p","x":[1,2]}', HEADERS),
+    (b'{"id":"p","x":{"i":[0]},"deferred":null}', HEADERS),
     (b'{"id":"p","x":{"i":[0]}}', (("onebit-version", b"9"),)),
 )
 POISON_FEEDBACK: tuple[tuple[bytes | None, Headers], ...] = (
@@ -35,6 +36,8 @@ POISON_FEEDBACK: tuple[tuple[bytes | None, Headers], ...] = (
     (b'{"reward":1,"label":0}', HEADERS),
     (b'{"id":"p","reward":1,"label":7}', HEADERS),
     (b'{"id":"","reward":1,"label":0}', HEADERS),
+    (b'{"id":"p","shown":false}', HEADERS),
+    (b'{"id":"p","shown":1}', HEADERS),
 )
 FOREIGN_OUTPUTS: tuple[tuple[bytes | None, Headers], ...] = (
     (b"{", ()),
@@ -55,6 +58,8 @@ class Sent(NamedTuple):
     action: int | None = None  # action in feedback
     logged: Logged | None = None  # logged decision of a context
     eligible: tuple[int, ...] | None = None  # eligible classes of a context; None for all
+    is_deferred: bool = False  # True if a context defers its decision
+    is_shown: bool = False  # True for a shown record, which has no bit
 
 
 Place = tuple[TopicPartition, int]
@@ -108,7 +113,9 @@ class Outside:
             self._send_output(item)
         elif kind in (Kind.FOREIGN_COMMIT, Kind.FOREIGN_ABORT):
             self._end_foreign(item.number, commits=kind is Kind.FOREIGN_COMMIT)
-        elif kind not in (Kind.FEEDBACK_LOST, Kind.TIME):
+        elif kind in (Kind.SHOWN, Kind.SHOWN_EARLY, Kind.SHOWN_AGAIN):
+            self._send_shown(item)
+        elif kind not in (Kind.FEEDBACK_LOST, Kind.SHOWN_NEVER, Kind.TIME):
             self._send_feedback(item)
         self._trace.fired[kind] += 1
 
@@ -122,9 +129,10 @@ class Outside:
         logged = b"" if item.logged is None else b',"logged":' + json.dumps(item.logged._asdict()).encode()
         named = item.eligible and [name_of(k) if self._open_classes else k for k in item.eligible]
         eligible = b"" if named is None else b',"eligible":' + json.dumps(named).encode()
-        value = b'{"id":"%s","x":%s%s%s}' % (key, _FEATURES[int(item.id[1:]) % len(_FEATURES)], logged, eligible)
+        more = logged + eligible + (b',"deferred":true' if item.deferred else b"")
+        value = b'{"id":"%s","x":%s%s}' % (key, _FEATURES[int(item.id[1:]) % len(_FEATURES)], more)
         partition = partition_for(key, self._partitions)
-        sent = Sent(item.id, 0, None, item.logged, item.eligible)
+        sent = Sent(item.id, 0, None, item.logged, item.eligible, item.deferred)
         self._send(item, TOPICS.contexts, partition, key, value, HEADERS, sent)
 
     def _send_feedback(self, item: Item) -> None:
@@ -137,6 +145,11 @@ class Outside:
             event = int(item.id[1:])
             self._trace.fired["reordered feedback"] += event < self._latest_fed
             self._latest_fed = max(self._latest_fed, event)
+
+    def _send_shown(self, item: Item) -> None:
+        key = item.id.encode()
+        value, partition = b'{"id":"%s","shown":true}' % key, partition_for(key, self._partitions)
+        self._send(item, TOPICS.feedback, partition, key, value, HEADERS, Sent(item.id, 0, is_shown=True))
 
     def _send_poison(self, item: Item) -> None:
         contexts = item.kind is Kind.CONTEXT_POISON

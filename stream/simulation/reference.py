@@ -51,7 +51,7 @@ class OwnReference:
 
     def decide(self, decided: Decided) -> tuple[Decision, bool]:
         """Return the decision to learn from, and whether the published decision is as expected."""
-        task, (event_id, x, logged, _, eligible), prediction = self.task, decided.context, decided.prediction
+        task, (event_id, x, logged, _, eligible, _), prediction = self.task, decided.context, decided.prediction
         own = mine = taught = self.learner.predict(x, uniform(task.seed, Purpose.ACTION, event_id), eligible)
         target = None if task.play == "own" else (own.action, own.propensity)
         if task.play == "logged" and logged is not None:

@@ -40,6 +40,10 @@ class Kind(StrEnum):
     FOREIGN_OUTPUT = "another producer writes to a learner topic"
     FOREIGN_COMMIT = "another producer commits"
     FOREIGN_ABORT = "another producer aborts"
+    SHOWN = "shown"
+    SHOWN_EARLY = "shown before its context"
+    SHOWN_AGAIN = "duplicate shown"
+    SHOWN_NEVER = "never shown"
     TIME = "time passes"
     # Faults.
     CRASH = "crash between steps"
@@ -128,6 +132,7 @@ class Item(NamedTuple):
     action: int | None = None  # the class to which the feedback applies; None if not given
     logged: Logged | None = None  # logged decision of a context
     eligible: tuple[int, ...] | None = None  # eligible classes of a context; None for all
+    deferred: bool = False  # True if a context defers its decision until it is shown
 
     def text(self) -> str:
         """Return a description for traces and reports."""
@@ -138,6 +143,8 @@ class Item(NamedTuple):
             parts.append(self.id)
         if self.kind.value.startswith(("feedback", "duplicate feedback", "conflicting")) and self.id:
             parts.append("right" if self.bit else "wrong")
+        if self.deferred:
+            parts.append("deferred")
         if self.action is not None:
             parts.append(f"for action {self.action}")
         if self.call:
@@ -240,6 +247,8 @@ def draw_schedule(seed: int, events: int = EVENTS, model: Sharing = "own") -> Sc
     task, items = _with_eligible(Luck(seed ^ _ELIGIBLE_DICE), task, items, model)
     if model == "own":
         task, items = _with_logs(Luck(seed ^ _LOG_DICE), task, items)
+    task, items = _with_deferrals(Luck(seed ^ _DEFERRAL_DICE), task, items, timeless=timeless)
+    limits = task.join
     if task.play == "own":
         holdout, policy = around.choice((0.0, 0.0, 0.3)), around.choice((UNIFORM, "constant:1"))
         task = replace(task, holdout=holdout, holdout_policy=policy)
@@ -249,7 +258,10 @@ def draw_schedule(seed: int, events: int = EVENTS, model: Sharing = "own") -> Sc
         items.sort(key=lambda item: item.at_ms)
     if timeless:  # deadlines are even, and pass in the next, odd millisecond, in which nothing else happens
         items = [item._replace(at_ms=2 * item.at_ms - START_MS) for item in items]
-        doubled = replace(limits, window_ms=2 * limits.window_ms, orphan_ms=2 * limits.orphan_ms)
+        activation_ms = None if limits.activation_ms is None else 2 * limits.activation_ms
+        doubled = replace(
+            limits, window_ms=2 * limits.window_ms, activation_ms=activation_ms, orphan_ms=2 * limits.orphan_ms
+        )
         task = replace(task, join=doubled)
     if clock_stands:
         items = [item._replace(at_ms=START_MS) for item in items]
@@ -347,9 +359,8 @@ def _with_eligible(
         return task, items
     if model == "own" and luck.chance(50):
         task = replace(task, open_classes=True)
-    contexts = (Kind.CONTEXT, Kind.CONTEXT_AGAIN, Kind.FOREIGN_CONTEXT)
     drawn = [
-        item._replace(eligible=luck.choice(ELIGIBLE)) if item.kind in contexts and luck.chance(60) else item
+        item._replace(eligible=luck.choice(ELIGIBLE)) if item.kind in _CONTEXTS and luck.chance(60) else item
         for item in items
     ]
     return task, drawn
@@ -360,6 +371,48 @@ ELIGIBLE: tuple[tuple[int, ...], ...] = ((0,), (2,), (1, 0), (2, 1), (0, 1, 2), 
 
 _ELIGIBLE_DICE = 0x2545F4914F6CDD1D
 """Separates the draws for eligible classes in the same way."""
+
+
+def _with_deferrals(
+    luck: Luck, task: TaskSettings, items: list[Item], *, timeless: bool
+) -> tuple[TaskSettings, list[Item]]:
+    """Let 40 % of the runs defer some decisions, with shown records for some of them and for a few others."""
+    if not luck.chance(40):
+        return task, items
+    limits = replace(task.join, activation_ms=luck.choice((None, 10, 40, 150)))
+    noise = luck.choice((5, 20, 40))
+    deferred = {item.id for item in items if item.kind in _DECIDING and luck.chance(70)}
+    drawn = [
+        item._replace(deferred=item.id in deferred or (item.kind is Kind.CONTEXT_AGAIN and luck.chance(50)))
+        if item.kind in _CONTEXTS
+        else item
+        for item in items
+    ]
+
+    def add(at_ms: int, kind: Kind, event_id: str) -> None:
+        drawn.append(Item(max(START_MS, at_ms), kind, event_id, polls=timeless or luck.chance(80)))
+
+    for item in items:
+        if item.kind not in _DECIDING or (item.id not in deferred and not luck.chance(noise)):
+            continue
+        if luck.chance(noise):
+            add(item.at_ms - luck.between(0, 2 * limits.orphan_ms), Kind.SHOWN_EARLY, item.id)
+        elif luck.chance(30):
+            add(item.at_ms, Kind.SHOWN_NEVER, item.id)
+        else:
+            add(item.at_ms + _draw_delay(luck, limits.activation_limit_ms), Kind.SHOWN, item.id)
+        if luck.chance(noise):
+            longest_ms = 2 * limits.window_ms if limits.retain_ms == NEVER_MS else 2 * limits.retain_ms
+            add(item.at_ms + luck.between(-limits.orphan_ms, longest_ms), Kind.SHOWN_AGAIN, item.id)
+    drawn.sort(key=lambda item: item.at_ms)
+    return replace(task, join=limits), drawn
+
+
+_DECIDING = (Kind.CONTEXT, Kind.FOREIGN_CONTEXT)
+_CONTEXTS = (*_DECIDING, Kind.CONTEXT_AGAIN)
+
+_DEFERRAL_DICE = 0x9E3779B97F4A7C15
+"""Seeds a separate random stream for deferred decisions, so that the other draws of a run do not change."""
 
 _LOG_DICE = 0x5DEECE66D
 """Seeds a separate random stream for logs, so that the other draws of a run do not change."""

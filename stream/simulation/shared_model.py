@@ -162,7 +162,7 @@ def _decides_otherwise(
     for entry in own:
         learner.observe_early(entry.x, entry.decision)
     wrong: list[str] = []
-    for (event_id, x, *_, eligible), _, prediction, _ in decided:
+    for (event_id, x, *_, eligible, _), _, prediction, _ in decided:
         again = learner.predict(x, uniform(task.seed, Purpose.ACTION, event_id), eligible)
         learner.observe_early(x, again)
         one, other = (_plain(Entry(DECIDED, x, decision)) for decision in (again, prediction.decision))

@@ -130,6 +130,32 @@ def test_a_fallback_that_is_not_eligible_is_a_504() -> None:
     assert (got.status, other.json["class"]) == (504, "help")
 
 
+def test_deferred_decision_is_pending_once_it_was_shown() -> None:
+    with served(a_pipeline()) as door:
+        assert door.ask("POST", "/v1/decide", {"id": "visit-1", "x": [1.0, 0.5], "deferred": True}).status == 200
+        assert door.pipeline.ledger().deferred == 1
+        got = door.ask("POST", "/v1/shown", {"id": "visit-1"})
+        assert (got.status, got.json) == (202, {"id": "visit-1"})
+        door.pipeline.wait_until(lambda ledger: ledger.pending == 1, "the decision was shown")
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "field"),
+    [
+        ("/v1/shown", {}, "id"),
+        ("/v1/shown", {"id": ""}, "id"),
+        ("/v1/shown", {"id": "é" * 200}, "id"),
+        ("/v1/decide", {"id": "a", "x": [1.0, 0.5], "deferred": 1}, "deferred"),
+        ("/v1/decide", {"id": "a", "x": [1.0, 0.5], "deferred": None}, "deferred"),
+    ],
+    ids=str,
+)
+def test_invalid_deferral_or_shown_record_is_refused_with_its_field(path: str, body: object, field: str) -> None:
+    with served(a_pipeline()) as door:
+        got = door.ask("POST", path, body)
+    assert (got.status, got.json["error"].split(":")[0]) == (422, field)
+
+
 def test_feedback_is_accepted_and_learned() -> None:
     with served(a_pipeline()) as door:
         action = door.decide("visit-1").json["action"]

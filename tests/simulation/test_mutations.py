@@ -38,7 +38,7 @@ from stream.task.settings import Sharing
 from stream.task.task import Task
 from stream.wire import codec
 from stream.wire.codec import tick_headers
-from stream.wire.records import Decision, DecisionTime, Logged, Record, Target, TopicPartition
+from stream.wire.records import Decision, DecisionTime, Feedback, Logged, Record, Target, TopicPartition
 from stream.wire.updates import DECIDED, Entry, decode_update, joined
 
 pytestmark = pytest.mark.slow
@@ -135,17 +135,30 @@ def predictions_outside(producer: Any, consumer: Any, topics: Any, commits: Any,
 
 
 def ignores_actions(record: Any, *arguments: Any, **named: Any) -> Any:
-    return _decode_feedback(record, *arguments, **named)._replace(action=None)
+    found = _decode_feedback(record, *arguments, **named)
+    return found._replace(action=None) if isinstance(found, Feedback) else found
 
 
-def counts_duplicates_twice(self: Join, event_id: str, decide: Any, original: Any = Join.receive_context) -> Any:
-    self._counts["context_duplicates"] += self.state_of(event_id) not in (State.UNSEEN, State.ORPHAN)
-    return original(self, event_id, decide)
+def counts_duplicates_twice(self: Join, event_id: str, *rest: Any, original: Any = Join.receive_context) -> Any:
+    self._counts["context_duplicates"] += "a decision" in self.state_of(event_id).has
+    return original(self, event_id, *rest)
 
 
-def decides_again(self: Join, event_id: str, decide: Any, original: Any = Join.receive_context) -> Any:
+def decides_again(self: Join, event_id: str, *rest: Any, original: Any = Join.receive_context) -> Any:
     self.pending.pop(event_id, None)
+    return original(self, event_id, *rest)
+
+
+def never_defers(self: Join, event_id: str, decide: Any, *rest: Any, original: Any = Join.receive_context) -> Any:
     return original(self, event_id, decide)
+
+
+def begins_the_window_with_the_decision(self: Join, *arguments: Any, original: Any = Join._follow) -> Any:
+    events = original(self, *arguments)
+    _, happened, event_id, _, pending, *_ = arguments
+    if happened is Input.SHOWN and event_id in self.shown:
+        self.shown[event_id] = pending
+    return events
 
 
 def learns_twice(self: Task, settled: Any, effects: Any, *rest: Any, original: Any = Task._learn) -> None:
@@ -374,6 +387,9 @@ MUTATIONS = [
     replaced("nonuniform logs treated as uniform", task_module, "play_match", matches_whatever_was_drawn),
     replaced("propensity floor not applied", Task, "_taught", lambda self, decision: decision),
     replaced("actions in feedback ignored", task_module, "decode_feedback", ignores_actions),
+    replaced("no decision deferred", Join, "receive_context", never_defers),
+    replaced("window of a shown decision begins early", Join, "_follow", begins_the_window_with_the_decision),
+    table("unshown decisions expire", (State.DEFERRED, Input.DEADLINE), TRANSITIONS[State.PENDING, Input.DEADLINE]),
     replaced("duplicate contexts counted twice", Join, "receive_context", counts_duplicates_twice),
     replaced("feedback applied twice", Task, "_learn", learns_twice),
     Mutation("fences dropped", no_fences),
@@ -386,10 +402,14 @@ MUTATIONS = [
     replaced("parked task resumes although its journal has new steps", Partition, "resume", resumes_always),
     replaced("uncommitted step not committed again", Partition, "resume", forgets_the_uncommitted),
     recovers_without("pending"),
+    recovers_without("deferred"),
+    recovers_without("shown"),
     recovers_without("orphans"),
     recovers_without("retained"),
     replaced("recovery starts one context too early", recovery_module, "recovery", recovers_from_the_end),
     snapshot_without("pending"),
+    snapshot_without("deferred"),
+    snapshot_without("shown"),
     snapshot_without("orphans"),
     snapshot_without("retained"),
     replaced("undated decisions restored as dated", recover_module, "restore", restores_as_dated),

@@ -97,10 +97,12 @@ def test_trace_tells_what_came_and_what_failed_with_its_time() -> None:
 receive_context = Join.receive_context
 
 
-def counts_duplicates_twice(join: Join, event_id: str, decide: Callable[[], tuple[Pending, bool]]) -> Sequence[Event]:
+def counts_duplicates_twice(
+    join: Join, event_id: str, decide: Callable[[], tuple[Pending, bool]], *rest: bool
+) -> Sequence[Event]:
     if join.state_of(event_id) in (State.PENDING, State.MATCHED, State.EXPIRED):
-        receive_context(join, event_id, decide)
-    return receive_context(join, event_id, decide)
+        receive_context(join, event_id, decide, *rest)
+    return receive_context(join, event_id, decide, *rest)
 
 
 def test_failing_schedule_is_cut_down_to_what_it_takes_to_fail() -> None:

@@ -1,6 +1,7 @@
 """The task: the order of merged records, the times of decisions, and independence of the state from batch sizes."""
 
 from collections import deque
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -250,6 +251,49 @@ def test_record_of_a_later_version_is_malformed() -> None:
     task = Task(by_context(), TOPICS.contexts)
     later = Inputs().context("a", 10)._replace(headers=((VERSION_HEADER[0], b"2"),))
     assert run(task, [later]).dead_letters[0].reason == "version: expected 1; got b'2'"
+
+
+@pytest.mark.parametrize("policy", [{}, {"on_expiry": "negative"}, {"on_expiry": "negative", "late": "correct"}])
+def test_decision_that_is_not_shown_teaches_nothing_even_later(policy: dict[str, Any]) -> None:
+    task, inputs = Task(by_context(**policy), TOPICS.contexts), Inputs()
+    effects = run(task, [inputs.context("a", 10, deferred=True)], end_ms=1_011)
+    before = state_digest([task.learner.state()])
+    run(task, [inputs.feedback("a", 1, 1_012), inputs.shown("a", 1_013)])
+    assert [(example.outcome, example.reward) for example, _ in effects.examples] == [(Outcome.UNSHOWN, None)]
+    assert (state_digest([task.learner.state()]), task.version, task.join.ledger().late) == (before, 0, 2)
+
+
+def test_window_of_a_deferred_decision_begins_when_it_is_shown() -> None:
+    task, inputs = Task(by_context(on_expiry="negative"), TOPICS.contexts), Inputs()
+    records = [inputs.context("a", 10, deferred=True), inputs.context("b", 10, deferred=True)]
+    records += [inputs.shown("a", 900), inputs.shown("b", 900), inputs.feedback("a", 1, 1_900)]
+    effects = run(task, records, end_ms=1_901)
+    assert [(example.id, example.outcome, example.reward, example.delay_ms) for example, _ in effects.examples] == [
+        ("a", Outcome.MATCHED, 1, 1_000), ("b", Outcome.EXPIRED, 0, None),
+    ]  # fmt: skip
+
+
+def test_window_of_a_decision_shown_before_the_tick_of_an_earlier_one_is_not_longer() -> None:
+    task, inputs = Task(small_task(), TOPICS.contexts), Inputs()
+    task.step([inputs.context("a", 10, deferred=True)], 1)
+    task.step([inputs.tick(1, 15), inputs.context("b", 20)], 2)
+    task.step([inputs.shown("a", 30), inputs.tick(2, 900)], 3)
+    effects = task.step([inputs.tick(3, 1_031)], 4)
+    assert [example.id for example, _ in effects.examples] == ["a"]
+
+
+def test_shown_record_whose_context_does_not_come_becomes_a_dead_letter() -> None:
+    task, inputs = Task(by_context(), TOPICS.contexts), Inputs()
+    shown = inputs.shown("a", 10)
+    effects = run(task, [shown], end_ms=511)
+    assert [(letter.record, letter.kind) for letter in effects.dead_letters] == [(shown, DEAD_LETTER_ORPHAN)]
+
+
+def test_shorter_activation_window_settles_what_is_overdue_at_the_next_step() -> None:
+    task, inputs = Task(by_context(), TOPICS.contexts), Inputs()
+    run(task, [inputs.context("a", 10, deferred=True)], end_ms=300)
+    task.change_settings(by_context(join=replace(small_task().join, activation_ms=200)))
+    assert [example.outcome for example, _ in task.step([], 2).examples] == [Outcome.UNSHOWN]
 
 
 def test_orphan_that_is_dropped_becomes_a_dead_letter_with_its_reason() -> None:
