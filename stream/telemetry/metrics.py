@@ -136,7 +136,8 @@ REWARD_RATIO = Metric(
 )  # fmt: skip
 FEEDBACK_DELAY = Metric(
     "onebit_feedback_delay_seconds", Kind.HISTOGRAM, _PIPELINE,
-    "Append time of the feedback minus that of the decision. Learner: since its start; monitor: all records.",
+    "Append time of the feedback minus that of the decision, or of its shown record. Learner: since its start; "
+    "monitor: all records.",
     bounds=(0.0, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3_600.0, 21_600.0, 86_400.0),
 )  # fmt: skip
 DECISION_LATENCY = Metric(

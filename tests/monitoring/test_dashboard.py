@@ -103,7 +103,14 @@ def test_markers_of_transactions_at_an_end_are_no_records_that_wait() -> None:
     assert monitored.hear(1, 12, done, feedback=11) == ("stuck", "no step for 10.0 s while 1 context waits")
 
 
-@pytest.mark.parametrize(("ledger", "balanced"), [({"decided": 3, "pending": 3}, True), ({"decided": 2}, False)])
+@pytest.mark.parametrize(
+    ("ledger", "balanced"),
+    [
+        ({"decided": 3, "pending": 3}, True),
+        ({"decided": 3, "deferred": 1, "unshown": 2}, True),
+        ({"decided": 2}, False),
+    ],
+)
 def test_the_ledger_is_shown_as_books_that_add_up_or_do_not(ledger: dict[str, int], balanced: bool) -> None:
     monitored = Monitored()
     monitored.hear(0, 3, step(1, 3, **ledger))

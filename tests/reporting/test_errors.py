@@ -247,11 +247,12 @@ def test_an_interval_over_blocks_is_that_of_independent_decisions_where_they_are
     assert math.isnan(half_width(np.ones(99)))
 
 
-def test_decisions_that_a_log_gave_no_bit_for_have_a_column_where_there_are_any() -> None:
-    matching = run_report(ledger=Ledger(contexts=9, decided=9, matched=2, unmatched=7))
-    table = comparison([run_report(), matching])
-    assert [row[table.columns.index("unmatched")] for row in table.rows] == ["0", "7"]
-    assert "unmatched" not in comparison([run_report()]).columns
+@pytest.mark.parametrize("outcome", ["unmatched", "unshown"])
+def test_outcome_that_few_runs_have_gets_a_column_where_there_are_any(outcome: str) -> None:
+    some = run_report(ledger=Ledger(contexts=9, decided=9, matched=2)._replace(**{outcome: 7}))
+    table = comparison([run_report(), some])
+    assert [row[table.columns.index(outcome)] for row in table.rows] == ["0", "7"]
+    assert outcome not in comparison([run_report()]).columns
 
 
 def test_labels_tell_runs_of_the_same_learner_apart_by_what_differs() -> None:

@@ -49,7 +49,7 @@ def test_a_ledger_is_told_whole() -> None:
 
     parts = {identity.total: sum(getattr(ledger, part) for part in identity.parts) for identity in IDENTITIES}
     assert summed(metrics.CONTEXTS) == parts["contexts"]
-    assert summed(metrics.PENDING) + summed(metrics.SETTLED) == parts["decided"]
+    assert summed(metrics.PENDING) + summed(metrics.DEFERRED) + summed(metrics.SETTLED) == parts["decided"]
     assert summed(metrics.FEEDBACK_RECORDS) + summed(metrics.WAITING_ORPHANS) == parts["feedback"]
     malformed = ledger.context_malformed + ledger.feedback_malformed
     assert summed(metrics.DEAD_LETTERS) == malformed + ledger.mismatched + ledger.orphans_dropped
