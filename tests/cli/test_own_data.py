@@ -1,4 +1,4 @@
-"""What a run and `onebit data show` report about a user's own file, and the scale of its columns."""
+"""Warnings of `onebit run` and `onebit data show` about a user's own file, and the scaling of its columns."""
 
 from collections.abc import Mapping
 from pathlib import Path
