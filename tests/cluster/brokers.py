@@ -46,9 +46,7 @@ class Cluster:
             self._format_like_the_first(node)
             self.start(node)
         self._admin = AdminClient({"bootstrap.servers": self.bootstrap})
-        wait_for(
-            lambda: len(self._admin.list_topics(timeout=30).brokers) == len(NODES), "all brokers are in the cluster"
-        )
+        wait_for(lambda: len(self._admin.list_topics(timeout=30).brokers) == len(NODES), "all brokers have joined")
 
     def start(self, node: int) -> None:
         """Start a broker with its data directory and wait until it responds."""

@@ -148,9 +148,8 @@ def test_members_that_poll_seldom_and_shortly_join_all_the_same(broker: Broker, 
         return all(len(member.assignment()) == 1 for member in members)
 
     until(dealt)
-    assert [kind for one in heard for kind, _ in one.events].count(
-        "assigned"
-    ) <= 3  # one for the first member alone, then one for each member
+    # One assignment for the first member alone, then one for each member.
+    assert [kind for one in heard for kind, _ in one.events].count("assigned") <= 3
     for member in members:
         member.close()
 
