@@ -184,7 +184,7 @@ class Watch:
         wait_for(lambda: claim(self.ledger()), what, timeout_s, lambda: f"{self._ledger}\n{self._said()}")
 
     def wait_until_decided(self, events: int) -> None:
-        """Wait until this number of contexts is decided."""
+        """Wait until at least `events` contexts are decided."""
         self.wait_until(lambda ledger: ledger.decided >= events, f"{events} contexts are decided")
 
     def members(self) -> list[str]:

@@ -104,7 +104,7 @@ def test_a_learner_that_follows_every_policy_does_what_it_does_in_the_loop(polic
 
 @pytest.mark.parametrize("name", ["soba-diag", "perceptron"])
 def test_partitions_that_share_a_model_do_what_the_loop_does_of_one_that_reads_every_round(name: str) -> None:
-    """Only for learners whose decisions do not change the model: tasks may write a round's decisions in any order."""
+    """Only for learners whose decisions do not change the model, as tasks write decisions of a round in any order."""
     case = CASES[name]
     pipeline = pipeline_of(case, {"delay": "fixed:5ms", "model": "shared", "partitions": 3})
     pipeline.run_to_end()

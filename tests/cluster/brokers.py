@@ -25,10 +25,10 @@ SESSION_S = 8
 
 
 class Cluster:
-    """Three brokers. Node 1 has the controller and all coordinators, so failures of nodes 2 and 3 do not stop them."""
+    """Three brokers. Node 1 has the controller and all coordinators, which survive failures of nodes 2 and 3."""
 
     def __init__(self, directory: Path, shifts_ms: Mapping[int, int]) -> None:
-        """Prepare the cluster without starting it. `shifts_ms` are the offsets of the brokers' clocks."""
+        """Prepare the cluster without starting it. `shifts_ms` are added to the machine's clock."""
         self.shifts_ms = shifts_ms
         self._directory = directory
         self._ports = {node: free_port() for node in NODES}

@@ -1,4 +1,4 @@
-"""Records of kinds that other clients write: every broker can read them, and can write them, as for dead letters."""
+"""Records as other clients may write them. Every broker can read such records and write them as dead letters."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -1,4 +1,4 @@
-"""Contract of the Broker port, which every broker meets: consumer groups, rebalances and membership."""
+"""Contract of the Broker port, tested with every broker: consumer groups, rebalances and membership."""
 
 import time
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Contract of the Broker port, which every broker meets: topics, records and reading."""
+"""Contract of the Broker port, tested with every broker: topics, records and reading."""
 
 from contextlib import suppress
 

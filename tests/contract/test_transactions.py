@@ -1,4 +1,4 @@
-"""Contract of the Broker port, which every broker meets: transactions and fencing."""
+"""Contract of the Broker port, tested with every broker: transactions and fencing."""
 
 import pytest
 

@@ -32,8 +32,8 @@ def _name(requirement: str) -> str:
 
 def test_compose_passes_every_setting_on_to_the_programs() -> None:
     passed = set(re.findall(r"^    ONEBIT_(\w+):", (ROOT / "docker/compose.yaml").read_text(), re.MULTILINE))
-    # Compose runs one learner on one broker, so instance names and replication have no use. Its health checks use
-    # HTTP instead of a ready file, and a profile would be of a single process.
+    # Compose runs one learner on one broker, so it needs neither instance names nor replication. Its health checks use
+    # HTTP instead of a ready file, and a profile covers only a single process.
     elsewhere = {"INSTANCE", "REPLICATION", "READY_FILE", "PROFILE"}
 
     assert passed == {one.name.upper() for one in described()} - elsewhere

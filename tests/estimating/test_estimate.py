@@ -218,7 +218,7 @@ SEEDS = 80
 
 
 def test_intervals_cover_the_truth() -> None:
-    """The bootstrap has about the nominal coverage. The others have at least that, the sequence at all times."""
+    """Bootstrap intervals have about the nominal coverage. The other intervals have at least this coverage."""
     world = a_world()
     truths = {policy: world.value(policy) for policy in ("uniform", "a")}
     hits = {"bootstrap": [], "bernstein": [], "anytime": []}  # type: dict[str, list[bool]]

@@ -28,7 +28,7 @@ def probabilities(policy: Policy, rows: LogBatch, rows_max: int = 1_024) -> Floa
 
 
 def naive_probabilities(rows: LogBatch, delays_ms: list[int]) -> FloatArray:
-    """The probabilities of late-ucb in each row, from a new learner that replays all earlier rows."""
+    """The probabilities of late-ucb in each row, each from a new learner that replays all earlier rows."""
     chunk = all_chunks(rows)[0]
     n = len(chunk.ids)
     p = np.zeros((n, N_CLASSES))

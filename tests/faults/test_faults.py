@@ -121,7 +121,7 @@ def test_learners_that_come_and_go_over_four_partitions(
 
 
 def freeze_beyond_the_session(watch: Watch, learner: Program, others: list[str]) -> None:
-    """Freeze a learner until the others have its partitions. It was removed from the group, so it exits on resuming."""
+    """Freeze a learner until it is out of the group and the others have its partitions; check that it then exits."""
     assert others
     learner.signal(signal.SIGSTOP)
     watch.wait_until_dealt(others)

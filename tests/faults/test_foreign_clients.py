@@ -39,7 +39,7 @@ class Clients:
         self.copiers = {partition: self.copy(partition) for partition in PARTITIONS}
 
     def produce(self) -> Tool:
-        """Start a producer that sends numbers with a prefix. Each producer has its own, so all values are distinct."""
+        """Start a producer that sends numbers with a prefix. Prefixes are unique, so all values are distinct."""
         return self._start(
             "VerifiableProducer", "--bootstrap-server", self._bootstrap, "--topic", f"{RAW}contexts",
             "--throughput", "100", "--max-messages", str(NUMBERS_PER_LIFE), "--value-prefix", str(len(self.started)),
@@ -61,7 +61,7 @@ class Clients:
                 self.copiers[partition] = self.copy(partition)
 
     def finish(self) -> None:
-        """Wait until the producer is done and all records are copied. A copier stops at the end offset of its start."""
+        """Wait until the producer is done and all records are copied. A copier stops at its initial end offset."""
         assert self.producer.process.wait(WAIT_S) == 0
         for partition, copier in self.copiers.items():
             copier.process.wait(WAIT_S)

@@ -1,4 +1,4 @@
-"""A confluent-kafka member that its group no longer knows: it is fenced after a pause, but not after an outage."""
+"""A confluent-kafka member that its group no longer knows, after a pause of the member or an outage of the broker."""
 
 import threading
 import time

@@ -93,7 +93,7 @@ def tls(ca: str | None = None, **more: str) -> ClientConfig:
         (AUTHORITY.issue_cert("kafka.example.com"), "its certificate is for another name"),
         (None, "it has no TLS at this port; check the port"),
     ],
-    ids=["expired", "untrusted", "another name", "no TLS"],
+    ids=["expired", "untrusted", "wrong name", "no TLS"],
 )  # fmt: skip
 def test_broker_that_cannot_be_trusted_is_refused_at_once_with_the_reason(
     ca: str, certificate: trustme.LeafCert | None, why: str, client: str
