@@ -115,7 +115,7 @@ class LearnerProgram:
         self._running: dict[int, Partition] = {}
         self._assigned: set[int] = set()
         self._append_ms, self._append_at_ms = 0, host_ms()  # append time and host time of the last commit
-        self._idle_ms = min(options.idle_ms, max(1, settings.join.window_ms // 10))
+        self._idle_ms = min(options.idle_ms, max(1, settings.join.shortest_ms // 10))
         self._portion = Portion(options.records_max, options.step_max_ms)
         self._has_recovered = False  # True if the previous step advanced a recovery
         # Host time when this process last had a partition, or None once this was logged.

@@ -99,19 +99,21 @@ class Partition:
     @property
     def waits(self) -> bool:
         """Whether any decisions or orphans are waiting for stream time to advance."""
-        return bool(self.task.join.pending or self.task.join.orphans)
+        return self.task.join.waits
 
     def next_due_ms(self) -> int | None:
         """The stream time just after the next deadline, or None if nothing is waiting.
 
         The deadline of a decision with a buffered tick is computed from that tick.
         """
-        due_ms = self.task.join.next_deadline_ms()
+        join, limits = self.task.join, self.task.settings.join
+        due_ms = [join.next_deadline_ms()]
         tick = next(filter(is_tick, self.feedback.buffer), None)
-        if tick is not None and self.task.join.pending:
-            by_tick_ms = tick.append_ms + self.task.settings.join.window_ms
-            due_ms = by_tick_ms if due_ms is None else min(due_ms, by_tick_ms)
-        return None if due_ms is None else due_ms + 1
+        if tick is not None and join.pending:
+            due_ms.append(tick.append_ms + limits.window_ms)
+        if tick is not None and join.deferred:
+            due_ms.append(tick.append_ms + limits.activation_limit_ms)
+        return min((one + 1 for one in due_ms if one is not None), default=None)
 
     def next_records(self, consumer: Consumer, records_max: int) -> list[Record]:
         """Remove and return the next records.

@@ -1,7 +1,8 @@
 """`onebit.embedded`: an in-process pipeline in virtual time, for services and their tests."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from heapq import heappop, heappush
 from itertools import count
 from types import MappingProxyType
@@ -33,7 +34,7 @@ class Pipeline:
     def __init__(self, **settings: Any) -> None:
         """Create the topics and the learner; see `embedded`."""
         self.test = EmbeddedPipeline(**settings)
-        self._due: list[tuple[int, int, str, Mapping[str, Any]]] = []  # heap of delayed feedback, ordered by time
+        self._due: list[tuple[int, int, Callable[[], None]]] = []  # heap of delayed feedback, ordered by time
         self._numbers = count()
 
     @property
@@ -47,6 +48,7 @@ class Pipeline:
         x: Sequence[float] | Mapping[str, Any],
         *,
         eligible: Sequence[str] | Sequence[int] | None = None,
+        deferred: bool = False,
     ) -> Decided:
         """Write a context, and return its decision.
 
@@ -54,8 +56,10 @@ class Pipeline:
             event_id: Id of the event. Each id is decided once.
             x: Features as a list, as `{"i": indices, "v": values}`, or as a mapping from names to values.
             eligible: Names or indices of the classes to decide among; None for all.
+            deferred: Whether the decision counts only once it was shown; see `shown`.
         """
-        self.test.context(event_id, x, **({} if eligible is None else {"eligible": list(eligible)}))
+        fields: dict[str, Any] = {} if eligible is None else {"eligible": list(eligible)}
+        self.test.context(event_id, x, **fields, **({"deferred": True} if deferred else {}))
         found = self.test.prediction(event_id)
         return Decided(
             found["id"],
@@ -76,20 +80,31 @@ class Pipeline:
             after: Virtual delay, such as 30s.
             fields: Optional fields `action` and `label`; see docs/topics.md.
         """
+        self._send(partial(self.test.feedback, event_id, reward, **fields), after)
+
+    def shown(self, event_id: str, *, after: str = "0ms") -> None:
+        """Write the notice that a deferred decision was shown, now or after a virtual delay.
+
+        Args:
+            event_id: Id of the decision.
+            after: Virtual delay, such as 5s.
+        """
+        self._send(partial(self.test.shown, event_id), after)
+
+    def _send(self, write: Callable[[], None], after: str) -> None:
         if delay_ms := parse_duration(after):
-            entry = (self.now_ms + delay_ms, next(self._numbers), event_id, {"reward": reward, **fields})
-            heappush(self._due, entry)
+            heappush(self._due, (self.now_ms + delay_ms, next(self._numbers), write))
         else:
-            self.test.feedback(event_id, reward, **fields)
+            write()
             self.test.work()
 
     def advance(self, duration: str) -> None:
         """Advance virtual time. Delayed feedback arrives, and decisions expire, when they are due."""
         until_ms = self.now_ms + parse_duration(duration)
         while self._due and self._due[0][0] <= until_ms:
-            at_ms, _, event_id, fields = heappop(self._due)
+            at_ms, _, write = heappop(self._due)
             self._pass(at_ms - self.now_ms)
-            self.test.feedback(event_id, **fields)
+            write()
             self.test.work()
         self._pass(until_ms - self.now_ms)
 

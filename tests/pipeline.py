@@ -24,18 +24,18 @@ from stream.snapshots.state import state_digest
 from stream.task.join import JoinSettings
 from stream.task.settings import TaskSettings
 from stream.verifying.audit import Finding, audit_partition
-from stream.wire.codec import HEADERS, tick_headers
+from stream.wire.codec import HEADERS, encode_feedback, tick_headers
 from stream.wire.ledger import Ledger, total_ledger
-from stream.wire.records import Record, TopicPartition
+from stream.wire.records import Record, Shown, TopicPartition
 from stream.wire.topics import Topics
 
 TOPICS = Topics.with_prefix("test.")
 N_CLASSES, N_FEATURES = 3, 4
 
 
-def context_value(event_id: str, *indices: int) -> bytes:
-    """The value of a context with N_FEATURES features."""
-    return orjson.dumps({"id": event_id, "x": {"i": indices or (0, 2)}})
+def context_value(event_id: str, *indices: int, **fields: Any) -> bytes:
+    """The value of a context with N_FEATURES features. `fields` are additional fields."""
+    return orjson.dumps({"id": event_id, "x": {"i": indices or (0, 2)}, **fields})
 
 
 def feedback_value(event_id: str, reward: float, label: int | None = None, action: int | None = None) -> bytes:
@@ -64,8 +64,11 @@ class Inputs:
         self.records.append(Record(topic, 0, offset, append_ms, None, value, HEADERS))
         return self.records[-1]
 
-    def context(self, event_id: str, append_ms: int, *indices: int) -> Record:
-        return self.add(TOPICS.contexts, append_ms, context_value(event_id, *indices))
+    def context(self, event_id: str, append_ms: int, *indices: int, **fields: Any) -> Record:
+        return self.add(TOPICS.contexts, append_ms, context_value(event_id, *indices, **fields))
+
+    def shown(self, event_id: str, append_ms: int) -> Record:
+        return self.add(TOPICS.feedback, append_ms, encode_feedback(Shown(event_id)))
 
     def feedback(
         self, event_id: str, reward: float, append_ms: int, label: int | None = None, action: int | None = None
@@ -186,9 +189,13 @@ class Pipeline:
     def send(self, topic: str, value: bytes | None, partition: int = 0, key: bytes | None = None) -> None:
         self.broker.producer().send(topic, partition, key, value, HEADERS)
 
-    def context(self, event_id: str, *indices: int) -> None:
+    def context(self, event_id: str, *indices: int, **fields: Any) -> None:
         partition = partition_for(event_id.encode(), self.partitions)
-        self.send(TOPICS.contexts, context_value(event_id, *indices), partition, event_id.encode())
+        self.send(TOPICS.contexts, context_value(event_id, *indices, **fields), partition, event_id.encode())
+
+    def show(self, event_id: str) -> None:
+        partition = partition_for(event_id.encode(), self.partitions)
+        self.send(TOPICS.feedback, encode_feedback(Shown(event_id)), partition, event_id.encode())
 
     def answer(self, event_id: str, reward: float, action: int | None = None) -> None:
         partition = partition_for(event_id.encode(), self.partitions)

@@ -135,8 +135,9 @@ class EmbeddedPipeline:
 
     @property
     def pending(self) -> int:
-        """The number of pending decisions."""
-        return sum(len(task.join.pending) for task in self.learner.tasks.values())
+        """The number of decisions that are not settled."""
+        ledgers = [task.join.ledger() for task in self.learner.tasks.values()]
+        return sum(ledger.pending + ledger.deferred for ledger in ledgers)
 
 
 class _Watched:

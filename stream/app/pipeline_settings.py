@@ -19,6 +19,7 @@ STORED_NAMES = {
     "n_features": "n_features",
     "seed": "seed",
     "window_ms": "window_ms",
+    "activation_window_ms": "activation_ms",
     "orphan_window_ms": "orphan_ms",
     "retain_ms": "retain_ms",
     "pending_max": "pending_max",

@@ -36,10 +36,11 @@ class LearnerCounts:
         """Return the learner's samples."""
         for partition, task in sorted(program.tasks.items()):
             yield from ledger_samples(partition, task.join.ledger(), task.version, task.alarms)
-            oldest = next(iter(task.join.pending.values()), None)
-            decided_ms = None if oldest is None else oldest.time.ms
-            waited_ms = 0 if decided_ms is None else max(0, program.broker_ms - decided_ms)
-            yield metrics.OLDEST_PENDING.at(waited_ms / 1_000, str(partition))
+            join = task.join
+            waits = (join.pending, join.deferred, join.shown)
+            oldest = [next(iter(decisions.values())) for decisions in waits if decisions]
+            waited_ms = [program.broker_ms - pending.time.ms for pending in oldest if pending.time.ms is not None]
+            yield metrics.OLDEST_PENDING.at(max([0, *waited_ms]) / 1_000, str(partition))
         for tp, records in sorted(program.lag().items()):
             yield metrics.INPUT_LAG.at(records, tp.topic, str(tp.partition))
         yield metrics.MODEL_LAG.at(0.0 if program.model_hold is None else program.model_hold.for_ms / 1_000)

@@ -303,6 +303,10 @@ class Settings(BaseSettings):
         Duration,
         Setting(Panel.JOIN, _LEARN | {Program.DESCRIBE}, "Time to wait for feedback before a decision expires"),
     ] = 300_000
+    activation_window_ms: Annotated[
+        Duration | None,
+        Setting(Panel.JOIN, _LEARN, "Time to wait until a deferred decision is shown", unset="the window"),
+    ] = None
     on_expiry: Annotated[
         Literal["drop", "negative"],
         Setting(Panel.JOIN, _LEARN, "Ignore an expired decision, or learn from it as reward 0"),
@@ -399,7 +403,9 @@ class Settings(BaseSettings):
         Setting(Panel.JOIN, _LEARN, "How long to remember settled ids, to detect duplicates and late feedback"),
     ] = 3_600_000
     pending_max: Annotated[
-        int, Field(ge=1), Setting(Panel.JOIN, _LEARN, "Limit on pending decisions; the oldest expires first")
+        int,
+        Field(ge=1),
+        Setting(Panel.JOIN, _LEARN, "Limit on pending and deferred decisions; the oldest is settled first"),
     ] = 150_000
     orphans_max: Annotated[
         int,
@@ -725,6 +731,7 @@ class Settings(BaseSettings):
         """The windows and limits of the join."""
         return JoinSettings(
             window_ms=self.window_ms,
+            activation_ms=self.activation_window_ms,
             orphan_ms=self.orphan_window_ms,
             retain_ms=self.retain_ms,
             pending_max=self.pending_max,

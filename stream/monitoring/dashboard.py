@@ -285,7 +285,7 @@ class Dashboard:
                 steps=self._steps,
                 contexts=sum(lag[self._topics.contexts] for lag in lags),
                 feedback=sum(lag[self._topics.feedback] for lag in lags),
-                pending=ledger.pending,
+                pending=ledger.pending + ledger.deferred,
                 decided_per_s=(last.ledger.decided - first.ledger.decided) / seconds,
                 settled_per_s=(_settled(last.ledger) - _settled(first.ledger)) / seconds,
                 last_minute=Intake(*map(sub, _intake(last.ledger), _intake((earlier or [last])[0].ledger))),
@@ -334,8 +334,9 @@ class Dashboard:
         return sum(map(self._behind, self._outputs()))
 
     def _oldest_s(self, partition: int) -> float | None:
-        """Return the age of a task's oldest pending decision by the broker's clock, or None if the age is unknown."""
-        if not self._last[partition].ledger.pending:
+        """Return the age of a task's oldest unsettled decision by the broker's clock, or None if the age is unknown."""
+        ledger = self._last[partition].ledger
+        if not ledger.pending + ledger.deferred:
             return 0.0
         state = self._states.get(partition)
         if state is None or state.pending.oldest_ms is None:
@@ -395,6 +396,7 @@ class Dashboard:
             "steps": 0 if step is None else step.number,
             "decided": ledger.decided,
             "pending": ledger.pending,
+            "deferred": ledger.deferred,
             "oldest_s": None if step is None else self._oldest_s(partition),
             "contexts": lag[self._topics.contexts],
             "feedback": lag[self._topics.feedback],
@@ -418,7 +420,7 @@ class Dashboard:
 
 
 def _settled(ledger: Ledger) -> int:
-    return ledger.matched + ledger.expired + ledger.unmatched
+    return ledger.matched + ledger.expired + ledger.unmatched + ledger.unshown
 
 
 def _intake(ledger: Ledger) -> Intake:

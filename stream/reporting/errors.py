@@ -256,7 +256,7 @@ class DelayedPoint(NamedTuple):
     matched: int  # decisions whose feedback has arrived by then
     mistakes: int  # matched decisions with reward 0
     expired: int
-    unmatched: int
+    unmatched: int  # unmatched or unshown decisions
 
     @property
     def error_rate(self) -> float:

@@ -67,8 +67,11 @@ def _settled(ledger: Ledger) -> list[_Node]:
     nodes = [
         _Node("matched", ledger.matched, True, True),
         _Node("pending", ledger.pending, True, False),
+        _Node("deferred", ledger.deferred, True, False),
         _Node("expired", ledger.expired, True, False),
+        _Node("unshown", ledger.unshown, True, False),
         _Node("unmatched", ledger.unmatched, True, False),
+        _Node("shown", ledger.shown, False, True),
         _Node("late", ledger.late, False, True),
         _Node("duplicate", ledger.feedback_duplicates, False, True),
         _Node("mismatched", ledger.mismatched, False, True),

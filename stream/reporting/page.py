@@ -368,8 +368,8 @@ _WORDS = {
 }
 
 
-_OF_LOGS = ("unmatched", "feedback_unmatched")
-"""Counts that can be above 0 only in a replay of a log; in other runs, they are omitted."""
+_OMITTED_IF_ZERO = ("unmatched", "feedback_unmatched", "deferred", "unshown", "shown")
+"""Counts that can be above 0 only in a replay of a log, or with deferred decisions."""
 
 
 class _Count(NamedTuple):
@@ -422,7 +422,7 @@ def _accounts(names: Sequence[str], reports: Sequence[RunReport]) -> list[_Accou
 
 def _line(identity: Identity, ledger: Ledger) -> _Line:
     total = _count(identity.total, ledger)
-    parts = [_count(part, ledger) for part in identity.parts if part not in _OF_LOGS or getattr(ledger, part)]
+    parts = [_count(part, ledger) for part in identity.parts if part not in _OMITTED_IF_ZERO or getattr(ledger, part)]
     off = total.number - sum(part.number for part in parts)
     signs = ["≠" if off else "=", *"+" * (len(parts) - 1)]
     return _Line(total, list(zip(signs, parts, strict=True)), off)
@@ -443,6 +443,9 @@ _GLOSSARY = (
     ("matched", "Feedback arrived within the window and was joined to its decision; the learner has learned from it."),
     ("expired", "The window passed without feedback."),
     ("unmatched", "A decision without feedback because the replayed log has another action; or its feedback."),
+    ("deferred", "Decided, and waiting for the notice that the decision was shown."),
+    ("shown", "The notice that a deferred decision was shown, which begins its window."),
+    ("unshown", "A deferred decision that was not shown in time. It is not learned."),
     ("late", "Feedback after its decision expired."),
     ("duplicate", "A repeated context or feedback. The first one counts."),
     ("conflict", "Duplicate feedback that contradicts the first."),

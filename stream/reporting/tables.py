@@ -155,17 +155,20 @@ _RATES: dict[str, str] = {
 _COUNTS: dict[str, Callable[[RunReport], int]] = {
     "matched": lambda run: run.ledger.matched,
     "unmatched": lambda run: run.ledger.unmatched,
+    "unshown": lambda run: run.ledger.unshown,
     "expired": lambda run: run.ledger.expired,
     "late": lambda run: run.ledger.late,
     "duplicate": lambda run: run.duplicates,
 }
+
+_IF_ANY = ("unmatched", "unshown")
 
 
 def comparison(reports: Sequence[RunReport]) -> Table:
     """Return a table of runs by error. Runs that differ only in their seed share one row, which shows the means.
 
     Counts that are equal in all runs are moved to the notes. To fit into 80 characters, late and duplicate feedback
-    whose counts differ are shown only in the ledgers. Unmatched decisions have a column if there are any.
+    whose counts differ are shown only in the ledgers. Unmatched and unshown decisions have a column if there are any.
     """
     found = by_error(series_of(reports))
     has_seeds = any(len(series.runs) > 1 for series in found)
@@ -174,11 +177,13 @@ def comparison(reports: Sequence[RunReport]) -> Table:
     counts = {
         column: [f"{series.mean(count):,.0f}" for series in found]
         for column, count in _COUNTS.items()
-        if column != "unmatched" or any(report.ledger.unmatched for report in reports)
+        if column not in _IF_ANY or any(count(report) for report in reports)
     }
     same = [f"{cells[0]} {column}" for column, cells in counts.items() if len(set(cells)) == 1]
     columns |= {
-        name: counts[name] for name in ("matched", "unmatched", "expired") if len(set(counts.get(name, ()))) > 1
+        name: counts[name]
+        for name in ("matched", "unmatched", "unshown", "expired")
+        if len(set(counts.get(name, ()))) > 1
     }
     columns["wall time"] = [duration(series.mean(lambda run: run.wall_s)) for series in found]
     names = labels([series.first for series in found])

@@ -19,19 +19,21 @@ from stream.kafka.port import BrokerError
 from stream.parsing import shown
 from stream.serving.decisions import Decisions, FallbackError, PipelineFacts, fallback_answer
 from stream.serving.link import Link
-from stream.serving.server import DECIDE, DECISIONS, FEEDBACK, Counts, problem
+from stream.serving.server import DECIDE, DECISIONS, FEEDBACK, SHOWN, Counts, problem
 from stream.telemetry import metrics
 from stream.telemetry.exposition import exposition
 from stream.telemetry.heartbeat import Verdict
-from stream.wire.codec import HEADERS, ID_BYTES_MAX, MalformedError, decode_context, decode_feedback
-from stream.wire.records import Headers, IndexArray, Record
+from stream.wire.codec import (
+    HEADERS,
+    ID_BYTES_MAX,
+    MalformedError,
+    decode_context,
+    decode_feedback,
+    encode_feedback,
+    trace_of,
+)
+from stream.wire.records import Headers, IndexArray, Record, Shown
 from stream.wire.topics import Topics
-
-TRACE_HEADERS = frozenset((b"traceparent", b"tracestate"))
-"""Request headers that become record headers of a context."""
-
-TRACE_BYTES_MAX = 4_096
-"""Maximum size of such a header in bytes; longer headers are omitted."""
 
 _ANY = 2**31 - 1  # limit on class numbers and indices until the pipeline's sizes are known
 
@@ -53,12 +55,14 @@ ClassIndex = Annotated[int, Field(ge=0, lt=_ANY, strict=True)]
 class Context(BaseModel):
     """A context: one number per feature, `{"i": [...], "v": [...]}`, or named features.
 
-    The id is optional. The decision is among the eligible classes, if they are given, as names or numbers.
+    The id is optional. The decision is among the eligible classes, if they are given, as names or numbers. A deferred
+    decision counts only once it was shown.
     """
 
     id: Id | None = None
     x: X
     eligible: Annotated[list[str | ClassIndex] | None, Field(min_length=1)] = None
+    deferred: Annotated[bool, Field(strict=True)] = False
 
 
 class Decision(BaseModel):
@@ -78,6 +82,12 @@ class Bit(BaseModel):
     id: Id
     reward: Annotated[int, Field(ge=0, le=1, strict=True)]
     action: ClassIndex | None = None
+
+
+class Notice(BaseModel):
+    """The notice that a deferred decision was shown."""
+
+    id: Id
 
 
 class Problem(BaseModel):
@@ -132,6 +142,12 @@ class Gateway:
         await self.link.write(self.topics.feedback, body.id, value, HEADERS)
         return body
 
+    async def shown(self, body: Notice) -> Notice:
+        """Write that a deferred decision was shown, and return the id when the broker has acknowledged it."""
+        self.link.check_ready()
+        await self.link.write(self.topics.feedback, body.id, encode_feedback(Shown(body.id)), HEADERS)
+        return body
+
     async def decision(self, event_id: str) -> Decision:
         """Return a decision from memory, by id."""
         if (answer := self.decisions.find(event_id)) is None:
@@ -170,6 +186,7 @@ def make_app(gateway: Gateway, version: str, *, has_token: bool = False) -> Fast
     for path, operation, method, success, errors in (
         (DECIDE, gateway.decide, "POST", 200, (400, 408, 413, 422, 503, 504)),
         (FEEDBACK, gateway.feedback, "POST", 202, (400, 408, 413, 422, 503)),
+        (SHOWN, gateway.shown, "POST", 202, (400, 408, 413, 422, 503)),
         (f"{DECISIONS}{{event_id:path}}", gateway.decision, "GET", 200, (404, 422, 503)),
     ):
         app.add_api_route(
@@ -195,7 +212,8 @@ def _context_value(event_id: str, body: Context, facts: PipelineFacts | None) ->
     """
     x, eligible = body.x, None
     try:
-        value = orjson.dumps({"id": event_id} | body.model_dump(include={"x", "eligible"}, exclude_none=True))
+        given = body.model_dump(include={"x", "eligible", "deferred"}, exclude_none=True, exclude_defaults=True)
+        value = orjson.dumps({"id": event_id} | given)
     except TypeError as error:  # text that is not UTF-8, a number beyond 64 bits, or nesting that is too deep
         raise MalformedError(f"x: {error}") from error
     if facts is not None:
@@ -207,8 +225,8 @@ def _context_value(event_id: str, body: Context, facts: PipelineFacts | None) ->
 
 
 def _headers_of(request: Request) -> Headers:
-    own = tuple((name.decode(), value) for name, value in request.scope["headers"] if name in TRACE_HEADERS)
-    return HEADERS + own if 0 < sum(len(value) for _, value in own) <= TRACE_BYTES_MAX else HEADERS
+    given = tuple((name.decode("latin-1"), value) for name, value in request.scope["headers"])
+    return HEADERS + trace_of(_record(b"")._replace(headers=given))
 
 
 def _page(verdict: Verdict) -> Response:

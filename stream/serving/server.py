@@ -22,8 +22,8 @@ from stream.telemetry.sketch import Sketch
 from stream.wire.codec import VALUE_BYTES_MAX
 
 API = "/v1/"
-DECIDE, FEEDBACK, DECISIONS = "/v1/decide", "/v1/feedback", "/v1/decisions/"
-PATHS = frozenset((DECIDE, FEEDBACK, "/healthz", "/readyz", "/metrics", "/openapi.json"))
+DECIDE, FEEDBACK, SHOWN, DECISIONS = "/v1/decide", "/v1/feedback", "/v1/shown", "/v1/decisions/"
+PATHS = frozenset((DECIDE, FEEDBACK, SHOWN, "/healthz", "/readyz", "/metrics", "/openapi.json"))
 
 BODY_S = 10.0
 """Time limit for reading a body."""

@@ -5,6 +5,8 @@ A state is a sequence of sections, see `stream.wire.sections`:
     state     values: the task's settings, its last step and its times; `model` for a shared model
     learner   one part of `Learner.state()`; one section for each part
     pending   a block of pending decisions, oldest first; as many sections as needed
+    deferred  a block of deferred decisions that wait until they are shown
+    shown     a block of pending decisions that were deferred, in the order in which they were shown
     orphans   a block of feedback that waits for its context
     retained  a block of settled ids, with the decisions that late feedback can correct
     end       empty, and always last
@@ -62,6 +64,8 @@ class Snapshot(NamedTuple):
     pending: Entries = ()  # columns: ids, Pending
     orphans: Entries = ()  # columns: ids, Orphan
     retained: Entries = ()  # columns: ids, Retained, stream times of settlement
+    deferred: Entries = ()  # columns: ids, Pending
+    shown: Entries = ()  # columns: ids, Pending
 
 
 class ModelSnapshot(NamedTuple):
@@ -92,7 +96,7 @@ def take(task: Task, step: JournalStep, spare: State | None = None) -> Snapshot:
     return Snapshot(
         stored_settings(task.settings), step, join.dated_ms, list(task.undated), join.stream_ms, join.overflows(),
         classes, learner, _entries(join.pending), _entries(join.orphans),
-        (*_entries(join.retained), join.settled_ms()),
+        (*_entries(join.retained), join.settled_ms()), _entries(join.deferred), _entries(join.shown),
     )  # fmt: skip
 
 
@@ -144,13 +148,19 @@ def restore(snapshot: Snapshot, settings: TaskSettings, contexts_topic: str, pla
 
     join = task.join
     join.dated_ms, join.stream_ms = snapshot.dated_ms, snapshot.stream_ms
+
+    def decisions(entries: Entries) -> Iterator[tuple[str, Pending]]:
+        return ((event_id, dated(pending)) for event_id, pending in zip(*entries, strict=True))
+
     join.restore(
-        ((event_id, dated(pending)) for event_id, pending in zip(*snapshot.pending, strict=True)),
+        decisions(snapshot.pending),
         zip(*snapshot.orphans, strict=True),
         (
             (event_id, one if one.pending is None else one._replace(pending=dated(one.pending)), settled_ms)
             for event_id, one, settled_ms in zip(*snapshot.retained, strict=True)
         ),
+        decisions(snapshot.deferred),
+        decisions(snapshot.shown),
     )
     join.restore_counts(snapshot.step.ledger, snapshot.overflows)
     return task
@@ -263,6 +273,8 @@ _ROWS: Mapping[str, Any] = {
     "pending": list[tuple[str, Pending]],
     "orphans": list[tuple[str, Orphan, tuple[tuple[bytes, bytes], ...]]],  # with the record's headers
     "retained": list[tuple[str, Retained, int]],
+    "deferred": list[tuple[str, Pending]],
+    "shown": list[tuple[str, Pending]],
 }
 """The type of the entries in each kind of block."""
 

@@ -14,12 +14,13 @@ from array import array
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from math import inf
 from operator import itemgetter
 from typing import Any, NamedTuple
 
 from stream.task.join_table import TRANSITIONS, Input, Move, Rule, State, Table, TableError, check_table
 from stream.wire.ledger import Ledger
-from stream.wire.records import Decision, DecisionTime, Features, Feedback, Outcome, Record, make
+from stream.wire.records import Decision, DecisionTime, Features, Feedback, Headers, Outcome, Record, Shown, make
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,19 +28,31 @@ class JoinSettings:
     """The limits of the join. If a limit is exceeded, the oldest entry is evicted and counted."""
 
     window_ms: int = 300_000  # time that a decision waits for its feedback
+    activation_ms: int | None = None  # time that a deferred decision waits until it is shown; None: window_ms
     orphan_ms: int = 300_000  # time that feedback waits for its context
     retain_ms: int = 3_600_000  # time that a settled id is remembered, to recognise duplicates and late feedback
-    pending_max: int = 150_000  # limit beyond which the oldest decision expires
+    pending_max: int = 150_000  # limit beyond which the oldest deferred decision is unshown, or the oldest one expires
     orphans_max: int = 50_000  # limit beyond which the oldest orphan is dropped
     retained_max: int = 1_000_000  # limit beyond which the oldest settled id is forgotten
 
+    @property
+    def activation_limit_ms(self) -> int:
+        """The time that a deferred decision waits until it is shown."""
+        return self.window_ms if self.activation_ms is None else self.activation_ms
+
+    @property
+    def shortest_ms(self) -> int:
+        """The shorter one of the times that decisions wait."""
+        return min(self.window_ms, self.activation_limit_ms)
+
 
 class Pending(NamedTuple):
-    """A decision that waits for its feedback."""
+    """A decision that waits for its feedback, or a deferred one that waits until it is shown."""
 
     x: Features
     decision: Decision
-    time: DecisionTime
+    time: DecisionTime  # when it was decided or, if it was deferred, shown
+    trace: Headers = ()  # trace headers of the context
 
     @property
     def action(self) -> int:
@@ -50,7 +63,7 @@ class Pending(NamedTuple):
 class Orphan(NamedTuple):
     """Feedback that waits for its context."""
 
-    feedback: Feedback
+    feedback: Feedback | None  # None for a shown record
     record: Record  # the record as received
     kept_at_ms: int  # stream time at which it was received
 
@@ -59,7 +72,7 @@ class Retained(NamedTuple):
     """A settled decision, kept to recognise further records with its id. Ids with equal entries share one entry."""
 
     outcome: Outcome
-    reward: int | None  # the first bit; None if unmatched, or expired without an assumed bit
+    reward: int | None  # the first bit; None if unmatched or unshown, or expired without an assumed bit
     action: int  # the decided action
     pending: Pending | None = None  # kept so that a later bit can correct it, if corrections are enabled
 
@@ -70,7 +83,7 @@ class Settled(NamedTuple):
     id: str
     pending: Pending
     outcome: Outcome
-    feedback: Feedback | None  # None if expired or unmatched
+    feedback: Feedback | None  # None if expired, unmatched or unshown
     record: Record | None  # the record of the feedback or, for an unmatched decision, of the orphan
 
 
@@ -104,22 +117,30 @@ Event = Settled | Late | Mismatched | DroppedOrphan
 
 
 class Overflows(NamedTuple):
-    """How often each limit was exceeded."""
+    """How often each limit was exceeded, by the entry that was evicted."""
 
     pending: int = 0
     orphans: int = 0
     retained: int = 0
+    deferred: int = 0
 
 
 class _Collection:
-    """The entries of pending, orphaned or settled ids, with their limits. The oldest entry is first."""
+    """The entries of pending, deferred, orphaned or settled ids, with their limits. The oldest entry is first."""
 
-    __slots__ = ("entries", "entries_max", "limit_ms", "overflows", "state")
+    __slots__ = ("counted_as", "entries", "entries_max", "limit_ms", "others", "state")
 
-    def __init__(self, state: State, entries: dict[str, Any]) -> None:
+    def __init__(self, state: State, entries: dict[str, Any], counted_as: str) -> None:
         self.state = state  # one of the states that share the collection
         self.entries = entries
-        self.limit_ms = self.entries_max = self.overflows = 0
+        self.counted_as = counted_as  # the field of `Overflows` for evicted entries
+        self.others: tuple[dict[str, Any], ...] = ()  # further entries that count towards `entries_max`
+        self.limit_ms = self.entries_max = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether `entries_max` is exceeded."""
+        return len(self.entries) + sum(map(len, self.others)) > self.entries_max
 
 
 class _AgeQueue:
@@ -164,7 +185,12 @@ _SETTLED_STATES = {
     Outcome.MATCHED: State.MATCHED,
     Outcome.EXPIRED: State.EXPIRED,
     Outcome.UNMATCHED: State.UNMATCHED,
+    Outcome.UNSHOWN: State.UNSHOWN,
 }
+
+_REFUSALS = frozenset((Move.REFUSE, Move.DECIDE_AND_REFUSE, Move.DEFER_AND_REFUSE))
+_UNDECIDED = frozenset(state for state in State if "no decision" in state.has)
+_UNSETTLED = frozenset(state for state in State if "an unsettled decision" in state.has)
 
 _ledger_counts = itemgetter(*Ledger._fields)
 
@@ -173,10 +199,11 @@ class Join:
     """The state machines of all event ids of one task.
 
     The task passes each input to `receive_context`, `receive_feedback` or `pass_time`, and processes the returned
-    events. Stream time never decreases, so the oldest entry of each collection is due first.
+    events. Stream time never decreases, so the oldest entry of each collection is due first. Decisions that were shown
+    have their own collection, because their windows can begin before that of a decision made earlier.
 
-    Pending decisions and orphans are removed in any order, so each collection is an `OrderedDict`. Settled ids are the
-    most numerous. They are removed in order of insertion, so they use a plain dict and a queue.
+    Unsettled decisions and orphans are removed in any order, so these collections are `OrderedDict`s. Settled ids are
+    the most numerous. They are removed in order of insertion, so they use a plain dict and a queue.
     """
 
     def __init__(
@@ -198,17 +225,26 @@ class Join:
         self.dated_ms = 0  # latest decision time so far
         self._quiet_until_ms = -1  # no entry is due before stream time exceeds this
         self.pending: OrderedDict[str, Pending] = OrderedDict()
+        self.deferred: OrderedDict[str, Pending] = OrderedDict()
+        self.shown: OrderedDict[str, Pending] = OrderedDict()
         self.orphans: OrderedDict[str, Orphan] = OrderedDict()
         self.retained: dict[str, Retained] = {}
         self._settled = _AgeQueue()  # the ids in `retained`, with the times at which they were settled
         self._equal: dict[Retained, Retained] = {}  # entries shared by several ids
-        self._collections = (
-            _Collection(State.PENDING, self.pending),
-            _Collection(State.ORPHAN, self.orphans),
-            _Collection(State.MATCHED, self.retained),
-        )
-        self._collection_of = dict(zip((State.PENDING, State.ORPHAN), self._collections, strict=False))
-        self._collection_of |= dict.fromkeys(_SETTLED_STATES.values(), self._collections[2])
+        self._pending = _Collection(State.PENDING, self.pending, "pending")
+        self._deferred = _Collection(State.DEFERRED, self.deferred, "deferred")
+        self._shown = _Collection(State.SHOWN, self.shown, "pending")
+        self._orphans = _Collection(State.ORPHAN, self.orphans, "orphans")
+        self._retained = _Collection(State.MATCHED, self.retained, "retained")
+        self._pending.others = (self.deferred, self.shown)
+        self._deferred.others = (self.pending, self.shown)
+        self._shown.others = (self.pending, self.deferred)
+        self._waiting = (self._pending, self._deferred, self._shown, self._orphans)
+        self._collections = (*self._waiting, self._retained)
+        self._collection_of = {collection.state: collection for collection in self._waiting}
+        self._collection_of[State.SHOWN_ORPHAN] = self._orphans
+        self._collection_of |= dict.fromkeys(_SETTLED_STATES.values(), self._retained)
+        self._overflows = dict.fromkeys(Overflows._fields, 0)
         self._counts = dict.fromkeys(Ledger._fields, 0)
         self.change_settings(settings, assumes_negative=assumes_negative, corrects=corrects)
         self._is_changed = False  # True if the settings changed since entries were last settled
@@ -228,10 +264,14 @@ class Join:
         }
         if State.MATCHED in self._kept_for_correction and not corrects:
             raise TableError("join table, MATCHED + FEEDBACK -> REPLACE: expected the setting late=correct; got ignore")
-        limits_ms = (settings.window_ms, settings.orphan_ms, settings.retain_ms)
-        entries_max = (settings.pending_max, settings.orphans_max, settings.retained_max)
-        for collection, limit_ms, most in zip(self._collections, limits_ms, entries_max, strict=True):
-            collection.limit_ms, collection.entries_max = limit_ms, most
+        for collection, limit_ms, entries_max in (
+            (self._pending, settings.window_ms, settings.pending_max),
+            (self._deferred, settings.activation_limit_ms, settings.pending_max),
+            (self._shown, settings.window_ms, settings.pending_max),
+            (self._orphans, settings.orphan_ms, settings.orphans_max),
+            (self._retained, settings.retain_ms, settings.retained_max),
+        ):
+            collection.limit_ms, collection.entries_max = limit_ms, entries_max
         self._is_changed = True
 
     def settle_changed(self) -> Sequence[Event]:
@@ -241,7 +281,7 @@ class Join:
         self._is_changed = False
         events = self._settle_due()
         for collection in self._collections:
-            while len(collection.entries) > collection.entries_max:
+            while collection.is_full:
                 events += self._evict(collection)
         return events
 
@@ -250,6 +290,8 @@ class Join:
         pending: Iterable[tuple[str, Pending]],
         orphans: Iterable[tuple[str, Orphan]],
         retained: Iterable[tuple[str, Retained, int]],
+        deferred: Iterable[tuple[str, Pending]] = (),
+        shown: Iterable[tuple[str, Pending]] = (),
     ) -> None:
         """Add the entries of a stored state, oldest first.
 
@@ -257,8 +299,12 @@ class Join:
             pending: ids and decisions.
             orphans: ids and feedback.
             retained: ids, entries, and the stream times at which they were settled.
+            deferred: ids and decisions that were not shown yet.
+            shown: ids and decisions that were deferred and then shown.
         """
         self.pending.update(pending)
+        self.deferred.update(deferred)
+        self.shown.update(shown)
         self.orphans.update(orphans)
         for event_id, entry, settled_ms in retained:
             self.retained[event_id] = self._shared(entry)
@@ -274,7 +320,8 @@ class Join:
 
     def ledger(self) -> Ledger:
         """The current counts."""
-        self._counts["pending"] = len(self.pending)
+        self._counts["pending"] = len(self.pending) + len(self.shown)
+        self._counts["deferred"] = len(self.deferred)
         self._counts["orphans_waiting"] = len(self.orphans)
         return Ledger._make(_ledger_counts(self._counts))
 
@@ -285,31 +332,33 @@ class Join:
 
     def overflows(self) -> Overflows:
         """How often each limit was exceeded."""
-        return Overflows(*(collection.overflows for collection in self._collections))
+        return Overflows(**self._overflows)
 
     def restore_counts(self, ledger: Ledger, overflows: Overflows) -> None:
         """Restore the counts of a stored state."""
         self._counts.update(ledger._asdict())
-        for collection, count in zip(self._collections, overflows, strict=True):
-            collection.overflows = count
+        self._overflows.update(overflows._asdict())
 
     def count(self, *names: str, by: int = 1) -> None:
         """Increase fields of the ledger, for example for malformed records, to which no rule applies."""
         for name in names:
             self._counts[name] += by
 
-    def receive_context(self, event_id: str, decide: Callable[[], tuple[Pending, bool]]) -> Sequence[Event]:
+    def receive_context(
+        self, event_id: str, decide: Callable[[], tuple[Pending, bool]], is_deferred: bool = False
+    ) -> Sequence[Event]:
         """Apply a context, and return the events for the task, in order.
 
         Args:
             event_id: the context's id.
             decide: returns the decision, and whether feedback is possible. In a replay, feedback is impossible if the
                 log has another action. Called only for an id without a decision.
+            is_deferred: whether a decision waits until it is shown.
         """
         self._counts["contexts"] += 1
         state, kept = self._find(event_id)
         happened, pending, feedback, record = Input.CONTEXT, None, None, None
-        if state is State.UNSEEN or state is State.ORPHAN:
+        if state is State.UNSEEN or state is State.ORPHAN or state is State.SHOWN_ORPHAN:
             pending, has_bit = decide()
             if pending.time.ms is not None:
                 self.date(pending.time, pending.time.ms)
@@ -318,17 +367,21 @@ class Join:
             if not has_bit:
                 happened = Input.ASIDE
             elif feedback is not None and feedback.action is not None and feedback.action != pending.decision.action:
-                happened = Input.CONTEXT_MISMATCH
+                happened = Input.DEFERRED_MISMATCH if is_deferred else Input.CONTEXT_MISMATCH
+            elif is_deferred:
+                happened = Input.DEFERRED
         return self._follow(state, happened, event_id, kept, pending, feedback, record)
 
-    def receive_feedback(self, feedback: Feedback, record: Record) -> Sequence[Event]:
-        """Apply feedback whose append time was passed to `pass_time`, and return the events for the task."""
+    def receive_feedback(self, feedback: Feedback | Shown, record: Record) -> Sequence[Event]:
+        """Apply a record whose append time was passed to `pass_time`, and return the events for the task."""
         self._counts["feedback"] += 1
         state, kept = self._find(feedback.id)
+        pending = kept if state in _UNSETTLED else None
+        if isinstance(feedback, Shown):
+            return self._follow(state, Input.SHOWN, feedback.id, kept, pending, None, record)
         happened = Input.FEEDBACK
-        if feedback.action is not None and state is not State.UNSEEN and state is not State.ORPHAN:
+        if feedback.action is not None and state not in _UNDECIDED:
             happened = Input.FEEDBACK if feedback.action == kept.action else Input.MISMATCH
-        pending = kept if state is State.PENDING else None
         return self._follow(state, happened, feedback.id, kept, pending, feedback, record)
 
     def pass_time(self, stream_ms: int) -> Sequence[Event]:
@@ -341,9 +394,14 @@ class Join:
         self.stream_ms = stream_ms
         return self._settle_due() if stream_ms > self._quiet_until_ms else ()
 
+    @property
+    def waits(self) -> bool:
+        """Whether a decision or an orphan waits for stream time to advance."""
+        return any(collection.entries for collection in self._waiting)
+
     def next_deadline_ms(self) -> int | None:
-        """The next deadline of a pending decision or orphan."""
-        due = map(self._due_ms, self._collections[:2])
+        """The next deadline of an unsettled decision or orphan."""
+        due = map(self._due_ms, self._waiting)
         return min((due_ms for due_ms in due if due_ms is not None), default=None)
 
     def date(self, time: DecisionTime, ms: int) -> None:
@@ -353,7 +411,8 @@ class Join:
         once per step. Until then the step's decisions are never due.
         """
         time.ms = self.dated_ms = max(ms, self.dated_ms)
-        self._quiet_until_ms = min(self._quiet_until_ms, self.dated_ms + self._collections[0].limit_ms)
+        limit_ms = min(self._pending.limit_ms, self._deferred.limit_ms)
+        self._quiet_until_ms = min(self._quiet_until_ms, self.dated_ms + limit_ms)
 
     def _find(self, event_id: str) -> tuple[State, Any]:
         """The state of an id, and its entry: a `Pending`, `Orphan` or `Retained`, or None."""
@@ -363,8 +422,13 @@ class Join:
         kept = self.retained.get(event_id)
         if kept is not None:
             return _SETTLED_STATES[kept.outcome], kept
+        for collection in (self._deferred, self._shown) if self.deferred or self.shown else ():
+            if event_id in collection.entries:
+                return collection.state, collection.entries[event_id]
         kept = self.orphans.get(event_id)
-        return (State.UNSEEN if kept is None else State.ORPHAN), kept
+        if kept is None:
+            return State.UNSEEN, None
+        return (State.SHOWN_ORPHAN if kept.feedback is None else State.ORPHAN), kept
 
     def _settle_due(self) -> list[Event]:
         events: list[Event] = []
@@ -382,8 +446,8 @@ class Join:
         since_ms: int | None
         if not collection.entries:
             return None
-        if collection.state is State.PENDING:
-            since_ms = next(iter(self.pending.values())).time.ms
+        if collection.state in _UNSETTLED:
+            since_ms = next(iter(collection.entries.values())).time.ms
         elif collection.state is State.ORPHAN:
             since_ms = next(iter(self.orphans.values())).kept_at_ms
         else:
@@ -391,16 +455,28 @@ class Join:
         return None if since_ms is None else since_ms + collection.limit_ms
 
     def _evict(self, collection: _Collection) -> Sequence[Event]:
-        """Evict the oldest entry of a collection that exceeds its limit."""
-        collection.overflows += 1
+        """Evict an entry because a collection exceeds its limit.
+
+        This is the oldest entry of the collection. Of unsettled decisions, it is the oldest deferred one or, if there
+        is none, the one that is due first.
+        """
+        if self.deferred and collection.others:
+            collection = self._deferred
+        elif self.shown and collection.others:
+            collection = min(self._pending, self._shown, key=self._due_or_never_ms)
+        self._overflows[collection.counted_as] += 1
         return self._end_oldest(collection)
+
+    def _due_or_never_ms(self, collection: _Collection) -> float:
+        due_ms = self._due_ms(collection)
+        return inf if due_ms is None else due_ms
 
     def _end_oldest(self, collection: _Collection) -> Sequence[Event]:
         """Apply the deadline rule to the oldest entry of a collection."""
         is_settled = collection.state is State.MATCHED
         event_id = self._settled.oldest_id() if is_settled else next(iter(collection.entries))
         state, kept = self._find(event_id)
-        pending = kept if state is State.PENDING else None
+        pending = kept if state in _UNSETTLED else None
         return self._follow(state, Input.DEADLINE, event_id, kept, pending, None, None)
 
     def _follow(
@@ -431,14 +507,16 @@ class Join:
         for name in counted:
             self._counts[name] += 1
         events: Sequence[Event] = ()
-        reward = self.assumed_reward
+        reward = None
         if outcome is not None:
-            if outcome is Outcome.UNMATCHED:
-                feedback = reward = None
-            elif outcome is Outcome.MATCHED:
+            if outcome is Outcome.MATCHED:
                 reward = feedback.reward
+            elif outcome is Outcome.EXPIRED:
+                reward = self.assumed_reward
+            else:
+                feedback = None
             events = (make(Settled, (event_id, pending, outcome, feedback, record)),)
-        elif move is Move.REFUSE or move is Move.DECIDE_AND_REFUSE:
+        elif move in _REFUSALS:
             events = (make(Mismatched, (feedback, record, (pending or kept).action)),)
         elif move is Move.DROP_ORPHAN:
             events = (DroppedOrphan(event_id, kept),)
@@ -456,16 +534,21 @@ class Join:
         if after is State.UNSEEN:
             return events
         collection = self._collection_of[after]
-        if after is State.PENDING:
+        if after is State.PENDING or after is State.DEFERRED:
             collection.entries[event_id] = pending
-        elif after is State.ORPHAN:
+        elif after is State.SHOWN:
+            collection.entries[event_id] = pending._replace(time=DecisionTime(0, self.stream_ms))
+        elif after is State.ORPHAN or after is State.SHOWN_ORPHAN:
             collection.entries[event_id] = make(Orphan, (feedback, record, self.stream_ms))
         else:
             corrected = pending if after in self._kept_for_correction else None
             entry = make(Retained, (outcome, reward, pending.decision.action, corrected))
             collection.entries[event_id] = self._shared(entry)
             self._settled.append(event_id, self.stream_ms)
-        return (*events, *self._evict(collection)) if len(collection.entries) > collection.entries_max else events
+        entries = len(collection.entries)
+        for others in collection.others:
+            entries += len(others)
+        return (*events, *self._evict(collection)) if entries > collection.entries_max else events
 
     def _compare(
         self, rule: Rule, state: State, event_id: str, kept: Any, feedback: Feedback, record: Any

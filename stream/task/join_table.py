@@ -5,29 +5,35 @@ policy, edit its rule. `check_table` rejects a table with an inconsistent rule.
 """
 
 from collections.abc import Mapping
-from enum import Enum
+from enum import Enum, unique
 from typing import NamedTuple
 
 from stream.wire.ledger import IDENTITIES, Ledger
 from stream.wire.records import Outcome
 
 
+@unique  # equal members would be aliases
 class State(Enum):
     """The state of an event id."""
 
     __hash__ = object.__hash__  # each event looks up several rules, and Enum's own hash takes 0.1 µs
 
-    UNSEEN = ("no decision",)
-    ORPHAN = ("no decision", "waiting feedback", "a first bit", "a deadline")
-    PENDING = ("a decision", "a pending decision", "a deadline")
+    UNSEEN = ("no decision", "nothing waits")
+    ORPHAN = ("no decision", "a waiting record", "waiting feedback", "a first bit", "a deadline")
+    SHOWN_ORPHAN = ("no decision", "a waiting record", "a deadline")  # a shown record waits for its context
+    DEFERRED = ("a decision", "an unsettled decision", "a deferred decision", "a deadline")
+    PENDING = ("a decision", "an unsettled decision", "a deadline")
+    SHOWN = ("a decision", "an unsettled decision", "a shown decision", "a deadline")
     MATCHED = ("a decision", "a settled decision", "a first bit", "a deadline")
     EXPIRED = ("a decision", "a settled decision", "an expired decision", "a deadline")
     UNMATCHED = ("a decision", "a settled decision", "a decision set aside", "a deadline")
+    UNSHOWN = ("a decision", "a settled decision", "a decision set aside", "never shown", "a deadline")
 
     def __init__(self, *has: str) -> None:
         self.has = frozenset(has)
 
 
+@unique
 class Input(Enum):
     """An input for an event id. It is possible in a state that has all of `requires`."""
 
@@ -36,8 +42,11 @@ class Input(Enum):
     CONTEXT = ("a context",), ()
     CONTEXT_MISMATCH = ("a context", "another action"), ("waiting feedback",)  # the orphan is for another action
     ASIDE = ("a context", "no bit in the log"), ("no decision",)  # the logged action differs from the chosen one
+    DEFERRED = ("a context", "a deferral"), ("no decision",)  # the decision waits until it is shown
+    DEFERRED_MISMATCH = ("a context", "a deferral", "another action"), ("waiting feedback",)
     FEEDBACK = ("new feedback",), ()
     MISMATCH = ("new feedback", "another action"), ("a decision",)  # the feedback is for another action
+    SHOWN = ("a shown record",), ()
     DEADLINE = ("no record",), ("a deadline",)  # the state's deadline has passed, or its limit is exceeded
 
     def __init__(self, brings: tuple[str, ...], requires: tuple[str, ...]) -> None:
@@ -45,23 +54,33 @@ class Input(Enum):
         self.requires = frozenset(requires)
 
 
+@unique
 class Move(Enum):
     """The join's action on an event id: its meaning, its needs, the next state if it changes, and the outcome."""
 
     DECIDE = "predict, and wait for feedback", ("a context", "no decision"), State.PENDING
     DECIDE_AND_MATCH = "predict, and learn at once", ("a context", "waiting feedback"), State.MATCHED, Outcome.MATCHED
     DECIDE_AND_REFUSE = "predict, refuse feedback", ("a context", "waiting feedback", "another action"), State.PENDING
+    DEFER = "predict, and wait until the decision is shown", ("a context", "a deferral", "no decision"), State.DEFERRED
+    DEFER_AND_REFUSE = (
+        "predict, refuse feedback, and wait until the decision is shown",
+        ("a context", "a deferral", "waiting feedback", "another action"), State.DEFERRED,
+    )  # fmt: skip
     SET_ASIDE = "predict only", ("a context", "no decision", "no bit in the log"), State.UNMATCHED, Outcome.UNMATCHED
     IGNORE_CONTEXT = "the first decision counts", ("a context", "a decision")
     KEEP_ORPHAN = "the feedback waits for its context", ("new feedback", "no decision"), State.ORPHAN
-    MATCH = "learn", ("new feedback", "a pending decision"), State.MATCHED, Outcome.MATCHED
+    KEEP_SHOWN = "the shown record waits for its context", ("a shown record", "nothing waits"), State.SHOWN_ORPHAN
+    SHOW = "the window begins", ("a shown record", "a deferred decision"), State.SHOWN
+    IGNORE_SHOWN = "only the first shown record of a deferred decision counts", ("a shown record",)
+    MATCH = "learn", ("new feedback", "an unsettled decision"), State.MATCHED, Outcome.MATCHED
     IGNORE_FEEDBACK = "the first bit counts", ("new feedback", "a first bit")
     REPLACE = "a different bit replaces the first; if settled, only with late=correct", ("new feedback", "a first bit")
     REFUSE = "the feedback is a dead letter", ("new feedback", "a decision", "another action")
     TAKE_LATE = "ignore the bit, or correct the assumed one", ("new feedback", "an expired decision")
     PASS_OVER = "the feedback is for a decision set aside", ("new feedback", "a decision set aside")
-    EXPIRE = "settle without feedback", ("no record", "a pending decision"), State.EXPIRED, Outcome.EXPIRED
-    DROP_ORPHAN = "the context did not arrive in time", ("no record", "waiting feedback"), State.UNSEEN
+    EXPIRE = "settle without feedback", ("no record", "an unsettled decision"), State.EXPIRED, Outcome.EXPIRED
+    LEAVE_UNSHOWN = "settle and learn nothing", ("no record", "a deferred decision"), State.UNSHOWN, Outcome.UNSHOWN
+    DROP_ORPHAN = "the context did not arrive in time", ("no record", "a waiting record"), State.UNSEEN
     FORGET = "the id may be used again", ("no record", "a settled decision"), State.UNSEEN
 
     def __init__(
@@ -88,34 +107,67 @@ _DECIDED = ("decided",)
 _DUPLICATE = ("feedback_duplicates",)
 _CONFLICT = ("conflicts",)
 _PASS = ("feedback_unmatched",)
+_SHOWN = ("shown",)
 
 TRANSITIONS: dict[tuple[State, Input], Rule] = {
     (State.UNSEEN, Input.CONTEXT): Rule(Move.DECIDE, State.PENDING, _DECIDED),
+    (State.UNSEEN, Input.DEFERRED): Rule(Move.DEFER, State.DEFERRED, _DECIDED),
     (State.UNSEEN, Input.ASIDE): Rule(Move.SET_ASIDE, State.UNMATCHED, (*_DECIDED, "unmatched"), Outcome.UNMATCHED),
     (State.UNSEEN, Input.FEEDBACK): Rule(Move.KEEP_ORPHAN, State.ORPHAN),
+    (State.UNSEEN, Input.SHOWN): Rule(Move.KEEP_SHOWN, State.SHOWN_ORPHAN),
     (State.ORPHAN, Input.CONTEXT): Rule(Move.DECIDE_AND_MATCH, State.MATCHED, ("decided", "matched"), Outcome.MATCHED),
     (State.ORPHAN, Input.CONTEXT_MISMATCH): Rule(Move.DECIDE_AND_REFUSE, State.PENDING, ("decided", "mismatched")),
+    (State.ORPHAN, Input.DEFERRED): Rule(Move.DECIDE_AND_MATCH, State.MATCHED, ("decided", "matched"), Outcome.MATCHED),
+    (State.ORPHAN, Input.DEFERRED_MISMATCH): Rule(Move.DEFER_AND_REFUSE, State.DEFERRED, ("decided", "mismatched")),
     (State.ORPHAN, Input.ASIDE): Rule(
         Move.SET_ASIDE, State.UNMATCHED, (*_DECIDED, "unmatched", *_PASS), Outcome.UNMATCHED
     ),
     (State.ORPHAN, Input.FEEDBACK): Rule(Move.IGNORE_FEEDBACK, State.ORPHAN, _DUPLICATE, differing=_CONFLICT),
+    (State.ORPHAN, Input.SHOWN): Rule(Move.IGNORE_SHOWN, State.ORPHAN, _DUPLICATE),
     (State.ORPHAN, Input.DEADLINE): Rule(Move.DROP_ORPHAN, State.UNSEEN, ("orphans_dropped",)),
+    (State.SHOWN_ORPHAN, Input.CONTEXT): Rule(Move.DECIDE, State.PENDING, (*_DECIDED, *_DUPLICATE)),
+    (State.SHOWN_ORPHAN, Input.DEFERRED): Rule(Move.DECIDE, State.PENDING, (*_DECIDED, *_SHOWN)),
+    (State.SHOWN_ORPHAN, Input.ASIDE): Rule(
+        Move.SET_ASIDE, State.UNMATCHED, (*_DECIDED, "unmatched", *_PASS), Outcome.UNMATCHED
+    ),
+    (State.SHOWN_ORPHAN, Input.FEEDBACK): Rule(Move.KEEP_ORPHAN, State.ORPHAN, _SHOWN),
+    (State.SHOWN_ORPHAN, Input.SHOWN): Rule(Move.IGNORE_SHOWN, State.SHOWN_ORPHAN, _DUPLICATE),
+    (State.SHOWN_ORPHAN, Input.DEADLINE): Rule(Move.DROP_ORPHAN, State.UNSEEN, ("orphans_dropped",)),
+    (State.DEFERRED, Input.CONTEXT): Rule(Move.IGNORE_CONTEXT, State.DEFERRED, ("context_duplicates",)),
+    (State.DEFERRED, Input.FEEDBACK): Rule(Move.MATCH, State.MATCHED, ("matched",), Outcome.MATCHED),
+    (State.DEFERRED, Input.MISMATCH): Rule(Move.REFUSE, State.DEFERRED, ("mismatched",)),
+    (State.DEFERRED, Input.SHOWN): Rule(Move.SHOW, State.SHOWN, _SHOWN),
+    (State.DEFERRED, Input.DEADLINE): Rule(Move.LEAVE_UNSHOWN, State.UNSHOWN, ("unshown",), Outcome.UNSHOWN),
     (State.PENDING, Input.CONTEXT): Rule(Move.IGNORE_CONTEXT, State.PENDING, ("context_duplicates",)),
     (State.PENDING, Input.FEEDBACK): Rule(Move.MATCH, State.MATCHED, ("matched",), Outcome.MATCHED),
     (State.PENDING, Input.MISMATCH): Rule(Move.REFUSE, State.PENDING, ("mismatched",)),
+    (State.PENDING, Input.SHOWN): Rule(Move.IGNORE_SHOWN, State.PENDING, _DUPLICATE),
     (State.PENDING, Input.DEADLINE): Rule(Move.EXPIRE, State.EXPIRED, ("expired",), Outcome.EXPIRED),
+    (State.SHOWN, Input.CONTEXT): Rule(Move.IGNORE_CONTEXT, State.SHOWN, ("context_duplicates",)),
+    (State.SHOWN, Input.FEEDBACK): Rule(Move.MATCH, State.MATCHED, ("matched",), Outcome.MATCHED),
+    (State.SHOWN, Input.MISMATCH): Rule(Move.REFUSE, State.SHOWN, ("mismatched",)),
+    (State.SHOWN, Input.SHOWN): Rule(Move.IGNORE_SHOWN, State.SHOWN, _DUPLICATE),
+    (State.SHOWN, Input.DEADLINE): Rule(Move.EXPIRE, State.EXPIRED, ("expired",), Outcome.EXPIRED),
     (State.MATCHED, Input.CONTEXT): Rule(Move.IGNORE_CONTEXT, State.MATCHED, ("context_duplicates",)),
     (State.MATCHED, Input.FEEDBACK): Rule(Move.IGNORE_FEEDBACK, State.MATCHED, _DUPLICATE, differing=_CONFLICT),
     (State.MATCHED, Input.MISMATCH): Rule(Move.REFUSE, State.MATCHED, ("mismatched",)),
+    (State.MATCHED, Input.SHOWN): Rule(Move.IGNORE_SHOWN, State.MATCHED, _DUPLICATE),
     (State.MATCHED, Input.DEADLINE): Rule(Move.FORGET, State.UNSEEN),
     (State.EXPIRED, Input.CONTEXT): Rule(Move.IGNORE_CONTEXT, State.EXPIRED, ("context_duplicates",)),
     (State.EXPIRED, Input.FEEDBACK): Rule(Move.TAKE_LATE, State.EXPIRED, ("late",)),
     (State.EXPIRED, Input.MISMATCH): Rule(Move.REFUSE, State.EXPIRED, ("mismatched",)),
+    (State.EXPIRED, Input.SHOWN): Rule(Move.IGNORE_SHOWN, State.EXPIRED, _DUPLICATE),
     (State.EXPIRED, Input.DEADLINE): Rule(Move.FORGET, State.UNSEEN),
     (State.UNMATCHED, Input.CONTEXT): Rule(Move.IGNORE_CONTEXT, State.UNMATCHED, ("context_duplicates",)),
     (State.UNMATCHED, Input.FEEDBACK): Rule(Move.PASS_OVER, State.UNMATCHED, _PASS),
     (State.UNMATCHED, Input.MISMATCH): Rule(Move.PASS_OVER, State.UNMATCHED, _PASS),
+    (State.UNMATCHED, Input.SHOWN): Rule(Move.IGNORE_SHOWN, State.UNMATCHED, _PASS),
     (State.UNMATCHED, Input.DEADLINE): Rule(Move.FORGET, State.UNSEEN),
+    (State.UNSHOWN, Input.CONTEXT): Rule(Move.IGNORE_CONTEXT, State.UNSHOWN, ("context_duplicates",)),
+    (State.UNSHOWN, Input.FEEDBACK): Rule(Move.PASS_OVER, State.UNSHOWN, ("late",)),
+    (State.UNSHOWN, Input.MISMATCH): Rule(Move.REFUSE, State.UNSHOWN, ("mismatched",)),
+    (State.UNSHOWN, Input.SHOWN): Rule(Move.IGNORE_SHOWN, State.UNSHOWN, ("late",)),
+    (State.UNSHOWN, Input.DEADLINE): Rule(Move.FORGET, State.UNSEEN),
 }
 """The default table.
 
@@ -123,9 +175,16 @@ Feedback for another action is refused in every state with a decision. It neithe
 is not a duplicate. If two orphans have the same id, the first one counts, regardless of the second one's action. The
 action of feedback for an unmatched decision is not checked, because such feedback refers to the log's action and is not
 used for learning.
+
+A deferred decision becomes pending when it is shown. The states PENDING and SHOWN differ only in the beginning of the
+window, which is the time of the decision or of the shown record. Feedback implies that the decision was shown.
 """
 
-_LEVELS = {"pending": State.PENDING, "orphans_waiting": State.ORPHAN}  # counts of the ids that are in a state
+_LEVELS = {
+    "pending": {State.PENDING, State.SHOWN},
+    "deferred": {State.DEFERRED},
+    "orphans_waiting": {State.ORPHAN, State.SHOWN_ORPHAN},
+}  # counts of the ids that are in some states
 _IN_IDENTITIES = {name for total, parts in IDENTITIES for name in (total, *parts)}
 _OF_RULES = _IN_IDENTITIES - {"contexts", "feedback", "context_malformed", "feedback_malformed", *_LEVELS}
 
@@ -167,9 +226,10 @@ def _contradictions(state: State, happened: Input, rule: Rule) -> list[str]:
         contradictions.append("expected no counts for differing bits, because the move compares no bits")
 
     changes = {name: rule.counts.count(name) for name in rule.counts}
-    changes["contexts"], changes["feedback"] = int("a context" in available), int("new feedback" in available)
-    for name, level in _LEVELS.items():
-        changes[name] = (rule.after is level) - (state is level)
+    changes["contexts"] = int("a context" in available)
+    changes["feedback"] = int("new feedback" in available or "a shown record" in available)
+    for name, states in _LEVELS.items():
+        changes[name] = (rule.after in states) - (state in states)
     for total, parts in IDENTITIES:
         if changes.get(total, 0) != sum(changes.get(part, 0) for part in parts):
             contradictions.append(f"the counts violate {total} = {' + '.join(parts)}")

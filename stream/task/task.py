@@ -20,7 +20,7 @@ from stream.task.join import DroppedOrphan, Event, Join, Late, Mismatched, Pendi
 from stream.task.placement import count_misplaced
 from stream.task.play import Played, play_logged, play_match
 from stream.task.settings import TaskSettings
-from stream.wire.codec import MalformedError, decode_context, decode_feedback, is_tick, tick_step
+from stream.wire.codec import MalformedError, decode_context, decode_feedback, is_tick, tick_step, trace_of
 from stream.wire.dead_letters import DEAD_LETTER_MALFORMED, DEAD_LETTER_MISMATCHED, DEAD_LETTER_ORPHAN
 from stream.wire.records import (
     DRIFT_OF_ALL,
@@ -265,14 +265,15 @@ class Task:
         context = decode_context(record, self.settings.n_features, self._log, self._encoder, self.classes)
         if self.settings.model == "shared":
             check_room(self.learner, context.x)
-        events = self.join.receive_context(context.id, partial(self._answer, context, record, effects))
+        answer = partial(self._answer, context, record, effects)
+        events = self.join.receive_context(context.id, answer, context.is_deferred)
         if events:
             self._act_on(events, effects)
         return context.id
 
     def _answer(self, context: Context, record: Record, effects: Effects) -> tuple[Pending, bool]:
         """Decide on a context and publish the prediction. Also return whether a bit is possible; see `Join`."""
-        event_id, x, logged, unknown, eligible = context
+        event_id, x, logged, unknown, eligible, _ = context
         effects.unknown.extend(unknown)
         u = self._draw_action(event_id)
         decision, target, counts = self.model.decide(event_id, x, u, eligible), None, True
@@ -286,10 +287,10 @@ class Task:
             self._time = DecisionTime(self._time.step, record.append_ms)
         name = self.classes.name_of(decision.action)
         carried = decision.logged if self.settings.model == "shared" and decision.logged.size else None
-        arm = self.settings.arm_of(u)
-        prediction = make(Prediction, (event_id, decision, self.model.version, target, name, carried, arm))
+        arm, trace = self.settings.arm_of(u), trace_of(record)
+        prediction = make(Prediction, (event_id, decision, self.model.version, target, name, carried, arm, trace))
         effects.predictions.append((prediction, record.offset))
-        pending = make(Pending, (x, decision, self._time))
+        pending = make(Pending, (x, decision, self._time, trace))
         return pending, counts
 
     def _play(self, context: Context, own: Decision) -> Played:
@@ -310,7 +311,7 @@ class Task:
         return decision._replace(propensity=self._propensity_min if propensity < self._propensity_min else 1.0)
 
     def _apply_feedback(self, record: Record, effects: Effects) -> str:
-        """Apply a feedback record, and return its id."""
+        """Apply a feedback record or a shown record, and return its id."""
         feedback = decode_feedback(record, self.settings.n_classes, needs_label=self.learner.needs_label)
         self._act_on(self.join.receive_feedback(feedback, record), effects)
         return feedback.id
@@ -331,7 +332,7 @@ class Task:
         event_id, pending, outcome, feedback, record = settled
         decision = pending.decision
         delay_ms, label, drift = None, None, None
-        reward = None if outcome is Outcome.UNMATCHED else self.join.assumed_reward
+        reward = self.join.assumed_reward if outcome is Outcome.EXPIRED else None
         if feedback is not None and record is not None:
             reward, label = feedback.reward, feedback.label
             decided_ms = pending.time.ms  # None if the feedback was appended before the step's tick
@@ -341,10 +342,10 @@ class Task:
             drift = self.model.settle(pending.x, taught, reward, self._update_draw(event_id), label)
         settled_at_ms = self.join.stream_ms
         arm = self.settings.arm_of(self._draw_action(event_id)) if self.settings.holdout else None
-        example = make(
-            Example,
-            (event_id, outcome, decision.action, decision.propensity, reward, delay_ms, settled_at_ms, drift, arm),
-        )
+        example = Example(
+            event_id, outcome, decision.action, decision.propensity,
+            reward, delay_ms, settled_at_ms, drift, arm, pending.trace,
+        )  # fmt: skip
         effects.examples.append((example, None if record is None else record.offset))
 
     def _correct(self, late: Late) -> None:

@@ -75,9 +75,13 @@ SETTLED = Metric("onebit_settled_total", Kind.COUNTER, _PIPELINE, "Decisions set
 PENDING = Metric(
     "onebit_pending_decisions", Kind.GAUGE, _PIPELINE, "Decisions without feedback so far.", ("partition",)
 )
+DEFERRED = Metric(
+    "onebit_deferred_decisions", Kind.GAUGE, _PIPELINE, "Deferred decisions not shown so far.", ("partition",)
+)
 OLDEST_PENDING = Metric(
     "onebit_oldest_pending_seconds", Kind.GAUGE, _PIPELINE,
-    "Age of the oldest pending decision, based on append times; 0 if none is pending.", ("partition",),
+    "Age of the oldest pending or deferred decision, based on append times; 0 if there is none.",
+    ("partition",),
 )  # fmt: skip
 FEEDBACK_RECORDS = Metric(
     "onebit_feedback_total", Kind.COUNTER, _PIPELINE,

@@ -10,7 +10,7 @@ from stream.wire.ledger import Ledger
 from stream.wire.records import Example, Outcome
 
 _CONTEXT_RESULTS = {"decided": "decided", "context_duplicates": "duplicate", "context_malformed": "malformed"}
-_OUTCOMES = ("matched", "expired", "unmatched")
+_OUTCOMES = ("matched", "expired", "unmatched", "unshown")
 _FEEDBACK_RESULTS = {
     "matched": "matched",
     "late": "late",
@@ -19,6 +19,7 @@ _FEEDBACK_RESULTS = {
     "orphans_dropped": "orphan",
     "feedback_malformed": "malformed",
     "feedback_unmatched": "unmatched",
+    "shown": "shown",
 }
 
 
@@ -39,6 +40,7 @@ def ledger_samples(partition: int, ledger: Ledger, version: int, alarms: int) ->
     for outcome in _OUTCOMES:
         yield metrics.SETTLED.at(counts[outcome], at, outcome)
     yield metrics.PENDING.at(ledger.pending, at)
+    yield metrics.DEFERRED.at(ledger.deferred, at)
     for name, result in _FEEDBACK_RESULTS.items():
         yield metrics.FEEDBACK_RECORDS.at(counts[name], at, result)
     yield metrics.WAITING_ORPHANS.at(ledger.orphans_waiting, at)

@@ -17,7 +17,7 @@ from stream.reporting.record_lines import event_id_of, record_line
 from stream.verifying.audit import Finding, audit_partition
 from stream.wire.codec import HEADERS, encode_feedback
 from stream.wire.ledger import Ledger
-from stream.wire.records import Feedback, Record, TopicPartition
+from stream.wire.records import Feedback, Record, Shown, TopicPartition
 from stream.wire.topics import Topics
 
 LIVES_MAX = 5
@@ -64,6 +64,10 @@ class PipelineUnderTest(ABC):
         """Send feedback, as a service would."""
         self.send(self.topics.feedback, event_id, encode_feedback(Feedback(event_id, reward, label, action)))
 
+    def shown(self, event_id: str) -> None:
+        """Send the notice that a deferred decision was shown, as a service would."""
+        self.send(self.topics.feedback, event_id, encode_feedback(Shown(event_id)))
+
     def send(self, topic: str, event_id: str, value: bytes | Mapping[str, Any]) -> None:
         """Write any record with the event id as its key. The topic's name may omit the prefix."""
         name = topic if topic in self.topics else self.prefix + topic
@@ -78,7 +82,7 @@ class PipelineUnderTest(ABC):
         return self._answer(self.topics.predictions, event_id, timeout_s)
 
     def example(self, event_id: str, timeout_s: float = 30.0) -> Event:
-        """Wait until the decision is settled (matched or expired), and return its example."""
+        """Wait until the decision is settled (such as matched or expired), and return its example."""
         return self._answer(self.topics.examples, event_id, timeout_s)
 
     def _answer(self, topic: str, event_id: str, timeout_s: float) -> Event:

@@ -36,7 +36,7 @@ from stream.wire import codec
 from stream.wire.codec import MalformedError, is_tick, tick_step
 from stream.wire.dead_letters import decode_dead_letter
 from stream.wire.ledger import Ledger
-from stream.wire.records import NOT_ELIGIBLE, Arm, Context, Logged, Prediction, Record, TopicPartition, place_of
+from stream.wire.records import NOT_ELIGIBLE, Arm, Context, Logged, Prediction, Record, Shown, TopicPartition, place_of
 from stream.wire.topics import Topics
 
 
@@ -75,7 +75,7 @@ def latencies_of(findings: Iterable[Finding]) -> Sketch:
 FAULTS_SHOWN_MAX = 20
 """Limit on the number of reported faults, because one cause often affects thousands of records."""
 
-SETTLED_COUNTS = ("matched", "expired", "unmatched")
+SETTLED_COUNTS = ("matched", "expired", "unmatched", "unshown")
 LETTER_COUNTS = ("context_malformed", "feedback_malformed", "mismatched", "orphans_dropped")
 """Fields of the ledger that count the examples and dead letters of a step."""
 
@@ -345,7 +345,10 @@ class _Audit:
             oracle.malformed(record, "feedback")
         else:
             self._count_misplaced(oracle, record, feedback.id)
-            oracle.feedback(feedback, record)
+            if isinstance(feedback, Shown):
+                oracle.shown(feedback.id, record)
+            else:
+                oracle.feedback(feedback, record)
 
     def _count_misplaced(self, oracle: Oracle, record: Record, event_id: str | None) -> None:
         """Count a record whose key, or id if it has no key, belongs to another partition."""
@@ -388,7 +391,7 @@ class _Audit:
         )
         settled = []
         for record, (example, offset) in self._decoded(examples, codec.decode_example):
-            *fields, drift, arm = example
+            *fields, drift, arm, _ = example
             settled.append((record, Settled._make((*fields, offset)), drift is not None))
             self._check_arm(oracle.settings, example.id, arm, place_of(record))
         of_inputs = [

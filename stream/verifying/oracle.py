@@ -5,6 +5,7 @@
 """
 
 from collections import Counter, OrderedDict
+from math import inf
 from typing import Any, NamedTuple
 
 from stream.task.join_table import Input, State
@@ -69,7 +70,7 @@ class _Pending(NamedTuple):
 
 
 class _Orphan(NamedTuple):
-    feedback: Feedback
+    feedback: Feedback | None  # None for a shown record
     place: TopicPartition
     offset: int
     append_ms: int
@@ -99,6 +100,8 @@ class Oracle:
         self._stream_ms = 0
         self._dated_ms = 0
         self._pending: OrderedDict[str, _Pending] = OrderedDict()
+        self._deferred: OrderedDict[str, _Pending] = OrderedDict()  # not shown yet
+        self._shown: OrderedDict[str, _Pending] = OrderedDict()  # dated by the shown record
         self._orphans: OrderedDict[str, _Orphan] = OrderedDict()
         self._known: OrderedDict[str, _Known] = OrderedDict()
 
@@ -106,17 +109,20 @@ class Oracle:
         """Change limits and policies, and settle entries that are due under them."""
         self.settings = settings
         self._settle_due()
-        for held, limit, end in (
-            (self._pending, settings.join.pending_max, self._expire_oldest),
-            (self._orphans, settings.join.orphans_max, self._drop_oldest),
-            (self._known, settings.join.retained_max, self._forget_oldest),
-        ):
-            while len(held) > limit:
-                end()
+        while self._unsettled() > settings.join.pending_max:
+            self._evict()
+        while len(self._orphans) > settings.join.orphans_max:
+            self._drop_oldest()
+        while len(self._known) > settings.join.retained_max:
+            self._forget_oldest()
 
     def ledger(self) -> Ledger:
         """Return the expected counts."""
-        levels = {"pending": len(self._pending), "orphans_waiting": len(self._orphans)}
+        levels = {
+            "pending": len(self._pending) + len(self._shown),
+            "deferred": len(self._deferred),
+            "orphans_waiting": len(self._orphans),
+        }
         return Ledger(**{name: self.counts[name] for name in Ledger._fields} | levels)
 
     def malformed(self, record: Record, name: str) -> None:
@@ -139,7 +145,7 @@ class Oracle:
         """
         event_id, state = context.id, self._state(context.id)
         self.counts["contexts"] += 1
-        if state not in (State.UNSEEN, State.ORPHAN):
+        if state not in (State.UNSEEN, State.ORPHAN, State.SHOWN_ORPHAN):
             self.rows[state, Input.CONTEXT] += 1
             self.counts["context_duplicates"] += 1
             return f"{event_id!r} is {state.name.lower()}, but was decided again" if prediction else ""
@@ -154,29 +160,37 @@ class Oracle:
             date = [self._dated_ms]
         action, _, propensity, *_ = prediction.decision
         pending, orphan = _Pending(event_id, action, propensity, date), self._orphans.pop(event_id, None)
-        is_match = orphan is not None and orphan.feedback.action in (None, action)
+        first = None if orphan is None else orphan.feedback
+        is_match = first is not None and first.action in (None, action)
         if is_aside:
             self.rows[state, Input.ASIDE] += 1
             self.counts["feedback_unmatched"] += orphan is not None
             self._settle(pending, Outcome.UNMATCHED, None, None, None if orphan is None else orphan.offset)
             return ""
-        self.rows[state, Input.CONTEXT if orphan is None or is_match else Input.CONTEXT_MISMATCH] += 1
-        if orphan is not None and is_match:
-            self._match(pending, orphan.feedback, orphan.append_ms, orphan.offset)
+        plain, mismatch = Input.CONTEXT, Input.CONTEXT_MISMATCH
+        if context.is_deferred:
+            plain, mismatch = Input.DEFERRED, Input.DEFERRED_MISMATCH
+        self.rows[state, plain if first is None or is_match else mismatch] += 1
+        if orphan is not None and first is not None and is_match:
+            self._match(pending, first, orphan.append_ms, orphan.offset)
             return ""
-        if orphan is not None:
+        if orphan is not None and first is not None:
             self.counts["mismatched"] += 1
             self._write_off(*orphan.place, orphan.offset, DEAD_LETTER_MISMATCHED)
-        self._pending[event_id] = pending
-        if len(self._pending) > self.settings.join.pending_max:
-            self.counts["overflow of pending"] += 1
-            self._expire_oldest()
+        elif orphan is not None:
+            self.counts["shown" if context.is_deferred else "feedback_duplicates"] += 1
+        waits = context.is_deferred and (orphan is None or first is not None)
+        (self._deferred if waits else self._pending)[event_id] = pending
+        if self._unsettled() > self.settings.join.pending_max:
+            self.counts["overflow of deferred" if self._deferred else "overflow of pending"] += 1
+            self._evict()
         return ""
 
     def feedback(self, feedback: Feedback, record: Record) -> None:
         """Apply feedback, after stream time has advanced to its append time."""
         event_id, state = feedback.id, self._state(feedback.id)
-        pending, known = self._pending.get(event_id), self._known.get(event_id)
+        waiting, pending = self._find(event_id)
+        known = self._known.get(event_id)
         decision = pending or known
         is_mismatch = decision is not None and feedback.action not in (None, decision.action)
         self.rows[state, Input.MISMATCH if is_mismatch else Input.FEEDBACK] += 1
@@ -187,23 +201,45 @@ class Oracle:
             self.counts["mismatched"] += 1
             self._write_off(record.topic, record.partition, record.offset, DEAD_LETTER_MISMATCHED)
         elif pending is not None:
-            del self._pending[event_id]
+            del waiting[event_id]
             self._match(pending, feedback, record.append_ms, record.offset)
+        elif state is State.UNSHOWN:
+            self.counts["late"] += 1
         elif known is not None and state is State.EXPIRED:
             self.counts["late"] += 1
             if not known.is_corrected:
                 self.events.append(Corrected(event_id, feedback.reward))
                 self._known[event_id] = known._replace(is_corrected=True)
-        elif state is State.UNSEEN:
-            place = TopicPartition(record.topic, record.partition)
-            self._orphans[event_id] = _Orphan(feedback, place, record.offset, record.append_ms, self._stream_ms)
-            if len(self._orphans) > self.settings.join.orphans_max:
-                self.counts["overflow of orphans"] += 1
-                self._drop_oldest()
+        elif state in (State.UNSEEN, State.SHOWN_ORPHAN):
+            self.counts["shown"] += self._orphans.pop(event_id, None) is not None
+            self._keep(event_id, feedback, record)
         else:
-            first = self._orphans[event_id].feedback.reward if known is None else known.reward
+            orphan = self._orphans.get(event_id)
+            first = orphan.feedback if orphan is not None else known
             self.counts["feedback_duplicates"] += 1
-            self.counts["conflicts"] += first != feedback.reward
+            self.counts["conflicts"] += first is not None and first.reward != feedback.reward
+
+    def shown(self, event_id: str, record: Record) -> None:
+        """Apply a shown record, after stream time has advanced to its append time."""
+        state = self._state(event_id)
+        self.rows[state, Input.SHOWN] += 1
+        self.counts["feedback"] += 1
+        if state is State.DEFERRED:
+            self.counts["shown"] += 1
+            self._shown[event_id] = self._deferred.pop(event_id)._replace(date=[self._stream_ms])
+        elif state is State.UNSEEN:
+            self._keep(event_id, None, record)
+        elif state is State.UNSHOWN:
+            self.counts["late"] += 1
+        else:
+            self.counts["feedback_unmatched" if state is State.UNMATCHED else "feedback_duplicates"] += 1
+
+    def _keep(self, event_id: str, feedback: Feedback | None, record: Record) -> None:
+        place = TopicPartition(record.topic, record.partition)
+        self._orphans[event_id] = _Orphan(feedback, place, record.offset, record.append_ms, self._stream_ms)
+        if len(self._orphans) > self.settings.join.orphans_max:
+            self.counts["overflow of orphans"] += 1
+            self._drop_oldest()
 
     def tick(self, step: int, append_ms: int) -> None:
         """Set the time of a step's decisions, which is never before the time of earlier decisions."""
@@ -221,34 +257,62 @@ class Oracle:
 
     def _settle_due(self) -> None:
         now_ms, limits = self._stream_ms, self.settings.join
-        while self._pending:
-            date = next(iter(self._pending.values())).date
-            if not date or date[0] + limits.window_ms >= now_ms:
-                break
+        while _first_date(self._pending) + limits.window_ms < now_ms:
             self.rows[State.PENDING, Input.DEADLINE] += 1
-            self._expire_oldest()
-        while self._orphans and next(iter(self._orphans.values())).kept_ms + limits.orphan_ms < now_ms:
-            self.rows[State.ORPHAN, Input.DEADLINE] += 1
+            self._expire(self._pending)
+        while _first_date(self._deferred) + limits.activation_limit_ms < now_ms:
+            self.rows[State.DEFERRED, Input.DEADLINE] += 1
+            self._leave_unshown()
+        while _first_date(self._shown) + limits.window_ms < now_ms:
+            self.rows[State.SHOWN, Input.DEADLINE] += 1
+            self._expire(self._shown)
+        while self._orphans and (first := next(iter(self._orphans.values()))).kept_ms + limits.orphan_ms < now_ms:
+            self.rows[State.SHOWN_ORPHAN if first.feedback is None else State.ORPHAN, Input.DEADLINE] += 1
             self._drop_oldest()
         while self._known and (oldest := next(iter(self._known.values()))).settled_ms + limits.retain_ms < now_ms:
             self.rows[oldest.state, Input.DEADLINE] += 1
             self._forget_oldest()
 
     def _state(self, event_id: str) -> State:
-        if event_id in self._pending:
-            return State.PENDING
-        known = self._known.get(event_id)
+        for state, waiting in (
+            (State.PENDING, self._pending), (State.DEFERRED, self._deferred), (State.SHOWN, self._shown)
+        ):  # fmt: skip
+            if event_id in waiting:
+                return state
+        known, orphan = self._known.get(event_id), self._orphans.get(event_id)
         if known is not None:
             return known.state
-        return State.ORPHAN if event_id in self._orphans else State.UNSEEN
+        if orphan is None:
+            return State.UNSEEN
+        return State.SHOWN_ORPHAN if orphan.feedback is None else State.ORPHAN
+
+    def _find(self, event_id: str) -> tuple[OrderedDict[str, _Pending], _Pending | None]:
+        """Return a decision that is not settled, if there is one, and the queue that contains it."""
+        for waiting in (self._pending, self._deferred, self._shown):
+            if event_id in waiting:
+                return waiting, waiting[event_id]
+        return self._pending, None
+
+    def _unsettled(self) -> int:
+        return len(self._pending) + len(self._deferred) + len(self._shown)
 
     def _match(self, pending: _Pending, feedback: Feedback, append_ms: int, offset: int) -> None:
         delay_ms = max(0, append_ms - pending.date[0]) if pending.date else 0
         self._settle(pending, Outcome.MATCHED, feedback.reward, delay_ms, offset)
 
-    def _expire_oldest(self) -> None:
+    def _evict(self) -> None:
+        """Settle the oldest deferred decision or, if there is none, the decision that expires first."""
+        if self._deferred:
+            self._leave_unshown()
+        else:
+            self._expire(min(self._pending, self._shown, key=_first_date))
+
+    def _expire(self, waiting: OrderedDict[str, _Pending]) -> None:
         assumed = 0 if self.settings.on_expiry == "negative" else None
-        self._settle(self._pending.popitem(last=False)[1], Outcome.EXPIRED, assumed, None, None)
+        self._settle(waiting.popitem(last=False)[1], Outcome.EXPIRED, assumed, None, None)
+
+    def _leave_unshown(self) -> None:
+        self._settle(self._deferred.popitem(last=False)[1], Outcome.UNSHOWN, None, None, None)
 
     def _settle(
         self, pending: _Pending, outcome: Outcome, reward: int | None, delay_ms: int | None, offset: int | None
@@ -271,6 +335,12 @@ class Oracle:
 
     def _write_off(self, topic: str, partition: int, offset: int, kind: str) -> None:
         self.events.append(Letter(topic, partition, offset, kind))
+
+
+def _first_date(waiting: OrderedDict[str, _Pending]) -> float:
+    """Return the time of the oldest decision; infinity if there is none or its tick has not been applied."""
+    date = next(iter(waiting.values())).date if waiting else []
+    return date[0] if date else inf
 
 
 def differing(expected: Any, got: Any) -> str:

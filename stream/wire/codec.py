@@ -34,6 +34,7 @@ from stream.wire.records import (
     Logged,
     Prediction,
     Record,
+    Shown,
     Target,
     make,
 )
@@ -61,6 +62,13 @@ VALUE_BYTES_MAX = 1_000_000
 UNIFORM_TOLERANCE = 1e-3
 """Relative tolerance for a propensity of 1/K. Logs contain rounded values, such as .0125 for 1/80 and .0294 for
 1/34."""
+
+TRACE_HEADERS = ("traceparent", "tracestate")
+"""Headers of a context that its prediction and its example also have."""
+
+TRACE_BYTES_MAX = 4_096
+"""Maximum size of the trace headers together. Longer ones are omitted, because they are stored with each pending
+decision."""
 
 TICK_HEADER = "onebit-tick"
 _STEP_HEADER = "onebit-step"
@@ -94,12 +102,20 @@ def step_of(record: Record) -> int | None:
     return 0 if VERSION_HEADER[0] in headers else None
 
 
+def trace_of(record: Record) -> Headers:
+    """The trace headers of a record (W3C Trace Context), or none if they are too long."""
+    if record.headers == HEADERS:
+        return ()
+    found = tuple((name, value) for name, value in record.headers if name in TRACE_HEADERS)
+    return found if sum(len(value) for _, value in found) <= TRACE_BYTES_MAX else ()
+
+
 def header_number(content: bytes | None) -> int | None:
     """The number in a header; None if it is not a number of at most 64 bits."""
     return int(content) if content and content.isdigit() and len(content) <= _HEADER_DIGITS_MAX else None
 
 
-def encode_context(event_id: str, x: Features, logged: Logged | None = None) -> bytes:
+def encode_context(event_id: str, x: Features, logged: Logged | None = None, *, deferred: bool = False) -> bytes:
     """Encode a context's value. `v` is omitted if all values are one, `logged` if there is no logged decision."""
     features: dict[str, Any] = {"i": x.indices}
     values = x.values.tobytes()
@@ -108,6 +124,8 @@ def encode_context(event_id: str, x: Features, logged: Logged | None = None) -> 
     fields: dict[str, Any] = {"id": event_id, "x": features}
     if logged is not None:
         fields["logged"] = logged._asdict()
+    if deferred:
+        fields["deferred"] = True
     return orjson.dumps(fields, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
@@ -148,7 +166,7 @@ def decode_context(
     eligible = None
     if classes is not None and (classes.is_open or fields.eligible is not None):
         eligible = _eligible(fields.eligible, classes, logged)
-    return make(Context, (fields.id, features, logged, unknown, eligible))
+    return make(Context, (fields.id, features, logged, unknown, eligible, fields.deferred))
 
 
 def _eligible(given: Sequence[str | int] | None, classes: Classes, logged: Logged | None) -> IndexArray | None:
@@ -281,8 +299,10 @@ def _prediction(record: Record) -> PredictionFields:
     return fields
 
 
-def encode_feedback(feedback: Feedback) -> bytes:
-    """Encode the value of a feedback record."""
+def encode_feedback(feedback: Feedback | Shown) -> bytes:
+    """Encode the value of a feedback record, or of a shown record."""
+    if isinstance(feedback, Shown):
+        return orjson.dumps({"id": feedback.id, "shown": True})
     fields: dict[str, Any] = {"id": feedback.id, "reward": feedback.reward}
     if feedback.label is not None:
         fields["label"] = feedback.label
@@ -291,17 +311,23 @@ def encode_feedback(feedback: Feedback) -> bytes:
     return orjson.dumps(fields)
 
 
-def decode_feedback(record: Record, n_classes: int, *, needs_label: bool = False) -> Feedback:
-    """Decode a feedback record for a learner with n_classes classes.
+def decode_feedback(record: Record, n_classes: int, *, needs_label: bool = False) -> Feedback | Shown:
+    """Decode a feedback record, or a shown record, for a learner with n_classes classes.
 
     A reward is 0 or 1 as an integer, a float or a boolean. Labels and actions are integers. A null action counts as
-    absent.
+    absent. A record with a reward is feedback, also if it has `shown`.
 
     Raises:
         MalformedError: the record is not feedback, or it lacks the label that a full-information learner needs.
     """
     fields = _read(read_feedback, record)
     reward, action, label = fields.reward, fields.action, None
+    if fields.shown is False:
+        raise MalformedError("shown: expected true; got false")
+    if reward is UNSET:
+        if fields.shown is UNSET:
+            raise MalformedError("reward: expected a value")
+        return make(Shown, (fields.id,))
     if reward not in (0, 1):
         raise MalformedError(f"reward: expected 0 or 1; got {reward}")
     if fields.label is not UNSET:

@@ -13,10 +13,10 @@ class Identity(NamedTuple):
 
 IDENTITIES = (
     Identity("contexts", ("decided", "context_duplicates", "context_malformed")),
-    Identity("decided", ("pending", "matched", "expired", "unmatched")),
+    Identity("decided", ("pending", "deferred", "matched", "expired", "unshown", "unmatched")),
     Identity("feedback", (
         "matched", "late", "feedback_duplicates", "mismatched", "orphans_waiting", "orphans_dropped",
-        "feedback_malformed", "feedback_unmatched",
+        "feedback_malformed", "feedback_unmatched", "shown",
     )),
 )  # fmt: skip
 """Equations between fields of `Ledger` that hold at every commit."""
@@ -45,6 +45,9 @@ class Ledger(NamedTuple):
     unmatched: int = 0  # decisions without a bit, because the log has another action
     feedback_unmatched: int = 0  # feedback for unmatched decisions
     propensities_floored: int = 0  # decisions whose logged propensity was raised to the minimum
+    deferred: int = 0  # deferred decisions that wait until they are shown
+    unshown: int = 0  # deferred decisions that were not shown in time
+    shown: int = 0  # shown records that were accepted
 
     @property
     def balances(self) -> bool:

@@ -90,6 +90,7 @@ class Context(NamedTuple):
     logged: Logged | None = None  # None if not from a log, or if the log is ignored
     unknown: Sequence[str] = ()  # the name of each feature with an unknown category or word, which has no entry
     eligible: IndexArray | None = None  # int32[m] in increasing order, the classes to decide among; None: all
+    is_deferred: bool = False  # True if the decision counts only once it was shown
 
 
 NOTHING_LOGGED: FloatArray = np.zeros(0)
@@ -154,6 +155,7 @@ class Prediction(NamedTuple):
     class_name: str | None = None  # name of the action; None if the classes have no names
     logged: FloatArray | None = None  # numbers that the learner stores, only with a shared model
     arm: Arm | None = None  # None: decided by the learner
+    trace: Headers = ()  # trace headers of the context
 
 
 class Answer(NamedTuple):
@@ -174,12 +176,19 @@ class Feedback(NamedTuple):
     action: int | None = None  # the class that the bit is about, checked against the decision; None if not given
 
 
+class Shown(NamedTuple):
+    """The notice that a deferred decision was shown. It begins the decision's window."""
+
+    id: str
+
+
 class Outcome(StrEnum):
     """The outcome of a settled decision."""
 
     MATCHED = "matched"
     EXPIRED = "expired"
     UNMATCHED = "unmatched"  # the replayed log has another action, and therefore no bit for this one
+    UNSHOWN = "unshown"  # the decision was deferred, and was not shown in time
 
 
 Drift = Literal["global"] | int
@@ -195,8 +204,9 @@ class Example(NamedTuple):
     outcome: Outcome
     action: int
     propensity: float
-    reward: int | None  # None: expired without an assumed reward, or unmatched
+    reward: int | None  # None: expired without an assumed reward, unmatched or unshown
     delay_ms: int | None  # from decision to feedback; 0 if the feedback came first, None without feedback
     settled_at_ms: int  # stream time when the decision was settled
     drift: Drift | None = None  # the drift detector triggered by this reward, or None
     arm: Arm | None = None  # as in the prediction
+    trace: Headers = ()  # as in the prediction

@@ -34,6 +34,7 @@ class ContextFields(EventFields, Generic[X], gc=False):
 
     x: X
     eligible: list[str | Index] | None = None
+    deferred: bool = False
 
 
 class LoggedFields(Struct, gc=False):
@@ -50,9 +51,10 @@ class LoggedContextFields(ContextFields[X], Generic[X], gc=False, kw_only=True):
 
 
 class FeedbackFields(EventFields, gc=False):
-    """A feedback record."""
+    """A feedback record, or a shown record if it has no reward."""
 
-    reward: float | bool
+    reward: float | bool | UnsetType = UNSET
+    shown: bool | UnsetType = UNSET
     label: Whole | UnsetType = UNSET
     action: Whole | None = None
 

@@ -19,7 +19,7 @@ LEDGER = (
     "contexts", "decided", "context_duplicates", "context_malformed",
     "feedback", "matched", "expired", "pending", "late", "feedback_duplicates", "conflicts",
     "orphans_waiting", "orphans_dropped", "feedback_malformed", "mismatched", "contexts_misplaced",
-    "feedback_misplaced", "unmatched", "feedback_unmatched", "propensities_floored",
+    "feedback_misplaced", "unmatched", "feedback_unmatched", "propensities_floored", "deferred", "unshown", "shown",
 )  # fmt: skip
 """The names of all counts in a ledger."""
 
@@ -28,7 +28,7 @@ MODEL_SETTINGS = ("learner", "n_classes", "n_features", "scale", "open_classes")
 SETTINGS = (
     *MODEL_SETTINGS, "seed", "on_expiry", "late", "play", "reward", "propensity_min", "features",
     "class_names", "model", "dated_by", "floor", "holdout", "holdout_policy",
-    "window_ms", "orphan_ms", "retain_ms", "pending_max", "orphans_max",
+    "window_ms", "activation_ms", "orphan_ms", "retain_ms", "pending_max", "orphans_max",
     "retained_max",
 )  # fmt: skip
 """The names of a task's settings, without the learner's parameters."""
@@ -288,11 +288,13 @@ def sections(payload: bytes) -> Iterator[Section]:
 Entry = dict[str, Any]
 """An entry of a block: all fields by name, including nested ones."""
 
-DECISION = ("indices", "values", "action", "greedy", "propensity", "scores", "logged", "decided_ms")
+DECISION = ("indices", "values", "action", "greedy", "propensity", "scores", "logged", "decided_ms", "trace")
 RECORD = ("topic", "partition", "offset", "append_ms", "key", "value")
 FIELDS: Mapping[str, tuple[str, ...]] = {
     "pending": ("id", *DECISION),
     "orphans": ("id", "reward", "label", "feedback_action", *RECORD, "kept_at_ms", "headers"),
+    "deferred": ("id", *DECISION),
+    "shown": ("id", *DECISION),
     "retained": ("id", "outcome", "reward", "decided_action", "decision", "settled_at_ms"),
 }
 """The field names of the entries in each block."""
@@ -305,10 +307,10 @@ def entries(section: Section) -> list[Entry]:
 
 
 def _pending(event_id: str, decision: list[Any]) -> Entry:
-    (indices, values), (action, greedy, propensity, scores, logged), decided_ms = decision
+    (indices, values), (action, greedy, propensity, scores, logged), decided_ms, trace = decision
     features = _numbers("i", indices), _numbers("d", values)
     learner = action, greedy, propensity, _numbers("d", scores), _numbers("d", logged)
-    return dict(zip(FIELDS["pending"], (event_id, *features, *learner, decided_ms), strict=True))
+    return dict(zip(FIELDS["pending"], (event_id, *features, *learner, decided_ms, trace), strict=True))
 
 
 def _orphan(event_id: str, orphan: list[Any], headers: list[Any]) -> Entry:
@@ -327,7 +329,9 @@ def _numbers(code: str, content: bytes) -> list[Any]:
     return [number for (number,) in struct.iter_unpack(f"<{code}", content)]
 
 
-_ENTRY: Mapping[str, Callable[..., Entry]] = {"pending": _pending, "orphans": _orphan, "retained": _retained}
+_ENTRY: Mapping[str, Callable[..., Entry]] = {
+    **dict.fromkeys(("pending", "deferred", "shown"), _pending), "orphans": _orphan, "retained": _retained,
+}  # fmt: skip
 
 
 def split(joined: Any, lengths: Sequence[int]) -> list[Any]:

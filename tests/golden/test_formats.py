@@ -198,10 +198,9 @@ def test_chunk_holds_place_counts_learner_and_blocks() -> None:
     found = golden_generation()
     assert (found.state["step"]["number"], found.state["undated"]) == (7, [39, 40])
     assert settings(found.state["settings"])["learner"] == "banditron"
-    assert found.state["overflows"] == {"pending": 0, "orphans": 0, "retained": 0}
-    assert [entry["logged"] for entry in found.of("pending")] == [
-        [0.5, n] for n in range(format_reader.counts(found.state["step"]["ledger"])["pending"])
-    ]
+    assert found.state["overflows"] == {"pending": 0, "orphans": 0, "retained": 0, "deferred": 0}
+    pending = format_reader.counts(found.state["step"]["ledger"])["pending"] - len(found.of("shown"))
+    assert [entry["logged"] for entry in found.of("pending")] == [[0.5, n] for n in range(pending)]
     assert [entry["decided_ms"] for entry in found.of("pending")][-2:] == [-39, -40]
     assert {entry["decided_action"] for entry in found.of("retained")} == {0, 1, 2}
     assert found.learner()
@@ -258,7 +257,7 @@ def test_field_is_needed() -> None:
 
 
 def pipeline_of(settings: TaskSettings) -> Pipeline:
-    """A pipeline with pending, matched and expired decisions, orphans, a change of settings, and snapshots."""
+    """A pipeline with decisions in every state, orphans, a change of settings, and snapshots."""
     pipeline = Pipeline(settings)
     changed = replace(settings, join=replace(settings.join, window_ms=settings.join.window_ms + 1))
     for first, wanted in enumerate((settings, changed)):
@@ -266,6 +265,9 @@ def pipeline_of(settings: TaskSettings) -> Pipeline:
         for number in range(20 * first, 20 * first + 20):
             pipeline.clock.advance_to(pipeline.now_ms() + 100)
             pipeline.context(f"event-{number}", number % 4)
+            pipeline.context(f"deferred-{number}", deferred=True)
+            if number % 2:
+                pipeline.show(f"deferred-{number}")
             pipeline.answer(f"event-{number - number % 3 * 5 + number % 4}", number % 2)
             while program.step(0):
                 pass
@@ -275,7 +277,7 @@ def pipeline_of(settings: TaskSettings) -> Pipeline:
 
 @pytest.fixture(scope="module")
 def present() -> Pipeline:
-    join = JoinSettings(window_ms=1_000, orphan_ms=900, retain_ms=9_000, pending_max=9, orphans_max=9, retained_max=99)
+    join = JoinSettings(window_ms=1_000, orphan_ms=900, retain_ms=9_000, pending_max=99, orphans_max=9, retained_max=99)
     return pipeline_of(small_task("soba-diag", join=join, on_expiry="negative", late="correct"))
 
 
@@ -299,10 +301,11 @@ def test_reader_finds_in_a_snapshot_what_onebit_does(present: Pipeline) -> None:
     assert newest.state["settings"] == stored_settings(task.settings)
     assert format_reader.counts(newest.state["step"]["ledger"]) == join.ledger()._asdict()
     assert format_reader.state_digest(newest.learner()) == state_digest([task.learner.state()])
-    assert [(entry["id"], entry["decided_ms"]) for entry in newest.of("pending")] == [
-        (event_id, -pending.time.step if pending.time.ms is None else pending.time.ms)
-        for event_id, pending in join.pending.items()
-    ]
+    for name, decisions in (("pending", join.pending), ("deferred", join.deferred), ("shown", join.shown)):
+        assert [(entry["id"], entry["decided_ms"]) for entry in newest.of(name)] == [
+            (event_id, -pending.time.step if pending.time.ms is None else pending.time.ms)
+            for event_id, pending in decisions.items()
+        ]
     assert newest.state["undated"] == list(task.undated)
     assert [(entry["id"], entry["offset"], entry["value"]) for entry in newest.of("orphans")] == [
         (event_id, orphan.record.offset, orphan.record.value) for event_id, orphan in join.orphans.items()
@@ -314,7 +317,7 @@ def test_reader_finds_in_a_snapshot_what_onebit_does(present: Pipeline) -> None:
     assert [(entry["id"], entry["values"]) for entry in kept] == [
         (event_id, settled.pending.x.values.tolist()) for event_id, settled in join.retained.items() if settled.pending
     ]
-    assert all((join.pending, join.orphans, join.retained, kept))
+    assert all((join.pending, join.deferred, join.shown, join.orphans, join.retained, kept))
 
 
 def test_reader_finds_in_a_model_file_what_was_exported(present: Pipeline, tmp_path: Path) -> None:

@@ -17,11 +17,14 @@ class Decided:
     id: str
     decided_at_ms: int
     action: int
+    is_deferred: bool = False  # False also if a shown record came before the context
+    shown_at_ms: int | None = None  # when it was shown after it had been deferred
+    shown_as: int = -1  # number of decisions shown before this one
     outcome: str = ""  # empty while pending
     reward: int | None = None
     settled_at_ms: int = -1
     settled_as: int = -1  # number of decisions settled before this one
-    gave_way: bool = False  # expired early, because there were too many pending decisions
+    gave_way: bool = False  # settled early, because there were too many unsettled decisions
     forgotten: bool = False
 
 
@@ -30,7 +33,7 @@ class Waiting:
     """Feedback that arrived before its context."""
 
     id: str
-    reward: int
+    reward: int | None  # None for a shown record
     since_ms: int
     action: int | None
 
@@ -57,14 +60,27 @@ class JoinOracle:
     orphans_gave_way: int = 0
     forgotten_early: int = 0
     passed_over: int = 0
+    deferred_gave_way: int = 0
+    shown: int = 0
+    shown_later: int = 0
 
-    def context(self, event_id: str, decided_at_ms: int, action: int = 0, *, aside: bool = False) -> list[str]:
-        """Process a context that is decided at this time with this action. `aside`: its feedback can never be read."""
+    def context(
+        self, event_id: str, decided_at_ms: int, action: int = 0, *, aside: bool = False, deferred: bool = False
+    ) -> list[str]:
+        """Process a context that is decided at this time with this action.
+
+        Args:
+            event_id: the context's id.
+            decided_at_ms: the time of the decision.
+            action: the decided action.
+            aside: whether its feedback can never be read.
+            deferred: whether the decision waits until it is shown.
+        """
         self.contexts += 1
         if self._known(event_id) is not None:
             self.context_duplicates += 1
             return ["context duplicate"]
-        decision = Decided(event_id, decided_at_ms, action)
+        decision = Decided(event_id, decided_at_ms, action, deferred)
         self.decisions.append(decision)
         waiting = [orphan for orphan in self.orphans if orphan.id == event_id]
         if aside:
@@ -74,16 +90,26 @@ class JoinOracle:
         refused = []
         if waiting:
             self.orphans.remove(waiting[0])
-            if waiting[0].action in (None, action):
+            if waiting[0].reward is None:
+                self.shown += deferred
+                self.duplicates += not deferred
+                decision.is_deferred = False
+            elif waiting[0].action in (None, action):
                 return self._settle(decision, "matched", waiting[0].reward)
-            refused = [self._refuse(event_id, waiting[0].action, action)]
+            else:
+                refused = [self._refuse(event_id, waiting[0].action, action)]
         unsettled = [d for d in self.decisions if not d.outcome]
-        if len(unsettled) > self.settings.pending_max:
-            self.gave_way += 1
-            oldest = min(unsettled, key=lambda d: d.decided_at_ms)
-            oldest.gave_way = True
-            return refused + self._settle(oldest, "expired", self.assumed_reward)
-        return refused
+        if len(unsettled) <= self.settings.pending_max:
+            return refused
+        deferrals = [d for d in unsettled if d.is_deferred and d.shown_at_ms is None]
+        if deferrals:
+            self.deferred_gave_way += 1
+            deferrals[0].gave_way = True
+            return refused + self._settle(deferrals[0], "unshown", None)
+        self.gave_way += 1
+        oldest = min(unsettled, key=lambda d: (self._begins_ms(d), d.shown_at_ms is not None, d.shown_as))
+        oldest.gave_way = True
+        return refused + self._settle(oldest, "expired", self.assumed_reward)
 
     def feedback(self, event_id: str, reward: int, append_ms: int, action: int | None = None) -> list[str]:
         """Process feedback that was appended at this time."""
@@ -99,11 +125,29 @@ class JoinOracle:
             return [*happened, self._refuse(event_id, action, decision.action)]
         if decision.outcome == "matched":
             return [*happened, self._duplicate(decision.reward, reward)]
-        in_time = append_ms <= decision.decided_at_ms + self.settings.window_ms
-        if in_time and not decision.gave_way:
+        if append_ms <= self._ends_ms(decision) and not decision.gave_way:
             return happened + self._settle(decision, "matched", reward)
         self.late += 1
-        return [*happened, f"late {event_id}"]
+        return happened if decision.outcome == "unshown" else [*happened, f"late {event_id}"]
+
+    def show(self, event_id: str, append_ms: int) -> list[str]:
+        """Process a shown record that was appended at this time."""
+        happened = self.time(append_ms)
+        self.feedback_count += 1
+        decision = self._known(event_id)
+        if decision is None:
+            return happened + self._without_decision(event_id, None, None)
+        if decision.outcome in ("unmatched", "unshown"):
+            self.passed_over += decision.outcome == "unmatched"
+            self.late += decision.outcome == "unshown"
+            return happened
+        if decision.outcome or not decision.is_deferred or decision.shown_at_ms is not None:
+            self.duplicates += 1
+            return [*happened, "feedback duplicate"]
+        decision.shown_at_ms, decision.shown_as = self.time_ms, self.shown_later
+        self.shown += 1
+        self.shown_later += 1
+        return happened
 
     def time(self, now_ms: int) -> list[str]:
         """Advance the time. All feedback up to this time has been read."""
@@ -111,8 +155,15 @@ class JoinOracle:
             return []
         self.time_ms = now_ms
         happened: list[str] = []
-        for decision in self.decisions:
-            if not decision.outcome and now_ms > decision.decided_at_ms + self.settings.window_ms:
+        due = [d for d in self.decisions if not d.outcome and now_ms > self._ends_ms(d)]
+        for decision in due:
+            if decision.shown_at_ms is None and not decision.is_deferred:
+                happened += self._settle(decision, "expired", self.assumed_reward)
+        for decision in due:
+            if decision.shown_at_ms is None and decision.is_deferred:
+                happened += self._settle(decision, "unshown", None)
+        for decision in sorted(due, key=lambda d: d.shown_as):
+            if decision.shown_at_ms is not None:
                 happened += self._settle(decision, "expired", self.assumed_reward)
         for orphan in [o for o in self.orphans if now_ms > o.since_ms + self.settings.orphan_ms]:
             happened += self._drop(orphan)
@@ -121,22 +172,33 @@ class JoinOracle:
                 decision.forgotten = True
         return happened
 
+    def _begins_ms(self, decision: Decided) -> int:
+        return decision.decided_at_ms if decision.shown_at_ms is None else decision.shown_at_ms
+
+    def _ends_ms(self, decision: Decided) -> int:
+        limits = self.settings
+        waits = decision.is_deferred and decision.shown_at_ms is None and limits.activation_ms is not None
+        return self._begins_ms(decision) + ((limits.activation_ms or 0) if waits else limits.window_ms)
+
     def _known(self, event_id: str) -> Decided | None:
         known = [d for d in self.decisions if d.id == event_id and not d.forgotten]
         assert len(known) <= 1
         return known[0] if known else None
 
-    def _without_decision(self, event_id: str, reward: int, action: int | None) -> list[str]:
+    def _without_decision(self, event_id: str, reward: int | None, action: int | None) -> list[str]:
         waiting = [orphan for orphan in self.orphans if orphan.id == event_id]
-        if waiting:
-            return [self._duplicate(waiting[0].reward, reward)]
+        if waiting and reward is not None and waiting[0].reward is None:
+            self.shown += 1
+            self.orphans.remove(waiting[0])
+        elif waiting:
+            return [self._duplicate(waiting[0].reward, waiting[0].reward if reward is None else reward)]
         self.orphans.append(Waiting(event_id, reward, self.time_ms, action))
         if len(self.orphans) > self.settings.orphans_max:
             self.orphans_gave_way += 1
             return self._drop(self.orphans[0])
         return []
 
-    def _duplicate(self, first: int | None, reward: int) -> str:
+    def _duplicate(self, first: int | None, reward: int | None) -> str:
         self.duplicates += 1
         self.conflicts += first != reward
         return "feedback duplicate" if first == reward else "feedback conflict"
@@ -169,7 +231,10 @@ class JoinOracle:
             feedback=self.feedback_count,
             matched=sum(d.outcome == "matched" for d in self.decisions),
             expired=sum(d.outcome == "expired" for d in self.decisions),
-            pending=sum(not d.outcome for d in self.decisions),
+            pending=sum(not d.outcome and not (d.is_deferred and d.shown_at_ms is None) for d in self.decisions),
+            deferred=sum(not d.outcome and d.is_deferred and d.shown_at_ms is None for d in self.decisions),
+            unshown=sum(d.outcome == "unshown" for d in self.decisions),
+            shown=self.shown,
             late=self.late,
             feedback_duplicates=self.duplicates,
             conflicts=self.conflicts,
@@ -182,4 +247,4 @@ class JoinOracle:
 
     def overflows(self) -> Overflows:
         """Return the number of times that each limit was exceeded."""
-        return Overflows(self.gave_way, self.orphans_gave_way, self.forgotten_early)
+        return Overflows(self.gave_way, self.orphans_gave_way, self.forgotten_early, self.deferred_gave_way)

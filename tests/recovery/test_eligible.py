@@ -7,6 +7,7 @@ import orjson
 import pytest
 
 import onebit
+from stream.wire.codec import HEADERS
 from stream.wire.dead_letters import DEAD_LETTER_MALFORMED
 from stream.wire.records import NOT_ELIGIBLE
 from tests.pipeline import TOPICS, Pipeline, small_task
@@ -80,6 +81,23 @@ def test_learners_that_cannot_limit_their_decisions_are_refused_or_reject_the_co
     with onebit.embedded(n_classes=3, n_features=2, learner="exp4") as pipeline:
         pipeline.test.context("limited", [1.0, 0.0], eligible=[0, 1])
         assert pipeline.ledger.context_malformed == 1
+
+
+def test_trace_headers_pass_from_the_context_to_prediction_and_example_across_a_restart() -> None:
+    trace = (("traceparent", b"00-1"), ("tracestate", b"a=1"))
+    with onebit.embedded(n_classes=2, n_features=1, learner="banditron", snapshot_interval="1s") as pipeline:
+        test = pipeline.test
+        value = orjson.dumps({"id": "traced", "x": [1.0]})
+        headers = (*HEADERS, ("other", b"x"), *trace)
+        test.broker.producer().send(test.topics.contexts, 0, b"traced", value, headers)
+        pipeline.decide("untraced", [1.0])
+        pipeline.advance("5s")
+        pipeline.restart()
+        pipeline.feedback("traced", 1)
+        pipeline.feedback("untraced", 1)
+        for topic in (test.topics.predictions, test.topics.examples):
+            found = {record.key: record.headers[2:] for record in test.records(topic, 0)}
+            assert found == {b"traced": trace, b"untraced": ()}
 
 
 @pytest.mark.parametrize(

@@ -402,7 +402,7 @@ def test_what_is_beyond_the_new_limits_is_settled_oldest_first_and_counted() -> 
     assert (list(task.join.pending), list(task.join.orphans), list(task.join.retained)) == (
         ["d", "e"], ["orphan-3"], ["c"],
     )  # fmt: skip
-    assert task.join.overflows() == (3, 3, 2)
+    assert task.join.overflows() == (3, 3, 2, 0)
     assert task.step([], 4).examples == []
     assert task.join.ledger().balances
 
@@ -413,7 +413,7 @@ def test_ids_beyond_the_new_limit_are_forgotten_although_nothing_else_is_settled
     task.change_settings(by_context(join=replace(small_task().join, retained_max=2)))
     task.step([], 3)
     assert list(task.join.retained) == ["b", "c"]
-    assert task.join.overflows() == (0, 0, 1)
+    assert task.join.overflows() == (0, 0, 1, 0)
 
 
 def test_what_was_assumed_stays_so_and_what_expires_from_now_on_is_assumed_by_the_new_policy() -> None:

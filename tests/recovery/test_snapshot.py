@@ -64,9 +64,10 @@ def decisions(draw: st.DrawFn) -> Pending:
 
 
 classes = st.none() | st.integers(0, 2**31)
-feedback = st.builds(Feedback, ids, bits, classes, classes)
+feedback = st.none() | st.builds(Feedback, ids, bits, classes, classes)
 headers = st.lists(st.tuples(ids, st.binary(max_size=5)), max_size=2).map(tuple)
 records = st.builds(Record, ids, st.integers(0, 999), times, times, blobs, blobs, headers)
+orphans = st.builds(Orphan, feedback, records, times)
 retained = st.builds(
     Retained, st.sampled_from(Outcome), st.none() | bits, st.integers(0, 2**31), st.none() | decisions()
 )
@@ -74,12 +75,6 @@ retained = st.builds(
 
 def entries(values: st.SearchStrategy[Any]) -> st.SearchStrategy[tuple[list[str], list[Any]]]:
     return st.dictionaries(ids, values, max_size=6).map(lambda kept: (list(kept), list(kept.values())))
-
-
-@st.composite
-def orphans(draw: st.DrawFn) -> tuple[list[str], list[Orphan]]:
-    kept = draw(st.lists(st.builds(Orphan, feedback, records, times), max_size=4, unique_by=lambda o: o.feedback.id))
-    return [orphan.feedback.id for orphan in kept], kept
 
 
 @st.composite
@@ -109,8 +104,8 @@ steps = st.builds(
 )  # fmt: skip
 snapshots = st.builds(
     Snapshot, st.just(stored_settings(small_task())), steps, times, st.lists(st.integers(1, 2**53), max_size=3), times,
-    st.builds(Overflows, times, times, times), st.lists(ids, max_size=3), states,
-    entries(decisions()), orphans(), settled_ids(),
+    st.builds(Overflows, times, times, times, times), st.lists(ids, max_size=3), states,
+    entries(decisions()), entries(orphans), settled_ids(), entries(decisions()), entries(decisions()),
 )  # fmt: skip
 
 
@@ -166,7 +161,7 @@ def test_what_is_decoded_is_what_was_encoded(snapshot: Snapshot) -> None:
 
 
 def used_task(settings: TaskSettings, events: int = 40) -> Task:
-    """A task with pending, expired, matched, undated and malformed contexts, and with late and orphaned feedback.
+    """A task with decisions in every state, late and orphaned feedback, and malformed and undated contexts.
 
     Each event has its own step. The tick of a step arrives two steps later.
     """
@@ -179,6 +174,11 @@ def used_task(settings: TaskSettings, events: int = 40) -> Task:
             inputs.context(f"event-{number}", now_ms, number % 4)
         if number >= 3 and number % 3:
             inputs.feedback(f"event-{number - 3}", number % 2, now_ms, number % 3)
+        if number % 4 == 1:
+            inputs.context(f"deferred-{number}", now_ms, number % 4, deferred=True)
+            if number % 8 == 5:
+                inputs.shown(f"deferred-{number - 4}", now_ms)
+            inputs.shown(f"deferred-{number + 100}", now_ms)  # its context never comes
         if number % 7 == 0:
             inputs.add(TOPICS.contexts, now_ms, b"{")
         task.step(inputs.records, number + 1)
@@ -200,6 +200,8 @@ def test_restored_task_equals_the_original_and_continues_equally(settings: TaskS
     assert ledger.pending
     assert ledger.expired
     assert ledger.orphans_waiting
+    assert all((ledger.deferred, ledger.shown, ledger.unshown, task.join.shown))
+    assert any(orphan.feedback is None for orphan in task.join.orphans.values())
     snapshot = taken(task)
     again = restore(decode(whole(stored(*chunks(snapshot)))), settings, TOPICS.contexts)
     assert task_digest(again) == task_digest(task)
@@ -207,6 +209,8 @@ def test_restored_task_equals_the_original_and_continues_equally(settings: TaskS
     for number in range(30):
         more.feedback(f"event-{30 + number % 12}", number % 2, 5_100 + number, number % 3)
         more.context(f"event-{32 + number}", 5_100 + number, number % 4)
+    for number in range(41):
+        more.shown(f"deferred-{number}", 5_200)
     more.tick(40, 9_000)
     assert task.undated
     effects = [kept.step(more.records, 41) for kept in (task, again)]
@@ -235,8 +239,10 @@ def test_snapshot_contains_the_whole_state_of_a_task_and_its_join() -> None:
         "_time", "_is_broken",  # state of the current step
     }, "add new state of a task to its snapshot"  # fmt: skip
     assert set(vars(task.join)) == {
-        "assumed_reward", "_corrects", "stream_ms", "dated_ms", "pending", "orphans", "retained", "_counts",
-        "_settled", "_quiet_until_ms", "_collections", "_collection_of",  # derived from the others
+        "assumed_reward", "_corrects", "stream_ms", "dated_ms", "_counts", "_overflows",
+        "pending", "deferred", "shown", "orphans", "retained",
+        "_pending", "_deferred", "_shown", "_orphans", "_retained", "_waiting",  # derived from the others
+        "_settled", "_quiet_until_ms", "_collections", "_collection_of",
         "_table", "_equal", "_kept_for_correction",
         "_is_changed",  # never set between two steps
     }, "add new state of the join to the snapshot"  # fmt: skip
@@ -471,6 +477,8 @@ ENTRY = Pending(Features(np.array([1], np.int32), np.ones(1)), Decision(1, 2, 0.
 RECORD = Record("f", 0, 3, 1_000, b"k", None, ())
 BLOCKS: dict[str, tuple[Any, ...]] = {
     "pending": ("a", ENTRY),
+    "deferred": ("a", ENTRY),
+    "shown": ("a", ENTRY),
     "orphans": ("a", Orphan(Feedback("a", 1), RECORD, 900)),
     "retained": ("a", Retained(Outcome.MATCHED, 1, 2, ENTRY), 900),
 }

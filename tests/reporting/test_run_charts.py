@@ -123,7 +123,7 @@ def test_exploration_and_latency_have_charts_where_they_are_known() -> None:
     )
     found = charts([known])
     assert found["exploration"].lines[0][2:4] == ([50, 1000], [0.5, 0.0])
-    assert "the broker's time" in found["latency-decision"].caption
+    assert "the broker's clock" in found["latency-decision"].caption
     assert not {"exploration", "latency-decision", "latency-step"} & charts([of_seed(1)]).keys()
 
 

@@ -17,13 +17,16 @@ from stream.task.join import (
     Mismatched,
     Overflows,
     Pending,
+    Retained,
 )
 from stream.task.join_table import TRANSITIONS, Input, State
 from stream.wire.ledger import Ledger
-from stream.wire.records import Decision, DecisionTime, Features, Feedback, Outcome, Record
+from stream.wire.records import Decision, DecisionTime, Features, Feedback, Outcome, Record, Shown
 from tests.oracles.join_oracle import JoinOracle
 
-LIMITS = JoinSettings(window_ms=100, orphan_ms=50, retain_ms=1_000, pending_max=10, orphans_max=10, retained_max=10)
+LIMITS = JoinSettings(
+    window_ms=100, activation_ms=70, orphan_ms=50, retain_ms=1_000, pending_max=10, orphans_max=10, retained_max=10
+)
 X = Features(np.zeros(0, dtype=np.int32), np.zeros(0))
 DECISION = Decision(0, 0, 1.0, np.zeros(2))
 RECORD = Record("feedback", 0, 0, 0, None, None, ())
@@ -35,11 +38,13 @@ class Driver:
     def __init__(self, limits: JoinSettings, *, negative: bool = False, corrects: bool = False) -> None:
         self.join = Join(limits, assumes_negative=negative, corrects=corrects)
 
-    def context(self, event_id: str, decided_at_ms: int, action: int = 0, *, aside: bool = False) -> list[str]:
+    def context(
+        self, event_id: str, decided_at_ms: int, action: int = 0, *, aside: bool = False, deferred: bool = False
+    ) -> list[str]:
         """Pass a context to the join. A new event is decided with this action and time, or set aside."""
         before = self.join.ledger()
         pending = Pending(X, DECISION._replace(action=action), DecisionTime(0, decided_at_ms))
-        events = self.join.receive_context(event_id, lambda: (pending, not aside))
+        events = self.join.receive_context(event_id, lambda: (pending, not aside), deferred)
         duplicate = self.join.ledger().context_duplicates > before.context_duplicates
         return ["context duplicate"] * duplicate + [self._told(event) for event in events]
 
@@ -47,12 +52,19 @@ class Driver:
         happened = self.time(append_ms)
         before = self.join.ledger()
         events = self.join.receive_feedback(Feedback(event_id, reward, action=action), RECORD)
+        return happened + self._compared(before) + [self._told(event) for event in events]
+
+    def show(self, event_id: str, append_ms: int) -> list[str]:
+        happened = self.time(append_ms)
+        before = self.join.ledger()
+        events = self.join.receive_feedback(Shown(event_id), RECORD)
+        return happened + self._compared(before) + [self._told(event) for event in events]
+
+    def _compared(self, before: Ledger) -> list[str]:
         after = self.join.ledger()
         if after.conflicts > before.conflicts:
-            happened.append("feedback conflict")
-        elif after.feedback_duplicates > before.feedback_duplicates:
-            happened.append("feedback duplicate")
-        return happened + [self._told(event) for event in events]
+            return ["feedback conflict"]
+        return ["feedback duplicate"] * (after.feedback_duplicates > before.feedback_duplicates)
 
     def time(self, now_ms: int) -> list[str]:
         return [self._told(event) for event in self.join.pass_time(now_ms)]
@@ -65,12 +77,12 @@ class Driver:
         if isinstance(event, Mismatched):
             return f"mismatched {event.feedback.id} {event.feedback.action} for {event.action}"
         reward = self.join.assumed_reward if event.feedback is None else event.feedback.reward
-        if event.outcome is Outcome.UNMATCHED:
+        if event.outcome in (Outcome.UNMATCHED, Outcome.UNSHOWN):
             reward = None
         return f"{event.outcome} {event.id} {reward}"
 
     def run(self, script: str) -> list[str]:
-        """Apply inputs such as `context a@0`, `aside a@0`, `right a@5`, `wrong a@5`, `right 2 a@5`, `time@9`.
+        """Apply inputs such as `context a@0`, `aside a@0`, `deferred a@0`, `shown a@5`, `right 2 a@5`, `time@9`.
 
         In a context, the number is the decided action, with default 0. In feedback, it is the optional `action` field.
         """
@@ -83,6 +95,10 @@ class Driver:
                 happened += self.context(event_id, int(at), action or 0)
             elif kind == "aside":
                 happened += self.context(event_id, int(at), action or 0, aside=True)
+            elif kind == "deferred":
+                happened += self.context(event_id, int(at), action or 0, deferred=True)
+            elif kind == "shown":
+                happened += self.show(event_id, int(at))
             elif kind == "time":
                 happened += self.time(int(at))
             else:
@@ -273,6 +289,97 @@ ROWS = [
         Ledger(contexts=2, decided=1, context_duplicates=1, matched=1, feedback=1),
     ),
     Row(
+        "deferred, never shown: settled when the activation window has passed, and teaches nothing",
+        "deferred a@0, time@70, time@71", ["unshown a None"], Ledger(contexts=1, decided=1, unshown=1),
+    ),
+    Row(
+        "deferred, shown at its deadline: pending, with a window that begins now",
+        "deferred a@0, shown a@70, time@170, time@171", ["expired a None"],
+        Ledger(contexts=1, decided=1, expired=1, feedback=1, shown=1),
+    ),
+    Row(
+        "deferred, feedback: implies that it was shown", "deferred a@0, right a@5, shown a@6",
+        ["matched a 1", "feedback duplicate"],
+        Ledger(contexts=1, decided=1, matched=1, feedback=2, feedback_duplicates=1),
+    ),
+    Row(
+        "deferred, feedback for another action: refused, and the decision still waits until it is shown",
+        "deferred a@0, right 1 a@5, time@71", ["mismatched a 1 for 0", "unshown a None"],
+        Ledger(contexts=1, decided=1, unshown=1, feedback=1, mismatched=1),
+    ),
+    Row(
+        "deferred, context: duplicate, also if it is not deferred", "deferred a@0, context a@1, deferred a@2",
+        ["context duplicate"] * 2, Ledger(contexts=3, decided=1, context_duplicates=2, deferred=1),
+    ),
+    Row(
+        "shown, feedback at its deadline: matched", "deferred a@0, shown a@60, right a@160, shown a@161",
+        ["matched a 1", "feedback duplicate"],
+        Ledger(contexts=1, decided=1, matched=1, feedback=3, shown=1, feedback_duplicates=1),
+    ),
+    Row(
+        "shown again: duplicate, and the window does not begin again",
+        "deferred a@0, shown a@10, shown a@20, time@111", ["feedback duplicate", "expired a None"],
+        Ledger(contexts=1, decided=1, expired=1, feedback=2, shown=1, feedback_duplicates=1),
+    ),
+    Row(
+        "shown before a decision made earlier is due: each window has its own beginning",
+        "deferred a@0, context b@5, shown a@4, time@105, time@106", ["expired a None", "expired b None"],
+        Ledger(contexts=2, decided=2, expired=2, feedback=1, shown=1),
+    ),
+    Row(
+        "shown, feedback for another action: refused", "deferred a@0, shown a@10, right 1 a@20, right 0 a@110",
+        ["mismatched a 1 for 0", "matched a 1"],
+        Ledger(contexts=1, decided=1, matched=1, feedback=3, shown=1, mismatched=1),
+    ),
+    Row(
+        "pending, shown: duplicate of a decision that is not deferred", "context a@0, shown a@50, time@101",
+        ["feedback duplicate", "expired a None"],
+        Ledger(contexts=1, decided=1, expired=1, feedback=1, feedback_duplicates=1),
+    ),
+    Row(
+        "expired, shown: duplicate", "context a@0, shown a@101", ["expired a None", "feedback duplicate"],
+        Ledger(contexts=1, decided=1, expired=1, feedback=1, feedback_duplicates=1),
+    ),
+    Row(
+        "unshown, shown or feedback: late, and not corrected", "deferred a@0, shown a@71, right a@72, right 1 a@73",
+        ["unshown a None", "mismatched a 1 for 0"],
+        Ledger(contexts=1, decided=1, unshown=1, feedback=3, late=2, mismatched=1),
+    ),
+    Row(
+        "unshown, after retention: forgotten", "deferred a@0, time@71, shown a@1072", ["unshown a None"],
+        Ledger(contexts=1, decided=1, unshown=1, feedback=1, orphans_waiting=1),
+    ),
+    Row(
+        "unseen, shown: waits for its context, which is then pending", "shown a@0, deferred a@10, time@110, time@111",
+        ["expired a None"], Ledger(contexts=1, decided=1, expired=1, feedback=1, shown=1),
+    ),
+    Row(
+        "shown waits, context that is not deferred: the shown record is a duplicate", "shown a@0, context a@10",
+        [], Ledger(contexts=1, decided=1, pending=1, feedback=1, feedback_duplicates=1),
+    ),
+    Row(
+        "shown waits, context set aside: passed over", "shown a@0, aside a@10, shown a@11",
+        ["unmatched a None"], Ledger(contexts=1, decided=1, unmatched=1, feedback=2, feedback_unmatched=2),
+    ),
+    Row(
+        "shown waits, shown: duplicate", "shown a@0, shown a@5, time@51", ["feedback duplicate", "dropped a"],
+        Ledger(feedback=2, feedback_duplicates=1, orphans_dropped=1),
+    ),
+    Row(
+        "shown waits, feedback: waits instead, from now on", "shown a@0, wrong a@40, time@90, deferred a@91",
+        ["matched a 0"], Ledger(contexts=1, decided=1, matched=1, feedback=2, shown=1),
+    ),
+    Row(
+        "orphan, shown: duplicate, and the feedback still waits", "right a@0, shown a@5, deferred a@10",
+        ["feedback duplicate", "matched a 1"],
+        Ledger(contexts=1, decided=1, matched=1, feedback=2, feedback_duplicates=1),
+    ),
+    Row(
+        "orphan for another action, deferred context: refused, and the decision waits until it is shown",
+        "right 1 a@0, deferred a@10, shown a@20", ["mismatched a 1 for 0"],
+        Ledger(contexts=1, decided=1, pending=1, feedback=2, mismatched=1, shown=1),
+    ),
+    Row(
         "stream time does not go back: feedback with an earlier append time is late",
         "context a@0, time@101, right a@50",
         ["expired a None", "late a"], Ledger(contexts=1, decided=1, feedback=1, expired=1, late=1),
@@ -302,6 +409,7 @@ def test_oracle_agrees_with_the_table(row: Row) -> None:
     oracle = JoinOracle(LIMITS)
     driver = Driver(LIMITS)
     driver.context, driver.feedback, driver.time = oracle.context, oracle.feedback, oracle.time  # type: ignore[method-assign]
+    driver.show = oracle.show  # type: ignore[method-assign]
     assert (driver.run(row.script), oracle.ledger()) == (row.happens, row.ledger)
 
 
@@ -312,12 +420,17 @@ REACH = {
     State.MATCHED: "context a@1, right a@1",
     State.EXPIRED: "context a@1, time@102",
     State.UNMATCHED: "aside a@1",
+    State.SHOWN_ORPHAN: "shown a@1",
+    State.DEFERRED: "deferred a@1",
+    State.SHOWN: "deferred a@1, shown a@2",
+    State.UNSHOWN: "deferred a@1, time@72",
 }
 
 
 GIVE = {
     Input.CONTEXT: "context a@20", Input.FEEDBACK: "wrong a@20", Input.MISMATCH: "wrong 1 a@20",
     Input.DEADLINE: "time@5000", Input.ASIDE: "aside a@20", Input.CONTEXT_MISMATCH: "context 1 a@20",
+    Input.DEFERRED: "deferred a@20", Input.DEFERRED_MISMATCH: "deferred 1 a@20", Input.SHOWN: "shown a@20",
 }  # fmt: skip
 
 
@@ -336,6 +449,28 @@ def test_pending_overflow_expires_the_oldest_decision_and_counts_it() -> None:
     assert driver.run("context a@0, context b@1, context c@2, right a@3") == ["expired a None", "late a"]
     assert driver.join.overflows() == Overflows(pending=1)
     assert driver.join.ledger() == Ledger(contexts=3, decided=3, pending=2, expired=1, feedback=1, late=1)
+
+
+def test_overflow_leaves_the_oldest_deferred_decision_unshown_and_counts_it() -> None:
+    driver = Driver(JoinSettings(pending_max=2))
+    assert driver.run("deferred a@0, deferred b@1, context c@2") == ["unshown a None"]
+    assert driver.join.overflows() == Overflows(deferred=1)
+
+
+@pytest.mark.parametrize(
+    ("script", "expired"), [("shown a@1, context b@2, context c@3", "a"), ("context b@1, shown a@2, context c@3", "b")]
+)
+def test_overflow_without_deferred_decisions_expires_the_one_that_is_due_first(script: str, expired: str) -> None:
+    driver = Driver(JoinSettings(pending_max=2))
+    assert driver.run(f"deferred a@0, {script}") == [f"expired {expired} None"]
+    assert driver.join.overflows() == Overflows(pending=1)
+
+
+def test_unshown_decision_is_never_corrected() -> None:
+    driver = Driver(LIMITS, negative=True, corrects=True)
+    driver.run("deferred a@0, time@71")
+    assert driver.join.receive_feedback(Feedback("a", 1), RECORD) == ()
+    assert driver.join.retained["a"] == Retained(Outcome.UNSHOWN, None, 0)
 
 
 def test_decision_matched_immediately_does_not_count_toward_the_pending_limit() -> None:
@@ -410,6 +545,8 @@ def test_matched_decision_is_not_kept() -> None:
         ("right b@60, context a@7", 107),
         ("context a@7, right a@8", None),
         ("context a@7, context b@9, right a@9", 109),
+        ("deferred a@7, context b@8", 77),
+        ("deferred a@7, shown a@10", 110),
     ],
 )
 def test_next_deadline_is_that_of_the_oldest_who_waits(script: str, due_ms: int | None) -> None:
@@ -439,6 +576,7 @@ ACTIONS = st.integers(0, 1)
 TIGHT = st.builds(
     JoinSettings,
     window_ms=st.integers(0, 30),
+    activation_ms=st.none() | st.integers(0, 30),
     orphan_ms=st.integers(0, 30),
     retain_ms=st.integers(0, 60),
     pending_max=st.sampled_from([0, 1, 2, 3, 1_000]),
@@ -456,15 +594,19 @@ class JoinMachine(RuleBasedStateMachine):
         self.oracle = JoinOracle(limits, 0 if negative else None)
         self.now_ms = 0
 
-    @rule(event_id=IDS, action=ACTIONS, aside=st.booleans())
-    def context(self, event_id: str, action: int, aside: bool) -> None:
-        told = self.driver.context(event_id, self.now_ms, action, aside=aside)
-        assert told == self.oracle.context(event_id, self.now_ms, action, aside=aside)
+    @rule(event_id=IDS, action=ACTIONS, aside=st.booleans(), deferred=st.booleans())
+    def context(self, event_id: str, action: int, aside: bool, deferred: bool) -> None:
+        told = self.driver.context(event_id, self.now_ms, action, aside=aside, deferred=deferred)
+        assert told == self.oracle.context(event_id, self.now_ms, action, aside=aside, deferred=deferred)
 
     @rule(event_id=IDS, reward=st.integers(0, 1), action=st.none() | ACTIONS)
     def feedback(self, event_id: str, reward: int, action: int | None) -> None:
         told = self.driver.feedback(event_id, reward, self.now_ms, action)
         assert told == self.oracle.feedback(event_id, reward, self.now_ms, action)
+
+    @rule(event_id=IDS)
+    def show(self, event_id: str) -> None:
+        assert self.driver.show(event_id, self.now_ms) == self.oracle.show(event_id, self.now_ms)
 
     @rule(passed_ms=st.integers(1, 25))
     def time_passes(self, passed_ms: int) -> None:
@@ -484,7 +626,10 @@ class JoinMachine(RuleBasedStateMachine):
         assert join.ledger().balances
         assert join.overflows() == self.oracle.overflows()
         assert join.stream_ms == self.oracle.time_ms
-        assert list(join.pending) == [d.id for d in self.oracle.decisions if not d.outcome]
+        unsettled = [d for d in self.oracle.decisions if not d.outcome]
+        assert list(join.pending) == [d.id for d in unsettled if not d.is_deferred and d.shown_at_ms is None]
+        assert list(join.deferred) == [d.id for d in unsettled if d.is_deferred and d.shown_at_ms is None]
+        assert sorted(join.shown) == sorted(d.id for d in unsettled if d.shown_at_ms is not None)
         assert list(join.orphans) == [orphan.id for orphan in self.oracle.orphans]
         remembered = sorted(
             (d for d in self.oracle.decisions if d.outcome and not d.forgotten), key=lambda d: d.settled_as

@@ -15,8 +15,24 @@ from tests.task.test_join import LIMITS, RECORD, ROWS, Driver
 OFTEN, TIGHT = 1_000, 2
 
 SETTINGS = (
-    JoinSettings(window_ms=8, orphan_ms=5, retain_ms=13, pending_max=OFTEN, orphans_max=OFTEN, retained_max=OFTEN),
-    JoinSettings(window_ms=4, orphan_ms=11, retain_ms=9, pending_max=TIGHT, orphans_max=OFTEN, retained_max=OFTEN),
+    JoinSettings(
+        window_ms=8,
+        activation_ms=6,
+        orphan_ms=5,
+        retain_ms=13,
+        pending_max=OFTEN,
+        orphans_max=OFTEN,
+        retained_max=OFTEN,
+    ),
+    JoinSettings(
+        window_ms=4,
+        activation_ms=10,
+        orphan_ms=11,
+        retain_ms=9,
+        pending_max=TIGHT,
+        orphans_max=OFTEN,
+        retained_max=OFTEN,
+    ),
     JoinSettings(window_ms=9, orphan_ms=6, retain_ms=20, pending_max=OFTEN, orphans_max=TIGHT, retained_max=OFTEN),
     JoinSettings(window_ms=9, orphan_ms=12, retain_ms=20, pending_max=OFTEN, orphans_max=OFTEN, retained_max=TIGHT),
 )
@@ -42,15 +58,17 @@ def check_against_the_oracle(limits: JoinSettings, seed: int) -> None:
     for _ in range(INPUTS):
         now_ms += luck.choice((0, 0, 0, 1, 2, limits.window_ms))
         event_id, action = luck.choice("abcdef"), luck.randrange(2)
-        match luck.randrange(5):
+        match luck.randrange(6):
             case 0 | 1:
-                aside = luck.randrange(4) == 0
-                told = driver.context(event_id, now_ms, action, aside=aside)
-                assert told == oracle.context(event_id, now_ms, action, aside=aside)
+                aside, deferred = luck.randrange(4) == 0, luck.randrange(2) == 0
+                told = driver.context(event_id, now_ms, action, aside=aside, deferred=deferred)
+                assert told == oracle.context(event_id, now_ms, action, aside=aside, deferred=deferred)
             case 2 | 3:
                 bit, named = luck.randrange(2), luck.choice((None, action))
                 told = driver.feedback(event_id, bit, now_ms, named)
                 assert told == oracle.feedback(event_id, bit, now_ms, named)
+            case 4:
+                assert driver.show(event_id, now_ms) == oracle.show(event_id, now_ms)
             case _:
                 assert driver.time(now_ms) == oracle.time(now_ms)
         join = driver.join

@@ -111,15 +111,22 @@ def test_audit_agrees_with_the_learner_where_clocks_step_back_and_others_write_t
 ) -> None:
     luck = Random(seed)
     limits = JoinSettings(
-        window_ms=luck.choice((20, 200)), orphan_ms=50, retain_ms=300, pending_max=luck.choice((3, 9))
+        window_ms=luck.choice((20, 200)),
+        activation_ms=luck.choice((None, 60)),
+        orphan_ms=50,
+        retain_ms=300,
+        pending_max=luck.choice((3, 9)),
     )
     pipeline = Pipeline(small_task(join=limits, dated_by=dated_by))
     learner = pipeline.learner(idle_ms=10)
     for number in range(120):
         for _ in range(luck.choice((0, 1, 2))):
-            pipeline.context(f"e{luck.randrange(number, number + 3)}")
+            fields = luck.choice(({}, {"deferred": True}))
+            pipeline.context(f"e{luck.randrange(number, number + 3)}", **fields)
         for _ in range(luck.choice((0, 1, 2))):
             pipeline.answer(f"e{luck.randrange(max(0, number - 20), number + 3)}", luck.randrange(2))
+        for _ in range(luck.choice((0, 1, 2))):
+            pipeline.show(f"e{luck.randrange(max(0, number - 20), number + 3)}")
         if luck.random() < 0.3:
             headers = tick_headers(luck.randrange(len(pipeline.journal()) + 3))
             pipeline.broker.producer().send(TOPICS.feedback, 0, None, None, headers)
@@ -130,4 +137,4 @@ def test_audit_agrees_with_the_learner_where_clocks_step_back_and_others_write_t
     finding = audit_partition(pipeline.broker, TOPICS, 0)
     assert finding.faults == ()
     assert finding.ok, finding
-    assert min(finding.audited.expired, finding.audited.matched) > 0
+    assert min(finding.audited.expired, finding.audited.matched, finding.audited.shown, finding.audited.unshown) > 0

@@ -10,7 +10,7 @@ from stream.verifying.oracle import Corrected, Decided, Letter, Oracle, Settled
 from stream.wire.records import Context, Decision, Features, Feedback, Outcome, Prediction, Record
 from tests.pipeline import TOPICS, small_task
 
-LIMITS = JoinSettings(window_ms=1_000, orphan_ms=500, retain_ms=10_000)
+LIMITS = JoinSettings(window_ms=1_000, activation_ms=700, orphan_ms=500, retain_ms=10_000)
 X = Features(np.zeros(1, np.int32), np.ones(1))
 
 Line = tuple[Any, ...]
@@ -38,16 +38,19 @@ def played(*lines: Line, **changes: Any) -> Oracle:
         if kind == "context":
             steps += 1
             date: list[int] = []
-            made = prediction(name, more[0] if more and more[0] != "aside" else 1)
+            made = prediction(name, more[0] if more and isinstance(more[0], int) else 1)
             decides = oracle.events
             before = len(decides)
-            oracle.context(Context(name, X), record, made, date, is_aside="aside" in more)
+            context = Context(name, X, is_deferred="deferred" in more)
+            oracle.context(context, record, made, date, is_aside="aside" in more)
             if any(isinstance(event, Decided) for event in decides[before:]):
                 oracle.undated[steps] = date
         else:
             oracle.pass_time(at_ms)
             if kind == "tick":
                 oracle.tick(name, at_ms)
+            elif kind == "shown":
+                oracle.shown(name, record)
             else:
                 oracle.feedback(
                     Feedback(name, more[0] if more else 1, action=more[1] if len(more) > 1 else None), record
@@ -63,6 +66,7 @@ def counts(oracle: Oracle) -> dict[str, int]:
 
 DECIDED: tuple[Line, ...] = (("context", "a", 900), ("tick", 1, 1_000))
 MATCHED: tuple[Line, ...] = (*DECIDED, ("feedback", "a", 1_000))
+DEFERRED: tuple[Line, ...] = (("context", "a", 900, "deferred"), ("tick", 1, 1_000))
 ASIDE: tuple[Line, ...] = (("context", "a", 900, "aside"),)
 ONE = JoinSettings(window_ms=1_000, orphan_ms=500, retain_ms=10_000, pending_max=1, orphans_max=1, retained_max=1)
 
@@ -114,6 +118,45 @@ CASES: dict[str, tuple[tuple[Line, ...], dict[str, int]]] = {
     ),
     "less retention": ((*MATCHED, ("tick", 0, 1_011), ("limits", JoinSettings(retain_ms=10)), ("feedback", "a", 1_011)),
                        {"matched": 1, "orphans_waiting": 1}),
+    "deferred": ((*DEFERRED, ("tick", 0, 1_700)), {"deferred": 1}),
+    "deferred and not shown": ((*DEFERRED, ("tick", 0, 1_701)), {"unshown": 1}),
+    "shown at the end of activation": (
+        (*DEFERRED, ("shown", "a", 1_700), ("tick", 0, 2_700)), {"pending": 1, "shown": 1},
+    ),
+    "shown, then expired": ((*DEFERRED, ("shown", "a", 1_700), ("tick", 0, 2_701)), {"expired": 1, "shown": 1}),
+    "shown twice": (
+        (*DEFERRED, ("shown", "a", 1_100), ("shown", "a", 1_200)), {"pending": 1, "shown": 1, "feedback_duplicates": 1},
+    ),
+    "shown although not deferred": ((*DECIDED, ("shown", "a", 1_100)), {"pending": 1, "feedback_duplicates": 1}),
+    "shown when matched": ((*MATCHED, ("shown", "a", 1_100)), {"matched": 1, "feedback_duplicates": 1}),
+    "shown too late": ((*DEFERRED, ("shown", "a", 1_701)), {"unshown": 1, "late": 1}),
+    "feedback for an unshown decision": ((*DEFERRED, ("feedback", "a", 1_701)), {"unshown": 1, "late": 1}),
+    "feedback before shown": (
+        (*DEFERRED, ("feedback", "a", 1_100), ("shown", "a", 1_101)), {"matched": 1, "feedback_duplicates": 1},
+    ),
+    "feedback of another action when deferred": (
+        (*DEFERRED, ("feedback", "a", 1_100, 1, 2)), {"deferred": 1, "mismatched": 1},
+    ),
+    "shown before its context": ((("shown", "a", 800), *DEFERRED, ("tick", 0, 2_000)), {"pending": 1, "shown": 1}),
+    "shown before a context that is not deferred": (
+        (("shown", "a", 800), *DECIDED), {"pending": 1, "feedback_duplicates": 1},
+    ),
+    "shown without a context": ((("shown", "a", 800), ("tick", 0, 1_301)), {"orphans_dropped": 1}),
+    "shown, then feedback, without a context": (
+        (("shown", "a", 800), ("feedback", "a", 1_200), ("tick", 0, 1_700)), {"shown": 1, "orphans_waiting": 1},
+    ),
+    "feedback, then shown, without a context": (
+        (("feedback", "a", 800), ("shown", "a", 801)), {"orphans_waiting": 1, "feedback_duplicates": 1},
+    ),
+    "orphan of a deferred decision": ((("feedback", "a", 800), *DEFERRED), {"matched": 1}),
+    "orphan of another action, deferred": (
+        (("feedback", "a", 800, 1, 2), *DEFERRED), {"deferred": 1, "mismatched": 1},
+    ),
+    "room for a decision, of a deferred one": (
+        (("limits", ONE), *DEFERRED, ("context", "b", 1_000)), {"pending": 1, "unshown": 1},
+    ),
+    "shown when aside": ((*ASIDE, ("shown", "a", 1_000)), {"unmatched": 1, "feedback_unmatched": 1}),
+    "aside after shown": ((("shown", "a", 800), *ASIDE), {"unmatched": 1, "feedback_unmatched": 1}),
     "aside": ((*ASIDE, ("tick", 0, 9_000)), {"unmatched": 1}),
     "aside after an orphan": ((("feedback", "a", 800), *ASIDE), {"unmatched": 1, "feedback_unmatched": 1}),
     "aside, then feedback of any action": (
@@ -149,6 +192,11 @@ def outcomes(oracle: Oracle) -> list[Any]:
         ((("feedback", "a", 800), *ASIDE), [example(Outcome.UNMATCHED, None, None, 800, 0)]),
         ((("feedback", "a", 800), ("tick", 0, 1_301)), [Letter(TOPICS.feedback, 0, 0, "orphan")]),
         ((("feedback", "a", 800, 1, 2), *DECIDED), [Letter(TOPICS.feedback, 0, 0, "mismatched")]),
+        ((*DEFERRED, ("tick", 0, 1_701)), [example(Outcome.UNSHOWN, None, None, 1_701, None)]),
+        (
+            (*DEFERRED, ("shown", "a", 1_100), ("feedback", "a", 1_250)),
+            [example(Outcome.MATCHED, 1, 150, 1_250, 3)],
+        ),
         (
             (*DECIDED, ("feedback", "a", 2_001), ("feedback", "a", 2_002, 0)),
             [example(Outcome.EXPIRED, None, None, 2_001, None), Corrected("a", 1)],

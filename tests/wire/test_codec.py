@@ -32,6 +32,7 @@ from stream.wire.records import (
     Outcome,
     Prediction,
     Record,
+    Shown,
     Target,
 )
 
@@ -129,7 +130,7 @@ def test_feedback_is_read_as_it_was_written(event_id: str, reward: int, label: i
 @given(
     st.builds(
         Example, IDS, st.sampled_from(Outcome), COUNTS, FLOATS, st.none() | st.integers(0, 1),
-        st.none() | COUNTS, COUNTS, CLASSES | st.just("global"),
+        st.none() | COUNTS, COUNTS, CLASSES | st.just("global"), st.sampled_from((None, "holdout")), st.just(()),
     ),
     st.none() | COUNTS,
 )  # fmt: skip
@@ -215,6 +216,9 @@ BAD_CONTEXTS = [
     Bad("x is null", contexts(b"null"), "x"),
     Bad("x is a string", contexts(b'"1 2"'), "x"),
     Bad("x is a number", contexts(b"3"), "x"),
+    Bad("deferred null", b'{"id":"a","x":[1],"deferred":null}', "deferred"),
+    Bad("deferred 1", b'{"id":"a","x":[1],"deferred":1}', "deferred"),
+    Bad("deferred is a string", b'{"id":"a","x":[1],"deferred":"a"}', "deferred"),
     Bad("no indices", contexts(b'{"v":[1]}'), "x.i"),
     Bad("indices are not a list", contexts(b'{"i":3}'), "x.i"),
     Bad("negative index", contexts(b'{"i":[-1,2]}'), "x.i"),
@@ -280,6 +284,10 @@ BAD_FEEDBACK = [
     Bad("reward is a string", feedbacks(b'"reward":"1"'), "reward"),
     Bad("reward is a list", feedbacks(b'"reward":[1]'), "reward"),
     Bad("reward beyond 64 bits", feedbacks(b'"reward":1%s' % (b"0" * 30)), "reward"),
+    Bad("shown false", b'{"id":"a","shown":false}', "shown"),
+    Bad("shown false with a reward", feedbacks(b'"reward":1,"shown":false'), "shown"),
+    Bad("shown 1", b'{"id":"a","shown":1}', "shown"),
+    Bad("shown null", b'{"id":"a","shown":null}', "shown"),
     Bad("label 4", feedbacks(b'"reward":1,"label":4'), "label"),
     Bad("label -1", feedbacks(b'"reward":1,"label":-1'), "label"),
     Bad("label true", feedbacks(b'"reward":1,"label":true'), "label"),
@@ -306,7 +314,18 @@ def test_bad_feedback_is_refused_with_what_was_expected_and_what_came(bad: Bad) 
 )
 def test_reward_is_what_json_means_by_it(written: str, means: int) -> None:
     found = codec.decode_feedback(record(b'{"id":"a","reward":%s}' % written.encode()), N_CLASSES)
+    assert isinstance(found, Feedback)
     assert (found, type(found.reward)) == (Feedback("a", means), int)
+
+
+@pytest.mark.parametrize("needs_label", [False, True])
+def test_record_with_shown_and_no_reward_is_a_shown_record(needs_label: bool) -> None:
+    shown = record(feedbacks(b'"shown":true,"label":9,"action":9'))
+    assert codec.decode_feedback(shown, N_CLASSES, needs_label=needs_label) == Shown("a")
+
+
+def test_record_with_shown_and_a_reward_is_feedback() -> None:
+    assert codec.decode_feedback(record(feedbacks(b'"shown":true,"reward":1')), N_CLASSES) == Feedback("a", 1)
 
 
 def test_action_that_is_null_is_none_given() -> None:
@@ -575,7 +594,11 @@ GOLDEN_VALUES = {
         Prediction("log-7", Decision(1, 1, 1.0, np.array([0.0, 0.5])), 41, class_name="é-2"),
         12,
     ),
+    "contexts.deferred": codec.encode_context(
+        "synsep-0-000007", Features(np.array([0, 3, 9], dtype=np.int32), np.ones(3)), deferred=True
+    ),
     "feedback": codec.encode_feedback(Feedback("synsep-0-000007", 1)),
+    "feedback.shown": codec.encode_feedback(Shown("synsep-0-000007")),
     "feedback.labelled": codec.encode_feedback(Feedback("synsep-0-000007", 0, 3)),
     "feedback.action": codec.encode_feedback(Feedback("synsep-0-000007", 0, action=2)),
     "examples.matched": codec.encode_example(Example("a", Outcome.MATCHED, 2, 0.25, 1, 10_250, 1_700_000_010_373), 7),
@@ -590,6 +613,9 @@ GOLDEN_VALUES = {
     ),
     "examples.unmatched": codec.encode_example(
         Example("a", Outcome.UNMATCHED, 2, 0.25, None, None, 1_700_000_000_123), None
+    ),
+    "examples.unshown": codec.encode_example(
+        Example("a", Outcome.UNSHOWN, 2, 0.25, None, None, 1_700_000_000_123), None
     ),
 }
 
@@ -620,6 +646,10 @@ def test_golden_bytes_are_still_read() -> None:
     assert prediction.target is None
     assert (prediction.decision[:3], prediction.decision.scores.tolist()) == ((2, 1, 0.25), [0.0, 1.5, -0.1, 1 / 3])
     assert (prediction.model_version, offset) == (41, 9_876_543_210)
+    assert not sparse.is_deferred
+    assert codec.decode_context(golden("contexts.deferred"), N_FEATURES).is_deferred
+    assert codec.decode_feedback(golden("feedback.shown"), N_CLASSES) == Shown("synsep-0-000007")
+    assert codec.decode_example(golden("examples.unshown"))[0].outcome is Outcome.UNSHOWN
     assert codec.decode_feedback(golden("feedback"), N_CLASSES) == Feedback("synsep-0-000007", 1)
     assert codec.decode_feedback(golden("feedback.labelled"), N_CLASSES) == Feedback("synsep-0-000007", 0, 3)
     assert codec.decode_feedback(golden("feedback.action"), N_CLASSES) == Feedback("synsep-0-000007", 0, action=2)

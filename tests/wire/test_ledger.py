@@ -8,11 +8,11 @@ from stream.wire import ledger
 from stream.wire.ledger import Ledger, total_ledger
 
 BALANCED = Ledger(
-    contexts=130,
-    decided=120,
+    contexts=143,
+    decided=133,
     context_duplicates=7,
     context_malformed=3,
-    feedback=112,
+    feedback=119,
     matched=80,
     expired=15,
     pending=5,
@@ -28,6 +28,9 @@ BALANCED = Ledger(
     unmatched=20,
     feedback_unmatched=9,
     propensities_floored=30,
+    deferred=9,
+    unshown=4,
+    shown=7,
 )
 
 BESIDE = ("conflicts", "contexts_misplaced", "feedback_misplaced", "propensities_floored")
@@ -56,8 +59,8 @@ def test_what_is_counted_beside_the_equations_does_not_change_them(field: str) -
 
 def test_imbalance_names_the_identity_and_its_numbers() -> None:
     assert BALANCED._replace(late=7).imbalances() == (
-        "feedback 112 != 113 = matched 80 + late 7 + feedback_duplicates 4 + mismatched 5 + orphans_waiting 2 "
-        "+ orphans_dropped 3 + feedback_malformed 3 + feedback_unmatched 9",
+        "feedback 119 != 120 = matched 80 + late 7 + feedback_duplicates 4 + mismatched 5 + orphans_waiting 2 "
+        "+ orphans_dropped 3 + feedback_malformed 3 + feedback_unmatched 9 + shown 7",
     )
 
 

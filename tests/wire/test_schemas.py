@@ -102,11 +102,12 @@ CONTEXTS = st.fixed_dictionaries(
     optional={
         "x": st.lists(NUMBERS, min_size=N_FEATURES, max_size=N_FEATURES)
         | st.dictionaries(st.sampled_from(["i", "v", "price"]), OTHERS | st.lists(NUMBERS, max_size=3)),
+        "deferred": OTHERS,
         "logged": OTHERS | st.dictionaries(st.sampled_from(["action", "propensity"]), NUMBERS),
     },
 )
 FEEDBACK = st.fixed_dictionaries(
-    {"id": st.sampled_from(["a", "", 1])}, optional=dict.fromkeys(("reward", "label", "action"), OTHERS)
+    {"id": st.sampled_from(["a", "", 1])}, optional=dict.fromkeys(("reward", "shown", "label", "action"), OTHERS)
 )
 HASHED = FeatureEncoder({}, 0, 10)
 

@@ -45,7 +45,7 @@ def objects(**fields: st.SearchStrategy[bytes]) -> st.SearchStrategy[bytes]:
 
 
 CONTEXTS = objects(id=IDS, x=st.one_of(objects(i=st.one_of(INDICES, LISTS), v=LISTS), objects(i=INDICES), LISTS, DENSE))
-FEEDBACK = objects(id=IDS, reward=LITERALS, label=LITERALS, action=LITERALS)
+FEEDBACK = objects(id=IDS, reward=LITERALS, shown=LITERALS, label=LITERALS, action=LITERALS)
 PREDICTIONS = objects(
     id=IDS, action=LITERALS, greedy=LITERALS, propensity=LITERALS, scores=st.one_of(LISTS, st.just(b"[0.5,1,-2]")),
     model_version=LITERALS, context_offset=LITERALS,
@@ -89,10 +89,16 @@ def context(value: bytes) -> object:
 
 def feedback(value: bytes) -> object:
     fields = parsed(value)
+    assert fields.get("shown", True) is True
+    is_reward = "reward" in fields
+    assert is_reward or "shown" in fields
+    below = N_CLASSES if is_reward else 2**63
+    assert "label" not in fields or is_whole(fields["label"], below)
+    assert fields.get("action") is None or is_whole(fields["action"], below)
+    if not is_reward:
+        return (fields["id"],)
     assert type(fields["reward"]) in (int, float, bool)
     assert fields["reward"] in (0, 1)
-    assert "label" not in fields or is_whole(fields["label"], N_CLASSES)
-    assert fields.get("action") is None or is_whole(fields["action"], N_CLASSES)
     return fields["id"], int(fields["reward"]), fields.get("label"), fields.get("action")
 
 

@@ -162,7 +162,9 @@ function show(picture) {
   const sampled = picture.waiting_sample > 1 ? ` (sample of one in ${count(picture.waiting_sample)})` : "";
   const now = [
     ["decided", count(ledger.decided)], ["pending", count(ledger.pending)], ["matched", count(ledger.matched)],
-    ["expired", count(ledger.expired)], ["late", count(ledger.late)], ["misplaced", count(ledger.contexts_misplaced + ledger.feedback_misplaced)],
+    ["expired", count(ledger.expired)],
+    ...(ledger.deferred + ledger.unshown ? [["deferred", count(ledger.deferred)], ["unshown", count(ledger.unshown)]] : []),
+    ["late", count(ledger.late)], ["misplaced", count(ledger.contexts_misplaced + ledger.feedback_misplaced)],
     [`oldest pending${sampled}`, seconds(picture.oldest_s)],
   ];
   const minute = [
