@@ -148,5 +148,5 @@ def test_a_name_has_one_owner(install: Install, onebit: Onebit) -> None:
 def test_the_guide_shows_the_example() -> None:
     guide = (ROOT / "docs" / "how-to.md").read_text()
 
-    assert re.findall(r"```python\n(.*?)```", guide, re.DOTALL) == [(EXAMPLE / "bit_logistic.py").read_text()]
+    assert (EXAMPLE / "bit_logistic.py").read_text() in re.findall(r"```python\n(.*?)```", guide, re.DOTALL)
     assert re.findall(r"```toml\n(.*?)```", guide, re.DOTALL)[0] == (EXAMPLE / "pyproject.toml").read_text()
