@@ -1,6 +1,6 @@
-"""Compare Onebit's default learner to coba's and Vowpal Wabbit's learners in coba's evaluator.
+"""Compare Onebit's default learner to coba's, Vowpal Wabbit's and bayesianbandits' learners in coba's evaluator.
 
-    pip install coba==8.1.0 vowpalwabbit==9.11.9
+    pip install coba==8.1.0 vowpalwabbit==9.11.9 bayesianbandits==1.5.0
     python benchmarks/judged_by_coba.py DATA_FOLDER [--sets vowel r8] [--orders 3] [--rows-max 2000]
     python benchmarks/judged_by_coba.py --table
 
@@ -9,9 +9,9 @@ first order of the rows. Vowpal Wabbit's learners are tuned with the default lea
 is then tried with other rates. The setting with the smallest error also processes the other orders. coba calls
 `predict` and `learn` alternately, so each bit arrives immediately.
 
-On dense rows, the grids for Vowpal Wabbit and for coba's LinUCB include products of two features. LinUCB and LinTS
-accept only dense rows. Each result is stored in results/judged_by_coba.json as soon as it is measured, and is not
-measured again.
+On dense rows, the grids for Vowpal Wabbit and for coba's LinUCB include products of two features. LinUCB, LinTS and the
+linear regressions of bayesianbandits accept only dense rows. Each result is stored in results/judged_by_coba.json as
+soon as it is measured, and is not measured again.
 """
 
 import argparse
@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 from against_vw import Results, Row
+from bayesianbandits import Arm, ContextualAgent, NormalRegressor, ThompsonSampling, UpperConfidenceBound
 from coba import learners as coba
 from coba.evaluators import SequentialCB
 from coba.primitives import BinaryReward, Categorical
@@ -65,9 +66,39 @@ VOWPAL: dict[str, list[Make]] = {
 
 LINUCB = "coba LinUCB"
 
+
+class Bayesian:
+    """One Bayesian linear regression of the reward per class, from bayesianbandits."""
+
+    def __init__(self, policy: Any, noise: float) -> None:
+        """Set the policy and the precision of the noise; the prior precision is 1."""
+        self.params = {"policy": repr(policy), "noise": noise}
+        self._policy, self._noise = policy, noise
+        self._agent: Any = None
+
+    def predict(self, context: Any, actions: Any) -> tuple[Any, float]:
+        """See coba's Learner."""
+        if self._agent is None:
+            arms = [Arm(action, learner=NormalRegressor(alpha=1.0, beta=self._noise)) for action in actions]
+            self._agent = ContextualAgent(arms, self._policy, random_seed=1)
+        (action,) = self._agent.pull(np.array([context]))
+        return action, 1.0
+
+    def learn(self, context: Any, action: Any, reward: float, probability: float) -> None:
+        """See coba's Learner."""
+        self._agent.select_for_update(action).update(np.array([context]), np.array([reward]))
+
+
 DENSE_ONLY: dict[str, list[Make]] = {
     LINUCB: [partial(coba.LinUCBLearner, alpha=alpha) for alpha in (0.1, 0.3, 1.0)],
     "coba LinTS": [partial(coba.LinTSLearner, v=v) for v in (0.1, 0.3, 1.0)],
+    "bayesianbandits Thompson": [
+        partial(Bayesian, policy=ThompsonSampling(), noise=noise) for noise in (1.0, 10.0, 100.0)
+    ],
+    "bayesianbandits UCB": [
+        partial(Bayesian, policy=UpperConfidenceBound(share), noise=noise)
+        for share, noise in product((0.7, 0.84, 0.95), (1.0, 10.0, 100.0))
+    ],
 }
 
 WITHOUT_X: dict[str, list[Make]] = {

@@ -1,4 +1,4 @@
-"""What tests share: a real Kafka of this test run, and names that no other test uses."""
+"""Shared fixtures: a real Kafka broker for the test run, and topic prefixes that no other test uses."""
 
 import itertools
 import os
@@ -9,7 +9,7 @@ from zlib import crc32
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-import stream.cli  # noqa: F401  # one BLAS thread, before numpy is imported: the last bits depend on their number
+import stream.cli  # noqa: F401  # limits BLAS to one thread before numpy is imported; rounding depends on the limit
 from stream.devkafka.local_kafka import LocalKafka, local_kafka
 from stream.kafka.clocks import VirtualClock
 from stream.kafka.connecting import ADAPTERS, connect
@@ -20,7 +20,7 @@ from tests.processes import CLIENTS
 from tests.progress import Progress
 from tests.secured import SETTINGS, Secured
 
-pytest_plugins = ["onebit.pytest_plugin"]  # where Onebit was installed before it had one, too
+pytest_plugins = ["onebit.pytest_plugin"]  # for installations that predate the plugin's entry point
 
 _numbers = itertools.count()
 
@@ -29,9 +29,9 @@ KAFKA_FIXTURES = {"kafka", "secured", "client", "onebit_kafka"}
 
 
 class KafkaByClient(LoadScopeScheduling):  # type: ignore[misc]
-    """Where tests run side by side, those that need a Kafka go to two processes, which have one each.
+    """In a parallel run, assigns the tests that need a real Kafka to two processes, each with its own broker.
 
-    One takes what is about kafka-python, the other all else: so each has about half of the work.
+    One process runs the tests of kafka-python and the other runs the rest, about half of the work each.
     """
 
     def _split_scope(self, nodeid: str) -> str:
@@ -42,24 +42,24 @@ class KafkaByClient(LoadScopeScheduling):  # type: ignore[misc]
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
-    """See pytest-xdist."""
+    """Return the scheduler of a parallel run; a hook of pytest-xdist."""
     return KafkaByClient(config, log)
 
 
-@pytest.hookimpl(trylast=True)  # after the terminal reporter's
+@pytest.hookimpl(trylast=True)  # after the terminal reporter is registered
 def pytest_configure(config: pytest.Config) -> None:
-    """See pytest."""
+    """Report the progress of a parallel run; a hook of pytest."""
     reporter = config.pluginmanager.getplugin("terminalreporter")
     if reporter is not None and config.getoption("dist", "no") != "no":
         config.pluginmanager.register(Progress(reporter))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keep one client of each test, mark the tests that need a real Kafka as slow, and put slow tests first.
+    """Select one client for each test, mark the tests that need a real Kafka as slow, and run slow tests first.
 
-    Otherwise the other processes would have nothing left to do during the last slow test. The client is chosen by a
-    hash of the test's name, unless the test has the mark `each_client`. The contract tests show that programs cannot
-    tell the clients apart. A test needs a Kafka if its folder or its fixtures do.
+    With slow tests last, the other processes would be idle during the last one. The client is chosen by a hash of the
+    test's name, unless the test has the mark `each_client`. The contract tests show that programs behave the same
+    with every client. A test needs a real Kafka if it is in one of KAFKA_FOLDERS or uses one of KAFKA_FIXTURES.
     """
     others = {item for item in items if not _is_its_client(item)}
     config.hook.pytest_deselected(items=list(others))
@@ -88,14 +88,14 @@ def _parameters(item: pytest.Item) -> dict[str, str]:
 
 @pytest.fixture(scope="session")
 def kafka(onebit_kafka: Kafka) -> LocalKafka:
-    """A Kafka that lives as long as the test run; when it cannot start, the tests that need it fail."""
-    assert onebit_kafka.local is not None, "these tests look into a Kafka of their own: leave --onebit-kafka out"
+    """A Kafka broker for the whole test run. If it cannot start, the tests that use it fail."""
+    assert onebit_kafka.local is not None, "these tests require a local broker: run them without --onebit-kafka"
     return onebit_kafka.local
 
 
 @pytest.fixture(scope="session")
 def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
-    """A Kafka with TLS, SASL and ACLs that lives as long as the test run."""
+    """A Kafka broker with TLS, SASL and ACLs for the whole test run."""
     with local_kafka(secure=True, settings=SETTINGS) as running:
         made = Secured(running, tmp_path_factory.mktemp("users"))
         yield made
@@ -110,13 +110,13 @@ def prefix() -> str:
 
 @pytest.fixture(params=CLIENTS)
 def client(request: pytest.FixtureRequest) -> str:
-    """One of the clients; every one of them in a test with the mark `each_client`."""
+    """The name of a Kafka client. A test with the mark `each_client` runs with every client, other tests with one."""
     return str(request.param)
 
 
 @pytest.fixture(params=["embedded", *ADAPTERS])
 def broker(request: pytest.FixtureRequest) -> Iterator[Broker]:
-    """Each of the brokers in turn: the embedded one, and a real Kafka by each of the clients."""
+    """The embedded broker, then a real Kafka broker through each of the clients."""
     if request.param == "embedded":
         yield EmbeddedBroker(VirtualClock(1_000))
         return

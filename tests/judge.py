@@ -1,4 +1,4 @@
-"""A reader of a pipeline's topics that shares no code with Onebit: it knows the documented formats alone."""
+"""A reader of a pipeline's topics that shares no code with Onebit and relies only on the documented formats."""
 
 import json
 import sys
@@ -28,7 +28,7 @@ def committed(bootstrap: str, topic: str) -> Iterator[Message]:
             reader.assign([TopicPartition(topic, partition, 0)])
             deadline_s = time.monotonic() + READ_S
             while True:
-                assert time.monotonic() < deadline_s, f"{topic}/{partition} was not read to its end"
+                assert time.monotonic() < deadline_s, f"{topic}/{partition} was not read to its end within {READ_S:g} s"
                 message = reader.poll(1.0)
                 if message is None:
                     continue
@@ -42,27 +42,27 @@ def committed(bootstrap: str, topic: str) -> Iterator[Message]:
 
 
 def header(message: Message, name: str) -> bytes | None:
-    """The last header of this name."""
+    """The value of the last header with this name, or None."""
     found: bytes | None = dict(message.headers() or ()).get(name)  # type: ignore[assignment]
     return found
 
 
 def value(message: Message) -> dict[str, Any]:
-    """The JSON object of a record."""
+    """The JSON object in a record's value."""
     found = json.loads(message.value() or b"")
     assert isinstance(found, dict), found
     return found
 
 
 class Deadlines(NamedTuple):
-    """Decisions and when their feedback was appended."""
+    """The outcome and the feedback times of each decision."""
 
-    lateness_ms: dict[str, int]  # append time of the feedback after the deadline; 0 and less: in time; only if it came
-    appended_ms: dict[str, int]  # append time of the feedback
+    lateness_ms: dict[str, int]  # from the deadline to the feedback's append time; negative or 0 if in time
+    appended_ms: dict[str, int]  # append time of the feedback; like lateness_ms, only of decisions with feedback
     outcomes: dict[str, str]
 
     def wrong(self) -> dict[str, tuple[int, str]]:
-        """Decisions that are settled otherwise than the append times say."""
+        """Decisions whose outcome contradicts the append times."""
         never_ms = sys.maxsize
         lateness_ms = {event_id: self.lateness_ms.get(event_id, never_ms) for event_id in self.outcomes}
         return {
@@ -72,7 +72,7 @@ class Deadlines(NamedTuple):
         }
 
     def in_time_between(self, from_ms: int, to_ms: int) -> int:
-        """How many decisions got their feedback in time, between two times."""
+        """Number of decisions whose feedback was in time and was appended between two times."""
         return sum(
             late_ms <= 0 and from_ms <= self.appended_ms[event_id] <= to_ms
             for event_id, late_ms in self.lateness_ms.items()
@@ -80,9 +80,10 @@ class Deadlines(NamedTuple):
 
 
 def judge_deadlines(bootstrap: str, prefix: str, window_ms: int) -> Deadlines:
-    """Compare each decision's time, the append time of its step's tick, with that of its first feedback.
+    """Compare the append time of each decision's first feedback with the decision's deadline.
 
-    Append times go back where another broker begins to lead the partition: then time is the largest one so far.
+    A decision's time is the append time of its step's tick. Append times can go back when another broker becomes the
+    partition's leader; each record's time is therefore the largest append time so far.
     """
     steps = {value(one)["id"]: header(one, "onebit-step") for one in committed(bootstrap, f"{prefix}predictions")}
     ticks: dict[bytes, int] = {}
@@ -103,5 +104,5 @@ def judge_deadlines(bootstrap: str, prefix: str, window_ms: int) -> Deadlines:
             appended_ms[event_id] = message.timestamp()[1]
     outcomes = [(value(one)["id"], value(one)["outcome"]) for one in committed(bootstrap, f"{prefix}examples")]
     settled = Counter(event_id for event_id, _ in outcomes)
-    assert settled == Counter(steps.keys()), "each decision is settled once"
+    assert settled == Counter(steps.keys()), "some decisions have no outcome, or more than one"
     return Deadlines(lateness_ms, appended_ms, dict(outcomes))

@@ -1,4 +1,4 @@
-"""What the tests of the monitor as a process share: its port, and what it tells its page."""
+"""Helpers for tests that run the monitor as a process: a free port, and the data that the monitor sends to its page."""
 
 import json
 import socket
@@ -16,7 +16,7 @@ def free_port() -> int:
 
 
 def told(port: int) -> dict[str, Any]:
-    """The next that the monitor tells its page; nothing while it cannot be asked."""
+    """The next event that the monitor sends to its page; empty if the monitor does not respond."""
     with suppress(OSError, HTTPException), urlopen(f"http://127.0.0.1:{port}/events", timeout=5) as events:
         line = events.readline()
         found: dict[str, Any] = json.loads(line.removeprefix(b"data:") or b"{}")

@@ -1,14 +1,13 @@
-"""How many small mistakes do the fast tests catch? A seeded sample of single mutants, by mutmut: `make mutants`.
+"""Mutation testing with mutmut: runs the fast tests on a random sample of mutants (`make mutants`).
 
-A mutant is one small change of one function: `<` for `<=`, `and` for `or`, another number, `None` for an argument.
-It is caught when one of the tests that reach its function fails, or does not end. [tool.mutmut] in pyproject.toml names
-the files that are mutated, and the tests.
+A mutant is one small change to one function: `<` instead of `<=`, `and` instead of `or`, another number, or None
+instead of an argument. The tests catch a mutant if a test that calls the function fails or times out. [tool.mutmut]
+in pyproject.toml names the tests and the files to mutate.
 
-Not drawn are mutants of texts for people: they change nothing but literals with a blank in them and what f-strings with
-a blank are put together from, and no test should hold the wording of a message. mutmut itself leaves out decorated
-functions and what stands outside of functions.
+The sample excludes mutants that change only messages (string literals and f-strings that contain a space), because
+tests should not assert the wording of a message. mutmut itself skips decorated functions and code outside functions.
 
-benchmarks/results/mutants.md holds what the last samples have shown, and why some survivors may.
+benchmarks/results/mutants.md contains the results of the last samples, and explains why some mutants survive.
 """
 
 import argparse
@@ -27,14 +26,14 @@ from typing import NamedTuple
 
 WORKPLACE = Path("mutants")
 CAUGHT = ("killed", "timeout", "segfault", "check was interrupted by user")
-"""In mutmut's words; for the last one a test file could not even be imported."""
+"""mutmut's names of the statuses that count as caught; the last one means that a test file could not be imported."""
 
 CAUGHT_SHARE = 0.95
-"""Fewer caught than that, and the command fails."""
+"""The command fails if the tests catch a smaller share of the mutants."""
 
 
 class Change(NamedTuple):
-    """The source of a function, and of one of its mutants."""
+    """The source of a function and of one of its mutants."""
 
     path: Path
     before: str
@@ -48,14 +47,14 @@ class Change(NamedTuple):
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Draw a sample, run it, tell what survived; 1 if too much did."""
-    parser = argparse.ArgumentParser(prog="mutants", description="Single mutants against the fast tests.")
-    parser.add_argument("--sample", type=int, default=120, help="how many mutants; 0: all")
-    parser.add_argument("--seed", type=int, default=1, help="which ones")
-    parser.add_argument("--only", default="*", help="of these files alone: a pattern of paths")
-    parser.add_argument("--logic", action="store_true", help="conditions, operators and literals alone")
-    parser.add_argument("--children", type=int, default=2, help="processes that run tests")
-    parser.add_argument("--list", action="store_true", help="show the mutants that would be run, and run none")
+    """Draw a sample of mutants, run the tests on each, print the survivors, and return the exit code."""
+    parser = argparse.ArgumentParser(prog="mutants", description="Run the fast tests on a random sample of mutants.")
+    parser.add_argument("--sample", type=int, default=120, help="number of mutants; 0 runs all")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the sample")
+    parser.add_argument("--only", default="*", help="pattern of the paths of the files to mutate")
+    parser.add_argument("--logic", action="store_true", help="mutate only conditions, operators and literals")
+    parser.add_argument("--children", type=int, default=2, help="number of processes that run tests")
+    parser.add_argument("--list", action="store_true", help="print the mutants and exit")
     given = parser.parse_args(arguments)
 
     changes = mutants(given.only)
@@ -66,7 +65,7 @@ def main(arguments: Sequence[str]) -> int:
         for name in names:
             print(f"{name}\n{changes[name].diff()}\n")
         return 0
-    # What an earlier run has left would not follow changes of the tests, nor of files that are not mutated.
+    # Copies from an earlier run would miss later changes to the tests and to files that are not mutated.
     shutil.rmtree(WORKPLACE, ignore_errors=True)
     subprocess.run([sys.executable, "-m", "mutmut", "run", "--max-children", str(given.children), *names], check=True)
     statuses = outcomes(names, changes)
@@ -75,7 +74,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def mutants(only: str) -> dict[str, Change]:
-    """All mutants of the files whose paths match a pattern, by mutmut's names."""
+    """All mutants of the files whose paths match a pattern, keyed by mutmut's names."""
     from mutmut.mutation.file_mutation import mutate_file_contents
     from mutmut.utils.file_utils import walk_mutatable_files
     from mutmut.utils.format_utils import get_mutant_name
@@ -97,18 +96,18 @@ def mutants(only: str) -> dict[str, Change]:
 
 
 def drawn(changes: Mapping[str, Change], seed: int, size: int) -> list[str]:
-    """A sample without mutants of texts.
+    """The names of a random sample, without mutants that change only messages.
 
-    It is in the order of a hash: where some functions change, the rest of the sample stays as it was.
+    The sample is ordered by a hash of the names: if some functions change, the rest of the sample stays the same.
     """
     by_chance = sorted(changes, key=lambda name: hashlib.sha256(f"{seed} {name}".encode()).digest())
     return list(islice((name for name in by_chance if not is_of_text(changes[name].before, changes[name].after)), size))
 
 
 class _Texts(ast.NodeTransformer):
-    """Puts None for texts for people."""
+    """Replaces messages with None."""
 
-    def visit_Constant(self, node: ast.Constant) -> ast.AST:  # ast's name
+    def visit_Constant(self, node: ast.Constant) -> ast.AST:  # name required by ast
         return ast.Constant(None) if isinstance(node.value, str) and " " in node.value else node
 
     def visit_JoinedStr(self, node: ast.JoinedStr) -> ast.AST:
@@ -117,7 +116,7 @@ class _Texts(ast.NodeTransformer):
 
 
 def is_of_text(before: str, after: str) -> bool:
-    """Whether two functions differ in nothing but texts for people.
+    """Whether two functions differ only in messages.
 
     >>> is_of_text('raise KeyError(f"no key {n + 1}")', 'raise KeyError(f"no key {n - 1}")')
     True
@@ -131,7 +130,7 @@ def is_of_text(before: str, after: str) -> bool:
 
 
 def is_crude(before: str, after: str) -> bool:
-    """Whether a mutant puts None for something, or leaves an argument out: hardly any test can miss most of these.
+    """Whether a mutant replaces an expression with None or omits an argument, which most tests catch easily.
 
     >>> is_crude("f(a, b)", "f(a, None)"), is_crude("f(a, b)", "f(b)"), is_crude("f(a < b)", "f(a <= b)")
     (True, True, False)
@@ -145,7 +144,7 @@ def is_crude(before: str, after: str) -> bool:
 
 
 def outcomes(names: Iterable[str], changes: Mapping[str, Change]) -> dict[str, str]:
-    """What became of each mutant, in mutmut's words."""
+    """The status of each mutant, as named by mutmut."""
     from mutmut.mutation.data import SourceFileMutationData
     from mutmut.stats import status_by_exit_code
 
@@ -162,7 +161,7 @@ def caught(statuses: Mapping[str, str]) -> int:
 
 
 def report(statuses: Mapping[str, str], changes: Mapping[str, Change]) -> str:
-    """The survivors with their changes, and how many were caught."""
+    """The surviving mutants with their changes, and the share of mutants that the tests caught."""
     survivors = [
         f"{name}: {status}\n{changes[name].path}\n{changes[name].diff()}\n"
         for name, status in sorted(statuses.items())

@@ -1,4 +1,4 @@
-"""What the tests of the pipeline share: small tasks, records by hand, and a whole pipeline on the embedded broker."""
+"""Helpers for tests of the pipeline: small tasks, hand-made records, and a whole pipeline on the embedded broker."""
 
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -34,26 +34,26 @@ N_CLASSES, N_FEATURES = 3, 4
 
 
 def context_value(event_id: str, *indices: int, **fields: Any) -> bytes:
-    """A context of a task of N_FEATURES features."""
+    """The value of a context with N_FEATURES features. `fields` are additional fields."""
     return orjson.dumps({"id": event_id, "x": {"i": indices or (0, 2)}, **fields})
 
 
 def feedback_value(event_id: str, reward: float, label: int | None = None, action: int | None = None) -> bytes:
-    """A feedback."""
+    """The value of a feedback record."""
     optional = {"label": label, "action": action}
     given = {name: value for name, value in optional.items() if value is not None}
     return orjson.dumps({"id": event_id, "reward": reward, **given})
 
 
 def small_task(learner: str = "banditron", **changes: Any) -> TaskSettings:
-    """Settings for hand-made events: 3 classes, 4 features, decisions wait for 1 s."""
+    """Settings for hand-made events: 3 classes, 4 features, and a window of 1 s."""
     limits = JoinSettings(window_ms=1_000, orphan_ms=500, retain_ms=10_000)
     return TaskSettings(learner, N_CLASSES, N_FEATURES, **{"join": limits, **changes})
 
 
 @dataclass
 class Inputs:
-    """Records of the two inputs of one partition, as a broker would number them."""
+    """Records of the two input topics of one partition, with the offsets that a broker would assign."""
 
     records: list[Record] = field(default_factory=list)
     counts: dict[str, int] = field(default_factory=dict)
@@ -76,7 +76,7 @@ class Inputs:
         return self.add(TOPICS.feedback, append_ms, feedback_value(event_id, reward, label, action))
 
     def tick(self, step: int, append_ms: int) -> Record:
-        """The tick of a step; of step 0, which there is none of: it only moves stream time."""
+        """Add the tick of a step. A tick of step 0, which does not exist, only advances stream time."""
         record = self.add(TOPICS.feedback, append_ms, None)
         self.records[-1] = record._replace(headers=tick_headers(step))
         return self.records[-1]
@@ -86,12 +86,12 @@ class Inputs:
 
 
 class CrashError(Exception):
-    """The process dies here; nothing is closed."""
+    """A simulated crash of the process, which closes nothing."""
 
 
 @dataclass
 class Together:
-    """Several learners that step in turn, as one program of a simulation."""
+    """Several learners that step in turn, as one program."""
 
     clock: VirtualClock
     learners: Sequence[Program]
@@ -109,10 +109,10 @@ class Together:
 
 @dataclass
 class Fragile:
-    """A learner that dies where the test says so, and is made anew in the same moment."""
+    """A learner that crashes at the given points and restarts immediately."""
 
     make: Callable[[Callable[[int], None]], LearnerProgram]
-    crashes: set[tuple[int, int]]  # (which commit, after which of its steps)
+    crashes: set[tuple[int, int]]  # (number of the commit, number of the point within the commit)
     commits: int = 0
     crashed: int = 0
     program: LearnerProgram = field(init=False)
@@ -139,7 +139,7 @@ class Fragile:
 
 @dataclass
 class Pipeline:
-    """A whole pipeline on the embedded broker, whose parts can be killed and made anew."""
+    """A whole pipeline on the embedded broker, whose programs can be killed and restarted."""
 
     settings: TaskSettings
     partitions: int = 1
@@ -183,7 +183,7 @@ class Pipeline:
         return FeedbackProgram(self.broker, TOPICS, dataset.known_of, plan, FeedbackOptions(**options), self.now_ms)
 
     def run(self, sources: Sequence[Program], *learners: Program) -> None:
-        """Run until nothing is left to do; the learners start with what stands in the topics."""
+        """Run the programs until no work is left. The learners begin with the records already in the topics."""
         run_until_settled(self.clock, sources, Together(self.clock, learners))
 
     def send(self, topic: str, value: bytes | None, partition: int = 0, key: bytes | None = None) -> None:
@@ -215,7 +215,7 @@ class Pipeline:
         return list(map(decode_step, self.records(TOPICS.journal, partition)))
 
     def ends(self) -> dict[TopicPartition, int]:
-        """Where every topic ends, records of open transactions included."""
+        """The end offset of every partition, including records of open transactions."""
         tps = [TopicPartition(topic, partition) for topic in TOPICS for partition in range(self.partitions)]
         return {tp: end.high_watermark for tp, end in self.broker.ends(tps).items()}
 
@@ -227,13 +227,13 @@ class Pipeline:
 
 
 def digest(*learners: LearnerProgram) -> str:
-    """The state of all tasks that run in these programs."""
+    """The digest of the state of all tasks in these programs."""
     tasks = {partition: task for learner in learners for partition, task in learner.tasks.items()}
     return state_digest(task.learner.state() for _, task in sorted(tasks.items()))
 
 
 def plan(delay: str = "none", loss: float = 0.0, duplicates: float = 0.0, seed: int = 1) -> FeedbackPlan:
-    """When the feedback of each event comes."""
+    """A plan of the delay, loss and duplicates of feedback."""
     return FeedbackPlan(seed, parse_delay(delay), loss, duplicates)
 
 
@@ -242,7 +242,7 @@ def small_synsep(rows: int = 400) -> Dataset:
 
 
 def synsep_task(learner: str = "soba-diag", **changes: Any) -> TaskSettings:
-    """Settings for SynSep, with a window that some of a log-normal delay's feedback misses."""
+    """Settings for SynSep. With log-normal delays, some feedback arrives after the window."""
     dataset = small_synsep()
     limits = JoinSettings(window_ms=500, orphan_ms=500, retain_ms=5_000)
     return TaskSettings(learner, dataset.n_classes, dataset.n_features, **{"join": limits, "seed": 5, **changes})

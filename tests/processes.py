@@ -1,6 +1,6 @@
-"""What the tests on a real Kafka share beside `stream.testing`: pipelines without any help from Onebit.
+"""Helpers for tests on a real Kafka, in addition to `stream.testing`: pipelines whose programs run as processes.
 
-What is in the topics is read by a plain client, which knows nothing of Onebit.
+Output topics are read with a plain Kafka client instead of Onebit's reader.
 """
 
 import json
@@ -32,32 +32,33 @@ from stream.wire.records import TopicPartition
 from stream.wire.topics import Topics
 
 CLIENTS = tuple(os.environ.get("ONEBIT_TEST_CLIENTS", ",".join(reversed(ADAPTERS))).split(","))
-"""The clients of the tests on a real Kafka beyond the contract. Tests that take the fixture `client` are run with each,
-all others with the first: so CLIENTS=kafka-python makes all of them by that one."""
+"""The Kafka clients for tests other than the contract tests. A test with the fixture `client` runs with one of them, or
+with all of them if it has the mark `each_client`; every other test runs with the first. Set ONEBIT_TEST_CLIENTS to run
+all tests with one client."""
 
 
 def free_port() -> int:
-    """Return a port that is free on this machine."""
+    """Return a free port on this machine."""
     with socket.socket() as probe:
         probe.bind((HOST, 0))
         return int(probe.getsockname()[1])
 
 
 def freeze(pid: int) -> None:
-    """Stop a process, and wait until each of its threads stands still: on a busy machine one may go on for a while."""
+    """Stop a process and wait until all its threads have stopped, which takes a while on a busy machine."""
     os.kill(pid, signal.SIGSTOP)
 
     def stands_still() -> bool:
-        with suppress(FileNotFoundError):  # a thread that has just ended
+        with suppress(FileNotFoundError):  # a thread has just ended
             threads = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/stat")]
             return all(stat.rpartition(")")[2].split()[0] == "T" for stat in threads)
         return False
 
-    wait_for(stands_still, f"process {pid} stands still")
+    wait_for(stands_still, f"all threads of process {pid} are stopped")
 
 
 def kill_broker(kafka: LocalKafka, down_s: float = 0.0) -> None:
-    """Kill a broker, and start it again on its disk."""
+    """Kill a broker and restart it with the same data directory."""
     running = local_kafka.status(kafka.home)
     assert running is not None
     os.kill(running.pid, signal.SIGKILL)
@@ -66,10 +67,10 @@ def kill_broker(kafka: LocalKafka, down_s: float = 0.0) -> None:
 
 
 class Pipeline:
-    """The topics of one pipeline on a Kafka, and the programs that work on them."""
+    """The topics of one pipeline on a real Kafka, and its programs."""
 
     def __init__(self, bootstrap: str, prefix: str, directory: Path, **settings: object) -> None:
-        """Settings are those of every program, by their names."""
+        """Pass `settings` to every program as environment variables."""
         self.topics = Topics.with_prefix(prefix)
         self.partitions = int(str(settings.get("partitions", 1)))
         self._shares_model = settings.get("model", "shared" if self.partitions > 1 else "own") == "shared"
@@ -79,22 +80,22 @@ class Pipeline:
         self._programs = Programs(directory, {f"ONEBIT_{name.upper()}": str(value) for name, value in given.items()})
 
     def start(self, *arguments: str) -> Program:
-        """Start a program; what it says goes to a file."""
+        """Start a program that writes its output to a file."""
         return self._programs.start(*arguments)
 
     def create_topics(self) -> None:
-        """Make the topics."""
+        """Create the topics."""
         broker = self.broker()
         broker.create_topics(self.topics.specs(self.partitions, shares_model=self._shares_model))
         broker.close()
 
     def broker(self) -> KafkaBroker:
-        """A connection of the test's own."""
+        """A new connection to the broker for the test."""
         return KafkaBroker(ConnectionSettings(self._bootstrap))
 
     @contextmanager
     def watch(self) -> Iterator["Watch"]:
-        """Follow the journals."""
+        """Read the journals until the context ends."""
         broker = self.broker()
         try:
             yield Watch(broker, self.topics, self.partitions, self._programs.said)
@@ -102,19 +103,19 @@ class Pipeline:
             broker.close()
 
     def verify(self, *arguments: str, timeout_s: float = WAIT_S) -> dict[str, Any]:
-        """What `onebit verify --json` finds."""
+        """The result of `onebit verify --json`."""
         done = subprocess.run(
             [sys.executable, "-m", "stream.cli", "verify", "--json", *arguments],
             cwd=self._programs.directory, env=self._programs.environment,
             capture_output=True, text=True, timeout=timeout_s, check=False,
         )  # fmt: skip
-        assert done.stdout, f"verify ended with exit code {done.returncode} and said only:\n{done.stderr}"
+        assert done.stdout, f"verify ended with exit code {done.returncode} and printed no result:\n{done.stderr}"
         found: dict[str, Any] = json.loads(done.stdout)
         assert (done.returncode == 0) == found["ok"]
         return found
 
     def committed_records(self, topic: str) -> list[Any]:
-        """All records of a topic that a reader of committed records sees, by a plain client."""
+        """All committed records of a topic, read with a plain Kafka client."""
         consumer = KafkaConsumer(
             bootstrap_servers=self._bootstrap,
             isolation_level="read_committed",
@@ -134,11 +135,11 @@ class Pipeline:
         return records
 
     def committed_ids(self, topic: str) -> Counter[str]:
-        """How often each event id stands in a topic."""
+        """The number of records of each event id in a topic."""
         return Counter(json.loads(record.value)["id"] for record in self.committed_records(topic))
 
     def assert_every_context_is_decided_and_settled_once(self, events: int, *verify: str) -> None:
-        """The books are exact, nothing is left, and every event has one prediction and one example."""
+        """Check that the audit passes, no decision is pending, and each event has one prediction and one example."""
         found = self.verify("--wait-events", str(events), "--timeout", "90s", *verify)
         assert found["ok"], found
         once = Counter(self.committed_ids(self.topics.contexts).keys())
@@ -147,17 +148,17 @@ class Pipeline:
         assert self.committed_ids(self.topics.examples) == once
 
     def assert_model_is_that_of_the_journal(self) -> None:
-        """The journal applied again from its first step, without a snapshot, gives the model that there is."""
+        """Check that replaying the journal from its first step, without a snapshot, results in the current model."""
         found = self.verify("--replay", timeout_s=300)
         assert found["ok"], found
 
     def close(self) -> None:
-        """Kill what is left."""
+        """Kill the programs that are still running."""
         self._programs.close()
 
 
 class Watch:
-    """How far the learners of a pipeline have come."""
+    """The progress of a pipeline's learners."""
 
     def __init__(self, broker: KafkaBroker, topics: Topics, partitions: int, said: Callable[[], str]) -> None:
         self.broker = broker
@@ -168,30 +169,30 @@ class Watch:
         self._ledger = Ledger()
 
     def ledger(self) -> Ledger:
-        """The sum of the tasks' ledgers; while the broker is away, as it was."""
+        """The sum of the tasks' ledgers, or the last known sum while the broker is unavailable."""
         with suppress(BrokerError):
             self._ledger = self._follower.read(20)
         return self._ledger
 
     def applied_to(self, partition: int) -> tuple[int, int]:
-        """How far a task has applied its contexts and its feedback, as its journal says."""
+        """The end offsets of the contexts and the feedback that a task has applied, from its journal."""
         step = self._follower.steps[partition]
         return step.contexts[1], step.feedback[1]
 
     def wait_until(self, claim: Callable[[Ledger], bool], what: str, timeout_s: float = WAIT_S) -> None:
-        """Wait until the ledger is so."""
+        """Wait until a condition on the ledger is met."""
         wait_for(lambda: claim(self.ledger()), what, timeout_s, lambda: f"{self._ledger}\n{self._said()}")
 
     def wait_until_decided(self, events: int) -> None:
-        """Wait until so many contexts are decided."""
+        """Wait until at least `events` contexts are decided."""
         self.wait_until(lambda ledger: ledger.decided >= events, f"{events} contexts are decided")
 
     def members(self) -> list[str]:
-        """The learners that are in their group, by what `--instance` they have."""
+        """The `--instance` names of the learners in the consumer group."""
         return sorted(self._holdings())
 
     def wait_until_dealt(self, instances: Iterable[str]) -> None:
-        """Wait until just these learners are in their group, each has partitions, and none is about to join anew."""
+        """Wait until exactly these learners are in the group and each has partitions, with no rebalance in progress."""
         wanted = sorted(instances)
         wait_for(
             lambda: sorted(name for name, held in self._holdings().items() if held) == self.members() == wanted,
@@ -203,7 +204,7 @@ class Watch:
         return {name.removeprefix("learner-"): partitions for name, partitions in held.items()}
 
     def open_transactions(self) -> list[TopicPartition]:
-        """The partitions that hold records of a learner's transaction that has not ended."""
+        """The partitions with records of a learner's open transaction."""
         topics = self._topics
         written = (topics.predictions, topics.examples, topics.dead_letter, topics.journal, topics.snapshots)
         tps = [TopicPartition(topic, number) for topic in written for number in range(self._partitions)]

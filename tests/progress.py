@@ -1,4 +1,4 @@
-"""Progress of a parallel test run: failures as they happen, and one line per minute instead of a dot per test."""
+"""Progress of a parallel test run: failures as they occur, and one line per minute instead of a dot per test."""
 
 import threading
 import time
@@ -42,7 +42,7 @@ class Progress:
         self._collected = len(ids)
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
-        """Add a test that a worker has begun."""
+        """Add a test that a worker has started."""
         self._running[nodeid] = time.monotonic()
 
     def pytest_runtest_logfinish(self, nodeid: str) -> None:

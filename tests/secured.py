@@ -1,4 +1,4 @@
-"""What the tests on a secured Kafka share: its users, and ACLs as the documents write them."""
+"""Helpers for tests on a secured Kafka: users, and the ACLs of docs/security.md."""
 
 import re
 import shlex
@@ -28,7 +28,7 @@ from stream.kafka.kafka_python.security import settings_of
 from stream.testing.processes import wait_for
 
 PAGE = Path(__file__).parents[1] / "docs/security.md"
-PASSWORD = "correct-horse-battery-staple"  # noqa: S105  # looked for everywhere
+PASSWORD = "correct-horse-battery-staple"  # noqa: S105  # must not appear in any output
 PLAIN_USER = "plain"
 
 SETTINGS = {
@@ -44,11 +44,11 @@ SETTINGS = {
         'unsecuredLoginStringClaim_sub="broker";'
     ),
 }
-"""Mechanisms beside that of the local Kafka, so that each can be tried."""
+"""Broker settings that enable more SASL mechanisms than the local Kafka does by default, so that each can be tested."""
 
 
 class Allowed(NamedTuple):
-    """One thing that one user may do."""
+    """An ACL that allows one operation on one resource to one user."""
 
     user: str
     operation: str
@@ -61,13 +61,13 @@ class Allowed(NamedTuple):
 
 
 def allowed_by_the_page() -> list[Allowed]:
-    """What the commands of docs/security.md allow, as they stand there."""
+    """The ACLs that the commands in docs/security.md add."""
     commands = re.findall(r"^\$ kafka-acls (.*)$", PAGE.read_text(), re.MULTILINE)
     return [one for command in commands for one in read_command(command)]
 
 
 def read_command(command: str) -> Iterator[Allowed]:
-    """What a command of Kafka's tool for ACLs allows."""
+    """The ACLs that a `kafka-acls` command adds."""
     parser = ArgumentParser(exit_on_error=False, allow_abbrev=False)
     parser.add_argument("admin")
     parser.add_argument("--add", action="store_true", required=True)
@@ -85,7 +85,7 @@ def read_command(command: str) -> Iterator[Allowed]:
 
 
 class Secured:
-    """A secured Kafka, by its admin."""
+    """A secured Kafka and its admin client."""
 
     def __init__(self, kafka: LocalKafka, folder: Path) -> None:
         assert kafka.client_config is not None
@@ -97,13 +97,13 @@ class Secured:
         )
 
     def add_users(self, *names: str) -> None:
-        """Users with PASSWORD, by both hashes of SCRAM."""
+        """Add users that authenticate with PASSWORD, by SCRAM-SHA-256 or SCRAM-SHA-512."""
         for mechanism in (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512):
             wanted = [UserScramCredentialUpsertion(name, mechanism, PASSWORD.encode()) for name in names]
             assert self.admin.alter_user_scram_credentials(wanted) == dict.fromkeys(names)
 
     def file_of(self, user: str, **changes: str) -> Path:
-        """A file of properties of a user; changes are properties, with _ for dots."""
+        """Write a client properties file for a user. `changes` are additional properties, with underscores for dots."""
         path = self.folder / f"{user}-{len(list(self.folder.iterdir()))}.properties"
         own = {"bootstrap.servers": self.kafka.bootstrap, "sasl.username": user, "sasl.password": PASSWORD}
         properties = self.properties | own | {name.replace("_", "."): value for name, value in changes.items()}
@@ -111,19 +111,19 @@ class Secured:
         return path
 
     def allow(self, allowed: Iterable[Allowed]) -> None:
-        """Add ACLs, and wait until they count."""
+        """Add ACLs and wait until they are in effect."""
         wanted = [_acl(one) for one in allowed]
         assert not self.admin.create_acls(wanted)["failed"]
-        wait_for(lambda: all(self._counts(one) for one in wanted), "the ACLs count")
+        wait_for(lambda: all(self._counts(one) for one in wanted), "the ACLs are in effect")
 
     def forbid(self, one: Allowed) -> None:
-        """Take an ACL back."""
+        """Remove an ACL and wait until it is no longer in effect."""
         self.admin.delete_acls([_filter(_acl(one))])
-        wait_for(lambda: not self._counts(_acl(one)), "the ACL counts no more")
+        wait_for(lambda: not self._counts(_acl(one)), "the ACL is no longer in effect")
 
     @contextmanager
     def without(self, one: Allowed) -> Iterator[None]:
-        """Take an ACL back for a while."""
+        """Remove an ACL temporarily."""
         self.forbid(one)
         try:
             yield

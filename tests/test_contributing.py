@@ -1,4 +1,4 @@
-"""The documents are true where that can be tried: paths, tests and links that they name exist."""
+"""The paths, tests and links in the documents exist."""
 
 import ast
 import re
@@ -28,7 +28,7 @@ TEST = re.compile(r"test_\w+…?")
 
 @cache
 def text_of(document: str) -> str:
-    """What a document says, without its blocks of code."""
+    """The text of a document without its code blocks."""
     return CODE_BLOCK.sub("", (ROOT / document).read_text(encoding="utf-8"))
 
 
@@ -37,12 +37,12 @@ def quoted(document: str) -> list[str]:
 
 
 def is_placeholder(name: str) -> bool:
-    """Whether a path stands for many: `stream/learners/NAME.py`."""
+    """Whether a path is a pattern such as `stream/learners/NAME.py`."""
     return re.search(r"NAME|VERSION", name) is not None
 
 
 def paths_in(document: str) -> Iterator[str]:
-    """The files and folders of the repository that a document names; tests also by their place in tests/."""
+    """The paths in the repository that a document names. Paths of tests can be relative to tests/."""
     top = {path.name for path in ROOT.iterdir()} - {"reports"}
     for name in quoted(document):
         if is_placeholder(name):
@@ -53,7 +53,7 @@ def paths_in(document: str) -> Iterator[str]:
 
 
 def slug(heading: str) -> str:
-    """The anchor that a heading gets.
+    """The anchor of a heading.
 
     >>> slug("Docker compose: a `finite` run")
     'docker-compose-a-finite-run'
@@ -67,13 +67,13 @@ def functions_of(path: Path) -> tuple[str, ...]:
 
 
 def cited_tests(document: str) -> Iterator[tuple[Path, str]]:
-    """The tests that a document names, each with the file that was named before it."""
+    """The tests that a document names, each with the last test file named before the test."""
     path = None
     for name in quoted(document):
         if re.fullmatch(r"[\w/]+\.py", name) and Path(name).name.startswith("test_"):
             path = TESTS / name.removeprefix("tests/")
         elif TEST.fullmatch(name):
-            assert path is not None, f"{document}: {name} stands behind no file"
+            assert path is not None, f"{document}: expected a test file before {name}"
             yield path, name
 
 

@@ -12,7 +12,7 @@ from stream.wire.records import Decision, Features, FloatArray, IndexArray
 
 
 class Scribe(Learner):
-    """Writes down what it is asked to do; it has no kernels."""
+    """A learner without kernels that records the calls of its methods."""
 
     name = "scribe"
     retractable = True

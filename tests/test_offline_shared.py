@@ -1,4 +1,4 @@
-"""A shared model over examples: the compiled loop where there is no lag, and else the plain transcription."""
+"""Runs with a shared model, compared with the compiled loop if there is no lag, otherwise with the test oracle."""
 
 from collections.abc import Sequence
 from itertools import pairwise

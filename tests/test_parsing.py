@@ -1,4 +1,4 @@
-"""Durations from text and back, and the form of values in messages."""
+"""Parsing and formatting of durations, and the representation of values in messages."""
 
 import re
 

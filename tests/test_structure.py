@@ -1,4 +1,4 @@
-"""The layout, read off the sources: who may import whom, and who alone may import what."""
+"""The layers of the code: the imports allowed between modules, and the only importers of third-party packages."""
 
 import ast
 import re
@@ -34,7 +34,7 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
         ),
     )
 )  # fmt: skip
-"""From low to high; a package stands for all its modules. A module imports from its own layer and from lower ones."""
+"""Layers from low to high. A package includes all its modules. A module imports only from its own or lower layers."""
 
 ONLY_IMPORTER: dict[str, str | tuple[str, ...]] = {
     "kafka": "stream.kafka.kafka_python",
@@ -56,10 +56,10 @@ ONLY_IMPORTER: dict[str, str | tuple[str, ...]] = {
     "river": "onebit.adapters.river",
     "rich": "stream.cli",
 }
-"""Third-party packages that only one module or package imports."""
+"""Third-party packages, each with the only module or package allowed to import it."""
 
 CLOCKS_AND_DICE = {"time", "datetime", "random", "secrets", "socket", "asyncio", "threading", "subprocess"}
-"""What the core must be handed."""
+"""Modules that the core must not import: it receives the time and random numbers as arguments."""
 
 CORE = frozenset(
     ("stream.errors", "stream.parsing", "stream.plugins", "stream.randomness", "stream.wire", "stream.task",
@@ -71,7 +71,7 @@ CORE = frozenset(
      "stream.telemetry.metrics", "stream.telemetry.samples",
      "stream.telemetry.sketch", "stream.telemetry.heartbeat", "stream.telemetry.exposition")
 )  # fmt: skip
-"""What reads no clock and throws no dice."""
+"""Modules that read no clock, open no socket and draw no unseeded random numbers."""
 
 
 def module_name(path: Path) -> str:
@@ -89,7 +89,7 @@ def nodes_of(path: Path) -> tuple[ast.AST, ...]:
 
 
 def imports_of(path: Path, modules: dict[str, Path]) -> set[str]:
-    """All modules that a file imports, wherever in it, those under `if TYPE_CHECKING` included."""
+    """All modules that a file imports, including imports within functions and under `if TYPE_CHECKING`."""
     found: set[str] = set()
     for node in nodes_of(path):
         if isinstance(node, ast.Import):
@@ -114,7 +114,7 @@ def imports() -> dict[str, set[str]]:
 
 
 def layer_of(module: str) -> int | None:
-    if module == "stream":  # the public API, which names what is below it, and which nothing below it needs
+    if module == "stream":  # the root package itself, which contains all layers below the producers
         return layer_of("producers")
     for number, layer in enumerate(LAYERS):
         if any(within(module, name) for name in layer):
@@ -180,7 +180,7 @@ def test_third_party_package_has_one_importer(package: str) -> None:
 
 
 def test_logs_are_read_without_the_compiler() -> None:
-    """It would take as much memory as all else that reads a log of any size."""
+    """The compiler would double the memory needed to read a log."""
     reached, new = set[str](), {"producers.datasets.logs.reading"}
     while new:
         reached |= new
@@ -211,7 +211,7 @@ def test_nothing_below_imports_the_command_line() -> None:
         module
         for module, other in edges()
         if within(other, "stream.cli")
-        if not within(module, "stream.cli") and module not in ("onebit", "stream.__main__")  # where it begins
+        if not within(module, "stream.cli") and module not in ("onebit", "stream.__main__")  # the entry points
     ]
     assert wrong == []
 
@@ -231,7 +231,7 @@ def test_programs_exit_only_in_the_command_line() -> None:
     wrong = [
         name
         for name, path in MODULES.items()
-        if not within(name, "stream.cli") and name != "onebit"  # which says so when the command line cannot be imported
+        if not within(name, "stream.cli") and name != "onebit"  # exits if the CLI cannot be imported
         if any(text in path.read_text() for text in ("sys.exit", "SystemExit"))
     ]
     assert wrong == []
@@ -245,7 +245,7 @@ def test_only_the_command_line_and_the_use_cases_know_its_flags() -> None:
         for node in nodes_of(path)
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
         if re.search(r"(?<![\w-])--[a-z]{2}", node.value) and "\n" not in node.value
-        # Kafka's own programs, and Vowpal Wabbit, have flags; pytest gets some.
+        # These modules use the flags of Kafka's programs and Vowpal Wabbit, or add flags to pytest.
         if name not in ("stream.devkafka.local_kafka", "stream.experiments.vowpal_wabbit", "onebit.pytest_plugin")
     ]
     assert wrong == []

@@ -1,4 +1,4 @@
-"""Rows that both adapters learn from."""
+"""Training rows for the tests of both adapters."""
 
 import numpy as np
 
@@ -9,7 +9,7 @@ N_CLASSES, N_FEATURES = 3, 5
 
 
 def rows(size: int) -> tuple[FloatArray, list[int]]:
-    """Dense x, float64[size, 5], without zeros, and the classes of a linear model."""
+    """Dense features without zeros, float64[size, 5], and labels from a linear model."""
     rng = np.random.default_rng(7)
     x = rng.normal(size=(size, N_FEATURES))
     return x, np.argmax(x @ rng.normal(size=(N_FEATURES, N_CLASSES)), axis=1).tolist()

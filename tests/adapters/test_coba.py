@@ -1,4 +1,4 @@
-"""Learners in coba's evaluator, beside the compiled loop."""
+"""Learners in coba's evaluator, compared with the compiled loop."""
 
 import copy
 from typing import Any

@@ -1,4 +1,4 @@
-"""Learners as River classifiers, in River's own checks and beside the compiled loop."""
+"""Learners as River classifiers: River's own checks, and comparisons with the compiled loop."""
 
 import pickle
 from collections.abc import Hashable
@@ -52,7 +52,7 @@ def test_rivers_delayed_validation_makes_the_predictions_of_the_compiled_loop(le
         np.array([uniform(3, purpose, str(number)) for number in range(size)])
         for purpose in (Purpose.ACTION, Purpose.UPDATE)
     )
-    # River reveals what is due in a round before its question, the loop after its decision.
+    # In each round, River reveals the labels that are due before the prediction; the loop does so after the decision.
     delays = np.full(size, max((delay or 0) - 1, 0))
     assert predicted == run(create(learner, N_CLASSES, N_FEATURES), examples(x, labels), u, v, delays).actions.tolist()
 
@@ -79,7 +79,7 @@ def test_decisions_for_equal_x_are_settled_in_their_order() -> None:
     for label in ("cat", "dog"):
         twice.learn_one(X, label)
     apart.learn_one(X, "cat")
-    apart.learn_one(X, "dog")  # decides first
+    apart.learn_one(X, "dog")  # makes a decision first, as there is none pending
     assert twice.predict_proba_one(X) == apart.predict_proba_one(X)
 
 
@@ -124,7 +124,7 @@ def test_pickled_classifier_goes_on_alike() -> None:
         model.predict_one(row)
     for row, label in stream[:20]:
         model.learn_one(row, label)
-    copy = pickle.loads(pickle.dumps(model))  # noqa: S301 (our own)
+    copy = pickle.loads(pickle.dumps(model))  # noqa: S301 (pickled by this test)
     for row, label in stream[20:]:
         assert model.predict_one(row) == copy.predict_one(row)
         for each in (model, copy):

@@ -1,4 +1,4 @@
-"""Commands run as in a shell whose variables and working directory are the test's own."""
+"""Fixtures that run commands with isolated environment variables and working directory."""
 
 import os
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from stream.cli.console import LogLines
 
 
 class Ended(NamedTuple):
-    """How a command ended."""
+    """The exit code and output of a command."""
 
     code: int
     out: str
@@ -27,7 +27,7 @@ Onebit = Callable[..., Ended]
 def own_shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in os.environ if name.startswith("ONEBIT_")]:
         monkeypatch.delenv(name)
-    monkeypatch.setenv("ONEBIT_CONFIG", "")  # --config sets it: so it is put back after the test
+    monkeypatch.setenv("ONEBIT_CONFIG", "")  # --config changes the variable; monkeypatch restores it after the test
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(console, "_log", LogLines())
     monkeypatch.setattr(console, "_is_json", False)

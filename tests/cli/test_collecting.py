@@ -1,4 +1,4 @@
-"""How often the programs have Python look for garbage."""
+"""Settings of Python's garbage collector in the programs."""
 
 import gc
 import weakref
@@ -18,7 +18,7 @@ def as_before() -> Iterator[None]:
 
 
 class Program:
-    """Something with a cycle."""
+    """An object in a reference cycle."""
 
     def __init__(self) -> None:
         self.itself = self

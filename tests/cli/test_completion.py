@@ -1,4 +1,4 @@
-"""Completion of values in a shell."""
+"""Shell completion of values."""
 
 import pytest
 
@@ -12,7 +12,7 @@ from tests.cli.conftest import Onebit
         ("run --learner aut", {"auto"}),
         ("run --data syn", {"synsep", "synnonsep"}),
         ("data show opt", {"optdigits"}),
-        ("learners au", set()),  # `auto` is a choice of the setting, not a learner
+        ("learners au", set()),  # `auto` is a value of the setting, not the name of a learner
         ("learners late", {"late-ucb"}),
         ("learners --data opt", {"optdigits"}),
         ("estimate --policy uni", {"uniform"}),

@@ -1,4 +1,4 @@
-"""Programs that go on when their broker was away."""
+"""Programs that reconnect after an outage of their broker."""
 
 from collections.abc import Iterator
 
@@ -29,7 +29,7 @@ def made_anew(broker: Broker) -> Broker:
 
 
 def run(monkeypatch: pytest.MonkeyPatch, brokers: Iterator[Broker]) -> list[int]:
-    """Let a program work on one broker after the other, each of which goes away; how many partitions it was told."""
+    """Run a program on several brokers in turn, each of which fails; return the partition count it got from each."""
     told: list[int] = []
 
     def next_one(settings: Settings, stop: object) -> Broker:

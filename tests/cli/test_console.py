@@ -1,4 +1,4 @@
-"""What programs say while they run, and how they end."""
+"""Log lines, status lines and exit codes of programs."""
 
 import json
 import pstats
@@ -36,7 +36,7 @@ class Late:
         kill(pid, self.number)
 
 StopRequest()
-late = Late(int(sys.argv[1]))  # deleted when the interpreter has already taken its handlers away
+late = Late(int(sys.argv[1]))  # deleted after the interpreter has removed its signal handlers
 raise SystemExit(ExitCode.FENCED)
 """
 

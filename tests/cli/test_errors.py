@@ -1,4 +1,4 @@
-"""Errors become a message and an exit code; an internal error is 70, and never 1."""
+"""Every error results in a message and an exit code. The exit code of an internal error is 70, never 1."""
 
 import orjson
 import pytest
@@ -13,7 +13,7 @@ from tests.cli.conftest import Onebit
 
 
 def fail(*_: object, **__: object) -> None:
-    raise ZeroDivisionError("of the test")
+    raise ZeroDivisionError("raised by the test")
 
 
 @pytest.mark.parametrize("asks", ["flag", "variable", "no"])

@@ -1,4 +1,4 @@
-"""`onebit estimate`, from a file to its last line."""
+"""`onebit estimate`: flags, input files and output."""
 
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ numeric = ["x0", "x1", "x2", "x3", "x4"]
 
 @pytest.fixture
 def log(tmp_path: Path) -> list[str]:
-    """The flags that name a log of 1,200 decisions, whose last 100 have no outcome, and its mapping."""
+    """The command for a log of 1,200 decisions and its mapping. The last 100 decisions have no outcome."""
     rows = a_log(1_200)
     lines = ["id,time,played,clicked,chance,delay_ms," + ",".join(f"x{i}" for i in range(N_FEATURES))]
     x = rows.values.reshape(-1, N_FEATURES)

@@ -1,4 +1,4 @@
-"""Commands that Ctrl-C breaks off say how far they came."""
+"""Commands that are interrupted by Ctrl-C report their progress."""
 
 import multiprocessing
 import os
@@ -75,7 +75,7 @@ def test_simulation_shows_what_came_of_the_seeds_until_then(
 
 
 def refuse(setup: LearnerSetup) -> LearnerProgram:
-    """No learner: each seed then ends in a moment, and fails."""
+    """Raise an error instead of creating a learner, so that each seed fails immediately."""
     raise RuntimeError(setup.instance)
 
 

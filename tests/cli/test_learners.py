@@ -1,4 +1,4 @@
-"""`onebit learners`: what is told of each, what is measured, and which one auto takes."""
+"""`onebit learners`: the description and measured cost of each learner, and the selection by auto."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`--estimate`: what the learner's own policy would have earned, told by a run and by a running learner."""
+"""`--estimate`: the estimated reward of the learner's own policy, as printed by a run and by a running learner."""
 
 import shutil
 from collections.abc import Callable
@@ -36,12 +36,12 @@ def test_run_tells_what_the_learner_would_have_earned_with_the_log(onebit: Onebi
     run = orjson.loads(ended.out)
     found = run["estimate"]
     assert (found["n"], found["without_outcome"], found["waiting"]) == (run["matched"], run["expired"], 0)
-    assert found["weight_max"] == 10.0, "ten offers, shown evenly"
+    assert found["weight_max"] == 10.0, "the log shows each of 10 offers with probability 0.1"
     assert found["logged"] == pytest.approx(1.0 - run["error_rate"])
     assert found["flags"] == ["outcome-missing", "ess-low"]
     ips, snips = found["estimates"]
     assert (ips["estimator"], snips["estimator"]) == ("ips", "snips")
-    agreed = found["ess"]  # of weights that are all alike
+    agreed = found["ess"]  # the number of agreeing decisions, as all weights are equal
     assert ips["value"] == pytest.approx(snips["value"] * agreed * 10.0 / found["n"])
     assert 0.0 <= ips["anytime_low"] <= ips["value"] <= ips["anytime_high"] <= 1.0
 
@@ -70,7 +70,7 @@ def test_where_the_learner_plays_its_own_there_is_nothing_to_judge(onebit: Onebi
 
 
 def send_logged(pipeline: Pipeline, first: int, events: int, waits: int | None = None) -> None:
-    """Logged decisions of two classes, all but one of them with feedback, and every other of those right."""
+    """Send logged decisions of two classes with feedback, half of it positive. Event `waits` gets no feedback."""
     for number in range(first, first + events):
         event_id = f"event-{number}"
         context = {"id": event_id, "x": {"i": [0]}, "logged": {"action": number % 2, "propensity": 0.5}}
@@ -81,9 +81,9 @@ def send_logged(pipeline: Pipeline, first: int, events: int, waits: int | None =
 
 @pytest.fixture
 def learn_on(onebit: Onebit, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
-    """Run `onebit learn` on a broker in this process until it has stepped a while; what it tells.
+    """A function that runs `onebit learn` for some steps on a broker in this process and returns its log.
 
-    With `meanwhile` it then does the same again, as if the broker had been away.
+    With `meanwhile`, it then calls this function and runs the learner again, as if the broker had been unavailable.
     """
 
     def run(broker: Broker, *flags: str, meanwhile: Callable[[], None] | None = None) -> str:
@@ -141,7 +141,7 @@ def test_learner_that_plays_its_own_is_refused_by_what_its_pipeline_has(learn_on
     assert "got --play own" in learn_on(pipeline.broker, "--estimate")
     send_logged(pipeline, 0, 10)
     learn_on(pipeline.broker, "--play", "logged")
-    assert "estimate: none yet" in learn_on(pipeline.broker, "--estimate"), "its pipeline has --play logged"
+    assert "estimate: none yet" in learn_on(pipeline.broker, "--estimate"), "the pipeline has --play logged"
 
 
 def test_several_partitions_are_read_as_one(learn_on: Callable[..., str]) -> None:

@@ -1,4 +1,4 @@
-"""A log of decisions through the whole pipeline, embedded, and what its settings refuse."""
+"""Logs of decisions in a whole embedded pipeline, and settings that a log does not support."""
 
 import io
 import subprocess
@@ -44,9 +44,9 @@ def test_logged_actions_are_played_and_learned_from_in_the_time_of_the_log() -> 
     assert report.ledger_ok
     assert report.ledger == Ledger(contexts=400, decided=400, matched=360, expired=40, feedback=360)
     assert report.delays is not None
-    assert (report.delays.median_ms, report.delays.max_ms) == (8, 8), "half a second, 60 times faster"
-    assert report.errors.events == 360, "what has no outcome is not judged"
-    assert report.errors.error_rate == pytest.approx(2 / 3, abs=0.08), "as the log was: uniform"
+    assert (report.delays.median_ms, report.delays.max_ms) == (8, 8), "delays of 500 ms at 60 times the speed"
+    assert report.errors.events == 360, "events without an outcome are not in the error rate"
+    assert report.errors.error_rate == pytest.approx(2 / 3, abs=0.08), "the log's policy is uniform"
     assert report.virtual_s == pytest.approx(399 / 60 + 600, abs=1.0)
 
 
@@ -58,7 +58,7 @@ def test_match_leaves_what_the_log_also_did_and_the_learner_is_judged_by_that(le
     assert report.ledger_ok
     assert ledger.decided == ledger.matched + ledger.expired + ledger.unmatched == ROWS
     assert ledger.unmatched == pytest.approx(2 / 3 * ROWS, abs=40)
-    assert (ledger.feedback, ledger.feedback_unmatched) == (ledger.matched, 0), "a log tells of its own actions alone"
+    assert (ledger.feedback, ledger.feedback_unmatched) == (ledger.matched, 0), "logs lack outcomes of other actions"
     assert report.errors.events == ledger.matched
 
 
@@ -158,7 +158,7 @@ def test_part_of_a_log_is_asked_for_by_time_and_number(monkeypatch: pytest.Monke
     monkeypatch.setattr(plan, "load", lambda *_: clicks(100, gap_ms=60_000))
     given = {"from": "2023-11-14T22:30Z", "to": "2023-11-14T23:00:00+00:00", "limit": 25}
     part = dataset_of(settings_with(**given).source)
-    assert (part.rows, part.event_id(0)) == (25, "visit-17"), "the log begins at 22:13:20"
+    assert (part.rows, part.event_id(0)) == (25, "visit-17"), "the log begins at 22:13:20, with one event a minute"
     assert events_of(settings_with(loop=True).replay, part) > 10**9
 
 

@@ -1,4 +1,4 @@
-"""How an event is timed: by the fastest of some parts, without what is compiled."""
+"""The measured time per event: the fastest of several measurements, without compilation."""
 
 from itertools import accumulate, chain
 
@@ -13,7 +13,7 @@ OPTDIGITS = load("optdigits")
 
 
 def test_the_fastest_part_counts_of_those_that_last_long_enough() -> None:
-    # Parts of 1, 2 and 4 events; the last of them is long enough, and three more of its size follow it.
+    # The parts have 1, 2 and 4 events. The third is long enough, so three more parts of 4 events follow.
     parts_s = [0.002, 0.008, 0.016, 0.020, 0.012, 0.048]
     readings = accumulate(chain.from_iterable((1.0, part_s) for part_s in parts_s))
     learner = create("perceptron", OPTDIGITS.n_classes, OPTDIGITS.n_features)

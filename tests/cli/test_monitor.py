@@ -1,4 +1,4 @@
-"""What `onebit monitor` reads itself, beside Faust's application."""
+"""Topics that `onebit monitor` reads itself, outside Faust's application."""
 
 from threading import Event
 
@@ -11,14 +11,14 @@ from tests.pipeline import TOPICS, Pipeline, small_task
 
 
 class Looks(Event):
-    """Ends after a number of looks."""
+    """An event that is set after a number of waits."""
 
     def __init__(self, count: int) -> None:
         super().__init__()
         self._left = count
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Whether no look is left."""
+        """Whether the number of waits is reached."""
         self._left -= 1
         return self._left < 0
 

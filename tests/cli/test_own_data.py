@@ -1,4 +1,4 @@
-"""What a run and `onebit data show` report about a user's own file, and the scale of its columns."""
+"""Warnings of `onebit run` and `onebit data show` about a user's own file, and the scaling of its columns."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -79,7 +79,7 @@ def test_a_run_names_empty_cells_decimal_commas_and_latin_1_as_data_show_does(tm
     assert remarks[2].endswith("(2 values)")
     assert [line.removeprefix("warning: ") for line in ran.err.splitlines() if line.startswith("warning: ")] == remarks
     again = onebit(*RUN, "--data", "log.csv", *LOG, "--on-bad-row", "skip")
-    assert lines(again.err)[:3] == remarks, "also from the cache"
+    assert lines(again.err)[:3] == remarks, "the cached log has the same remarks"
 
 
 def test_the_scale_is_one_of_the_task_without_a_data_set_and_one_of_the_replay_with_one(tmp_path: Path) -> None:

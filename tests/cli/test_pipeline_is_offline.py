@@ -1,7 +1,7 @@
-"""The embedded pipeline and the compiled loop: the same learner on the same draws does the same, to the bit.
+"""With the same learner and the same draws, the embedded pipeline and the compiled loop give identical results.
 
-A decision a millisecond is a round of the loop. The learner polls in each of them (`poll_ms=0`): by that the deadlines
-pass in the order of the loop also where no feedback tells the time.
+Each millisecond has one decision and is one round of the loop. The learner polls every millisecond (`poll_ms=0`), so
+that deadlines pass in the same order as in the loop even if no feedback advances stream time.
 """
 
 from contextlib import suppress
@@ -36,7 +36,7 @@ POLICIES: dict[str, dict[str, Any]] = {
     "negative": {"on_expiry": "negative"},
     "drop": {"on_expiry": "drop"},
 }
-"""What becomes of an expired decision, what asks most of a learner first."""
+"""Policies for expired decisions, with the most demanding for the learner first."""
 
 LATE = {"delay": f"lognormal:{WINDOW // 2}ms,1.0", "loss": 0.1, "window": f"{WINDOW}ms", "retain": "1h"}
 
@@ -54,7 +54,7 @@ def pipeline_of(case: Case, settings: dict[str, Any]) -> EmbeddedPipeline:
 
 
 def looped(dataset: Dataset, pipeline: EmbeddedPipeline) -> tuple[Run, str]:
-    """What the loop does on the draws of the pipeline, and the digest of the state."""
+    """Run the loop with the pipeline's draws; return the result and the digest of the learner's state."""
     task = pipeline.run.task
     ids = [dataset.event_id(t) for t in range(EVENTS)]
     u, v = (np.array(list(map(Draws(task.seed, purpose), ids))) for purpose in (Purpose.ACTION, Purpose.UPDATE))
@@ -66,7 +66,7 @@ def looped(dataset: Dataset, pipeline: EmbeddedPipeline) -> tuple[Run, str]:
 
 
 def check(case: Case, pipeline: EmbeddedPipeline) -> None:
-    """Run the pipeline and the loop, and compare all that they tell."""
+    """Run the pipeline and the loop, and compare their decisions, counts and final states."""
     pipeline.run_to_end()
     topic = TopicPartition(pipeline.run.topics.predictions, 0)
     decisions = [decode_prediction(record)[0].decision for record in read_partition(pipeline.broker, topic)]
@@ -77,7 +77,7 @@ def check(case: Case, pipeline: EmbeddedPipeline) -> None:
     ledger = task.join.ledger()
     assert (ledger.matched, ledger.expired, ledger.late) == (result.matched, result.expired, result.late)
     assert (ledger.late > 0) == (pipeline.run.origin.settings["delay"] != "none"), (
-        "some bits are late, where any can be"
+        "expected late bits exactly if there are delays"
     )
     assert task.version == result.updates
     assert state_digest([task.learner.state()]) == digest
@@ -90,11 +90,11 @@ def test_with_bits_at_once_the_pipeline_does_what_the_loop_does(name: str) -> No
 
 @pytest.mark.parametrize("name", registered())
 def test_with_late_bits_the_pipeline_does_what_the_loop_does(name: str) -> None:
-    """By the policies that ask most of the learner, of those that it can follow."""
+    """Uses the most demanding policies that the learner supports."""
     for policies in POLICIES.values():
         with suppress(PolicyError):
             return check(CASES[name], pipeline_of(CASES[name], LATE | policies))
-    raise AssertionError(f"{name} follows no policy")
+    raise AssertionError(f"{name} supports none of the policies")
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -104,7 +104,7 @@ def test_a_learner_that_follows_every_policy_does_what_it_does_in_the_loop(polic
 
 @pytest.mark.parametrize("name", ["soba-diag", "perceptron"])
 def test_partitions_that_share_a_model_do_what_the_loop_does_of_one_that_reads_every_round(name: str) -> None:
-    """For learners that no decision moves: else what two tasks write in one round may stand in another order."""
+    """Only for learners whose decisions do not change the model, as tasks write decisions of a round in any order."""
     case = CASES[name]
     pipeline = pipeline_of(case, {"delay": "fixed:5ms", "model": "shared", "partitions": 3})
     pipeline.run_to_end()

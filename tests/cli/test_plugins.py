@@ -1,4 +1,4 @@
-"""Learners and data sets of other packages, each installed into a folder of its own."""
+"""Learners and data sets of other packages, installed into a temporary folder."""
 
 import json
 import re
@@ -24,14 +24,14 @@ Install = Callable[..., None]
 
 @pytest.fixture
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
-    """Install a package of one module, as pip does: the module, and its metadata."""
+    """A function that installs a package of one module as pip does: it writes the module and its metadata."""
     folder = tmp_path / "site-packages"
     monkeypatch.syspath_prepend(str(folder))
     modules = []
 
     def package(distribution: str, source: str, *, stays: bool = False, **groups: dict[str, str]) -> None:
         name = distribution.replace("-", "_")
-        if not stays:  # a learner that was loaded once needs the source of its module
+        if not stays:  # a loaded learner needs its module in sys.modules
             modules.append(name)
         info = folder / f"{name}-1.0.dist-info"
         info.mkdir(parents=True)
@@ -148,5 +148,5 @@ def test_a_name_has_one_owner(install: Install, onebit: Onebit) -> None:
 def test_the_guide_shows_the_example() -> None:
     guide = (ROOT / "docs" / "how-to.md").read_text()
 
-    assert re.findall(r"```python\n(.*?)```", guide, re.DOTALL) == [(EXAMPLE / "bit_logistic.py").read_text()]
+    assert (EXAMPLE / "bit_logistic.py").read_text() in re.findall(r"```python\n(.*?)```", guide, re.DOTALL)
     assert re.findall(r"```toml\n(.*?)```", guide, re.DOTALL)[0] == (EXAMPLE / "pyproject.toml").read_text()

@@ -1,4 +1,4 @@
-"""A policy that a learner cannot follow is refused by the core with a reason, and by the command line with a remedy."""
+"""If a learner does not support a policy, the core reports the reason and the command line adds a remedy."""
 
 import sys
 

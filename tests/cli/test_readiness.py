@@ -1,4 +1,4 @@
-"""Readiness: a learner is ready while it has partitions and runs them, and a file tells so to health checks."""
+"""Readiness: a learner is ready while it processes partitions, and a file reports this to health checks."""
 
 import os
 import subprocess
@@ -19,7 +19,7 @@ def test_learner_is_ready_from_its_recovery_on_until_its_last_partition_is_taken
     pipeline = Pipeline(small_task(), partitions=2)
     first = pipeline.learner("learner-1")
     was_ready = [first.ready]
-    first._poll(0)  # partitions are assigned, and not recovered
+    first._poll(0)  # partitions are assigned but not yet recovered
     was_ready.append(first.ready)
     first.step(0)
     was_ready.append(first.ready)
@@ -35,7 +35,7 @@ def test_learner_is_ready_from_its_recovery_on_until_its_last_partition_is_taken
 
 def test_learner_that_waits_for_the_transaction_of_another_is_not_ready() -> None:
     pipeline = Pipeline(small_task())
-    other = pipeline.broker.transactional_producer("the one that had it before")
+    other = pipeline.broker.transactional_producer("previous owner")
     other.begin()
     other.send(TOPICS.journal, 0, None, b"{}")
     other.flush()
@@ -49,7 +49,7 @@ def test_learner_that_waits_for_the_transaction_of_another_is_not_ready() -> Non
 
 def test_file_is_there_while_the_learner_is_ready_and_its_time_is_renewed(tmp_path: Path) -> None:
     path, now_ms = tmp_path / "ready", 0
-    path.write_text("of a process that was killed")
+    path.write_text("left by a killed process")
     ready_file = ReadyFile(path, lambda: now_ms)
     assert not path.exists()
     ready_file.show(ready=True)

@@ -1,4 +1,4 @@
-"""`onebit run --seeds`, and `onebit report` on the pages of runs."""
+"""`onebit run --seeds`, and `onebit report` for the saved pages of runs."""
 
 from pathlib import Path
 
@@ -24,7 +24,7 @@ def test_each_seed_is_the_run_that_it_would_be_alone_side_by_side_too(onebit: On
     for report in (*together, *in_order):
         del report["wall_s"], report["events_per_s"], report["settings"]["command"]
     assert together == in_order
-    assert together[0]["state_sha256"] != together[1]["state_sha256"], "rows and draws are those of the seed"
+    assert together[0]["state_sha256"] != together[1]["state_sha256"], "rows and draws depend on the seed"
 
 
 def test_seeds_on_kafka_are_refused(onebit: Onebit) -> None:
@@ -40,7 +40,7 @@ def test_saved_runs_are_laid_side_by_side(onebit: Onebit) -> None:
     Path("fast.json").write_text(onebit("report", "fast.html", "--json").out)
     ended = onebit("report", "slow.html", "fast.json")
     assert ended.code == ExitCode.OK
-    assert {"banditron", "delay=none"} <= set(ended.out.split()), "below each other where both do not fit"
+    assert {"banditron", "delay=none"} <= set(ended.out.split()), "long names are wrapped"
     (page,) = (path for path in Path("reports").glob("*.html") if path.name != "index.html")
     assert str(page) in ended.out.replace("\n", "")
     reports = read_runs(page)
@@ -56,7 +56,7 @@ def test_a_run_knows_what_it_was_made_with_and_what_was_not_the_default(onebit: 
     (report,) = read_runs(Path("page.html"))
     assert report.changed == ("events", "learner", "delay")
     assert report.versions.keys() == {"onebit", "python", "numpy", "numba", "machine"}
-    assert report.first_feedback == 11, "one each 10 ms, and the first bit came with the eleventh"
+    assert report.first_feedback == 11, "one event per 10 ms, and a delay of 100 ms"
     assert report.delay_counts is not None
     assert report.delay_counts.size == report.ledger.matched == 60
     assert report.latency_counts is not None

@@ -1,4 +1,4 @@
-"""`onebit serve`: its settings, and what it reads of the pipeline."""
+"""`onebit serve`: its settings, and the facts that it reads from the pipeline."""
 
 from pathlib import Path
 
@@ -34,7 +34,7 @@ def test_limits_are_above_zero(variable: str, onebit: Onebit, monkeypatch: pytes
 
 
 def started(**settings: object) -> EmbeddedPipeline:
-    """A pipeline whose learner has made a step."""
+    """A pipeline whose learner has completed a step."""
     pipeline = EmbeddedPipeline(n_classes=3, n_features=2, seed=5, **settings)
     pipeline.context("visit-1", [1.0, 2.0])
     pipeline.work()

@@ -1,4 +1,4 @@
-"""Settings: one home, three sources, and what is told about them."""
+"""Settings: their definitions, their three sources (flags, variables and files), and their documentation."""
 
 from pathlib import Path
 
@@ -44,7 +44,7 @@ def test_the_docs_list_every_exit_code() -> None:
 OWN = {(Program.MONITOR, "--estimate"), (Program.VERIFY, "--timeout")} | {
     (Program.SHOW, flag) for flag in ("--map", "--n-features", "--reward-above", "--seed")
 }
-"""Flags of commands' own, that are called like a setting of others: the monitor's says whom to judge, too."""
+"""Flags of a command that have the name of another command's setting but a different meaning."""
 
 
 @pytest.mark.parametrize("program", Program)
@@ -83,7 +83,7 @@ def test_flags_win_over_variables_and_variables_over_the_file(monkeypatch: pytes
 
 def test_settings_know_which_were_given_wherever_that_was(monkeypatch: pytest.MonkeyPatch) -> None:
     assert load_settings({}).given == frozenset()
-    Path("onebit.toml").write_text('on_expiry = "drop"\n')  # given, although it is the default
+    Path("onebit.toml").write_text('on_expiry = "drop"\n')  # counts as given, although it is the default
     monkeypatch.setenv("ONEBIT_WINDOW", "5m")
     assert load_settings({"rate": 7.0, "seed": None}).given == {"on_expiry", "window_ms", "rate_per_s"}
 
@@ -180,7 +180,7 @@ def test_settings_are_listed_with_their_defaults(onebit: Onebit) -> None:
     assert ["--window", "5m"] in rows
 
 
-SECRET = "correct-horse"  # noqa: S105  # looked for everywhere
+SECRET = "correct-horse"  # noqa: S105  # must not appear in any output
 
 
 def test_a_secret_is_shown_nowhere_and_handed_on_to_other_processes(

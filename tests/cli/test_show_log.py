@@ -1,4 +1,4 @@
-"""`onebit data show` of logs."""
+"""`onebit data show` with logs of decisions."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`onebit run --jobs`: several learners at once, each in a process."""
+"""`onebit run --jobs`: several learners at once, each in its own process."""
 
 import multiprocessing
 import os
@@ -43,7 +43,7 @@ def test_side_by_side_the_learners_have_the_reports_of_one_after_the_other(onebi
 
 
 def when_both_run(monkeypatch: pytest.MonkeyPatch, happens: Callable[[], None]) -> None:
-    """Let something happen when the second learner shows how far it is."""
+    """Call a function when the second learner reports its progress."""
     seen = set[str]()
 
     def show_and_see(_lines: AnnouncedLines, progress: Progress) -> None:
@@ -97,7 +97,7 @@ def test_jobs_on_kafka_are_refused(onebit: Onebit) -> None:
 def test_what_a_run_cannot_use_is_told_as_if_it_ran_in_the_first_process(onebit: Onebit) -> None:
     one_by_one, at_once = (onebit(*SHORT, "--delay", "logged", "--jobs", jobs) for jobs in ("1", "2"))
     assert (one_by_one.code, at_once.code) == (ExitCode.USAGE, ExitCode.USAGE)
-    told = [ended.err.splitlines()[-1] for ended in (one_by_one, at_once)]  # before it, what compiles may be announced
+    told = [ended.err.splitlines()[-1] for ended in (one_by_one, at_once)]  # earlier lines may announce compilation
     assert "has no feedback times" in told[0]
     assert told[0] == told[1]
 

@@ -1,4 +1,4 @@
-"""`onebit simulate`: its report, its story of one seed and its refusals."""
+"""`onebit simulate`: its report, the trace of one seed, and invalid arguments."""
 
 import orjson
 import pytest

@@ -1,4 +1,4 @@
-"""A command loads only what it needs: asked of the modules that a process has loaded, since times differ by machine."""
+"""A command imports only the modules it needs. The tests check the imported modules, because times vary by machine."""
 
 import subprocess
 import sys
@@ -11,7 +11,7 @@ pytestmark = pytest.mark.slow
 
 CLIENTS = {"kafka", "confluent_kafka"}
 HEAVY = {"numba", "scipy", "pyarrow", "matplotlib"} | CLIENTS
-"""Each takes tens of megabytes, or a tenth of a second."""
+"""Modules whose import takes tens of megabytes of memory or a tenth of a second."""
 
 UNUSED_BY_HELP = HEAVY | {"numpy", "pydantic", "stream.app.settings", "stream.cli.console"}
 
@@ -27,7 +27,7 @@ print("loaded:", *sorted(set(sys.argv[1].split(",")) & sys.modules.keys()))
 
 
 def loaded(arguments: str, names: set[str]) -> list[str]:
-    """Which of the modules a command has loaded in the end."""
+    """The modules among `names` that a command has imported when it ends."""
     command = [sys.executable, "-c", LOADED, ",".join(names), *arguments.split()]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     return done.stdout.splitlines()[-1].removeprefix("loaded:").split()
@@ -45,7 +45,7 @@ def test_light_command_loads_nothing_heavy(arguments: str) -> None:
 
 @pytest.mark.parametrize("command", ["topics describe", "topics create", "tail", "replay --data optdigits"])
 def test_light_command_of_kafka_loads_its_client_alone(command: str) -> None:
-    """Up to the connection, which no broker answers."""
+    """The command fails to connect, because there is no broker."""
     assert loaded(f"{command} --bootstrap 127.0.0.1:1 --connect-timeout 0ms", HEAVY - CLIENTS) == []
 
 

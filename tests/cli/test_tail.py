@@ -1,4 +1,4 @@
-"""`onebit tail` and `onebit dead-letters requeue`, over the topics of an embedded pipeline."""
+"""`onebit tail` and `onebit dead-letters requeue` on the topics of an embedded pipeline."""
 
 import json
 from contextlib import nullcontext
@@ -16,7 +16,7 @@ from tests.pipeline import TOPICS, Pipeline, small_task
 
 @pytest.fixture
 def pipeline(monkeypatch: pytest.MonkeyPatch) -> Pipeline:
-    """`a` is matched, `b` waits, and a context cannot be read."""
+    """A pipeline in which `a` is matched, `b` is pending, and a third context is malformed."""
     made = Pipeline(small_task())
     made.context("a", 1)
     made.context("b", 1)
@@ -69,7 +69,7 @@ def test_newest_feedback_is_found_behind_many_ticks(onebit: Onebit, pipeline: Pi
 @pytest.mark.parametrize("since", ["1200", "1970-01-01T00:00:01.2"])
 def test_records_since_a_time_are_told(onebit: Onebit, pipeline: Pipeline, since: str) -> None:
     assert places(onebit("tail", "--since", since).out) == ["feedback/0@1", "examples/0@0"]
-    assert onebit("tail", "--since", "5m").out == ""  # the pipeline is of 1970
+    assert onebit("tail", "--since", "5m").out == ""  # the pipeline's clock is in 1970
     assert datetime.now(UTC).year > 1970
 
 

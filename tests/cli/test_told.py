@@ -1,4 +1,4 @@
-"""What people are told while a program runs and when a run has ended."""
+"""Status lines, warnings and progress of a running program, and the summary of a finished run."""
 
 import math
 from collections.abc import Callable
@@ -26,7 +26,7 @@ from tests.pipeline import TOPICS, Pipeline, small_task
 
 
 def tallied(pipeline: Pipeline, tally: Tally) -> Callable[[], None]:
-    """A learner of this pipeline, to be run until it is idle."""
+    """A function that runs a learner of this pipeline until it is idle."""
     options = LearnerOptions()
     program = LearnerProgram(pipeline.broker, TOPICS, pipeline.settings, options, pipeline.now_ms, committed=tally.add)
 
@@ -75,18 +75,18 @@ def test_a_learner_that_cannot_read_its_records_says_why_and_only_then() -> None
     pipeline, tally = Pipeline(small_task()), Tally()
     run = tallied(pipeline, tally)
     for number in range(20):
-        pipeline.context(f"event-{number}", 7)  # there are 4 features
+        pipeline.context(f"event-{number}", 7)  # the task has 4 features
     run()
     message = tally.warning()
     assert message.startswith("dead letters: 20, records received: 20; last dead letter, test.contexts/0, ")
     assert "offset 19: " in message
     assert message.endswith("got 7")
-    assert tally.warning() == ""  # told once
+    assert tally.warning() == ""  # each warning is reported once
     for number in range(300):
         pipeline.context(f"good-{number}", 1)
     pipeline.context("one bad", 7)
     run()
-    assert tally.warning() == ""  # one of 301
+    assert tally.warning() == ""  # 1 of 301 records is too few for a warning
 
 
 def test_feedback_that_waited_long_for_its_context_is_told_though_nothing_else_comes() -> None:
@@ -103,7 +103,7 @@ def test_feedback_that_waited_long_for_its_context_is_told_though_nothing_else_c
 @pytest.mark.parametrize("name", Ledger._fields)
 def test_no_count_of_the_ledger_is_hidden(name: str) -> None:
     line = ledger_line(Ledger(**{name: 1_234}))
-    if name not in ("contexts", "feedback"):  # the sums of others
+    if name not in ("contexts", "feedback"):  # these two are sums of other counts
         assert f"{name.replace('_', ' ')} 1,234" in line
     assert ledger_line(Ledger()) == "decided 0, matched 0, pending 0"
 
@@ -112,7 +112,7 @@ def test_a_run_is_not_at_its_end_while_feedback_waits_to_be_learned_from() -> No
     time_to_go = TimeToGo(events=100, now_s=0.0)
     assert math.isnan(time_to_go.estimate_s(decided=0, pending=0, now_s=1.0))
     assert time_to_go.estimate_s(decided=100, pending=100, now_s=2.0) == 2.0
-    # All is decided, and an update takes 20 s: the last 30 s tell it.
+    # All events are decided, and each update takes 20 s. The estimate is based on the last 30 s.
     estimates_s = [
         time_to_go.estimate_s(decided=100, pending=pending, now_s=2.0 + 20.0 * (100 - pending))
         for pending in range(99, -1, -1)
@@ -122,7 +122,7 @@ def test_a_run_is_not_at_its_end_while_feedback_waits_to_be_learned_from() -> No
 
 
 def shown(times_s: tuple[float, ...], *calls: dict[str, Any]) -> list[str]:
-    """The figures of a run of ten events, by a clock that shows these times."""
+    """The progress lines of a run of ten events, with a clock that returns these times."""
     seen: list[Progress] = []
     clock = iter(times_s)
     meter = Meter("newtron", 10, seen.append, lambda: next(clock))

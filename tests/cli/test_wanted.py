@@ -1,4 +1,4 @@
-"""What is asked of a pipeline that has begun: what was given, and nothing else."""
+"""Only settings that the user gives are compared with those of a running pipeline."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -86,7 +86,7 @@ def test_what_the_user_gives_for_the_learner_that_auto_takes_wins() -> None:
 
 def test_every_setting_of_a_task_has_a_name_of_the_journal() -> None:
     names = {name for name in stored_settings(BEGUN) if not name.startswith("parameters.")}
-    assert set(STORED_NAMES.values()) == names - {"dated_by"}  # virtual time sets it, no user does
+    assert set(STORED_NAMES.values()) == names - {"dated_by"}  # set by virtual time, not by the user
     assert STORED_NAMES.keys() <= Settings.model_fields.keys()
 
 

@@ -1,4 +1,4 @@
-"""Programs that are watched by `--metrics-port`."""
+"""Metrics and readiness of programs with `--metrics-port`."""
 
 import socket
 from collections.abc import Sequence
@@ -55,7 +55,7 @@ def test_a_learner_tells_what_it_has_decided_and_what_waits() -> None:
     latencies = told[metrics.DECISION_LATENCY.name][()]
     assert isinstance(latencies, Counts)
     assert sum(latencies.buckets) == 5
-    assert latencies.total == pytest.approx(4.0, abs=0.1)  # of the one that had stood there
+    assert latencies.total == pytest.approx(4.0, abs=0.1)  # the latency of the context that was sent 4 s before
     learner.close()
 
 
@@ -131,4 +131,4 @@ def test_a_port_that_is_taken_ends_a_program_in_one_line(onebit: Onebit) -> None
     assert ended.code == ExitCode.USAGE
     told = " ".join(ended.err.split())
     assert f"error: --metrics-port {port}: cannot listen at 127.0.0.1: Address already in use" in told
-    assert monotonic_ms() - began_ms < 20_000  # and waits for no Kafka
+    assert monotonic_ms() - began_ms < 20_000  # it does not wait for a connection to Kafka

@@ -1,4 +1,4 @@
-"""A sender that answers each prediction near its deadline, and knows nothing of Onebit but the formats."""
+"""A sender of feedback near each decision's deadline that relies only on Onebit's documented formats."""
 
 import json
 import random
@@ -12,15 +12,15 @@ from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartit
 
 from tests.judge import header
 
-EARLIEST_MS, LATEST_MS = -15.0, 5.0  # from the deadline, where the answer should be appended
-_WEIGHT = 0.05  # of one answer, in the estimate of how long after its sending it is appended
+EARLIEST_MS, LATEST_MS = -15.0, 5.0  # target range of append times, relative to the deadline
+_WEIGHT = 0.05  # weight of each answer in the moving average of the time from sending to appending
 
 
 class Answering(threading.Thread):
-    """Send one feedback for each prediction, so that it is appended a few ms before or after its deadline.
+    """Sends one feedback record for each prediction, to be appended a few ms before or after its deadline.
 
-    Feedback is acknowledged by the leader alone: with acks=all a follower that is behind would hold the sender up, and
-    no answer would be at stake.
+    Only the leader acknowledges feedback (acks=1). With acks=all, a slow follower would block the sender, and no
+    feedback would be sent near its deadline during a failure.
     """
 
     def __init__(self, bootstrap: str, prefix: str, window_ms: int, decisions: int, seed: int = 1) -> None:
@@ -32,8 +32,8 @@ class Answering(threading.Thread):
         self._closing = threading.Event()
         self._ticks: dict[bytes, int] = {}
         self._undated: defaultdict[bytes, list[str]] = defaultdict(list)
-        self._due: list[tuple[float, str]] = []  # by the clock of who leads the feedback partition
-        self._ahead_ms = 0.0  # from sending by this machine's clock to the append time by the leader's
+        self._due: list[tuple[float, str]] = []  # times of the clock of the feedback partition's leader
+        self._ahead_ms = 0.0  # from the send time on this machine's clock to the append time on the leader's clock
         self._consumer = Consumer(
             {
                 "bootstrap.servers": bootstrap,
@@ -47,7 +47,7 @@ class Answering(threading.Thread):
         self._producer = Producer({"bootstrap.servers": bootstrap, "acks": 1, "linger.ms": 5})
 
     def run(self) -> None:
-        """Answer until all decisions are answered, or `close` is called."""
+        """Send feedback until all decisions have some or `close` is called."""
         while self._left and not self._closing.is_set():
             for message in self._consumer.consume(500, 0.002):
                 self._read(message)
@@ -64,17 +64,17 @@ class Answering(threading.Thread):
         self._consumer.close()
 
     def close(self) -> None:
-        """End, whatever is left to answer."""
+        """Stop, even if some decisions have no feedback yet."""
         self._closing.set()
         if self.is_alive():
             self.join(60)
 
     def _leader_ms(self) -> float:
-        """The append time of what is sent now."""
+        """The expected append time of a record sent now."""
         return time.time() * 1_000 + self._ahead_ms
 
     def _read(self, message: Message) -> None:
-        """Take a tick, the time of its step's decisions; or a prediction, which may come before its tick."""
+        """Process a tick, which has the time of a step's decisions, or a prediction, which can precede its tick."""
         assert message.error() is None, message.error()
         if message.topic() == self._feedback:
             step = header(message, "onebit-tick")

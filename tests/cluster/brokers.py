@@ -1,4 +1,4 @@
-"""Three real brokers on this machine, whose clocks differ."""
+"""A cluster of three real brokers on this machine with different clocks."""
 
 import os
 import signal
@@ -21,14 +21,14 @@ from tests.processes import free_port, freeze
 
 NODES = (1, 2, 3)
 SESSION_S = 8
-"""How long the high watermark waits for a follower that was killed."""
+"""Session timeout of a broker: the high watermark waits this long for a killed follower."""
 
 
 class Cluster:
-    """Node 1 has the controller, the groups and the transactions; nodes 2 and 3 can fail and nothing else stops."""
+    """Three brokers. Node 1 has the controller and all coordinators, which survive failures of nodes 2 and 3."""
 
     def __init__(self, directory: Path, shifts_ms: Mapping[int, int]) -> None:
-        """Start nothing yet. Shifts are by how much the brokers' clocks are ahead of the machine's."""
+        """Prepare the cluster without starting it. `shifts_ms` are added to the machine's clock."""
         self.shifts_ms = shifts_ms
         self._directory = directory
         self._ports = {node: free_port() for node in NODES}
@@ -46,10 +46,10 @@ class Cluster:
             self._format_like_the_first(node)
             self.start(node)
         self._admin = AdminClient({"bootstrap.servers": self.bootstrap})
-        wait_for(lambda: len(self._admin.list_topics(timeout=30).brokers) == len(NODES), "all brokers are there")
+        wait_for(lambda: len(self._admin.list_topics(timeout=30).brokers) == len(NODES), "all brokers have joined")
 
     def start(self, node: int) -> None:
-        """Start a broker on its disk, and wait until it answers."""
+        """Start a broker with its data directory and wait until it responds."""
         listeners = f"PLAINTEXT://{HOST}:{self._ports[node]}"
         settings = {
             "node.id": str(node),
@@ -65,26 +65,26 @@ class Cluster:
             local_kafka.start(self._ports[node], self._home(node), settings=settings, timeout_s=180)
 
     def kill(self, node: int) -> None:
-        """Kill a broker, as a machine that goes down would."""
+        """Kill a broker with SIGKILL, like a failure of its machine."""
         os.kill(self._pid(node), signal.SIGKILL)
 
     def freeze(self, node: int) -> None:
-        """Stop a broker, which stays a member of the cluster until its session has passed."""
+        """Pause a broker, which remains a member of the cluster until its session times out."""
         freeze(self._pid(node))
 
     def thaw(self, node: int) -> None:
-        """Let a frozen broker go on."""
+        """Resume a paused broker."""
         os.kill(self._pid(node), signal.SIGCONT)
 
     def stop(self) -> None:
-        """End all brokers."""
+        """Stop all brokers."""
         for node in reversed(NODES):
             if local_kafka.status(self._home(node)) is not None:
                 self.kill(node)
             local_kafka.stop(self._home(node))
 
     def create_topics(self, topics: Topics, feedback_on: list[int]) -> None:
-        """Create a pipeline's topics: feedback on some brokers, the first of which leads it, all others on node 1."""
+        """Create a pipeline's topics: feedback on the given brokers, led by the first, and all others on node 1."""
         new = [
             NewTopic(
                 spec.name, 1, replica_assignment=[feedback_on if spec.name == topics.feedback else [1]],
@@ -96,7 +96,7 @@ class Cluster:
             created.result(30)
 
     def leader_and_in_sync(self, topic: str) -> tuple[int, set[int]]:
-        """The leader of a topic's one partition, and which brokers have all of it."""
+        """The leader and the in-sync replicas of a topic's only partition."""
         (partition,) = self._admin.list_topics(topic, timeout=30).topics[topic].partitions.values()
         return partition.leader, set(partition.isrs)
 
@@ -109,16 +109,16 @@ class Cluster:
         return running.pid
 
     def _create_internal_topics(self) -> None:
-        """Ask the only broker for coordinators: the topics of groups and transactions are made on it."""
+        """Create the topics of groups and transactions on node 1 by requesting coordinators while it runs alone."""
         producer = Producer({"bootstrap.servers": f"{HOST}:{self._ports[1]}", "transactional.id": "first"})
         producer.init_transactions(60)
         consumer = Consumer({"bootstrap.servers": f"{HOST}:{self._ports[1]}", "group.id": "first"})
-        with suppress(KafkaException):  # that the coordinator is still loading: the topic is there
+        with suppress(KafkaException):  # the coordinator is still loading, so the topic exists
             consumer.committed([TopicPartition("none", 0)], 60)
         consumer.close()
 
     def _format_like_the_first(self, node: int) -> None:
-        """Write the storage's identity: `local_kafka` would make up a cluster of its own."""
+        """Write the first broker's cluster id to a storage directory; `local_kafka` would create a new cluster id."""
         first = (self._home(1) / "storage" / "meta.properties").read_text().splitlines()
         kept = [line for line in first if line.startswith(("version", "cluster.id"))]
         storage = self._home(node) / "storage"

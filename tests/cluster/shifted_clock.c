@@ -1,4 +1,4 @@
-/* Preloaded into a broker: its wall clock is SHIFT_MS ahead of the machine's. Clocks that measure intervals are not. */
+/* Preloaded into a broker to shift its wall clock by SHIFT_MS. Monotonic clocks are not shifted. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdlib.h>

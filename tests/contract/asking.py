@@ -1,6 +1,6 @@
-"""What the tests of the contract share: topics, records, and claims that are asked until they hold.
+"""Helpers for the contract tests: topics, records, and polling until a condition is met.
 
-A broker may take a moment until something shows: a commit's marker, a rebalance.
+A broker may apply changes such as commit markers and rebalances after a delay.
 """
 
 import time
@@ -14,7 +14,7 @@ PATIENCE_S = 30.0
 
 
 class Heard:
-    """A listener that notes what it hears."""
+    """A rebalance listener that records its calls."""
 
     def __init__(self) -> None:
         self.events: list[tuple[str, frozenset[TopicPartition]]] = []
@@ -27,10 +27,10 @@ class Heard:
 
 
 def until(claim: Callable[[], bool]) -> None:
-    """Ask until it holds."""
+    """Wait until a condition is met."""
     deadline_s = time.monotonic() + PATIENCE_S
     while not claim():
-        assert time.monotonic() < deadline_s, "this did not come to hold in time"
+        assert time.monotonic() < deadline_s, f"condition not met within {PATIENCE_S:g} s"
 
 
 def topic(broker: Broker, prefix: str, partitions: int = 1, name: str = "topic") -> str:
@@ -48,7 +48,7 @@ def write(broker: Broker, name: str, values: Iterable[str], partition: int = 0) 
 
 
 def read(consumer: Consumer, count: int, records_max: int = 100) -> list[Record]:
-    """So many records; more than these is an error."""
+    """Poll until `count` records are read; fail if there are more."""
     records: list[Record] = []
 
     def enough() -> bool:
@@ -66,7 +66,7 @@ def values(records: Iterable[Record]) -> list[str]:
 
 
 def read_to_end(broker: Broker, tp: TopicPartition) -> list[str]:
-    """What a new reader is given from the beginning to the stable end."""
+    """The values that a new reader gets, from the beginning to the last stable offset."""
     reader = broker.reader([tp])
     end = broker.ends([tp])[tp].stable
     records: list[Record] = []
@@ -81,12 +81,12 @@ def read_to_end(broker: Broker, tp: TopicPartition) -> list[str]:
 
 
 def settled(broker: Broker, tp: TopicPartition) -> None:
-    """Wait until no transaction is open in a partition."""
+    """Wait until a partition has no open transaction."""
     until(lambda: len(set(broker.ends([tp])[tp])) == 1)
 
 
 def joined(*consumers: Consumer, partitions: int) -> list[Record]:
-    """Poll the members of a group until all partitions are dealt; what was read meanwhile."""
+    """Poll the members of a group until all partitions are assigned, and return the records read meanwhile."""
     records: list[Record] = []
 
     def dealt() -> bool:

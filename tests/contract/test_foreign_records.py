@@ -1,4 +1,4 @@
-"""Records as other clients write them: every broker behind the port reads them, and writes them as dead letters."""
+"""Records as other clients may write them. Every broker can read such records and write them as dead letters."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -18,12 +18,12 @@ from stream.wire.topics import TopicSpec
 CODECS = ("gzip", "snappy", "lz4", "zstd")
 
 NOT_UTF_8 = b"\xff\xfe na\xefve \x80"
-"""The name of a header as a client of another encoding sends it."""
+"""A header name as sent by a client that uses another encoding."""
 
 
 @pytest.fixture(params=ADAPTERS)
 def adapted(request: pytest.FixtureRequest, kafka: LocalKafka) -> Iterator[Broker]:
-    """A real Kafka by each of the clients."""
+    """A real Kafka broker through each of the clients."""
     made = connect(kafka.bootstrap, client=request.param)
     yield made
     made.close()
@@ -80,7 +80,7 @@ def is_utf_8(name: str) -> bool:
 
 
 def leaves_names_out(broker: Broker) -> bool:
-    """Whether its client can neither read nor write the name of a header that is not UTF-8."""
+    """Whether the broker's client can neither read nor write header names that are not UTF-8."""
     return isinstance(broker, ConfluentBroker)
 
 
@@ -103,13 +103,13 @@ def test_compressed_batches_of_other_clients_are_read(
         for value in sent:
             theirs.send(tp.topic, value, b"key", partition=tp.partition)
         theirs.close()
-    assert stored_bytes(kafka, tp) < sum(map(len, sent)) / 5, "nothing was compressed"
+    assert stored_bytes(kafka, tp) < sum(map(len, sent)) / 5, "the records are not compressed"
     assert [record.value for record in read_partition(adapted, tp)] == sent
 
 
 def test_a_batch_that_is_large_when_it_is_unpacked_is_read(adapted: Broker, kafka: LocalKafka, prefix: str) -> None:
     tp = one_partition(adapted, prefix + "unpacked")
-    sent = 130  # of 900 kB: more than librdkafka takes in one answer by itself
+    sent = 130  # records of 900 kB, in total more than librdkafka accepts in one response by default
     ours: Any = ConfluentProducer(
         {
             "bootstrap.servers": kafka.bootstrap, "compression.type": "zstd", "linger.ms": 3_000,
@@ -119,18 +119,18 @@ def test_a_batch_that_is_large_when_it_is_unpacked_is_read(adapted: Broker, kafk
     for _ in range(sent):
         ours.produce(tp.topic, b"j" * 900_000, b"key", tp.partition)
     assert ours.flush(60) == 0
-    assert stored_bytes(kafka, tp) < 1_000_000, "no large batch was written"
+    assert stored_bytes(kafka, tp) < 1_000_000, "the records are not in one compressed batch"
     assert [len(record.value or b"") for record in read_partition(adapted, tp)] == [900_000] * sent
 
 
 def stored_bytes(kafka: LocalKafka, tp: TopicPartition) -> int:
-    """What a partition takes on the broker's disk."""
+    """The size of a partition's log on the broker's disk."""
     (log,) = (kafka.storage / f"{tp.topic}-{tp.partition}").glob("*.log")
     return log.stat().st_size
 
 
 class Name(str):
-    """A header's name that any client of this process sends as bytes that are not UTF-8."""
+    """A header name that clients in this process encode as bytes that are not UTF-8."""
 
     __slots__ = ()
 
@@ -143,7 +143,7 @@ def test_records_around_a_header_that_is_not_utf_8_are_read_and_so_is_its_name_w
 ) -> None:
     tp = one_partition(adapted, prefix + "latin")
     theirs = KafkaProducer(bootstrap_servers=kafka.bootstrap, linger_ms=1_000, compression_type="gzip")
-    for number in range(100):  # all in one batch, in which every third record has such a name
+    for number in range(100):  # one batch, in which every third record has a name that is not UTF-8
         headers = [("plain", b"1"), (Name("ignored"), b"2"), ("last", b"")]
         theirs.send(tp.topic, b"%d" % number, b"key", headers=headers[:: 1 if number % 3 == 2 else 2], partition=0)
     theirs.close()
@@ -158,7 +158,7 @@ def test_records_around_a_header_that_is_not_utf_8_are_read_and_so_is_its_name_w
     told = f"{tp.topic}/0, offset 98: {omitted}"
     assert (told in caplog.messages, len(caplog.messages)) == ((True, 33) if leaves_names_out(adapted) else (False, 0))
     reader = adapted.reader([tp])
-    reader.seek(tp, 3)  # in the middle of the batch
+    reader.seek(tp, 3)  # an offset in the middle of the batch
     assert next(iter(reader.poll(5_000, 1))).value == b"3"
 
 

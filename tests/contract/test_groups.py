@@ -1,4 +1,4 @@
-"""The contract of the Broker port, what every broker does: groups, their rebalances, and who is a member."""
+"""Contract of the Broker port, tested with every broker: consumer groups, rebalances and membership."""
 
 import time
 from collections.abc import Callable
@@ -18,7 +18,7 @@ Expel = Callable[[str, str], None]
 
 @pytest.fixture
 def expel(request: pytest.FixtureRequest, broker: Broker) -> Expel:
-    """Throws a member out of its group, as happens when its session has ended; not by the broker that is tested."""
+    """A function that removes a member from its group as a session timeout does, through a separate admin client."""
 
     def throw_out(group: str, member: str) -> None:
         if isinstance(broker, EmbeddedBroker):
@@ -144,11 +144,12 @@ def test_members_that_poll_seldom_and_shortly_join_all_the_same(broker: Broker, 
     def dealt() -> bool:
         for member in members:
             member.poll(3, 100)
-            time.sleep(0.2)  # long enough for a join to be done between two polls
+            time.sleep(0.2)  # long enough for a join to complete between two polls
         return all(len(member.assignment()) == 1 for member in members)
 
     until(dealt)
-    assert [kind for one in heard for kind, _ in one.events].count("assigned") <= 3  # the first one's, then both anew
+    # One assignment for the first member alone, then one for each member.
+    assert [kind for one in heard for kind, _ in one.events].count("assigned") <= 3
     for member in members:
         member.close()
 
@@ -239,7 +240,7 @@ def test_a_restarted_member_takes_its_place_at_once_and_fences_the_one_before(br
     started_s = time.monotonic()
     successor = broker.group_consumer(prefix, "m", [name], Heard())
     assert values(read(successor, 1)) == ["a"]
-    assert time.monotonic() - started_s < 5  # not a session time-out later
+    assert time.monotonic() - started_s < 5  # does not wait for the session timeout
     producer = broker.transactional_producer(prefix)
     producer.begin()
     with pytest.raises(FencedError):
@@ -251,7 +252,7 @@ def test_a_restarted_member_takes_its_place_at_once_and_fences_the_one_before(br
         until(lambda: bool(zombie.poll(100, 10)))
     zombie.close()
     producer.begin()
-    producer.send_offsets({tp: 1}, successor)  # the zombie's end has not thrown it out
+    producer.send_offsets({tp: 1}, successor)  # closing the zombie has not removed the successor
     producer.commit()
     assert broker.committed(prefix, [tp]) == {tp: 1}
     producer.close()
@@ -288,7 +289,7 @@ def test_offsets_of_a_member_that_was_thrown_out_are_refused(broker: Broker, pre
     with pytest.raises(StaleMemberError):
         consumer.commit({tp: 1})
     assert broker.committed(prefix, [tp]) == {}
-    until(lambda: bool(consumer.poll(100, 10)))  # it joins again, and reads from the committed offset
+    until(lambda: bool(consumer.poll(100, 10)))  # the member rejoins and reads from the committed offset
     assert [event for event, _ in heard.events] == ["assigned", "revoked", "assigned"]
     producer.begin()
     producer.send_offsets({tp: 1}, consumer)
@@ -321,7 +322,7 @@ def test_a_member_that_was_thrown_out_and_is_not_to_join_again_is_fenced(
     assert values(read(successor, 1)) == ["a"]
     consumer.close()
     producer.begin()
-    producer.send_offsets({tp: 1}, successor)  # the end of the one that was thrown out has not taken its place
+    producer.send_offsets({tp: 1}, successor)  # closing the removed member has not removed the successor
     producer.commit()
     assert broker.committed(prefix, [tp]) == {tp: 1}
     producer.close()
@@ -345,7 +346,7 @@ def test_a_removed_member_detects_it_without_a_commit(
     else:
         with pytest.raises(FencedError, match="member m0 was removed from group"):
             until(lambda: bool(first.poll(100, 10) or second.poll(100, 10)))
-        joined(second, partitions=2)  # an ordinary rebalance does not fence those that stay
+        joined(second, partitions=2)  # an ordinary rebalance does not fence the remaining members
     first.close()
     second.close()
 
@@ -382,7 +383,7 @@ def test_a_partition_of_a_member_that_leaves_goes_to_the_others_at_once(broker: 
     started_s = time.monotonic()
     first.close()
     joined(second, partitions=2)
-    assert time.monotonic() - started_s < 8  # the session would have lasted 10 s
+    assert time.monotonic() - started_s < 8  # does not wait for the session timeout of 10 s
     second.close()
 
 

@@ -1,4 +1,4 @@
-"""The contract of the Broker port: how far a consumer is behind what the last fetch response said can be read."""
+"""Contract of the Broker port: a consumer's lag behind the last readable offset in the latest fetch response."""
 
 from stream.kafka.port import Broker, Consumer
 from stream.wire.records import Record, TopicPartition
@@ -10,7 +10,7 @@ def partition(broker: Broker, prefix: str) -> TopicPartition:
 
 
 def reaches_end(consumer: Consumer, tp: TopicPartition) -> None:
-    """Poll until nothing is left; that a record comes is an error."""
+    """Poll until the lag is zero; fail if a poll returns records."""
 
     def at_end() -> bool:
         assert consumer.poll(100, 100) == []
@@ -39,7 +39,7 @@ def test_lag_counts_fetched_records_that_no_poll_has_returned(broker: Broker, pr
 
 
 def read_some(reader: Consumer, records_max: int) -> list[Record]:
-    """At least one record."""
+    """Poll until at least one record is returned."""
     records: list[Record] = []
 
     def some() -> bool:
@@ -92,7 +92,7 @@ def test_lag_does_not_count_a_commit_marker_at_the_end(broker: Broker, prefix: s
     producer.close()
     settled(broker, tp)
     reader = broker.reader([tp])
-    read(reader, 1)  # a poll that comes back empty is part of it
+    read(reader, 1)  # ends with an empty poll
     assert reader.lag(tp) == 0
 
 

@@ -1,4 +1,4 @@
-"""A topic altered to its senders' times: readers refuse it at its first record, and only as long as it is so."""
+"""Topics changed to CreateTime: readers reject records with such timestamps while the topic has this setting."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -15,14 +15,14 @@ from stream.wire.records import TopicPartition
 from stream.wire.topics import TopicSpec
 from tests.contract.asking import Heard, until
 
-confluent: Any = confluent_admin  # its names are exported, but not so that mypy sees it
+confluent: Any = confluent_admin  # mypy does not recognize the names that the module exports
 
 OLD_MS = 1_000
 
 
 @pytest.fixture(params=ADAPTERS)
 def adapted(request: pytest.FixtureRequest, kafka: LocalKafka) -> Iterator[Broker]:
-    """A real Kafka by each of the clients."""
+    """A real Kafka broker through each of the clients."""
     made = connect(kafka.bootstrap, client=request.param)
     yield made
     made.close()
@@ -37,7 +37,7 @@ def set_times(kafka: LocalKafka, topic: str, kind: str) -> None:
 
 
 def write(kafka: LocalKafka, topic: str, value: bytes) -> None:
-    """A record that its sender dates long ago."""
+    """Write a record with an old timestamp that is set by its sender."""
     producer = ConfluentProducer({"bootstrap.servers": kafka.bootstrap})
     producer.produce(topic, value, b"key", 0, timestamp=OLD_MS)
     assert producer.flush(30) == 0
@@ -110,7 +110,7 @@ def test_transaction_with_a_record_without_an_append_time_is_refused(
             producer.abort()
         return False
 
-    until(is_refused)  # the broker applies the setting a moment later
+    until(is_refused)  # the broker applies the setting after a delay
     set_times(kafka, topic, "LogAppendTime")
     producer.close()
 
@@ -129,5 +129,5 @@ def test_flush_of_a_record_without_an_append_time_is_refused(adapted: Broker, ka
             return True
         return False
 
-    until(is_refused)  # the broker applies the setting a moment later
+    until(is_refused)  # the broker applies the setting after a delay
     producer.close()

@@ -1,4 +1,4 @@
-"""The contract of the Broker port, what every broker does: topics, records, and reading them."""
+"""Contract of the Broker port, tested with every broker: topics, records and reading."""
 
 from contextlib import suppress
 
@@ -171,7 +171,7 @@ def test_after_an_offset_that_is_not_there_a_reader_seeks_to_one_that_is(broker:
     reader = broker.reader([first, second])
     assert values(read(reader, 3)) == list("abc")
     reader.seek(first, 7)
-    with suppress(BrokerError):  # a Kafka refuses that
+    with suppress(BrokerError):  # Kafka rejects this offset
         assert reader.poll(2_000, 10) == []
     reader.pause([second])
     write(broker, name, "de", partition=1)
@@ -180,7 +180,7 @@ def test_after_an_offset_that_is_not_there_a_reader_seeks_to_one_that_is(broker:
     reader.seek(first, 1)
     assert values(read(reader, 2)) == list("bc")
     reader.seek(first, 7)
-    broker.reader([first]).poll(100, 10)  # time for the broker to refuse, which nobody has asked about
+    broker.reader([first]).poll(100, 10)  # gives the broker time to reject the offset while the reader does not poll
     reader.seek(first, 0)
     assert values(read(reader, 3)) == list("abc")
     reader.resume([second])

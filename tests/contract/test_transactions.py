@@ -1,4 +1,4 @@
-"""The contract of the Broker port, what every broker does: transactions, and who may write."""
+"""Contract of the Broker port, tested with every broker: transactions and fencing."""
 
 import pytest
 
@@ -16,7 +16,7 @@ def test_an_open_transaction_is_in_the_log_and_not_to_be_read(broker: Broker, pr
     producer.begin()
     producer.send(name, 0, b"key", b"open")
     producer.flush()
-    write(broker, name, "b")  # outside, but behind the open one
+    write(broker, name, "b")  # outside the open transaction, but after its records
     reader = broker.reader([tp])
     assert values(read(reader, 1)) == ["a"]
     assert broker.ends([tp])[tp] == Ends(high_watermark=3, stable=1)
@@ -34,7 +34,7 @@ def test_an_aborted_transaction_is_never_to_be_read_and_is_passed(broker: Broker
     producer.send(name, 0, b"key", b"aborted")
     producer.flush()
     producer.abort()
-    producer.abort()  # none is open: nothing happens
+    producer.abort()  # has no effect without an open transaction
     settled(broker, tp)
     reader = broker.reader([tp])
     until(lambda: reader.poll(100, 10) == [] and reader.position(tp) == broker.ends([tp])[tp].stable)
@@ -112,7 +112,7 @@ def test_a_flush_of_more_records_than_are_queued_at_once_tells_of_all_partitions
     producer = broker.transactional_producer(prefix)
     producer.begin()
     producer.send(name, 0, b"key", b"first")
-    for _ in range(21_000):  # the adapter waits for its queue on the way
+    for _ in range(21_000):  # fills the adapter's queue, so that some sends wait
         producer.send(name, 1, b"key", b"")
     assert producer.flush().keys() == {TopicPartition(name, 0), TopicPartition(name, 1)}
     producer.close()
@@ -176,7 +176,7 @@ def test_a_second_producer_of_an_id_fences_the_first_and_aborts_what_it_had_open
     successor.send(name, 0, b"key", b"successor")
     with pytest.raises(FencedError):
         zombie.commit()
-    successor.commit()  # the zombie's attempt has not fenced it in its turn
+    successor.commit()  # the zombie's attempt has not fenced the successor
     with pytest.raises(FencedError):
         zombie.abort()
     zombie.close()

@@ -1,4 +1,4 @@
-"""What docker/compose.secure.yaml lays over docker/compose.yaml."""
+"""Settings that docker/compose.secure.yaml adds to docker/compose.yaml."""
 
 import re
 import stat
@@ -15,7 +15,7 @@ FOLDER = Path(__file__).parents[2] / "docker"
 
 
 class ComposeLoader(yaml.SafeLoader):
-    """Reads compose's own tags, !reset and !override, as the values behind them."""
+    """Ignores the tags of Compose, !reset and !override, and reads only their values."""
 
 
 def _value(loader: yaml.SafeLoader, _tag: str, node: yaml.Node) -> Any:
@@ -28,7 +28,7 @@ ComposeLoader.add_multi_constructor("!", _value)
 
 
 def services(name: str) -> dict[str, Any]:
-    read: dict[str, Any] = yaml.load((FOLDER / name).read_text(), ComposeLoader)  # noqa: S506  # a SafeLoader
+    read: dict[str, Any] = yaml.load((FOLDER / name).read_text(), ComposeLoader)  # noqa: S506  # ComposeLoader is a SafeLoader
     return read["services"]  # type: ignore[no-any-return]
 
 
@@ -58,7 +58,7 @@ def test_its_kafka_is_secured_as_the_local_one_is() -> None:
     assert len(same) == 7
     assert given == {name: local[name] for name in same}
     assert [protocols[name] for name in listeners] == ["SASL_SSL", "SASL_SSL", "SSL", "SSL"]
-    for name in listeners:  # whoever has no password shows a certificate
+    for name in listeners:  # a listener without passwords requires client certificates
         if protocols[name] == "SSL":
             assert environment[f"KAFKA_LISTENER_NAME_{name}_SSL_CLIENT_AUTH"] == "required"
 

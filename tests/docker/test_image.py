@@ -1,4 +1,4 @@
-"""What docker/Dockerfile takes out of the libraries."""
+"""Parts of libraries that docker/Dockerfile removes from the image."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The files beside the code: pinned versions, compose, docs. What they leave out is missed too late."""
+"""Project files besides the code are complete: pinned versions, Compose files and docs."""
 
 import re
 import runpy
@@ -32,8 +32,8 @@ def _name(requirement: str) -> str:
 
 def test_compose_passes_every_setting_on_to_the_programs() -> None:
     passed = set(re.findall(r"^    ONEBIT_(\w+):", (ROOT / "docker/compose.yaml").read_text(), re.MULTILINE))
-    # One learner in one place: what tells several apart, and copies on several brokers, have no place there. The health
-    # checks ask by HTTP, and need no file; a profile is of one process.
+    # Compose runs one learner on one broker, so it needs neither instance names nor replication. Its health checks use
+    # HTTP instead of a ready file, and a profile covers only a single process.
     elsewhere = {"INSTANCE", "REPLICATION", "READY_FILE", "PROFILE"}
 
     assert passed == {one.name.upper() for one in described()} - elsewhere

@@ -1,4 +1,4 @@
-"""What `make test-compose` and `make test-cluster` say where there is no Docker, or no engine."""
+"""Messages of `make test-compose` and `make test-cluster` without Docker or without a running Docker engine."""
 
 import shutil
 import subprocess
@@ -11,7 +11,7 @@ SCRIPTS = ("test-compose", "test-cluster")
 
 
 def ended(script: str, programs: Path) -> subprocess.CompletedProcess[str]:
-    """Run a script where only these programs are found, and those that it needs before it asks for Docker."""
+    """Run a script with only these programs in PATH, and those that the script needs before it checks for Docker."""
     for name in ("bash", "dirname"):
         (programs / name).symlink_to(shutil.which(name) or name)
     command = ["/usr/bin/env", "bash", str(ROOT / f"docker/{script}.sh")]

@@ -1,4 +1,4 @@
-"""Logs in memory: made by a known policy in a world whose truth is known."""
+"""Logs in memory, written by a known policy in a simulated world with known reward probabilities."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -13,7 +13,7 @@ N_CLASSES, N_FEATURES = 4, 5
 
 
 class MemoryLog(NamedTuple):
-    """A log in memory, read in batches of a given size."""
+    """A log in memory that is read in batches of a given size."""
 
     rows: LogBatch
     n_features: int = N_FEATURES
@@ -49,26 +49,26 @@ class MemoryLog(NamedTuple):
 
 
 class World(NamedTuple):
-    """Contexts x ~ N(0, I), a logistic chance of the bit for each class, and a softmax with a floor that logs."""
+    """Contexts x ~ N(0, I), logistic reward probabilities, and a softmax logging policy with a uniform share."""
 
     of_reward: FloatArray  # [d, K]
     of_logging: FloatArray  # [d, K]
-    floor: float = 0.4  # share that is played uniformly
+    floor: float = 0.4  # share of uniform play
 
     def rewards(self, x: FloatArray) -> FloatArray:
-        """The chance of a 1 for every class, float64[n, K]."""
+        """The probability of reward 1 for each class, float64[n, K]."""
         chances: FloatArray = 1.0 / (1.0 + np.exp(1.0 - x @ self.of_reward))
         return chances
 
     def propensities(self, x: FloatArray) -> FloatArray:
-        """With which probability each class is played, float64[n, K]."""
+        """The probability that the logging policy plays each class, float64[n, K]."""
         exponents = np.exp(x @ self.of_logging)
         shares = exponents / exponents.sum(axis=1, keepdims=True)
         played: FloatArray = (1.0 - self.floor) * shares + self.floor / shares.shape[1]
         return played
 
     def value(self, policy: str, n: int = 400_000) -> float:
-        """The true value of uniform, of logged, or of a class by its name, to .001."""
+        """The true value of `uniform`, of `logged`, or of always playing the named class, to within 0.001."""
         x = np.random.default_rng(99).normal(size=(n, N_FEATURES))
         chances = self.rewards(x)
         if policy == "logged":
@@ -86,7 +86,7 @@ def a_world(floor: float = 0.4) -> World:
 def rows_of(
     x: FloatArray, actions: NDArray[np.int64], propensities: FloatArray, rewards: NDArray[np.int64]
 ) -> LogBatch:
-    """Dense contexts and what became of them, a second apart, with no delays."""
+    """A log of dense contexts with the given actions and rewards, one second apart and without delays."""
     n, d = x.shape
     return LogBatch(
         ids=[f"event-{j}" for j in range(n)],
@@ -103,7 +103,7 @@ def rows_of(
 
 
 def a_log(n: int, seed: int = 0, world: World | None = None) -> LogBatch:
-    """What the world's logging policy did, and what came of it."""
+    """A log of `n` decisions of the world's logging policy, with their rewards."""
     world = world or a_world()
     rng = np.random.default_rng(seed)
     x = rng.normal(size=(n, N_FEATURES))

@@ -1,4 +1,4 @@
-"""Resampling that depends on the seed and the event ids alone."""
+"""Resampling depends only on the seed and the event ids."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The estimates: against naive sums, against another package, and against the truth."""
+"""Estimates, compared with naive sums, with another package and with the true values."""
 
 import numpy as np
 import pytest
@@ -78,7 +78,7 @@ def test_replay_of_a_uniform_log_counts_the_rows_in_which_both_agree() -> None:
 
 
 def test_doubly_robust_is_right_with_a_wrong_model_and_the_direct_method_is_not() -> None:
-    """Contexts that are all one class to the model: what it knows is the mean reward of each action."""
+    """All contexts are equal, so the reward model can learn only the mean reward of each action."""
     world = a_world(floor=0.2)
     rows = a_log(20_000, world=world)
     blind = rows._replace(values=np.zeros_like(rows.values))
@@ -160,7 +160,7 @@ def test_dr_has_no_intervals_where_the_log_never_plays_what_the_policy_does() ->
     assert guessed["ips"].anytime == (0.0, 1.0)
     assert by_name(judged(rows, "constant:b").policies[0])["dr"].anytime is not None
     given = by_name(judged(one_class, "constant:b", options=Options(propensity_min=0.1)).policies[0])
-    assert given["dr"].anytime is not None, "who says that every class is played is believed"
+    assert given["dr"].anytime is not None, "the option implies that every class is played"
 
 
 def test_least_propensity_of_more_than_one_in_k_is_refused() -> None:
@@ -218,7 +218,7 @@ SEEDS = 80
 
 
 def test_intervals_cover_the_truth() -> None:
-    """The bootstrap about as often as it says; the others, the sequence at all times, at least so often."""
+    """Bootstrap intervals have about the nominal coverage. The other intervals have at least this coverage."""
     world = a_world()
     truths = {policy: world.value(policy) for policy in ("uniform", "a")}
     hits = {"bootstrap": [], "bernstein": [], "anytime": []}  # type: dict[str, list[bool]]
@@ -229,7 +229,7 @@ def test_intervals_cover_the_truth() -> None:
         for policy in found.policies:
             truth = truths[policy.policy.split(":")[-1]]
             for one in policy.estimates:
-                if one.estimator != "dm":  # its intervals do not know how wrong the model is
+                if one.estimator != "dm":  # its intervals ignore the bias of the model
                     assert one.bootstrap is not None
                     hits["bootstrap"].append(one.bootstrap.low <= truth <= one.bootstrap.high)
                     if one.bernstein is not None:

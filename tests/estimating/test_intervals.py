@@ -1,4 +1,4 @@
-"""Intervals of terms that are bounded, or not negative."""
+"""Confidence intervals for the mean of terms that are bounded on one or both sides."""
 
 import numpy as np
 import pytest
@@ -22,7 +22,7 @@ def all_lows(side: LowerSequence, terms: FloatArray) -> FloatArray:
 
 
 def weighted_bits(seeds: int, n: int, weight_max: float, value: float) -> tuple[FloatArray, FloatArray]:
-    """Terms w r and w (1 − r) with weights of weight_max or 0, of mean 1, and r of mean `value`."""
+    """Terms w·r and w·(1 − r), where each weight w is weight_max or 0 with mean 1, and each bit r has mean `value`."""
     rng = np.random.default_rng(5)
     weights = np.where(rng.random((seeds, n)) < 1.0 / weight_max, weight_max, 0.0)
     rewards = (rng.random((seeds, n)) < value).astype(np.float64)
@@ -78,7 +78,7 @@ def test_sequence_of_terms_below_zero_holds() -> None:
     rng = np.random.default_rng(4)
     missed = 0
     for _ in range(300):
-        terms = np.where(rng.random(800) < 0.75, 1.0, -3.0)  # of mean 0
+        terms = np.where(rng.random(800) < 0.75, 1.0, -3.0)  # mean 0
         missed += bool((all_lows(LowerSequence(3.0, 0.05), terms) > 0.0).any())
     assert missed / 300 <= 0.05
 

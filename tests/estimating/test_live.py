@@ -1,4 +1,4 @@
-"""What a learner's own policy would have earned, counted while decisions of a log are settled."""
+"""Estimates of the learner's own policy, updated while logged decisions are settled."""
 
 import math
 from itertools import product
@@ -33,7 +33,7 @@ def expired(event_id: str, assumed: int | None = None) -> Example:
 
 
 def agreeing(*ids: str) -> list[Prediction]:
-    """Decisions of weight 2."""
+    """Decisions of weight 2 in which the learner's action equals the logged one."""
     return [decided(event_id, 1, 0.5, 1) for event_id in ids]
 
 
@@ -59,7 +59,7 @@ def test_quick_reward_behind_a_decision_that_waits_does_not_count_yet() -> None:
 def test_prefix_is_not_flattered_where_right_answers_come_sooner() -> None:
     rng = np.random.default_rng(5)
     rewards = (rng.random(4_000) < 0.3).astype(int)
-    at = np.arange(4_000) + np.where(rewards == 1, 10, 1_000)  # a decision in each moment
+    at = np.arange(4_000) + np.where(rewards == 1, 10, 1_000)  # one decision per unit of time
     live, quick = LiveEstimator(), list[int]()
     by_time = np.argsort(at, kind="stable")
     predictions = [decided(str(number), 1, 1.0, 1) for number in range(4_000)]
@@ -67,7 +67,7 @@ def test_prefix_is_not_flattered_where_right_answers_come_sooner() -> None:
     for number in by_time[at[by_time] < 2_000]:
         live.take(0, 2 + len(quick), [], [matched(str(number), int(rewards[number]))])
         quick.append(int(rewards[number]))
-    assert np.mean(quick) > 0.42, "what is known, all in all, flatters"
+    assert np.mean(quick) > 0.42, "the mean of all known rewards must be biased"
     assert value(live.now()) == pytest.approx(0.3, abs=0.03)
     assert live.now().n == pytest.approx(1_000, abs=10)
 
@@ -85,7 +85,7 @@ def test_what_has_no_weight_is_left_out_and_flagged() -> None:
     predictions = [decided("a", 1, math.nan, 1), decided("own", 1, 0.5, None), *agreeing("b")]
     live.take(0, 1, predictions, [matched("a", 1), matched("b", 1)])
     found = live.now()
-    assert (found.n, found.waiting) == (1, 0), "a decision of no log holds nothing up"
+    assert (found.n, found.waiting) == (1, 0), "a decision that is not logged blocks no others"
     assert names(found) == ["propensity-missing", "not-logged"]
 
 
@@ -104,7 +104,7 @@ def test_ids_are_those_of_a_partition() -> None:
     assert (live.now().n, live.now().logged) == (2, 0.5)
 
 
-@pytest.mark.parametrize("how", ["gone", "elsewhere for a step"])
+@pytest.mark.parametrize("how", ["gone", "processed elsewhere for a step"])
 def test_partition_that_another_process_gets_holds_nothing_up(how: str) -> None:
     live = LiveEstimator()
     live.take(0, 1, agreeing("a", "quick"), [matched("quick", 1)])
@@ -115,7 +115,7 @@ def test_partition_that_another_process_gets_holds_nothing_up(how: str) -> None:
     else:
         live.take(0, 3, agreeing("d"), [matched("a", 1)])
     found = live.now()
-    assert (found.n, found.logged) == (1, 0.0), "the quick one of the other partition is not counted"
+    assert (found.n, found.logged) == (1, 0.0), "the lost partition's early reward must not count"
     assert names(found) == ["handed-over"]
     assert "2 decisions" in found.flags[0].text
     live.take(0, 4, agreeing("e"), [matched("e", 1), matched("c", 0), matched("d", 1)])
@@ -124,9 +124,9 @@ def test_partition_that_another_process_gets_holds_nothing_up(how: str) -> None:
 
 
 def test_ips_is_unbiased_over_the_draw_of_the_target() -> None:
-    """Every case of a small world, as often as it is likely: the mean is then the value, to rounding."""
-    logging, own = ((1, 3), (2, 2)), ((3, 1), (1, 3))  # quarters, by context and class
-    rewards = ((1, 2), (4, 3))  # quarters that are right
+    """The number of each case is proportional to its probability, so the mean is the true value up to rounding."""
+    logging, own = ((1, 3), (2, 2)), ((3, 1), (1, 3))  # action probabilities in quarters, by context and class
+    rewards = ((1, 2), (4, 3))  # reward probabilities in quarters
     live, truth, cases = LiveEstimator(), 0.0, 0
     for x in (0, 1):
         truth += sum(own[x][k] * rewards[x][k] for k in (0, 1)) / 32
@@ -140,11 +140,11 @@ def test_ips_is_unbiased_over_the_draw_of_the_target() -> None:
     found = live.now()
     assert (found.n, found.waiting) == (128, 0)
     assert value(found) == pytest.approx(truth, abs=1e-12)
-    assert value(found, "snips") == pytest.approx(truth, abs=1e-12), "the weights' mean is 1"
+    assert value(found, "snips") == pytest.approx(truth, abs=1e-12), "the mean weight is 1"
 
 
 class Drawn(Policy):
-    """A class for each event that was drawn before: an indicator."""
+    """A policy whose action for each event was drawn in advance and has probability 1."""
 
     name = "drawn"
     changes = True
@@ -189,7 +189,7 @@ def test_estimates_are_those_of_the_same_rows_read_as_a_log() -> None:
 
 
 def test_snips_interval_covers_about_as_often_as_it_says() -> None:
-    """200 logs of 400 rows: two classes, played evenly; the policy plays the first one by 0.7."""
+    """Uses 200 logs of 400 rows with two classes, played evenly. The policy plays class 0 with probability 0.7."""
     rng = np.random.default_rng(1)
     shape, truth, held = (200, 400), 0.7 * 0.2 + 0.3 * 0.6, 0
     actions, targets = (rng.random(shape) < 0.5).astype(int), (rng.random(shape) < 0.3).astype(int)
@@ -211,7 +211,7 @@ def test_few_rows_have_no_normal_interval_and_say_so() -> None:
     live.take(0, 1, agreeing(*map(str, range(40))), [matched(str(number), number % 2) for number in range(40)])
     found = live.now()
     assert [one.normal for one in found.estimates] == [None, None]
-    assert [flag.name for flag in found.flags] == ["ess-low"], "of few, the weights' mean is not tested"
+    assert [flag.name for flag in found.flags] == ["ess-low"], "few rows are no test of the mean weight"
     live.take(0, 2, agreeing(*map(str, range(160))), [matched(str(number), number % 2) for number in range(160)])
     assert [flag.name for flag in live.now().flags] == ["weights-off-one"]
 
@@ -250,7 +250,7 @@ def test_path_is_what_was_known_after_evenly_many_decisions_however_they_came(ba
         live.take(0, step, agreeing(*ids), [matched(one, int(one[1:]) % 3 == 0) for one in ids])
         last[live.now().n] = live.now()
     found = live.now()
-    assert [point.n for point in found.path] == list(range(4, 1_401, 4)), "every second one is left out, twice"
+    assert [point.n for point in found.path] == list(range(4, 1_401, 4)), "expected every fourth row"
     for point in found.path:
         if point.n in last:
             before = last[point.n]

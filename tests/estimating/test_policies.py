@@ -1,4 +1,4 @@
-"""What each policy would have played, and what a learner has learned before each decision."""
+"""Action probabilities of each policy in a log, and the feedback that a learner applies before each decision."""
 
 import numpy as np
 import pytest
@@ -28,7 +28,7 @@ def probabilities(policy: Policy, rows: LogBatch, rows_max: int = 1_024) -> Floa
 
 
 def naive_probabilities(rows: LogBatch, delays_ms: list[int]) -> FloatArray:
-    """What late-ucb would have played in each row: for each, a new learner lives through all before it."""
+    """The probabilities of late-ucb in each row, each from a new learner that replays all earlier rows."""
     chunk = all_chunks(rows)[0]
     n = len(chunk.ids)
     p = np.zeros((n, N_CLASSES))
@@ -40,7 +40,7 @@ def naive_probabilities(rows: LogBatch, delays_ms: list[int]) -> FloatArray:
         at_once = {j for j in range(t) if delays_ms[j] == 0}
         events += [(time, -1, j) for time, j in due if time < now_ms and j not in at_once]
         decisions = {}
-        # What is due at the moment of a decision comes after it.
+        # Feedback that is due at the time of a decision is applied after that decision.
         for _, kind, j in sorted(events, key=lambda one: (one[0] + (0.5 if one[1] else 0.0), one[2])):
             x = chunk.features(j)
             if kind == 0:
@@ -58,10 +58,10 @@ def with_delays(rows: LogBatch, delays_ms: list[int]) -> LogBatch:
 
 
 DELAYS_MS = {
-    "at once": [0] * 40,
+    "no delay": [0] * 40,
     "late": [2_500] * 40,
-    "exactly at a later decision": [2_000] * 40,
-    "in another order": [int(delay) for delay in np.random.default_rng(0).integers(0, 12_000, 40)],
+    "due at a later decision": [2_000] * 40,
+    "out of order": [int(delay) for delay in np.random.default_rng(0).integers(0, 12_000, 40)],
 }
 
 
@@ -87,7 +87,7 @@ def test_delay_that_the_log_does_not_say_comes_from_the_model() -> None:
 def test_bit_that_never_comes_is_not_learned() -> None:
     rows = a_log(60)
     lost = probabilities(parsed("late-ucb"), rows._replace(rewards=np.full(60, MISSING)))
-    assert (lost == 0.0).all()  # nothing can be told of rows without an outcome
+    assert (lost == 0.0).all()  # rows without an outcome have no probabilities
     known = rows.rewards.copy()
     known[30:] = 1 - known[30:]
     first, second = (probabilities(parsed("late-ucb"), rows._replace(rewards=bits)) for bits in (rows.rewards, known))

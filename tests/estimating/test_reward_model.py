@@ -1,4 +1,4 @@
-"""The ridge regressions of the bit."""
+"""Ridge regressions of the reward model."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ def one_chunk(n: int) -> Chunk:
 
 
 def best_ridge(z: FloatArray, chunk: Chunk, fold: NDArray[np.int64], f: int) -> float:
-    """The ridge with which the folds that are neither f nor the next foretell the next one best, the naive way."""
+    """The ridge with the least squared error on fold f + 1 after training on all folds except f and f + 1."""
     held = (f + 1) % 5
     known = (fold != f) & (fold != held)
     mean = chunk.rewards[known].mean()

@@ -1,4 +1,4 @@
-"""What a log is flagged for."""
+"""Flags for problems of a log."""
 
 import numpy as np
 import pytest
@@ -26,7 +26,7 @@ def flags_of(rows: LogBatch) -> list[str]:
 
 
 def with_some(rows: LogBatch, column: str, value: float, every: int = 10) -> LogBatch:
-    """The log with every tenth entry of a column replaced."""
+    """The log with some entries of a column replaced, by default every tenth."""
     changed = getattr(rows, column).copy()
     changed[::every] = value
     return rows._replace(**{column: changed})

@@ -1,4 +1,4 @@
-"""Learners of other libraries on our streams; River is among what the tests install, Vowpal Wabbit is not."""
+"""Learners of other libraries on Onebit's streams. River is a test requirement; Vowpal Wabbit is not."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ from stream.offline import NEVER
 
 
 class Scribe:
-    """Writes down what it is asked to do."""
+    """A learner that records the calls of its methods."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []
@@ -45,7 +45,7 @@ def test_river_learns_from_the_class_and_from_the_bit() -> None:
     stream = stream_of(data, 1, 400, 1, Conditions())
     for model in ("logistic", "linucb"):
         wrong = oppose("river", {"model": model}, data, stream) != stream.truth
-        assert wrong[-100:].mean() < 0.6, "chance is 0.8"
+        assert wrong[-100:].mean() < 0.6, "uniform play has an error rate of 0.8"
 
 
 def test_a_model_that_is_not_there_is_refused() -> None:

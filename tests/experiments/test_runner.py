@@ -65,7 +65,7 @@ def test_a_stopped_run_goes_on_where_it_stood(tmp_path: Path) -> None:
     assert len(before) == 4
     made: list[Job | None] = []
     run(one, tmp_path, progress=lambda far: made.append(far.job))
-    assert len(made) == 1 + 2, "the first says where it stands"
+    assert len(made) == 1 + 2, "expected a report at the start and one per run"
     assert read_rows(tmp_path / ROWS_FILE)[:4] == before
 
 
@@ -115,7 +115,7 @@ def test_parameters_that_the_definition_has_no_more_are_not_the_best(tmp_path: P
     run(of(0.01), tmp_path)
     found = rows_of(of(0.01), read_rows(tmp_path / ROWS_FILE))
     errors = {row.parameters: row.error for row in read_rows(tmp_path / ROWS_FILE) if row.sweep == "tuned"}
-    assert errors['{"gamma": 1.0}'] < errors['{"gamma": 0.01}'], "the one that is gone would be the best"
+    assert errors['{"gamma": 1.0}'] < errors['{"gamma": 0.01}'], "the removed value must be the best"
     assert [row.parameters for row in found["then"]] == ['{"gamma": 0.01}']
 
 

@@ -1,4 +1,4 @@
-"""What the runs with faults share: a broker that a test may kill."""
+"""A fixture for tests with faults: a broker that the test can kill."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +12,7 @@ from tests.processes import free_port
 
 @pytest.fixture
 def own_kafka(tmp_path: Path) -> Iterator[LocalKafka]:
-    """A Kafka with its records on disk, which a test may kill."""
+    """A Kafka broker with records on disk, which the test can kill and restart."""
     home = tmp_path / "kafka"
     yield local_kafka.start(free_port(), home)
     local_kafka.stop(home)

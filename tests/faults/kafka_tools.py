@@ -1,4 +1,4 @@
-"""Clients of Kafka's own system tests, which nobody here wrote: VerifiableProducer and TransactionalMessageCopier."""
+"""VerifiableProducer and TransactionalMessageCopier, independent clients from Kafka's system tests."""
 
 import json
 import os
@@ -14,13 +14,13 @@ from stream.testing.processes import WAIT_S
 
 
 def class_path() -> str:
-    """The broker's jars, which must have been fetched, and that of the tools; the tools need no others."""
+    """The class path of the tools: the broker's jars, which must already be downloaded, and the jar of the tools."""
     tools = MavenContext().project("org.apache.kafka", "kafka-tools").at_version(KAFKA_VERSION).artifact().resolve()
     return os.pathsep.join([*json.loads(jars_cache().read_text()), str(tools)])
 
 
 class Tool:
-    """One of the tools, in a Java machine of its own; what it says goes to a file."""
+    """One of the tools as a Java process that writes its output to a file."""
 
     def __init__(self, name: str, log: Path, jars: str, *arguments: str) -> None:
         self.log = log
@@ -32,12 +32,12 @@ class Tool:
             )  # fmt: skip
 
     def kill(self) -> None:
-        """Kill it, as a machine that goes down would."""
+        """Kill the tool with SIGKILL, like a failure of its machine."""
         self.process.kill()
         self.process.wait(WAIT_S)
 
     def said(self) -> Iterator[dict[str, object]]:
-        """The JSON lines that it has written; the last one may be cut off."""
+        """The JSON lines in the output, without an incomplete last line."""
         for line in self.log.read_text().splitlines(keepends=True):
             if line.startswith("{") and line.endswith("}\n"):
                 yield json.loads(line)

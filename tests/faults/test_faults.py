@@ -1,8 +1,8 @@
-"""Faults by the dozen on a real Kafka, in long runs: `make test-faults`. Short ones are in tests/real_kafka.
+"""Long runs with dozens of faults on a real Kafka: `make test-faults`. Short runs are in tests/real_kafka.
 
-Every run ends with the same questions: are the books exact, is every context decided and settled once, and, where the
-journal is applied again from its first step, is the model the very same one. The moments of the faults are drawn from
-a seed; what a process is doing at that moment is up to the machine, so no two runs are alike.
+Each run ends with the same checks: the audit passes, every context is decided and settled once, and replaying the
+journal from its first step results in the same model. A seed determines the times of the faults, but the activity of
+each process at these times varies from run to run.
 """
 
 import random
@@ -27,15 +27,15 @@ STREAM = {
     "delay": "lognormal:300ms,1.0",
     "loss": 0.01,
     "duplicates": 0.01,
-    "snapshot_interval": "2s",  # so that many a fault falls into a snapshot, and most recoveries begin with one
+    "snapshot_interval": "2s",  # frequent, so that many faults interrupt a snapshot and most recoveries load one
 }
 WINDOW = "3s"
-"""Shorter than some delays, so that feedback comes late, too."""
+"""Shorter than some delays, so that some feedback is late."""
 
 
 @pytest.fixture
 def pipelines(tmp_path: Path) -> Iterator[list[Pipeline]]:
-    """Whose programs are killed when the test is over."""
+    """A list of pipelines whose programs are killed after the test."""
     made: list[Pipeline] = []
     yield made
     for pipeline in made:
@@ -50,8 +50,8 @@ def test_learner_killed_twenty_times_in_fifty_thousand_events(
     pipelines.append(pipeline)
     pipeline.create_topics()
     draw = random.Random(SEED)
-    # Each kill comes when so many contexts are decided, some of them by this learner, and a little later. Of those of
-    # the learner every fourth is followed by another one right after its start, in the middle of its recovery.
+    # Each kill follows shortly after a given number of decided contexts, at least one of them since the learner's last
+    # start. About a quarter of the learner's kills are followed by a second kill during the recovery.
     kills = ["learn"] * 20 + ["replay"] * 4 + ["feedback"] * 4
     moments = sorted((draw.randrange(500, events - 5_000), name) for name in kills)
     running = {name: start(pipeline, name) for name in ("learn", "feedback", "replay")}
@@ -60,7 +60,7 @@ def test_learner_killed_twenty_times_in_fifty_thousand_events(
         for decided, name in moments:
             watch.wait_until_decided(min(max(decided, decided_before + 1), events))
             time.sleep(draw.uniform(0, 0.3))
-            if running[name].process.poll() is None or name != "replay":  # the replay may have come to its end
+            if running[name].process.poll() is None or name != "replay":  # the replay may have finished
                 running[name].kill()
             running[name] = start(pipeline, name)
             if name == "learn" and draw.random() < 0.25:
@@ -103,14 +103,14 @@ def test_learners_that_come_and_go_over_four_partitions(
             if change == "joins":
                 instance = draw.choice(absent)
                 learners[instance] = pipeline.start("learn", "--instance", instance)
-                learners[instance].wait_until_it_says("started as instance")  # from then on SIGTERM is heard
+                learners[instance].wait_until_it_says("started as instance")  # now it handles SIGTERM
             elif change == "leaves":
                 assert learners.pop(draw.choice(present)).stop() == 0
             elif change == "dies":
                 learners.pop(draw.choice(present)).kill()
             else:
                 instance = draw.choice(present)
-                watch.wait_until_dealt(present)  # one that is joining is no member yet, and is not thrown out
+                watch.wait_until_dealt(present)  # a learner that is still joining would not be removed from the group
                 freeze_beyond_the_session(watch, learners.pop(instance), others=sorted(learners))
             watch.wait_until_decided(min(events, (number + 1) * events // (len(changes) + 4)))
         assert replay.wait(300) == 0, replay.said()
@@ -121,7 +121,7 @@ def test_learners_that_come_and_go_over_four_partitions(
 
 
 def freeze_beyond_the_session(watch: Watch, learner: Program, others: list[str]) -> None:
-    """Freeze a learner until the others have its partitions, and wake it: it has been thrown out, and ends."""
+    """Freeze a learner until it is out of the group and the others have its partitions; check that it then exits."""
     assert others
     learner.signal(signal.SIGSTOP)
     watch.wait_until_dealt(others)
@@ -162,7 +162,7 @@ def test_zombie_whose_place_is_taken_writes_nothing_whenever_it_is_frozen(
 
 
 def kill_unless_thrown_out(learner: Program) -> None:
-    """Kill a learner; one that the broker's death has cut off for its session may be out: another was back sooner."""
+    """Kill a learner, unless it has exited because its session timed out during the outage of the broker."""
     if learner.process.poll() is None:
         learner.kill()
     else:
@@ -206,7 +206,7 @@ def test_three_learners_of_one_model_each_killed_five_times_one_frozen_and_their
         pipeline.assert_every_context_is_decided_and_settled_once(events)
         wait_for(
             lambda: len({replica.version for replica in audit_log(watch.broker, pipeline.topics, 3).replicas}) == 1,
-            "all have told the model at one version",
+            "all replicas have reported the same model version",
         )
     for name, learner in learners.items():
         assert learner.stop() == 0, (name, learner.said())
@@ -247,5 +247,5 @@ def test_broker_that_is_away_for_longer_than_a_request_and_started_again_on_its_
 
 
 def start(pipeline: Pipeline, name: str) -> Program:
-    """Start a program as one that was there before."""
+    """Start a program so that it continues where an earlier process stopped."""
     return pipeline.start(name, *(["--resume"] if name == "replay" else []))

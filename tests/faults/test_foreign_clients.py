@@ -1,4 +1,4 @@
-"""Contexts that Kafka's own test clients write, while they, the learners and the broker are killed."""
+"""Contexts from Kafka's own test clients, while these clients, the learners and the broker are killed."""
 
 import random
 import time
@@ -28,7 +28,7 @@ SETTINGS = {
 
 
 class Clients:
-    """Numbers from VerifiableProducer into the raw contexts, and copiers from there to the learners' contexts."""
+    """A VerifiableProducer that writes numbers to the raw contexts, and copiers to the learners' contexts."""
 
     def __init__(self, bootstrap: str, directory: Path) -> None:
         self._bootstrap = bootstrap
@@ -39,14 +39,14 @@ class Clients:
         self.copiers = {partition: self.copy(partition) for partition in PARTITIONS}
 
     def produce(self) -> Tool:
-        """Send numbers with a prefix, another one in each life: so each value is sent once."""
+        """Start a producer that sends numbers with a prefix. Prefixes are unique, so all values are distinct."""
         return self._start(
             "VerifiableProducer", "--bootstrap-server", self._bootstrap, "--topic", f"{RAW}contexts",
             "--throughput", "100", "--max-messages", str(NUMBERS_PER_LIFE), "--value-prefix", str(len(self.started)),
         )  # fmt: skip
 
     def copy(self, partition: int) -> Tool:
-        """Copy what is there of a partition, with aborted transactions in between."""
+        """Start a copier of a partition's current records that aborts some of its transactions."""
         return self._start(
             "TransactionalMessageCopier", "--broker-list", self._bootstrap, "--input-topic", f"{RAW}contexts",
             "--input-partition", str(partition), "--output-topic", f"{OURS}contexts", "--consumer-group", "copier",
@@ -55,31 +55,31 @@ class Clients:
         )  # fmt: skip
 
     def copy_on(self) -> None:
-        """Start the copiers anew that have come to the end of what was there."""
+        """Restart the copiers that have finished."""
         for partition, copier in self.copiers.items():
             if copier.process.poll() is not None:
                 self.copiers[partition] = self.copy(partition)
 
     def finish(self) -> None:
-        """Wait until the producer is done and everything is copied: a copier ends where its partition ended before."""
+        """Wait until the producer is done and all records are copied. A copier stops at its initial end offset."""
         assert self.producer.process.wait(WAIT_S) == 0
         for partition, copier in self.copiers.items():
             copier.process.wait(WAIT_S)
-            wait_for(lambda: self.copy(partition).process.wait(WAIT_S) == 0, "a copier has come to the end")  # noqa: B023
+            wait_for(lambda: self.copy(partition).process.wait(WAIT_S) == 0, "a copier has finished")  # noqa: B023
 
     def fail(self, draw: random.Random) -> None:
-        """Kill a copier, and the producer."""
+        """Kill a copier and the producer, and restart the producer."""
         self.copiers[draw.choice(PARTITIONS)].kill()
         self.producer.kill()
         self.producer = self.produce()
 
     def acknowledged(self) -> set[str]:
-        """The values of which a producer said that they are in the topic."""
+        """The values that the producers reported as acknowledged."""
         said = (line for tool in self.started for line in tool.said())
         return {str(line["value"]) for line in said if line.get("name") == "producer_send_success"}
 
     def close(self) -> None:
-        """Kill what is left."""
+        """Kill all clients."""
         for tool in self.started:
             tool.kill()
 
@@ -90,12 +90,12 @@ class Clients:
 
 
 def copied(messages: list[Message]) -> list[tuple[int | None, bytes | None, bytes | None]]:
-    """What the copiers copy of records, which have no other order than that of their partitions."""
+    """The partition, key and value of each record, which the copiers keep."""
     return [(message.partition(), message.key(), message.value()) for message in messages]
 
 
 def is_context(message: Message) -> bool:
-    """Whether a record came from the replay: the producer's are two numbers with a point between them."""
+    """Whether a record was sent by the replay. The producer's values are two numbers with a point between them."""
     return (message.value() or b"").startswith(b"{")
 
 
@@ -124,7 +124,7 @@ def test_every_context_that_foreign_clients_write_gets_one_prediction_or_one_dea
                 elif fault == "broker":
                     kill_broker(own_kafka)
                 else:
-                    if learners[fault].process.poll() is None:  # the broker's death may have ended its session
+                    if learners[fault].process.poll() is None:  # its session may have timed out during the outage
                         learners[fault].kill()
                     learners[fault] = ours.start("learn", "--instance", fault)
             assert replay.wait() == 0, replay.said()

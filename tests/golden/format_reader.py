@@ -1,6 +1,6 @@
-"""A reader of what Onebit stores, written from docs/formats.md alone. It uses neither Onebit nor numpy.
+"""A reader of Onebit's stored formats that is based only on docs/formats.md. It uses neither Onebit nor numpy.
 
-It is here to hold that page true, and shows what a reader in another language has to do.
+It tests that the page is correct, and is an example for readers in other languages.
 """
 
 import ast
@@ -21,7 +21,7 @@ LEDGER = (
     "orphans_waiting", "orphans_dropped", "feedback_malformed", "mismatched", "contexts_misplaced",
     "feedback_misplaced", "unmatched", "feedback_unmatched", "propensities_floored", "deferred", "unshown", "shown",
 )  # fmt: skip
-"""The names of all counts."""
+"""The names of all counts in a ledger."""
 
 PARAMETER = "parameters."
 MODEL_SETTINGS = ("learner", "n_classes", "n_features", "scale", "open_classes")
@@ -31,46 +31,46 @@ SETTINGS = (
     "window_ms", "activation_ms", "orphan_ms", "retain_ms", "pending_max", "orphans_max",
     "retained_max",
 )  # fmt: skip
-"""The settings of a task, without the learner's parameters."""
+"""The names of a task's settings, without the learner's parameters."""
 
 FORMAT = 1
-"""Of everything that is read here."""
+"""The version of all formats that this module reads."""
 
 CODES = {"<f8": "d", "<i8": "q", "<i4": "i", "|i1": "b", "|u1": "B", "|b1": "?"}
-"""Types of entries, and how Python's struct calls them."""
+"""Type codes of array entries, with the corresponding format characters of Python's struct module."""
 
 
 class UnknownError(ValueError):
-    """What this reader does not know: to read on would be to lose it."""
+    """A name or format that this reader does not know and must not skip."""
 
 
 def known(found: Iterable[str], names: Iterable[str]) -> None:
-    """Refuse names that this reader does not know."""
+    """Raise an error for names that this reader does not know."""
     if unknown := sorted(set(found) - set(names)):
         raise UnknownError(unknown[0])
 
 
 def known_format(number: int) -> None:
-    """Refuse a format that this reader does not know."""
+    """Raise an error for a format that this reader does not know."""
     if number != FORMAT:
         raise UnknownError(f"format {number}")
 
 
 def counts(stored: Mapping[str, int]) -> dict[str, int]:
-    """All counts of a ledger."""
+    """All counts of a ledger. Counts that are not stored are 0."""
     known(stored, LEDGER)
     return {name: stored.get(name, 0) for name in LEDGER}
 
 
 def settings(stored: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a task by their names."""
+    """The settings of a task, keyed by name."""
     parameters = {name: value for name, value in stored.items() if name.startswith(PARAMETER)}
     known(stored.keys() - parameters.keys(), SETTINGS)
     return {name: stored[name] for name in SETTINGS} | parameters
 
 
 class Step(NamedTuple):
-    """A step, as a journal holds it."""
+    """A step in a journal."""
 
     number: int
     contexts: tuple[int, int]
@@ -79,10 +79,10 @@ class Step(NamedTuple):
     ledger: dict[str, int]
     partitions: int
     settings_from: int
-    settings: dict[str, Any]  # under which it was made
+    settings: dict[str, Any]  # in effect in this step
     alarms: int
-    log: dict[str, Any] | None  # of a shared model
-    replica: dict[str, Any] | None  # where it tells that
+    log: dict[str, Any] | None  # only with a shared model
+    replica: dict[str, Any] | None  # only in some steps with a shared model
 
 
 class Journal(NamedTuple):
@@ -93,7 +93,7 @@ class Journal(NamedTuple):
 
 
 def journal(records: Iterable[tuple[bytes, bytes]]) -> Journal:
-    """The journal in the headers `onebit-version` and the values of its records, from the first one on."""
+    """The journal in records from the first on, each given as its `onebit-version` header and its value."""
     imported = None
     steps: list[Step] = []
     for version, value in records:
@@ -102,7 +102,7 @@ def journal(records: Iterable[tuple[bytes, bytes]]) -> Journal:
         imported = fields.get("imported", imported)
         number, changed = len(steps) + 1, "settings" in fields
         assert fields["number"] == number
-        assert changed or steps, "the first step has settings"
+        assert changed or steps, "the first step lacks settings"
         assert fields["settings_from"] == (number if changed else steps[-1].settings_from)
         steps.append(_step(fields, settings(fields["settings"]) if changed else steps[-1].settings))
     return Journal(imported, steps)
@@ -125,23 +125,23 @@ def _step(fields: Mapping[str, Any], in_force: dict[str, Any]) -> Step:
 
 
 def tick(headers: Sequence[tuple[str, bytes]]) -> int:
-    """The step that wrote a tick, from its headers."""
+    """The number of the step that wrote a tick, from the tick's headers."""
     return int(dict(headers)["onebit-tick"])
 
 
 class DeadLetter(NamedTuple):
-    """What the headers of a dead letter say."""
+    """The fields in a dead letter's headers."""
 
-    step: int | None  # None: the feedback program wrote it
+    step: int | None  # None if the feedback program wrote the dead letter
     topic: str
     partition: int
     offset: int
     kind: str
     reason: str
-    key_bytes: int | None  # the key was cut; its length before that
+    key_bytes: int | None  # original length of a truncated key
     value_bytes: int | None
-    own: list[tuple[str, bytes]]  # the headers of the record, those that are here
-    own_count: int  # and how many it had
+    own: list[tuple[str, bytes]]  # headers of the original record, without omitted ones
+    own_count: int  # number of headers of the original record
 
 
 def dead_letter(headers: Sequence[tuple[str, bytes]]) -> DeadLetter:
@@ -165,7 +165,7 @@ def dead_letter(headers: Sequence[tuple[str, bytes]]) -> DeadLetter:
 
 
 def _without_original(name: str) -> str:
-    """The name that a header had in its record."""
+    """The name of a header in the original record."""
     bare = name
     while bare.startswith("original-"):
         bare = bare.removeprefix("original-")
@@ -173,14 +173,14 @@ def _without_original(name: str) -> str:
 
 
 class Array(NamedTuple):
-    """An array as it is stored."""
+    """A stored array."""
 
     type: str
     shape: tuple[int, ...]
     content: bytes
 
     def entries(self) -> list[Any]:
-        """All entries, rows first."""
+        """All entries in row-major order."""
         code = CODES[self.type]
         return list(struct.unpack(f"<{len(self.content) // struct.calcsize('<' + code)}{code}", self.content))
 
@@ -191,11 +191,11 @@ class Array(NamedTuple):
 
 
 Part = Array | float | int | str
-"""A part of a learner's state."""
+"""A named value or array in a learner's state."""
 
 
 class Section(NamedTuple):
-    """A part of a snapshot."""
+    """A section of a snapshot."""
 
     name: str
     values: dict[str, Any]
@@ -203,7 +203,7 @@ class Section(NamedTuple):
 
 
 class Generation(NamedTuple):
-    """A whole snapshot."""
+    """A complete snapshot."""
 
     number: int
     slot: str
@@ -213,7 +213,7 @@ class Generation(NamedTuple):
 
     @property
     def state(self) -> dict[str, Any]:
-        """Settings, place and counts."""
+        """The settings, offsets and counts of the task."""
         return self.sections[0].values
 
     def learner(self) -> dict[str, Part]:
@@ -228,12 +228,12 @@ class Generation(NamedTuple):
         return parts
 
     def of(self, name: str) -> list["Entry"]:
-        """The entries of all blocks of a name."""
+        """The entries of all blocks with this name."""
         return [entry for section in self.sections if section.name == name for entry in entries(section)]
 
 
 def headed(data: bytes, start: int = 0) -> tuple[dict[str, Any], int]:
-    """A JSON object with its length before it, and where it ends."""
+    """A JSON object that follows its length, and the offset of its end."""
     (length,) = struct.unpack_from("<I", data, start)
     return json.loads(data[start + 4 : start + 4 + length]), start + 4 + length
 
@@ -241,7 +241,7 @@ def headed(data: bytes, start: int = 0) -> tuple[dict[str, Any], int]:
 def whole_generations(
     records: Iterable[tuple[bytes | None, bytes | None]], *, of_model: bool = False
 ) -> Iterator[Generation]:
-    """The whole generations in keys and values of the snapshots topic, as they are finished: a task's, or a model's."""
+    """The complete generations of a task or a model, from the keys and values of records in the snapshots topic."""
     begun: dict[str, list[tuple[dict[str, Any], bytes]]] = {}
     for key, value in records:
         if key is None or value is None:
@@ -271,7 +271,7 @@ def whole_generations(
 
 
 def sections(payload: bytes) -> Iterator[Section]:
-    """The sections in a generation's payloads."""
+    """The sections in the joined payload of a generation."""
     start = 0
     while start < len(payload):
         head, start = headed(payload, start)
@@ -286,7 +286,7 @@ def sections(payload: bytes) -> Iterator[Section]:
 
 
 Entry = dict[str, Any]
-"""An entry of a block: its fields by name, those of parts included."""
+"""An entry of a block: all fields by name, including nested ones."""
 
 DECISION = ("indices", "values", "action", "greedy", "propensity", "scores", "logged", "decided_ms", "trace")
 RECORD = ("topic", "partition", "offset", "append_ms", "key", "value")
@@ -297,7 +297,7 @@ FIELDS: Mapping[str, tuple[str, ...]] = {
     "shown": ("id", *DECISION),
     "retained": ("id", "outcome", "reward", "decided_action", "decision", "settled_at_ms"),
 }
-"""The fields of an entry of each block."""
+"""The field names of the entries in each block."""
 
 
 def entries(section: Section) -> list[Entry]:
@@ -335,7 +335,7 @@ _ENTRY: Mapping[str, Callable[..., Entry]] = {
 
 
 def split(joined: Any, lengths: Sequence[int]) -> list[Any]:
-    """Parts of these lengths, which are all of it."""
+    """Split a sequence into parts of these lengths, whose sum is the sequence's length."""
     ends = list(accumulate(lengths, initial=0))
     assert ends[-1] == len(joined)
     return [joined[start:end] for start, end in pairwise(ends)]
@@ -359,7 +359,7 @@ def state_digest(parts: Mapping[str, Part]) -> str:
 
 
 def model_file(path: Path) -> tuple[dict[str, Any], dict[str, Part]]:
-    """`meta` and the state in a model file."""
+    """The metadata and the state in a model file."""
     with zipfile.ZipFile(path) as archive:
         members = {name.removesuffix(".npy"): archive.read(name) for name in archive.namelist()}
     meta = json.loads(_text(members.pop("meta")))
@@ -392,14 +392,14 @@ def _array(data: bytes) -> Array:
 
 
 def _by_rows(array: Array) -> Array:
-    """An array whose first index runs fastest as one whose last does."""
+    """Convert an array from column-major to row-major order."""
     size = int(array.type[2:])
     entries = [array.content[start : start + size] for start in range(0, len(array.content), size)]
     return array._replace(content=b"".join(entries[place] for place in _places(array.shape)))
 
 
 def _places(shape: Sequence[int]) -> list[int]:
-    """Where the entries of an array stand whose first index runs fastest, in the order in which the last does."""
+    """The positions of the entries of a column-major array, in row-major order."""
     if not shape:
         return [0]
     return [index + shape[0] * place for index in range(shape[0]) for place in _places(shape[1:])]

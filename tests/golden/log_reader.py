@@ -1,4 +1,4 @@
-"""A reader of the log of a shared model, written from docs/formats.md alone as `format_reader` is."""
+"""A reader of the log of a shared model that is based only on docs/formats.md, like `format_reader`."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -6,11 +6,11 @@ from typing import Any, NamedTuple
 from tests.golden.format_reader import Array, Entry, known, sections, split
 
 NEEDED = object()
-"""Marks a column that is always there."""
+"""Marks a required column."""
 
 
 class UpdateColumn(NamedTuple):
-    """A column of updates, and the value of its entries where it is absent."""
+    """A column of updates, and the default of its entries if the column is absent."""
 
     read: Callable[[Array], list[Any]]
     absent: Any = NEEDED
@@ -28,11 +28,11 @@ UPDATE_COLUMNS: Mapping[str, UpdateColumn] = {
     "v": UpdateColumn(Array.entries, 0.0),
     "label": UpdateColumn(Array.entries, -1),
 }
-"""The columns of a record of updates that have a number or a row for each entry."""
+"""The columns of a record of updates with one number or row per entry."""
 
 
 def update(value: bytes) -> tuple[dict[str, Any], list[Entry]]:
-    """A record of updates: what its head says, and its entries with their `x`."""
+    """The fields in the head of a record of updates, and its entries, each with its `x`."""
     (section,) = sections(value)
     assert section.name == "updates"
     known(section.arrays, {*UPDATE_COLUMNS, "x.indices", "x.values"})

@@ -1,4 +1,4 @@
-"""docs/formats.md is true: a reader written from it alone finds in golden files what was recorded of them."""
+"""docs/formats.md is correct: a reader based only on that page reads the expected values from golden files."""
 
 import ast
 import json
@@ -48,9 +48,9 @@ PAGE = HERE.parent.parent / "docs" / "formats.md"
 
 
 def write_golden_files() -> None:
-    """Write all golden files but `runs.format1.json` anew, from the values that the tests of each format compare.
+    """Rewrite all golden files except `runs.format1.json`, from the values in the tests of each format.
 
-    Only after a wanted change of a format:
+    Run this only after an intended change of a format:
 
         python -c "from tests.golden.test_formats import write_golden_files; write_golden_files()"
     """
@@ -87,11 +87,11 @@ def test_every_section_names_golden_files_that_are_there() -> None:
     there = {path.name for path in HERE.iterdir()}
     assert named - there == set()
     stored = {path.name for path in HERE.iterdir() if path.is_file() and path.suffix != ".py"}
-    assert stored - named == set(), "a golden file that the page does not name"
+    assert stored - named == set(), "the page does not name some golden files"
 
 
 def stored_journal() -> list[bytes]:
-    """The golden records. Each stands for itself: together they are no journal."""
+    """The golden records. They are unrelated steps and do not form one journal."""
     return (HERE / "journal.format1").read_bytes().splitlines()
 
 
@@ -109,7 +109,7 @@ def test_journal_records_hold_settings_counts_changes_and_alarms() -> None:
 
 
 def small_journal() -> list[tuple[bytes, dict[str, Any]]]:
-    """A journal whose settings change with its second step."""
+    """A journal whose second step changes the settings."""
     first, _, changed, alarmed, _ = map(json.loads, stored_journal()[1:])
     changed["settings"]["window_ms"] = 300
     records = [first, changed | {"number": 2, "settings_from": 2}, alarmed | {"number": 3, "settings_from": 2}]
@@ -207,7 +207,7 @@ def test_chunk_holds_place_counts_learner_and_blocks() -> None:
 
 
 def fields_of_the_page(name: str) -> dict[str, str]:
-    """The fields in the page's table of a block or of updates, and what it says of their absence."""
+    """The fields in the page's table of a block or of updates, each with its documented default."""
     (section,) = re.findall(
         rf"^##+ `?{name}`?(?::|$).*?(?=^##)", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
     )
@@ -226,7 +226,7 @@ def test_page_has_a_line_for_each_field(name: str) -> None:
 
 def test_page_has_a_line_for_each_column_of_updates_and_says_what_it_means_where_it_is_absent() -> None:
     lines = fields_of_the_page("Updates")
-    for name in ("name", "values", "arrays"):  # the table of the head, which says nothing of absence
+    for name in ("name", "values", "arrays"):  # these are in the table of the head, which has no defaults
         del lines[name]
     expected = {
         column: "–" if absent is NEEDED else f"{absent:g}".replace("-", "−")

@@ -1,4 +1,4 @@
-"""Properties of clients: which are taken, which refused, and that no secret shows."""
+"""Client properties: accepted and rejected ones, and the protection of secrets."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -15,7 +15,7 @@ from stream.kafka.client_config import (
     read_properties,
 )
 
-SECRET = "correct-horse"  # noqa: S105  # looked for everywhere
+SECRET = "correct-horse"  # noqa: S105  # must not appear in any output
 USER = {"sasl.username": "ada", "sasl.password": SECRET}
 SCRAM = {"security.protocol": "SASL_SSL", "sasl.mechanism": "SCRAM-SHA-512", **USER}
 
@@ -73,7 +73,7 @@ def jaas(module: str, options: str) -> str:
         ),
         ({"bootstrap.servers": "kafka:9092"}, {}),
     ],
-    ids=["letters", "jaas of scram", "jaas of plain", "truststore in PEM", "keystore in PEM", "any name", "address"],
+    ids=["case", "SCRAM in JAAS", "PLAIN in JAAS", "truststore", "keystore", "no hostname check", "address only"],
 )
 def test_what_is_written_for_other_clients_means_the_same(java: dict[str, str], meant: dict[str, str]) -> None:
     assert client_config(java) == client_config(meant)

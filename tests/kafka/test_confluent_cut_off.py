@@ -1,4 +1,4 @@
-"""A member of confluent-kafka whose group does not know it any more: it was paused, or its broker was out of reach."""
+"""A confluent-kafka member that its group no longer knows, after a pause of the member or an outage of the broker."""
 
 import threading
 import time
@@ -67,7 +67,7 @@ def test_member_hears_what_a_producer_has_to_say_of_the_broker_before_it_is_out(
         connection._on_error(KafkaError(KafkaError._ALL_BROKERS_DOWN))
 
     member = _member(connection, {})
-    connection.producers.append(SimpleNamespace(poll=poll))  # not polled during a request
+    connection.producers.append(SimpleNamespace(poll=poll))  # the producer is not polled during a request
 
     member.on_unknown_member()
 
@@ -83,7 +83,7 @@ def test_commit_of_offsets_that_does_not_come_back_is_given_up(
     with pytest.raises(BrokerUnavailableError, match=r"could not commit offsets of group learners"):
         member.commit({CONTEXTS: 8})
     ended.set()
-    member.on_unknown_member()  # nobody heard of the broker meanwhile
+    member.on_unknown_member()  # the broker did not respond in the meantime
 
 
 def test_records_of_partitions_that_were_taken_back_meanwhile_are_not_kept(connection: ConfluentConnection) -> None:

@@ -1,4 +1,4 @@
-"""A reader of confluent-kafka, without a broker."""
+"""A reader based on confluent-kafka, without a broker."""
 
 from collections.abc import Iterator
 from contextlib import closing
@@ -16,7 +16,7 @@ NOBODY_THERE = "127.0.0.1:1"
 @pytest.fixture
 def reader() -> Iterator[Reader]:
     connection = ConfluentConnection(ConnectionSettings(NOBODY_THERE, request_timeout_ms=1_000))
-    admin: Any = None  # it is asked only about what was read
+    admin: Any = None  # used only after records were read
     with closing(Reader(connection, admin, make_consumer(connection, group_id="nobody"), {})) as reader:
         yield reader
 

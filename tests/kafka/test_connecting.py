@@ -1,4 +1,4 @@
-"""Connecting: what an address is, which clients there are, and that none is imported before it is needed."""
+"""Connections to Kafka: valid addresses, available clients, and their deferred import."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""The embedded broker while the high watermark of a partition is held."""
+"""The embedded broker while a partition's high watermark is held back."""
 
 import pytest
 
@@ -13,7 +13,7 @@ HELD, OTHER = TopicPartition("topic", 0), TopicPartition("topic", 1)
 
 @pytest.fixture
 def broker() -> EmbeddedBroker:
-    """One record in each of two partitions; the first is held."""
+    """A broker with one record in each of two partitions. The high watermark of the first partition is held back."""
     made = EmbeddedBroker(VirtualClock(1_000))
     made.create_topics([TopicSpec("topic", 2)])
     producer = made.producer()
@@ -81,7 +81,7 @@ def test_flush_of_a_producer_with_records_in_a_held_partition_raises(broker: Emb
     send(producer, HELD, b"held")
     with pytest.raises(BrokerUnavailableError):
         producer.flush()
-    assert producer.flush() == -1  # nothing was sent since
+    assert producer.flush() == -1  # no records were sent since
 
 
 def test_flush_and_commit_of_a_transaction_with_records_in_a_held_partition_raise(broker: EmbeddedBroker) -> None:

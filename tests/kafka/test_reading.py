@@ -1,4 +1,4 @@
-"""Reading a partition from a broker that goes away, some of its records again, and several topics from a time on."""
+"""Reading during broker outages, reading records by offset, and reading several topics from a given time."""
 
 from collections.abc import Iterator
 
@@ -17,7 +17,7 @@ CONTEXTS = TopicPartition(TOPICS.contexts, 0)
 
 
 class _Outage:
-    """A broker with three contexts, that from a moment on does not answer."""
+    """A broker with three contexts that stops responding when `away` is set."""
 
     def __init__(self) -> None:
         self.away = False
@@ -37,7 +37,7 @@ def test_a_reader_that_is_abandoned_while_the_broker_is_away_says_nothing() -> N
     reading = read_partition(outage.broker, CONTEXTS)
     assert next(reading).offset == 0
     outage.away = True
-    del reading  # what its end raised would be printed, and warned of
+    del reading  # an error while the generator is closed would be printed with a warning
 
 
 def test_all_that_was_read_is_given_although_the_broker_went_away_before_the_end() -> None:
@@ -59,7 +59,7 @@ def test_a_reading_that_the_outage_breaks_off_is_an_error() -> None:
 
 @pytest.fixture
 def many() -> RecordsAt:
-    """What reads contexts e0, e1, ... again, of which there are enough for two runs."""
+    """A reader by offset of the contexts e0, e1, ..., which are enough for two separate runs of reading."""
     pipeline = Pipeline(small_task())
     for number in range(RUN_GAP_MAX + 10):
         pipeline.context(f"e{number}")

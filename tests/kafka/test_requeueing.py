@@ -1,4 +1,4 @@
-"""Dead letters are put again as the records that they were, once, and the pipeline takes them like any others."""
+"""Dead letters are requeued once, as the original records, and the pipeline processes them like any others."""
 
 from stream.kafka.requeueing import REQUEUED_HEADER, Fate, Requeued, requeue
 from stream.wire.codec import HEADERS
@@ -11,7 +11,7 @@ BAD = b'{"id":"bad","x":{"i":[99]}}'
 
 
 def work(pipeline: Pipeline) -> None:
-    """Let a learner apply what there is."""
+    """Run a learner until it has applied all records."""
     learner = pipeline.learner()
     while learner.step(0):
         pass
@@ -19,7 +19,7 @@ def work(pipeline: Pipeline) -> None:
 
 
 def with_an_orphan_and_a_malformed_context() -> Pipeline:
-    """`late` has feedback that was given up before its context came; `bad` has a feature that there is not."""
+    """Feedback for `late` was dropped before its context arrived; `bad` has a feature index out of range."""
     pipeline = Pipeline(small_task())
     pipeline.send(TOPICS.contexts, BAD, key=b"bad")
     pipeline.answer("late", 1)

@@ -1,4 +1,4 @@
-"""TLS: files that cannot be used, and brokers that cannot be trusted, in words for people."""
+"""TLS: error messages for unusable files and untrusted brokers."""
 
 import gc
 import socket
@@ -36,7 +36,7 @@ def ca(tmp_path: Path) -> str:
 
 @contextmanager
 def server(certificate: trustme.LeafCert | None, *, wants_certificate: bool = False) -> Iterator[str]:
-    """Something that listens, by TLS with this certificate, or without TLS, and says no word of Kafka."""
+    """A server that does not speak Kafka's protocol. It uses TLS if a certificate is given, otherwise plain TCP."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     if certificate is not None:
         certificate.configure_cert(context)
@@ -93,7 +93,7 @@ def tls(ca: str | None = None, **more: str) -> ClientConfig:
         (AUTHORITY.issue_cert("kafka.example.com"), "its certificate is for another name"),
         (None, "it has no TLS at this port; check the port"),
     ],
-    ids=["expired", "untrusted", "another name", "no TLS"],
+    ids=["expired", "untrusted", "wrong name", "no TLS"],
 )  # fmt: skip
 def test_broker_that_cannot_be_trusted_is_refused_at_once_with_the_reason(
     ca: str, certificate: trustme.LeafCert | None, why: str, client: str
@@ -104,10 +104,10 @@ def test_broker_that_cannot_be_trusted_is_refused_at_once_with_the_reason(
 
 @pytest.mark.timeout(60)
 def test_handshake_that_is_not_answered_is_given_up(ca: str) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as silent:  # takes connections, and says nothing
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # accepts connections but sends nothing
         with pytest.raises(BrokerUnavailableError, match="within 300 ms"):
             connect(ConnectionSettings(f"127.0.0.1:{silent.getsockname()[1]}", tls(ca), connect_timeout_ms=300))
-        gc.collect()  # a socket that is collected unclosed warns, and a warning is an error
+        gc.collect()  # an unclosed socket would cause a warning, which fails the test
 
 
 @pytest.mark.parametrize("client", ADAPTERS)

@@ -1,4 +1,4 @@
-"""Tokens of a command: run when one is needed, read as printed, and never shown."""
+"""Tokens from a command: the command runs when a token is needed, and its output is parsed but never shown."""
 
 import base64
 import json
@@ -44,7 +44,7 @@ def test_what_is_no_token_is_refused_and_not_shown(printed: str) -> None:
 
 
 def counting(tmp_path: Path, printed: str) -> tuple[TokenCommand, Path]:
-    """A command that prints this, and leaves a line each time it is run."""
+    """A command that prints this text, and a file to which each run of the command adds an `x`."""
     runs, text = tmp_path / "runs", tmp_path / "text"
     text.write_text(printed)
     program = tmp_path / "command.py"
@@ -91,7 +91,7 @@ def test_a_command_that_hangs_is_ended_with_all_that_it_has_started(
     pid = tmp_path / "pid"
     with pytest.raises(AccessError, match=r"took longer than 0.5 s"):
         TokenCommand(f"sh -c 'sleep 60 & echo $! > {pid}; wait'").token()
-    wait_for(lambda: not _runs(int(pid.read_text())), "the command's own process has ended")
+    wait_for(lambda: not _runs(int(pid.read_text())), "the process that the command started has ended")
 
 
 def test_what_a_command_that_has_printed_a_token_leaves_behind_may_stay(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What the page is told: alive, idle or stuck, the ledger, what waits."""
+"""The data that the monitor's page shows: the condition (alive, idle or stuck), the ledger and the backlog."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -19,14 +19,14 @@ from tests.pipeline import TOPICS
 
 
 class Monitored:
-    """A pipeline of one partition as a monitor sees it, with a clock that the test moves."""
+    """A dashboard of a pipeline with one partition, with a clock that the test controls."""
 
     def __init__(self) -> None:
         self.ms = 0
         self.dashboard = Dashboard(TOPICS, 1, lambda: self.ms)
 
     def hear(self, after_ms: int, contexts: int, step: JournalStep | None, feedback: int = 0) -> tuple[str, str]:
-        """Kafka tells where the inputs end, and the last step; the verdict."""
+        """Update the end offsets of the inputs and the last step after a delay, and return the verdict."""
         self.ms += after_ms
         tps = {TopicPartition(TOPICS.contexts, 0): contexts, TopicPartition(TOPICS.feedback, 0): feedback}
         ends = {tp: Ends(end, end) for tp, end in tps.items()}
@@ -90,7 +90,7 @@ def test_markers_of_transactions_at_an_end_are_no_records_that_wait() -> None:
     monitored = Monitored()
     done = step(1, 10, decided=10, matched=10, feedback=0)._replace(feedback=(0, 10))
     monitored.hear(0, 11, done, feedback=11)
-    assert monitored.dashboard.inputs_to_count() == []  # nobody would call it stuck yet
+    assert monitored.dashboard.inputs_to_count() == []  # too early for the pipeline to count as stuck
     monitored.ms += 1_000
     assert monitored.dashboard.inputs_to_count() == [
         (TopicPartition(TOPICS.contexts, 0), 10), (TopicPartition(TOPICS.feedback, 0), 10)
@@ -187,7 +187,7 @@ def test_the_oldest_decision_that_waits_is_as_old_as_the_brokers_time_says() -> 
     monitored = Monitored()
     waiting = step(1, 2, decided=2, pending=2)
     monitored.hear(0, 2, waiting)
-    assert monitored.shown()["oldest_s"] is None  # its prediction is still to be read
+    assert monitored.shown()["oldest_s"] is None  # the prediction has not been read yet
     monitored.dashboard.take([prediction(0, append_ms=1_000), prediction(1, append_ms=4_000)])
     monitored.hear(500, 2, waiting)
     assert monitored.shown()["oldest_s"] == 3.5
@@ -215,7 +215,7 @@ def test_a_policy_whose_weights_are_not_1_in_the_mean_is_marked_when_enough_is_k
     decisions: int, is_off: bool
 ) -> None:
     monitored = Monitored()
-    for number in range(decisions):  # always class 1, which was drawn with 1/2 as the propensities say
+    for number in range(decisions):  # always class 1, although its propensity is only 1/2
         monitored.dashboard.take([prediction(number, action=1), example(number)])
     assert {one["policy"]: one["off"] for one in monitored.shown()["estimates"]} == {
         "greedy": is_off,
@@ -235,7 +235,7 @@ def test_a_monitor_that_cannot_follow_looks_at_a_sample_of_ids_says_so_and_looks
         return sample
 
     assert [falls_behind_by(records, 2_000) for records in (30_000, 40_000, 50_000)] == [2, 4, 8]
-    assert falls_behind_by(20_000, 2_000) == 8  # it catches up
+    assert falls_behind_by(20_000, 2_000) == 8  # the sample does not shrink further while the monitor catches up
     taken = [record for offset in range(800) for record in (prediction(offset), example(offset))]
     monitored.dashboard.take(taken)
     shown = monitored.shown()

@@ -1,4 +1,4 @@
-"""How long decisions took, from two topics of which neither is ahead of the other."""
+"""Decision latencies, computed from two topics that are read in any order."""
 
 import random
 
@@ -14,7 +14,7 @@ def counted(latencies: Latencies) -> tuple[int, float | None]:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_latencies_are_the_same_whichever_topic_is_read_first_and_after_a_restart(seed: int) -> None:
-    # Offset 3 is a duplicate, which nobody answers; the context at offset 0 is gone.
+    # The context at offset 3 is a duplicate without a prediction, and the context at offset 0 is deleted.
     asked = [(offset, 1_000 + offset) for offset in range(1, 9)]
     answered = [(offset, 1_100 + offset) for offset in range(9) if offset != 3]
     latencies, draw = Latencies(), random.Random(seed)

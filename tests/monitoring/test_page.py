@@ -1,4 +1,4 @@
-"""The monitor's page in headless Chromium: it loads, moves, goes on after a restart, and axe-core finds nothing."""
+"""The monitor's page in headless Chromium: it loads, updates, reconnects after a restart, and passes axe-core."""
 
 import json
 import os
@@ -33,7 +33,7 @@ WINDOWS = 40
 
 
 def a_picture() -> Dashboard:
-    """Of a pipeline of two partitions that has done a lot, and goes on."""
+    """The dashboard of a running pipeline with two partitions and many decisions."""
     now_ms = count(0, 40)
     dashboard = Dashboard(TOPICS, 2, lambda: next(now_ms))
     named = [
@@ -60,7 +60,7 @@ def a_picture() -> Dashboard:
 
 
 def tell(dashboard: Dashboard, numbers: Iterator[int]) -> bytes:
-    """What the page is told next: in each partition there is a step more."""
+    """Add a step to each partition, and return the next data for the page."""
     number = next(numbers)
     decided = 1_234_000 + 100 * number
     ledger = Ledger(
@@ -79,7 +79,7 @@ def tell(dashboard: Dashboard, numbers: Iterator[int]) -> bytes:
 
 @contextmanager
 def served(dashboard: Dashboard, numbers: Iterator[int], port: int = 0) -> Iterator[HealthServer]:
-    """The page, as the monitor serves it."""
+    """An HTTP server of the page and its data, like the monitor's."""
     pages = {path: Page(*file) for path, file in page_files().items()}
     heartbeat = Heartbeat("monitor", "0", lambda: 0)
     server = HealthServer(heartbeat, "127.0.0.1", port, Site(pages, lambda: tell(dashboard, numbers)))
@@ -90,7 +90,7 @@ def served(dashboard: Dashboard, numbers: Iterator[int], port: int = 0) -> Itera
 
 
 def test_the_page_loads_moves_and_goes_on_after_a_restart_and_everybody_can_read_it(tmp_path: Path) -> None:
-    assert (BROWSER / "node_modules").is_dir(), f"npm ci in {BROWSER}, or make .venv/.dev, installs the browser"
+    assert (BROWSER / "node_modules").is_dir(), f"no browser is installed; run npm ci in {BROWSER}, or make .venv/.dev"
     folder = Path(os.environ.get("ONEBIT_TEST_SCREENSHOTS", tmp_path))
     folder.mkdir(parents=True, exist_ok=True)
     dashboard, numbers = a_picture(), count(1)

@@ -1,4 +1,4 @@
-"""What takes a decision together with its bit, in whatever order the two topics are read."""
+"""Decisions are joined with their outcomes in whatever order the two topics are read."""
 
 from functools import partial
 from math import nan
@@ -12,14 +12,14 @@ from stream.wire.records import Example, Outcome
 
 
 class Decided(NamedTuple):
-    """A decision for one of four classes, of which class 1 has the highest score."""
+    """A decision among four classes, of which class 1 has the highest score."""
 
     number: int
     action: int
     propensity: float = 0.5
 
     def weights(self) -> tuple[float, ...]:
-        """Under the policies that are always judged; no log's decision is played."""
+        """The weights under greedy, uniform and the learner. The learner's is NaN because no log is replayed."""
         return ((self.action == 1) / self.propensity, 0.25 / self.propensity, nan)
 
     def taken_by(self, pending: PendingDecisions, append_ms: int | None = None) -> Settled | None:
@@ -79,7 +79,7 @@ def test_what_waits_is_bounded_by_a_sample_of_ids_and_all_are_looked_at_again_wh
         pending.settle(number, example(number, 1), 200)
     assert pending.oldest_ms is None
     assert pending.level == 0
-    assert pending.estimates()[0].weights.n == PENDING_MAX  # one in eight, of eight times as many
+    assert pending.estimates()[0].weights.n == PENDING_MAX  # an eighth of 8 * PENDING_MAX decisions
 
 
 def test_a_bit_whose_decision_never_comes_is_forgotten() -> None:
@@ -90,7 +90,7 @@ def test_a_bit_whose_decision_never_comes_is_forgotten() -> None:
 
 
 def weighed(one: Decided, *named: float) -> tuple[float, ...]:
-    """Its weights with those of policies that are named."""
+    """The decision's weights under the standard policies, followed by the given weights of named policies."""
     return (*one.weights(), *named)
 
 

@@ -1,4 +1,4 @@
-"""Where the monitor reads on, whatever Faust fetches while it recovers its table, and throws away."""
+"""The monitor's read position, regardless of records that Faust fetches and discards while it recovers its table."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -21,7 +21,7 @@ READ, CHANGELOG = TP(TOPICS.predictions, 0), TP("changelog", 0)
 
 
 def fetched(record: Record, offset: int) -> Any:
-    """A record as aiokafka gives it."""
+    """A record in aiokafka's form."""
     return ConsumerRecord(
         record.topic,
         record.partition,
@@ -38,7 +38,7 @@ def fetched(record: Record, offset: int) -> Any:
 
 
 def consumer_of(dashboard: Dashboard) -> Any:
-    """A consumer of predictions, which has asked for nothing yet."""
+    """A consumer of predictions that has not fetched anything yet."""
     consumer: Any = object.__new__(_PlacedConsumer)
     consumer.transport = SimpleNamespace(
         in_batches=frozenset({TOPICS.predictions}), next_offset_of=lambda tp: dashboard.next_offset_of(*tp)
@@ -73,10 +73,11 @@ def test_what_is_fetched_before_it_stands_there_is_not_handed_over(monkeypatch: 
     thread.consumer = consumer_of(Dashboard(TOPICS, 1, lambda: 0))
     found = asyncio.run(thread._fetch_records(None, {READ, CHANGELOG}))
     assert asked == [{CHANGELOG}]
-    assert [one.offset for one in found[CHANGELOG]] == [3, 4]  # one by one
+    assert [one.offset for one in found[CHANGELOG]] == [3, 4]  # individual records, not a batch
     assert asyncio.run(thread._fetch_records(None, {READ})) == {}
     thread.consumer.is_placed = True
-    assert asyncio.run(thread._fetch_records(None, set())) == {}  # for which aiokafka gives all there is
+    # For an empty set, aiokafka itself would return all buffered records.
+    assert asyncio.run(thread._fetch_records(None, set())) == {}
     assert asked == [{CHANGELOG}]
     (batch,) = asyncio.run(thread._fetch_records(None, {READ}))[READ]
     assert (batch.offset, len(batch.value.records), batch.value.seeks) == (4, 2, 0)
@@ -110,7 +111,7 @@ def test_what_was_on_its_way_before_a_seek_is_not_taken() -> None:
         return SimpleNamespace(message=_batch(records, seeks))
 
     async def take_events(most: int, within: float) -> AsyncIterator[list[Any]]:
-        yield [message(20, seeks=1)]  # 0 to 19 were thrown away
+        yield [message(20, seeks=1)]  # records 0 to 19 were discarded
         yield [message(0, seeks=2), message(30, seeks=1)]
 
     asyncio.run(program._take(SimpleNamespace(take_events=take_events)))

@@ -1,4 +1,4 @@
-"""How the policies that the monitor judges weigh the decisions of a live pipeline."""
+"""Weights of a live pipeline's decisions under the policies that the monitor evaluates."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -23,7 +23,7 @@ from tests.pipeline import TOPICS, Pipeline, plan, small_synsep, synsep_task
 
 EVENTS = 300
 STEP = 5
-"""The step after which the model is exported."""
+"""The number of the step after which the model is exported."""
 
 
 def prediction(action: int, propensity: float, target: Target | None = None, version: int = 0) -> Prediction:
@@ -42,7 +42,7 @@ def stands_at(partition: int, step: int) -> Record:
         (prediction(0, 0.25, Target(0, 0.9)), (0.0, 1.0, 4.0)),
         (prediction(0, 0.25, Target(2, 0.9)), (0.0, 1.0, 0.0)),
         (prediction(0, float("nan"), Target(0, 0.9)), (None, None, None)),
-        (prediction(1, 1.0, Target(1, 1.0)), (None, None, None)),  # nothing was drawn
+        (prediction(1, 1.0, Target(1, 1.0)), (None, None, None)),  # the action was not drawn at random
     ],
 )
 def test_weights_are_a_policys_probability_of_the_action_by_that_which_it_was_played_with(
@@ -65,7 +65,7 @@ def test_with_a_holdout_the_arms_are_policies_whatever_the_propensity(
 
 @pytest.fixture(scope="module")
 def pipeline() -> Pipeline:
-    """One that has decided, and been told, all of its events."""
+    """A pipeline that has decided all its events and received all feedback."""
     made, data = Pipeline(synsep_task("banditron")), small_synsep()
     made.run([made.replay(data, EVENTS, rate=200.0), made.feedback(data, plan("fixed:20ms"))], made.learner())
     return made
@@ -73,7 +73,7 @@ def pipeline() -> Pipeline:
 
 @pytest.fixture(scope="module")
 def model(pipeline: Pipeline, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The pipeline's model as it was after a step."""
+    """A file with the pipeline's model after step STEP."""
     path = tmp_path_factory.mktemp("model") / "early.npz"
     write_model(path, export_model(pipeline.broker, TOPICS, 0, number=STEP))
     return path
@@ -84,7 +84,7 @@ def settings_of(pipeline: Pipeline) -> dict[str, Any]:
 
 
 def judged(pipeline: Pipeline, specs: Sequence[str], *, kept_from: int = 0) -> dict[str, Mapping[str, Any]]:
-    """What a monitor tells of policies, by their names, that reads examples first, and some records at a time."""
+    """The estimates of a monitor that reads all examples before the predictions, in batches, keyed by policy name."""
     at = RecordsAt(pipeline.broker, TopicPartition(TOPICS.contexts, 0))
     dashboard = Dashboard(TOPICS, 1, lambda: 0)
     dashboard.judge(
@@ -154,7 +154,7 @@ def test_no_context_is_asked_for_where_no_policy_looks_at_it(pipeline: Pipeline)
         (Known(1, 7), stands_at(1, 7), 0, True),
         (Known(1, 7), stands_at(1, 8), 0, False),
         (Known(1, 7), stands_at(0, 3), 0, False),
-        (Known(1, 7), stands_at(1, 8)._replace(headers=HEADERS), 0, True),  # by a version that did not say the step
+        (Known(1, 7), stands_at(1, 8)._replace(headers=HEADERS), 0, True),  # from a version without the step header
         (Known(None, 40), stands_at(1, 1), 39, True),
         (Known(None, 40), stands_at(1, 1), 40, False),
     ],
@@ -193,7 +193,7 @@ def test_a_policy_that_is_not_for_the_pipelines_classes_and_features_is_refused(
     pipeline: Pipeline, model: Path, spec: str, changed: dict[str, Any], says: str | None
 ) -> None:
     settings, spec = settings_of(pipeline) | changed, f"model:{model}" if spec == "model" else spec
-    if says is None:  # a model whose file names no classes
+    if says is None:  # the model file contains no class names
         assert live_policies([spec], settings, TOPICS).names == (*ALWAYS, spec)
         return
     with pytest.raises(EstimateError) as refused:

@@ -1,4 +1,4 @@
-"""What the monitor knows of a partition: from records, once each, through any number of restarts."""
+"""The monitor's state of a partition: each record counts once, even after restarts."""
 
 from collections.abc import Callable
 

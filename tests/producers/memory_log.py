@@ -1,4 +1,4 @@
-"""A log of decisions in memory, for tests: the truth behind it is known."""
+"""A log of decisions in memory with a known rule for the right class."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ from stream.wire.records import Features
 
 @dataclass
 class MemoryLog(LogRows):
-    """Rows of one feature each, whose outcomes are given."""
+    """Rows with one feature each and the given outcomes."""
 
     outcomes: Sequence[LoggedOutcome]
     n_features: int = 4
@@ -49,12 +49,12 @@ class MemoryLog(LogRows):
 
 
 def log_of(outcomes: Sequence[LoggedOutcome]) -> LogDataset:
-    """A data set of these outcomes, of three classes."""
+    """A data set of three classes with these outcomes."""
     return log_dataset(MemoryLog(outcomes), len(outcomes), 4, ("a", "b", "c"), "visits")
 
 
 def clicks(rows: int, gap_ms: int = 1_000, delay_ms: int | None = 500) -> LogDataset:
-    """A uniform log without labels: the feature says which class is right, and one in ten has no outcome."""
+    """A log of uniform play without labels. The feature determines the right class. Every tenth row has no outcome."""
     rng = np.random.default_rng(7)
     outcomes = []
     for row in range(rows):

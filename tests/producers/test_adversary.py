@@ -12,7 +12,7 @@ ROUNDS = 400
 
 
 def play(learner: Learner, adversary: Adversary, rounds: int, seed: int) -> tuple[int, FloatArray, list[int]]:
-    """Mistakes, and all rows with their labels."""
+    """The number of mistakes, and all rows with their labels."""
     rng = np.random.default_rng(seed)
     probability = probability_of_first_class(learner)
     mistakes, rows, labels = 0, [], []
@@ -65,7 +65,7 @@ def test_a_free_point_is_labelled_against_a_learner_that_is_sure() -> None:
 
 
 def test_it_looks_at_the_learner_without_moving_it() -> None:
-    learner = create("confidit", 2, 3, confidence="theory")  # counts its rounds
+    learner = create("confidit", 2, 3, confidence="theory")  # this learner counts its rounds
     before = learner.state()
     x = Adversary(n_features=3, margin=0.05, rounds=100, seed=0).next_row(lambda _: 0.0).x
     assert probability_of_first_class(learner)(x) == 1.0
@@ -73,7 +73,7 @@ def test_it_looks_at_the_learner_without_moving_it() -> None:
     assert all(np.array_equal(before[key], after[key]) for key in before)
 
 
-# Algorithms that learn from right answers alone (Assumption 3); min(√T, √n) with a constant of ½ for the Ω.
+# These algorithms update only after right answers (Assumption 3). The bound is Ω(min(√T, √n)), tested as ½ min(√T, √n).
 @pytest.mark.parametrize("name", ["soba-diag", "soba", "selectron"])
 def test_a_learner_that_learns_from_right_answers_alone_makes_as_many_mistakes_as_the_bound_says(name: str) -> None:
     mistakes = []

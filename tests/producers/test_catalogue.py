@@ -1,4 +1,4 @@
-"""Data sets by name and by file, and the one that ships."""
+"""Data sets by name and by file, including the bundled one."""
 
 import hashlib
 import re

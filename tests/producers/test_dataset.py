@@ -96,7 +96,7 @@ def test_orders_of_other_epochs_seeds_and_data_sets_are_uncorrelated() -> None:
         dataset(n, "other").order(0, 1),
         range(n),
     ]
-    # Six standard deviations of Spearman's coefficient, 1/sqrt(n - 1): a false alarm in 10⁸.
+    # The limit is six standard deviations of Spearman's coefficient, 1/sqrt(n - 1): a false-alarm rate of about 1e-8.
     coefficients = stats.spearmanr(np.array([list(order) for order in orders]), axis=1).statistic
     assert np.abs(coefficients - np.eye(len(orders))).max() < 6 / np.sqrt(n - 1)
 

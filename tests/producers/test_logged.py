@@ -1,4 +1,4 @@
-"""Logs of decisions as data sets: ids, parts, the time of their replay, and the feedback that they can give."""
+"""Logs of decisions as data sets: event ids, parts, timing of a replay, and available feedback."""
 
 from collections.abc import Callable
 from typing import Any
@@ -24,12 +24,12 @@ NOTHING = LoggedOutcome(None, None, None, None, None, None)
 
 
 def at(*times_ms: int) -> Dataset:
-    """A log whose decisions were made at these times."""
+    """A log of decisions at these times."""
     return log_of([NOTHING._replace(decided_at_ms=time_ms, action=1, propensity=0.5) for time_ms in times_ms])
 
 
 class World:
-    """A broker and a clock."""
+    """An embedded broker with its virtual clock."""
 
     def __init__(self) -> None:
         self.clock = VirtualClock()
@@ -49,7 +49,7 @@ class World:
         return ReplayProgram(self.broker, TOPICS, dataset, ReplayOptions(events, **options), self.now_ms)
 
     def replayed(self, dataset: Dataset, events: int, **options: Any) -> list[tuple[str, int]]:
-        """Which event came when, from the beginning on."""
+        """Replay a log, and return the key of each event and its time since the start."""
         begun_ms, program = self.clock.now_ms, self.replay(dataset, events, **options)
         while (due_ms := program.next_due_ms()) is not None:
             self.clock.advance_to(max(due_ms, self.clock.now_ms))
@@ -144,21 +144,19 @@ def test_schedule_that_slips_is_kept_and_what_slipped_is_counted() -> None:
     world = World()
     program, begun_ms = world.replay(at(0, 1_000, 1_200, 4_000), 4, speed=1.0), world.clock.now_ms
     program.step(0)
-    world.clock.advance_to(begun_ms + 3_000)  # the program, or the broker, was away
+    world.clock.advance_to(begun_ms + 3_000)  # the program or the broker was unavailable
     assert program.step(0) == 2
     assert program.next_due_ms() == begun_ms + 4_000
     world.clock.advance_to(begun_ms + 4_100)
     program.step(0)
-    assert program.timetable.slip == Slip(events=2, worst_ms=2_000), (
-        "a tenth of a second is how programs sleep and poll"
-    )
+    assert program.timetable.slip == Slip(events=2, worst_ms=2_000), "a delay of 100 ms is normal and not a slip"
 
 
 def test_program_that_is_made_anew_goes_on_by_the_same_schedule() -> None:
     world, data = World(), at(0, 1_000, 1_200, 4_000)
     first, begun_ms = world.replay(data, 4, speed=1.0), world.clock.now_ms
     first.step(0)
-    world.clock.advance_to(begun_ms + 3_000)  # the broker was away
+    world.clock.advance_to(begun_ms + 3_000)  # the broker was unavailable
     options = ReplayOptions(4, speed=1.0, start=1)
     again = ReplayProgram(world.broker, TOPICS, data, options, world.now_ms, first.timetable)
     assert (again.next_due_ms(), again.step(0)) == (begun_ms + 1_000, 2)
@@ -182,7 +180,7 @@ def test_context_of_a_log_carries_what_was_done() -> None:
 def answered(
     data: Dataset, played: list[int], plan: FeedbackPlan, said: Callable[[str], None] = print, **options: Any
 ) -> list[tuple[str, int, int]]:
-    """The feedback for these actions: whose, which bit, and how long after the decision."""
+    """The feedback for these actions: event id, reward, and time since the decision."""
     world = World()
     program = FeedbackProgram(
         world.broker, TOPICS, data.known_of, plan, FeedbackOptions(**options), world.now_ms, announce=said
@@ -247,7 +245,7 @@ def test_outcome_of_a_log_without_its_time_is_told_once() -> None:
         "Set a delay, for example fixed:10s"
     ]
     answered(log_of(untimed), [1, 1, 1], FeedbackPlan(1), said.append)
-    assert len(said) == 1, "a model gives them one"
+    assert len(said) == 1, "with a delay model, no warning is expected"
 
 
 def test_feedback_of_a_log_is_lost_and_comes_twice_as_any_other() -> None:

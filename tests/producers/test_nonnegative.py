@@ -10,7 +10,7 @@ def test_it_finds_what_scipy_finds(seed: int) -> None:
     rng = np.random.default_rng(seed)
     m, n = int(rng.integers(1, 12)), int(rng.integers(1, 30))
     A, b = rng.normal(size=(m, n)), rng.normal(size=m)
-    if seed % 2:  # points on a sphere with their labels, some twice, as the adversary asks for them
+    if seed % 2:  # labelled points on a sphere, some repeated, as in the adversary's problems
         A = A / np.linalg.norm(A, axis=0)
         A[-1], b = 0.05, np.eye(m)[-1]
         A = np.hstack([A, A[:, : n // 2]])

@@ -1,4 +1,4 @@
-"""The spread of columns, the warning about one that varies much more than the others, and the standard scale."""
+"""The scale of columns: the warning about a column that varies much more than the others, and `--scale standard`."""
 
 from pathlib import Path
 
@@ -107,7 +107,7 @@ def test_numbers_of_a_log_are_scaled_and_an_empty_cell_has_no_entry(tmp_path: Pa
     np.testing.assert_allclose([x[0] for x in found if 0 in x], (ages - ages.mean()) / ages.std())
     np.testing.assert_allclose([x[1] for x in found if 1 in x], (incomes - incomes.mean()) / incomes.std())
     assert [sorted(x) for x in found] == [[0, 1, 2], [1, 2], [0, 1, 2], [0, 1, 2], [0, 2]]
-    # A service that uses the saved encoding gets the same numbers.
+    # A service that uses the saved encoder gets the same values.
     encoder = from_plain(to_plain(log.encoder))
     x = encoder.encode({"age": 0, "income": 90_000, "device": "pc"})
     assert dict(zip(x.indices.tolist(), x.values.tolist(), strict=True)) == found[2]

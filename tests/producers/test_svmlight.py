@@ -1,4 +1,4 @@
-"""The svmlight reader reads what is right and says which line is wrong."""
+"""The svmlight reader accepts valid files and reports the number of an invalid line."""
 
 import gzip
 import re
@@ -36,7 +36,7 @@ def test_arrays_have_the_types_of_features(path: Path) -> None:
     assert (row.x.indices.dtype.name, row.x.values.dtype.name) == ("int32", "float64")
     assert type(row.label) is type(read(path).label(0)) is int
     assert row.x.indices.flags.c_contiguous
-    assert row.x.indices.flags.writeable  # numba compiles anew for read-only arrays
+    assert row.x.indices.flags.writeable  # numba would compile again for read-only arrays
 
 
 def test_a_compressed_file_is_known_by_its_first_bytes(path: Path) -> None:

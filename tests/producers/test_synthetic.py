@@ -1,4 +1,4 @@
-"""SynSep and SynNonSep have every property that their description states."""
+"""SynSep and SynNonSep have all properties in their description."""
 
 from collections.abc import Callable
 
@@ -21,7 +21,7 @@ from producers.datasets.synthetic import (
 )
 
 FALSE_ALARM = 1e-6
-"""The statistical tests run on fixed seeds; a changed generator fails one by chance with this rate."""
+"""False-alarm rate of the statistical tests. The seeds are fixed, so this applies only after a generator changes."""
 
 N = 50_000
 SEED = 3
@@ -208,10 +208,10 @@ def test_every_common_word_is_on_as_often_as_the_others(x: NDArray[np.float64]) 
 
 
 def subset_p_value(counts: NDArray[np.float64], draws: int, k: int) -> float:
-    """Pearson's statistic of the counts of n elements in uniform k-subsets, whose counts sum to k a draw.
+    """The p-value of Pearson's statistic for the counts of n elements in `draws` uniformly drawn subsets of size k.
 
-    A count has variance draws·k/n·(1 - k/n), and the counts of two elements correlate with -1/(n - 1), so that the
-    squares below sum to a chi-squared variable with n - 1 degrees of freedom times n/(n - 1).
+    A count has variance draws·k/n·(1 - k/n), and two counts have correlation -1/(n - 1). The sum of squares below
+    therefore has the distribution of n/(n - 1) times a chi-squared variable with n - 1 degrees of freedom.
     """
     n = counts.size
     share = k / n
@@ -225,7 +225,7 @@ def test_pairs_of_common_words_are_as_frequent_as_without_replacement(x: NDArray
     pairs = together[np.triu_indices(N_COMMON, 1)]
     share = 20 * 19 / (N_COMMON * (N_COMMON - 1))
     z = (pairs - N * share) / np.sqrt(N * share * (1 - share))
-    assert np.abs(z).max() < stats.norm.isf(FALSE_ALARM / pairs.size / 2) * 1.1  # binomial tails are a little longer
+    assert np.abs(z).max() < stats.norm.isf(FALSE_ALARM / pairs.size / 2) * 1.1  # binomial tails are slightly heavier
 
 
 def test_neighbouring_rows_are_independent(x: NDArray[np.float64], labels: NDArray[np.int64]) -> None:
@@ -238,8 +238,9 @@ def test_neighbouring_rows_are_independent(x: NDArray[np.float64], labels: NDArr
 
 
 def test_synsep_is_separated_by_the_keywords_of_the_classes(x: NDArray[np.float64], labels: NDArray[np.int64]) -> None:
-    # Count the keywords that are on, less those of other classes, less the number of the class's own; with 20 common
-    # words on in every row, a weight on each of them makes up the constant. The true class scores -5, others less.
+    # The score of a class is the number of its keywords in the row, minus the number of other keywords in the row,
+    # minus the number of all its keywords. Every row has 20 common words, so equal weights on them add up to this
+    # constant. The true class has score -5, and the others have less.
     keywords = draw_keywords(SEED)
     W = np.full((N_CLASSES, N_FEATURES), -1.0)
     for label, own in enumerate(keyword_lists(keywords)):

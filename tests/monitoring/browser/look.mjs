@@ -2,15 +2,16 @@
 //
 //     node look.mjs URL FOLDER
 //
-// looks at the page at each width, in light and dark, and prints a JSON line for each: what axe-core found, and whether
-// anything stands out of the page. Screenshots go to FOLDER. Then it says "moves" when a count has changed, "lost" when
-// the page says that the monitor does not answer, and "back" when it goes on; and at last the lines of the console.
+// opens the page at each width in light and dark mode, and prints a JSON line for each: the violations that axe-core
+// found, and whether any element overflows the page. It writes screenshots to FOLDER. It then prints "moves" when a
+// count has changed, "lost" when the page reports that the monitor does not respond, "back" when updates continue, and
+// finally the messages of the browser's console.
 import {mkdirSync, readFileSync, writeFileSync} from "node:fs";
 import {createRequire} from "node:module";
 import puppeteer from "puppeteer-core";
 
-// The package unpacks its browser into the folder for temporary files, with the libraries and the fonts that it needs if
-// the runtime is Lambda's. Its own configuration of fonts names /tmp: with another folder, pages would have no text.
+// The package unpacks its browser into the temporary folder. It adds libraries and fonts only if the runtime appears to
+// be AWS Lambda. Its font configuration refers to /tmp, so pages in another folder would have no text without ours.
 const unpacked = new URL("node_modules/.unpacked", import.meta.url).pathname;
 Object.assign(process.env, {TMPDIR: unpacked, AWS_LAMBDA_JS_RUNTIME: "nodejs22.x", FONTCONFIG_FILE: `${unpacked}/fonts.conf`});
 mkdirSync(unpacked, {recursive: true});
@@ -29,12 +30,12 @@ const browser = await puppeteer.launch({
 });
 const page = await browser.newPage();
 const complaints = [];
-let restarting = false; // what does not answer then is meant not to
+let restarting = false; // failed requests are expected during the restart
 page.on("console", message => {
   if (["error", "warning"].includes(message.type()) && !restarting) complaints.push(message.text());
 });
 page.on("pageerror", error => complaints.push(String(error)));
-await page.setBypassCSP(true); // axe-core is put in from here; the page itself runs nothing but its own
+await page.setBypassCSP(true); // allows this script to inject axe-core; the page's policy allows only its own scripts
 
 const text = id => page.$eval(`#${id}`, element => element.textContent);
 const until = (id, claim, wanted) => page.waitForFunction(
@@ -46,7 +47,7 @@ for (const scheme of ["light", "dark"]) {
   await page.emulateMediaFeatures([{name: "prefers-color-scheme", value: scheme}]);
   for (const width of WIDTHS) {
     await page.setViewport({width, height: 900});
-    await new Promise(done => setTimeout(done, 700)); // two events: the figures are drawn for the new width
+    await new Promise(done => setTimeout(done, 700)); // the time of two events, so that the figures are redrawn for the new width
     await page.screenshot({path: `${folder}/${width}-${scheme}.png`, fullPage: true});
     const sticksOut = await page.evaluate(() => document.documentElement.scrollWidth - window.innerWidth);
     await page.evaluate(axe);

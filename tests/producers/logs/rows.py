@@ -1,4 +1,4 @@
-"""Logs as plain rows, for tests."""
+"""Logs as plain rows."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -15,11 +15,11 @@ def mapping(**fields: Any) -> LogMapping:
         "action": "a", "propensity": "p", "reward": "r",
         "features": {"numeric": ["price"], "categorical": ["country"]}, **fields,
     }  # fmt: skip
-    return mapping_of({key: value for key, value in given.items() if value is not None}, "of the test")
+    return mapping_of({key: value for key, value in given.items() if value is not None}, "test mapping")
 
 
 def plain(batches: Iterable[LogBatch]) -> list[dict[str, Any]]:
-    """The rows: what is missing is left out, and features are pairs of index and value."""
+    """The rows as dicts without missing fields. Features are a dict of values by index."""
     rows = []
     for batch in batches:
         for row, one in enumerate(batch.ids):

@@ -1,4 +1,4 @@
-"""A log is read once: its columns are kept, and found again by all that they depend on."""
+"""The cache of logs: a log is read once, and its columns are stored under a key of everything they depend on."""
 
 import io
 import os
@@ -19,7 +19,7 @@ from tests.producers.logs.test_reading import ROWS, as_jsonl, write
 
 
 class Keeper:
-    """Keeps logs in a folder, and counts how often a file was read."""
+    """Caches logs in a folder and counts the number of times that a file is read."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -58,7 +58,7 @@ def test_file_is_read_once_and_again_when_anything_that_counts_has_changed(
     assert keeper.readings == 5
     write(tmp_path, as_jsonl(ROWS[:2]))
     assert keeper.keep(path, by).rows == 2
-    assert len(list(keeper.folder.iterdir())) == 6, "each under a name of its own, and nothing half done"
+    assert len(list(keeper.folder.iterdir())) == 6, "each log has its own name, and none is incomplete"
 
 
 def test_log_that_cannot_be_read_leaves_nothing_behind(tmp_path: Path, keeper: Keeper) -> None:
@@ -137,7 +137,7 @@ def test_what_nobody_has_opened_for_a_month_is_deleted_when_another_is_kept(tmp_
     long_ago_s = time.time() - cache.UNUSED_S_MAX - 60
     for folder in keeper.folder.iterdir():
         os.utime(folder, (long_ago_s, long_ago_s))
-    keeper.keep(path, mapping())  # opened: it stays
+    keeper.keep(path, mapping())  # opened again, and therefore kept
     keeper.keep(path, mapping(), reward_above=0.5)
     keeper.keep(path, mapping())
     assert keeper.readings == 3

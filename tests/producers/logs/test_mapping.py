@@ -1,4 +1,4 @@
-"""What a mapping file says, what is refused of it, and what is guessed."""
+"""Mapping files: valid and invalid fields, and guessed mappings."""
 
 import re
 from pathlib import Path
@@ -198,7 +198,7 @@ def test_pairs_say_the_same_as_a_file() -> None:
             "action": "item", "reward": "click", "propensity": "p", "classes": ["a", "b"],
             "features": {"numeric": ["price"], "categorical": ["device", "user.region"]},
         },
-        "of the test",
+        "test mapping",
     )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""The log that ships is the one that its script makes, and its truth is what it says."""
+"""The bundled log of offers is the output of its script, and matches the probabilities that the script defines."""
 
 import gzip
 from importlib.resources import as_file, files
@@ -42,5 +42,5 @@ def test_clicks_are_drawn_from_the_truth() -> None:
     deviation = (batch.rewards[known] - probabilities).sum() / np.sqrt((probabilities * (1 - probabilities)).sum())
     assert abs(deviation) < 3
     best = offers.truth().click(offers.visits())
-    assert best.max(axis=1).mean() > 2 * best.mean()  # there is something to learn
-    assert best.max(axis=1).mean() > best.mean(axis=0).max() + 0.05  # from the context, too
+    assert best.max(axis=1).mean() > 2 * best.mean()  # the best offers are better than average
+    assert best.max(axis=1).mean() > best.mean(axis=0).max() + 0.05  # the best offer depends on the context

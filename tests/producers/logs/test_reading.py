@@ -1,4 +1,4 @@
-"""The same rows come out of every kind of table, and bad rows are named or counted."""
+"""All table formats give the same rows, and invalid rows are reported or counted."""
 
 import gzip
 import io
@@ -73,7 +73,7 @@ def test_the_same_rows_come_out_of_every_format(tmp_path: Path, write_as: Callab
     log, rows = read(write(tmp_path, write_as(ROWS)))
     assert rows == READ
     assert (log.name, log.n_features, log.class_names, log.skipped) == ("log", 3, ("left", "right"), {})
-    assert plain(log.batches()) == READ  # any number of times
+    assert plain(log.batches()) == READ  # the log can be read repeatedly
 
 
 def in_two_members(data: bytes) -> bytes:
@@ -136,7 +136,7 @@ def test_a_bad_row_is_named_or_counted(
     path = write(tmp_path, write_as(rows))
     log, found = read(path, on_bad_row="skip")
     if write_as is as_jsonl and not all(value is None or math.isfinite(value) for value in fields.values()):
-        reason = "line: expected one JSON object"  # JSON has no NaN and no infinity
+        reason = "line: expected one JSON object"  # JSON has no NaN or infinity
     assert log.skipped == {reason: 1}
     assert list(log.first_skipped) == [reason]
     assert [row["id"] for row in found] == ["log-000000", "log-000002", "log-000003"]
@@ -293,7 +293,7 @@ def test_a_large_vocabulary_is_hashed_and_the_collisions_are_told(tmp_path: Path
     given = mapping(features={"numeric": ["price"], "categorical": ["country"], "text": ["note"]})
     log, found = read(write(tmp_path, as_jsonl(rows)), mapping=given, vocabulary_max=100, hash_bits=8)
     assert log.n_features == 1 + 2 + 256
-    assert found[0]["x"][1] == 2.0  # red, twice
+    assert found[0]["x"][1] == 2.0  # "red" occurs twice
     assert len({max(row["x"]) for row in found}) > 100
     assert "features hashed to 256 indices: country; about 207 of 300 values share" in log.notes[-1]
     for row, one in zip(rows[:20], found, strict=False):
@@ -308,7 +308,7 @@ def test_an_encoder_can_be_given_and_counts_what_it_does_not_know(tmp_path: Path
     log, found = read(other, encoder=encoder, classes=first.class_names)
     assert [row["x"] for row in found] == [{2: 1.0}, {0: 2.5}]
     assert log.unknown_values == {"country": 1}
-    assert log.found is None  # no first pass
+    assert log.found is None  # the file is not scanned before it is read
 
 
 @pytest.mark.parametrize("content", [gzip.compress(as_jsonl(ROWS)), as_csv(ROWS), as_parquet(ROWS)])
@@ -362,7 +362,7 @@ def test_a_row_of_100_megabytes_is_a_bad_row(tmp_path: Path, write_as: Callable[
         read(path)
 
 
-@pytest.mark.parametrize("behind", [0, 5, 6_000])  # the last one is more than a row may have
+@pytest.mark.parametrize("behind", [0, 5, 6_000])  # 6,000 lines exceed the maximum length of a row
 def test_a_quotation_mark_that_is_never_closed_does_not_take_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, behind: int
 ) -> None:
@@ -403,7 +403,7 @@ def test_rows_of_csv_do_not_depend_on_where_a_block_ends(tmp_path: Path, text: s
     at_once = rows()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(streams, "BLOCK_BYTES", size)
-        patch.setattr(streams, "_PACKED_BYTES", size)  # what is read first
+        patch.setattr(streams, "_PACKED_BYTES", size)  # size of the first read
         assert rows() == at_once
     lines = [line for line in text.replace("\r\n", "\n").replace("\r", "\n").split("\n") if line]
     if '"' not in text:
@@ -428,7 +428,8 @@ def test_a_quotation_mark_may_be_open_for_at_most_a_line(tmp_path: Path, monkeyp
 
 def test_binary_garbage_between_rows_is_counted(tmp_path: Path) -> None:
     garbage = np.random.Generator(np.random.PCG64(1)).bytes(5_000).replace(b'"', b"")
-    before, after = as_csv(ROWS * 10_000), as_csv(ROWS).partition(b"\n")[2]  # a head with garbage is no CSV
+    # The garbage is not at the start, where it would prevent the detection of the CSV format.
+    before, after = as_csv(ROWS * 10_000), as_csv(ROWS).partition(b"\n")[2]
     log, found = read(write(tmp_path, before + garbage + b"\n" + after), on_bad_row="skip")
     assert [row["x"] for row in found] == [row["x"] for row in READ * 10_001]
     lines = io.StringIO(garbage.decode("latin-1") + "\n", newline="")

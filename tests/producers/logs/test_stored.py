@@ -1,4 +1,4 @@
-"""A stored log gives back what was stored, row by row."""
+"""A stored log returns the rows that were stored."""
 
 import json
 from pathlib import Path
@@ -39,7 +39,7 @@ def test_every_row_comes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         [-1] * 3,
     )
     assert type(row.x.indices) is type(block.offsets)
-    assert row.x.indices.flags.writeable  # compiled code is compiled anew for arrays that are not
+    assert row.x.indices.flags.writeable  # numba would compile again for read-only arrays
 
 
 def test_a_stored_log_can_be_opened_again_and_is_never_written_to(tmp_path: Path) -> None:

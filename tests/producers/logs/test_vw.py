@@ -159,7 +159,7 @@ BAD_TEXT = [
 @pytest.mark.parametrize(("line", "reason"), BAD_TEXT)
 def test_a_bad_line_of_text_is_named_or_counted(tmp_path: Path, line: str, reason: str) -> None:
     path = tmp_path / "log.vw"
-    path.write_text(TEXT * 1_000 + f"{line}\n")  # behind what the format is told from
+    path.write_text(TEXT * 1_000 + f"{line}\n")  # after the part of the file that determines the format
     log = open_log(path, on_bad_row="skip")
     assert len(plain(log.batches())) == 4_000
     assert log.skipped == {reason: 1}
