@@ -87,7 +87,7 @@ def learner_table() -> str:
 
 
 def _learner_row(cls: type[Learner]) -> str:
-    name = f"`{cls.name}`" + (" †" if cls.needs_label else "")
+    name = f"`{cls.name}`" + (" †" if cls.needs_label else "") + (" ‡" if cls.supports_eligible else "")
     parameters = ", ".join(f"`{one.name}={one.default}`" for one in cls.parameters) or "–"
     return f"| {name} | {cls.summary} | {parameters} | {cls.paper} |"
 

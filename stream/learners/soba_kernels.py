@@ -250,9 +250,9 @@ def update_full_by_current_scores(
 
 
 @compiled
-def adaptive_gamma(sums: FloatArray, K: int) -> float:
-    """Return γ_t for the next round."""
-    return min(1.0, sqrt(K * (1.0 + sums[1]) / (sums[2] + 1.0)))
+def adaptive_gamma(sums: FloatArray, m: int) -> float:
+    """Return γ_t for the next round, a decision among m eligible classes."""
+    return min(1.0, sqrt(m * (1.0 + sums[1]) / (sums[2] + 1.0)))
 
 
 @compiled
@@ -268,7 +268,7 @@ def predict_adaptive_diagonal(
 ) -> tuple[int, int, float]:
     """Explore uniformly with probability γ_t, otherwise play the greedy class."""
     check_event(indices, values, M.shape[2])
-    return predict_diagonal(indices, values, u, scores, eligible, M, sums, adaptive_gamma(sums, M.shape[1]))
+    return predict_diagonal(indices, values, u, scores, eligible, M, sums, adaptive_gamma(sums, eligible.size))
 
 
 @compiled
@@ -290,7 +290,7 @@ def predict_adaptive_full(
 ) -> tuple[int, int, float]:
     """Explore uniformly with probability γ_t, otherwise play the greedy class."""
     check_event(indices, values, W.shape[1])
-    gamma_t = adaptive_gamma(sums, W.shape[0])
+    gamma_t = adaptive_gamma(sums, eligible.size)
     return predict_full(indices, values, u, scores, eligible, W, P, V, pending, sums, q, product, gamma_t, condition)
 
 

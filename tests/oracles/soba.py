@@ -40,7 +40,8 @@ class NaiveSoba:
         self.t += 1
         gamma = self.gamma
         if self.adaptive:
-            gamma = min(1.0, np.sqrt(self.K * (1 + sum(r / (1 + r) for r in self.residuals)) / self.t))
+            m = self.K if eligible is None else len(eligible)
+            gamma = min(1.0, np.sqrt(m * (1 + sum(r / (1 + r) for r in self.residuals)) / self.t))
         return explore(np.asarray(self.W @ x, dtype=np.float64), gamma, u, eligible)
 
     def update(self, x: FloatArray, logged: Logged, reward: int, v: float) -> None:
