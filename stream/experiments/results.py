@@ -183,7 +183,7 @@ P_VALUES = ((0.001, "*"), (0.01, "†"))
 
 
 def _mark(table: Comparison, rows: Sequence[Row], groups: dict[tuple[str, ...], list[Row]]) -> str:
-    """Return the mark for the significance, over the folds, of the difference from the learner `table.marks`."""
+    """Return a mark if the difference from the reference learner, `table.marks`, is significant across the folds."""
     if table.marks is None or rows[0].learner == table.marks:
         return ""
     place = (rows[0].data, *(str(field_of(rows[0], name)) for name in table.by))

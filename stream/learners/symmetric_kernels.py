@@ -16,7 +16,7 @@ at every decision is faster than storing changes.
 """
 
 BLOCK = 32
-"""Number of changes to a larger P that are applied in one pass, which is limited by memory bandwidth."""
+"""Number of changes that are applied together to a P larger than SMALL. Memory bandwidth limits a pass over P."""
 
 
 @inlined
