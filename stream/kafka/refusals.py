@@ -117,8 +117,8 @@ class Subscription(NamedTuple):
     def thrown_out(self) -> FencedError:
         """The error for a member that must not join again after its session has ended."""
         return FencedError(
-            f"member {self.member} was removed from group {self.group}: it sent no heartbeat within its "
-            "session timeout, for example because it was paused or disconnected. Other members may have taken its partitions"
+            f"member {self.member} was removed from group {self.group}: it sent no heartbeat within its session "
+            "timeout, for example because it was paused or disconnected. Other members may have its partitions now"
         )
 
     def not_joined(self) -> StaleMemberError:
