@@ -44,7 +44,7 @@ def a_model(folder: Path) -> Path:
     state, path = create("banditron", 3, 4).state(), folder / "untrained.npz"
     meta = {
         "format": FILE_FORMAT, "digest": state_digest([state]), "learner": "banditron", "n_classes": 3,
-        "n_features": 4, "parameters": {}, "scale": "none",
+        "n_features": 4, "parameters": {}, "scale": "none", "open_classes": False,
     }  # fmt: skip
     write_model(path, Model(meta, state))
     return path
