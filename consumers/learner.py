@@ -275,8 +275,8 @@ class LearnerProgram:
     def _start_assigned(self) -> int:
         """Start or recover assigned partitions that are not running, and return the number that made progress.
 
-        Parked tasks come first. The others are recovered in sequence, in time slices, so that each decides as soon as
-        possible.
+        Parked tasks come first. The others are recovered one after another, in time slices, so that each partition can
+        decide as soon as its recovery is complete.
         """
         worked_count, began_ms = 0, self._host_ms()
         self._has_recovered = False

@@ -92,7 +92,7 @@ _KINDS: dict[Any, str] = {bool: "yes or no", int: "a whole number", float: "a nu
 
 
 def described() -> Iterator[Described]:
-    """Return all settings in the order of the help."""
+    """Return all settings, in the order in which the help lists them."""
     for field, info in Settings.model_fields.items():
         metadata = info.metadata
         yield Described(

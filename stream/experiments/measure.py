@@ -222,7 +222,7 @@ SPLIT_FOLDS = 5
 
 
 def _tested(job: Job, data: Loaded) -> Row:
-    """Train on the training rows. Then answer the test rows greedily, without learning."""
+    """Train on the training rows. Then predict the test rows greedily, without learning."""
     if job.learner in OPPONENTS:
         raise ParameterError(f'{job.learner} does not support test rows; use evaluate = "online"')
     folds = SPLIT_FOLDS if job.evaluate == "split" else FOLDS

@@ -23,7 +23,7 @@ GENERATED = ("synsep", "synnonsep", LINEAR)
 
 
 Fact = Callable[[float], float]
-"""A fact about the data: a function that returns the parameter value for a factor."""
+"""A function that multiplies a statistic of the data set by a factor, to compute a parameter."""
 
 
 @dataclass(frozen=True, slots=True)

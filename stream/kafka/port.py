@@ -176,7 +176,7 @@ class Member(Consumer, Protocol):
         """
 
     def check_place(self) -> None:
-        """Ask the group, if it can be reached, whether this member still has its place in it.
+        """Check whether this process is still a member of the group, if the group can be reached.
 
         Raises:
             FencedError: another process has taken the member's place, or the member was removed and cannot rejoin.

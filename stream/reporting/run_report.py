@@ -71,7 +71,7 @@ class LatencyCounts(NamedTuple):
 
 
 class Delays(NamedTuple):
-    """Delays of matched feedback after the decision, in ms."""
+    """Delays between a decision and its matched feedback, in ms."""
 
     median_ms: float
     p90_ms: float

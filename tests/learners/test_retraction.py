@@ -58,7 +58,7 @@ def test_soba_becomes_the_model_of_the_real_bits_while_its_condition_does_not_bi
     real, late = (create(name, n_classes=4, n_features=9, gamma=0.3, margin="decision") for _ in range(2))
     data = examples(CASES["banditron"], 80, seed=8)
     events = [(data.features(t), 0.1 + 0.01 * t) for t in range(80) if data.features(t).indices.size]
-    # All decisions are right guesses by exploration: another class has the highest score, so m is positive.
+    # Each decision explores and is right, while another class has the highest score, so m is positive.
     hits = [(x, Decision(t % 4, (t + 1) % 4, p, np.eye(4)[(t + 1) % 4])) for t, (x, p) in enumerate(events)]
     for t, (x, decision) in enumerate(hits):
         assert real.update(x, decision, 1)

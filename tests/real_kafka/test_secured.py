@@ -1,4 +1,4 @@
-"""Onebit on a Kafka with TLS, SASL and ACLs: authentication, its errors, and the ACLs that each program needs.
+"""Onebit on a Kafka broker with TLS, SASL and ACLs: authentication, its errors, and the ACLs that each program needs.
 
 The ACLs are those of the commands in docs/security.md. With all of them, every program works. If one is missing, the
 program that needs it reports the missing ACL.

@@ -1,4 +1,4 @@
-"""The last line of `onebit verify`, which reports whether the ledger adds up and the learner's error."""
+"""The last line of `onebit verify`, which reports the learner's error and whether the ledger adds up."""
 
 import json
 import re

@@ -92,7 +92,7 @@ def test_pipeline_goes_on_under_other_settings_and_everybody_follows(claim: str)
     assert {step.settings_from for step in pipeline.journal()[: before.number]} == {1}
     assert {step.settings_from for step in pipeline.journal()[before.number :]} == {before.number + 1}
     same_everywhere(pipeline, program)
-    # Change the settings back, then restart without given settings.
+    # Change the settings back, then restart without any settings.
     program.close()
     program = pipeline.learner(settings=BEGUN, change_settings=True, snapshot_interval_ms=snapshot_interval_ms)
     traffic(pipeline, program, range(200, 260))
