@@ -89,8 +89,8 @@ class Partition:
     def needs_tick(self, records: Sequence[Record], now_ms: int, idle_ms: int) -> bool:
         """Whether to write a tick.
 
-        True if a decision or orphan is waiting, stream time has not advanced for `idle_ms`, and the records of this step
-        do not advance it.
+        True if a decision or orphan is waiting, stream time has not advanced for `idle_ms`, and the records of the
+        step do not advance it.
         """
         if not self.waits or now_ms - self.moved_at_ms < idle_ms:
             return False
