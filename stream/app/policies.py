@@ -135,6 +135,8 @@ def live_policies(specs: Sequence[str], settings: dict[str, Any], topics: Topics
         EstimateError: a policy does not match the decisions.
         ModelError: a model's file cannot be read.
     """
+    if HOLDOUT in specs and not settings["holdout"]:
+        raise EstimateError(f"--estimate {HOLDOUT}: the pipeline has no holdout; start one with --holdout")
     n_classes, n_features = settings["n_classes"], settings["n_features"]
     decisions = _Live(
         topics.predictions,

@@ -15,18 +15,19 @@ U_MAX = 1.0 - 2.0**-53
 
 
 class Mixture(Wrapper):
-    """A learner that a fixed policy q replaces with probability `share`.
+    """A learner beside two fixed policies: a floor, with probability f, and a holdout q, with probability h.
 
-        u < h        play q's class for u/h
-        u ≥ h        play the learner's choice for (u − h)/(1 − h)
-        propensity   h q(a) + (1 − h) p,  p the probability with which the learner chooses that class
+        u < h         play q's class for u/h
+        u ≥ h         t = (u − h)/(1 − h);  t < f: play a uniform class for t/f;  t ≥ f: the learner's, (t − f)/(1 − f)
+        propensity    h q(a) + (1 − h) (f/m + (1 − f) p),  p the probability with which the learner chooses that class
 
-    The policy plays a uniformly random one of the m eligible classes, or always the same class. If this class is not
-    eligible, it plays a random one. The propensity is exact: for q's class, p comes from the learner's `distribution`.
+    The floor plays a uniformly random one of the m eligible classes. The holdout does so, too, or always plays the same
+    class if it is eligible. The propensity is exact: for a class that the learner did not choose, p comes from the
+    learner's `distribution`.
 
     A learner that can learn from logged decisions learns from all of these, with the propensity above, as if it had
     played a log. Other learners assume that they chose the action (`FromLogs.UNSOUND`). They get only their own
-    choices, with their own propensity p, which the decision logs. A class of q is then neither observed nor learned.
+    choices, with their own propensity p, which the decision logs. Other classes are then neither observed nor learned.
     Since u is independent of the context, the learner sees a random sample of the stream.
 
     >>> from stream.learners import create
@@ -35,41 +36,44 @@ class Mixture(Wrapper):
     [(3, 0.05), (0, 0.8500000000000001)]
     """
 
-    def __init__(self, inner: KernelLearner, share: float, action: int | None = None) -> None:
-        """Add a fixed policy to a learner.
+    def __init__(
+        self, inner: KernelLearner, floor: float = 0.0, holdout: float = 0.0, action: int | None = None
+    ) -> None:
+        """Add the fixed policies to a learner.
 
         Args:
             inner: The learner.
-            share: The probability h with which the policy decides.
-            action: The class that the policy plays; None for a uniformly random one.
+            floor: The probability f.
+            holdout: The probability h.
+            action: The class that the holdout plays; None for a uniformly random one.
 
         Raises:
-            ParameterError: the share is not a probability, or the class does not exist.
+            ParameterError: a share is not a probability, or the class does not exist.
         """
-        if not 0.0 <= share <= 1.0:
-            raise ParameterError(f"share: expected a probability in [0, 1]; got {share!r}")
+        for name, share in (("floor", floor), ("holdout", holdout)):
+            if not 0.0 <= share <= 1.0:
+                raise ParameterError(f"{name}: expected a probability in [0, 1]; got {share!r}")
         if action is not None and not 0 <= action < inner.n_classes:
             raise ParameterError(f"action: expected a class from 0 to {inner.n_classes - 1}; got {action!r}")
-        self._share, self._action = float(share), -1 if action is None else action
+        self._shares = float(floor), float(holdout), -1 if action is None else action
         self._own = 1 if inner.from_logs is FromLogs.UNSOUND else 0
         super().__init__(
             inner,
             {},
-            (self._share, self._action, self._own),
+            (*self._shares, self._own),
             {},
             Kernels(_predict, _update, _observe, _log),
             logged_size=self._own,
-            options=(share, action),
+            options=(floor, holdout, action),
         )
 
     def distribution(self, x: Features | FloatArray, eligible: IndexArray | None = None) -> FloatArray:
-        """See Learner. A class has two intervals of u: as the policy's class, and as the learner's choice."""
+        """See Learner. A class has an interval of u for each of the policies that may play it."""
+        floor, holdout, fixed = self._shares
+        p = (1.0 - holdout) * (1.0 - floor) * self.inner.distribution(x, eligible)
         among = self.among(eligible)
-        p = (1.0 - self._share) * self.inner.distribution(x, eligible)
-        if self._action in among:
-            p[self._action] += self._share
-        else:
-            p[among] += self._share / among.size
+        for k in among.tolist():
+            p[k] += chance(k, among, floor, holdout, fixed)
         return p
 
     def inside(self, x: Features | FloatArray, decision: Decision) -> tuple[Features, Decision]:
@@ -103,17 +107,24 @@ class Mixture(Wrapper):
 
 
 # The kernels of the inner learner are the globals `predict`, `update`, `observe` and `log`; see `compile_with`.
-# If `own` is 1, the last logged value is the learner's own propensity, or 0 for a class of the policy.
-# `fixed` is the class of the policy, or -1 if its class is random.
+# If `own` is 1, the last logged value is the learner's own propensity, or 0 for a class of a fixed policy.
+# `fixed` is the class of the holdout, or -1 if its class is random.
 
 
 @compiled
-def _chance(action: int, eligible: IndexArray, share: float, fixed: int) -> float:
-    """Return h q(a), the probability that the policy decides and plays an eligible class."""
+def chance(action: int, eligible: IndexArray, floor: float, holdout: float, fixed: int) -> float:
+    """Return h q(a) + (1 − h) f/m, the probability that a fixed policy plays an eligible class."""
+    of_holdout = holdout / eligible.size
     for k in eligible:
         if k == fixed:
-            return share if action == fixed else 0.0
-    return share / eligible.size
+            of_holdout = holdout if action == fixed else 0.0
+    return of_holdout + (1.0 - holdout) * (floor / eligible.size)
+
+
+@compiled
+def _uniform(u: float, eligible: IndexArray) -> int:
+    """Return an eligible class for a uniform draw."""
+    return int(eligible[min(int(u * eligible.size), eligible.size - 1)])
 
 
 def _predict(
@@ -122,24 +133,29 @@ def _predict(
     u: float,
     scores: FloatArray,
     eligible: IndexArray,
-    share: float,
+    floor: float,
+    holdout: float,
     fixed: int,
     own: int,
     *model: Any,
 ) -> tuple[int, int, float]:
     inner = scores[: scores.size - own]
-    if u >= share:
+    rest = (1.0 - holdout) * (1.0 - floor)
+    t = (u - holdout) / (1.0 - holdout) if u >= holdout else 0.0
+    if u >= holdout and t >= floor:
         action, greedy, p = predict(  # type: ignore[name-defined] # noqa: F821
-            indices, values, min((u - share) / (1.0 - share), U_MAX), inner, eligible, *model
+            indices, values, min((t - floor) / (1.0 - floor), U_MAX), inner, eligible, *model
         )
         if own == 1:
             scores[scores.size - 1] = p
-        return action, greedy, _chance(action, eligible, share, fixed) + (1.0 - share) * p
-    m = eligible.size
-    action = eligible[min(int(u / share * m), m - 1)]
-    for k in eligible:
-        if k == fixed:
-            action = k
+        return action, greedy, chance(action, eligible, floor, holdout, fixed) + rest * p
+    if u >= holdout:
+        action = _uniform(t / floor, eligible)
+    else:
+        action = _uniform(u / holdout, eligible)
+        for k in eligible:
+            if k == fixed:
+                action = fixed
     p, greedy, place, step = 0.0, 0, 0.0, U_STEP
     is_known = np.zeros(inner.size, np.bool_)
     while place < 1.0 - U_REST:  # as in `Learner.distribution`
@@ -155,7 +171,7 @@ def _predict(
     log(indices, values, action, inner, *model)  # type: ignore[name-defined] # noqa: F821
     if own == 1:
         scores[scores.size - 1] = 0.0
-    return action, greedy, _chance(action, eligible, share, fixed) + (1.0 - share) * p
+    return action, greedy, chance(action, eligible, floor, holdout, fixed) + rest * p
 
 
 def _observe(
@@ -165,7 +181,8 @@ def _observe(
     greedy: int,
     propensity: float,
     scores: FloatArray,
-    share: float,
+    floor: float,
+    holdout: float,
     fixed: int,
     own: int,
     *model: Any,
@@ -188,7 +205,8 @@ def _update(
     reward: int,
     v: float,
     label: int,
-    share: float,
+    floor: float,
+    holdout: float,
     fixed: int,
     own: int,
     *model: Any,
@@ -208,7 +226,8 @@ def _log(
     values: FloatArray,
     action: int,
     scores: FloatArray,
-    share: float,
+    floor: float,
+    holdout: float,
     fixed: int,
     own: int,
     *model: Any,

@@ -52,6 +52,10 @@ X = Annotated[Any, WithJsonSchema({"anyOf": [_NUMBERS, {"type": "object"}]})]  #
 ClassIndex = Annotated[int, Field(ge=0, lt=_ANY, strict=True)]
 
 
+_CLASSES = {"type": "array", "items": {"anyOf": [{"type": "string"}, {"type": "integer", "minimum": 0}]}, "minItems": 1}
+Eligible = Annotated[list[Any] | None, WithJsonSchema({"anyOf": [_CLASSES, {"type": "null"}]})]  # checked like x
+
+
 class Context(BaseModel):
     """A context: one number per feature, `{"i": [...], "v": [...]}`, or named features.
 
@@ -61,7 +65,7 @@ class Context(BaseModel):
 
     id: Id | None = None
     x: X
-    eligible: Annotated[list[str | ClassIndex] | None, Field(min_length=1)] = None
+    eligible: Eligible = None
     deferred: Annotated[bool, Field(strict=True)] = False
 
 
@@ -120,12 +124,13 @@ class Gateway:
                         await self.link.write(self.topics.contexts, event_id, value, _headers_of(request))
                         answer = await expected
             except TimeoutError:
-                return self._late(event_id, eligible)
+                return self._late(event_id, eligible, is_checked=body.eligible is None or eligible is not None)
         return Decision(id=event_id, **answer._asdict())
 
-    def _late(self, event_id: str, eligible: IndexArray | None) -> Decision:
+    def _late(self, event_id: str, eligible: IndexArray | None, *, is_checked: bool) -> Decision:
+        """Return the fallback, unless there is none or the eligible classes could not be checked."""
         answer = None
-        if self.fallback is not None and self.link.facts is not None:
+        if is_checked and self.fallback is not None and self.link.facts is not None:
             with suppress(FallbackError):
                 answer = fallback_answer(self.fallback, event_id, self.link.facts, eligible)
         if answer is None:
@@ -217,7 +222,8 @@ def _context_value(event_id: str, body: Context, facts: PipelineFacts | None) ->
     except TypeError as error:  # text that is not UTF-8, a number beyond 64 bits, or nesting that is too deep
         raise MalformedError(f"x: {error}") from error
     if facts is not None:
-        context = decode_context(_record(value), facts.n_features, encoder=facts.encoder, classes=facts.classes())
+        classes = None if facts.open_classes and body.eligible is None else facts.classes()  # names are unknown here
+        context = decode_context(_record(value), facts.n_features, encoder=facts.encoder, classes=classes)
         eligible = context.eligible
     elif type(x) is not dict or type(x.get("i")) is list:
         decode_context(_record(value), len(x) if type(x) is list else _ANY)

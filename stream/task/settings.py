@@ -104,10 +104,9 @@ class TaskSettings:
         learner = create(self.learner, self.n_classes, self.n_features, **parameters)
         if self.scale == "standard":
             learner = RunningScale(with_kernels(learner, "scale standard"))
-        if self.floor != 0.0:
-            learner = Mixture(with_kernels(learner, "floor"), self.floor)
-        if self.holdout != 0.0:
-            learner = Mixture(with_kernels(learner, "holdout"), self.holdout, self.holdout_class)
+        if self.floor != 0.0 or self.holdout != 0.0:
+            mixed = with_kernels(learner, "floor and holdout")
+            learner = Mixture(mixed, self.floor, self.holdout, self.holdout_class)
         self.check_policies(learner)
         self.feature_encoder()
         if self.model == "shared" and self.play != "own":

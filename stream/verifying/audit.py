@@ -29,6 +29,8 @@ from stream.learners import registered
 from stream.randomness.draws import Purpose, uniform
 from stream.reporting.run_report import quantiles
 from stream.shared.view import check_room
+from stream.snapshots.chunks import read_snapshots
+from stream.snapshots.state import decode
 from stream.task.settings import TaskSettings
 from stream.telemetry.sketch import Sketch, total_sketch
 from stream.verifying.oracle import Decided, Event, Letter, Oracle, Settled, differing
@@ -219,6 +221,9 @@ class _Audit:
             settings.feature_encoder(),
             settings.make_classes(),
         )
+        if settings.open_classes:
+            imported = read_snapshots(self._broker, self._topics, self._partition, 0).imported
+            self._classes.add(() if imported is None else decode(imported).classes)
         self._shared = settings.make_learner() if settings.model == "shared" else None
         self._needs_label = registered()[settings.learner].needs_label
         return Oracle(settings)

@@ -60,17 +60,18 @@ class Classes:
             self._index[name] = len(self.names)
             self.names.append(name)
 
-    def eligible(self, given: Sequence[str | int] | None) -> IndexArray | None:
+    def eligible(self, given: Sequence[str | int] | None, action: int | None = None) -> IndexArray | None:
         """Return the indices of a context's eligible classes, and add new names if the pipeline is open.
 
         Args:
             given: names, or indices if the classes have no names; None for all classes.
+            action: a class that must be eligible, or None.
 
         Returns:
             int32[m] in increasing order; None for all K classes.
 
         Raises:
-            ClassesError: the list is empty, or a class is unknown, repeated or one too many.
+            ClassesError: the list is empty, or lacks the action, or a class is unknown, repeated or one too many.
         """
         if given is None and not self.is_open:
             return None
@@ -80,18 +81,20 @@ class Classes:
             given = self.names or ()
         if not given:
             raise ClassesError("expected at least one class; got none")
-        new: list[str] = []
+        new: dict[str, int] = {}
         indices = np.empty(len(given), np.int32)
         for place, one in enumerate(given):
             indices[place] = self._index_of(one, new)
         indices.sort()
         if (indices[1:] == indices[:-1]).any():
             raise ClassesError(f"expected each class once; got {shown(given)}")
+        if action is not None and action not in indices:
+            raise ClassesError(f"expected the class {action} of the logged decision among them; got {shown(given)}")
         if new:
             self.add(new)
         return indices
 
-    def _index_of(self, given: str | int, new: list[str]) -> int:
+    def _index_of(self, given: str | int, new: dict[str, int]) -> int:
         if self.names is None:
             if isinstance(given, int) and given < self.n_classes:
                 return given
@@ -103,9 +106,7 @@ class Classes:
             raise ClassesError(f"expected names of the pipeline's {len(self.names)} classes; got {shown(given)}")
         if not 0 < len(given.encode()) <= NAME_BYTES_MAX:
             raise ClassesError(f"expected names of 1 to {NAME_BYTES_MAX} bytes; got {shown(given)}")
-        if given not in new:
-            new.append(given)
-        index = len(self.names) + new.index(given)
+        index = new.setdefault(given, len(self.names) + len(new))
         if index >= self.n_classes:
             raise ClassesError(
                 f"the pipeline has room for {self.n_classes} classes, and {shown(given)} is one too many. Start a new "

@@ -106,8 +106,8 @@ def trace_of(record: Record) -> Headers:
     """The trace headers of a record (W3C Trace Context), or none if they are too long."""
     if record.headers == HEADERS:
         return ()
-    found = tuple((name, value) for name, value in record.headers if name in TRACE_HEADERS)
-    return found if sum(len(value) for _, value in found) <= TRACE_BYTES_MAX else ()
+    found = {name: value for name, value in reversed(record.headers) if name in TRACE_HEADERS}  # the first of each
+    return tuple(sorted(found.items())) if sum(map(len, found.values())) <= TRACE_BYTES_MAX else ()
 
 
 def header_number(content: bytes | None) -> int | None:
@@ -171,12 +171,9 @@ def decode_context(
 
 def _eligible(given: Sequence[str | int] | None, classes: Classes, logged: Logged | None) -> IndexArray | None:
     try:
-        eligible = classes.eligible(given)
+        return classes.eligible(given, None if logged is None else logged.action)
     except ClassesError as error:
         raise MalformedError(f"eligible: {error}") from error
-    if eligible is not None and logged is not None and logged.action not in eligible:
-        raise MalformedError(f"logged.action: expected an eligible class; got {logged.action}")
-    return eligible
 
 
 def _sparse(x: SparseFields, n_features: int) -> Features:

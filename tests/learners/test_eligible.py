@@ -74,7 +74,7 @@ def with_wrappers(name: str) -> dict[str, KernelLearner]:
         "alone": one,
         "scaled": RunningScale(scaled),
         "floor": Mixture(floored, 0.3),
-        "holdout": Mixture(held, 0.3, action=1),
+        "floor and holdout": Mixture(held, 0.2, 0.3, action=1),
     }
 
 

@@ -92,6 +92,18 @@ def test_each_class_is_played_as_often_as_its_propensity_says(
     assert stats.chisquare(counts, draws * propensities / propensities.sum()).pvalue > 1e-4
 
 
+@pytest.mark.parametrize("name", ["banditron", "igw-logistic", "stack-igw", "late-ucb", "exp4"])
+def test_with_a_floor_and_a_holdout_the_propensity_is_the_probability_for_every_draw(name: str) -> None:
+    learner = Mixture(bare(name, {}), 0.1, 0.2, action=2)
+    x, size = examples(Case(name), 10).features(3), 2_000
+    p, played = learner.distribution(x), np.zeros(K)
+    for u in (np.arange(size) + 0.5) / size:
+        action, _, propensity = learner.predict(x, float(u))[:3]
+        assert propensity == pytest.approx(p[action], rel=1e-9)
+        played[action] += 1.0 / size
+    np.testing.assert_allclose(played, p, atol=2.0 * K / size)
+
+
 def test_an_assumed_bit_of_a_random_class_is_taken_back_only_if_the_learner_learned_it() -> None:
     sound = Mixture(bare("banditron", {"margin": "decision"}), FLOOR)
     x = examples(Case("banditron"), 10).features(3)

@@ -1,5 +1,6 @@
 """Eligible classes, open classes and a holdout in a complete pipeline with restarts."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -7,9 +8,13 @@ import orjson
 import pytest
 
 import onebit
-from stream.wire.codec import HEADERS
+from stream.testing.embedded import EmbeddedPipeline
+from stream.verifying.model_files import read_model, write_model
+from stream.verifying.models import export_model, import_model
+from stream.wire.classes import Classes
+from stream.wire.codec import HEADERS, TRACE_BYTES_MAX, LogReading, MalformedError, decode_context, trace_of
 from stream.wire.dead_letters import DEAD_LETTER_MALFORMED
-from stream.wire.records import NOT_ELIGIBLE
+from stream.wire.records import NOT_ELIGIBLE, Headers, Record
 from tests.pipeline import TOPICS, Pipeline, small_task
 from tests.verifying.tampering import change, tampered
 
@@ -81,6 +86,51 @@ def test_learners_that_cannot_limit_their_decisions_are_refused_or_reject_the_co
     with onebit.embedded(n_classes=3, n_features=2, learner="exp4") as pipeline:
         pipeline.test.context("limited", [1.0, 0.0], eligible=[0, 1])
         assert pipeline.ledger.context_malformed == 1
+
+
+def test_an_imported_model_brings_the_names_of_its_classes(tmp_path: Path) -> None:
+    with onebit.embedded(classes_max=3, n_features=1, learner="banditron") as first:
+        first.decide("visit", [1.0], eligible=["news", "help"])
+        model = export_model(first.test.broker, first.test.topics, 0)
+    write_model(tmp_path / "model.npz", model)
+    second = EmbeddedPipeline(classes_max=3, n_features=1, learner="banditron", holdout=0.2)
+    import_model(second.broker, second.topics, 0, read_model(tmp_path / "model.npz"), "import")
+    second.restart_learner()
+    for n, eligible in enumerate((["help"], ["news"], None, ["offers"])):
+        second.context(f"visit-{n}", [1.0], **({} if eligible is None else {"eligible": eligible}))
+    assert [second.prediction(f"visit-{n}")["action"] for n in (0, 1, 3)] == [1, 0, 2]
+    second.finish()
+    second.close()
+
+
+def test_a_malformed_context_adds_no_names() -> None:
+    classes = Classes(2, is_open=True)
+    with pytest.raises(MalformedError):
+        decode_context(logged(["junk"], action=1), 1, LogReading(2), None, classes)
+    assert decode_context(logged(["x", "y"], action=1), 1, LogReading(2), None, classes).eligible is not None
+    assert classes.names == ["x", "y"]
+
+
+def logged(eligible: list[str], action: int) -> Record:
+    value = orjson.dumps({"id": "a", "x": [1.0], "eligible": eligible, "logged": {"action": action}})
+    return Record("contexts", 0, 0, 0, None, value, HEADERS)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (
+            (("traceparent", b"1"), ("other", b"x"), ("tracestate", b"a=1")),
+            (("traceparent", b"1"), ("tracestate", b"a=1")),
+        ),
+        ((("traceparent", b"1"), ("traceparent", b"2")), (("traceparent", b"1"),)),
+        ((("traceparent", b""),) * 70_000, (("traceparent", b""),)),
+        ((("traceparent", b"1"), ("tracestate", b"x" * TRACE_BYTES_MAX)), ()),
+    ],
+    ids=["both", "repeated", "many", "long"],
+)
+def test_at_most_one_trace_header_of_each_name_is_copied(given: Headers, expected: Headers) -> None:
+    assert trace_of(Record("contexts", 0, 0, 0, None, b"", (*HEADERS, *given))) == expected
 
 
 def test_trace_headers_pass_from_the_context_to_prediction_and_example_across_a_restart() -> None:

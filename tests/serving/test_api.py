@@ -121,6 +121,7 @@ def test_open_classes_are_named_by_the_requests() -> None:
         got = door.ask("POST", "/v1/decide", {"id": "visit-1", "x": [1.0, 0.5], "eligible": ["hats", "shoes"]})
         assert got.json["class"] in ("hats", "shoes")
         assert door.ask("POST", "/v1/decide", {"id": "visit-2", "x": [1.0, 0.5], "eligible": [1]}).status == 422
+        assert door.decide("visit-3").json["class"] in ("hats", "shoes")
 
 
 def test_a_fallback_that_is_not_eligible_is_a_504() -> None:
