@@ -166,20 +166,20 @@ def _eligible(partition: _Partition) -> dict[int, dict[int, str | None] | None]:
         found[record.offset] = None
         if was.event_id is None or not can_play(task, was.logged):
             continue
-        given = was.eligible
+        given, known = was.eligible, indices
         if not task.open_classes:
-            classes: dict[int, str | None] = dict.fromkeys(range(N_CLASSES) if given is None else given)
-            is_bad = bool(classes.keys() - set(range(N_CLASSES)))
+            names: list[str | None] = [None] * N_CLASSES
+            chosen = list(range(N_CLASSES)) if given is None else list(given)
         else:
-            names = list(indices) if given is None else list(map(name_of, given))
-            new = dict.fromkeys(name for name in names if name not in indices)
-            is_bad = len(indices) + len(new) > N_CLASSES or len({*names}) < len(names)
-            if not is_bad:
-                indices |= {name: len(indices) + n for n, name in enumerate(new)}
-                classes = {indices[name]: name for name in names}
-        is_bad = is_bad or not classes or (given is not None and len(classes) < len(given))
-        if not is_bad and (task.play == "own" or was.logged is None or was.logged.action in classes):
-            found[record.offset] = classes
+            listed = list(indices) if given is None else list(map(name_of, given))
+            new = dict.fromkeys(name for name in listed if name not in indices)
+            known = indices | {name: len(indices) + n for n, name in enumerate(new)}
+            names, chosen = list(known), [known[name] for name in listed]
+        is_bad = not chosen or len({*chosen}) < len(chosen) or max(chosen) >= N_CLASSES or len(names) > N_CLASSES
+        is_played = task.play == "own" or was.logged is None or was.logged.action in chosen
+        if not is_bad and is_played:
+            indices = known
+            found[record.offset] = {k: names[k] for k in chosen}
     return found
 
 
