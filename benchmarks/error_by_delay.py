@@ -37,7 +37,7 @@ PLOT_PX, PLOT_HIGH_PX = 118, 84
 LEFT_PX, TOP_PX = 44, 34
 
 # Colours of medium lightness, because the figure is shown on light and dark pages.
-TEXT, GRID, SOLE, LATE, TOLD = "#6e7781", "#8c959f", "#bc6c25", "#2f81d8", "#3f9142"
+TEXT, GRID, SOLE, LATE, LABELLED = "#6e7781", "#8c959f", "#bc6c25", "#2f81d8", "#3f9142"
 COLOURS = {"late-ucb": LATE, "igw-logistic": LATE, "stack-igw": LATE}
 
 Row = dict[str, Any]
@@ -95,7 +95,7 @@ def _legend() -> Iterator[str]:
         yield f'<path d="M{x} 14h26" stroke="{TEXT}" stroke-width="2" stroke-dasharray="{dashes}"/>'
         yield f'<text x="{x + 32}" y="18">{name}</text>'
         x += 100
-    for colour, title in ((LATE, "for late bits"), (SOLE, "from one bit"), (TOLD, "from the true class")):
+    for colour, title in ((LATE, "for late bits"), (SOLE, "from one bit"), (LABELLED, "from the true class")):
         yield f'<rect x="{x}" y="8" width="12" height="12" fill="{colour}"/>'
         yield f'<text x="{x + 18}" y="18">{title}</text>'
         x += 140
@@ -105,7 +105,7 @@ def _legend() -> Iterator[str]:
 def _panel(row: Row) -> Iterator[str]:
     """Yield a learner's panel: its name, axes and lines."""
     name = row["learner"]
-    colour = TOLD if registered()[name].needs_label else COLOURS.get(name, SOLE)
+    colour = LABELLED if registered()[name].needs_label else COLOURS.get(name, SOLE)
     bottom = 22 + PLOT_HIGH_PX
     step = PLOT_PX / (len(DELAYS) - 1)
     yield f'<text x="8" y="12" font-weight="bold" fill="{colour}">{name}</text>'

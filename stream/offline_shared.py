@@ -124,7 +124,7 @@ class _Decided:
         decision = self._waiting[t] if kind == EXPIRED else self._waiting.pop(t)
         x, label = self._examples.features(t), int(self._examples.labels[t])
         bit = int(kind != EXPIRED and decision.action == label)
-        told = label if self._learner.needs_label else NO_LABEL
+        reported = label if self._learner.needs_label else NO_LABEL
         if kind == LATE:
             return Entry(CORRECTED, x, decision, bit, 0, float(self._v[t]))
-        return Entry(SETTLED, x, decision, bit, NO_BIT, float(self._v[t]), told)
+        return Entry(SETTLED, x, decision, bit, NO_BIT, float(self._v[t]), reported)

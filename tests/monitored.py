@@ -15,7 +15,7 @@ def free_port() -> int:
         return port
 
 
-def told(port: int) -> dict[str, Any]:
+def reported(port: int) -> dict[str, Any]:
     """The next event that the monitor sends to its page; empty if the monitor does not respond."""
     with suppress(OSError, HTTPException), urlopen(f"http://127.0.0.1:{port}/events", timeout=5) as events:
         line = events.readline()

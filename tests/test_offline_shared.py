@@ -75,16 +75,18 @@ def test_a_task_decides_on_what_was_read_and_on_its_own_decisions(
     due[N - 1].sort(key=lambda s: (s + delays[s], s))
     decisions = {}
     for start, stop in pairwise([*readings, N]):
-        told: list[Told] = []
+        reported: list[Told] = []
         for t in range(start, stop):
             x, task = examples.features(t), int(PARTITIONS[t])
-            decided = [entry for entry in told if entry.kind == "decided"]
+            decided = [entry for entry in reported if entry.kind == "decided"]
             decisions[t] = oracle.decide(task, len(oracle.log), decided, x, float(u[t]))
-            told += [Told(task, "decided", x, decisions[t])] if learner.observed else []
+            reported += [Told(task, "decided", x, decisions[t])] if learner.observed else []
             for s in due[t]:
                 bit = int(decisions[s].action == examples.labels[s])
-                told.append(Told(int(PARTITIONS[s]), "settled", examples.features(s), decisions[s], bit, v=float(v[s])))
-        oracle.log += told
+                reported.append(
+                    Told(int(PARTITIONS[s]), "settled", examples.features(s), decisions[s], bit, v=float(v[s]))
+                )
+        oracle.log += reported
     assert found.actions.tolist() == [decisions[t].action for t in range(N)]
     assert found.propensities.tolist() == [decisions[t].propensity for t in range(N)]
     assert state_digest([learner.state()]) == state_digest([oracle.model(len(oracle.log)).state()])

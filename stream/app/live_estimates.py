@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from stream.estimating.arms import ArmComparison, Arms
     from stream.estimating.live import LiveEstimates, LiveEstimator
 
-Counter = TypeVar("Counter", "LiveEstimator", "Arms")
+Estimating = TypeVar("Estimating", "LiveEstimator", "Arms")
 
 
 class LiveEstimating:
@@ -58,7 +58,7 @@ class LiveEstimating:
         return lines
 
 
-def from_topics(broker: Broker, topics: Topics, partitions: int, counter: Counter) -> Counter:
+def from_topics(broker: Broker, topics: Topics, partitions: int, counter: Estimating) -> Estimating:
     """Let a counter count a run's topics, with the decisions in the order of their times, and return it."""
     steps = [0] * partitions
 

@@ -83,8 +83,8 @@ def run(
     """
     sizes = Sizes(events, seeds, tuple(sweep or ()))
     for experiment, sets in [use_case.prepare(name, sizes, data_dir) for name in names]:
-        for told in sets.missing(experiment).values():
-            warn(f"skipped: {told}")
+        for reported in sets.missing(experiment).values():
+            warn(f"skipped: {reported}")
         shown = _Shown(experiment.name)
         try:
             found = use_case.run(experiment, sets, results, jobs, shown.show, sizes.sweeps)

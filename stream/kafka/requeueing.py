@@ -40,7 +40,7 @@ def requeue(
     topics: Topics,
     partitions: int,
     wanted: Callable[[DeadLetter], bool] = lambda letter: True,
-    told: Callable[[Requeued], None] = lambda requeued: None,
+    reported: Callable[[Requeued], None] = lambda requeued: None,
     *,
     dry_run: bool = False,
 ) -> Counter[Fate]:
@@ -55,7 +55,7 @@ def requeue(
         topics: the pipeline's topics.
         partitions: the number of partitions of each topic.
         wanted: selects the dead letters.
-        told: called with each selected letter and its result.
+        reported: called with each selected letter and its result.
         dry_run: report the results without sending anything.
 
     Raises:
@@ -80,7 +80,7 @@ def requeue(
                 home = letter.partition if letter.key is None else partition_for(letter.key, partitions)
                 producer.send(letter.topic, home, letter.key, letter.value, _headers(letter, _mark(record)))
             counts[fate] += 1
-            told(Requeued(letter, record.partition, record.offset, fate))
+            reported(Requeued(letter, record.partition, record.offset, fate))
         producer.flush()
     finally:
         producer.close()

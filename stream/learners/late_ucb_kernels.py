@@ -7,7 +7,7 @@ import numpy as np
 from stream.learners.kernels import argmax, bounded, compiled, inlined, norm_of
 from stream.learners.random_features_kernels import SAMPLE, waves
 from stream.learners.symmetric_kernels import block_of, sum_of_rows, variance
-from stream.wire.records import FloatArray, IndexArray
+from stream.wire.records import NOT_ELIGIBLE, FloatArray, IndexArray
 
 PLAIN, QUADRATIC, PROJECTED = range(3)  # transformation of x, which is independent of random features
 
@@ -230,6 +230,8 @@ def highest_bound(
     highest = 0.0
     for _ in range(min(int(model[SHORTLIST]), K)):
         k = argmax(rough)
+        if scores[k] == NOT_ELIGIBLE:
+            break  # no further class is eligible
         rough[k] = -inf
         bound = scores[k] + sqrt(model[ETA] * variance(P[k], int(counts[PENDING][BELIEVED, k]), places, x, z))
         if action < 0 or bound > highest or (bound == highest and k < action):

@@ -140,7 +140,10 @@ class _Collection:
     @property
     def is_full(self) -> bool:
         """Whether `entries_max` is exceeded."""
-        return len(self.entries) + sum(map(len, self.others)) > self.entries_max
+        entries = len(self.entries)
+        for others in self.others:
+            entries += len(others)
+        return entries > self.entries_max
 
 
 class _AgeQueue:
@@ -545,10 +548,7 @@ class Join:
             entry = make(Retained, (outcome, reward, pending.decision.action, corrected))
             collection.entries[event_id] = self._shared(entry)
             self._settled.append(event_id, self.stream_ms)
-        entries = len(collection.entries)
-        for others in collection.others:
-            entries += len(others)
-        return (*events, *self._evict(collection)) if entries > collection.entries_max else events
+        return (*events, *self._evict(collection)) if collection.is_full else events
 
     def _compare(
         self, rule: Rule, state: State, event_id: str, kept: Any, feedback: Feedback, record: Any

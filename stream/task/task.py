@@ -340,12 +340,10 @@ class Task:
         if reward is not None:
             taught = decision if self._log is None else self._taught(decision)
             drift = self.model.settle(pending.x, taught, reward, self._update_draw(event_id), label)
-        settled_at_ms = self.join.stream_ms
         arm = self.settings.arm_of(self._draw_action(event_id)) if self.settings.holdout else None
-        example = Example(
-            event_id, outcome, decision.action, decision.propensity,
-            reward, delay_ms, settled_at_ms, drift, arm, pending.trace,
-        )  # fmt: skip
+        action, _, propensity, *_ = decision
+        settled_as = event_id, outcome, action, propensity, reward, delay_ms, self.join.stream_ms, drift
+        example = make(Example, (*settled_as, arm, pending.trace))
         effects.examples.append((example, None if record is None else record.offset))
 
     def _correct(self, late: Late) -> None:

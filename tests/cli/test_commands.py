@@ -44,8 +44,8 @@ def test_the_package_is_a_program(module: str) -> None:
 
 
 def test_help_tells_every_exit_code(onebit: Onebit) -> None:
-    told = onebit("--help").out
-    assert [code for code in ExitCode if f" {code.value} {code.meaning.split(' ')[0]}" not in told] == []
+    reported = onebit("--help").out
+    assert [code for code in ExitCode if f" {code.value} {code.meaning.split(' ')[0]}" not in reported] == []
 
 
 def test_classes_without_features_are_refused_naming_both(onebit: Onebit) -> None:
@@ -62,7 +62,7 @@ def test_a_program_of_one_learner_refuses_several(onebit: Onebit) -> None:
 
 
 @pytest.mark.parametrize(
-    ("flags", "told"),
+    ("flags", "reported"),
     [
         (("--epochs", "none"), "--epochs"),
         (("--events", "0"), "or equal to 1"),
@@ -75,11 +75,11 @@ def test_a_program_of_one_learner_refuses_several(onebit: Onebit) -> None:
     ],
 )
 def test_a_flag_that_cannot_be_used_is_refused_before_anything_runs(
-    flags: tuple[str, str], told: str, onebit: Onebit
+    flags: tuple[str, str], reported: str, onebit: Onebit
 ) -> None:
     ended = onebit("run", *flags)
     assert (ended.code, ended.out) == (ExitCode.USAGE, "")
-    assert told in ended.err
+    assert reported in ended.err
 
 
 def test_a_parameter_that_only_python_reads_as_a_number_is_refused(onebit: Onebit) -> None:
@@ -247,6 +247,6 @@ def test_whole_number_may_have_underscores_in_flag_variable_and_file(
 
 
 def test_the_schemas_are_told_by_topic_without_a_kafka(onebit: Onebit) -> None:
-    told = onebit("topics", "describe", "--schema", "--topic-prefix", "my.", "--bootstrap", "nowhere:1")
-    assert (told.code, told.err) == (0, "")
-    assert json.loads(told.out) == {f"my.{topic}": schema_of(topic) for topic in EVENTS}
+    reported = onebit("topics", "describe", "--schema", "--topic-prefix", "my.", "--bootstrap", "nowhere:1")
+    assert (reported.code, reported.err) == (0, "")
+    assert json.loads(reported.out) == {f"my.{topic}": schema_of(topic) for topic in EVENTS}

@@ -30,18 +30,18 @@ def made_anew(broker: Broker) -> Broker:
 
 def run(monkeypatch: pytest.MonkeyPatch, brokers: Iterator[Broker]) -> list[int]:
     """Run a program on several brokers in turn, each of which fails; return the partition count it got from each."""
-    told: list[int] = []
+    reported: list[int] = []
 
     def next_one(settings: Settings, stop: object) -> Broker:
         return next(brokers)
 
     def work(broker: Broker, partitions: int, watched: Watched) -> None:
-        told.append(partitions)
+        reported.append(partitions)
         raise BrokerUnavailableError("gone")
 
     monkeypatch.setattr(connection, "connect", next_one)
-    keep_running(load_settings({}), "program", lambda: len(told) == 3, work)
-    return told
+    keep_running(load_settings({}), "program", lambda: len(reported) == 3, work)
+    return reported
 
 
 def test_work_is_begun_anew_on_the_next_connection(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,11 +22,11 @@ def test_with_data_the_costs_are_measured_and_auto_takes_one_of_them(onebit: One
 
 
 def test_people_are_told_the_time_and_what_auto_takes(onebit: Onebit) -> None:
-    told = " ".join(onebit("learners", "perceptron", "--data", "optdigits").out.split())
+    reported = " ".join(onebit("learners", "perceptron", "--data", "optdigits").out.split())
 
-    assert " µs, state 5 kB" in told
-    assert "auto selects late-ucb: 64 features, 33 of them non-zero on average, are few and dense" in told
-    assert "flops" not in told
+    assert " µs, state 5 kB" in reported
+    assert "auto selects late-ucb: 64 features, 33 of them non-zero on average, are few and dense" in reported
+    assert "flops" not in reported
 
 
 def test_a_log_is_measured_on_by_its_mapping(onebit: Onebit, tmp_path: Path) -> None:
@@ -43,37 +43,37 @@ def test_a_log_is_measured_on_by_its_mapping(onebit: Onebit, tmp_path: Path) -> 
 def test_people_are_told_how_far_the_measuring_is(onebit: Onebit, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(learners, "TOLD_EVERY_MS", 0)
     names = ("perceptron", "banditron", "late-ucb")
-    told = onebit("learners", *names, "--data", "optdigits").err
-    assert [line.split(maxsplit=1)[1] for line in told.splitlines()[1:]] == ["1 of 3 measured", "2 of 3 measured"]
+    reported = onebit("learners", *names, "--data", "optdigits").err
+    assert [line.split(maxsplit=1)[1] for line in reported.splitlines()[1:]] == ["1 of 3 measured", "2 of 3 measured"]
     assert "measured" not in onebit("learners", *names).err
 
 
 def test_for_a_size_alone_operations_are_counted(onebit: Onebit) -> None:
     (perceptron,) = json.loads(onebit("learners", "perceptron", "--nnz", "10", "--json").out)
-    told = " ".join(onebit("learners", "perceptron", "--nnz", "10").out.split())
+    reported = " ".join(onebit("learners", "perceptron", "--nnz", "10").out.split())
 
     assert perceptron["us_per_event"] is None
-    assert f"{perceptron['cost']['flops_per_event']:,} flops" in told
-    assert "auto selects stack-igw: 400 features, 10 of them non-zero on average, are sparse" in told
-    assert "auto selects late-ucb: 400 features are few" in told
+    assert f"{perceptron['cost']['flops_per_event']:,} flops" in reported
+    assert "auto selects stack-igw: 400 features, 10 of them non-zero on average, are sparse" in reported
+    assert "auto selects late-ucb: 400 features are few" in reported
 
 
 def test_the_parameters_that_auto_gives_are_told_and_measured(onebit: Onebit) -> None:
-    told = " ".join(onebit("learners", "late-ucb", "--n-features", "784", "--nnz", "150").out.split())
+    reported = " ".join(onebit("learners", "late-ucb", "--n-features", "784", "--nnz", "150").out.split())
     (fields,) = json.loads(onebit("learners", "late-ucb", "--n-features", "784", "--nnz", "150", "--json").out)
 
-    assert "auto selects late-ucb, project=256: 784 features, 150 of them non-zero on average, are many" in told
+    assert "auto selects late-ucb, project=256: 784 features, 150 of them non-zero on average, are many" in reported
     assert fields["cost"]["state_bytes"] < 9 * 784 * 784 * 8
 
 
 def test_every_learner_is_told_and_those_that_are_best_for_something_say_so(onebit: Onebit) -> None:
     fields = json.loads(onebit("learners", "--json").out)
     best = {one["name"]: one["best_for"] for one in fields if one["best_for"]}
-    told = " ".join(onebit("learners").out.split())
+    reported = " ".join(onebit("learners").out.split())
 
     assert [one["name"] for one in fields] == list(registered())
     assert {"late-ucb", "stack-igw", "igw-logistic", "perceptron"} <= best.keys()
-    assert [name for name, text in best.items() if f"best for {text}" not in told] == []
+    assert [name for name, text in best.items() if f"best for {text}" not in reported] == []
 
 
 def test_what_takes_too_long_is_estimated(onebit: Onebit) -> None:
@@ -85,13 +85,13 @@ def test_what_takes_too_long_is_estimated(onebit: Onebit) -> None:
 
 def test_a_large_state_is_not_made_to_be_measured(onebit: Onebit, tmp_path: Path) -> None:
     (tmp_path / "wide.svm").write_text("0 1:1 2:1\n1 1:1 3:1\n0 2:1\n")
-    told = onebit("learners", "late-ucb", "--data", str(tmp_path / "wide.svm"), "--n-features", "9000").out
+    reported = onebit("learners", "late-ucb", "--data", str(tmp_path / "wide.svm"), "--n-features", "9000").out
 
-    assert "not measured: state larger than 512 MB" in " ".join(told.split())
+    assert "not measured: state larger than 512 MB" in " ".join(reported.split())
 
 
 @pytest.mark.parametrize(
-    ("flags", "told"),
+    ("flags", "reported"),
     [
         (("--data", "optdigits", "--nnz", "3"), "--data optdigits "),
         (("--data", "optdigits", "--n-classes", "3"), "--n-classes"),
@@ -100,8 +100,8 @@ def test_a_large_state_is_not_made_to_be_measured(onebit: Onebit, tmp_path: Path
         (("--data", "optdigit"), "did you mean optdigits"),
     ],
 )
-def test_what_contradicts_itself_is_refused(flags: tuple[str, ...], told: str, onebit: Onebit) -> None:
+def test_what_contradicts_itself_is_refused(flags: tuple[str, ...], reported: str, onebit: Onebit) -> None:
     ended = onebit("learners", *flags)
 
     assert (ended.code, ended.out) == (ExitCode.USAGE, "")
-    assert told in " ".join(ended.err.split())
+    assert reported in " ".join(ended.err.split())

@@ -45,15 +45,15 @@ def test_run_tells_what_the_learner_would_have_earned_with_the_log(onebit: Onebi
     assert ips["value"] == pytest.approx(snips["value"] * agreed * 10.0 / found["n"])
     assert 0.0 <= ips["anytime_low"] <= ips["value"] <= ips["anytime_high"] <= 1.0
 
-    told = onebit(*RUN, "--play", "logged", "--estimate").out
-    line = next(line for line in told.splitlines() if line.startswith("estimate: "))
+    reported = onebit(*RUN, "--play", "logged", "--estimate").out
+    line = next(line for line in reported.splitlines() if line.startswith("estimate: "))
     for shown in (
         f" {ips['value']:.3f} (anytime {ips['anytime_low']:.3f} to {ips['anytime_high']:.3f})",
         f" {found['n']} settled decisions",
         f"logged {found['logged']:.3f}",
     ):
         assert shown in line
-    assert "estimate: outcome-missing: 19 of 300 settled decisions" in told
+    assert "estimate: outcome-missing: 19 of 300 settled decisions" in reported
 
 
 @pytest.mark.usefixtures("offers")
@@ -65,8 +65,8 @@ def test_run_says_nothing_of_it_where_it_is_not_asked(onebit: Onebit) -> None:
 def test_where_the_learner_plays_its_own_there_is_nothing_to_judge(onebit: Onebit, play: str) -> None:
     ended = onebit("run", "--data", "optdigits", "--play", play, "--estimate", "--no-report")
     assert ended.code == ExitCode.USAGE
-    told = " ".join(ended.err.split())
-    assert f"--estimate requires --play logged; got --play {play}" in told
+    reported = " ".join(ended.err.split())
+    assert f"--estimate requires --play logged; got --play {play}" in reported
 
 
 def send_logged(pipeline: Pipeline, first: int, events: int, waits: int | None = None) -> None:
@@ -106,34 +106,36 @@ def learn_on(onebit: Onebit, monkeypatch: pytest.MonkeyPatch) -> Callable[..., s
 def test_running_learner_tells_it_and_begins_anew_after_a_restart(learn_on: Callable[..., str]) -> None:
     pipeline = Pipeline(small_task())
     send_logged(pipeline, 0, 120)
-    told = learn_on(pipeline.broker, "--play", "logged", "--estimate")
+    reported = learn_on(pipeline.broker, "--play", "logged", "--estimate")
     whole = from_topics(pipeline.broker, TOPICS, 1, live_estimator()).now()
     assert (whole.n, whole.waiting, whole.logged) == (120, 0, 0.5)
     (expected,) = (line for line in estimate_lines(whole, "", " since this program started") if "anytime" in line)
-    assert expected in told
+    assert expected in reported
 
-    told = learn_on(pipeline.broker, "--estimate")
-    assert "estimate: none yet" in told
+    reported = learn_on(pipeline.broker, "--estimate")
+    assert "estimate: none yet" in reported
     send_logged(pipeline, 120, 60, waits=150)
-    told = learn_on(pipeline.broker, "--estimate")
-    assert "over 30 settled decisions since this program started; logged 0.467" in told
+    reported = learn_on(pipeline.broker, "--estimate")
+    assert "over 30 settled decisions since this program started; logged 0.467" in reported
 
 
 def test_estimate_goes_on_when_the_broker_was_away(learn_on: Callable[..., str]) -> None:
     pipeline = Pipeline(small_task())
     send_logged(pipeline, 0, 60, waits=20)
-    told = learn_on(pipeline.broker, "--play", "logged", "--estimate", meanwhile=lambda: pipeline.answer("event-20", 0))
-    assert "over 20 settled decisions" in told
-    assert "over 60 settled decisions" in told
-    assert "handed-over" not in told
+    reported = learn_on(
+        pipeline.broker, "--play", "logged", "--estimate", meanwhile=lambda: pipeline.answer("event-20", 0)
+    )
+    assert "over 20 settled decisions" in reported
+    assert "over 60 settled decisions" in reported
+    assert "handed-over" not in reported
 
 
 def test_learner_that_is_not_asked_tells_none(learn_on: Callable[..., str]) -> None:
     pipeline = Pipeline(small_task())
     send_logged(pipeline, 0, 10)
-    told = learn_on(pipeline.broker, "--play", "logged")
-    assert "decided 10, matched 10" in told
-    assert "estimate" not in told
+    reported = learn_on(pipeline.broker, "--play", "logged")
+    assert "decided 10, matched 10" in reported
+    assert "estimate" not in reported
 
 
 def test_learner_that_plays_its_own_is_refused_by_what_its_pipeline_has(learn_on: Callable[..., str]) -> None:
@@ -150,7 +152,7 @@ def test_several_partitions_are_read_as_one(learn_on: Callable[..., str]) -> Non
         context = {"id": f"event-{number}", "x": {"i": [0]}, "logged": {"action": 0, "propensity": 0.5}}
         pipeline.send(TOPICS.contexts, orjson.dumps(context), partition)
         pipeline.send(TOPICS.feedback, feedback_value(f"event-{number}", partition), partition)
-    told = learn_on(pipeline.broker, "--play", "logged", "--estimate")
+    reported = learn_on(pipeline.broker, "--play", "logged", "--estimate")
     found = from_topics(pipeline.broker, TOPICS, 2, live_estimator()).now()
     assert (found.n, found.logged) == (3, 2 / 3)
-    assert "over 3 settled decisions since this program started; logged 0.667" in told
+    assert "over 3 settled decisions since this program started; logged 0.667" in reported

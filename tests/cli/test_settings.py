@@ -53,8 +53,8 @@ def test_a_command_has_the_flags_of_its_program_with_their_help(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "400")
     monkeypatch.setenv("TERMINAL_WIDTH", "400")
-    told = onebit(*COMMANDS[program], "--help").out
-    lines = [line.strip("│ ") for line in told.splitlines()]
+    reported = onebit(*COMMANDS[program], "--help").out
+    lines = [line.strip("│ ") for line in reported.splitlines()]
     for one in (each for each in described() if (program, each.flag) not in OWN):
         shown = [line for line in lines if line.split(" ")[0] == one.flag]
         assert len(shown) == (program in one.setting.programs), one.flag

@@ -97,9 +97,9 @@ def test_jobs_on_kafka_are_refused(onebit: Onebit) -> None:
 def test_what_a_run_cannot_use_is_told_as_if_it_ran_in_the_first_process(onebit: Onebit) -> None:
     one_by_one, at_once = (onebit(*SHORT, "--delay", "logged", "--jobs", jobs) for jobs in ("1", "2"))
     assert (one_by_one.code, at_once.code) == (ExitCode.USAGE, ExitCode.USAGE)
-    told = [ended.err.splitlines()[-1] for ended in (one_by_one, at_once)]  # earlier lines may announce compilation
-    assert "has no feedback times" in told[0]
-    assert told[0] == told[1]
+    reported = [ended.err.splitlines()[-1] for ended in (one_by_one, at_once)]  # earlier lines may announce compilation
+    assert "has no feedback times" in reported[0]
+    assert reported[0] == reported[1]
 
 
 @pytest.mark.parametrize("error", [SettingsError("--delay: no"), BrokenOffError("late-ucb: broken off")])

@@ -38,14 +38,14 @@ def pipeline(monkeypatch: pytest.MonkeyPatch) -> Pipeline:
     return made
 
 
-def places(told: str) -> list[str]:
-    return [line.split(" ")[1] for line in told.splitlines()]
+def places(reported: str) -> list[str]:
+    return [line.split(" ")[1] for line in reported.splitlines()]
 
 
 def test_life_of_an_event_is_told_across_all_topics(onebit: Onebit, pipeline: Pipeline) -> None:
-    told = onebit("tail", "--id", "a")
-    assert places(told.out) == ["contexts/0@0", "predictions/0@0", "feedback/0@1", "examples/0@0"]
-    assert 'outcome="matched"' in told.out.splitlines()[-1]
+    reported = onebit("tail", "--id", "a")
+    assert places(reported.out) == ["contexts/0@0", "predictions/0@0", "feedback/0@1", "examples/0@0"]
+    assert 'outcome="matched"' in reported.out.splitlines()[-1]
 
 
 def test_newest_records_are_told_in_their_order(onebit: Onebit, pipeline: Pipeline) -> None:

@@ -45,14 +45,14 @@ def test_a_learner_tells_what_it_has_decided_and_what_waits() -> None:
         pass
     pipeline.context("not read yet")
     assert learner_unready(learner) == ""
-    told = by_metric(list(counts.samples(learner)))
-    assert told[metrics.DECISIONS.name] == {("0",): 5}
-    assert told[metrics.SETTLED.name]["0", "matched"] == 4
-    assert told[metrics.PENDING.name] == {("0",): 1}
-    assert told[metrics.REWARD_RATIO.name] == {(): 0.5}
-    assert told[metrics.LEDGER_BALANCED.name] == {("0",): 1.0}
-    assert told[metrics.INPUT_LAG.name] == {(TOPICS.contexts, "0"): 1, (TOPICS.feedback, "0"): 0}
-    latencies = told[metrics.DECISION_LATENCY.name][()]
+    reported = by_metric(list(counts.samples(learner)))
+    assert reported[metrics.DECISIONS.name] == {("0",): 5}
+    assert reported[metrics.SETTLED.name]["0", "matched"] == 4
+    assert reported[metrics.PENDING.name] == {("0",): 1}
+    assert reported[metrics.REWARD_RATIO.name] == {(): 0.5}
+    assert reported[metrics.LEDGER_BALANCED.name] == {("0",): 1.0}
+    assert reported[metrics.INPUT_LAG.name] == {(TOPICS.contexts, "0"): 1, (TOPICS.feedback, "0"): 0}
+    latencies = reported[metrics.DECISION_LATENCY.name][()]
     assert isinstance(latencies, Counts)
     assert sum(latencies.buckets) == 5
     assert latencies.total == pytest.approx(4.0, abs=0.1)  # the latency of the context that was sent 4 s before
@@ -90,13 +90,13 @@ def test_every_metric_of_a_program_is_told_by_it_and_no_other() -> None:
     while learner.step(0):
         pass
     data = small_synsep()
-    told = {
+    reported = {
         metrics.LEARNER: counts.samples(learner),
         metrics.FEEDBACK: feedback_samples(pipeline.feedback(data, plan()), sent=0),
         metrics.REPLAY: replay_samples(pipeline.replay(data, 10), events=10),
     }
     everywhere = {metrics.BUILD_INFO, metrics.READY, metrics.LOOP_AGE}
-    for program, samples in told.items():
+    for program, samples in reported.items():
         expected = {metric.name for metric in METRICS if program in metric.programs and metric not in everywhere}
         assert {sample.metric.name for sample in samples} == expected, program
 
@@ -129,6 +129,6 @@ def test_a_port_that_is_taken_ends_a_program_in_one_line(onebit: Onebit) -> None
         port = taken.getsockname()[1]
         ended = onebit("replay", "--metrics-port", str(port))
     assert ended.code == ExitCode.USAGE
-    told = " ".join(ended.err.split())
-    assert f"error: --metrics-port {port}: cannot listen at 127.0.0.1: Address already in use" in told
+    reported = " ".join(ended.err.split())
+    assert f"error: --metrics-port {port}: cannot listen at 127.0.0.1: Address already in use" in reported
     assert monotonic_ms() - began_ms < 20_000  # it does not wait for a connection to Kafka

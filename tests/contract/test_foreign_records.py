@@ -155,8 +155,10 @@ def test_records_around_a_header_that_is_not_utf_8_are_read_and_so_is_its_name_w
         known if number % 3 == 2 else (plain, last) for number in range(100)
     ]
     omitted = f"omitted 1 of its headers, among them {NOT_UTF_8!r}, because their names are not UTF-8"
-    told = f"{tp.topic}/0, offset 98: {omitted}"
-    assert (told in caplog.messages, len(caplog.messages)) == ((True, 33) if leaves_names_out(adapted) else (False, 0))
+    reported = f"{tp.topic}/0, offset 98: {omitted}"
+    assert (reported in caplog.messages, len(caplog.messages)) == (
+        (True, 33) if leaves_names_out(adapted) else (False, 0)
+    )
     reader = adapted.reader([tp])
     reader.seek(tp, 3)  # an offset in the middle of the batch
     assert next(iter(reader.poll(5_000, 1))).value == b"3"

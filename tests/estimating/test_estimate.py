@@ -208,10 +208,10 @@ def test_path_ends_where_the_estimates_are() -> None:
 
 
 def test_progress_is_told_in_both_readings() -> None:
-    told: list[tuple[int, int]] = []
+    reported: list[tuple[int, int]] = []
     log = MemoryLog(a_log(100), batch_rows=60)
-    estimate(log, [parse_policy("uniform", NAMES, N_FEATURES, Training())], None, lambda *at: told.append(at))
-    assert told == [(60, 0), (100, 0), (60, 100), (100, 100)]
+    estimate(log, [parse_policy("uniform", NAMES, N_FEATURES, Training())], None, lambda *at: reported.append(at))
+    assert reported == [(60, 0), (100, 0), (60, 100), (100, 100)]
 
 
 SEEDS = 80

@@ -132,8 +132,8 @@ def test_every_judgeable_learner_learns_from_a_log(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(set(registered()) - set(evaluable_learners())))
 def test_learner_that_cannot_learn_from_a_log_is_refused_by_name(name: str) -> None:
-    told = "it requires the true class" if registered()[name].needs_label else "its updates assume"
-    with pytest.raises(EstimateError, match=f"^{name} cannot be evaluated on a log: {told}"):
+    reported = "it requires the true class" if registered()[name].needs_label else "its updates assume"
+    with pytest.raises(EstimateError, match=f"^{name} cannot be evaluated on a log: {reported}"):
         parsed(name)
 
 

@@ -71,10 +71,10 @@ def test_a_stopped_run_goes_on_where_it_stood(tmp_path: Path) -> None:
 
 def test_what_is_missing_is_named_with_where_to_get_it_and_the_rest_runs(tmp_path: Path) -> None:
     one = experiment(sweep(data=["reuters4", "linear-models"]))
-    told = Sets({}, tmp_path).missing(one)
-    assert list(told) == ["reuters4"]
-    assert "reuters4.svm.gz does not exist. Source: RCV1-v2" in told["reuters4"]
-    assert "Conversion: keep the documents" in told["reuters4"]
+    reported = Sets({}, tmp_path).missing(one)
+    assert list(reported) == ["reuters4"]
+    assert "reuters4.svm.gz does not exist. Source: RCV1-v2" in reported["reuters4"]
+    assert "Conversion: keep the documents" in reported["reuters4"]
     run(one, tmp_path)
     assert {row.data for row in read_rows(tmp_path / ROWS_FILE)} == {"linear-models"}
 

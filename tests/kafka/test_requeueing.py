@@ -44,13 +44,13 @@ def test_record_is_put_again_byte_for_byte_with_a_header_that_names_its_letter()
     broken = Record(TOPICS.feedback, 1, 7, 0, b"visit-1", feedback_value("other", 1), OWN)
     key, value, headers = encode_dead_letter(broken, "malformed", "why")
     pipeline.broker.producer().send(TOPICS.dead_letter, 1, key, value, headers)
-    told: list[Requeued] = []
-    requeue(pipeline.broker, TOPICS, 2, told=told.append)
+    reported: list[Requeued] = []
+    requeue(pipeline.broker, TOPICS, 2, reported=reported.append)
     [again] = [record for number in (0, 1) for record in pipeline.records(TOPICS.feedback, number)]
     assert (again.key, again.value) == (broken.key, broken.value)
     assert again.headers == (*OWN, (REQUEUED_HEADER, b"1@0"))
     letter = DeadLetter(TOPICS.feedback, 1, 7, "malformed", "why", broken.key, broken.value, OWN, True)
-    assert told == [Requeued(letter, 1, 0, Fate.REQUEUED)]
+    assert reported == [Requeued(letter, 1, 0, Fate.REQUEUED)]
 
 
 def test_letter_is_put_again_once_and_a_record_that_still_cannot_be_used_becomes_another() -> None:
@@ -68,9 +68,9 @@ def test_letter_is_put_again_once_and_a_record_that_still_cannot_be_used_becomes
 
 def test_dry_run_tells_and_writes_nothing() -> None:
     pipeline = with_an_orphan_and_a_malformed_context()
-    before, told = pipeline.ends(), list[Requeued]()
-    assert requeue(pipeline.broker, TOPICS, 1, told=told.append, dry_run=True) == {Fate.REQUEUED: 2}
-    assert [one.letter.key for one in told] == [b"bad", b"late"]
+    before, reported = pipeline.ends(), list[Requeued]()
+    assert requeue(pipeline.broker, TOPICS, 1, reported=reported.append, dry_run=True) == {Fate.REQUEUED: 2}
+    assert [one.letter.key for one in reported] == [b"bad", b"late"]
     assert pipeline.ends() == before
 
 

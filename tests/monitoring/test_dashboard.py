@@ -59,8 +59,8 @@ def test_a_learner_that_makes_steps_is_alive_and_one_that_makes_none_for_what_wa
         "20.0 decisions/s, 0.0 settled/s",
     )
     assert monitored.hear(2_000, 4_130, step(2, 30, decided=30, pending=30))[0] == "alive"
-    told = monitored.hear(1, 4_130, step(2, 30, decided=30, pending=30))
-    assert told == ("stuck", "no step for 2.0 s while 4,100 contexts wait")
+    reported = monitored.hear(1, 4_130, step(2, 30, decided=30, pending=30))
+    assert reported == ("stuck", "no step for 2.0 s while 4,100 contexts wait")
     assert monitored.hear(100, 4_130, step(3, 530, decided=530, pending=530))[0] == "alive"
 
 

@@ -103,17 +103,17 @@ def test_the_page_loads_moves_and_goes_on_after_a_restart_and_everybody_can_read
             text=True,
         )
         assert browser.stdout is not None
-        told: list[Any] = []
+        reported: list[Any] = []
         for line in browser.stdout:
-            told.append(json.loads(line))
-            if told[-1] == "moves":
+            reported.append(json.loads(line))
+            if reported[-1] == "moves":
                 break
-    if told and told[-1] == "moves":
+    if reported and reported[-1] == "moves":
         assert json.loads(browser.stdout.readline()) == "lost"
     with served(dashboard, numbers, port):
         rest, errors = browser.communicate(timeout=120)
     assert (browser.returncode, errors) == (0, "")
-    assert told == [
+    assert reported == [
         {"width": width, "scheme": scheme, "sticksOut": 0, "violations": []}
         for scheme in ("light", "dark")
         for width in (390, 800, 1280, 2560)

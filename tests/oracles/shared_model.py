@@ -37,18 +37,18 @@ class SharedModel:
 
     def model(self, n: int) -> Learner:
         learner = self.fresh()
-        for told in self.log[:n]:
-            if told.kind == "decided":
-                learner.observe(told.x, told.decision)
-            elif told.kind == "settled":
-                learner.update(told.x, told.decision, told.reward, told.v, told.label)
+        for reported in self.log[:n]:
+            if reported.kind == "decided":
+                learner.observe(reported.x, reported.decision)
+            elif reported.kind == "settled":
+                learner.update(reported.x, reported.decision, reported.reward, reported.v, reported.label)
             else:
-                learner.retract(told.x, told.decision, told.assumed, told.reward, told.v)
+                learner.retract(reported.x, reported.decision, reported.assumed, reported.reward, reported.v)
         return learner
 
     def decide(self, task: int, n: int, of_this_step: list[Told], x: Features, u: float) -> Decision:
         learner = self.model(n)
-        for told in self.log[n:] + of_this_step:
-            if told.task == task and told.kind == "decided":
-                learner.observe_early(told.x, told.decision)
+        for reported in self.log[n:] + of_this_step:
+            if reported.task == task and reported.kind == "decided":
+                learner.observe_early(reported.x, reported.decision)
         return learner.predict(x, u)

@@ -11,7 +11,7 @@ from stream.testing.processes import Program, wait_for
 from stream.verifying.model_files import FILE_FORMAT, Model, write_model
 from stream.wire.codec import HEADERS
 from stream.wire.topics import Topics
-from tests.monitored import decided_in_windows, free_port, told
+from tests.monitored import decided_in_windows, free_port, reported
 from tests.monitoring.test_state import example, prediction
 from tests.pipeline import context_value, feedback_value
 from tests.processes import Pipeline
@@ -66,18 +66,18 @@ def test_a_monitor_that_is_killed_five_times_counts_what_verify_counts_and_sees_
         for kill in range(KILLS + 1):
             write(broker, pipeline.topics, kill * EVENTS, EVENTS)
             monitor = pipeline.start("monitor", *(part for policy in estimated for part in ("--estimate", policy)))
-            wait_for(lambda: decided_in_windows(told(port)) > kill * EVENTS, "new records are read")  # noqa: B023
+            wait_for(lambda: decided_in_windows(reported(port)) > kill * EVENTS, "new records are read")  # noqa: B023
             if kill < KILLS:
                 monitor.kill()
         events = (KILLS + 1) * EVENTS
 
         def has_read_all() -> bool:
-            told_now = told(port)
+            told_now = reported(port)
             counts = (told_now.get("delays", {}).get("n"), told_now.get("ledger", {}).get("matched"))
             return counts == (events, events) and decided_in_windows(told_now) >= events
 
-        wait_for(has_read_all, "the monitor has read all records", otherwise=lambda: str(told(port)))
-        picture = told(port)
+        wait_for(has_read_all, "the monitor has read all records", otherwise=lambda: str(reported(port)))
+        picture = reported(port)
         found = pipeline.verify("--wait-events", str(events))
         assert found["ok"]
         assert (picture["ledger"]["decided"], picture["ledger"]["matched"]) == (events, events)
@@ -87,15 +87,15 @@ def test_a_monitor_that_is_killed_five_times_counts_what_verify_counts_and_sees_
         assert judged == dict.fromkeys(("greedy", "uniform", *estimated), events)
         assert picture["unreadable"] == 0
         assert picture["ledger"] == found["partitions"][0]["audited"]
-        wait_for(lambda: told(port)["condition"] == "idle", "the pipeline is idle")
+        wait_for(lambda: reported(port)["condition"] == "idle", "the pipeline is idle")
 
         learner.kill()
         write(broker, pipeline.topics, events, 1)
         began_s = time.monotonic()
-        wait_for(lambda: told(port)["condition"] == "stuck", "the monitor detects the learner's death")
+        wait_for(lambda: reported(port)["condition"] == "stuck", "the monitor detects the learner's death")
         assert time.monotonic() - began_s < 10.0  # 3 s on an idle machine
         waits = "s while 1 context and "  # followed by the feedback, and by ticks that the learner did not read
-        wait_for(lambda: waits in told(port)["why"], waits, otherwise=lambda: str(told(port)))
+        wait_for(lambda: waits in reported(port)["why"], waits, otherwise=lambda: str(reported(port)))
         assert monitor is not None
         assert monitor.stop() == 0
         broker.close()
@@ -123,14 +123,14 @@ def test_a_monitor_that_is_stopped_while_much_waits_stops_at_once_and_goes_on_wh
         producer.close()
         broker.close()
         monitor = pipeline.start("monitor")
-        wait_for(lambda: decided_in_windows(told(port)) > 0, "the monitor reads records")
+        wait_for(lambda: decided_in_windows(reported(port)) > 0, "the monitor reads records")
         began_s = time.monotonic()
         assert monitor.stop() == 0
         assert time.monotonic() - began_s < 4.0  # 1 s on an idle machine
         monitor = pipeline.start("monitor")
 
         def counted() -> tuple[int, int]:
-            picture = told(port)
+            picture = reported(port)
             return decided_in_windows(picture), picture.get("delays", {}).get("n", 0)
 
         wait_for(lambda: counted() >= (events, events), "the monitor has read all records")

@@ -34,7 +34,7 @@ from stream.kafka.port import AccessError
 from stream.testing.processes import wait_for
 from stream.wire.records import TopicPartition
 from stream.wire.topics import Topics
-from tests.monitored import decided_in_windows, free_port, told
+from tests.monitored import decided_in_windows, free_port, reported
 from tests.pipeline import context_value, feedback_value
 from tests.processes import CLIENTS, Pipeline
 from tests.secured import PASSWORD, PLAIN_USER, Allowed, Secured, allowed_by_the_page
@@ -89,10 +89,10 @@ def users(secured: Secured) -> Secured:
 
 def run(file: Path, *arguments: str, client: str = CLIENTS[0]) -> Ended:
     """Run a command in this process with a client properties file."""
-    told = io.StringIO()
-    with redirect_stdout(told), redirect_stderr(told), pytest.raises(SystemExit) as ended:
+    reported = io.StringIO()
+    with redirect_stdout(reported), redirect_stderr(reported), pytest.raises(SystemExit) as ended:
         main([*arguments, "--client-config", str(file), "--client", client])
-    return Ended(int(ended.value.code or 0), told.getvalue())
+    return Ended(int(ended.value.code or 0), reported.getvalue())
 
 
 def token(subject: str) -> str:
@@ -376,7 +376,7 @@ def test_with_the_acls_of_the_page_nothing_is_lost_and_no_secret_shows(
         wait_for(lambda: posted(http, "decide", {"id": "own", "x": {"i": [0]}}) == HTTPStatus.OK, "the gateway decides")
         assert posted(http, "feedback", {"id": "own", "reward": 1}) == HTTPStatus.ACCEPTED
         found = pipelines["auditor"].verify("--wait-events", str(events + 1), "--timeout", "60s")
-        wait_for(lambda: decided_in_windows(told(port)) == events + 1, "the monitor has read all decisions")
+        wait_for(lambda: decided_in_windows(reported(port)) == events + 1, "the monitor has read all decisions")
         command_lines = [" ".join(psutil.Process(program.process.pid).cmdline()) for program in programs]
         assert [program.stop() for program in programs] == 4 * [ExitCode.OK]
     finally:

@@ -181,11 +181,11 @@ def test_the_learner_program_warns_once_with_step_time_and_detector_and_its_stat
     drift: str, anew: str
 ) -> None:
     pipeline, tally = Pipeline(small_task("late-ucb", parameters={"drift": drift} | PLAIN["late-ucb"])), Tally()
-    told: list[tuple[int, str]] = []
+    reported: list[tuple[int, str]] = []
 
     def committed(commits: Sequence[Commit]) -> None:
         tally.add(commits)
-        told.extend((commits[0].step.number, message) for message in drift_warnings(commits))
+        reported.extend((commits[0].step.number, message) for message in drift_warnings(commits))
 
     program = LearnerProgram(
         pipeline.broker, TOPICS, pipeline.settings, LearnerOptions(), pipeline.now_ms, committed=committed
@@ -194,7 +194,7 @@ def test_the_learner_program_warns_once_with_step_time_and_detector_and_its_stat
     assert "drift" not in "".join(status_lines(program, tally))
     send(pipeline, [-1] * AFTER[drift], program)
     (raised,) = [fields for fields in pipeline.values(TOPICS.examples) if "drift" in fields]
-    ((step, message),) = told
+    ((step, message),) = reported
     assert message == (
         f"partition 0, step {step}, 1970-01-01T00:00:01.{raised['settled_at_ms'] - 1_000:03}Z: drift: the reward rate "
         f"has dropped, detected at example '{raised['id']}'; {anew}"

@@ -368,14 +368,14 @@ def test_old_generations_are_written_over_and_longer_ones_taken_away() -> None:
 def test_recovery_reports_its_progress() -> None:
     pipeline, program = many_snapshots()
     program.close()
-    told: list[str] = []
+    reported: list[str] = []
     learner = pipeline.learner()
-    learner._announce = told.append
+    learner._announce = reported.append
     learner.step(0)
     newest = generations(pipeline)[-1]
     last = pipeline.journal()[-1].number
-    assert told[0] == f"recovering partition 0: step {newest:,} (steps {newest + 1:,} to {last:,})"
-    assert told[-1] == f"recovering partition 0: step {last:,} (steps {newest + 1:,} to {last:,})"
+    assert reported[0] == f"recovering partition 0: step {newest:,} (steps {newest + 1:,} to {last:,})"
+    assert reported[-1] == f"recovering partition 0: step {last:,} (steps {newest + 1:,} to {last:,})"
 
 
 @pytest.mark.parametrize("comes_back", [True, False])
@@ -549,8 +549,10 @@ def test_inputs_are_looked_at_from_the_first_step_on_before_a_learner_goes_on() 
 
 def test_progress_towards_an_earlier_step_ends_with_that_step() -> None:
     pipeline, _ = many_snapshots()
-    told: list[Progress] = []
-    rebuild(pipeline.broker, TOPICS, 0, None, told.append, until=20, snapshots=False)
-    assert [progress.number for progress in told] == list(range(21))
-    assert {(progress.first, progress.last) for progress in told} == {(1, 20)}
-    assert told[-1].records == sum(b - a for step in pipeline.journal()[:20] for a, b in (step.contexts, step.feedback))
+    reported: list[Progress] = []
+    rebuild(pipeline.broker, TOPICS, 0, None, reported.append, until=20, snapshots=False)
+    assert [progress.number for progress in reported] == list(range(21))
+    assert {(progress.first, progress.last) for progress in reported} == {(1, 20)}
+    assert reported[-1].records == sum(
+        b - a for step in pipeline.journal()[:20] for a, b in (step.contexts, step.feedback)
+    )

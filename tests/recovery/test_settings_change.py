@@ -164,12 +164,12 @@ def test_idle_task_takes_the_change_with_a_step_of_its_own_and_at_once() -> None
 
 def test_learner_logs_changed_settings() -> None:
     pipeline, _ = begun()
-    told: list[str] = []
+    reported: list[str] = []
     program = pipeline.learner(settings=SHORTER, change_settings=True)
-    program._announce = told.append
+    program._announce = reported.append
     idle(program)
     number = pipeline.journal()[-1].settings_from
-    assert told[-1] == f"partition 0: new settings from step {number} on: window_ms = 300 instead of 1000"
+    assert reported[-1] == f"partition 0: new settings from step {number} on: window_ms = 300 instead of 1000"
 
 
 @pytest.mark.parametrize("number", COMMIT_STEPS)

@@ -64,7 +64,7 @@ def log_of(pipeline: Pipeline) -> list[Update]:
     return [update for record in pipeline.records(TOPICS.updates) if (update := decode_update(record)) is not None]
 
 
-def told(update: Update, K: int) -> list[Told]:
+def reported(update: Update, K: int) -> list[Told]:
     entries, made, start = update.entries, [], 0
     for place, size in enumerate(entries.sizes.tolist()):
         x = Features(entries.indices[start : start + size], entries.values[start : start + size])
@@ -89,7 +89,7 @@ def decided_otherwise(pipeline: Pipeline) -> list[str]:
     settings = pipeline.settings.resolved()
     oracle, steps = SharedModel(settings.make_learner), list[tuple[int, int]]()
     for update in log_of(pipeline):
-        made = told(update, settings.n_classes)
+        made = reported(update, settings.n_classes)
         oracle.log += made
         steps += [(update.partition, update.step)] * len(made)
     draw = Draws(settings.seed, Purpose.ACTION)

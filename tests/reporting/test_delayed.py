@@ -140,8 +140,8 @@ def test_curve_and_error_are_those_of_rivers_progressive_validation_with_delay(n
     for state in evaluate.iter_progressive_val_score(
         rounds, pupil, accuracy, moment="at_ms", delay=rounds.delay_ms, step=1
     ):
-        told: Any = state
-        by_answers[told["Step"]] = 1.0 - told["Accuracy"].get()
+        reported: Any = state
+        by_answers[reported["Step"]] = 1.0 - reported["Accuracy"].get()
     assert by_answers.keys() == set(range(1, 401))
 
     report = run_embedded(resolve_run(settings, name, rounds.data))

@@ -212,11 +212,11 @@ def test_text_from_outside_is_escaped_everywhere() -> None:
 
 def test_every_figure_is_described_in_words_with_its_final_figures() -> None:
     content = page(THREE)
-    told = re.findall(r'<p class="alt">(.*?)</p>', content)
-    assert len(told) == len(Reader(content).all("figure")) == 3
-    for label in told[:2]:
+    reported = re.findall(r'<p class="alt">(.*?)</p>', content)
+    assert len(reported) == len(Reader(content).all("figure")) == 3
+    for label in reported[:2]:
         assert re.search(r"perceptron [\d.]+ %; banditron [\d.]+ %; soba-diag [\d.]+ %", label)
-    assert re.search(r"perceptron \d+; banditron \d+; soba-diag \d+\.$", told[2])
+    assert re.search(r"perceptron \d+; banditron \d+; soba-diag \d+\.$", reported[2])
     ledgers = [attributes["aria-label"] for attributes in Reader(content).all("svg")]
     assert ledgers == 2 * [
         "Of 1,000 contexts, 1,000 were decided: 980 matched, 20 expired. Unmatched among 1,003 feedback records: "

@@ -157,8 +157,8 @@ def test_ledger_is_drawn_with_its_counts_and_nothing_that_is_not_there() -> None
     wide, narrow = ledger_flow(ledger, "key")
     assert (wide.size, narrow.size) == ("wide", "narrow")
     for drawing in (wide, narrow):
-        told = re.findall(r'class="n">([\d,]+)</tspan> ([a-z ]+)</text>', drawing.svg)
-        assert {name: number for number, name in told} == {
+        reported = re.findall(r'class="n">([\d,]+)</tspan> ([a-z ]+)</text>', drawing.svg)
+        assert {name: number for number, name in reported} == {
             "contexts": "1,010", "decided": "1,000", "malformed": "10", "matched": "950", "expired": "50",
             "late": "5", "feedback": "955",
         }  # fmt: skip

@@ -81,7 +81,7 @@ def test_runs_of_format_1_are_read_and_written_as_they_were() -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "reported"),
     [
         ("<p>another page</p>", "expected the page of a run or its JSON; found no run"),
         ('<script type="application/gzip" id="runs">bm8</script>', "found no run"),
@@ -90,10 +90,10 @@ def test_runs_of_format_1_are_read_and_written_as_they_were() -> None:
         ('{"format": 1, "runs": [{"learner": "soba"}]}', "damaged runs: KeyError: 'ledger'"),
     ],
 )
-def test_what_is_no_saved_run_is_refused(tmp_path: Path, content: str, told: str) -> None:
+def test_what_is_no_saved_run_is_refused(tmp_path: Path, content: str, reported: str) -> None:
     path = tmp_path / "some"
     path.write_text(content, encoding="utf-8")
-    with pytest.raises(SavedRunsError, match=told):
+    with pytest.raises(SavedRunsError, match=reported):
         read_runs(path)
     with pytest.raises(SavedRunsError, match="cannot read the page of a run"):
         read_runs(tmp_path / "none")

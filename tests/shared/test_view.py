@@ -94,17 +94,17 @@ def play(case: Case, processes: list[Process], oracle: SharedModel, steps: int) 
         if rng.random() < 0.5:
             process.replica.read(log[: rng.integers(len(log) + 1)])
         task = int(rng.choice(list(process.views)))
-        view, told = process.views[task], list[Told]()
+        view, reported = process.views[task], list[Told]()
         with view.step() as entries:
             for _ in range(rng.integers(4)):
                 event = next(coming)
                 decision = view.learner.predict(event.x, event.u)
-                if not same(decision, oracle.decide(task, view.version, told, event.x, event.u)):
+                if not same(decision, oracle.decide(task, view.version, reported, event.x, event.u)):
                     differing.append(f"step {number} of task {task}, version {view.version}")
                 view.observe(event.x, decision)
                 waiting.setdefault(task, []).append((event, decision))
                 if process.replica.learner.observed:
-                    told.append(Told(task, "decided", event.x, decision))
+                    reported.append(Told(task, "decided", event.x, decision))
             while waiting.get(task) and rng.random() < 0.6:
                 event, decision = waiting[task].pop(rng.integers(len(waiting[task])))
                 reward, label = int(decision.action == event.label), event.label
@@ -113,17 +113,17 @@ def play(case: Case, processes: list[Process], oracle: SharedModel, steps: int) 
                     reward = 0
                 label_told = label if view.learner.needs_label else None
                 view.settle(event.x, decision, reward, event.v, label_told)
-                told.append(Told(task, "settled", event.x, decision, reward, v=event.v, label=label_told))
+                reported.append(Told(task, "settled", event.x, decision, reward, v=event.v, label=label_told))
             while expired.get(task) and rng.random() < 0.5:
                 event, decision = expired[task].pop()
                 reward = int(decision.action == event.label)
                 view.correct(event.x, decision, 0, reward, event.v)
-                told.append(Told(task, "corrected", event.x, decision, reward, 0, event.v))
+                reported.append(Told(task, "corrected", event.x, decision, reward, 0, event.v))
         if entries:
             for value in encode_updates(task, number, last.get(task, 0), entries, bytes_max=600):
                 log.append(Record("u", 0, 2 * len(log), 0, None, value, HEADERS))
             last[task] = number
-        oracle.log += told
+        oracle.log += reported
     return log, differing
 
 

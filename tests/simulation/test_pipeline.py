@@ -399,12 +399,12 @@ def test_feedback_program_goes_on_where_predictions_are_still_kept_and_says_whic
     feedback.close()
     pipeline.run((pipeline.replay(DATASET, 80, start=50),), pipeline.learner())  # these predictions get no feedback
     pipeline.broker.delete_records(predictions, 60)
-    told: list[str] = []
+    reported: list[str] = []
     feedback = pipeline.feedback(DATASET, plan())
-    feedback._announce = told.append
+    feedback._announce = reported.append
     feedback.step(0)
     pipeline.clock.advance_to(pipeline.now_ms() + 1_000)
     feedback.step(0)
-    assert ["offsets 50 to 59 " in message for message in told] == [True]
+    assert ["offsets 50 to 59 " in message for message in reported] == [True]
     ids = [value["id"] for value in pipeline.values(TOPICS.feedback) if value is not None]  # None: a tick
     assert ids[-20:] == [DATASET.event_id(row) for row in range(60, 80)]

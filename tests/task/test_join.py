@@ -596,13 +596,13 @@ class JoinMachine(RuleBasedStateMachine):
 
     @rule(event_id=IDS, action=ACTIONS, aside=st.booleans(), deferred=st.booleans())
     def context(self, event_id: str, action: int, aside: bool, deferred: bool) -> None:
-        told = self.driver.context(event_id, self.now_ms, action, aside=aside, deferred=deferred)
-        assert told == self.oracle.context(event_id, self.now_ms, action, aside=aside, deferred=deferred)
+        reported = self.driver.context(event_id, self.now_ms, action, aside=aside, deferred=deferred)
+        assert reported == self.oracle.context(event_id, self.now_ms, action, aside=aside, deferred=deferred)
 
     @rule(event_id=IDS, reward=st.integers(0, 1), action=st.none() | ACTIONS)
     def feedback(self, event_id: str, reward: int, action: int | None) -> None:
-        told = self.driver.feedback(event_id, reward, self.now_ms, action)
-        assert told == self.oracle.feedback(event_id, reward, self.now_ms, action)
+        reported = self.driver.feedback(event_id, reward, self.now_ms, action)
+        assert reported == self.oracle.feedback(event_id, reward, self.now_ms, action)
 
     @rule(event_id=IDS)
     def show(self, event_id: str) -> None:

@@ -61,12 +61,12 @@ def check_against_the_oracle(limits: JoinSettings, seed: int) -> None:
         match luck.randrange(6):
             case 0 | 1:
                 aside, deferred = luck.randrange(4) == 0, luck.randrange(2) == 0
-                told = driver.context(event_id, now_ms, action, aside=aside, deferred=deferred)
-                assert told == oracle.context(event_id, now_ms, action, aside=aside, deferred=deferred)
+                reported = driver.context(event_id, now_ms, action, aside=aside, deferred=deferred)
+                assert reported == oracle.context(event_id, now_ms, action, aside=aside, deferred=deferred)
             case 2 | 3:
                 bit, named = luck.randrange(2), luck.choice((None, action))
-                told = driver.feedback(event_id, bit, now_ms, named)
-                assert told == oracle.feedback(event_id, bit, now_ms, named)
+                reported = driver.feedback(event_id, bit, now_ms, named)
+                assert reported == oracle.feedback(event_id, bit, now_ms, named)
             case 4:
                 assert driver.show(event_id, now_ms) == oracle.show(event_id, now_ms)
             case _:

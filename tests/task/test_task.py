@@ -452,7 +452,7 @@ def streams(draw: st.DrawFn) -> list[Record]:
     return sorted(inputs.records, key=lambda record: (record.append_ms, record.topic != TOPICS.contexts, record.offset))
 
 
-def told(task: Task, steps: list[Effects]) -> tuple[object, ...]:
+def reported(task: Task, steps: list[Effects]) -> tuple[object, ...]:
     """Return the output and the final state in a form that can be compared."""
     predictions = [
         (p.id, *p.decision[:3], p.decision.scores.tobytes(), p.model_version, offset)
@@ -478,7 +478,7 @@ def test_what_is_decided_and_learned_does_not_depend_on_how_records_fall_into_st
     at_once, in_steps = Task(chosen, TOPICS.contexts), Task(chosen, TOPICS.contexts)
     bounds = [0, *sorted(cut for cut in cuts if cut < len(records)), len(records)]
     steps = [run(in_steps, records[start:stop]) for start, stop in pairwise(bounds)]
-    assert told(in_steps, steps) == told(at_once, [run(at_once, records)])
+    assert reported(in_steps, steps) == reported(at_once, [run(at_once, records)])
     assert in_steps.join.ledger().balances
 
 

@@ -26,17 +26,17 @@ def no_samples() -> tuple[Sample, ...]:
 
 def test_a_program_is_ready_while_its_loop_comes_round_and_says_so() -> None:
     host = Host()
-    told = [host.heartbeat.ready()]
+    reported = [host.heartbeat.ready()]
     host.heartbeat.set_unready("waiting for Kafka")
-    told.append(host.heartbeat.ready())
+    reported.append(host.heartbeat.ready())
     host.heartbeat.show("partitions in recovery: 0", no_samples)
-    told.append(host.heartbeat.ready())
+    reported.append(host.heartbeat.ready())
     host.heartbeat.show("", no_samples)
     host.ms += SLOW_MS
-    told.append(host.heartbeat.ready())
+    reported.append(host.heartbeat.ready())
     host.ms += 1
-    told.append(host.heartbeat.ready())
-    assert told == [
+    reported.append(host.heartbeat.ready())
+    assert reported == [
         Verdict(ok=False, why="starting"),
         Verdict(ok=False, why="waiting for Kafka"),
         Verdict(ok=False, why="partitions in recovery: 0"),
@@ -145,8 +145,8 @@ def test_a_scrape_is_what_prometheus_reads(served: tuple[Host, HTTPConnection]) 
 
 
 def test_events_are_told_as_long_as_somebody_listens_and_pages_need_nothing_from_elsewhere() -> None:
-    told = iter((b'{"n": 1}', b'{"n": 2}'))
-    site = Site({"/": Page("text/html", b"<!doctype html>")}, lambda: next(told))
+    reported = iter((b'{"n": 1}', b'{"n": 2}'))
+    site = Site({"/": Page("text/html", b"<!doctype html>")}, lambda: next(reported))
     server = HealthServer(Host().heartbeat, "127.0.0.1", 0, site)
     connection = HTTPConnection("127.0.0.1", server.port, timeout=10)
     connection.request("GET", "/")

@@ -40,11 +40,11 @@ def test_the_docs_list_every_metric_as_the_code_has_it() -> None:
 def test_a_ledger_is_told_whole() -> None:
     """Every count is a different power of two, so each sum shows which counts it includes."""
     ledger = Ledger(*(2**bit for bit in range(len(Ledger._fields))))
-    told = {(sample.metric.name, sample.labels): sample.value for sample in ledger_samples(3, ledger, 5, 7)}
-    assert {labels[0] for _, labels in told} == {"3"}
+    reported = {(sample.metric.name, sample.labels): sample.value for sample in ledger_samples(3, ledger, 5, 7)}
+    assert {labels[0] for _, labels in reported} == {"3"}
 
     def summed(metric: metrics.Metric) -> float:
-        values = [value for (name, _), value in told.items() if name == metric.name]
+        values = [value for (name, _), value in reported.items() if name == metric.name]
         return sum(value for value in values if not isinstance(value, Counts))
 
     parts = {identity.total: sum(getattr(ledger, part) for part in identity.parts) for identity in IDENTITIES}
@@ -54,9 +54,9 @@ def test_a_ledger_is_told_whole() -> None:
     malformed = ledger.context_malformed + ledger.feedback_malformed
     assert summed(metrics.DEAD_LETTERS) == malformed + ledger.mismatched + ledger.orphans_dropped
     assert summed(metrics.MISPLACED) == ledger.contexts_misplaced + ledger.feedback_misplaced
-    assert told[metrics.MODEL_VERSION.name, ("3",)] == 5
-    assert told[metrics.DRIFT_ALARMS.name, ("3",)] == 7
-    assert told[metrics.LEDGER_BALANCED.name, ("3",)] == 0
+    assert reported[metrics.MODEL_VERSION.name, ("3",)] == 5
+    assert reported[metrics.DRIFT_ALARMS.name, ("3",)] == 7
+    assert reported[metrics.LEDGER_BALANCED.name, ("3",)] == 0
 
 
 @pytest.mark.parametrize(("ledger", "balanced"), [(Ledger(), 1.0), (Ledger(decided=1), 0.0)])
@@ -81,10 +81,10 @@ def test_rewards_are_those_of_matched_decisions_and_the_ratio_that_of_the_last_o
     counts.add([Example("never answered", Outcome.EXPIRED, 0, 0.5, 0, None, 0), *matched([0, 1])])
     assert metrics.REWARD_RATIO.at(0.5) in tuple(counts.samples())
     counts.add(matched([1] * RECENT))
-    told = {sample.metric: sample.value for sample in counts.samples()}
-    assert told[metrics.JUDGED] == RECENT + 2
-    assert told[metrics.REWARDS] == RECENT + 1
-    assert told[metrics.REWARD_RATIO] == 1.0
-    delays = told[metrics.FEEDBACK_DELAY]
+    reported = {sample.metric: sample.value for sample in counts.samples()}
+    assert reported[metrics.JUDGED] == RECENT + 2
+    assert reported[metrics.REWARDS] == RECENT + 1
+    assert reported[metrics.REWARD_RATIO] == 1.0
+    delays = reported[metrics.FEEDBACK_DELAY]
     assert isinstance(delays, Counts)
     assert sum(delays.buckets) == delays.buckets[2] == RECENT + 2

@@ -33,7 +33,7 @@ def test_with_a_setting_that_there_is_not(onebit_embedded):
 
 
 @pytest.fixture
-def told(pytester: pytest.Pytester) -> list[str]:
+def reported(pytester: pytest.Pytester) -> list[str]:
     """The output lines of the project's tests."""
     pytester.makepyfile(TESTS)
     return pytester.runpytest_inprocess(
@@ -41,9 +41,9 @@ def told(pytester: pytest.Pytester) -> list[str]:
     ).outlines
 
 
-def test_failed_test_tells_the_life_of_its_events_and_a_wrong_ledger_fails_a_test(told: list[str]) -> None:
-    text = "\n".join(told)
-    assert "failed" in told[-1]
+def test_failed_test_tells_the_life_of_its_events_and_a_wrong_ledger_fails_a_test(reported: list[str]) -> None:
+    text = "\n".join(reported)
+    assert "failed" in reported[-1]
     first = text[text.index("__ test_that_fails __") : text.index("__ test_that_waits_in_vain __")]
     for expected in (
         "Onebit's pipeline",

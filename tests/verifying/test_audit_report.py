@@ -32,9 +32,9 @@ def test_progress_through_a_long_topic_is_told_after_so_many_records(
     good: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(audit, "PROGRESS_RECORDS", 3)
-    told: list[str] = []
-    audit_partition(good.broker, TOPICS, 0, told.append)
-    assert [message for message in told if message.startswith(TOPICS.feedback)] == [
+    reported: list[str] = []
+    audit_partition(good.broker, TOPICS, 0, reported.append)
+    assert [message for message in reported if message.startswith(TOPICS.feedback)] == [
         TOPICS.feedback, *(f"{TOPICS.feedback}: {number} records" for number in (3, 6, 9))
     ]  # fmt: skip
 

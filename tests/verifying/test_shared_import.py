@@ -90,10 +90,10 @@ def test_model_imported_while_learners_wait_for_their_first_events_is_what_they_
     dataset = small_synsep()
     pipeline.run((pipeline.replay(dataset, 90, rate=200, start=60), pipeline.feedback(dataset, plan())), *waiting)
     assert_all_adds_up(pipeline)
-    told = [
+    reported = [
         step.replica for n in range(PARTITIONS) for step in pipeline.journal(n) if step.replica and not step.updates
     ]
-    assert {one.sha256 for one in told} == {model.meta["digest"]}
+    assert {one.sha256 for one in reported} == {model.meta["digest"]}
 
 
 def test_tasks_wait_for_an_import_for_all_that_is_under_way(model: Model) -> None:

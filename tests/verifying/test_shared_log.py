@@ -54,8 +54,8 @@ def test_the_log_and_the_journals_of_a_run_agree(pipeline: Pipeline) -> None:
 def test_every_task_tells_in_its_first_step_who_runs_it(pipeline: Pipeline) -> None:
     firsts = [pipeline.journal(partition)[0] for partition in range(PARTITIONS)]
     assert sorted(step.replica.instance for step in firsts if step.replica) == ["a", "a", "b"]
-    told = [step.replica for number in range(PARTITIONS) for step in pipeline.journal(number) if step.replica]
-    assert PARTITIONS + 2 < len(told) < sum(len(pipeline.journal(number)) for number in range(PARTITIONS)) / 2
+    reported = [step.replica for number in range(PARTITIONS) for step in pipeline.journal(number) if step.replica]
+    assert PARTITIONS + 2 < len(reported) < sum(len(pipeline.journal(number)) for number in range(PARTITIONS)) / 2
 
 
 def test_record_that_is_missing_in_the_log_is_named(pipeline: Pipeline) -> None:
@@ -79,8 +79,8 @@ def test_record_that_stands_twice_in_the_log_counts_once_and_one_of_another_prog
 
 def test_replicas_that_differ_at_one_version_are_a_fault(pipeline: Pipeline) -> None:
     journal = [(orjson.loads(record.value or b""), record.headers) for record in pipeline.records(TOPICS.journal)]
-    told = [value["replica"] for value, _ in journal if "replica" in value]
-    told[-1]["sha256"] = "0" * 64
+    reported = [value["replica"] for value, _ in journal if "replica" in value]
+    reported[-1]["sha256"] = "0" * 64
     found = copied(pipeline, {TOPICS.journal: [(orjson.dumps(value), headers) for value, headers in journal]})
     assert any("differ" in fault and "0" * 16 in fault for fault in found.faults)
     assert not found.ok

@@ -76,10 +76,10 @@ def test_every_decision_is_made_again_on_its_version(learner: str) -> None:
 
 def test_replica_that_is_not_what_the_log_makes_is_a_fault(pipeline: Pipeline) -> None:
     journal = [orjson.loads(record.value or b"") for record in pipeline.records(TOPICS.journal)]
-    number, told = next((n, value) for n, value in enumerate(journal) if n > 20 and "replica" in value)
-    told["replica"]["sha256"] = "0" * 64
-    found = replays(with_other(pipeline, TOPICS.journal, {number: orjson.dumps(told)}))
-    assert f"at step {told['number']} has 0000000000000000" in found[0].fault
+    number, reported = next((n, value) for n, value in enumerate(journal) if n > 20 and "replica" in value)
+    reported["replica"]["sha256"] = "0" * 64
+    found = replays(with_other(pipeline, TOPICS.journal, {number: orjson.dumps(reported)}))
+    assert f"at step {reported['number']} has 0000000000000000" in found[0].fault
     assert found[1].ok
 
 

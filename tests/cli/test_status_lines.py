@@ -64,9 +64,9 @@ def test_a_run_whose_classes_change_their_names_reports_the_drift_alarm(
 def test_misplaced_records_are_told_with_the_remedy_and_again_only_when_there_are_more() -> None:
     tally = Tally()
     assert tally.misplaced_warning({0: Ledger(), 1: Ledger()}) == ""
-    told = tally.misplaced_warning({0: Ledger(contexts_misplaced=2), 1: Ledger(feedback_misplaced=1)})
-    assert told.startswith("3 records whose key belongs to another partition")
-    assert "partitioner=murmur2_random" in told
+    reported = tally.misplaced_warning({0: Ledger(contexts_misplaced=2), 1: Ledger(feedback_misplaced=1)})
+    assert reported.startswith("3 records whose key belongs to another partition")
+    assert "partitioner=murmur2_random" in reported
     assert tally.misplaced_warning({0: Ledger(contexts_misplaced=2), 1: Ledger(feedback_misplaced=1)}) == ""
     assert tally.misplaced_warning({1: Ledger(feedback_misplaced=2)}).startswith("2 ")
 
@@ -163,10 +163,10 @@ def test_lines_that_do_not_move_are_announced_now_and_then_and_at_the_end(capsys
 
 def test_a_slow_learner_is_announced_with_what_is_fast() -> None:
     newtron = TaskSettings("newtron", 9, 400, check_parameters("newtron", {}))
-    told = resolve.slow_warning(newtron, 25, 1_000)
-    assert told.startswith("newtron with 9 classes and 400 features: an update takes about 23.4 s")
-    assert "1,000 events about 6 h" in told
-    assert "pnewtron" in told
+    reported = resolve.slow_warning(newtron, 25, 1_000)
+    assert reported.startswith("newtron with 9 classes and 400 features: an update takes about 23.4 s")
+    assert "1,000 events about 6 h" in reported
+    assert "pnewtron" in reported
     assert resolve.records_max(newtron, 25, 2_000) == 1
     for fast in ("pnewtron", "banditron", "soba-diag", "confidit"):
         task = TaskSettings(fast, 9, 400, check_parameters(fast, {}))
@@ -184,11 +184,11 @@ def test_progress_of_a_slow_learner_is_shown_after_every_update(monkeypatch: pyt
 
 
 @pytest.mark.parametrize(
-    ("after_end", "told"),
+    ("after_end", "reported"),
     [(math.nan, False), (0.0, False), (0.33, False), (0.34, True), (1.0, True)],
 )
-def test_feedback_that_comes_too_late_to_be_of_use_is_told(after_end: float, told: bool) -> None:
-    assert bool(embedded.feedback_warnings(Answers([10_000], 5_600, after_end), 5_620, 1_000.0)) == told
+def test_feedback_that_comes_too_late_to_be_of_use_is_told(after_end: float, reported: bool) -> None:
+    assert bool(embedded.feedback_warnings(Answers([10_000], 5_600, after_end), 5_620, 1_000.0)) == reported
 
 
 def test_a_run_that_ends_before_its_feedback_says_so_with_a_rate_that_mends_it(onebit: Onebit) -> None:
@@ -215,7 +215,7 @@ def test_a_run_without_flags_learns_although_its_feedback_is_late(onebit: Onebit
 
 
 def test_a_learner_that_does_not_explore_names_the_floor_at_its_start() -> None:
-    told = [
+    reported = [
         resolve.exploration_notice(small_task(learner, **changes))
         for learner, changes in (
             ("perceptron", {}),
@@ -224,6 +224,6 @@ def test_a_learner_that_does_not_explore_names_the_floor_at_its_start() -> None:
             ("banditron", {}),
         )
     ]
-    assert told[0].startswith("perceptron does not explore")
-    assert "--floor" in told[0]
-    assert told[1:] == ["", "", ""]
+    assert reported[0].startswith("perceptron does not explore")
+    assert "--floor" in reported[0]
+    assert reported[1:] == ["", "", ""]
