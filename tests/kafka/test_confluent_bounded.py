@@ -1,4 +1,4 @@
-"""Calls of confluent-kafka that do not return."""
+"""Calls of confluent-kafka that do not return, or that end without a reason."""
 
 import time
 from threading import Event
@@ -11,7 +11,7 @@ from stream.kafka.confluent.connection import ConfluentConnection, bounded
 from stream.kafka.confluent.membership import GroupConsumer
 from stream.kafka.confluent.producers import ConfluentTransactionSink
 from stream.kafka.connection import ConnectionSettings
-from stream.kafka.port import BrokerUnavailableError
+from stream.kafka.port import BrokerUnavailableError, FencedError
 from stream.kafka.producers import TransactionProducer
 from stream.kafka.refusals import Subscription
 from stream.wire.records import TopicPartition
@@ -32,19 +32,35 @@ def test_call_that_does_not_come_back_is_not_waited_for() -> None:
     ended.set()
 
 
+def _producer(connection: ConfluentConnection, monkeypatch: pytest.MonkeyPatch, **methods: Any) -> TransactionProducer:
+    nothing = lambda *arguments, **named: None  # noqa: E731
+    client = SimpleNamespace(
+        **{
+            "begin_transaction": nothing, "purge": nothing, "poll": nothing, "abort_transaction": nothing,
+            "flush": lambda s: 0, "init_transactions": nothing, **methods,
+        }
+    )  # fmt: skip
+    admin: Any = None
+    monkeypatch.setattr("confluent_kafka.Producer", lambda properties: client)
+    return TransactionProducer(connection, ConfluentTransactionSink(connection, admin, "learner-1"))
+
+
+def test_client_whose_callback_cleared_the_fatal_error_is_fenced(monkeypatch: pytest.MonkeyPatch) -> None:
+    def flush(seconds: float) -> int:
+        raise SystemError("flush returned NULL without setting an exception")
+
+    producer = _producer(ConfluentConnection(ConnectionSettings("127.0.0.1:1")), monkeypatch, flush=flush)
+    producer.begin()
+    with pytest.raises(FencedError):
+        producer.flush()
+
+
 def test_offsets_whose_sending_does_not_come_back_leave_the_outcome_unknown_and_the_producer_of_no_use(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     ended = Event()
-    nothing = lambda *arguments, **named: None  # noqa: E731
-    client: Any = SimpleNamespace(
-        begin_transaction=nothing, purge=nothing, poll=nothing, abort_transaction=nothing, flush=lambda s: 0,
-        init_transactions=nothing, send_offsets_to_transaction=lambda *arguments: ended.wait(),
-    )  # fmt: skip
     connection = ConfluentConnection(ConnectionSettings("127.0.0.1:1", request_timeout_ms=50))
-    admin: Any = None
-    monkeypatch.setattr("confluent_kafka.Producer", lambda properties: client)
-    producer = TransactionProducer(connection, ConfluentTransactionSink(connection, admin, "learner-1"))
+    producer = _producer(connection, monkeypatch, send_offsets_to_transaction=lambda *arguments: ended.wait())
     consumer: Any = object.__new__(GroupConsumer)
     listener: Any = None
     consumer.subscription = Subscription("learners", "learner-1", (), listener, rejoins=False)

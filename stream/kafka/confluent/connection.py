@@ -31,7 +31,10 @@ _SILENT.propagate = False
 _code: Any = KafkaError  # mypy does not know the attributes for the error codes
 
 RAISED = (KafkaException, SystemError)
-"""A fatal error ends the client's current call. If that call runs a callback, Python raises SystemError instead."""
+"""A fatal error ends the client's current call. If that call runs a callback, Python raises SystemError instead, and
+the callback can clear the fatal error."""
+
+_CLEARED = _code(_code._FATAL, "the client stopped, and a callback cleared the reason", True)
 
 FENCED = frozenset(
     (_code._FENCED, _code._FATAL, _code.PRODUCER_FENCED, _code.INVALID_PRODUCER_EPOCH, _code.FENCED_INSTANCE_ID)
@@ -76,9 +79,7 @@ def is_refusal(error: Any) -> bool:
 def error_of(raised: BaseException) -> Any:
     """The client error contained in an exception that the client raised."""
     if not isinstance(raised, KafkaException):
-        if raised.__cause__ is None:
-            raise raised
-        return error_of(raised.__cause__)
+        return _CLEARED if raised.__cause__ is None else error_of(raised.__cause__)
     return raised.args[0]
 
 
