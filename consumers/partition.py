@@ -15,7 +15,7 @@ from stream.snapshots.schedule import Source
 from stream.snapshots.state import take
 from stream.task.settings import TaskSettings
 from stream.task.task import Effects, Task, merge
-from stream.wire.codec import encode_prediction, is_tick
+from stream.wire.codec import encode_prediction, is_tick, promotion_of
 from stream.wire.records import Record, TopicPartition
 
 
@@ -46,7 +46,7 @@ class Input:
 
     def lag(self, consumer: Consumer) -> int:
         """The number of unapplied records as of the last fetch, excluding buffered ticks."""
-        return sum(not is_tick(record) for record in self.buffer) + consumer.lag(self.tp)
+        return sum(not _can_wait(record) for record in self.buffer) + consumer.lag(self.tp)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -108,7 +108,7 @@ class Partition:
         """
         join, limits = self.task.join, self.task.settings.join
         due_ms = [join.next_deadline_ms()]
-        tick = next(filter(is_tick, self.feedback.buffer), None)
+        tick = next(filter(_can_wait, self.feedback.buffer), None)
         if tick is not None and join.pending:
             due_ms.append(tick.append_ms + limits.window_ms)
         if tick is not None and join.deferred:
@@ -121,7 +121,7 @@ class Partition:
         Ticks that settle nothing stay in the buffer until other records arrive or the buffer is full.
         """
         contexts, feedback = self.contexts.buffer, self.feedback.buffer
-        if not contexts and 0 < len(feedback) < records_max and all(map(is_tick, feedback)):
+        if not contexts and 0 < len(feedback) < records_max and all(map(_can_wait, feedback)):
             due_ms = self.next_due_ms()
             if due_ms is None or feedback[-1].append_ms < due_ms:
                 return []
@@ -140,7 +140,7 @@ class Partition:
         """
         ticks: list[Record] = []
         if not self.contexts.buffer and consumer.lag(self.contexts.tp) == 0:
-            while self.feedback.buffer and is_tick(self.feedback.buffer[0]):
+            while self.feedback.buffer and _can_wait(self.feedback.buffer[0]):
                 ticks.append(self.feedback.buffer.popleft())
         return ticks
 
@@ -232,3 +232,8 @@ class Partition:
         return LogStep(
             self.task.model.offset, before.wrote, len(effects.updates), len(values), predictions_digest(values)
         )
+
+
+def _can_wait(record: Record) -> bool:
+    """Whether a record is a tick, and not a promotion."""
+    return is_tick(record) and promotion_of(record) is None

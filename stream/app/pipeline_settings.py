@@ -37,6 +37,7 @@ STORED_NAMES = {
     "floor": "floor",
     "holdout": "holdout",
     "holdout_policy": "holdout_policy",
+    "challenger": "challengers",
 }
 """Maps the field of each task setting in `Settings` to its name in the journal."""
 

@@ -189,8 +189,27 @@ def task_settings(
         floor=settings.floor,
         holdout=settings.holdout,
         holdout_policy=settings.holdout_policy,
+        challengers=challengers_of(settings),
         open_classes=settings.classes_max is not None,
     )
+
+
+def challengers_of(settings: Settings) -> dict[str, dict[str, str]]:
+    """Return the given parameters of each challenger.
+
+    Raises:
+        SettingsError: a challenger is given twice, or its parameters are not NAME=VALUE.
+    """
+    found: dict[str, dict[str, str]] = {}
+    for text in settings.challenger:
+        _, _, listed = text.partition(":")
+        pairs = [pair.partition("=") for pair in listed.split(",") if listed]
+        if text in found or not all(name and equals for name, equals, _ in pairs):
+            raise SettingsError(
+                f"--challenger: expected NAME, or NAME:PARAM=VALUE,..., each once; got {', '.join(settings.challenger)}"
+            )
+        found[text] = {name: value for name, _, value in pairs}
+    return found
 
 
 def named_features(settings: Settings) -> dict[str, Any] | None:

@@ -246,6 +246,15 @@ class Settings(BaseSettings):
             "NAME=VALUE",
         ),
     ] = []
+    challenger: Annotated[
+        Texts,
+        Setting(
+            Panel.LEARNER,
+            _LEARN,
+            "Learner that learns from the same decisions without deciding, until `onebit promote`; repeatable",
+            "NAME[:PARAM=VALUE,...]",
+        ),
+    ] = []
     n_classes: Annotated[
         int | None,
         Field(ge=2),

@@ -86,7 +86,7 @@ class Arms:
             share: The share h of the holdout, in (0, 1).
         """
         self._share = share
-        self._prefix = SettledPrefix()
+        self._prefix: SettledPrefix[float] = SettledPrefix()
         delta = (1.0 - CONFIDENCE) / 2.0
         reach = max(1.0 / share, 1.0 / (1.0 - share))
         self._sides = (LowerSequence(reach, delta), LowerSequence(reach, delta))

@@ -79,7 +79,7 @@ class LiveEstimator:
     """Counts decisions in the order of publication. A decision counts after it and all earlier ones are settled."""
 
     def __init__(self) -> None:
-        self._prefix = SettledPrefix()
+        self._prefix: SettledPrefix[float] = SettledPrefix()
         self._sums = RunningEstimate()
         self._path: list[LivePoint] = []
         self._path_stride = 1

@@ -13,24 +13,27 @@ window of decisions is stored. The join needs more memory than this per decision
 from collections import deque
 from collections.abc import Container
 from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+V = TypeVar("V")
 
 
 @dataclass(slots=True)
-class _Decided:
+class _Decided(Generic[V]):
     """A decision that is not counted yet."""
 
     partition: int
-    value: float
+    value: V
     is_settled: bool = False
     reward: int | None = None  # None if the decision has no outcome yet, or never gets one
 
 
-class SettledPrefix:
+class SettledPrefix(Generic[V]):
     """Stores decisions with a value each, and returns them once they and all earlier ones are settled."""
 
     def __init__(self) -> None:
-        self._decided: deque[_Decided] = deque()
-        self._pending: dict[tuple[int, str], _Decided] = {}
+        self._decided: deque[_Decided[V]] = deque()
+        self._pending: dict[tuple[int, str], _Decided[V]] = {}
         self._steps: dict[int, int] = {}  # number of the last step, by partition
         self.left = 0  # number of decisions that were discarded
 
@@ -49,7 +52,7 @@ class SettledPrefix:
             self._leave({partition})
         self._steps[partition] = step
 
-    def decide(self, partition: int, event_id: str, value: float) -> None:
+    def decide(self, partition: int, event_id: str, value: V) -> None:
         """Add a decision."""
         decided = _Decided(partition, value)
         self._decided.append(decided)
@@ -76,9 +79,9 @@ class SettledPrefix:
         for partition in partitions:
             self._steps.pop(partition, None)
 
-    def advance(self) -> list[tuple[float, int | None]]:
+    def advance(self) -> list[tuple[V, int | None]]:
         """Remove the decisions before the first pending one, and return their values and rewards."""
-        rows: list[tuple[float, int | None]] = []
+        rows: list[tuple[V, int | None]] = []
         while self._decided and self._decided[0].is_settled:
             decided = self._decided.popleft()
             rows.append((decided.value, decided.reward))

@@ -518,11 +518,13 @@ def load_arrays(name: str, target: Mapping[str, NDArray[Any]], state: Mapping[st
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_compiled: dict[tuple[CodeType, Kernels], Callable[..., object]] = {}
+_compiled: dict[tuple[CodeType, Kernels, Kernels | None, int], Callable[..., object]] = {}
 
 
-def compile_with(learner: KernelLearner, template: Callable[P, R]) -> Callable[P, R]:
-    """Compile a function that calls this learner's kernels.
+def compile_with(
+    learner: KernelLearner, template: Callable[P, R], other: KernelLearner | None = None
+) -> Callable[P, R]:
+    """Compile a function that calls the kernels of this learner, and of another one.
 
     The kernels become globals of a copy of the function. Numba caches such a function on disk, but not one that
     receives compiled functions as arguments or from a closure. The copy's name contains a digest of the kernels' names
@@ -531,15 +533,22 @@ def compile_with(learner: KernelLearner, template: Callable[P, R]) -> Callable[P
     Args:
         learner: The learner whose kernels are used.
         template: A module-level function that calls `predict`, `observe` or `update` as globals.
+        other: The other learner. Its kernels are `other_predict` and so on; its model follows the first `MODEL_SIZE`
+            arguments of `model`.
     """
     assert isinstance(template, FunctionType)
-    kernels = learner.kernels
-    key = template.__code__, kernels
+    kernels, others = learner.kernels, None if other is None else other.kernels
+    size = 0 if other is None else len(learner.model)
+    key = template.__code__, kernels, others, size
     if key not in _compiled:
-        names = [getattr(kernel, "__name__", "kernel") for kernel in kernels]
-        sources = [inspect.getsource(inspect.getmodule(kernel) or type(learner)) for kernel in kernels]
-        digest = hashlib.blake2b("".join(names + sources).encode(), digest_size=8).hexdigest()
+        called = [(learner, kernel) for kernel in kernels] + [(other, kernel) for kernel in others or ()]
+        names = [getattr(kernel, "__name__", "kernel") for _, kernel in called]
+        sources = [inspect.getsource(inspect.getmodule(kernel) or type(owner)) for owner, kernel in called]
+        digest = hashlib.blake2b("".join([*names, *sources, str(size)]).encode(), digest_size=8).hexdigest()
         namespace = {**template.__globals__, **kernels._asdict()}
+        if others is not None:
+            namespace |= {f"other_{name}": kernel for name, kernel in others._asdict().items()}
+            namespace["MODEL_SIZE"] = size
         copy = FunctionType(template.__code__, namespace, f"{template.__name__.strip('_')}_{digest}")
         copy.__qualname__, copy.__module__ = copy.__name__, template.__module__
         _compiled[key] = compiled(copy)

@@ -34,6 +34,7 @@ class Wrapper(KernelLearner):
         templates: Kernels,
         logged_size: int,
         options: tuple[Any, ...] = (),
+        other: KernelLearner | None = None,
     ) -> None:
         """Wrap a learner.
 
@@ -45,6 +46,8 @@ class Wrapper(KernelLearner):
             templates: Functions that call the kernels of `inner` as globals, by the names in `Kernels`.
             logged_size: The number of the wrapper's own values per decision.
             options: The constructor's arguments after `inner`.
+            other: A second learner, whose kernels the templates call, and whose model follows that of `inner`; see
+                `compile_with`.
         """
         self._options = options
         self.inner = inner
@@ -57,8 +60,8 @@ class Wrapper(KernelLearner):
             inner.n_classes,
             inner.n_features,
             {**inner.arrays, **arrays},
-            (*model, *inner.model),
-            Kernels(*(compile_with(inner, template) for template in templates)),
+            (*model, *inner.model, *(() if other is None else other.model)),
+            Kernels(*(compile_with(inner, template, other) for template in templates)),
         )
 
     def __reduce__(self) -> tuple[Any, ...]:

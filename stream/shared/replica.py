@@ -13,11 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream.learners.base import KernelLearner, compile_with
+from stream.learners.challenge import Challenge
 from stream.wire.records import Foreign, Record, place_of
 from stream.wire.updates import (
     CORRECTED,
     DECIDED,
     NO_LABEL,
+    PROMOTED,
     SETTLED,
     Entries,
     Update,
@@ -127,16 +129,18 @@ def check(learner: KernelLearner, entries: Entries) -> None:
     width = K + learner.logged_size
     if entries.scores.shape[1] != width:
         raise ValueError(f"expected {width} scores and logged numbers; got {entries.scores.shape[1]}")
-    bits = entries.rewards[entries.kinds != DECIDED]
+    bits = entries.rewards[(entries.kinds == SETTLED) | (entries.kinds == CORRECTED)]
     replaced = entries.assumed[entries.kinds == CORRECTED]
     labels = entries.labels[entries.kinds == SETTLED] if learner.needs_label else entries.labels[:0]
+    members = learner.members if isinstance(learner, Challenge) else 0
     for name, column, stop in (
-        ("kind", entries.kinds, 3),
+        ("kind", entries.kinds, 4),
         ("action", entries.actions, K),
         ("greedy class", entries.greedy, K),
         ("reward", bits, 2),
         ("assumed reward", replaced, 2),
         ("label", labels, K),
+        ("promoted learner", entries.labels[entries.kinds == PROMOTED], members),
         ("feature", entries.indices, d),
     ):
         if column.size and not 0 <= column.min() <= column.max() < stop:
@@ -151,7 +155,7 @@ def check(learner: KernelLearner, entries: Entries) -> None:
 def take_in(learner: KernelLearner, entries: Entries) -> int:
     """Apply checked entries to a model; return the number of bits and corrections that changed it.
 
-    Corrections run outside the compiled loop and cost about 10 µs each.
+    Corrections and promotions run outside the compiled loop and cost about 10 µs each.
     """
     loop = compile_with(learner, _loop)
     ends = np.cumsum(entries.sizes, dtype=np.int64)
@@ -161,8 +165,12 @@ def take_in(learner: KernelLearner, entries: Entries) -> int:
         updates += changed
         if done == entries.kinds.size:
             return updates
-        _, x, decision, reward, assumed, v, _ = entry_at(entries, done, int(ends[done]), learner.n_classes)
-        updates += learner.retract(x, decision, assumed, reward, v)
+        kind, x, decision, reward, assumed, v, number = entry_at(entries, done, int(ends[done]), learner.n_classes)
+        if kind == PROMOTED:
+            assert isinstance(learner, Challenge)
+            learner.promote(number)
+        else:
+            updates += learner.retract(x, decision, assumed, reward, v)
         done += 1
 
 
@@ -172,10 +180,10 @@ def _loop(
     """Apply entries, starting at index `done`. The learner's kernels are globals; see `compile_with`.
 
     Returns the index of the first entry not applied and the number of entries that changed the model. If the index is
-    not the end, the entry is a correction that the caller must apply.
+    not the end, the entry is a correction or a promotion, which the caller must apply.
     """
     kinds, updates = entries.kinds, 0
-    while done < kinds.size and kinds[done] != CORRECTED:
+    while done < kinds.size and kinds[done] < CORRECTED:
         x = slice(ends[done] - entries.sizes[done], ends[done])
         indices, values = entries.indices[x], entries.values[x]
         action, greedy = np.int64(entries.actions[done]), np.int64(entries.greedy[done])

@@ -20,7 +20,19 @@ from stream.learners.base import KernelLearner
 from stream.shared.replica import Replica
 from stream.wire.codec import MalformedError
 from stream.wire.records import Decision, Drift, Features, IndexArray
-from stream.wire.updates import CORRECTED, DECIDED, NO_BIT, NO_LABEL, RECORD_BYTES_MAX, SETTLED, Entry, entry_bytes
+from stream.wire.updates import (
+    CORRECTED,
+    DECIDED,
+    NO_BIT,
+    NO_LABEL,
+    PROMOTED,
+    RECORD_BYTES_MAX,
+    SETTLED,
+    Entry,
+    entry_bytes,
+)
+
+_NO_FEATURES = Features(np.zeros(0, np.int32), np.zeros(0))
 
 
 class Overlay:
@@ -135,6 +147,12 @@ class View:
         """Add a correction to the entries for the log."""
         self._entries.append(Entry(CORRECTED, x, decision, reward, assumed, v))
 
+    def promote(self, number: int) -> None:
+        """Add a promotion to the entries for the log."""
+        row = np.zeros(self.learner.n_classes + self.learner.logged_size)
+        decision = Decision(0, 0, 0.0, row[: self.learner.n_classes], row[self.learner.n_classes :])
+        self._entries.append(Entry(PROMOTED, _NO_FEATURES, decision, label=number))
+
     @property
     def ahead(self) -> int:
         """The number of the task's decisions that the model has not observed yet."""
@@ -208,6 +226,9 @@ class Recall:
 
     def correct(self, x: Features, decision: Decision, assumed: int, reward: int, v: float) -> None:
         """Do nothing, because the log already contains the correction."""
+
+    def promote(self, number: int) -> None:
+        """Do nothing, because the log already contains the promotion."""
 
 
 class RecallError(Exception):

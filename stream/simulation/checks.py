@@ -46,7 +46,8 @@ class _Partition:
         self.events: list[Event] = []
         self.oracle: Oracle | None = None
         self.wrong: list[str] = []
-        self.contexts, self.feedback = (list(read_partition(world.broker, self.tp(topic))) for topic in INPUTS)
+        self.contexts, feedback = (list(read_partition(world.broker, self.tp(topic))) for topic in INPUTS)
+        self.feedback = [record for record in feedback if codec.promotion_of(record) is None]
         self.ticks = {
             int(dict(record.headers)["onebit-tick"]): record for record in filter(self.is_tick, self.feedback)
         }
@@ -376,8 +377,8 @@ def _nothing_aborted_is_visible(world: World) -> list[str]:
     topics = (*OUTPUTS, TOPICS.feedback)
     tps = [TopicPartition(topic, partition) for topic in topics for partition in range(world.schedule.partitions)]
     for tp in [*tps, LOG] if world.schedule.task.model == "shared" else tps:
-        offsets = [record.offset for record in read_partition(world.broker, tp)]
-        visible = [offset for offset in offsets if (*tp, offset) not in world.outside.sent]
+        records = [record for record in read_partition(world.broker, tp) if codec.promotion_of(record) is None]
+        visible = [record.offset for record in records if (*tp, record.offset) not in world.outside.sent]
         expected = sorted(written.get(tp, []) + [offset for at, offset in world.outside.foreign_outputs if at == tp])
         if visible != expected:
             odd = sorted(set(visible) ^ set(expected))

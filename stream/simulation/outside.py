@@ -9,7 +9,7 @@ from stream.kafka.partitioner import partition_for
 from stream.kafka.port import BrokerUnavailableError, Producer
 from stream.simulation.schedule import N_CLASSES, N_FEATURES, Item, Kind
 from stream.simulation.tracing import FOREIGN_IN_LOG, Trace
-from stream.wire.codec import HEADERS
+from stream.wire.codec import HEADERS, promotion_headers
 from stream.wire.records import Headers, Logged, TopicPartition
 from stream.wire.topics import Topics
 
@@ -115,6 +115,9 @@ class Outside:
             self._end_foreign(item.number, commits=kind is Kind.FOREIGN_COMMIT)
         elif kind in (Kind.SHOWN, Kind.SHOWN_EARLY, Kind.SHOWN_AGAIN):
             self._send_shown(item)
+        elif kind is Kind.PROMOTION:
+            for partition in range(self._partitions):
+                self._producer.send(TOPICS.feedback, partition, None, None, promotion_headers(item.call))
         elif kind not in (Kind.FEEDBACK_LOST, Kind.SHOWN_NEVER, Kind.TIME):
             self._send_feedback(item)
         self._trace.fired[kind] += 1

@@ -6,13 +6,16 @@ the entries that the task must write to the log.
 
 from math import nan
 
+import numpy as np
+
 from stream.journal.format import JournalStep
+from stream.learners.challenge import Challenge
 from stream.randomness.draws import Purpose, uniform
 from stream.simulation.outside import label_of
 from stream.task.settings import TaskSettings
-from stream.verifying.oracle import Corrected, Decided, Event, Settled
+from stream.verifying.oracle import Corrected, Decided, Event, Promoted, Settled
 from stream.wire.records import Decision, Features, Logged, Outcome
-from stream.wire.updates import CORRECTED, DECIDED, NO_BIT, NO_LABEL, SETTLED, Entry
+from stream.wire.updates import CORRECTED, DECIDED, NO_BIT, NO_LABEL, PROMOTED, SETTLED, Entry
 
 WEIGHING = ("banditron", "soba-diag")
 """The learners in the simulation that weight a bit by the propensity."""
@@ -40,6 +43,8 @@ class OwnReference:
             decision, is_same = self.decide(event)
             self._open[event.context.id] = event.context.x, decision
             return is_same
+        if isinstance(event, Promoted):
+            self.promote(event.number)
         if isinstance(event, Settled | Corrected):
             x, decision = self._open[event.id]
             v = uniform(self.task.seed, Purpose.UPDATE, event.id) if self.learner.randomised_update else 0.0
@@ -73,6 +78,12 @@ class OwnReference:
         """Replace the assumed bit 0 with the real one."""
         self.updates += self.learner.retract(x, decision, 0, reward, v)
 
+    def promote(self, number: int) -> None:
+        """Let another learner decide."""
+        assert isinstance(self.learner, Challenge)
+        self.learner.promote(number)
+        self.updates += 1
+
     def differs(self, step: JournalStep) -> bool:
         """Return whether the number of updates or drift alarms differs from the number in a step's journal record."""
         return (self.updates, int(self.learner.alarms.sum())) != (step.updates, step.alarms)
@@ -86,7 +97,8 @@ class SharedReference(OwnReference):
 
     def __init__(self, task: TaskSettings) -> None:
         super().__init__(task)
-        self._observes = bool(task.make_shareable_learner().observed)
+        learner = task.make_shareable_learner()
+        self._observes, self._logged_size = bool(learner.observed), learner.logged_size
         self.entries: list[Entry] = []
 
     def decide(self, decided: Decided) -> tuple[Decision, bool]:
@@ -103,6 +115,12 @@ class SharedReference(OwnReference):
     def correct(self, x: Features, decision: Decision, reward: int, v: float) -> None:
         """Collect a correction."""
         self.entries.append(Entry(CORRECTED, x, decision, reward, 0, v))
+
+    def promote(self, number: int) -> None:
+        """Collect a promotion."""
+        nothing = Features(np.zeros(0, np.int32), np.zeros(0))
+        decision = Decision(0, 0, 0.0, np.zeros(self.learner.n_classes), np.zeros(self._logged_size))
+        self.entries.append(Entry(PROMOTED, nothing, decision, label=number))
 
     def differs(self, step: JournalStep) -> bool:
         """Return False, because `shared_model` compares versions with the log."""

@@ -10,10 +10,12 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from stream.journal.commit import COMMIT_STEPS
+from stream.learners import registered
+from stream.learners.challenge import SOUND
 from stream.randomness.draws import Luck
 from stream.task.join import JoinSettings
 from stream.task.play import Play
-from stream.task.settings import UNIFORM, LatePolicy, OnExpiry, Sharing, TaskSettings
+from stream.task.settings import UNIFORM, LatePolicy, OnExpiry, Sharing, TaskSettings, learner_of
 from stream.wire.records import Logged
 
 EVENTS = 20
@@ -44,6 +46,7 @@ class Kind(StrEnum):
     SHOWN_EARLY = "shown before its context"
     SHOWN_AGAIN = "duplicate shown"
     SHOWN_NEVER = "never shown"
+    PROMOTION = "promotion"
     TIME = "time passes"
     # Faults.
     CRASH = "crash between steps"
@@ -126,7 +129,7 @@ class Item(NamedTuple):
     bit: int = 0
     member: int = 0
     number: int = 0  # number of the commit step, poison, transaction, call or partition, or ms per operation
-    call: str = ""  # operation of the broker, or topic that is written to or not replicated
+    call: str = ""  # operation of the broker, topic that is written to or not replicated, or learner to promote
     for_ms: int = 0  # duration of the fault, or time until a restart
     polls: bool = True  # True if the learners poll before the next item
     action: int | None = None  # the class to which the feedback applies; None if not given
@@ -252,6 +255,7 @@ def draw_schedule(seed: int, events: int = EVENTS, model: Sharing = "own") -> Sc
     if task.play == "own":
         holdout, policy = around.choice((0.0, 0.0, 0.3)), around.choice((UNIFORM, "constant:1"))
         task = replace(task, holdout=holdout, holdout_policy=policy)
+        task, items = _with_challengers(around, task, items)
     if model == "shared":
         task = replace(task, model=model)
         items += _draw_shared(Luck(seed ^ _SHARED_DICE), max(item.at_ms for item in items), timeless=timeless)
@@ -407,6 +411,34 @@ def _with_deferrals(
     drawn.sort(key=lambda item: item.at_ms)
     return replace(task, join=limits), drawn
 
+
+def _with_challengers(luck: Luck, task: TaskSettings, items: list[Item]) -> tuple[TaskSettings, list[Item]]:
+    """Let half of the runs without wrappers have challengers, and promote one, the champion, or an unknown learner."""
+    is_sound = registered()[task.learner].from_logs in SOUND and task.reward == "exclusive"
+    is_plain = task.scale == "none" and task.floor == task.holdout == 0.0
+    if not luck.chance(50) or not (is_sound and is_plain):
+        return task, items
+    names = [name for name in CHALLENGERS if learner_of(name) != task.learner]
+    names = names if task.learner == "igw-logistic" else names[:1]
+    task = replace(task, challengers={name: CHALLENGERS[name] for name in names})
+    end_ms = max(item.at_ms for item in items)
+    promotions = [
+        Item(
+            luck.between(START_MS, end_ms),
+            Kind.PROMOTION,
+            call=luck.choice((*task.members, *names, "nobody")),
+            polls=luck.chance(80),
+        )
+        for _ in range(luck.below(4))
+    ]
+    return task, sorted(items + promotions, key=lambda item: item.at_ms)
+
+
+CHALLENGERS: dict[str, dict[str, float | str]] = {
+    "banditron": {"gamma": 0.4},
+    "late-ucb:m=2": {"m": 2, "drift": "off"},
+}
+"""Each pair of learners is compiled, which takes longer than many runs. Only one learner has both challengers."""
 
 _DECIDING = (Kind.CONTEXT, Kind.FOREIGN_CONTEXT)
 _CONTEXTS = (*_DECIDING, Kind.CONTEXT_AGAIN)

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from stream.journal.format import JournalStep
 from stream.kafka.reading import read_partition
 from stream.learners import Learner
+from stream.learners.challenge import Challenge
 from stream.randomness.draws import Purpose, uniform
 from stream.simulation.outside import TOPICS
 from stream.simulation.processes import SeenModel
@@ -23,7 +24,7 @@ from stream.verifying.models import fresh_replica
 from stream.verifying.oracle import Decided
 from stream.verifying.shared_log import audit_log
 from stream.wire.records import TopicPartition
-from stream.wire.updates import DECIDED, NO_LABEL, SETTLED, Entry, decode_update, entry_at
+from stream.wire.updates import DECIDED, NO_LABEL, PROMOTED, SETTLED, Entry, decode_update, entry_at
 
 LOG = TopicPartition(TOPICS.updates, 0)
 
@@ -177,6 +178,9 @@ def _apply(model: Learner, entry: Entry) -> None:
         model.observe(x, decision)
     elif kind == SETTLED:
         model.update(x, decision, reward, v, None if label == NO_LABEL else label)
+    elif kind == PROMOTED:
+        assert isinstance(model, Challenge)
+        model.promote(label)
     else:
         model.retract(x, decision, assumed, reward, v)
 

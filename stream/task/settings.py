@@ -9,6 +9,7 @@ import numpy as np
 
 from stream.learners import FromLogs, Learner, ParameterError, check_parameters, create, registered
 from stream.learners.base import KernelLearner
+from stream.learners.challenge import Challenge
 from stream.learners.mixture import Mixture
 from stream.learners.running_scale import RunningScale
 from stream.task.join import JoinSettings
@@ -25,6 +26,9 @@ Sharing = Literal["own", "shared"]
 DatedBy = Literal["tick", "context"]
 
 UNIFORM = "uniform"
+
+CHALLENGERS_MAX = 4
+"""Each challenger costs about as much CPU and memory as a learner of its own."""
 
 
 class Unsuitable(Enum):
@@ -72,6 +76,7 @@ class TaskSettings:
     floor: float = 0.0  # probability of a uniformly random class
     holdout: float = 0.0  # probability with which a fixed policy decides, for comparison
     holdout_policy: str = UNIFORM  # that policy; see `holdout_class`
+    challengers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # parameters by name; see `learner_of`
     open_classes: bool = False  # contexts name their classes; each new name gets the next of n_classes indices
 
     def resolved(self) -> "TaskSettings":
@@ -80,10 +85,20 @@ class TaskSettings:
         Raises:
             ParameterError: the learner or a parameter is unknown, or a value is out of range.
         """
-        parameters = check_parameters(
-            self.learner, self.parameters, correctable=self.late == "correct", any_right=self.reward == "any"
+
+        def whole(learner: str, given: Mapping[str, Any]) -> dict[str, Any]:
+            return check_parameters(learner, given, correctable=self.late == "correct", any_right=self.reward == "any")
+
+        return replace(
+            self,
+            parameters=whole(self.learner, self.parameters),
+            challengers={name: whole(learner_of(name), given) for name, given in self.challengers.items()},
         )
-        return replace(self, parameters=parameters)
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """The names of the champion and the challengers, in the order of `Challenge`; empty without challengers."""
+        return (self.learner, *self.challengers) if self.challengers else ()
 
     def make_shareable_learner(self) -> KernelLearner:
         """Create a learner for a model that tasks share.
@@ -100,13 +115,12 @@ class TaskSettings:
             PolicyError: this learner cannot follow a policy.
             ParameterError: the learner or a parameter is unknown.
         """
-        parameters = self.resolved().parameters
-        learner = create(self.learner, self.n_classes, self.n_features, **parameters)
-        if self.scale == "standard":
-            learner = RunningScale(with_kernels(learner, "scale standard"))
-        if self.floor != 0.0 or self.holdout != 0.0:
-            mixed = with_kernels(learner, "floor and holdout")
-            learner = Mixture(mixed, self.floor, self.holdout, self.holdout_class)
+        whole = self.resolved()
+        learner = self._make_policy(self.learner, whole.parameters)
+        for name, parameters in whole.challengers.items():
+            challenger = with_kernels(self._make_policy(learner_of(name), parameters), "challenger")
+            learner = Challenge(with_kernels(learner, "challenger"), challenger)
+        self._check_challengers()
         self.check_policies(learner)
         self.feature_encoder()
         if self.model == "shared" and self.play != "own":
@@ -123,6 +137,24 @@ class TaskSettings:
         if self.class_names is not None and len(self.class_names) != self.n_classes:
             raise ParameterError(f"class_names: expected {self.n_classes} names; got {len(self.class_names)}")
         return learner
+
+    def _make_policy(self, name: str, parameters: Mapping[str, Any]) -> Learner:
+        """Create a learner with its scale, its floor and its holdout."""
+        learner = create(name, self.n_classes, self.n_features, **parameters)
+        if self.scale == "standard":
+            learner = RunningScale(with_kernels(learner, "scale standard"))
+        if self.floor != 0.0 or self.holdout != 0.0:
+            mixed = with_kernels(learner, "floor and holdout")
+            learner = Mixture(mixed, self.floor, self.holdout, self.holdout_class)
+        return learner
+
+    def _check_challengers(self) -> None:
+        if len(self.challengers) > CHALLENGERS_MAX:
+            raise ParameterError(f"challenger: expected at most {CHALLENGERS_MAX}; got {len(self.challengers)}")
+        if self.learner in self.challengers:
+            raise ParameterError(f"challenger: expected other learners than {self.learner}, or other parameters")
+        if self.challengers and self.play != "own":
+            raise ParameterError(f"challenger: expected play own; got {self.play}")
 
     @property
     def holdout_class(self) -> int | None:
@@ -148,7 +180,8 @@ class TaskSettings:
 
     def make_classes(self) -> Classes:
         """Create the pipeline's classes. Open classes have no names before the first context."""
-        unsupported = None if registered()[self.learner].supports_eligible else self.learner
+        learners = (self.learner, *map(learner_of, self.challengers))
+        unsupported = next((name for name in learners if not registered()[name].supports_eligible), None)
         return Classes(self.n_classes, self.class_names, is_open=self.open_classes, unsupported=unsupported)
 
     def feature_encoder(self) -> FeatureEncoder | None:
@@ -214,6 +247,15 @@ class TaskSettings:
         learner.observe(x, decision)
         learner.update(x, decision, 1, 0.5, 0)
         count_misplaced([b"warm"], 0, 2)
+
+
+def learner_of(challenger: str) -> str:
+    """The learner of a challenger, whose name is `LEARNER` or `LEARNER:param=value,...`.
+
+    >>> learner_of("late-ucb:m=32"), learner_of("stack-igw")
+    ('late-ucb', 'stack-igw')
+    """
+    return challenger.partition(":")[0]
 
 
 def with_kernels(learner: Learner, setting: str) -> KernelLearner:

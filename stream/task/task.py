@@ -14,16 +14,26 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from stream.learners import Learner
+from stream.learners.challenge import Challenge
 from stream.randomness.draws import Draws, Purpose
 from stream.shared.view import Recall, View, check_room
 from stream.task.join import DroppedOrphan, Event, Join, Late, Mismatched, Pending, Settled
 from stream.task.placement import count_misplaced
 from stream.task.play import Played, play_logged, play_match
 from stream.task.settings import TaskSettings
-from stream.wire.codec import MalformedError, decode_context, decode_feedback, is_tick, tick_step, trace_of
+from stream.wire.codec import (
+    MalformedError,
+    decode_context,
+    decode_feedback,
+    is_tick,
+    promotion_of,
+    tick_step,
+    trace_of,
+)
 from stream.wire.dead_letters import DEAD_LETTER_MALFORMED, DEAD_LETTER_MISMATCHED, DEAD_LETTER_ORPHAN
 from stream.wire.records import (
     DRIFT_OF_ALL,
+    Challenged,
     Context,
     Decision,
     DecisionTime,
@@ -55,6 +65,7 @@ class Effects(NamedTuple):
     examples: list[tuple[Example, int | None]]  # with the offsets of their feedback
     dead_letters: list[DeadLetter]
     unknown: list[str]  # the name of each category or word of the decided contexts that has no entry
+    promotions: list[str]  # the learners that promotions name, which may be unknown
     updates: Sequence[Entry] = ()  # for the shared model's log
 
 
@@ -111,6 +122,9 @@ class Model(Protocol):
     def correct(self, x: Features, decision: Decision, assumed: int, reward: int, v: float) -> None:
         """Replace a learned reward with another one."""
 
+    def promote(self, number: int) -> None:
+        """Let another learner of a `Challenge` decide."""
+
 
 class OwnModel:
     """A model that belongs to one task."""
@@ -142,6 +156,12 @@ class OwnModel:
         """See Model."""
         self.version += self.learner.retract(x, decision, assumed, reward, v)
 
+    def promote(self, number: int) -> None:
+        """See Model."""
+        assert isinstance(self.learner, Challenge)
+        self.learner.promote(number)
+        self.version += 1
+
 
 class Task:
     """The state of one partition, and the effects of each record on it."""
@@ -166,6 +186,7 @@ class Task:
         self._encoder = settings.feature_encoder()
         self.classes = settings.make_classes()
         self._propensity_min = settings.learned_propensity_min
+        self._members = settings.members
 
     @property
     def learner(self) -> Learner:
@@ -220,7 +241,7 @@ class Task:
         return effects._replace(updates=entries) if entries else effects
 
     def _step(self, records: Sequence[Record], number: int, partitions: int) -> Effects:
-        effects = Effects([], [], [], [])
+        effects = Effects([], [], [], [], [])
         self._time = DecisionTime(number)
         self._act_on(self.join.settle_changed(), effects)
         keys: tuple[list[bytes], list[bytes]] = [], []  # keys of contexts and of feedback
@@ -231,7 +252,7 @@ class Task:
                 if record.append_ms > self.join.stream_ms:
                     self._act_on(self.join.pass_time(record.append_ms), effects)
                 if record.value is None and is_tick(record):
-                    self._apply_tick(record)
+                    self._apply_tick(record, effects)
                     continue
             key = record.key
             try:
@@ -250,12 +271,18 @@ class Task:
                 self.join.count(name, by=count_misplaced(its_keys, partition, partitions))
         return effects
 
-    def _apply_tick(self, record: Record) -> None:
-        """Set the time of the decisions of the step that wrote a tick.
+    def _apply_tick(self, record: Record, effects: Effects) -> None:
+        """Apply a promotion, or set the time of the decisions of the step that wrote a tick.
 
         It is the tick's append time, but not before the time of earlier decisions, because the clock can step back when
         another broker becomes the leader of the partition.
         """
+        name = promotion_of(record)
+        if name is not None:
+            effects.promotions.append(name)
+            if name in self._members:
+                self.model.promote(self._members.index(name))
+            return
         time = self.undated.pop(tick_step(record) or 0, None)
         if time is not None:
             self.join.date(time, record.append_ms)
@@ -288,10 +315,20 @@ class Task:
         name = self.classes.name_of(decision.action)
         carried = decision.logged if self.settings.model == "shared" and decision.logged.size else None
         arm, trace = self.settings.arm_of(u), trace_of(record)
-        prediction = make(Prediction, (event_id, decision, self.model.version, target, name, carried, arm, trace))
+        challenged = self._challenged(decision) if self._members else None
+        published = event_id, decision, self.model.version, target, name, carried, arm, trace, challenged
+        prediction = make(Prediction, published)
         effects.predictions.append((prediction, record.offset))
         pending = make(Pending, (x, decision, self._time, trace))
         return pending, counts
+
+    def _challenged(self, decision: Decision) -> Challenged:
+        """Name the learner that decided, and the classes that the others chose."""
+        assert isinstance(self.learner, Challenge)
+        champion, choices = self.learner.choices(decision)
+        named = dict(zip(self._members, choices, strict=True))
+        del named[self._members[champion]]
+        return Challenged(self._members[champion], named)
 
     def _play(self, context: Context, own: Decision) -> Played:
         """Play the log's decision or the learner's own, which counts only if the log agrees."""

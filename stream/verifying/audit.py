@@ -35,7 +35,7 @@ from stream.task.settings import TaskSettings
 from stream.telemetry.sketch import Sketch, total_sketch
 from stream.verifying.oracle import Decided, Event, Letter, Oracle, Settled, differing
 from stream.wire import codec
-from stream.wire.codec import MalformedError, is_tick, tick_step
+from stream.wire.codec import MalformedError, is_tick, promotion_of, tick_step
 from stream.wire.dead_letters import decode_dead_letter
 from stream.wire.ledger import Ledger
 from stream.wire.records import NOT_ELIGIBLE, Arm, Context, Logged, Prediction, Record, Shown, TopicPartition, place_of
@@ -305,6 +305,7 @@ class _Audit:
             self._check_played(oracle, context.logged, prediction, place_of(published))
             self._check_class(context, prediction, place_of(published))
             self._check_arm(settings, context.id, prediction.arm, place_of(published))
+            self._check_challenged(settings, prediction, place_of(published))
 
     def _check_played(self, oracle: Oracle, logged: Logged | None, prediction: Prediction, place: str) -> None:
         """Compare a decision with the logged one, and count a propensity below the minimum."""
@@ -338,8 +339,18 @@ class _Audit:
         if arm != (expected := settings.arm_of(uniform(settings.seed, Purpose.ACTION, event_id))):
             self._fault(f"{place}: expected the arm {expected}; got {arm}")
 
+    def _check_challenged(self, settings: TaskSettings, prediction: Prediction, place: str) -> None:
+        """Check that a decision names the champion and all challengers, each once."""
+        found = prediction.challenged
+        names = () if found is None else (found.champion, *found.choices)
+        if sorted(names) != sorted(settings.members):
+            self._fault(f"{place}: expected the learners {settings.members}; got {names}")
+
     def _apply_feedback(self, oracle: Oracle, record: Record) -> None:
         oracle.pass_time(record.append_ms)
+        if (promoted := promotion_of(record)) is not None:
+            oracle.promote(promoted)
+            return
         if is_tick(record):
             oracle.tick(tick_step(record) or 0, record.append_ms)
             return

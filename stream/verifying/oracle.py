@@ -47,6 +47,12 @@ class Corrected(NamedTuple):
     reward: int
 
 
+class Promoted(NamedTuple):
+    """A promotion of the champion or a challenger."""
+
+    number: int  # in `TaskSettings.members`
+
+
 class Letter(NamedTuple):
     """An expected dead letter."""
 
@@ -59,7 +65,7 @@ class Letter(NamedTuple):
         return f"a dead letter ({self.kind}) for {self.topic}/{self.partition} offset {self.offset}"
 
 
-Event = Decided | Settled | Corrected | Letter
+Event = Decided | Settled | Corrected | Promoted | Letter
 
 
 class _Pending(NamedTuple):
@@ -248,6 +254,11 @@ class Oracle:
             self._dated_ms = max(self._dated_ms, append_ms)
             date.append(self._dated_ms)
             self.dated_step = max(self.dated_step, step)
+
+    def promote(self, name: str) -> None:
+        """Apply a promotion. An unknown name changes nothing."""
+        if name in self.settings.members:
+            self.events.append(Promoted(self.settings.members.index(name)))
 
     def pass_time(self, stream_ms: int) -> None:
         """Advance stream time, and settle entries that are due. An earlier time changes nothing."""

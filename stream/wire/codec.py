@@ -6,6 +6,9 @@ the header is read as version 1, so that any producer can write contexts and fee
 A *tick* is a record that the learner appends to the feedback topic to advance stream time and to timestamp decisions.
 It has no key and no value. The header `onebit-tick` contains the number of the step that wrote it. Readers of the topic
 recognise ticks by the header and skip them, and the ledger does not count them.
+
+A *promotion* is a tick of step 0 with a second header, `onebit-promote`, which names the learner that decides from then
+on. `onebit promote` writes it to each partition.
 """
 
 import math
@@ -23,6 +26,7 @@ from stream.wire.classes import Classes, ClassesError
 from stream.wire.named_features import FeatureEncoder, NamedFeaturesError
 from stream.wire.records import (
     Answer,
+    Challenged,
     Context,
     Decision,
     Example,
@@ -71,6 +75,7 @@ TRACE_BYTES_MAX = 4_096
 decision."""
 
 TICK_HEADER = "onebit-tick"
+PROMOTION_HEADER = "onebit-promote"
 _STEP_HEADER = "onebit-step"
 _HEADER_DIGITS_MAX = 18  # digits of a number that fits in 64 bits
 
@@ -252,6 +257,8 @@ def encode_prediction(prediction: Prediction, context_offset: int) -> bytes:
         fields["logged"] = prediction.logged
     if prediction.arm is not None:
         fields["arm"] = prediction.arm
+    if prediction.challenged is not None:
+        fields["challenged"] = prediction.challenged._asdict()
     return orjson.dumps(fields, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
@@ -270,7 +277,12 @@ def decode_prediction(record: Record) -> tuple[Prediction, int]:
         logged = np.array(fields.logged, np.float64)
         decision = decision._replace(logged=logged)
     own = None if target is None else Target(target.action, target.propensity)
-    prediction = Prediction(fields.id, decision, fields.model_version, own, fields.class_name, logged, fields.arm)
+    challenged = None
+    if fields.challenged is not None:
+        challenged = Challenged(fields.challenged.champion, fields.challenged.choices)
+    prediction = Prediction(
+        fields.id, decision, fields.model_version, own, fields.class_name, logged, fields.arm, challenged=challenged
+    )
     return prediction, fields.context_offset
 
 
@@ -293,6 +305,9 @@ def _prediction(record: Record) -> PredictionFields:
         _check_class("target.action", fields.target.action, n_classes)
     elif fields.propensity is None:
         raise MalformedError("propensity: expected a probability, because there is no target; got nothing")
+    if fields.challenged is not None:
+        for name, choice in fields.challenged.choices.items():
+            _check_class(f"challenged.choices.{name}", choice, n_classes)
     return fields
 
 
@@ -444,3 +459,19 @@ def is_tick(record: Record) -> bool:
 def tick_step(record: Record) -> int | None:
     """The number of the step that wrote a tick; None if the record is not a tick or its header is not a number."""
     return header_number(dict(record.headers)[TICK_HEADER]) if is_tick(record) else None
+
+
+def promotion_headers(name: str) -> Headers:
+    """The headers of a promotion: those of a tick of no step, and the name of the learner to promote.
+
+    Readers of feedback therefore skip it as they skip ticks.
+    """
+    return (*tick_headers(0), (PROMOTION_HEADER, name.encode()))
+
+
+def promotion_of(record: Record) -> str | None:
+    """The name of the learner to promote; None if the record is not a promotion."""
+    if not is_tick(record):
+        return None
+    name = dict(record.headers).get(PROMOTION_HEADER)
+    return None if name is None else name.decode(errors="replace")

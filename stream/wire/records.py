@@ -145,6 +145,13 @@ Arm = Literal["holdout"]
 HOLDOUT: Arm = "holdout"
 
 
+class Challenged(NamedTuple):
+    """The learners around a decision of a pipeline with challengers."""
+
+    champion: str  # the learner that decided
+    choices: dict[str, int]  # the classes that the other learners chose, by learner
+
+
 class Prediction(NamedTuple):
     """A published decision."""
 
@@ -156,6 +163,7 @@ class Prediction(NamedTuple):
     logged: FloatArray | None = None  # numbers that the learner stores, only with a shared model
     arm: Arm | None = None  # None: decided by the learner
     trace: Headers = ()  # trace headers of the context
+    challenged: Challenged | None = None  # None without challengers
 
 
 class Answer(NamedTuple):

@@ -66,6 +66,13 @@ class TargetFields(Struct, gc=False):
     propensity: Probability
 
 
+class ChallengedFields(Struct, gc=False):
+    """The learner that decided, and the classes that the others chose."""
+
+    champion: str
+    choices: dict[str, Whole]
+
+
 class PredictionFields(EventFields, gc=False):
     """A prediction."""
 
@@ -79,6 +86,7 @@ class PredictionFields(EventFields, gc=False):
     class_name: str | None = field(name="class", default=None)
     logged: list[float] | None = None
     arm: Arm | None = None
+    challenged: ChallengedFields | None = None
 
 
 class ExampleFields(EventFields, gc=False):

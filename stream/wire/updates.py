@@ -5,7 +5,7 @@ The *entries* of one step form one record, or several parts if the record would 
 
     {"name": "updates", "values": {"partition": 2, "step": 41, "part": 0, "follows": 39}, "arrays": [...]}
 
-    kind         |i1 [n]        0 decided, 1 settled, 2 corrected
+    kind         |i1 [n]        0 decided, 1 settled, 2 corrected, 3 promoted
     action       <i4 [n]        the decision's action
     greedy       <i4 [n]        the decision's greedy class
     propensity   <f8 [n]        the decision's propensity
@@ -16,7 +16,7 @@ The *entries* of one step form one record, or several parts if the record would 
     x.values     <f8            of all x, concatenated. Absent: all 1
     assumed      |i1 [n]        the bit that a correction replaces; -1 if none. Absent: -1
     v            <f8 [n]        the draw of a randomised update. Absent: 0
-    label        <i4 [n]        the true class; -1 if none was given. Absent: -1
+    label        <i4 [n]        the true class, or the number of the promoted learner; -1 if none was given. Absent: -1
 
 An entry contains everything needed to apply it, so a reader of the log stores no pending decisions. `follows` is the
 previous step that wrote to the log, or 0. A reader uses it to detect missing and repeated steps.
@@ -42,8 +42,9 @@ HEADERS: Headers = ((VERSION_HEADER[0], b"%d" % FORMAT),)
 RECORD_BYTES_MAX = 900_000
 """Size limit for the entries in one record. It is below Kafka's default of 1 MB, to leave room for the head."""
 
-DECIDED, SETTLED, CORRECTED = 0, 1, 2
-"""Kinds of entries: a decision, its bit (real or assumed), and the real bit that replaces an assumed one."""
+DECIDED, SETTLED, CORRECTED, PROMOTED = 0, 1, 2, 3
+"""Kinds of entries: a decision, its bit (real or assumed), the real bit that replaces an assumed one, and the promotion
+of a challenger, whose x is empty, and whose decision is all zeros."""
 
 NO_BIT, NO_LABEL = -1, -1
 
@@ -56,7 +57,7 @@ class UpdatesError(OnebitError):
 
 
 class Entry(NamedTuple):
-    """A step's entry in the log: a decision, a bit, or a correction."""
+    """A step's entry in the log: a decision, a bit, a correction, or a promotion."""
 
     kind: int
     x: Features

@@ -255,7 +255,7 @@ def test_record_too_large_for_a_dead_letter_is_cut_rather_than_stop_the_learner(
     pipeline = Pipeline(small_task())
     learner = pipeline.learner()
     large = Record(TOPICS.contexts, 0, 5, 0, b"key", b"x" * 5_000_000, ())
-    effects = Effects([], [], [DeadLetter(large, "malformed", "value: too large")], [])
+    effects = Effects([], [], [DeadLetter(large, "malformed", "value: too large")], [], [])
     step = JournalStep(1, (0, 1), (0, 0), 0, Ledger())
     producer = pipeline.broker.transactional_producer("other")
     consumer = pipeline.broker.group_consumer("other", "one", (TOPICS.contexts, TOPICS.feedback), learner)

@@ -121,7 +121,7 @@ def test_match_counts_what_the_log_also_did_and_settles_the_rest_at_once_without
     ((example, offset),) = effects.examples
     assert (example.outcome, example.reward, example.delay_ms, offset) == (Outcome.UNMATCHED, None, None, None)
     effects = play(task, inputs.feedback("a", 1, 2), inputs.feedback("a", 0, 3, action=2))
-    assert effects == Effects([], [], [], [])
+    assert effects == Effects([], [], [], [], [])
     assert state_digest([task.learner.state()]) == untouched
     assert task.join.ledger() == Ledger(contexts=1, decided=1, unmatched=1, feedback=2, feedback_unmatched=2)
 

@@ -1,0 +1,153 @@
+"""Estimates of challengers, which learn from the champion's decisions; see `stream.learners.challenge`.
+
+A prediction contains the class a that the champion played, its propensity p, and for each challenger a class a′ that it
+chose with a draw of its own. 1[a′ = a]/p has the mean that the ratio of the challenger's probability of a to p has. For
+n decisions with the bit r, with w = 1[a′ = a]/p:
+
+    reward of the challenger       ips and snips; see `live`
+    challenger minus champion      the mean of φ = (w − 1) r
+
+Because the mean of w is 1, (w − 1)(1 − r) has the mean *champion minus challenger*. Both terms are at least −1, so the
+confidence sequences of `intervals` bound the running mean of the difference on both sides at all times simultaneously.
+With several challengers, the intervals hold jointly.
+
+If the champion never plays a class, p says nothing about it, and φ is at most 0: a challenger that would play it looks
+worse than it is. A floor of exploration prevents this.
+
+Decisions are counted as in `prefix`. The estimates begin anew when another learner becomes the champion.
+"""
+
+from collections.abc import Container, Iterable
+from typing import NamedTuple
+
+import numpy as np
+
+from stream.estimating.intervals import Interval, LowerSequence
+from stream.estimating.prefix import SettledPrefix
+from stream.estimating.running import CONFIDENCE, RunningEstimate
+from stream.wire.records import Challenged, Example, Prediction
+
+
+class ChallengerEstimate(NamedTuple):
+    """The current estimate of one challenger."""
+
+    name: str
+    ips: float  # estimate of its mean reward
+    snips: float | None  # the same, less variable and slightly biased; None if it never chose the champion's class
+    reward: Interval  # of its mean reward, valid at all times
+    difference: Interval  # of the mean rewards, challenger minus champion, valid at all times and for all challengers
+
+
+class Contest(NamedTuple):
+    """The current estimates."""
+
+    champion: str | None  # None before the first counted decision
+    n: int  # number of counted decisions of this champion with a reward
+    mean: float | None  # their mean reward
+    without_reward: int  # number of counted decisions that expired without an assumed reward
+    waiting: int  # number of decisions that are pending or follow a pending one
+    challengers: tuple[ChallengerEstimate, ...]
+
+    @property
+    def better(self) -> str | None:
+        """The challenger whose difference is above 0 by the most, or None if none is surely better."""
+        surest = max(self.challengers, key=lambda one: one.difference.low, default=None)
+        return surest.name if surest is not None and surest.difference.low > 0.0 else None
+
+    def as_json(self) -> dict[str, object]:
+        """Return plain values for JSON."""
+        challengers = [
+            {**one._asdict(), "reward": one.reward._asdict(), "difference": one.difference._asdict()}
+            for one in self.challengers
+        ]
+        return {**self._asdict(), "challengers": challengers}
+
+
+class _Sums:
+    """The sums of one challenger."""
+
+    def __init__(self, delta: float) -> None:
+        self.estimate = RunningEstimate()
+        self.sides = LowerSequence(1.0, delta), LowerSequence(1.0, delta)
+
+
+class ContestEstimator:
+    """Counts decisions, each when it and all earlier ones are settled.
+
+    >>> from stream.wire.records import Decision, Outcome
+    >>> estimator = ContestEstimator()
+    >>> decision = Decision(0, 0, 0.5, np.zeros(2))
+    >>> for step in range(1, 401):
+    ...     challenged = Challenged("old", {"new": step % 2})
+    ...     made = [Prediction("a", decision, 0, challenged=challenged)]
+    ...     estimator.take(0, step, made, [Example("a", Outcome.MATCHED, 0, 0.5, 1 - step % 2, 0, 0)])
+    >>> found = estimator.now()
+    >>> found.mean, found.challengers[0].ips, found.challengers[0].difference.low > 0.2, found.better
+    (0.5, 1.0, True, 'new')
+    """
+
+    def __init__(self) -> None:
+        self._prefix: SettledPrefix[tuple[float, int, Challenged]] = SettledPrefix()
+        self._begin(None)
+
+    def _begin(self, challenged: Challenged | None) -> None:
+        self._champion = None if challenged is None else challenged.champion
+        names = () if challenged is None else tuple(challenged.choices)
+        self._sums = {name: _Sums((1.0 - CONFIDENCE) / (2.0 * len(names))) for name in names}
+        self._n = self._rewards = self._without_reward = 0
+
+    def take(self, partition: int, step: int, predictions: Iterable[Prediction], examples: Iterable[Example]) -> None:
+        """Add the output of a partition's step; see `LiveEstimator.take`. Decisions without challengers are ignored."""
+        self._prefix.begin_step(partition, step)
+        for prediction in predictions:
+            if prediction.challenged is not None:
+                _, (action, _, propensity, *_), *_ = prediction
+                self._prefix.decide(partition, prediction.id, (propensity, action, prediction.challenged))
+        for example in examples:
+            self._prefix.settle(partition, example.id, example.reward)
+        self._advance()
+
+    def keep(self, partitions: Container[int]) -> None:
+        """Discard the pending decisions of all other partitions, because other processes will settle them."""
+        self._prefix.keep(partitions)
+        self._advance()
+
+    def _advance(self) -> None:
+        rows: list[tuple[float, int, Challenged, int]] = []
+        for (propensity, action, challenged), reward in self._prefix.advance():
+            if challenged.champion != self._champion:
+                self._count(rows)
+                rows = []
+                self._begin(challenged)
+            if reward is None:
+                self._without_reward += 1
+            else:
+                rows.append((propensity, action, challenged, reward))
+        self._count(rows)
+
+    def _count(self, rows: list[tuple[float, int, Challenged, int]]) -> None:
+        """Add decisions of the current champion with rewards."""
+        if not rows:
+            return
+        rewards = np.array([reward for *_, reward in rows], np.float64)
+        self._n += len(rows)
+        self._rewards += int(rewards.sum())
+        for name, sums in self._sums.items():
+            weights = np.array([(one.choices[name] == action) / p for p, action, one, _ in rows])
+            sums.estimate.add(weights, rewards)
+            for side, bits in zip(sums.sides, (rewards, 1.0 - rewards), strict=True):
+                side.extend((weights - 1.0) * bits)
+
+    def now(self) -> Contest:
+        """Return the current estimates."""
+        challengers = []
+        for name, sums in self._sums.items() if self._n else ():
+            ips, snips = sums.estimate.estimates()
+            assert ips.value is not None
+            assert ips.anytime is not None
+            low, mirrored = (side.now() for side in sums.sides)
+            difference = Interval(max(low, -1.0), min(-mirrored, 1.0))
+            challengers.append(ChallengerEstimate(name, ips.value, snips.value, ips.anytime, difference))
+        mean = self._rewards / self._n if self._n else None
+        waiting = self._prefix.waiting
+        return Contest(self._champion, self._n, mean, self._without_reward, waiting, tuple(challengers))

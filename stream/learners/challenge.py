@@ -1,0 +1,331 @@
+"""A challenger beside a learner, which learns from the same decisions without deciding, until it is promoted."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stream.learners.base import Cost, FromLogs, KernelLearner, Kernels, ParameterError, State, load_arrays, sparse
+from stream.learners.kernels import compiled
+from stream.learners.wrapper import Wrapper
+from stream.wire.records import NOTHING_LOGGED, Decision, Features, FloatArray, IndexArray
+
+OTHER, OTHER_GREEDY, IS_CHALLENGER = -3, -2, -1
+"""Indices of the last logged values: class and greedy class of the learner that did not decide, and whether the
+challenger decided."""
+
+SOUND = frozenset((FromLogs.NOTHING, FromLogs.PROPENSITY))
+"""Learners that can learn from the decisions of another one, and need no labels."""
+
+_COMBINED: dict[str, Callable[[Any], Any]] = {
+    "randomised_update": any,
+    "retractable": all,
+    "supports_eligible": all,
+    "one_right_class": any,
+    "from_logs": lambda both: FromLogs.PROPENSITY if FromLogs.PROPENSITY in both else FromLogs.NOTHING,
+}
+"""How the attributes of the two learners are combined. All others are those of the champion."""
+
+T = TypeVar("T")
+
+
+class Challenge(Wrapper):
+    """A champion and a challenger. One of them decides, and both learn from the decision and its bit.
+
+        predict   the deciding learner plays a with the draw u; the other one would play a′ with the draw hash(u)
+        observe   both learners, with a and its propensity
+        update    both learners, with a, its propensity and the reward
+
+    Both learn from another learner's decisions as from a log, so `from_logs` must be `NOTHING` or `PROPENSITY`. Because
+    a′ is drawn independently of a, 1[a′ = a]/p has the mean that the other learner's probability ratio has, and with it
+    its reward can be estimated; see `stream.estimating.contest`.
+
+    A promotion makes the other learner decide. Decisions log who made them, so that a bit that arrives after a
+    promotion finds the numbers of each learner. `scores` are those of the learner that decided.
+
+    The decision logs, after the deciding learner's own values, the other one's scores and values, a′, its greedy class,
+    and 1 if the challenger decided. Several challengers are nested: `Challenge(Challenge(champion, first), second)`.
+
+    >>> from stream.learners import create
+    >>> pair = Challenge(create("igw-logistic", 4, 2), create("late-ucb", 4, 2))
+    >>> decision = pair.predict(np.ones(2), 0.5)
+    >>> decision.action, pair.choices(decision)
+    (2, (0, (2, 0)))
+    >>> pair.promote(1)
+    >>> decision = pair.predict(np.ones(2), 0.5)
+    >>> decision.action, pair.choices(decision)
+    (0, (1, (0, 0)))
+    """
+
+    def __init__(self, inner: KernelLearner, challenger: KernelLearner) -> None:
+        """Let a learner be challenged.
+
+        Args:
+            inner: The champion, possibly with other challengers.
+            challenger: The challenger.
+
+        Raises:
+            ParameterError: one of them cannot learn from the decisions of another one.
+        """
+        for learner in (inner, challenger):
+            if learner.from_logs not in SOUND:
+                raise ParameterError(
+                    f"challenger: expected learners that learn from another learner's decisions; got {learner.name}"
+                )
+        K, before = inner.n_classes, inner.members if isinstance(inner, Challenge) else 1
+        self.members: int = before + 1
+        self.challenger = challenger
+        self._prefix = f"challenger{before}."
+        self._widths = K + inner.logged_size, K + challenger.logged_size
+        self._flag: NDArray[np.int64] = np.zeros(1, np.int64)
+        super().__init__(
+            inner,
+            self._prefixed({**challenger.arrays, "decides": self._flag}),
+            (self._flag, *self._widths),
+            self._prefixed(challenger.observed),
+            Kernels(_predict, _update, _observe, _log),
+            logged_size=self._widths[1] + 3,
+            options=(challenger,),
+            other=challenger,
+        )
+        for name, combine in _COMBINED.items():
+            setattr(self, name, combine((getattr(inner, name), getattr(challenger, name))))
+
+    @property
+    def decides(self) -> int:
+        """The number of the learner that decides: 0 for the champion, then the challengers."""
+        if self._flag[0]:
+            return self.members - 1
+        return self.inner.decides if isinstance(self.inner, Challenge) else 0
+
+    def promote(self, number: int) -> None:
+        """Let another learner decide from now on.
+
+        Args:
+            number: The number of the learner; see `decides`.
+        """
+        self._flag[0] = number == self.members - 1
+        if isinstance(self.inner, Challenge):
+            self.inner.promote(number)
+
+    def choices(self, decision: Decision) -> tuple[int, tuple[int, ...]]:
+        """Return the number of the learner that decided, and the class that each learner chose.
+
+        It is the class of the decision for the learner that decided, and that of its own draw for each other one.
+        """
+        first, second = self._rows(decision)
+        number, before = self.inner.choices(first) if isinstance(self.inner, Challenge) else (0, (first.action,))
+        if decision.logged[IS_CHALLENGER]:
+            number = self.members - 1
+        return number, (*before, second.action)
+
+    def _prefixed(self, named: Mapping[str, T]) -> dict[str, T]:
+        return {f"{self._prefix}{name}": value for name, value in named.items()}
+
+    def _rows(self, decision: Decision) -> tuple[Decision, Decision]:
+        """Return the decisions of the champion and of the challenger, each with the action that it chose."""
+        _, greedy, propensity, row = self._kernel_arguments(decision)
+        is_challenger = int(row[IS_CHALLENGER])
+        width = self._widths[is_challenger]
+        decided = self._decision(decision.action, greedy, propensity, row[:width])
+        other = self._decision(int(row[OTHER]), int(row[OTHER_GREEDY]), propensity, row[width:OTHER])
+        return (other, decided) if is_challenger else (decided, other)
+
+    def _decision(self, action: int, greedy: int, propensity: float, row: FloatArray) -> Decision:
+        """Return a decision with a copy of its scores and logged values."""
+        own, K = row.copy(), self.n_classes
+        return Decision(action, greedy, propensity, own[:K], own[K:] if own.size > K else NOTHING_LOGGED)
+
+    def _learned(self, decision: Decision) -> tuple[Decision, Decision]:
+        """Return the decision as the champion and the challenger learn from it."""
+        first, second = self._rows(decision)
+        return first._replace(action=decision.action), second._replace(action=decision.action)
+
+    def inside(self, x: Features | FloatArray, decision: Decision) -> tuple[Features, Decision]:
+        """See Wrapper."""
+        return sparse(x, self.n_features), self._learned(decision)[0]
+
+    def observe_early(self, x: Features | FloatArray, decision: Decision) -> None:
+        """See Learner."""
+        for learner, own in zip((self.inner, self.challenger), self._learned(decision), strict=True):
+            learner.observe_early(x, own)
+
+    def observed_parts(self, x: Features, decision: Decision) -> Iterator[tuple[str, Any]]:
+        """See KernelLearner."""
+        first, second = self._learned(decision)
+        yield from self.inner.observed_parts(x, first)
+        for name, part in self.challenger.observed_parts(x, second):
+            yield f"{self._prefix}{name}", part
+
+    def retract(
+        self, x: Features | FloatArray, decision: Decision, assumed_reward: int, reward: int, v: float = 0.0
+    ) -> bool:
+        """See Learner."""
+        first, second = self._learned(decision)
+        changed = self.inner.retract(x, first, assumed_reward, reward, v)
+        return self.challenger.retract(x, second, assumed_reward, reward, v) or changed
+
+    @property
+    def alarms(self) -> FloatArray:
+        """See Learner: those of the learner that decides."""
+        return self._deciding.alarms
+
+    def weights(self) -> FloatArray:
+        """Return a copy of the weights of the learner that decides."""
+        return self._deciding.weights()
+
+    @property
+    def _deciding(self) -> KernelLearner:
+        return self.challenger if self._flag[0] else self.inner
+
+    def _own_state(self) -> State:
+        """See Wrapper."""
+        return self._prefixed({**self.challenger.state(), "decides": self._flag.copy()})
+
+    def state_into(self, copy: State) -> State:
+        """See Learner."""
+        copy = self.inner.state_into(copy)
+        copy.update(self._own_state())
+        return copy
+
+    def load_own(self, state: Mapping[str, Any]) -> None:
+        """See Wrapper."""
+        prefix = self._prefix
+        own = {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
+        load_arrays(self.name, {"decides": self._flag}, own)
+        self.challenger.load(own)
+
+    @classmethod
+    def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
+        """See Wrapper. The costs of the two learners are not included."""
+        return Cost(flops_per_event=10, bytes_per_event=8 * (n_classes + 3), state_bytes=8)
+
+
+# The kernels of the champion are the globals `predict`, `update`, `observe` and `log`, those of the challenger
+# `other_predict` and so on, and the champion's model is the first MODEL_SIZE of `model`; see `compile_with`.
+# `width` and `other_width` are the numbers of scores and logged values of the champion and of the challenger.
+
+
+@compiled
+def _other_draw(u: float) -> float:
+    """Return a draw in [0, 1) that is independent of u: a hash of its bits (the finaliser of SplitMix64)."""
+    z = np.uint64(u * 2.0**53) + np.uint64(0x9E3779B97F4A7C15)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return float((z ^ (z >> np.uint64(31))) >> np.uint64(11)) * 2.0**-53
+
+
+def _predict(
+    indices: IndexArray,
+    values: FloatArray,
+    u: float,
+    scores: FloatArray,
+    eligible: IndexArray,
+    flag: NDArray[np.int64],
+    width: int,
+    other_width: int,
+    *model: Any,
+) -> tuple[int, int, float]:
+    w = _other_draw(u)
+    if flag[0] == 0:
+        own, beside = scores[:width], scores[width : width + other_width]
+        action, greedy, p = predict(indices, values, u, own, eligible, *model[:MODEL_SIZE])  # type: ignore[name-defined] # noqa: F821
+        other, other_greedy, _ = other_predict(indices, values, w, beside, eligible, *model[MODEL_SIZE:])  # type: ignore[name-defined] # noqa: F821
+        if other != action:
+            other_log(indices, values, action, beside, *model[MODEL_SIZE:])  # type: ignore[name-defined] # noqa: F821
+    else:
+        own, beside = scores[:other_width], scores[other_width : width + other_width]
+        action, greedy, p = other_predict(indices, values, u, own, eligible, *model[MODEL_SIZE:])  # type: ignore[name-defined] # noqa: F821
+        other, other_greedy, _ = predict(indices, values, w, beside, eligible, *model[:MODEL_SIZE])  # type: ignore[name-defined] # noqa: F821
+        if other != action:
+            log(indices, values, action, beside, *model[:MODEL_SIZE])  # type: ignore[name-defined] # noqa: F821
+    scores[width + other_width] = other
+    scores[width + other_width + 1] = other_greedy
+    scores[width + other_width + 2] = flag[0]
+    return action, greedy, p
+
+
+@compiled
+def _split(scores: FloatArray, greedy: int, width: int, other_width: int) -> tuple[FloatArray, int, FloatArray, int]:
+    """Return the numbers and the greedy class of the champion and of the challenger."""
+    end = width + other_width
+    other_greedy = int(scores[end + 1])
+    if scores[end + 2] == 0.0:
+        return scores[:width], greedy, scores[width:end], other_greedy
+    return scores[other_width:end], other_greedy, scores[:other_width], greedy
+
+
+def _observe(
+    indices: IndexArray,
+    values: FloatArray,
+    action: int,
+    greedy: int,
+    propensity: float,
+    scores: FloatArray,
+    flag: NDArray[np.int64],
+    width: int,
+    other_width: int,
+    *model: Any,
+) -> None:
+    first, first_greedy, second, second_greedy = _split(scores, greedy, width, other_width)
+    observe(indices, values, action, first_greedy, propensity, first, *model[:MODEL_SIZE])  # type: ignore[name-defined] # noqa: F821
+    other_observe(indices, values, action, second_greedy, propensity, second, *model[MODEL_SIZE:])  # type: ignore[name-defined] # noqa: F821
+
+
+def _update(
+    indices: IndexArray,
+    values: FloatArray,
+    action: int,
+    greedy: int,
+    propensity: float,
+    scores: FloatArray,
+    reward: int,
+    v: float,
+    label: int,
+    flag: NDArray[np.int64],
+    width: int,
+    other_width: int,
+    *model: Any,
+) -> bool:
+    first, first_greedy, second, second_greedy = _split(scores, greedy, width, other_width)
+    changed = update(  # type: ignore[name-defined] # noqa: F821
+        indices,
+        values,
+        action,
+        first_greedy,
+        propensity,
+        first,
+        reward,
+        v,
+        label,
+        *model[:MODEL_SIZE],  # type: ignore[name-defined] # noqa: F821
+    )
+    other_changed = other_update(  # type: ignore[name-defined] # noqa: F821
+        indices,
+        values,
+        action,
+        second_greedy,
+        propensity,
+        second,
+        reward,
+        v,
+        label,
+        *model[MODEL_SIZE:],  # type: ignore[name-defined] # noqa: F821
+    )
+    return bool(changed or other_changed)
+
+
+def _log(
+    indices: IndexArray,
+    values: FloatArray,
+    action: int,
+    scores: FloatArray,
+    flag: NDArray[np.int64],
+    width: int,
+    other_width: int,
+    *model: Any,
+) -> None:
+    first, _, second, _ = _split(scores, 0, width, other_width)
+    log(indices, values, action, first, *model[:MODEL_SIZE])  # type: ignore[name-defined] # noqa: F821
+    other_log(indices, values, action, second, *model[MODEL_SIZE:])  # type: ignore[name-defined] # noqa: F821
