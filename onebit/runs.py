@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,9 @@ from stream.reporting.run_report import RunReport as Report
 from stream.reporting.run_report import runs_json
 from stream.reporting.tables import comparison
 from stream.wire.ledger import Ledger, total_ledger
+
+if TYPE_CHECKING:
+    from stream.estimating.arms import ArmComparison
 
 Learners = str | Sequence[str] | Mapping[str, Mapping[str, object]]
 """A learner's name, several names, or names with parameters, such as `{"late-ucb": {"alpha": 0.5}}`."""
@@ -80,6 +83,11 @@ class LearnerRun:
     def ledger(self) -> Ledger:
         """The counts of contexts, decisions and feedback."""
         return self.report.ledger
+
+    @property
+    def holdout(self) -> "ArmComparison | None":
+        """The comparison of the learner with its holdout, or None without one."""
+        return self.report.arms
 
     @property
     def ok(self) -> bool:

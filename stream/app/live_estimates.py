@@ -109,11 +109,7 @@ def arm_lines(found: "ArmComparison", prefix: str = "") -> list[str]:
         f"the holdout ({found.holdout.n:,}); difference {low:+.3f} to {high:+.3f} (anytime)"
     ]
     if found.shares_differ:
-        share = found.holdout.n / (found.holdout.n + found.learner.n)
-        lines.append(
-            f"{prefix}holdout: its share of the decisions with a bit is {share:.4f}; expected {found.share:g}. More "
-            "bits are lost in one arm, so the comparison is invalid. Check the service's feedback"
-        )
+        lines.append(f"{prefix}holdout: {found.mismatch}")
     return lines
 
 

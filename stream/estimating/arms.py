@@ -57,6 +57,23 @@ class ArmComparison(NamedTuple):
     shares_differ: bool  # True if the shares of the counted decisions are not as set
     waiting: int  # decisions that are pending or follow a pending one
 
+    @property
+    def mean_difference(self) -> float | None:
+        """The mean reward of the learner minus that of the holdout, or None before both have a decision."""
+        learner, holdout = self.learner.mean, self.holdout.mean
+        return None if learner is None or holdout is None else learner - holdout
+
+    @property
+    def mismatch(self) -> str:
+        """The alarm about the shares, or an empty string if they are as set."""
+        if not self.shares_differ:
+            return ""
+        share = self.holdout.n / (self.holdout.n + self.learner.n)
+        return (
+            f"its share of the decisions with a bit is {share:.4f}; expected {self.share:g}. More bits are lost in one "
+            "arm, so the comparison is invalid. Check the service's feedback"
+        )
+
     def as_json(self) -> dict[str, object]:
         """Return plain values for JSON."""
         arms = {name: getattr(self, name)._asdict() for name in ("learner", "holdout")}

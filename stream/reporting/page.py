@@ -5,7 +5,7 @@ bytes. This module contains the texts; `templates/` contains the layout.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -38,6 +38,8 @@ from stream.wire.ledger import IDENTITIES, MISPLACED_REMEDY, Identity, Ledger
 
 if TYPE_CHECKING:
     from jinja2 import Environment
+
+    from stream.estimating.arms import ArmComparison
 
 
 def page(reports: Sequence[RunReport], entry: str = "") -> str:
@@ -75,6 +77,7 @@ def page(reports: Sequence[RunReport], entry: str = "") -> str:
             errors=errors,
             times=times,
             earned=earned,
+            holdout=_holdout(run_names, runs),
             accounts=_accounts(run_names, runs),
             runs=_runs(run_names, runs),
             changed=changed,
@@ -339,6 +342,39 @@ def _earned(names: Sequence[str], reports: Sequence[RunReport]) -> _Earned | Non
     )
 
 
+class _Holdout(NamedTuple):
+    """Comparisons of the learners with their holdouts."""
+
+    table: Table
+    flags: list[tuple[str, str]]
+
+
+def _holdout(names: Sequence[str], reports: Sequence[RunReport]) -> _Holdout | None:
+    """Return the comparisons, or None if no run has a holdout."""
+    compared = {name: report.arms for name, report in zip(names, reports, strict=True) if report.arms is not None}
+    if not compared:
+        return None
+    columns = ("learner", "difference", "95\N{NO-BREAK SPACE}% anytime", "rewards of the learner", "of the holdout")
+    rows = tuple((name, *_arm_cells(found)) for name, found in compared.items())
+    notes = [
+        f"{name}: {lost:,} decisions expired without an outcome, and {found.waiting:,} are pending or later than a "
+        "pending one."
+        for name, found in compared.items()
+        if (lost := found.learner.without_reward + found.holdout.without_reward) or found.waiting
+    ]
+    flags = [(f"holdout, {name}", found.mismatch) for name, found in compared.items() if found.shares_differ]
+    return _Holdout(Table(columns, rows, tuple(notes)), flags)
+
+
+def _arm_cells(found: "ArmComparison") -> Iterator[str]:
+    """Yield a comparison's cells, the most important first, because a narrow screen shows only some of them."""
+    difference = found.mean_difference
+    yield "–" if difference is None else f"{difference:+.3f}"
+    yield "–" if difference is None else f"{found.difference.low:+.3f} to {found.difference.high:+.3f}"
+    for arm in (found.learner, found.holdout):
+        yield "–" if arm.mean is None else f"{arm.rewards:,} of {arm.n:,} = {arm.mean:.3f}"
+
+
 class _Command(NamedTuple):
     """A command line. `of` lists the runs that it produced, and is empty if it produced all runs."""
 
@@ -446,6 +482,7 @@ _GLOSSARY = (
     ("deferred", "Decided, and waiting for the notice that the decision was shown."),
     ("shown", "The notice that a deferred decision was shown, which begins its window."),
     ("unshown", "A deferred decision that was not shown in time. It is not learned."),
+    ("holdout", "A random part of the events, for which a fixed policy decides instead of the learner."),
     ("late", "Feedback after its decision expired."),
     ("duplicate", "A repeated context or feedback. The first one counts."),
     ("conflict", "Duplicate feedback that contradicts the first."),

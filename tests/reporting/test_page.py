@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from stream.estimating.arms import ArmComparison, ArmCount
 from stream.estimating.intervals import Interval
 from stream.estimating.live import LiveEstimates, LivePoint
 from stream.estimating.running import LiveEstimate
@@ -412,3 +413,23 @@ def test_page_tells_what_the_learners_own_policies_would_have_earned_where_that_
 def test_estimate_of_nothing_settled_has_no_figure() -> None:
     nothing = LiveEstimates(0, 0, 7, 0.0, 0.0, math.nan, (), (), ())
     assert "The estimate over the decisions" not in page([run_report(estimate=nothing)])
+
+
+COMPARED = ArmComparison(
+    0.05, ArmCount(950, 570, 12), ArmCount(50, 20, 3), Interval(0.0625, 0.375), shares_differ=False, waiting=7
+)
+
+
+def test_page_compares_each_learner_with_its_holdout() -> None:
+    begun = COMPARED._replace(learner=ArmCount(0, 0, 0), holdout=ArmCount(0, 0, 0), waiting=3)
+    text = Reader(page([run_report("soba", arms=COMPARED), run_report("late-ucb", arms=begun)])).text
+    assert "soba +0.200 +0.062 to +0.375 570 of 950 = 0.600 20 of 50 = 0.400" in text
+    assert "late-ucb – – – –" in text
+    assert "Learner and holdout" not in Reader(page(THREE)).text
+
+
+@pytest.mark.parametrize("shares_differ", [False, True])
+def test_page_warns_of_shares_that_are_not_as_set(shares_differ: bool) -> None:
+    reader = Reader(page([run_report("soba", arms=COMPARED._replace(shares_differ=shares_differ))]))
+    warnings = [element for element in reader.all("p") if element.get("class") == "warning"]
+    assert len(warnings) == shares_differ
