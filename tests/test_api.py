@@ -49,6 +49,13 @@ def test_report_has_the_runs_by_learner_with_arrays(report: onebit.RunReport) ->
         report["late-ucb"]
 
 
+def test_a_run_with_a_holdout_compares_it_with_the_learner() -> None:
+    run = onebit.run("optdigits", learners="banditron", events=60, delay="fixed:1s", holdout=0.5)["banditron"]
+    assert run.holdout is not None
+    assert run.holdout.learner.n + run.holdout.holdout.n == 60
+    assert run.to_dict()["arms"] == run.holdout.as_json()
+
+
 def test_ledgers_are_those_of_the_runs_and_their_sum(report: onebit.RunReport) -> None:
     own = [run.ledger for run in report]
     assert report.ok

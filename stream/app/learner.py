@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 
 from consumers.learner import LearnerOptions, LearnerProgram
@@ -12,7 +13,7 @@ from stream.app.connection import announce_start, by_client, keep_running, requi
 from stream.app.live_estimates import LiveEstimating
 from stream.app.pipeline_settings import wanted_settings, with_hint
 from stream.app.process import Status, announce, boot_ms, every, freeze_gc, monotonic_ms, tune_gc, warn
-from stream.app.program_metrics import LearnerCounts, learner_unready
+from stream.app.program_metrics import LearnerCounts, holdout_samples, learner_unready
 from stream.app.resolve import (
     check_estimate,
     compile_kernels,
@@ -124,7 +125,10 @@ def run_learner(settings: Settings, stop: Callable[[], bool], *, change_settings
                 if program.ready and not stands:
                     status()  # reports the state after recovery
                 stands = program.ready
-                watched.show(learner_unready(program), lambda: counts.samples(program))
+                watched.show(
+                    learner_unready(program),
+                    lambda: chain(counts.samples(program), holdout_samples(estimating.comparison())),
+                )
                 show()
             with suppress(BrokerError):  # this report is optional
                 program.report_replica()

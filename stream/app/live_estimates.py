@@ -45,6 +45,10 @@ class LiveEstimating:
     def _counters(self) -> "list[LiveEstimator | Arms]":
         return [counter for counter in (self._estimator, self._arms) if counter is not None]
 
+    def comparison(self) -> "ArmComparison | None":
+        """Return the comparison with the holdout, or None without one."""
+        return None if self._arms is None else self._arms.now()
+
     def lines(self, partitions: frozenset[int]) -> list[str]:
         """Return the log lines for a process to which these partitions are assigned."""
         lines: list[str] = []
@@ -53,8 +57,8 @@ class LiveEstimating:
                 counter.keep(partitions)
         if self._estimator is not None:
             lines += estimate_lines(self._estimator.now(), since=" since this program started")
-        if self._arms is not None:
-            lines += arm_lines(self._arms.now())
+        if (compared := self.comparison()) is not None:
+            lines += arm_lines(compared)
         return lines
 
 

@@ -10,9 +10,11 @@ from stream.telemetry import metrics
 from stream.telemetry.metrics import Sample
 from stream.telemetry.samples import RewardCounts, ledger_samples
 from stream.telemetry.sketch import Sketch
+from stream.wire.records import HOLDOUT
 
 if TYPE_CHECKING:  # not imported at run time: other programs do not need the compiler
     from consumers.learner import LearnerProgram
+    from stream.estimating.arms import ArmComparison
     from stream.journal.commit import Commit
 
 
@@ -48,6 +50,20 @@ class LearnerCounts:
             yield metrics.UNKNOWN_VALUES.at(count, feature)
         yield from self._rewards.samples()
         yield self._latencies.sample_of(metrics.DECISION_LATENCY)
+
+
+def holdout_samples(found: "ArmComparison | None") -> Iterator[Sample]:
+    """Return the samples of the comparison with the holdout; none without a holdout."""
+    if found is None:
+        return
+    for name, arm in ((metrics.LEARNER, found.learner), (HOLDOUT, found.holdout)):
+        yield metrics.ARM_DECISIONS.at(arm.n, name)
+        yield metrics.ARM_REWARDS.at(arm.rewards, name)
+    if found.mean_difference is not None:
+        yield metrics.HOLDOUT_DIFFERENCE.at(found.mean_difference)
+        yield metrics.HOLDOUT_DIFFERENCE_LOWER.at(found.difference.low)
+        yield metrics.HOLDOUT_DIFFERENCE_UPPER.at(found.difference.high)
+    yield metrics.HOLDOUT_MISMATCH.at(float(found.shares_differ))
 
 
 def learner_unready(program: "LearnerProgram") -> str:

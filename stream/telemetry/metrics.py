@@ -134,6 +134,30 @@ REWARD_RATIO = Metric(
     "onebit_reward_ratio", Kind.GAUGE, (LEARNER,),
     "Share of reward 1 among the last 1,000 matched decisions since the start; absent before the first.",
 )  # fmt: skip
+ARM_DECISIONS = Metric(
+    "onebit_arm_decisions_total", Kind.COUNTER, (LEARNER,),
+    "Decisions with a reward in the comparison with the holdout, since the start.", ("arm",),
+)  # fmt: skip
+ARM_REWARDS = Metric(
+    "onebit_arm_rewards_total", Kind.COUNTER, (LEARNER,),
+    "Decisions with reward 1 in the comparison with the holdout, since the start.", ("arm",),
+)  # fmt: skip
+HOLDOUT_DIFFERENCE = Metric(
+    "onebit_holdout_difference_ratio", Kind.GAUGE, (LEARNER,),
+    "Mean reward of the learner minus that of the holdout since the start; absent before both have a decision.",
+)  # fmt: skip
+HOLDOUT_DIFFERENCE_LOWER = Metric(
+    "onebit_holdout_difference_lower_ratio", Kind.GAUGE, (LEARNER,),
+    "Lower end of the difference's 95 % interval, which is valid at all times.",
+)  # fmt: skip
+HOLDOUT_DIFFERENCE_UPPER = Metric(
+    "onebit_holdout_difference_upper_ratio", Kind.GAUGE, (LEARNER,),
+    "Upper end of the difference's 95 % interval, which is valid at all times.",
+)  # fmt: skip
+HOLDOUT_MISMATCH = Metric(
+    "onebit_holdout_mismatch", Kind.GAUGE, (LEARNER,),
+    "1 if the shares of the decisions with a reward differ from the share set for the holdout, else 0.",
+)  # fmt: skip
 FEEDBACK_DELAY = Metric(
     "onebit_feedback_delay_seconds", Kind.HISTOGRAM, _PIPELINE,
     "Append time of the feedback minus that of the decision, or of its shown record. Learner: since its start; "

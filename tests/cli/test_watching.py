@@ -2,18 +2,28 @@
 
 import socket
 from collections.abc import Sequence
+from itertools import chain
 from urllib.request import urlopen
 
+import numpy as np
 import orjson
 import pytest
 
 from stream.app.learner import status_lines
+from stream.app.live_estimates import LiveEstimating
 from stream.app.process import monotonic_ms
-from stream.app.program_metrics import LearnerCounts, feedback_samples, learner_unready, replay_samples
+from stream.app.program_metrics import (
+    LearnerCounts,
+    feedback_samples,
+    holdout_samples,
+    learner_unready,
+    replay_samples,
+)
 from stream.app.sources import load_settings
 from stream.app.tally import Tally
 from stream.app.watching import watched
 from stream.errors import ExitCode
+from stream.estimating.arms import Arms
 from stream.journal.commit import Commit
 from stream.telemetry import metrics
 from stream.telemetry.metrics import METRICS, Counts, Sample
@@ -59,6 +69,32 @@ def test_a_learner_tells_what_it_has_decided_and_what_waits() -> None:
     learner.close()
 
 
+def test_a_learner_exports_its_comparison_with_the_holdout() -> None:
+    pipeline, estimating = Pipeline(small_task(holdout=0.5)), LiveEstimating(is_asked=False)
+    learner = pipeline.learner()
+    learner._committed = estimating.add
+    assert list(holdout_samples(estimating.comparison())) == []
+    estimating.compare(0.5)
+    assert metrics.HOLDOUT_DIFFERENCE not in [one.metric for one in holdout_samples(estimating.comparison())]
+    for number in range(20):
+        pipeline.context(f"event-{number}")
+        pipeline.answer(f"event-{number}", number % 2)
+    while learner.step(0):
+        pass
+    found = estimating.comparison()
+    assert found is not None
+    reported = by_metric(list(holdout_samples(found)))
+    assert reported[metrics.ARM_DECISIONS.name] == {("learner",): found.learner.n, ("holdout",): found.holdout.n}
+    assert found.learner.n + found.holdout.n == 20
+    assert sum(map(float, reported[metrics.ARM_REWARDS.name].values())) == 10  # type: ignore[arg-type]
+    ends = (metrics.HOLDOUT_DIFFERENCE_LOWER, metrics.HOLDOUT_DIFFERENCE, metrics.HOLDOUT_DIFFERENCE_UPPER)
+    low, difference, high = (reported[metric.name][()] for metric in ends)
+    assert (low, high) == found.difference
+    assert low < difference == found.mean_difference < high  # type: ignore[operator]
+    assert reported[metrics.HOLDOUT_MISMATCH.name] == {(): 0.0}
+    learner.close()
+
+
 def test_values_that_the_encoding_of_named_features_lacks_are_counted_by_feature() -> None:
     pipeline, counts, tally = Pipeline(small_task(features=NAMED)), LearnerCounts(), Tally()
     learner = pipeline.learner()
@@ -89,9 +125,11 @@ def test_every_metric_of_a_program_is_told_by_it_and_no_other() -> None:
     pipeline.answer("event", 1)
     while learner.step(0):
         pass
+    arms = Arms(0.5)
+    arms.count(np.array([0.0, 1.0]), np.array([1.0, 0.0]))
     data = small_synsep()
     reported = {
-        metrics.LEARNER: counts.samples(learner),
+        metrics.LEARNER: chain(counts.samples(learner), holdout_samples(arms.now())),
         metrics.FEEDBACK: feedback_samples(pipeline.feedback(data, plan()), sent=0),
         metrics.REPLAY: replay_samples(pipeline.replay(data, 10), events=10),
     }

@@ -22,7 +22,7 @@ def test_names_follow_the_conventions_of_prometheus() -> None:
     for metric in METRICS:
         assert re.fullmatch(r"onebit_[a-z]+(_[a-z]+)*", metric.name)
         assert metric.name.endswith("_total") == (metric.kind is Kind.COUNTER), metric.name
-        states = (metrics.READY, metrics.LEDGER_BALANCED, metrics.STUCK)
+        states = (metrics.READY, metrics.LEDGER_BALANCED, metrics.STUCK, metrics.HOLDOUT_MISMATCH)
         assert metric.kind is Kind.COUNTER or metric in states or metric.name.endswith(UNITS), metric.name
         assert bool(metric.bounds) == (metric.kind is Kind.HISTOGRAM), metric.name
         assert list(metric.bounds) == sorted(set(metric.bounds))
