@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,7 @@ from stream.learners import check_parameters, registered
 from stream.learners.auto import choose, defaults_for
 from stream.randomness.delays import FeedbackPlan
 from stream.reporting.tables import duration
+from stream.task.frozen import MODEL, Frozen
 from stream.task.play import Play
 from stream.task.settings import TaskSettings
 from stream.wire.named_features import NamedFeaturesError, from_plain, to_plain
@@ -188,7 +190,7 @@ def task_settings(
         model=settings.model_of(settings.partitions),
         floor=settings.floor,
         holdout=settings.holdout,
-        holdout_policy=settings.holdout_policy,
+        holdout_policy=holdout_policy(settings),
         challengers=challengers_of(settings),
         open_classes=settings.classes_max is not None,
     )
@@ -226,6 +228,25 @@ def named_features(settings: Settings) -> dict[str, Any] | None:
         raise SettingsError(
             f"--features {settings.features}: expected a file from `onebit data show --save-features`; {error}"
         ) from error
+
+
+def holdout_policy(settings: Settings) -> str:
+    """Return the stored policy of the holdout, which contains the model of model:FILE.
+
+    Raises:
+        SettingsError: the file is not a model, or the model is too large.
+    """
+    if not settings.holdout_policy.startswith(MODEL):
+        return settings.holdout_policy
+    from stream.verifying.model_files import ModelError, identity, read_model  # deferred: most commands read no model
+
+    try:
+        model = read_model(Path(settings.holdout_policy.removeprefix(MODEL)))
+        of_pipeline = model.meta.get("settings", {})
+        names, features = of_pipeline.get("class_names"), of_pipeline.get("features")
+        return Frozen.of_learner(identity(model.meta), model.learner(), names, features).to_text()
+    except (ModelError, ValueError) as error:
+        raise SettingsError(f"--holdout-policy {settings.holdout_policy}: {error}") from error
 
 
 def n_features_of(settings: Settings) -> int | None:

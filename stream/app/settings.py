@@ -403,7 +403,12 @@ class Settings(BaseSettings):
     ] = 0.0
     holdout_policy: Annotated[
         str,
-        Setting(Panel.LEARNER, _LEARN, "Policy of the holdout: uniform, or constant:CLASS", "POLICY"),
+        Setting(
+            Panel.LEARNER,
+            _LEARN,
+            "Policy of the holdout: uniform, constant:CLASS, or model:FILE from `onebit model export`",
+            "POLICY",
+        ),
     ] = "uniform"
     orphan_window_ms: Annotated[
         Duration, Setting(Panel.JOIN, _LEARN, "Time to keep feedback that arrives before its context")

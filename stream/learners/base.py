@@ -156,6 +156,7 @@ class Learner(ABC):
     supports_eligible: ClassVar[bool] = False  # can decide among some of the classes
     one_right_class: ClassVar[bool] = True  # a right action implies that all other classes are wrong
     instead: ClassVar[str] = ""  # alternative suggested if the state would be too large
+    greedy_parts: tuple[str, ...] | None = None  # parts of the state that determine the greedy class; None: all
     observed: Mapping[str, Extent] = {}  # state arrays that `observe` may change, and the part of each
 
     _parameters: Mapping[str, Any]  # the constructor's arguments except the sizes
@@ -518,13 +519,11 @@ def load_arrays(name: str, target: Mapping[str, NDArray[Any]], state: Mapping[st
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_compiled: dict[tuple[CodeType, Kernels, Kernels | None, int], Callable[..., object]] = {}
+_compiled: dict[tuple[CodeType, Kernels, tuple[Any, ...]], Callable[..., object]] = {}
 
 
-def compile_with(
-    learner: KernelLearner, template: Callable[P, R], other: KernelLearner | None = None
-) -> Callable[P, R]:
-    """Compile a function that calls the kernels of this learner, and of another one.
+def compile_with(learner: KernelLearner, template: Callable[P, R], **others: Any) -> Callable[P, R]:
+    """Compile a function that calls this learner's kernels.
 
     The kernels become globals of a copy of the function. Numba caches such a function on disk, but not one that
     receives compiled functions as arguments or from a closure. The copy's name contains a digest of the kernels' names
@@ -533,22 +532,18 @@ def compile_with(
     Args:
         learner: The learner whose kernels are used.
         template: A module-level function that calls `predict`, `observe` or `update` as globals.
-        other: The other learner. Its kernels are `other_predict` and so on; its model follows the first `MODEL_SIZE`
-            arguments of `model`.
+        others: Other globals of the template: compiled functions, and whole numbers.
     """
     assert isinstance(template, FunctionType)
-    kernels, others = learner.kernels, None if other is None else other.kernels
-    size = 0 if other is None else len(learner.model)
-    key = template.__code__, kernels, others, size
+    kernels = learner.kernels
+    key = template.__code__, kernels, tuple(others.values())
     if key not in _compiled:
-        called = [(learner, kernel) for kernel in kernels] + [(other, kernel) for kernel in others or ()]
-        names = [getattr(kernel, "__name__", "kernel") for _, kernel in called]
-        sources = [inspect.getsource(inspect.getmodule(kernel) or type(owner)) for owner, kernel in called]
-        digest = hashlib.blake2b("".join([*names, *sources, str(size)]).encode(), digest_size=8).hexdigest()
-        namespace = {**template.__globals__, **kernels._asdict()}
-        if others is not None:
-            namespace |= {f"other_{name}": kernel for name, kernel in others._asdict().items()}
-            namespace["MODEL_SIZE"] = size
+        called = [*kernels, *(other for other in others.values() if not isinstance(other, int))]
+        names = [getattr(kernel, "__name__", "kernel") for kernel in called]
+        names += [str(other) for other in others.values() if isinstance(other, int)]
+        sources = [inspect.getsource(inspect.getmodule(kernel) or type(learner)) for kernel in called]
+        digest = hashlib.blake2b("".join(names + sources).encode(), digest_size=8).hexdigest()
+        namespace = {**template.__globals__, **kernels._asdict(), **others}
         copy = FunctionType(template.__code__, namespace, f"{template.__name__.strip('_')}_{digest}")
         copy.__qualname__, copy.__module__ = copy.__name__, template.__module__
         _compiled[key] = compiled(copy)

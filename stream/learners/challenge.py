@@ -87,7 +87,9 @@ class Challenge(Wrapper):
             Kernels(_predict, _update, _observe, _log),
             logged_size=self._widths[1] + 3,
             options=(challenger,),
-            other=challenger,
+            others={f"other_{name}": kernel for name, kernel in challenger.kernels._asdict().items()}
+            | {"MODEL_SIZE": len(inner.model)},
+            beside=challenger.model,
         )
         for name, combine in _COMBINED.items():
             setattr(self, name, combine((getattr(inner, name), getattr(challenger, name))))

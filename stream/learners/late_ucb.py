@@ -286,6 +286,7 @@ class LateUcb(WatchingLearner):
         "bandwidth": Extent.WHOLE,
     }  # W changes only if the model has changed since the decision
     instead: ClassVar[str] = "stack-igw for sparse data, or project=256 for dense data"
+    greedy_parts = ("W", "Y", "bandwidth")
 
     def __new__(cls, *sizes: int, **parameters: Any) -> Self:
         """Select the class for the options, because `retractable` is a class attribute."""

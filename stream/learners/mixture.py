@@ -5,7 +5,17 @@ from typing import Any
 
 import numpy as np
 
-from stream.learners.base import U_REST, U_STEP, Cost, FromLogs, KernelLearner, Kernels, ParameterError
+from stream.learners.base import (
+    U_REST,
+    U_STEP,
+    Cost,
+    FromLogs,
+    KernelLearner,
+    Kernels,
+    ParameterError,
+    compile_with,
+    sparse,
+)
 from stream.learners.kernels import compiled
 from stream.learners.wrapper import Wrapper
 from stream.wire.records import Decision, Features, FloatArray, IndexArray
@@ -21,9 +31,9 @@ class Mixture(Wrapper):
         u ≥ h         t = (u − h)/(1 − h);  t < f: play a uniform class for t/f;  t ≥ f: the learner's, (t − f)/(1 − f)
         propensity    h q(a) + (1 − h) (f/m + (1 − f) p),  p the probability with which the learner chooses that class
 
-    The floor plays a uniformly random one of the m eligible classes. The holdout does so, too, or always plays the same
-    class if it is eligible. The propensity is exact: for a class that the learner did not choose, p comes from the
-    learner's `distribution`.
+    The floor plays a uniformly random one of the m eligible classes. The holdout does so, too, or plays a fixed class
+    if it is eligible: always the same, or the greedy class of a frozen model. The propensity is exact: for a class that
+    the learner did not choose, p comes from the learner's `distribution`.
 
     A learner that can learn from logged decisions learns from all of these, with the propensity above, as if it had
     played a log. Other learners assume that they chose the action (`FromLogs.UNSOUND`). They get only their own
@@ -37,7 +47,12 @@ class Mixture(Wrapper):
     """
 
     def __init__(
-        self, inner: KernelLearner, floor: float = 0.0, holdout: float = 0.0, action: int | None = None
+        self,
+        inner: KernelLearner,
+        floor: float = 0.0,
+        holdout: float = 0.0,
+        action: int | None = None,
+        frozen: KernelLearner | None = None,
     ) -> None:
         """Add the fixed policies to a learner.
 
@@ -46,32 +61,46 @@ class Mixture(Wrapper):
             floor: The probability f.
             holdout: The probability h.
             action: The class that the holdout plays; None for a uniformly random one.
+            frozen: A learner whose greedy class the holdout plays instead. It is not a part of the state, and never
+                changes.
 
         Raises:
-            ParameterError: a share is not a probability, or the class does not exist.
+            ParameterError: a share is not a probability, the class does not exist, or the sizes of `frozen` differ.
         """
         for name, share in (("floor", floor), ("holdout", holdout)):
             if not 0.0 <= share <= 1.0:
                 raise ParameterError(f"{name}: expected a probability in [0, 1]; got {share!r}")
         if action is not None and not 0 <= action < inner.n_classes:
             raise ParameterError(f"action: expected a class from 0 to {inner.n_classes - 1}; got {action!r}")
-        self._shares = float(floor), float(holdout), -1 if action is None else action
+        self._policy: Any = -1 if action is None else action
+        self._class_of: Any = _as_given
+        if frozen is not None:
+            sizes, expected = (frozen.n_classes, frozen.n_features), (inner.n_classes, inner.n_features)
+            if sizes != expected:
+                raise ParameterError(
+                    f"frozen: expected {expected[0]} classes and {expected[1]} features; got {sizes[0]} and {sizes[1]}"
+                )
+            self._policy = np.empty(frozen.n_classes + frozen.logged_size), frozen.model
+            self._class_of = compile_with(frozen, _greedy_class)
+        self._shares = float(floor), float(holdout)
         self._own = 1 if inner.from_logs is FromLogs.UNSOUND else 0
         super().__init__(
             inner,
             {},
-            (*self._shares, self._own),
+            (*self._shares, self._policy, self._own),
             {},
             Kernels(_predict, _update, _observe, _log),
             logged_size=self._own,
-            options=(floor, holdout, action),
+            options=(floor, holdout, action, frozen),
+            others={"class_of": self._class_of},
         )
 
     def distribution(self, x: Features | FloatArray, eligible: IndexArray | None = None) -> FloatArray:
         """See Learner. A class has an interval of u for each of the policies that may play it."""
-        floor, holdout, fixed = self._shares
+        floor, holdout = self._shares
         p = (1.0 - holdout) * (1.0 - floor) * self.inner.distribution(x, eligible)
         among = self.among(eligible)
+        fixed = self._class_of(*sparse(x, self.n_features), among, self._policy)
         for k in among.tolist():
             p[k] += chance(k, among, floor, holdout, fixed)
         return p
@@ -107,8 +136,20 @@ class Mixture(Wrapper):
 
 
 # The kernels of the inner learner are the globals `predict`, `update`, `observe` and `log`; see `compile_with`.
+# The global `class_of` returns the class of the holdout for `policy`, or -1 if it is random.
 # If `own` is 1, the last logged value is the learner's own propensity, or 0 for a class of a fixed policy.
-# `fixed` is the class of the holdout, or -1 if its class is random.
+
+
+@compiled
+def _as_given(indices: IndexArray, values: FloatArray, eligible: IndexArray, policy: int) -> int:
+    """Return the class that the policy consists of."""
+    return policy
+
+
+def _greedy_class(indices: IndexArray, values: FloatArray, eligible: IndexArray, policy: Any) -> int:
+    """Return the greedy class of a frozen learner, which may be ineligible if the learner ignores `eligible`."""
+    scores, model = policy
+    return int(predict(indices, values, 0.0, scores, eligible, *model)[1])  # type: ignore[name-defined] # noqa: F821
 
 
 @compiled
@@ -135,11 +176,12 @@ def _predict(
     eligible: IndexArray,
     floor: float,
     holdout: float,
-    fixed: int,
+    policy: Any,
     own: int,
     *model: Any,
 ) -> tuple[int, int, float]:
     inner = scores[: scores.size - own]
+    fixed = class_of(indices, values, eligible, policy)  # type: ignore[name-defined] # noqa: F821
     rest = (1.0 - holdout) * (1.0 - floor)
     t = (u - holdout) / (1.0 - holdout) if u >= holdout else 0.0
     if u >= holdout and t >= floor:
@@ -183,7 +225,7 @@ def _observe(
     scores: FloatArray,
     floor: float,
     holdout: float,
-    fixed: int,
+    policy: Any,
     own: int,
     *model: Any,
 ) -> None:
@@ -207,7 +249,7 @@ def _update(
     label: int,
     floor: float,
     holdout: float,
-    fixed: int,
+    policy: Any,
     own: int,
     *model: Any,
 ) -> bool:
@@ -228,7 +270,7 @@ def _log(
     scores: FloatArray,
     floor: float,
     holdout: float,
-    fixed: int,
+    policy: Any,
     own: int,
     *model: Any,
 ) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from copy import copy
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -34,7 +35,8 @@ class Wrapper(KernelLearner):
         templates: Kernels,
         logged_size: int,
         options: tuple[Any, ...] = (),
-        other: KernelLearner | None = None,
+        others: Mapping[str, Any] = MappingProxyType({}),
+        beside: tuple[Any, ...] = (),
     ) -> None:
         """Wrap a learner.
 
@@ -46,22 +48,24 @@ class Wrapper(KernelLearner):
             templates: Functions that call the kernels of `inner` as globals, by the names in `Kernels`.
             logged_size: The number of the wrapper's own values per decision.
             options: The constructor's arguments after `inner`.
-            other: A second learner, whose kernels the templates call, and whose model follows that of `inner`; see
-                `compile_with`.
+            others: Other globals of the templates; see `compile_with`.
+            beside: The kernels' arguments after the model of `inner`.
         """
         self._options = options
         self.inner = inner
         for name in DECLARATIONS:
             setattr(self, name, getattr(inner, name))
         self.observed = {**inner.observed, **observed}
+        if inner.greedy_parts is not None:
+            self.greedy_parts = (*inner.greedy_parts, *arrays)
         self.logged_size = inner.logged_size + logged_size
         self.own = dict(arrays)
         super().__init__(
             inner.n_classes,
             inner.n_features,
             {**inner.arrays, **arrays},
-            (*model, *inner.model, *(() if other is None else other.model)),
-            Kernels(*(compile_with(inner, template, other) for template in templates)),
+            (*model, *inner.model, *beside),
+            Kernels(*(compile_with(inner, template, **others) for template in templates)),
         )
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -12,6 +12,7 @@ from stream.learners.base import KernelLearner
 from stream.learners.challenge import Challenge
 from stream.learners.mixture import Mixture
 from stream.learners.running_scale import RunningScale
+from stream.task.frozen import MODEL, Frozen
 from stream.task.join import JoinSettings
 from stream.task.placement import count_misplaced
 from stream.task.play import Play, Reward
@@ -75,7 +76,7 @@ class TaskSettings:
     scale: Scaling = "none"  # scaling by the statistics of the contexts so far
     floor: float = 0.0  # probability of a uniformly random class
     holdout: float = 0.0  # probability with which a fixed policy decides, for comparison
-    holdout_policy: str = UNIFORM  # that policy; see `holdout_class`
+    holdout_policy: str = UNIFORM  # that policy; see `holdout_class` and `make_frozen`
     challengers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # parameters by name; see `learner_of`
     open_classes: bool = False  # contexts name their classes; each new name gets the next of n_classes indices
 
@@ -145,7 +146,7 @@ class TaskSettings:
             learner = RunningScale(with_kernels(learner, "scale standard"))
         if self.floor != 0.0 or self.holdout != 0.0:
             mixed = with_kernels(learner, "floor and holdout")
-            learner = Mixture(mixed, self.floor, self.holdout, self.holdout_class)
+            learner = Mixture(mixed, self.floor, self.holdout, self.holdout_class, self.make_frozen())
         return learner
 
     def _check_challengers(self) -> None:
@@ -158,21 +159,48 @@ class TaskSettings:
 
     @property
     def holdout_class(self) -> int | None:
-        """The class that the policy of the holdout plays; None if it plays a uniformly random class.
+        """The class that the policy of the holdout always plays, or None if there is no such class.
 
         Raises:
             ParameterError: the policy is unknown, or its class does not exist.
         """
         kind, _, name = self.holdout_policy.partition(":")
-        if self.holdout_policy == UNIFORM:
+        if self.holdout_policy == UNIFORM or self.holdout_policy.startswith(MODEL):
             return None
         names = [str(k) for k in range(self.n_classes)] if self.class_names is None else self.class_names
         if kind != "constant" or name not in names:
             raise ParameterError(
-                f"holdout_policy: expected {UNIFORM}, or constant:CLASS with one of {', '.join(names[:20])}; got "
-                f"{self.holdout_policy!r}"
+                f"holdout_policy: expected {UNIFORM}, {MODEL}FILE, or constant:CLASS with one of "
+                f"{', '.join(names[:20])}; got {self.holdout_policy!r}"
             )
         return names.index(name)
+
+    def make_frozen(self) -> KernelLearner | None:
+        """Create the learner whose greedy class the holdout plays; None if it has another policy.
+
+        Raises:
+            ParameterError: the model cannot be used with these settings.
+        """
+        if not self.holdout_policy.startswith(MODEL):
+            return None
+        frozen = Frozen.of_text(self.holdout_policy)
+        if self.open_classes or frozen.settings["open_classes"]:
+            raise ParameterError("holdout_policy model: expected a fixed set of classes, not classes_max")
+        names = None if self.class_names is None else list(self.class_names)
+        for name, own, of_model in (
+            ("n_classes", self.n_classes, frozen.settings["n_classes"]),
+            ("n_features", self.n_features, frozen.settings["n_features"]),
+            ("class_names", names, frozen.class_names),
+            ("features", self.features, frozen.features),
+        ):
+            if of_model not in (None, own):
+                raise ParameterError(f"holdout_policy model: expected {name} {_brief(own)}; got {_brief(of_model)}")
+        learner = with_kernels(TaskSettings(**frozen.settings).make_learner(), "holdout_policy model")
+        try:
+            learner.load({**learner.state(), **frozen.state})
+        except ValueError as error:
+            raise ParameterError(f"holdout_policy model: {error}") from error
+        return learner
 
     def arm_of(self, u: float) -> Arm | None:
         """The arm of a decision with the uniform draw u."""
@@ -267,3 +295,8 @@ def with_kernels(learner: Learner, setting: str) -> KernelLearner:
     if not isinstance(learner, KernelLearner):
         raise ParameterError(f"{setting}: expected a learner with kernels; got {learner.name}")
     return learner
+
+
+def _brief(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:80]}..."

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from stream.learners import FromLogs, KernelLearner, ParameterError, create
+from stream.learners import FromLogs, KernelLearner, ParameterError, create, registered
 from stream.learners.mixture import Mixture
+from stream.learners.running_scale import RunningScale
 from stream.task.settings import TaskSettings
 from tests.learners.test_battery import Case, examples
 from tests.oracles.floor import FloorOracle
@@ -92,9 +93,32 @@ def test_each_class_is_played_as_often_as_its_propensity_says(
     assert stats.chisquare(counts, draws * propensities / propensities.sum()).pvalue > 1e-4
 
 
+def taught(name: str) -> KernelLearner:
+    """A learner whose greedy class depends on x."""
+    learner = bare(name, {})
+    teach(learner, name)
+    return learner
+
+
+def teach(learner: KernelLearner, name: str) -> None:
+    data, rng = examples(Case(name), 200), np.random.default_rng(4)
+    for t in range(200):
+        decision = learner.predict(data.features(t), float(rng.random()))
+        learner.observe(data.features(t), decision)
+        label = int(data.labels[t])
+        learner.update(data.features(t), decision, int(decision.action == label), 0.5, label)
+
+
+HOLDOUTS: dict[str, dict[str, Any]] = {"constant": {"action": 2}, "model": {"frozen": "late-ucb"}}
+
+
+@pytest.mark.parametrize("policy", HOLDOUTS.values(), ids=HOLDOUTS)
 @pytest.mark.parametrize("name", ["banditron", "igw-logistic", "stack-igw", "late-ucb", "exp4"])
-def test_with_a_floor_and_a_holdout_the_propensity_is_the_probability_for_every_draw(name: str) -> None:
-    learner = Mixture(bare(name, {}), 0.1, 0.2, action=2)
+def test_with_a_floor_and_a_holdout_the_propensity_is_the_probability_for_every_draw(
+    name: str, policy: dict[str, Any]
+) -> None:
+    frozen = taught(policy["frozen"]) if "frozen" in policy else None
+    learner = Mixture(bare(name, {}), 0.1, 0.2, policy.get("action"), frozen)
     x, size = examples(Case(name), 10).features(3), 2_000
     p, played = learner.distribution(x), np.zeros(K)
     for u in (np.arange(size) + 0.5) / size:
@@ -102,6 +126,57 @@ def test_with_a_floor_and_a_holdout_the_propensity_is_the_probability_for_every_
         assert propensity == pytest.approx(p[action], rel=1e-9)
         played[action] += 1.0 / size
     np.testing.assert_allclose(played, p, atol=2.0 * K / size)
+
+
+@pytest.mark.parametrize("name", ["banditron", "confidit", "newtron"])  # newtron does not support eligible classes
+def test_a_frozen_model_plays_its_greedy_class_and_never_changes(name: str) -> None:
+    frozen = taught(name)
+    before = {part: np.array(value) for part, value in frozen.state().items()}
+    learner = Mixture(bare("banditron", {}), 0.0, 0.5, frozen=frozen)
+    data, played = examples(Case(name), 100), set()
+    assert learner.state().keys() == learner.inner.state().keys()
+    for t in range(100):
+        decision = learner.predict(data.features(t), 0.25)
+        assert decision.action == frozen.predict(data.features(t), 0.9).greedy
+        played.add(decision.action)
+        learner.observe(data.features(t), decision)
+        learner.update(data.features(t), decision, int(decision.action == data.labels[t]), 0.5)
+        few = np.array([1, 3], np.int32)
+        among = learner.predict(data.features(t), 0.25, few)
+        assert among.action in few
+        assert among.propensity == pytest.approx(learner.distribution(data.features(t), few)[among.action], rel=1e-9)
+    assert len(played) > 1
+    for part, value in frozen.state().items():
+        np.testing.assert_array_equal(value, before[part])
+    with pytest.raises(ParameterError):
+        Mixture(bare("banditron", {}), 0.0, 0.5, frozen=create("banditron", K + 1, D))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [(name, {}) for name, cls in registered().items() if cls.greedy_parts is not None]
+    + [("late-ucb", given) for given in ({"expand": "quadratic"}, {"expand": "rff", "m": 5}, {"project": 4})],
+    ids=str,
+)
+@pytest.mark.parametrize("is_scaled", [False, True])
+def test_the_greedy_class_depends_on_the_declared_parts_alone(
+    name: str, parameters: dict[str, Any], is_scaled: bool
+) -> None:
+    learner, fresh = (
+        RunningScale(learner) if is_scaled else learner for learner in (bare(name, parameters), bare(name, parameters))
+    )
+    teach(learner, name)
+    assert learner.greedy_parts is not None
+    kept = {part: value for part, value in learner.state().items() if part in learner.greedy_parts}
+    assert kept.keys() != learner.state().keys()
+    fresh.load({**fresh.state(), **kept})
+    data, greedy = examples(Case(name), 200), set()
+    for t in range(200):
+        expected, found = (one.predict(data.features(t), 0.5) for one in (learner, fresh))
+        assert found.greedy == expected.greedy
+        np.testing.assert_array_equal(found.scores, expected.scores)
+        greedy.add(found.greedy)
+    assert len(greedy) > 1
 
 
 def test_an_assumed_bit_of_a_random_class_is_taken_back_only_if_the_learner_learned_it() -> None:

@@ -32,6 +32,7 @@ from stream.wire.ledger import Ledger
 from stream.wire.records import Decision, DecisionTime, Features, Feedback, Outcome, Record
 from stream.wire.sections import headed
 from tests.pipeline import TOPICS, Inputs, small_task
+from tests.task.test_frozen import model_of
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 
@@ -190,6 +191,7 @@ TASKS = (
     | {f"{name}, scaled": small_task(name, scale="standard") for name in ("late-ucb", "stack-igw")}
     | {"halving, floor": small_task("halving", floor=0.4)}
     | {"banditron, holdout": small_task("banditron", holdout=0.4, holdout_policy="constant:1")}
+    | {"banditron, model": small_task(holdout=0.4, holdout_policy=model_of(small_task("late-ucb")).to_text())}
 )
 
 

@@ -1,0 +1,89 @@
+"""A frozen model as text in a task's settings, for the policy of a holdout.
+
+The settings contain the whole model. A task is therefore a function of its settings and inputs, as with any other
+policy: recovery, audits and replicas of a shared model need no file, and a restart with another model is refused.
+
+    model:DIGEST:BASE64    DIGEST: the first 16 hex digits of the SHA-256 of the decoded bytes, a section
+
+The section contains the parts of the learner's state that determine the greedy class, as arrays. Its values are
+`settings`, on which the state depends; `scalars`, the names of the parts that are not arrays; and `class_names` and
+`features` of the model's pipeline, or null.
+"""
+
+from base64 import b64decode, b64encode
+from collections.abc import Mapping
+from hashlib import sha256
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from stream.learners import Learner, ParameterError, State
+from stream.wire.sections import Section, SectionReader, encode_section
+
+MODEL = "model:"
+
+TEXT_MAX = 700_000
+"""Limit on the length of the text. The journal record of a task's first step contains it, and has at most 1 MB."""
+
+
+class Frozen(NamedTuple):
+    """A frozen model."""
+
+    settings: dict[str, Any]  # on which the state depends, by their names in `TaskSettings`
+    state: State  # the parts that determine the greedy class
+    class_names: list[str] | None = None
+    features: Mapping[str, Any] | None = None
+
+    @classmethod
+    def of_learner(
+        cls,
+        settings: dict[str, Any],
+        learner: Learner,
+        class_names: list[str] | None = None,
+        features: Mapping[str, Any] | None = None,
+    ) -> "Frozen":
+        """Freeze a learner with these settings."""
+        state, parts = learner.state(), learner.greedy_parts
+        kept = state if parts is None else {name: state[name] for name in parts if name in state}
+        return cls(settings, kept, class_names, features)
+
+    def to_text(self) -> str:
+        """Return the text.
+
+        Raises:
+            ParameterError: the model is too large.
+        """
+        arrays = {name: np.asarray(value) for name, value in self.state.items()}
+        scalars = [name for name, value in self.state.items() if not isinstance(value, np.ndarray)]
+        names = {"class_names": self.class_names, "features": self.features}
+        section = Section("holdout", {"settings": self.settings, "scalars": scalars, **names}, arrays)
+        data = b"".join(encode_section(section))
+        text = f"{MODEL}{sha256(data).hexdigest()[:16]}:{b64encode(data).decode()}"
+        if len(text) > TEXT_MAX:
+            raise ParameterError(
+                f"holdout_policy: the model of {self.settings['learner']} has {len(data):,} bytes; expected at most "
+                f"{TEXT_MAX * 3 // 4:,}. Use a learner with a smaller state, such as banditron, or fewer features"
+            )
+        return text
+
+    @classmethod
+    def of_text(cls, text: str) -> "Frozen":
+        """Return the inverse of `to_text`.
+
+        Raises:
+            ParameterError: this is not the text of a model.
+        """
+        digest, _, encoded = text.removeprefix(MODEL).partition(":")
+        try:
+            data = b64decode(encoded, validate=True)
+        except ValueError as error:
+            raise ParameterError(f"holdout_policy {text[:40]}: expected base64; got {error}") from error
+        if (found := sha256(data).hexdigest()[:16]) != digest:
+            raise ParameterError(f"holdout_policy {text[:40]}: expected a model with this digest; got {found}")
+        try:
+            _, values, arrays = SectionReader([memoryview(data)]).section()
+            scalars = values["scalars"]
+            state = {name: array.item() if name in scalars else array for name, array in arrays.items()}
+            return cls(values["settings"], state, values["class_names"], values["features"])
+        except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
+            raise ParameterError(f"holdout_policy {text[:40]}: expected a model; got {error!r}") from error

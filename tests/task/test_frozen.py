@@ -1,0 +1,127 @@
+"""A frozen model in the settings of a task."""
+
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import onebit
+from stream.app.pipeline_settings import wanted_settings
+from stream.app.settings import SettingsError
+from stream.app.sources import load_settings
+from stream.journal.format import stored_settings
+from stream.journal.reading import SettingsDifferError
+from stream.learners import ParameterError
+from stream.snapshots.state import state_digest
+from stream.task import frozen
+from stream.task.frozen import Frozen
+from stream.task.settings import TaskSettings
+from stream.verifying.model_files import FILE_FORMAT, Model, identity, write_model
+from stream.verifying.reapply import replay_journal
+from tests.pipeline import N_CLASSES, N_FEATURES, small_task
+
+
+def model_of(task: TaskSettings, seed: int = 1) -> Frozen:
+    """A model with random weights."""
+    learner = task.make_learner()
+    state = learner.state()
+    learner.load(state | {"W": np.random.default_rng(seed).normal(size=np.shape(state["W"]))})
+    return Frozen.of_learner(identity(asdict(task)), learner)
+
+
+def write_frozen(path: Path, task: TaskSettings, seed: int = 1) -> str:
+    """Write a file as `onebit model export` does, and return the setting."""
+    learner = small_task(holdout_policy=model_of(task, seed).to_text()).make_frozen()
+    assert learner is not None
+    meta = {"format": FILE_FORMAT, **identity(asdict(task)), "position": {}, "digest": state_digest([learner.state()])}
+    write_model(path, Model(meta, learner.state()))
+    return f"model:{path}"
+
+
+@pytest.mark.parametrize("name", ["banditron", "late-ucb", "stack-igw"])
+def test_a_model_is_read_as_it_was_written(name: str) -> None:
+    text = model_of(small_task(name)).to_text()
+    found = Frozen.of_text(text)
+    assert found.to_text() == text
+    assert found.settings == identity(asdict(small_task(name)))
+    made = small_task(holdout=0.5, holdout_policy=text).make_frozen()
+    assert made is not None
+    for part, value in found.state.items():
+        assert type(value) is type(made.state()[part])
+        np.testing.assert_array_equal(value, made.state()[part])
+
+
+@pytest.mark.parametrize("edit", [lambda text: text[:-4], lambda text: text + "~", lambda text: "model:a.npz"])
+def test_a_damaged_model_is_refused(edit: Callable[[str], str]) -> None:
+    with pytest.raises(ParameterError):
+        Frozen.of_text(edit(model_of(small_task()).to_text()))
+
+
+def test_a_model_that_is_too_large_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frozen, "TEXT_MAX", 100)
+    with pytest.raises(ParameterError):
+        model_of(small_task()).to_text()
+
+
+@pytest.mark.parametrize(
+    ("task", "of_model"),
+    [
+        ({"n_classes": 7}, {}),
+        ({"n_features": 7}, {}),
+        ({"open_classes": True}, {}),
+        ({"class_names": ("a", "b", "c")}, {"class_names": ["a", "c", "b"]}),
+        ({}, {"features": {"hashed": 4}}),
+        ({}, {"state": {"W": np.zeros((2, 2))}}),
+    ],
+    ids=["classes", "features", "open classes", "class names", "feature names", "state"],
+)
+def test_a_model_of_other_classes_or_features_is_refused(task: dict[str, Any], of_model: dict[str, Any]) -> None:
+    text = model_of(small_task())._replace(**of_model).to_text()
+    with pytest.raises(ParameterError):
+        replace(small_task(holdout=0.5, holdout_policy=text), **task).make_learner()
+
+
+def test_a_restart_with_another_file_is_refused(tmp_path: Path) -> None:
+    sizes = {"n_classes": N_CLASSES, "n_features": N_FEATURES, "learner": ["banditron"], "holdout": 0.5}
+    one, other = (write_frozen(tmp_path / f"{seed}.npz", small_task(), seed) for seed in (1, 2))
+    first = wanted_settings(load_settings({**sizes, "holdout_policy": one}), {}, "journal").task
+    begun = stored_settings(first)
+    again = wanted_settings(load_settings({**sizes, "holdout_policy": one}), begun, "journal").task
+    assert stored_settings(again) == begun
+    assert stored_settings(wanted_settings(load_settings({}), begun, "journal").task) == begun
+    with pytest.raises(SettingsDifferError) as caught:
+        wanted_settings(load_settings({**sizes, "holdout_policy": other}), begun, "journal")
+    assert [difference.name for difference in caught.value.differences] == ["holdout_policy"]
+    with pytest.raises(SettingsError):
+        wanted_settings(load_settings({**sizes, "holdout_policy": f"model:{__file__}"}), {}, "journal")
+
+
+@pytest.mark.parametrize("settings", [{}, {"model": "shared", "partitions": 2}], ids=["own", "shared"])
+def test_the_holdout_plays_the_model_across_restarts_and_a_replay_without_its_file(
+    settings: dict[str, Any], tmp_path: Path
+) -> None:
+    policy = write_frozen(tmp_path / "model.npz", small_task("late-ucb"))
+    learner = small_task(holdout_policy=model_of(small_task("late-ucb")).to_text()).make_frozen()
+    assert learner is not None
+    rng, played = np.random.default_rng(3), set()
+    given: dict[str, Any] = {"learner": "banditron", "holdout": 0.3, "holdout_policy": policy, **settings}
+    with onebit.embedded(n_classes=N_CLASSES, n_features=N_FEATURES, **given) as pipeline:
+        (tmp_path / "model.npz").unlink()
+        for t in range(80):
+            x = rng.normal(size=N_FEATURES)
+            decision = pipeline.decide(f"event-{t}", x.tolist())
+            pipeline.feedback(f"event-{t}", int(decision.action == t % 2))
+            greedy = learner.predict(x, 0.5).greedy
+            assert decision.propensity >= (0.3 if decision.action == greedy else 0.0)
+            if pipeline.example(f"event-{t}").get("arm"):
+                assert decision.action == greedy
+                played.add(greedy)
+            if t in (30, 60):
+                pipeline.restart()
+        pipeline.advance("1s")
+        for partition in range(settings.get("partitions", 1)):
+            assert replay_journal(pipeline.test.broker, pipeline.test.topics, partition).ok
+    assert len(played) > 1
