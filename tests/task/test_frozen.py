@@ -14,7 +14,7 @@ from stream.app.settings import SettingsError
 from stream.app.sources import load_settings
 from stream.journal.format import stored_settings
 from stream.journal.reading import SettingsDifferError
-from stream.learners import ParameterError
+from stream.learners import Learner, ParameterError
 from stream.snapshots.state import state_digest
 from stream.task import frozen
 from stream.task.frozen import Frozen
@@ -24,20 +24,23 @@ from stream.verifying.reapply import replay_journal
 from tests.pipeline import N_CLASSES, N_FEATURES, small_task
 
 
-def model_of(task: TaskSettings, seed: int = 1) -> Frozen:
-    """A model with random weights."""
+def learner_of(task: TaskSettings, seed: int = 1) -> Learner:
+    """A learner with random weights."""
     learner = task.make_learner()
     state = learner.state()
     learner.load(state | {"W": np.random.default_rng(seed).normal(size=np.shape(state["W"]))})
-    return Frozen.of_learner(identity(asdict(task)), learner)
+    return learner
+
+
+def model_of(task: TaskSettings, seed: int = 1) -> Frozen:
+    return Frozen.of_learner(identity(asdict(task)), learner_of(task, seed))
 
 
 def write_frozen(path: Path, task: TaskSettings, seed: int = 1) -> str:
     """Write a file as `onebit model export` does, and return the setting."""
-    learner = small_task(holdout_policy=model_of(task, seed).to_text()).make_frozen()
-    assert learner is not None
-    meta = {"format": FILE_FORMAT, **identity(asdict(task)), "position": {}, "digest": state_digest([learner.state()])}
-    write_model(path, Model(meta, learner.state()))
+    state = learner_of(task, seed).state()
+    meta = {"format": FILE_FORMAT, **identity(asdict(task)), "position": {}, "digest": state_digest([state])}
+    write_model(path, Model(meta, state))
     return f"model:{path}"
 
 
@@ -104,8 +107,7 @@ def test_the_holdout_plays_the_model_across_restarts_and_a_replay_without_its_fi
     settings: dict[str, Any], tmp_path: Path
 ) -> None:
     policy = write_frozen(tmp_path / "model.npz", small_task("late-ucb"))
-    learner = small_task(holdout_policy=model_of(small_task("late-ucb")).to_text()).make_frozen()
-    assert learner is not None
+    learner = learner_of(small_task("late-ucb"))
     rng, played = np.random.default_rng(3), set()
     given: dict[str, Any] = {"learner": "banditron", "holdout": 0.3, "holdout_policy": policy, **settings}
     with onebit.embedded(n_classes=N_CLASSES, n_features=N_FEATURES, **given) as pipeline:
