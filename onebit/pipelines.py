@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from stream.app.promote import write_promotion
 from stream.parsing import format_duration, parse_duration
 from stream.testing.embedded import EmbeddedPipeline
 from stream.wire.ledger import Ledger
@@ -125,6 +126,11 @@ class Pipeline:
         """The current counts of contexts, decisions and feedback."""
         self.test.work()
         return self.test.ledger()
+
+    def promote(self, name: str) -> None:
+        """Let a challenger, or the first champion, decide from now on."""
+        write_promotion(self.test.broker, self.test.topics, self.test.partitions, name)
+        self.test.work()
 
     def restart(self) -> None:
         """Kill the learner, and recover a new one from the topics."""

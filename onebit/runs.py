@@ -22,6 +22,7 @@ from stream.wire.ledger import Ledger, total_ledger
 
 if TYPE_CHECKING:
     from stream.estimating.arms import ArmComparison
+    from stream.estimating.contest import Contest
 
 Learners = str | Sequence[str] | Mapping[str, Mapping[str, object]]
 """A learner's name, several names, or names with parameters, such as `{"late-ucb": {"alpha": 0.5}}`."""
@@ -88,6 +89,11 @@ class LearnerRun:
     def holdout(self) -> "ArmComparison | None":
         """The comparison of the learner with its holdout, or None without one."""
         return self.report.arms
+
+    @property
+    def contest(self) -> "Contest | None":
+        """The estimates of the challengers beside the champion, or None without challengers."""
+        return self.report.contest
 
     @property
     def ok(self) -> bool:

@@ -13,7 +13,7 @@ from stream.app.connection import announce_start, by_client, keep_running, requi
 from stream.app.live_estimates import LiveEstimating
 from stream.app.pipeline_settings import wanted_settings, with_hint
 from stream.app.process import Status, announce, boot_ms, every, freeze_gc, monotonic_ms, tune_gc, warn
-from stream.app.program_metrics import LearnerCounts, holdout_samples, learner_unready
+from stream.app.program_metrics import LearnerCounts, contest_samples, holdout_samples, learner_unready
 from stream.app.resolve import (
     check_estimate,
     compile_kernels,
@@ -24,7 +24,7 @@ from stream.app.resolve import (
     slow_warning,
 )
 from stream.app.settings import AUTO, Program, Settings, SettingsError
-from stream.app.tally import Tally, drift_warnings, ledger_line
+from stream.app.tally import Tally, drift_warnings, ledger_line, promotion_lines
 from stream.app.watching import Watched
 from stream.journal.commit import Commit
 from stream.journal.reading import SettingsDifferError, pipeline_settings
@@ -76,7 +76,7 @@ def run_learner(settings: Settings, stop: Callable[[], bool], *, change_settings
         check_estimate(task.play, is_asked=settings.estimate)
         if slow := slow_warning(task, nnz):
             warn(slow)
-        estimating.compare(task.holdout)
+        estimating.compare(task)
         compile_kernels(task)
         if notice := exploration_notice(task):
             announce(notice)
@@ -87,7 +87,7 @@ def run_learner(settings: Settings, stop: Callable[[], bool], *, change_settings
             estimating.add(commits)
             if watched.is_enabled:
                 counts.add(commits, program.broker_ms)
-            for message in drift_warnings(commits):
+            for message in drift_warnings(commits) + promotion_lines(commits, task.members):
                 warn(message)
 
         program = LearnerProgram(
@@ -127,7 +127,11 @@ def run_learner(settings: Settings, stop: Callable[[], bool], *, change_settings
                 stands = program.ready
                 watched.show(
                     learner_unready(program),
-                    lambda: chain(counts.samples(program), holdout_samples(estimating.comparison())),
+                    lambda: chain(
+                        counts.samples(program),
+                        holdout_samples(estimating.comparison()),
+                        contest_samples(estimating.contest()),
+                    ),
                 )
                 show()
             with suppress(BrokerError):  # this report is optional

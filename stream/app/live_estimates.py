@@ -1,35 +1,52 @@
-"""Live estimates of a running learner: its own policy while logged actions are played, and its holdout."""
+"""Live estimates of a running learner: its own policy while logged actions are played, holdout and challengers."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from heapq import merge
 from itertools import groupby
-from typing import TYPE_CHECKING, TypeVar
+from math import inf
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from stream.journal.commit import Commit
 from stream.kafka.port import Broker
 from stream.kafka.reading import read_partition
+from stream.task.settings import TaskSettings
 from stream.wire.codec import decode_example, decode_prediction
-from stream.wire.records import Example, Prediction, TopicPartition
+from stream.wire.records import Example, Prediction, Record, TopicPartition
 from stream.wire.topics import Topics
 
 if TYPE_CHECKING:
     from stream.estimating.arms import ArmComparison, Arms
+    from stream.estimating.contest import Contest, ContestEstimator
     from stream.estimating.live import LiveEstimates, LiveEstimator
 
-Estimating = TypeVar("Estimating", "LiveEstimator", "Arms")
+
+class Counter(Protocol):
+    """An estimator of `stream.estimating` that counts decisions by step."""
+
+    def take(self, partition: int, step: int, predictions: Iterable[Prediction], examples: Iterable[Example]) -> None:
+        """Add the output of a partition's step."""
+
+    def keep(self, partitions: Container[int]) -> None:
+        """Discard the pending decisions of all other partitions."""
+
+
+AnyCounter = TypeVar("AnyCounter", bound=Counter)
 
 
 class LiveEstimating:
-    """Estimates the value of a running learner's policy, and compares it with a holdout, if there is one."""
+    """Estimates the value of a running learner's policy, and compares it with a holdout and challengers."""
 
     def __init__(self, *, is_asked: bool) -> None:
         self._estimator = live_estimator() if is_asked else None
         self._arms: Arms | None = None
+        self._contest: ContestEstimator | None = None
 
-    def compare(self, share: float) -> None:
-        """Compare the learner with a holdout of this share, unless it is 0 or the comparison has begun."""
-        if share and self._arms is None:
-            self._arms = arms_of(share)
+    def compare(self, task: TaskSettings) -> None:
+        """Compare the learner with its holdout and its challengers, unless the comparison has begun."""
+        if task.holdout and self._arms is None:
+            self._arms = arms_of(task.holdout)
+        if task.challengers and self._contest is None:
+            self._contest = contest_estimator()
 
     def add(self, commits: Sequence[Commit]) -> None:
         """Add the records of committed transactions."""
@@ -42,12 +59,16 @@ class LiveEstimating:
                     (example for example, _ in effects.examples),
                 )
 
-    def _counters(self) -> "list[LiveEstimator | Arms]":
-        return [counter for counter in (self._estimator, self._arms) if counter is not None]
+    def _counters(self) -> list[Counter]:
+        return [counter for counter in (self._estimator, self._arms, self._contest) if counter is not None]
 
     def comparison(self) -> "ArmComparison | None":
         """Return the comparison with the holdout, or None without one."""
         return None if self._arms is None else self._arms.now()
+
+    def contest(self) -> "Contest | None":
+        """Return the estimates of the challengers, or None without any."""
+        return None if self._contest is None else self._contest.now()
 
     def lines(self, partitions: frozenset[int]) -> list[str]:
         """Return the log lines for a process to which these partitions are assigned."""
@@ -59,26 +80,48 @@ class LiveEstimating:
             lines += estimate_lines(self._estimator.now(), since=" since this program started")
         if (compared := self.comparison()) is not None:
             lines += arm_lines(compared)
+        if (contest := self.contest()) is not None:
+            lines += contest_lines(contest)
         return lines
 
 
-def from_topics(broker: Broker, topics: Topics, partitions: int, counter: Estimating) -> Estimating:
-    """Let a counter count a run's topics, with the decisions in the order of their times, and return it."""
-    steps = [0] * partitions
+class TopicEstimates:
+    """Lets a counter count a pipeline's topics, with the decisions of each reading in the order of their times."""
 
-    def take(partition: int, predictions: Iterable[Prediction], examples: Iterable[Example]) -> None:
-        steps[partition] += 1
-        counter.take(partition, steps[partition], predictions, examples)
+    def __init__(self, broker: Broker, topics: Topics, partitions: int, counter: Counter) -> None:
+        """Start before the first decision."""
+        self._broker, self._counter = broker, counter
+        self._predictions = [TopicPartition(topics.predictions, partition) for partition in range(partitions)]
+        self._examples = [TopicPartition(topics.examples, partition) for partition in range(partitions)]
+        self._next: dict[TopicPartition, int] = {}  # next offsets to read
+        self._steps = [0] * partitions
 
-    decided = merge(
-        *(read_partition(broker, TopicPartition(topics.predictions, partition)) for partition in range(partitions)),
-        key=lambda record: record.append_ms,
-    )
-    for partition, records in groupby(decided, lambda record: record.partition):
-        take(partition, (decode_prediction(record)[0] for record in records), ())
-    for partition in range(partitions):
-        settled = read_partition(broker, TopicPartition(topics.examples, partition))
-        take(partition, (), (decode_example(record)[0] for record in settled))
+    def read(self) -> None:
+        """Count the records since the last reading."""
+        ends = self._broker.ends(self._examples)  # read first: the decisions of these examples can be read, too
+        decided = merge(*map(self._records, self._predictions), key=lambda record: record.append_ms)
+        for partition, records in groupby(decided, lambda record: record.partition):
+            self._take(partition, (decode_prediction(record)[0] for record in records), ())
+        for tp in self._examples:
+            settled = self._records(tp, ends[tp].stable)
+            self._take(tp.partition, (), (decode_example(record)[0] for record in settled))
+
+    def _records(self, tp: TopicPartition, end: float = inf) -> Iterator[Record]:
+        """Yield the unread records with offsets below `end`."""
+        for record in read_partition(self._broker, tp, start=self._next.get(tp)):
+            if record.offset >= end:
+                return
+            self._next[tp] = record.offset + 1
+            yield record
+
+    def _take(self, partition: int, predictions: Iterable[Prediction], examples: Iterable[Example]) -> None:
+        self._steps[partition] += 1
+        self._counter.take(partition, self._steps[partition], predictions, examples)
+
+
+def from_topics(broker: Broker, topics: Topics, partitions: int, counter: AnyCounter) -> AnyCounter:
+    """Let a counter count a run's topics, and return it."""
+    TopicEstimates(broker, topics, partitions, counter).read()
     return counter
 
 
@@ -94,6 +137,31 @@ def arms_of(share: float) -> "Arms":
     from stream.estimating.arms import Arms  # deferred, as above
 
     return Arms(share)
+
+
+def contest_estimator() -> "ContestEstimator":
+    """Return an estimator of challengers without decisions."""
+    from stream.estimating.contest import ContestEstimator  # deferred, as above
+
+    return ContestEstimator()
+
+
+def contest_lines(found: "Contest", prefix: str = "") -> list[str]:
+    """Format the estimates of the challengers.
+
+    Args:
+        found: The estimates.
+        prefix: Text before each line, to distinguish several runs.
+    """
+    if found.mean is None:
+        waiting = f"; {found.waiting:,} decisions are pending or later than a pending one" if found.waiting else ""
+        return [f"{prefix}challengers: no estimate yet{waiting}"]
+    return [
+        f"{prefix}challenger {name}: mean reward {ips:.3f} ({reward.low:.3f} to {reward.high:.3f}, anytime) in "
+        f"{found.n:,} decisions, {found.mean:.3f} of the champion {found.champion}; difference {difference.low:+.3f} "
+        f"to {difference.high:+.3f} (anytime)"
+        for name, ips, _, reward, difference in found.challengers
+    ]
 
 
 def arm_lines(found: "ArmComparison", prefix: str = "") -> list[str]:

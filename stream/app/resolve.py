@@ -97,7 +97,12 @@ def slow_warning(task: TaskSettings, nnz: int, events: int | None = None) -> str
 
 
 def exploration_notice(task: TaskSettings) -> str:
-    """Return a notice about a learner that does not explore; empty for other learners and logged decisions."""
+    """Return a notice about a learner that does not explore enough; empty for other learners and logged decisions."""
+    if task.challengers and not task.floor:
+        return (
+            "challengers learn and are judged only from what the champion plays; to play every class now and then, "
+            "start a pipeline with --floor 0.05"
+        )
     decision = task.make_learner().predict(Features(np.zeros(1, np.int32), np.ones(1)), 0.5)
     if decision.propensity < 1.0 or task.play == "logged":
         return ""

@@ -86,6 +86,18 @@ def drift_warnings(commits: Sequence[Commit]) -> list[str]:
     ]
 
 
+def promotion_lines(commits: Sequence[Commit], members: Sequence[str]) -> list[str]:
+    """Return a line for each promotion in committed transactions, whether the learner has it or not."""
+    return [
+        f"partition {partition}, step {step.number}: {name} decides from now on"
+        if name in members
+        else f"partition {partition}, step {step.number}: promotion of {name!r} ignored; expected one of "
+        f"{', '.join(members) or 'no learner, because the pipeline has no challengers'}"
+        for partition, step, effects, *_ in commits
+        for name in effects.promotions
+    ]
+
+
 def _utc(at_ms: int) -> str:
     return datetime.fromtimestamp(at_ms / 1_000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 

@@ -40,6 +40,7 @@ COMMANDS = {
     "feedback": Lazy("feedback", "Send delayed feedback (right or wrong) for predictions."),
     "serve": Lazy("serve", "Serve decisions over HTTP, and accept feedback."),
     "monitor": Lazy("monitor", "Show a running pipeline on a page: status, error, delays, ledger, lag."),
+    "promote": Lazy("promote", "Let a challenger decide from the learners' next steps on."),
     "verify": Lazy("verify", "Recompute the ledger from the topics, and compare it with the learner's."),
     "tail": Lazy("tail", "Show records, one per line."),
     "estimate": Lazy("estimate", "Estimate the reward of other policies from a log of decisions."),

@@ -17,8 +17,8 @@ worse than it is. A floor of exploration prevents this.
 Decisions are counted as in `prefix`. The estimates begin anew when another learner becomes the champion.
 """
 
-from collections.abc import Container, Iterable
-from typing import NamedTuple
+from collections.abc import Container, Iterable, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -61,6 +61,17 @@ class Contest(NamedTuple):
             for one in self.challengers
         ]
         return {**self._asdict(), "challengers": challengers}
+
+    @classmethod
+    def of_json(cls, fields: Mapping[str, Any]) -> "Contest":
+        """Return the inverse of `as_json`."""
+        challengers = (
+            ChallengerEstimate(
+                **{**one, "reward": Interval(**one["reward"]), "difference": Interval(**one["difference"])}
+            )
+            for one in fields["challengers"]
+        )
+        return cls(**{**fields, "challengers": tuple(challengers)})
 
 
 class _Sums:

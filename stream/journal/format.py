@@ -43,8 +43,6 @@ class UnrecoverableError(JournalError):
 PARAMETER = "parameters."
 """The prefix of the names of learner parameters among the settings."""
 
-MODEL_SETTINGS = ("learner", "n_classes", "n_features", "scale", "challengers", "open_classes")
-
 JOIN_SETTINGS = tuple(field.name for field in fields(JoinSettings))
 
 
@@ -58,7 +56,7 @@ def stored_settings(settings: TaskSettings) -> dict[str, Any]:
 
 def model_settings(settings: TaskSettings) -> dict[str, Any]:
     """The settings on which a learner's state depends. An imported model is stored with only these settings."""
-    stored, of_model = stored_settings(settings), MODEL_SETTINGS
+    stored, of_model = stored_settings(settings), ("learner", "n_classes", "n_features", "scale", "open_classes")
     return {name: value for name, value in stored.items() if name in of_model or name.startswith(PARAMETER)}
 
 

@@ -171,15 +171,18 @@ class Challenge(Wrapper):
     @property
     def alarms(self) -> FloatArray:
         """See Learner: those of the learner that decides."""
-        return self._deciding.alarms
+        return self.deciding.alarms
 
     def weights(self) -> FloatArray:
         """Return a copy of the weights of the learner that decides."""
-        return self._deciding.weights()
+        return self.deciding.weights()
 
     @property
-    def _deciding(self) -> KernelLearner:
-        return self.challenger if self._flag[0] else self.inner
+    def deciding(self) -> KernelLearner:
+        """The learner that decides."""
+        if self._flag[0]:
+            return self.challenger
+        return self.inner.deciding if isinstance(self.inner, Challenge) else self.inner
 
     def _own_state(self) -> State:
         """See Wrapper."""
@@ -192,11 +195,12 @@ class Challenge(Wrapper):
         return copy
 
     def load_own(self, state: Mapping[str, Any]) -> None:
-        """See Wrapper."""
+        """See Wrapper. The state of a single learner, such as an imported model, becomes that of the champion."""
         prefix = self._prefix
         own = {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
-        load_arrays(self.name, {"decides": self._flag}, own)
-        self.challenger.load(own)
+        if own:
+            load_arrays(self.name, {"decides": self._flag}, own)
+            self.challenger.load(own)
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:

@@ -78,6 +78,7 @@ def page(reports: Sequence[RunReport], entry: str = "") -> str:
             times=times,
             earned=earned,
             holdout=_holdout(run_names, runs),
+            contest=_contest(run_names, runs),
             accounts=_accounts(run_names, runs),
             runs=_runs(run_names, runs),
             changed=changed,
@@ -373,6 +374,32 @@ def _arm_cells(found: "ArmComparison") -> Iterator[str]:
     yield "–" if difference is None else f"{found.difference.low:+.3f} to {found.difference.high:+.3f}"
     for arm in (found.learner, found.holdout):
         yield "–" if arm.mean is None else f"{arm.rewards:,} of {arm.n:,} = {arm.mean:.3f}"
+
+
+def _contest(names: Sequence[str], reports: Sequence[RunReport]) -> Table | None:
+    """Return the estimates of the challengers, or None if no run has any."""
+    compared = {name: run.contest for name, run in zip(names, reports, strict=True) if run.contest is not None}
+    if not compared:
+        return None
+    columns = ("challenger", "minus champion", "reward", "95\N{NO-BREAK SPACE}% anytime", "champion", "its reward")
+    rows = tuple(
+        (
+            name,
+            f"{difference.low:+.3f} to {difference.high:+.3f}",
+            f"{ips:.3f}",
+            f"{reward.low:.3f} to {reward.high:.3f}",
+            found.champion or "–",
+            "–" if found.mean is None else f"{found.mean:.3f}",
+        )
+        for found in compared.values()
+        for name, ips, _, reward, difference in found.challengers
+    )
+    notes = tuple(
+        f"{name}: {found.n:,} decisions of the champion with a reward, {found.without_reward:,} expired without an "
+        f"outcome, {found.waiting:,} are pending or later than a pending one."
+        for name, found in compared.items()
+    )
+    return Table(columns, rows, notes)
 
 
 class _Command(NamedTuple):

@@ -10,12 +10,10 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from stream.journal.commit import COMMIT_STEPS
-from stream.learners import registered
-from stream.learners.challenge import SOUND
 from stream.randomness.draws import Luck
 from stream.task.join import JoinSettings
 from stream.task.play import Play
-from stream.task.settings import UNIFORM, LatePolicy, OnExpiry, Sharing, TaskSettings, learner_of
+from stream.task.settings import UNIFORM, LatePolicy, OnExpiry, Sharing, TaskSettings
 from stream.wire.records import Logged
 
 EVENTS = 20
@@ -414,13 +412,11 @@ def _with_deferrals(
 
 def _with_challengers(luck: Luck, task: TaskSettings, items: list[Item]) -> tuple[TaskSettings, list[Item]]:
     """Let half of the runs without wrappers have challengers, and promote one, the champion, or an unknown learner."""
-    is_sound = registered()[task.learner].from_logs in SOUND and task.reward == "exclusive"
-    is_plain = task.scale == "none" and task.floor == task.holdout == 0.0
-    if not luck.chance(50) or not (is_sound and is_plain):
+    names = CHALLENGERS.get(task.learner, ())
+    is_plain = task.scale == "none" and task.floor == task.holdout == 0.0 and task.reward == "exclusive"
+    if not luck.chance(50) or not (names and is_plain):
         return task, items
-    names = [name for name in CHALLENGERS if learner_of(name) != task.learner]
-    names = names if task.learner == "igw-logistic" else names[:1]
-    task = replace(task, challengers={name: CHALLENGERS[name] for name in names})
+    task = replace(task, challengers={name: PARAMETERS[name] for name in names})
     end_ms = max(item.at_ms for item in items)
     promotions = [
         Item(
@@ -434,11 +430,10 @@ def _with_challengers(luck: Luck, task: TaskSettings, items: list[Item]) -> tupl
     return task, sorted(items + promotions, key=lambda item: item.at_ms)
 
 
-CHALLENGERS: dict[str, dict[str, float | str]] = {
-    "banditron": {"gamma": 0.4},
-    "late-ucb:m=2": {"m": 2, "drift": "off"},
-}
-"""Each pair of learners is compiled, which takes longer than many runs. Only one learner has both challengers."""
+CHALLENGERS = {"banditron": ("late-ucb:m=2",), "igw-logistic": ("late-ucb:m=2", "banditron")}
+"""The challengers of each champion. They are few, because compiling a pair takes longer than many runs."""
+
+PARAMETERS: dict[str, dict[str, float | str]] = {"banditron": {"gamma": 0.4}, "late-ucb:m=2": {"m": 2, "drift": "off"}}
 
 _DECIDING = (Kind.CONTEXT, Kind.FOREIGN_CONTEXT)
 _CONTEXTS = (*_DECIDING, Kind.CONTEXT_AGAIN)

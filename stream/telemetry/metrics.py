@@ -158,6 +158,22 @@ HOLDOUT_MISMATCH = Metric(
     "onebit_holdout_mismatch", Kind.GAUGE, (LEARNER,),
     "1 if the shares of the decisions with a reward differ from the share set for the holdout, else 0.",
 )  # fmt: skip
+CHAMPION_REWARD = Metric(
+    "onebit_champion_reward_ratio", Kind.GAUGE, (LEARNER,),
+    "Mean reward of the decisions of the current champion since the start.", ("champion",),
+)  # fmt: skip
+CHALLENGER_REWARD = Metric(
+    "onebit_challenger_reward_ratio", Kind.GAUGE, (LEARNER,),
+    "Estimate of the mean reward that a challenger would have had in these decisions.", ("challenger",),
+)  # fmt: skip
+CHALLENGER_DIFFERENCE_LOWER = Metric(
+    "onebit_challenger_difference_lower_ratio", Kind.GAUGE, (LEARNER,),
+    "Lower end of the 95 % interval of challenger minus champion, which is valid at all times.", ("challenger",),
+)  # fmt: skip
+CHALLENGER_DIFFERENCE_UPPER = Metric(
+    "onebit_challenger_difference_upper_ratio", Kind.GAUGE, (LEARNER,),
+    "Upper end of the 95 % interval of challenger minus champion, which is valid at all times.", ("challenger",),
+)  # fmt: skip
 FEEDBACK_DELAY = Metric(
     "onebit_feedback_delay_seconds", Kind.HISTOGRAM, _PIPELINE,
     "Append time of the feedback minus that of the decision, or of its shown record. Learner: since its start; "

@@ -1,7 +1,7 @@
 """Exports the model after any past step, rebuilds a shared model, and imports a model into a new pipeline."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from stream.journal.format import PARAMETER, JournalError, JournalStep, check_settings, task_settings
@@ -9,7 +9,8 @@ from stream.journal.reading import last_step, pipeline_settings, read_from_step,
 from stream.journal.recover import Progress, rebuild
 from stream.kafka.port import Broker
 from stream.kafka.reading import offset_at, read_partition
-from stream.learners import ParameterError, State
+from stream.learners import Learner, ParameterError
+from stream.learners.challenge import Challenge
 from stream.shared.replica import Replica
 from stream.snapshots.chunks import (
     IMPORT_SLOT,
@@ -23,7 +24,7 @@ from stream.snapshots.chunks import (
 )
 from stream.snapshots.state import ModelSnapshot, Snapshot, decode_model, encode, restore_model, state_digest
 from stream.task.join import Overflows
-from stream.task.settings import TaskSettings
+from stream.task.settings import TaskSettings, learner_of
 from stream.verifying.model_files import FILE_FORMAT, Model, ModelError, identity
 from stream.wire import codec
 from stream.wire.classes import Classes
@@ -90,7 +91,7 @@ def export_model(
         "watermark_ms": task.join.stream_ms,
     }
     counts = {"updates": task.version, "ledger": task.join.ledger()._asdict()}
-    return _model_of(topics, task.settings, position, counts, task.learner.state(), task.classes)
+    return _model_of(topics, task.settings, position, counts, task.learner, task.classes)
 
 
 def _model_of(
@@ -98,10 +99,16 @@ def _model_of(
     settings: TaskSettings,
     position: dict[str, Any],
     counts: dict[str, Any],
-    state: State,
+    learner: Learner,
     classes: Classes,
 ) -> Model:
-    plain = asdict(settings)
+    """Return the model of a learner, or of the current champion alone."""
+    if isinstance(learner, Challenge):
+        name = settings.members[learner.decides]
+        parameters = settings.challengers.get(name, settings.parameters)
+        settings = replace(settings, learner=learner_of(name), parameters=dict(parameters), challengers={})
+        learner = learner.deciding
+    plain, state = asdict(settings), learner.state()
     meta = {
         "format": FILE_FORMAT,
         **identity(plain),
@@ -129,8 +136,8 @@ def _shared_model(
     settings = task_settings(settings_in_force(broker, topics, partition))
     replica = replica_at(broker, topics, settings, offset=offset, version=version)
     position = {"version": replica.version, "offset": replica.offset}
-    counts, state = {"updates": replica.updates}, replica.learner.state()
-    return _model_of(topics, settings, position, counts, state, settings.make_classes())
+    counts = {"updates": replica.updates}
+    return _model_of(topics, settings, position, counts, replica.learner, settings.make_classes())
 
 
 def _version_of(broker: Broker, journal: TopicPartition, number: int) -> int:

@@ -74,7 +74,7 @@ def test_a_learner_exports_its_comparison_with_the_holdout() -> None:
     learner = pipeline.learner()
     learner._committed = estimating.add
     assert list(holdout_samples(estimating.comparison())) == []
-    estimating.compare(0.5)
+    estimating.compare(small_task(holdout=0.5))
     assert metrics.HOLDOUT_DIFFERENCE not in [one.metric for one in holdout_samples(estimating.comparison())]
     for number in range(20):
         pipeline.context(f"event-{number}")

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from stream.estimating.arms import ArmComparison, ArmCount
+from stream.estimating.contest import ChallengerEstimate, Contest
 from stream.estimating.intervals import Interval
 from stream.estimating.live import LiveEstimates, LivePoint
 from stream.estimating.running import LiveEstimate
@@ -426,6 +427,14 @@ def test_page_compares_each_learner_with_its_holdout() -> None:
     assert "soba +0.200 +0.062 to +0.375 570 of 950 = 0.600 20 of 50 = 0.400" in text
     assert "late-ucb – – – –" in text
     assert "Learner and holdout" not in Reader(page(THREE)).text
+
+
+def test_page_shows_the_estimates_of_the_challengers() -> None:
+    challenger = ChallengerEstimate("late-ucb", 0.75, 0.7, Interval(0.5, 0.875), Interval(-0.125, 0.25))
+    contest = Contest("banditron", 1_000, 0.5, 3, 7, (challenger,))
+    text = Reader(page([run_report("banditron", contest=contest)])).text
+    assert "late-ucb -0.125 to +0.250 0.750 0.500 to 0.875 banditron 0.500" in text
+    assert "Champion and challengers" not in Reader(page(THREE)).text
 
 
 @pytest.mark.parametrize("shares_differ", [False, True])

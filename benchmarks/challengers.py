@@ -1,0 +1,99 @@
+"""Challengers: false promotions when champion and challenger are equal, and the CPU time of a challenger.
+
+    python -m benchmarks.challengers
+
+*A/A.* In each stream, two igw-logistic learners with equal parameters and a floor decide and learn. The challenger's
+estimate is checked after every tenth decision, and a stream counts if the challenger is ever found better. The limit is
+the error probability of the interval's lower end, 2.5 %; the goal is at most 5 %.
+
+*CPU.* The time of a decision and an update of a champion with a challenger, minus that of the champion alone, is
+divided by that of the challenger alone. All are measured in one process; the fastest of seven turns counts.
+"""
+
+import time
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+
+from producers.datasets.catalogue import load
+from stream.estimating.contest import ContestEstimator
+from stream.learners import KernelLearner, create
+from stream.learners.challenge import Challenge
+from stream.learners.mixture import Mixture
+from stream.wire.records import Challenged, Example, Outcome, Prediction
+
+PAIRS = (("igw-logistic", "late-ucb"), ("late-ucb", "stack-igw"), ("stack-igw", "igw-logistic"))
+STREAMS, EVENTS, FLOOR = 1_000, 1_500, 0.1
+K, D = 4, 6
+TURNS, TIMED = 7, 4_000
+
+
+def learner(name: str, n_classes: int, n_features: int) -> KernelLearner:
+    made = create(name, n_classes, n_features)
+    assert isinstance(made, KernelLearner)
+    return made
+
+
+def is_promoted(seed: int) -> bool:
+    """Return whether the challenger of an A/A stream is ever found better."""
+    rng = np.random.default_rng(seed)
+    W = rng.normal(size=(D, K))
+    pair = Challenge(*(Mixture(learner("igw-logistic", K, D), FLOOR) for _ in range(2)))
+    estimator = ContestEstimator()
+    for t in range(EVENTS):
+        x = rng.normal(size=D)
+        decision = pair.predict(x, float(rng.random()))
+        pair.observe(x, decision)
+        right = int((x @ W).argmax()) if rng.random() < 0.8 else int(rng.integers(K))  # a fifth of the labels is noise
+        reward = int(decision.action == right)
+        pair.update(x, decision, reward, 0.5)
+        challenged = Challenged("champion", {"challenger": pair.choices(decision)[1][1]})
+        made = Prediction("a", decision, 0, challenged=challenged)
+        settled = Example("a", Outcome.MATCHED, decision.action, decision.propensity, reward, 0, 0)
+        estimator.take(0, t + 1, [made], [settled])
+        if t % 10 == 9 and estimator.now().better:
+            return True
+    return False
+
+
+def pair(champion: Callable[[], KernelLearner], challenger: Callable[[], KernelLearner]) -> Challenge:
+    return Challenge(champion(), challenger())
+
+
+def event_us(make: Callable[[], KernelLearner], data: str) -> float:
+    """Return the CPU time of an event in microseconds, of new learners that have warmed up."""
+    dataset, one, rng = load(data, None), make(), np.random.default_rng(1)
+    rows = [(dataset.row(t).x, dataset.known_of(dataset.event_id(t))) for t in range(TIMED)]
+    draws = rng.random(TIMED).tolist()
+    for half in (rows[: TIMED // 2], rows[TIMED // 2 :]):
+        begun = time.process_time()
+        for (x, known), u in zip(half, draws, strict=False):
+            decision = one.predict(x, u)
+            one.observe(x, decision)
+            one.update(x, decision, known.bit(decision.action) or 0, u)
+        spent_s = time.process_time() - begun
+    return 1e6 * spent_s / len(half)
+
+
+def main() -> None:
+    """Print both results."""
+    print("champion + challenger on optdigits: us per event; ratio of the challenger's share to its own learner")
+    for champion, challenger in PAIRS:
+        one, other = partial(learner, champion, 10, 64), partial(learner, challenger, 10, 64)
+        alone_us, challenger_us, both_us = (
+            min(event_us(make, "optdigits") for _ in range(TURNS)) for make in (one, other, partial(pair, one, other))
+        )
+        print(
+            f"  {champion} + {challenger}: {alone_us:.1f} and {challenger_us:.1f} alone, {both_us:.1f} together; "
+            f"ratio {(both_us - alone_us) / challenger_us:.2f}"
+        )
+    promoted = 0
+    for seed in range(STREAMS):
+        promoted += is_promoted(seed)
+        if seed % 100 == 99:
+            print(f"A/A: {promoted} of {seed + 1} streams promoted falsely", flush=True)
+
+
+if __name__ == "__main__":
+    main()

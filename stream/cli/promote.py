@@ -1,0 +1,41 @@
+"""`onebit promote`: make a challenger the champion."""
+
+from typing import Annotated
+
+import typer
+
+from stream.app.process import quantity
+from stream.app.promote import promote as promote_learner
+from stream.app.settings import Program, Settings
+from stream.cli.console import StopRequest, examples, fail, out, print_json
+from stream.cli.flags import Json, with_settings
+from stream.errors import ExitCode
+
+app = typer.Typer()
+
+
+@app.command(epilog=examples("onebit promote stack-igw", "onebit promote --when-better"))
+@with_settings(Program.CONNECT)
+def promote(
+    settings: Settings,
+    name: Annotated[str | None, typer.Argument(help="A challenger, or the first champion", show_default=False)] = None,
+    when_better: Annotated[
+        bool,
+        typer.Option(
+            "--when-better", help="Wait until the interval of a challenger's difference to the champion is above 0"
+        ),
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Let a challenger decide from the learners' next steps on.
+
+    Writes a record to each partition of the feedback topic. Its place in the topic determines the first decision of
+    the new champion, also in recoveries and in `onebit verify`. The old champion goes on learning as a challenger.
+    """
+    if (name is None) is not when_better:
+        raise fail("expected the name of a learner, or --when-better", ExitCode.USAGE)
+    promoted = promote_learner(settings, name, StopRequest())
+    if json:
+        print_json(promoted._asdict())
+        return
+    out.print(f"promoted {promoted.learner} in {quantity(promoted.partitions, 'partition')}", highlight=False)

@@ -1,0 +1,81 @@
+"""Estimates of challengers."""
+
+import numpy as np
+import pytest
+
+from stream.estimating.contest import Contest, ContestEstimator
+from stream.wire.records import Challenged, Decision, Example, Outcome, Prediction
+
+NO_SCORES = np.zeros(2)
+
+
+def prediction(event_id: str, action: int, propensity: float, challenged: Challenged | None) -> Prediction:
+    return Prediction(event_id, Decision(action, action, propensity, NO_SCORES), 0, challenged=challenged)
+
+
+def example(event_id: str, reward: int | None) -> Example:
+    return Example(event_id, Outcome.MATCHED if reward is not None else Outcome.EXPIRED, 0, 0.5, reward, 10, 10)
+
+
+def test_estimates_are_those_of_the_weights() -> None:
+    estimator, rng, size = ContestEstimator(), np.random.default_rng(1), 300
+    first, second, rewards = rng.integers(0, 2, (3, size)).tolist()
+    actions = (rng.random(size) < 0.2).astype(int).tolist()
+    propensities = np.where(np.array(actions) == 0, 0.8, 0.2)
+    for t in range(size):
+        challenged = Challenged("old", {"first": first[t], "second": second[t]})
+        made = prediction("a", actions[t], propensities[t], challenged)
+        estimator.take(0, t + 1, [made], [example("a", rewards[t])])
+    found = estimator.now()
+    assert (found.champion, found.n, found.mean) == ("old", size, sum(rewards) / size)
+    for one, choices in zip(found.challengers, (first, second), strict=True):
+        w = (np.array(choices) == actions) / propensities
+        assert (one.ips, one.snips) == pytest.approx((np.mean(w * rewards), np.sum(w * rewards) / np.sum(w)))
+        assert one.reward.low <= one.ips <= one.reward.high
+        assert one.difference.low <= np.mean((w - 1.0) * rewards) <= one.difference.high
+    assert [one.name for one in found.challengers] == ["first", "second"]
+    assert Contest.of_json(found.as_json()) == found
+
+
+def test_estimates_begin_anew_with_another_champion() -> None:
+    estimator = ContestEstimator()
+    for step, champion in enumerate(("old", "old", "new", "new", "new"), start=1):
+        challenged = Challenged(champion, {"new" if champion == "old" else "old": 0})
+        made = prediction(str(step), 0, 0.5, challenged)
+        estimator.take(0, step, [made], [example(str(step), None if step == 5 else 1)])
+    found = estimator.now()
+    assert (found.champion, found.n, found.without_reward) == ("new", 2, 1)
+    assert [one.name for one in found.challengers] == ["old"]
+
+
+def test_decision_counts_when_all_earlier_ones_are_settled() -> None:
+    estimator, challenged = ContestEstimator(), Challenged("old", {"new": 0})
+    estimator.take(0, 1, [prediction("a", 0, 0.5, challenged), prediction("b", 0, 0.5, None)], [])
+    estimator.take(0, 2, [prediction("c", 0, 0.5, challenged)], [example("c", 1)])
+    assert (estimator.now().n, estimator.now().waiting) == (0, 2)
+    estimator.take(0, 3, [], [example("a", 1)])
+    assert (estimator.now().n, estimator.now().waiting) == (2, 0)
+
+
+@pytest.mark.parametrize("margin", [0.0, 0.2])
+def test_only_a_better_challenger_is_found_better(margin: float) -> None:
+    """The champion plays two classes with 0.7 and 0.3. The challenger is equal, or plays the right one more often."""
+    rng, found = np.random.default_rng(3), 0
+    streams, size = 60, 3_000
+    for _ in range(streams):
+        estimator = ContestEstimator()
+        played, chosen = (rng.random(size) < 0.7).astype(int), (rng.random(size) < 0.7 + margin).astype(int)
+        rewards = (rng.random(size) < np.where(played, 0.8, 0.2)).astype(int)
+        for start in range(0, size, 300):
+            rows = range(start, start + 300)
+            made = [
+                prediction(
+                    str(t), int(played[t]), 0.7 if played[t] else 0.3, Challenged("old", {"new": int(chosen[t])})
+                )
+                for t in rows
+            ]
+            estimator.take(0, start // 300 + 1, made, [example(str(t), int(rewards[t])) for t in rows])
+            if estimator.now().better is not None:
+                found += 1
+                break
+    assert found == streams if margin else found <= 0.05 * streams

@@ -1,0 +1,51 @@
+"""Challengers and promotions in a complete pipeline."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import onebit
+from stream.journal.format import stored_settings
+from stream.journal.reading import SettingsDifferError, resolve
+from stream.wire.codec import decode_prediction
+from stream.wire.records import Challenged, TopicPartition
+from tests.pipeline import small_task
+
+K, D = 3, 4
+SETTINGS: dict[str, Any] = {
+    "n_classes": K, "n_features": D, "learner": "igw-logistic", "challenger": ["late-ucb:m=2,drift=off", "banditron"],
+    "floor": 0.2, "snapshot_interval": "5s",
+}  # fmt: skip
+NAMES = ("igw-logistic", "late-ucb:m=2,drift=off", "banditron")
+
+
+@pytest.mark.parametrize("shared", [{}, {"model": "shared", "partitions": 2}], ids=["own", "shared"])
+def test_promotion_holds_from_its_place_in_the_topic_on_over_restarts(shared: dict[str, Any]) -> None:
+    rng = np.random.default_rng(4)
+    with onebit.embedded(**SETTINGS, **shared) as pipeline:
+        for t in range(120):
+            decision = pipeline.decide(f"event-{t}", rng.normal(size=D).tolist())
+            pipeline.feedback(f"event-{t}", int(decision.action == t % K), after="7s")
+            pipeline.advance("1s")
+            if t in (30, 80):
+                pipeline.restart()
+            if t in (40, 41, 90):
+                pipeline.promote({40: NAMES[2], 41: "nobody", 90: NAMES[1]}[t])
+        test = pipeline.test
+        found: dict[str, Challenged] = {}
+        for partition in range(test.partitions):
+            records = test.broker.reader([tp := TopicPartition(test.topics.predictions, partition)]).poll(0, 1_000)
+            assert tp.partition == partition
+            predictions = [decode_prediction(record)[0] for record in records]
+            found |= {one.id: one.challenged for one in predictions if one.challenged is not None}
+        champions = [found[f"event-{t}"].champion for t in range(120)]
+        assert champions == [NAMES[0]] * 41 + [NAMES[2]] * 50 + [NAMES[1]] * 29
+        assert all({one.champion, *one.choices} == set(NAMES) and len(one.choices) == 2 for one in found.values())
+
+
+def test_challengers_of_a_running_pipeline_cannot_change() -> None:
+    begun = small_task("banditron", challengers={"late-ucb": {}})
+    other = small_task("banditron", challengers={"late-ucb": {"m": 2}})
+    with pytest.raises(SettingsDifferError):
+        resolve(stored_settings(begun), other, {"challengers"}, change=True, place="the journal")
