@@ -17,7 +17,7 @@ from stream.wire.records import Decision, Features, FloatArray
 from tests.learners.agreement import DELAYS, Round, assert_agree, delays, rounds_of
 from tests.oracles.late_bits import NaiveIgwLogistic, NaiveLateUcb, NaiveStackIgw
 
-K, D, ROUNDS = 6, 9, 400
+K, D, ROUNDS = 6, 9, 300
 LATE = ("late-ucb", "igw-logistic", "stack-igw")
 
 Naive = NaiveLateUcb | NaiveIgwLogistic | NaiveStackIgw
@@ -103,8 +103,7 @@ def events(data: str, size: int = ROUNDS) -> list[Round]:
     return rounds_of(X, labels, rng)
 
 
-@pytest.mark.parametrize("late", DELAYS)
-@pytest.mark.parametrize("data", ["gaussian", "positive"])
+@pytest.mark.parametrize(("data", "late"), [*(("gaussian", late) for late in DELAYS), ("positive", DELAYS[-1])])
 @pytest.mark.parametrize("case", CASES)
 def test_agrees_with_the_transcription_at_every_round(case: str, data: str, late: str) -> None:
     name, parameters, make = CASES[case]
@@ -114,13 +113,10 @@ def test_agrees_with_the_transcription_at_every_round(case: str, data: str, late
     assert_same_models(learner, oracle)
 
 
-@pytest.mark.parametrize("late", [0, 25])
 @pytest.mark.parametrize(("drift", "data"), [("global", "all renamed"), ("class", "two swapped")])
 @pytest.mark.parametrize("name", LATE)
-def test_agrees_with_the_transcription_when_classes_change_their_names(
-    name: str, drift: str, data: str, late: int
-) -> None:
-    size = 1_600
+def test_agrees_with_the_transcription_when_classes_change_their_names(name: str, drift: str, data: str) -> None:
+    size, late = 1_000, 25
     learner = create(name, n_classes=K, n_features=D, drift=drift)
     makers: dict[str, Callable[..., Naive]] = {
         "late-ucb": functools.partial(NaiveLateUcb, waves=waves(D)),
@@ -147,11 +143,9 @@ def texts(size: int, d: int, seed: int = 12) -> list[Round]:
     return rounds_of(X, topic % K, rng)
 
 
-@pytest.mark.parametrize("late", [0, 100, 300])
-@pytest.mark.parametrize(("d", "rows_max"), [(160, 32_768), (160, 90)])
-def test_word_vectors_are_those_of_the_transcription(
-    d: int, rows_max: int, late: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize(("rows_max", "late"), [(32_768, 0), (32_768, 300), (90, 100)])
+def test_word_vectors_are_those_of_the_transcription(rows_max: int, late: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    d = 160
     monkeypatch.setattr("stream.learners.stack_igw.ROWS_MAX", rows_max)
     learner, oracle = create("stack-igw", n_classes=K, n_features=d), NaiveStackIgw(K, d, drift="global")
     assert oracle.words is not None
@@ -308,8 +302,8 @@ def test_late_ucb_is_the_ridge_regression_of_the_bits_in_whatever_order_they_com
 
 
 @each_expansion
-def test_ten_thousand_bits_taken_back_leave_the_model_of_the_real_bits(expand: str) -> None:
-    size = 10_000
+def test_bits_taken_back_in_another_order_leave_the_model_of_the_real_bits(expand: str) -> None:
+    size = 2_000
     made = sparse_events(size, 8, seed=2)
     late = create("late-ucb", n_classes=5, n_features=8, drift="off", expand=expand)
     assert late.retractable
@@ -373,7 +367,7 @@ def test_a_large_p_whose_changes_are_kept_apart_is_that_of_the_transcription(nnz
     rounds = rounds_of(X, (X[:, ::3] @ rng.normal(size=(47, classes))).argmax(axis=1), rng)
     learner = create("late-ucb", classes, d)
     oracle = NaiveLateUcb(classes, d, lam=0.1, waves=waves(d), drift="global")
-    assert_agree(learner, oracle, rounds, delays("after 5 rounds", size, rng))
+    assert_agree(learner, oracle, rounds, np.full(size, 5))
     assert oracle.closest > 1e-12
     waiting = np.asarray(learner.state()["pending"])
     assert waiting.any()

@@ -66,7 +66,7 @@ def test_decisions_and_updates_are_those_of_the_bare_learner_as_played(
     assert again.predict(x, 0.1)[:3] == learner.predict(x, 0.1)[:3]
 
 
-@pytest.mark.parametrize("draws", [100_000, pytest.param(1_000_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("draws", [20_000, pytest.param(1_000_000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("name", "parameters"), (SOUND | UNSOUND).items(), ids=SOUND | UNSOUND)
 def test_each_class_is_played_as_often_as_its_propensity_says(
     name: str, parameters: dict[str, Any], draws: int
