@@ -1,6 +1,7 @@
 """Decisions among some of the classes."""
 
 from collections.abc import Callable, Sequence
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -65,35 +66,33 @@ def test_agrees_with_the_transcription_with_random_sets(make: Callable[[str], Ma
     assert_agree(learner, oracle, events, delays(LATE, len(events), rng), sets_of(learner.n_classes, len(events)))
 
 
-def with_wrappers(name: str) -> dict[str, KernelLearner]:
-    """Return a new learner alone, and in each wrapper."""
-    one, *others = (CASES[name].create() for _ in range(4))
-    assert isinstance(one, KernelLearner)
-    scaled, floored, held = (learner for learner in others if isinstance(learner, KernelLearner))
-    return {
-        "alone": one,
-        "scaled": RunningScale(scaled),
-        "floor": Mixture(floored, 0.3),
-        "floor and holdout": Mixture(held, 0.2, 0.3, action=1),
-    }
+WRAPPERS: dict[str, Callable[[KernelLearner], KernelLearner]] = {
+    "scaled": RunningScale,
+    "floor": lambda learner: Mixture(learner, 0.3),
+    "floor and holdout": lambda learner: Mixture(learner, 0.2, 0.3, action=1),
+}
+WRAPPED = [(name, None) for name in SUPPORTING] + list(product(("banditron", "late-ucb", "stack-igw"), WRAPPERS))
 
 
-@pytest.mark.parametrize("name", SUPPORTING)
-def test_decisions_are_among_the_eligible_classes_with_exact_propensities(name: str) -> None:
+@pytest.mark.parametrize(("name", "wrapper"), WRAPPED)
+def test_decisions_are_among_the_eligible_classes_with_exact_propensities(name: str, wrapper: str | None) -> None:
     size = 60
     data, rng = examples(Case(name), size), np.random.default_rng(3)
-    for wrapped in with_wrappers(name).values():
-        for t, eligible in enumerate(sets_of(wrapped.n_classes, size)):
-            x, outside = data.features(t), np.setdiff1d(np.arange(wrapped.n_classes), eligible)
-            p = wrapped.distribution(x, eligible)
-            decision = wrapped.predict(x, float(rng.random()), eligible)
-            assert p.sum() == pytest.approx(1.0)
-            assert (p[outside] == 0.0).all()
-            assert decision.propensity == pytest.approx(p[decision.action], rel=1e-9)
-            assert {decision.action, decision.greedy} <= set(eligible.tolist())
-            assert (np.flatnonzero(decision.scores == NOT_ELIGIBLE) == outside).all()
-            wrapped.observe(x, decision)
-            learn(wrapped, data, t, decision)
+    learner = CASES[name].create()
+    assert isinstance(learner, KernelLearner)
+    if wrapper is not None:
+        learner = WRAPPERS[wrapper](learner)
+    for t, eligible in enumerate(sets_of(learner.n_classes, size)):
+        x, outside = data.features(t), np.setdiff1d(np.arange(learner.n_classes), eligible)
+        p = learner.distribution(x, eligible)
+        decision = learner.predict(x, float(rng.random()), eligible)
+        assert p.sum() == pytest.approx(1.0)
+        assert (p[outside] == 0.0).all()
+        assert decision.propensity == pytest.approx(p[decision.action], rel=1e-9)
+        assert {decision.action, decision.greedy} <= set(eligible.tolist())
+        assert (np.flatnonzero(decision.scores == NOT_ELIGIBLE) == outside).all()
+        learner.observe(x, decision)
+        learn(learner, data, t, decision)
 
 
 @pytest.mark.parametrize("name", SUPPORTING)
