@@ -39,7 +39,7 @@ def test_a_step_of_another_process_discards_the_decisions_it_may_have_settled() 
 @pytest.mark.parametrize("share", [0.05, 0.5])
 def test_the_interval_covers_the_difference_at_all_times_in_most_streams(share: float) -> None:
     rng = np.random.default_rng(1)
-    streams, size, difference, missed = 200, 2_000, 0.2, 0
+    streams, size, difference, missed = 100, 2_000, 0.2, 0
     for _ in range(streams):
         arms = Arms(share)
         of_holdout = (rng.random(size) < share).astype(np.float64)

@@ -214,7 +214,7 @@ def test_progress_is_told_in_both_readings() -> None:
     assert reported == [(60, 0), (100, 0), (60, 100), (100, 100)]
 
 
-SEEDS = 80
+SEEDS = 60
 
 
 def test_intervals_cover_the_truth() -> None:

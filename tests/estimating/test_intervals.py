@@ -53,7 +53,7 @@ def test_mixture_is_one_over_delta_at_its_bound(variance_sum: float, delta: floa
 
 @pytest.mark.parametrize(("weight_max", "value"), [(1.0, 0.02), (5.0, 0.3), (20.0, 0.9)])
 def test_sequence_holds_at_all_times_at_once(weight_max: float, value: float) -> None:
-    seeds, n = 200, 800
+    seeds, n = 100, 800
     of_reward, of_failure = weighted_bits(seeds, n, weight_max, value)
     missed = 0
     for seed in range(seeds):

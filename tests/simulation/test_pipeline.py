@@ -50,8 +50,7 @@ def assert_books_hold(pipeline: Pipeline) -> Ledger:
     return ledger
 
 
-@pytest.mark.parametrize("partitions", [1, 3])
-@pytest.mark.parametrize("learner", ["soba-diag", "banditron", "perceptron"])
+@pytest.mark.parametrize(("learner", "partitions"), [("soba-diag", 1), ("soba-diag", 3), ("perceptron", 3)])
 def test_every_decision_is_settled_although_feedback_is_late_lost_and_doubled(learner: str, partitions: int) -> None:
     def run() -> tuple[str, Ledger]:
         pipeline = Pipeline(synsep_task(learner), partitions)
@@ -364,7 +363,7 @@ class Learners:
         return Together(self.chaos.pipeline.clock, list(self.chaos.learners.values()), started=True).next_due_ms()
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(6))
 def test_books_hold_whoever_dies_whenever(seed: int) -> None:
     luck = random.Random(seed)
     pipeline = Pipeline(synsep_task(luck.choice(["soba-diag", "banditron"])), partitions=3)

@@ -638,4 +638,4 @@ class JoinMachine(RuleBasedStateMachine):
 
 
 TestJoinMachine: Any = JoinMachine.TestCase
-TestJoinMachine.settings = hypothesis_settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestJoinMachine.settings = hypothesis_settings(max_examples=100, stateful_step_count=40, deadline=None)

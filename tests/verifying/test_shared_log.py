@@ -15,7 +15,7 @@ PARTITIONS = 3
 @pytest.fixture(scope="module")
 def pipeline() -> Pipeline:
     """A pipeline with three partitions and two learners, each of which reports its replica every 100 ms."""
-    pipeline = Pipeline(synsep_task("late-ucb", model="shared"), PARTITIONS)
+    pipeline = Pipeline(synsep_task("late-ucb", parameters={"project": 8}, model="shared"), PARTITIONS)
     dataset = small_synsep()
     learners = [pipeline.learner(name, snapshot_interval_ms=100) for name in ("a", "b")]
     sources = pipeline.replay(dataset, 60, rate=200), pipeline.feedback(dataset, plan("lognormal:100ms,1.0", loss=0.1))
