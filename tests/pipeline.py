@@ -226,6 +226,17 @@ class Pipeline:
         return [audit_partition(self.broker, TOPICS, partition) for partition in range(self.partitions)]
 
 
+STEPS_MAX = 1_000
+
+
+def run_until_idle(*programs: Program) -> None:
+    """Run steps until no program has work left. Fails after STEPS_MAX rounds."""
+    for _ in range(STEPS_MAX):
+        if not sum(program.step(0) for program in programs):
+            return
+    raise AssertionError(f"still busy after {STEPS_MAX} steps")
+
+
 def digest(*learners: LearnerProgram) -> str:
     """The digest of the state of all tasks in these programs."""
     tasks = {partition: task for learner in learners for partition, task in learner.tasks.items()}

@@ -34,7 +34,7 @@ from tests.golden.format_reader import (
     whole_generations,
 )
 from tests.golden.log_reader import NEEDED, UPDATE_COLUMNS, update
-from tests.pipeline import TOPICS, Pipeline, small_task
+from tests.pipeline import TOPICS, Pipeline, run_until_idle, small_task
 from tests.recovery.test_journal import STEPS
 from tests.recovery.test_model_snapshot import SNAPSHOT as MODEL_SNAPSHOT
 from tests.recovery.test_model_snapshot import model_writer
@@ -269,8 +269,7 @@ def pipeline_of(settings: TaskSettings) -> Pipeline:
             if number % 2:
                 pipeline.show(f"deferred-{number}")
             pipeline.answer(f"event-{number - number % 3 * 5 + number % 4}", number % 2)
-            while program.step(0):
-                pass
+            run_until_idle(program)
         program.close()
     return pipeline
 

@@ -28,18 +28,13 @@ from tests.pipeline import (
     digest,
     feedback_value,
     plan,
+    run_until_idle,
     small_synsep,
     small_task,
     synsep_task,
 )
 
 EVENTS = 120
-
-
-def idle(*programs: LearnerProgram) -> None:
-    """Run steps until no learner has work left."""
-    while sum(program.step(0) for program in programs):
-        pass
 
 
 def whole_run(pipeline: Pipeline, crashes: set[tuple[int, int]]) -> Fragile:
@@ -93,7 +88,7 @@ def test_step_is_visible_as_a_whole_after_its_commit_and_not_at_all_before(numbe
     pipeline.send(TOPICS.contexts, b"{")
     learner = pipeline.learner(crash_point=crash_at(number))
     with pytest.raises(CrashError):
-        idle(learner)
+        run_until_idle(learner)
     counts = [len(pipeline.records(topic)) for topic in (TOPICS.predictions, TOPICS.examples, TOPICS.dead_letter)]
     committed = pipeline.broker.committed("onebit-learner", [TopicPartition(TOPICS.contexts, 0)])
     if number < COMMIT_STEPS[-1]:
@@ -116,10 +111,10 @@ def settled_pipeline(**changes: Any) -> tuple[Pipeline, LearnerProgram]:
     learner = pipeline.learner()
     for number in range(6):
         pipeline.context(f"event-{number}", number % 4)
-        idle(learner)
+        run_until_idle(learner)
         pipeline.clock.advance_to(pipeline.now_ms() + 10)
         pipeline.answer(f"event-{number}", number % 2)
-        idle(learner)
+        run_until_idle(learner)
     return pipeline, learner
 
 
@@ -141,7 +136,7 @@ def test_recovery_of_a_task_that_has_made_no_step_starts_at_the_first_record_tha
     recovered = recover(pipeline.broker, TOPICS, 0, pipeline.settings)
     assert recovered.step == JournalStep(0, (3, 3), (0, 0), 0, Ledger())
     learner = pipeline.learner()
-    idle(learner)
+    run_until_idle(learner)
     assert [p["id"] for p in pipeline.values(TOPICS.predictions)] == ["event-3", "event-4"]
 
 
@@ -160,7 +155,7 @@ def test_recovery_of_a_task_that_has_made_no_step_starts_at_the_first_record_tha
 def test_recovery_with_other_settings_is_refused_and_the_setting_named(changed: Any, names: str) -> None:
     pipeline, _ = settled_pipeline()
     with pytest.raises(JournalError, match=names):
-        idle(pipeline.learner(settings=changed))
+        run_until_idle(pipeline.learner(settings=changed))
 
 
 @pytest.mark.parametrize("topic", [TOPICS.contexts, TOPICS.feedback])
@@ -168,7 +163,7 @@ def test_recovery_is_refused_when_retention_has_deleted_its_inputs(topic: str) -
     pipeline, _ = settled_pipeline()
     pipeline.broker.delete_records(TopicPartition(topic, 0), 3)
     with pytest.raises(JournalError, match=rf"{topic}/0 from offset 0; it begins at 3. .*retention.ms"):
-        idle(pipeline.learner())
+        run_until_idle(pipeline.learner())
 
 
 @pytest.mark.parametrize("before", [1, 3, 100])
@@ -176,7 +171,7 @@ def test_recovery_is_refused_when_retention_has_deleted_the_journal(before: int)
     pipeline, _ = settled_pipeline()
     pipeline.broker.delete_records(TopicPartition(TOPICS.journal, 0), before)
     with pytest.raises(JournalError, match=r"from step 1 on; .* retention.ms to -1"):
-        idle(pipeline.learner())
+        run_until_idle(pipeline.learner())
 
 
 @pytest.mark.parametrize(("topic", "applied"), [(TOPICS.contexts, 6), (TOPICS.feedback, 12)])
@@ -185,7 +180,7 @@ def test_recovery_is_refused_when_an_input_was_made_anew(topic: str, applied: in
     pipeline.broker.delete_topics([topic])
     pipeline.broker.create_topics(TOPICS.specs(1))
     with pytest.raises(JournalError, match=rf"{topic}/0 up to offset {applied}; it ends at 0"):
-        idle(pipeline.learner())
+        run_until_idle(pipeline.learner())
 
 
 def test_recovery_is_refused_when_the_inputs_are_others_than_those_applied() -> None:
@@ -195,7 +190,7 @@ def test_recovery_is_refused_when_the_inputs_are_others_than_those_applied() -> 
     for number in range(12):
         pipeline.answer(f"other-{number}", 1)
     with pytest.raises(JournalError, match="The inputs have changed"):
-        idle(pipeline.learner())
+        run_until_idle(pipeline.learner())
 
 
 def test_recovery_is_refused_when_a_step_stands_in_the_journal_twice() -> None:
@@ -203,7 +198,7 @@ def test_recovery_is_refused_when_a_step_stands_in_the_journal_twice() -> None:
     twice = pipeline.records(TOPICS.journal)[-1]
     pipeline.broker.producer().send(TOPICS.journal, 0, None, twice.value, twice.headers)
     with pytest.raises(JournalError, match=r"expected step 13; got 12"):
-        idle(pipeline.learner())
+        run_until_idle(pipeline.learner())
 
 
 def test_learner_that_finds_other_partitions_than_at_its_last_step_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -216,10 +211,10 @@ def test_learner_that_finds_other_partitions_than_at_its_last_step_is_refused(mo
     before = len(pipeline.records(TOPICS.journal))
     monkeypatch.setattr(pipeline.broker, "describe_topics", grown)
     with pytest.raises(UnrecoverableError, match=r"journal/0: expected topics with 1 partitions, .*; got 3"):
-        idle(pipeline.learner())
+        run_until_idle(pipeline.learner())
     assert len(pipeline.records(TOPICS.journal)) == before
     monkeypatch.undo()
-    idle(pipeline.learner())
+    run_until_idle(pipeline.learner())
 
 
 def test_misplaced_records_are_counted_and_recovered_and_audited() -> None:
@@ -229,13 +224,13 @@ def test_misplaced_records_are_counted_and_recovered_and_audited() -> None:
         pipeline.send(TOPICS.contexts, context_value(event_id), 0, key)
         pipeline.send(TOPICS.feedback, feedback_value(event_id, 1), 0, key)
     pipeline.send(TOPICS.feedback, b"{", 0, b"d")
-    idle(first)
+    run_until_idle(first)
     ledger = pipeline.journal(0)[-1].ledger
     assert (ledger.decided, ledger.matched) == (3, 3)
     assert (ledger.contexts_misplaced, ledger.feedback_misplaced) == (2, 3)
     second = pipeline.learner(snapshot_interval_ms=0)
     pipeline.send(TOPICS.contexts, context_value("g"), 0, b"g")
-    idle(second)
+    run_until_idle(second)
     assert pipeline.journal(0)[-1].ledger.contexts_misplaced == 3
     assert [finding.ok for finding in pipeline.audits()] == [True, True]
     assert replay_journal(pipeline.broker, TOPICS, 0).ok
@@ -274,9 +269,9 @@ def test_second_learner_of_the_same_instance_fences_the_first() -> None:
     with pytest.raises(FencedError):
         old.step(0)
     old.close()
-    idle(new)
+    run_until_idle(new)
     pipeline.answer("next", 1)
-    idle(new)
+    run_until_idle(new)
     assert pipeline.ledger().matched == 7
     assert pipeline.audits()[0].ok
 
@@ -289,14 +284,14 @@ def test_learner_that_is_replaced_in_the_middle_of_a_commit_is_fenced(number: in
     def replaced(reached: int) -> None:
         if reached == number:
             new.append(pipeline.learner())
-            idle(*new)
+            run_until_idle(*new)
 
     old = pipeline.learner(crash_point=replaced)
     pipeline.context("a")
     with pytest.raises(FencedError):
-        idle(old)
+        run_until_idle(old)
     old.close()
-    idle(*new)
+    run_until_idle(*new)
     assert [p["id"] for p in pipeline.values(TOPICS.predictions)] == ["a"]
     assert pipeline.audits()[0].ok
 
@@ -312,7 +307,7 @@ def test_partitions_of_a_learner_that_leaves_go_on_with_another(leaves: str) -> 
     pipeline = Pipeline(small_task(), partitions=3)
     first, second = pipeline.learner("learner-1"), pipeline.learner("learner-2")
     events(pipeline, 30, "before")
-    idle(first, second)
+    run_until_idle(first, second)
     assert sorted(first.tasks.keys() | second.tasks.keys()) == [0, 1, 2]
     assert first.tasks.keys().isdisjoint(second.tasks.keys())
     if leaves == "close":
@@ -320,7 +315,7 @@ def test_partitions_of_a_learner_that_leaves_go_on_with_another(leaves: str) -> 
     else:
         pipeline.broker.expel("onebit-learner", "learner-1")
     events(pipeline, 30, "after")
-    idle(second)
+    run_until_idle(second)
     assert sorted(second.tasks) == [0, 1, 2]
     if leaves == "expel":
         events(pipeline, 30, "again")
@@ -330,7 +325,7 @@ def test_partitions_of_a_learner_that_leaves_go_on_with_another(leaves: str) -> 
         first.close()
         assert pipeline.ends() == before
         first = pipeline.learner("learner-1")  # as an operator restarts it
-        idle(first, second)
+        run_until_idle(first, second)
         assert sorted(first.tasks.keys() | second.tasks.keys()) == [0, 1, 2]
         assert first.tasks.keys().isdisjoint(second.tasks.keys())
     assert all(finding.ok for finding in pipeline.audits()), pipeline.audits()
@@ -350,16 +345,16 @@ def test_learner_that_is_expelled_in_the_middle_of_a_commit_does_nothing_twice(n
         if reached == number and not expelled:
             expelled.append(number)
             pipeline.broker.expel("onebit-learner", "learner-1")
-            idle(second)
+            run_until_idle(second)
 
     first = pipeline.learner("learner-1", crash_point=expel)
-    idle(first, second)
+    run_until_idle(first, second)
     events(pipeline, 30, "event")
     with pytest.raises(FencedError, match="was removed from group"):
-        idle(first, second)
+        run_until_idle(first, second)
     assert expelled
     first.close()
-    idle(pipeline.learner("learner-1"), second)
+    run_until_idle(pipeline.learner("learner-1"), second)
     assert all(finding.ok for finding in pipeline.audits()), pipeline.audits()
     assert len(pipeline.all_values(TOPICS.predictions)) == 30
     assert pipeline.ledger().matched == 30
@@ -375,7 +370,7 @@ def test_learner_whose_partitions_nobody_has_taken_is_fenced_all_the_same_when_i
     learner.close()
     assert pipeline.ends() == before
     again = pipeline.learner("learner-1")
-    idle(again)
+    run_until_idle(again)
     assert pipeline.ledger().decided == 7
     assert pipeline.audits()[0].ok
 
@@ -402,13 +397,13 @@ def test_learner_that_died_with_an_open_transaction_holds_up_its_partitions_unti
     dead = pipeline.learner("learner-1", crash_point=crash_at(5))
     pipeline.context("a")
     with pytest.raises(CrashError):
-        idle(dead)
+        run_until_idle(dead)
     pipeline.broker.expel("onebit-learner", "learner-1")
     other = pipeline.learner("learner-2")
-    idle(other)
+    run_until_idle(other)
     assert other.tasks == {}  # the open transaction may still be committed
     pipeline.broker.transactional_producer("onebit-learner-learner-1")  # aborts it, as the broker's timeout does
-    idle(other)
+    run_until_idle(other)
     assert sorted(other.tasks) == [0]
     assert [p["id"] for p in pipeline.values(TOPICS.predictions)] == ["a"]
     assert pipeline.audits()[0].ok
@@ -420,10 +415,10 @@ def test_decision_made_after_an_outage_waits_as_long_as_any_other() -> None:
     pipeline.context("a")
     pipeline.clock.advance_to(1_000_000)
     learner = pipeline.learner()
-    idle(learner)
+    run_until_idle(learner)
     pipeline.clock.advance_to(1_001_000)
     pipeline.answer("a", 1)
-    idle(learner)
+    run_until_idle(learner)
     assert [(e["outcome"], e["delay_ms"]) for e in pipeline.values(TOPICS.examples)] == [("matched", 1_000)]
 
 
@@ -432,12 +427,12 @@ def test_feedback_that_came_during_an_outage_is_matched_or_late_by_its_append_ti
     learner = pipeline.learner()
     for name in "abc":
         pipeline.context(name)
-    idle(learner)  # decided at 1,000 ms, with a window of 1,000 ms
+    run_until_idle(learner)  # decided at 1,000 ms, with a window of 1,000 ms
     learner.close()
     for at_ms, name in ((2_000, "a"), (2_001, "b"), (9_000, "c")):
         pipeline.clock.advance_to(at_ms)
         pipeline.answer(name, 1)
-    idle(pipeline.learner())
+    run_until_idle(pipeline.learner())
     assert [(e["id"], e["outcome"]) for e in pipeline.values(TOPICS.examples)] == [
         ("a", "matched"), ("b", "expired"), ("c", "expired"),
     ]  # fmt: skip
@@ -457,7 +452,7 @@ def test_backlog_of_one_input_is_not_read_into_memory_while_the_other_is_waited_
         (running,) = learner._running.values()
         most = max(most, len(running.contexts.buffer), len(running.feedback.buffer))
     assert most <= 40
-    idle(learner)
+    run_until_idle(learner)
     assert pipeline.ledger().decided == 2_000
 
 
@@ -466,12 +461,12 @@ def test_learner_continues_after_an_error_only_as_a_new_program() -> None:
     learner = pipeline.learner(crash_point=crash_at(2))
     pipeline.context("next")
     with pytest.raises(CrashError):
-        idle(learner)
+        run_until_idle(learner)
     pipeline.context("after-next")
     with pytest.raises(BrokerError):
-        idle(learner)  # the transaction is open and the task is ahead of the journal
+        run_until_idle(learner)  # the transaction is open and the task is ahead of the journal
     learner.close()
-    idle(pipeline.learner())
+    run_until_idle(pipeline.learner())
     assert [p["id"] for p in pipeline.values(TOPICS.predictions)][6:] == ["next", "after-next"]
     assert orjson.loads(pipeline.records(TOPICS.journal)[-1].value or b"")["contexts"][1] == 8
 
@@ -484,7 +479,7 @@ def test_orphan_waits_for_a_context_in_the_backlog_of_an_outage() -> None:
         pipeline.context(f"event-{number}")
     pipeline.context("a")
     pipeline.clock.advance_to(90_000)
-    idle(pipeline.learner(records_max=20))
+    run_until_idle(pipeline.learner(records_max=20))
     assert (pipeline.ledger().matched, pipeline.ledger().orphans_dropped) == (1, 0)
 
 

@@ -14,7 +14,7 @@ from stream.journal.format import UnrecoverableError
 from stream.journal.recover import rebuild, recover
 from stream.learners import create
 from stream.verifying.reapply import replay_journal
-from tests.pipeline import TOPICS, CrashError, Pipeline, small_task
+from tests.pipeline import TOPICS, CrashError, Pipeline, run_until_idle, small_task
 
 BEFORE = 63
 AFTER = {"global": 42, "off": 42, "class": 21}
@@ -30,11 +30,6 @@ CASES = [
 PLAIN: dict[str, dict[str, Any]] = {"late-ucb": {"expand": "none"}, "igw-logistic": {}, "stack-igw": {"vectors": 0}}
 
 
-def idle(program: LearnerProgram) -> None:
-    while program.step(0):
-        pass
-
-
 def send(pipeline: Pipeline, right: list[int], program: LearnerProgram) -> None:
     """Send identical contexts in batches of seven, and after each batch feedback on whether the action was right.
 
@@ -47,11 +42,11 @@ def send(pipeline: Pipeline, right: list[int], program: LearnerProgram) -> None:
         first = len(pipeline.values(TOPICS.predictions))
         for number in range(first, first + len(right[start : start + 7])):
             pipeline.context(f"event-{number}", 1, 3)
-        idle(program)
+        run_until_idle(program)
         for decided, right_class in zip(pipeline.values(TOPICS.predictions)[first:], right[start:], strict=False):
             pipeline.answer(decided["id"], decided["action"] == right_class)
         pipeline.clock.advance_to(pipeline.now_ms() + 1)
-        idle(program)
+        run_until_idle(program)
 
 
 def drifting(learner: str = "late-ucb", drift: str = "global", **options: Any) -> tuple[Pipeline, LearnerProgram]:
@@ -136,7 +131,7 @@ def test_an_alarm_of_a_learner_that_dies_in_its_commit_is_raised_once(number: in
     with pytest.raises(CrashError):
         send(pipeline, [-1] * AFTER["global"], dying)
     again = pipeline.learner()
-    idle(again)
+    run_until_idle(again)
     assert sum("drift" in fields for fields in pipeline.values(TOPICS.examples)) == 1
     assert (again.tasks[0].alarms, pipeline.journal()[-1].alarms) == (1, 1)
     assert replay_journal(pipeline.broker, TOPICS, 0).ok

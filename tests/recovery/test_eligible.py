@@ -15,7 +15,7 @@ from stream.wire.classes import Classes
 from stream.wire.codec import HEADERS, TRACE_BYTES_MAX, LogReading, MalformedError, decode_context, trace_of
 from stream.wire.dead_letters import DEAD_LETTER_MALFORMED
 from stream.wire.records import NOT_ELIGIBLE, Headers, Record
-from tests.pipeline import TOPICS, Pipeline, small_task
+from tests.pipeline import TOPICS, Pipeline, run_until_idle, small_task
 from tests.verifying.tampering import change, tampered
 
 K, D, EVENTS = 5, 4, 120
@@ -74,8 +74,7 @@ def test_invalid_eligible_classes_are_dead_letters(eligible: object) -> None:
     pipeline = Pipeline(small_task())
     learner = pipeline.learner()
     pipeline.send(TOPICS.contexts, context(eligible))
-    while learner.step(0):
-        pass
+    run_until_idle(learner)
     (letter,) = pipeline.records(TOPICS.dead_letter)
     assert dict(letter.headers)["onebit-kind"] == DEAD_LETTER_MALFORMED.encode()
 
@@ -159,8 +158,7 @@ def test_the_audit_finds_a_decision_outside_the_eligible_classes_or_in_another_a
     pipeline = Pipeline(small_task())
     learner = pipeline.learner()
     pipeline.send(TOPICS.contexts, context([0, 1]))
-    while learner.step(0):
-        pass
+    run_until_idle(learner)
     assert tampered(pipeline, TOPICS.predictions, list).ok
     finding = tampered(pipeline, TOPICS.predictions, edit)
     assert len(finding.faults) == 1

@@ -46,7 +46,7 @@ from stream.wire.codec import encode_prediction, step_headers
 from stream.wire.ledger import Ledger
 from stream.wire.named_features import Kind, build, to_plain
 from stream.wire.records import Decision, Foreign, Headers, Prediction, Record, TopicPartition
-from tests.pipeline import TOPICS, Pipeline, small_task
+from tests.pipeline import TOPICS, Pipeline, run_until_idle, small_task
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 
@@ -200,8 +200,7 @@ def test_record_of_another_program_is_refused_with_its_place(value: bytes | None
     pipeline = Pipeline(small_task())
     learner = pipeline.learner()
     pipeline.context("a")
-    while learner.step(0):
-        pass
+    run_until_idle(learner)
     learner.close()
     pipeline.broker.producer().send(TOPICS.journal, 0, b"key", value, headers)
     place = rf"{TOPICS.journal}/0 offset {pipeline.records(TOPICS.journal)[-1].offset}"

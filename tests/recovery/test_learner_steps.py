@@ -18,18 +18,9 @@ from stream.snapshots.chunks import Stored
 from stream.task.join import JoinSettings
 from stream.wire.codec import HEADERS, tick_headers
 from stream.wire.records import Record, TopicPartition
-from tests.pipeline import TOPICS, Pipeline, context_value, feedback_value, small_task
+from tests.pipeline import TOPICS, Pipeline, context_value, feedback_value, run_until_idle, small_task
 
-STEPS_MAX = 200
 IDLE_MS = 100  # one tenth of the window of `small_task`
-
-
-def idle(*programs: LearnerProgram) -> None:
-    """Run steps until no learner has work left."""
-    for _ in range(STEPS_MAX):
-        if not sum(program.step(0) for program in programs):
-            return
-    pytest.fail("the learner does not become idle")
 
 
 def ids_of(partition: int, partitions: int) -> Iterator[str]:
@@ -83,14 +74,14 @@ def test_steps_never_ask_where_their_inputs_end(monkeypatch: pytest.MonkeyPatch)
     pipeline = Pipeline(small_task())
     learner = pipeline.learner(snapshot_interval_ms=0)
     pipeline.answer("first", 1)  # the first step checks for an imported model
-    idle(learner)
+    run_until_idle(learner)
     asked: list[Sequence[TopicPartition]] = []
     monkeypatch.setattr(pipeline.broker, "ends", asked.append)
     pipeline.context("a")
-    idle(learner)
+    run_until_idle(learner)
     for _ in range(11):
         pipeline.clock.advance_to(pipeline.now_ms() + IDLE_MS)
-        idle(learner)
+        run_until_idle(learner)
     monkeypatch.undo()
     assert (asked, pipeline.ledger().expired) == ([], 1)
 
@@ -112,7 +103,7 @@ def test_blocked_partition_blocks_no_other_and_is_not_read_and_logged_once(topic
     assert {record.partition for record in polled.records} == {1}
     assert [message.partition(" waits ")[0] for message in said if "waits" in message] == ["partition 0"]
     before.abort()
-    idle(learner)
+    run_until_idle(learner)
     assert learner.ready
     assert sorted(p["id"] for p in pipeline.all_values(TOPICS.predictions)) == sorted(names)
 
@@ -129,7 +120,7 @@ def test_partition_blocked_again_is_logged_again() -> None:
             learner.step(0)
         assert len([message for message in said if "waits" in message]) == times
         before.abort()
-        idle(learner)
+        run_until_idle(learner)
         assert learner.ready
         learner.on_revoked(inputs)
         learner.on_assigned(inputs)
@@ -138,14 +129,14 @@ def test_partition_blocked_again_is_logged_again() -> None:
 def test_what_was_assigned_before_is_read_on_when_more_is_assigned() -> None:
     pipeline = Pipeline(small_task(), partitions=2)
     first, second = pipeline.learner("learner-1"), pipeline.learner("learner-2")
-    idle(first, second)
+    run_until_idle(first, second)
     assert len(first.tasks) == len(second.tasks) == 1
     second.close()
-    idle(first)
+    run_until_idle(first)
     assert sorted(first.tasks) == [0, 1]
     for partition in (0, 1):
         pipeline.context(next(ids_of(partition, 2)))
-    idle(first)
+    run_until_idle(first)
     assert len(pipeline.all_values(TOPICS.predictions)) == 2
 
 
@@ -157,7 +148,7 @@ def test_snapshot_is_taken_when_its_interval_has_passed_and_not_a_millisecond_be
     for after_ms in (0, 49, 50, 99, 100):
         pipeline.clock.advance_to(start_ms + after_ms)
         pipeline.answer(f"event-{after_ms}", 1)
-        idle(learner)
+        run_until_idle(learner)
         counts.append(len(pipeline.records(TOPICS.snapshots)))
     assert counts == [0, 0, 1, 1, 2]
 
@@ -168,12 +159,12 @@ def test_idle_task_writes_a_snapshot_after_an_interval_without_records(interval_
     learner = pipeline.learner(snapshot_interval_ms=interval_ms)
     pipeline.context("a")
     pipeline.answer("a", 1)
-    idle(learner)
+    run_until_idle(learner)
     steps = len(pipeline.journal())
     pipeline.clock.advance_to(1_000 + interval_ms - 1)
     assert learner.step(0) == 0
     pipeline.clock.advance_to(1_000 + interval_ms)
-    idle(learner)
+    run_until_idle(learner)
     assert len(pipeline.journal()) == steps + 1
     assert len(pipeline.records(TOPICS.snapshots)) == 1
 
@@ -186,11 +177,11 @@ def test_steps_make_no_cycles_and_a_task_that_is_dropped_is_freed_without_a_coll
     def apply(numbers: Iterable[int]) -> None:
         for number in numbers:
             pipeline.context(f"event-{number}")
-            idle(learner)
+            run_until_idle(learner)
             for reward in (number % 2, 1):
                 pipeline.send(TOPICS.feedback, feedback_value(f"event-{number}", reward))
             pipeline.send(TOPICS.contexts, b"no JSON")
-            idle(learner)
+            run_until_idle(learner)
 
     apply(range(2))  # loads the kernels, which creates some cycles
     gc.collect()
@@ -214,7 +205,7 @@ def test_snapshot_that_is_being_written_ends_with_its_own_partition_and_with_no_
     counts = [0, 0]
     for partition in (0, 1):
         pipeline.context(next(ids_of(partition, 2)))
-    idle(learner)  # the first steps, from which the interval is measured
+    run_until_idle(learner)  # the first steps, from which the interval is measured
     pipeline.clock.advance_to(pipeline.now_ms() + 50)
     while counts == [0, 0]:
         learner.step(0)
@@ -223,7 +214,7 @@ def test_snapshot_that_is_being_written_ends_with_its_own_partition_and_with_no_
     writing = counts.index(1)
     gone = writing if is_its_own else 1 - writing
     learner.on_revoked(frozenset({TopicPartition(TOPICS.contexts, gone)}))
-    idle(learner)
+    run_until_idle(learner)
     whole = [generations(pipeline, partition) for partition in (0, 1)]
     assert whole[gone] == 0
     assert whole[1 - gone] > 0
@@ -240,25 +231,25 @@ def generations(pipeline: Pipeline, partition: int) -> int:
 def test_next_step_without_records_is_due_after_a_deadline_and_no_sooner_than_a_tick_may_be_written() -> None:
     pipeline = Pipeline(small_task())
     learner = pipeline.learner(snapshot_interval_ms=0)
-    idle(learner)
+    run_until_idle(learner)
     assert learner.next_due_ms() is None
     pipeline.context("a")
-    idle(learner)
+    run_until_idle(learner)
     assert learner.next_due_ms() == 2_001  # decided at 1,000 ms, with a window of 1,000 ms
     pipeline.clock.advance_to(1_950)
     pipeline.context("b")
-    idle(learner)
+    run_until_idle(learner)
     assert learner.next_due_ms() == 1_950 + IDLE_MS
     for name in "ab":
         pipeline.answer(name, 1)
-    idle(learner)
+    run_until_idle(learner)
     assert learner.next_due_ms() is None
 
 
 def test_input_is_not_read_on_while_as_much_as_may_wait_does_and_is_when_there_is_room() -> None:
     pipeline = Pipeline(small_task())
     learner = pipeline.learner()
-    idle(learner)
+    run_until_idle(learner)
     tp = TopicPartition(TOPICS.feedback, 0)
     calls, read = Paced(learner).calls, Input(tp, 0)
     for waiting, expected in ((0, []), (1, []), (2, ["pause"]), (3, []), (2, []), (1, ["resume"]), (0, [])):
@@ -292,7 +283,7 @@ def test_change_of_settings_applies_and_is_logged_after_a_single_step() -> None:
     pipeline = Pipeline(small_task())
     first = pipeline.learner(snapshot_interval_ms=0)
     pipeline.send(TOPICS.contexts, b"{")
-    idle(first)
+    run_until_idle(first)
     assert [step.number for step in pipeline.journal()] == [1]
     first.close()
     shorter = small_task(join=JoinSettings(window_ms=900, orphan_ms=500, retain_ms=10_000))
@@ -302,7 +293,7 @@ def test_change_of_settings_applies_and_is_logged_after_a_single_step() -> None:
     again.step(0)
     assert "partition 0: new settings from step 2 on: window_ms = 900 instead of 1000" in said
     pipeline.clock.advance_to(1_001)
-    idle(again)
+    run_until_idle(again)
     assert [(step.number, step.settings_from) for step in pipeline.journal()][1:2] == [(2, 2)]
 
 
@@ -314,7 +305,7 @@ def test_records_that_came_before_their_task_was_recovered_are_read_once() -> No
     polled = Polled(learner)
     learner.step(0)
     assert polled.records == []
-    idle(learner)
+    run_until_idle(learner)
     assert [record.offset for record in polled.records if record.topic == TOPICS.contexts] == list(range(5))
     assert pipeline.ledger().decided == 5
 
@@ -340,7 +331,7 @@ def test_pause_in_a_step_without_records_does_not_make_the_next_ones_smaller() -
 
     learner = pipeline.learner(crash_point=pause, snapshot_interval_ms=0)
     pipeline.context("a")
-    idle(learner)
+    run_until_idle(learner)
     records = learner._portion.records
     pipeline.clock.advance_to(pipeline.now_ms() + 1_000)
     pauses.append(8_000)
@@ -353,7 +344,7 @@ def test_feedback_is_applied_before_any_time_is_known() -> None:
     pipeline = Pipeline(small_task())
     pipeline.answer("early", 1)
     learner = pipeline.learner(snapshot_interval_ms=0)
-    idle(learner)
+    run_until_idle(learner)
     assert (pipeline.ledger().feedback, pipeline.ledger().orphans_waiting) == (1, 1)
 
 

@@ -7,14 +7,9 @@ from consumers.shared_model import ENDED_BY, Hold, SharedModel
 from stream.app.learner import LagWarnings, status_lines
 from stream.app.tally import Tally
 from stream.wire.updates import HEADERS
-from tests.pipeline import TOPICS, CrashError, Pipeline, small_task
+from tests.pipeline import TOPICS, CrashError, Pipeline, run_until_idle, small_task
 
 AFTER_FLUSH = 4
-
-
-def idle(*programs: LearnerProgram) -> None:
-    while sum(program.step(0) for program in programs):
-        pass
 
 
 def held_up(lag_max_ms: int) -> tuple[Pipeline, LearnerProgram]:
@@ -30,12 +25,12 @@ def held_up(lag_max_ms: int) -> tuple[Pipeline, LearnerProgram]:
 
     left = pipeline.learner("left", model_lag_max_ms=lag_max_ms)
     dying = pipeline.learner("dying", dies)
-    idle(left, dying)
+    run_until_idle(left, dying)
     assert {len(left.tasks), len(dying.tasks)} == {1}
     send(pipeline, 0, 12)
-    idle(left)
+    run_until_idle(left)
     with pytest.raises(CrashError):
-        idle(dying)
+        run_until_idle(dying)
     left.read_log()
     return pipeline, left
 
@@ -55,12 +50,12 @@ def test_blocked_learner_continues_or_stops_deciding_as_configured(lag_max_ms: i
     pipeline.clock.advance_to(pipeline.clock.now_ms + 1_000)
     before = decided(pipeline)
     send(pipeline, 12, 24)
-    idle(left)
+    run_until_idle(left)
     assert decided(pipeline) > before  # the limit itself is allowed
     pipeline.clock.advance_to(pipeline.clock.now_ms + 1)
     before = decided(pipeline)
     send(pipeline, 24, 36)
-    idle(left)
+    run_until_idle(left)
     assert (decided(pipeline) > before) == goes_on
     assert left.model_hold is not None
     assert left.model_hold.for_ms == 1_001
@@ -77,10 +72,10 @@ def test_learner_that_is_started_again_under_its_name_ends_its_transaction_at_on
     pipeline.clock.advance_to(pipeline.clock.now_ms + 1_001)
     send(pipeline, 12, 24)
     before = decided(pipeline)
-    idle(left)
+    run_until_idle(left)
     assert decided(pipeline) == before
     again = pipeline.learner("dying")
-    idle(left, again)
+    run_until_idle(left, again)
     assert left.model_hold is None
     assert decided(pipeline) == 24
     assert left.replica is not None
@@ -96,7 +91,7 @@ def test_transaction_of_another_program_blocks_the_log_until_it_ends() -> None:
     other.send(TOPICS.updates, 0, None, b"", HEADERS)
     other.flush()
     send(pipeline, 0, 3)
-    idle(learner)
+    run_until_idle(learner)
     pipeline.clock.advance_to(pipeline.clock.now_ms + 90_000)
     learner.read_log()
     held = learner.model_hold

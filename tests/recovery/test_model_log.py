@@ -20,14 +20,9 @@ from stream.wire.records import Features, Foreign, Headers, TopicPartition
 from stream.wire.sections import Section, encode_section
 from stream.wire.updates import DECIDED, Entry, encode_updates
 from stream.wire.updates import HEADERS as UPDATE_HEADERS
-from tests.pipeline import TOPICS, Pipeline, context_value, small_task
+from tests.pipeline import TOPICS, Pipeline, context_value, run_until_idle, small_task
 
 LOG = TopicPartition(TOPICS.updates, 0)
-
-
-def idle(*programs: LearnerProgram) -> None:
-    while sum(program.step(0) for program in programs):
-        pass
 
 
 def wait(pipeline: Pipeline, for_ms: int) -> None:
@@ -40,9 +35,9 @@ def decided(**options: Any) -> Pipeline:
     learner = pipeline.learner(**options)
     for name in "abcd":
         pipeline.context(name)
-        idle(learner)
+        run_until_idle(learner)
         wait(pipeline, 100)
-    idle(learner)
+    run_until_idle(learner)
     learner.close()
     return pipeline
 
@@ -70,19 +65,19 @@ def open_in_log(pipeline: Pipeline) -> EmbeddedTransactionalProducer:
 
 def ends_after_a_while(pipeline: Pipeline, learner: LearnerProgram) -> None:
     """Assert that the learner fails after GONE_MS but not before, because a broker may briefly return an old end."""
-    idle(learner)
+    run_until_idle(learner)
     wait(pipeline, GONE_MS - 1)
-    idle(learner)
+    run_until_idle(learner)
     wait(pipeline, 1)
     with pytest.raises(UnrecoverableError, match=r"^test.updates/0: expected "):
-        idle(learner)
+        run_until_idle(learner)
 
 
 def test_a_recreated_log_is_refused() -> None:
     pipeline = decided()
     make_log_anew(pipeline)
     learner, said = listening(pipeline)
-    idle(learner)
+    run_until_idle(learner)
     assert not learner.ready
     assert len([line for line in said if "waits" in line]) == 1
     ends_after_a_while(pipeline, learner)
@@ -95,7 +90,7 @@ def test_a_log_that_ends_before_the_model_snapshot_is_refused() -> None:
     assert newest.number == 4, "the snapshot contains all updates of the task"
     make_log_anew(pipeline)
     learner, said = listening(pipeline)
-    idle(learner)
+    run_until_idle(learner)
     assert not learner.ready
     assert [line for line in said if "waits" in line]
     ends_after_a_while(pipeline, learner)
@@ -105,7 +100,7 @@ def test_a_log_recreated_under_a_running_learner_is_detected() -> None:
     pipeline = Pipeline(small_task("late-ucb", model="shared"))
     learner = pipeline.learner()
     pipeline.context("a")
-    idle(learner)
+    run_until_idle(learner)
     learner.read_log()
     make_log_anew(pipeline)
     ends_after_a_while(pipeline, learner)
@@ -116,10 +111,10 @@ def test_a_temporary_stale_log_end_is_tolerated() -> None:
     lagging = FaultyBroker(pipeline.broker, "learner-1", lambda call: Verdict.PROCEEDS)
     learner = LearnerProgram(lagging, TOPICS, pipeline.settings, LearnerOptions(), pipeline.now_ms)
     for name in "ab":
-        idle(learner)
+        run_until_idle(learner)
         lagging.lag(LOG, 1)
         pipeline.context(name)
-        idle(learner)
+        run_until_idle(learner)
         learner.read_log()
         wait(pipeline, GONE_MS)
     assert pipeline.ledger().decided == 2
@@ -130,11 +125,11 @@ def test_a_log_without_its_beginning_is_refused(interval_ms: int) -> None:
     pipeline = decided(snapshot_interval_ms=interval_ms)
     learner = pipeline.learner()
     pipeline.context("e")
-    idle(learner)
+    run_until_idle(learner)
     learner.close()
     pipeline.broker.delete_records(LOG, pipeline.broker.ends([LOG])[LOG].stable)
     with pytest.raises(UnrecoverableError, match=r"retention\.ms to -1"):
-        idle(pipeline.learner())
+        run_until_idle(pipeline.learner())
 
 
 def test_a_log_kept_from_the_model_snapshot_on_is_accepted() -> None:
@@ -142,17 +137,17 @@ def test_a_log_kept_from_the_model_snapshot_on_is_accepted() -> None:
     model = SharedModel(pipeline.broker, TOPICS, pipeline.settings, lambda: 0)
     pipeline.broker.delete_records(LOG, model.replica.offset)
     learner = pipeline.learner()
-    idle(learner)
+    run_until_idle(learner)
     assert learner.ready
 
 
 def test_a_task_that_waits_for_its_log_is_recovered_once() -> None:
     pipeline = Pipeline(small_task("late-ucb", model="shared"))
     learner = pipeline.learner()
-    idle(learner)
+    run_until_idle(learner)
     hanging = open_in_log(pipeline)
     pipeline.context("a")
-    idle(learner)
+    run_until_idle(learner)
     learner.close()
     again, said = listening(pipeline)
     for _ in range(5):
@@ -161,7 +156,7 @@ def test_a_task_that_waits_for_its_log_is_recovered_once() -> None:
     assert len([line for line in said if "recovering" in line]) == 2, "one message at the start and one at the end"
     assert len([line for line in said if "waits" in line]) == 1
     hanging.abort()
-    idle(again)
+    run_until_idle(again)
     assert again.ready
     assert pipeline.ledger().decided == 1
 
@@ -169,17 +164,17 @@ def test_a_task_that_waits_for_its_log_is_recovered_once() -> None:
 def test_a_task_that_moved_while_waiting_for_its_log_is_recovered_again() -> None:
     pipeline = Pipeline(small_task("late-ucb", model="shared"))
     learner = pipeline.learner()
-    idle(learner)
+    run_until_idle(learner)
     hanging = open_in_log(pipeline)
     pipeline.context("a")
-    idle(learner)
+    run_until_idle(learner)
     learner.close()
     waiting, said = listening(pipeline, instance="learner-2")
-    idle(waiting)
+    run_until_idle(waiting)
     waiting.on_revoked(frozenset([TopicPartition(TOPICS.contexts, 0), TopicPartition(TOPICS.feedback, 0)]))
     waiting.on_assigned(frozenset([TopicPartition(TOPICS.contexts, 0), TopicPartition(TOPICS.feedback, 0)]))
     hanging.abort()
-    idle(waiting)
+    run_until_idle(waiting)
     assert waiting.ready
     assert len([line for line in said if "recovering" in line]) == 4
 
@@ -223,7 +218,7 @@ def test_a_running_learner_reads_a_long_log_for_as_long_as_a_step_may_take_and_d
     pipeline = Pipeline(small_task("late-ucb", model="shared"))
     slow = SlowToRead(pipeline, monkeypatch, 300, step_max_ms=500)
     assert slow.learner is not None
-    idle(slow.learner)
+    run_until_idle(slow.learner)
     write_to_log(pipeline, steps=5)
     versions = []
     for _ in range(3):
@@ -246,18 +241,18 @@ def write_to_log(pipeline: Pipeline, steps: int) -> None:
 def test_a_task_too_far_ahead_of_its_log_pauses_deciding_then_resumes_without_loss() -> None:
     pipeline = Pipeline(small_task("late-ucb", model="shared"))
     learner, said = listening(pipeline, ahead_max=3)
-    idle(learner)
+    run_until_idle(learner)
     hanging = open_in_log(pipeline)
     for name in "abcde":
         pipeline.context(name)
-        idle(learner)
+        run_until_idle(learner)
     pipeline.answer("a", 1)
-    idle(learner)
+    run_until_idle(learner)
     assert pipeline.ledger()[:2] == (3, 3), "contexts and decisions"
     wait(pipeline, 100)
     hanging.abort()
-    idle(learner)
-    idle(learner)
+    run_until_idle(learner)
+    run_until_idle(learner)
     ledger = pipeline.ledger()
     assert (ledger.decided, ledger.matched) == (5, 1)
     assert ["resumes" in line for line in said if "pauses" in line or "resumes" in line] == [False, True]
@@ -270,19 +265,19 @@ def test_a_learner_whose_decisions_do_not_move_its_model_is_not_held_back() -> N
     open_in_log(pipeline)
     for name in "abcde":
         pipeline.context(name)
-        idle(learner)
+        run_until_idle(learner)
     assert pipeline.ledger().decided == 5
 
 
 def test_the_model_is_written_to_its_snapshots_while_nothing_comes_to_the_task_that_writes_them() -> None:
     pipeline = Pipeline(small_task("late-ucb", model="shared"), partitions=2)
     learner = pipeline.learner(snapshot_interval_ms=50)
-    idle(learner)
+    run_until_idle(learner)
     for number in range(12):
         if number == 0 or partition_for(b"e%d" % number, 2) == 1:
             pipeline.send(TOPICS.contexts, context_value(f"e{number}"), min(number, 1))
         wait(pipeline, 60)
-        idle(learner)
+        run_until_idle(learner)
     newest = read_model_snapshots(pipeline.broker, TOPICS).newest
     assert pipeline.ledger().decided > 3
     assert newest is not None
@@ -290,7 +285,7 @@ def test_the_model_is_written_to_its_snapshots_while_nothing_comes_to_the_task_t
     steps = len(pipeline.journal(0))
     for _ in range(5):
         wait(pipeline, 60)
-        idle(learner)
+        run_until_idle(learner)
     assert len(pipeline.journal(0)) <= steps + 2, "a complete model snapshot is not written again"
 
 
@@ -298,11 +293,11 @@ def test_the_model_is_written_to_its_snapshots_by_a_process_to_which_nothing_com
     pipeline = Pipeline(small_task("late-ucb", model="shared"))
     learner = pipeline.learner(snapshot_interval_ms=50)
     pipeline.send(TOPICS.contexts, b"{")  # its task starts and decides nothing
-    idle(learner)
+    run_until_idle(learner)
     write_to_log(pipeline, steps=3)
     for _ in range(4):
         wait(pipeline, 60)
-        idle(learner)
+        run_until_idle(learner)
     newest = read_model_snapshots(pipeline.broker, TOPICS).newest
     assert newest is not None
     assert newest.number == 3
@@ -328,7 +323,7 @@ def test_a_record_in_the_log_that_is_no_update_is_passed_over_and_named(value: b
     for name in "ab":
         pipeline.context(name)
         pipeline.broker.producer().send(TOPICS.updates, 0, None, value, headers)
-        idle(learner)
+        run_until_idle(learner)
     learner.read_log()
     assert learner.replica is not None
     assert (learner.replica.version, learner.replica.foreign) == (2, Foreign(2, "test.updates/0 offset 0"))

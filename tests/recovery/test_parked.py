@@ -10,13 +10,7 @@ from stream.journal.commit import COMMIT_STEPS
 from stream.journal.recover import rebuild
 from stream.kafka.port import BrokerUnavailableError
 from stream.snapshots.state import task_digest
-from tests.pipeline import TOPICS, Pipeline, small_task
-
-
-def idle(*programs: LearnerProgram) -> None:
-    """Run steps until no learner has work left."""
-    while sum(program.step(0) for program in programs):
-        pass
+from tests.pipeline import TOPICS, Pipeline, run_until_idle, small_task
 
 
 def begun(model: str = "own", **options: Any) -> tuple[Pipeline, LearnerProgram]:
@@ -24,7 +18,7 @@ def begun(model: str = "own", **options: Any) -> tuple[Pipeline, LearnerProgram]
     learner = pipeline.learner(**options)
     for name in "ab":
         pipeline.context(name)
-        idle(learner)
+        run_until_idle(learner)
     return pipeline, learner
 
 
@@ -46,10 +40,10 @@ def test_task_that_comes_back_resumes_unless_its_journal_has_moved_on(model: str
     if moves_on:
         learner.step(0)
         pipeline.context("c")
-        idle(other)
+        run_until_idle(other)
     other.close()
     pipeline.context("d")
-    idle(learner)
+    run_until_idle(learner)
     assert (learner.tasks[0] is before) == (not moves_on)
     assert any("recovering" in line for line in said) == moves_on
     assert_nothing_is_lost(pipeline, learner, "abcd" if moves_on else "abd")
@@ -61,9 +55,9 @@ def test_task_whose_partition_another_process_has_is_kept_for_a_while(passed_ms:
     learner = pipeline.learner("learner-1")
     for name in "abcdef":  # some for each partition
         pipeline.context(name)
-    idle(learner)
+    run_until_idle(learner)
     other = pipeline.learner("learner-2")
-    idle(learner, other)
+    run_until_idle(learner, other)
     pipeline.clock.advance_to(pipeline.clock.now_ms + passed_ms)
     learner.step(0)
     assert (list(learner.tasks), sorted(learner.park().partitions)) == ([0], kept)
@@ -83,13 +77,13 @@ def test_only_the_commit_that_failed_is_sent_again(number: int) -> None:
     armed.append(True)
     task, steps = learner.tasks[0], learner.tasks[0].join.ledger().decided
     with pytest.raises(BrokerUnavailableError):
-        idle(learner)
+        run_until_idle(learner)
     assert task.join.ledger().decided == steps + 1
     parked = learner.park()
     learner.close()
     again = pipeline.learner(parked=parked, snapshot_interval_ms=0)
     pipeline.context("d")
-    idle(again)
+    run_until_idle(again)
     assert again.tasks[0] is task
     assert_nothing_is_lost(pipeline, again, "abcd")
 
@@ -106,7 +100,7 @@ def test_step_that_the_group_refuses_is_sent_again_if_its_task_stays() -> None:
     task = learner.tasks[0]
     pipeline.context("c")
     armed.append(True)
-    idle(learner)
+    run_until_idle(learner)
     assert (armed, learner.tasks[0] is task) == ([], True)
     assert_nothing_is_lost(pipeline, learner, "abc")
 
@@ -116,6 +110,6 @@ def test_program_that_is_given_nothing_recovers() -> None:
     task = learner.tasks[0]
     learner.close()
     again = pipeline.learner(parked=Parked())
-    idle(again)
+    run_until_idle(again)
     assert again.tasks[0] is not task
     assert_nothing_is_lost(pipeline, again, "ab")

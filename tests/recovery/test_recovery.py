@@ -20,17 +20,21 @@ from stream.task.task import Task
 from stream.wire.codec import HEADERS
 from stream.wire.ledger import Ledger
 from stream.wire.records import Record, TopicPartition
-from tests.pipeline import TOPICS, Fragile, Pipeline, context_value, plan, small_synsep, small_task, synsep_task
+from tests.pipeline import (
+    TOPICS,
+    Fragile,
+    Pipeline,
+    context_value,
+    plan,
+    run_until_idle,
+    small_synsep,
+    small_task,
+    synsep_task,
+)
 
 EVENTS = 120
 SNAPSHOTS = TopicPartition(TOPICS.snapshots, 0)
 JOURNAL = TopicPartition(TOPICS.journal, 0)
-
-
-def idle(*programs: LearnerProgram) -> None:
-    """Run steps until no learner has work left."""
-    while sum(program.step(0) for program in programs):
-        pass
 
 
 def often(pipeline: Pipeline, **options: Any) -> Callable[[Callable[[int], None]], LearnerProgram]:
@@ -84,7 +88,7 @@ def test_recovery_with_snapshots_is_recovery_without_them_to_the_bit(learner: st
         if number % 6:
             pipeline.answer(f"event-{number - 2}", number % 2)
         pipeline.answer(f"event-{number + 4}", 1)
-        idle(program)
+        run_until_idle(program)
     last = pipeline.journal()[-1]
     assert len(generations(pipeline)) > 5
     before = pipeline.ends()
@@ -115,10 +119,10 @@ def test_large_state_is_written_over_many_steps_and_finished_without_any_events(
         shares.append(len(pipeline.records(TOPICS.snapshots)))
     assert max(after - before for before, after in pairwise(shares)) == 1
     assert generations(pipeline) != []
-    idle(program)
+    run_until_idle(program)
     written = len(pipeline.records(TOPICS.snapshots))
     pipeline.clock.advance_to(pipeline.now_ms() + 1_000)
-    idle(program)
+    run_until_idle(program)
     last = generations(pipeline)[-1]
     assert (written - shares[-1], len(pipeline.records(TOPICS.snapshots))) != (0, 0)
     steps: list[Progress] = []
@@ -132,14 +136,14 @@ def test_idle_pipeline_writes_no_further_snapshots() -> None:
     program = pipeline.learner(snapshot_interval_ms=50)
     pipeline.context("a")
     pipeline.answer("a", 1)
-    idle(program)
+    run_until_idle(program)
     for _ in range(50):
         pipeline.clock.advance_to(pipeline.now_ms() + 100)
-        idle(program)
+        run_until_idle(program)
     ends = pipeline.ends()
     for _ in range(50):
         pipeline.clock.advance_to(pipeline.now_ms() + 100)
-        idle(program)
+        run_until_idle(program)
     assert pipeline.ends() == ends
 
 
@@ -171,7 +175,7 @@ def test_learner_that_dies_after_each_step_of_writing_a_large_snapshot_recovers(
     pipeline = Pipeline(large_task())
     program = pipeline.learner(snapshot_interval_ms=50, snapshot_bytes_max=1)
     pipeline.context("first", 1, 70)
-    idle(program)
+    run_until_idle(program)
     pipeline.clock.advance_to(pipeline.now_ms() + 60)
     pipeline.context("second", 2, 80)
 
@@ -185,12 +189,12 @@ def test_learner_that_dies_after_each_step_of_writing_a_large_snapshot_recovers(
     program._crash_point = crash
     pipeline.answer("first", 1)
     with pytest.raises(InterruptedError):
-        idle(program)
+        run_until_idle(program)
     assert len(generations(pipeline)) == (1 if chunks_after == CHUNKS else 0)
     again = pipeline.learner(snapshot_interval_ms=50)
-    idle(again)
+    run_until_idle(again)
     pipeline.answer("second", 1)
-    idle(again)
+    run_until_idle(again)
     alone = rebuild(pipeline.broker, TOPICS, 0, pipeline.settings, snapshots=False)
     assert digests(alone.task) == digests(again.tasks[0])
     assert again.tasks[0].join.ledger() == Ledger(contexts=2, decided=2, feedback=2, matched=2)
@@ -248,7 +252,7 @@ def test_recovery_is_refused_when_what_it_needs_beside_the_snapshot_is_gone(topi
     pipeline.broker.delete_records(TopicPartition(topic, 0), pipeline.ends()[TopicPartition(topic, 0)] - 1)
     ends = pipeline.ends()
     with pytest.raises(JournalError, match=says):
-        idle(pipeline.learner())
+        run_until_idle(pipeline.learner())
     assert pipeline.ends() == ends
 
 
@@ -259,7 +263,7 @@ def test_learner_is_refused_when_contexts_that_it_never_applied_are_gone() -> No
         pipeline.send(TOPICS.contexts, context_value(f"new-{number}"))
     pipeline.broker.delete_records(TopicPartition(TOPICS.contexts, 0), EVENTS + 2)
     with pytest.raises(JournalError, match=rf"needs test.contexts/0 from offset {EVENTS}; it begins at {EVENTS + 2}"):
-        idle(pipeline.learner())
+        run_until_idle(pipeline.learner())
 
 
 def test_journal_made_anew_is_refused_while_a_snapshot_of_before_is_there() -> None:
@@ -267,13 +271,13 @@ def test_journal_made_anew_is_refused_while_a_snapshot_of_before_is_there() -> N
     pipeline.broker.delete_topics([TOPICS.journal])
     pipeline.broker.create_topics(TOPICS.specs(1))
     with pytest.raises(JournalError, match=r"expected step \d+; got no step"):
-        idle(pipeline.learner())
+        run_until_idle(pipeline.learner())
 
 
 def test_snapshot_under_other_settings_is_refused_and_the_setting_named() -> None:
     pipeline, _ = many_snapshots()
     with pytest.raises(JournalError, match=r"^test.journal/0 has seed = 5; got 6"):
-        idle(pipeline.learner(settings=synsep_task(seed=6)))
+        run_until_idle(pipeline.learner(settings=synsep_task(seed=6)))
 
 
 def test_snapshot_of_another_format_is_refused_with_its_place() -> None:
@@ -282,7 +286,7 @@ def test_snapshot_of_another_format_is_refused_with_its_place() -> None:
     later = (record.value or b"").replace(b'"format":%d' % FORMAT, b'"format":%d' % (FORMAT + 1))
     pipeline.broker.producer().send(TOPICS.snapshots, 0, record.key, later, HEADERS)
     with pytest.raises(JournalError, match=r"^test.snapshots/0 offset \d+: generation \d+: expected format 1; got 2"):
-        idle(pipeline.learner())
+        run_until_idle(pipeline.learner())
 
 
 def test_state_at_an_earlier_step_is_that_of_a_run_that_stopped_there() -> None:
@@ -318,7 +322,7 @@ def test_tasks_that_move_between_programs_take_their_snapshots_with_them() -> No
         pipeline.clock.advance_to(pipeline.now_ms() + 20)
         pipeline.context(f"event-{number}", number % 4)
         pipeline.answer(f"event-{number}", number % 2)
-        idle(*((first, second) if 15 <= number < 45 else (first,)))
+        run_until_idle(*((first, second) if 15 <= number < 45 else (first,)))
     assert moved < 3
     assert sorted(first.tasks) == [0, 1, 2]
     for partition, task in first.tasks.items():
@@ -334,22 +338,22 @@ def test_idle_task_takes_its_snapshot_so_that_retention_may_delete_all_that_it_h
     for number in range(6):
         pipeline.context(f"event-{number}")
         pipeline.answer(f"event-{number}", 1)
-    idle(learner)
+    run_until_idle(learner)
     for _ in range(3):
         pipeline.clock.advance_to(pipeline.now_ms() + 60_000)
-        idle(learner)
+        run_until_idle(learner)
     steps = pipeline.journal()[-1].number
     state = digests(learner.tasks[0])
     for _ in range(3):  # without any new records
         pipeline.clock.advance_to(pipeline.now_ms() + 60_000)
-        idle(learner)
+        run_until_idle(learner)
     assert pipeline.journal()[-1].number == steps
     learner.close()
     for topic in TOPICS.of_events():
         tp = TopicPartition(topic, 0)
         pipeline.broker.delete_records(tp, pipeline.broker.ends([tp])[tp].stable)
     again = pipeline.learner(snapshot_interval_ms=60_000)
-    idle(again)
+    run_until_idle(again)
     assert digests(again.tasks[0]) == state
 
 
@@ -392,7 +396,7 @@ def test_task_that_is_taken_away_during_its_long_recovery_is_recovered_again_or_
             others.append(pipeline.learner("learner-1", snapshot_interval_ms=0))
             learner._poll(0)
             pipeline.context("meanwhile", 1)
-            idle(others[0])
+            run_until_idle(others[0])
             if comes_back:
                 others[0].close()
 
@@ -400,7 +404,7 @@ def test_task_that_is_taken_away_during_its_long_recovery_is_recovered_again_or_
     spoil(pipeline, *generations(pipeline)[1:])
     learner.step(0)
     learner._host_ms = pipeline.now_ms
-    idle(learner)
+    run_until_idle(learner)
     assert pipeline.values(TOPICS.contexts)[-1]["id"] == "meanwhile"
     assert pipeline.values(TOPICS.predictions)[-1]["id"] == "meanwhile"
     assert list(learner.tasks) == ([0] if comes_back else [])
@@ -415,7 +419,7 @@ def test_task_that_is_taken_away_while_another_one_is_recovered_is_left() -> Non
     learner = pipeline.learner()
     for name in names.values():
         pipeline.context(name)
-    idle(learner)
+    run_until_idle(learner)
     learner.close()
     again = pipeline.learner("learner-1")
     others: list[LearnerProgram] = []
@@ -425,13 +429,13 @@ def test_task_that_is_taken_away_while_another_one_is_recovered_is_left() -> Non
             others.append(pipeline.learner("learner-2"))
             again._poll(0)
             pipeline.answer(names[1], 1)
-            idle(others[0])
+            run_until_idle(others[0])
 
     again._announce = announced
     again.step(0)
     assert others
     assert list(again.tasks) == []
-    idle(again)
+    run_until_idle(again)
     assert (list(again.tasks), list(others[0].tasks)) == ([0], [1])
     assert all(audit.ok for audit in pipeline.audits())
 
@@ -476,10 +480,10 @@ def idle_with_snapshot() -> Pipeline:
     learner = pipeline.learner(snapshot_interval_ms=60_000)
     pipeline.context("a")
     pipeline.answer("a", 1)
-    idle(learner)
+    run_until_idle(learner)
     for _ in range(3):
         pipeline.clock.advance_to(pipeline.now_ms() + 60_000)
-        idle(learner)
+        run_until_idle(learner)
     learner.close()
     assert snapshot_position(pipeline)[0] == pipeline.journal()[-1].number
     return pipeline

@@ -21,19 +21,13 @@ from stream.verifying.models import export_model
 from stream.verifying.reapply import replay_journal
 from stream.wire.ledger import Ledger
 from stream.wire.records import Record, TopicPartition
-from tests.pipeline import TOPICS, CrashError, Inputs, Pipeline, small_task
+from tests.pipeline import TOPICS, CrashError, Inputs, Pipeline, run_until_idle, small_task
 
 JOURNAL = TopicPartition(TOPICS.journal, 0)
 LIMITS = JoinSettings(
     window_ms=1_000, orphan_ms=500, retain_ms=2_000, pending_max=40, orphans_max=20, retained_max=1_000
 )
 BEGUN = small_task("soba-diag", join=LIMITS)
-
-
-def idle(*programs: LearnerProgram) -> None:
-    """Run steps until no learner has work left."""
-    while sum(program.step(0) for program in programs):
-        pass
 
 
 def traffic(pipeline: Pipeline, program: LearnerProgram, numbers: range) -> None:
@@ -45,7 +39,7 @@ def traffic(pipeline: Pipeline, program: LearnerProgram, numbers: range) -> None
             pipeline.answer(f"event-{number - 7 * (number % 11)}", number % 2)
         if number % 5 == 0:
             pipeline.answer(f"event-{number + 12}", 1)
-        idle(program)
+        run_until_idle(program)
 
 
 CHANGES: dict[str, TaskSettings] = {
@@ -126,7 +120,7 @@ def test_given_setting_that_differs_is_refused_before_anything_is_written() -> N
     ends = pipeline.ends()
     program = pipeline.learner(settings=SHORTER)
     with pytest.raises(SettingsDifferError, match=r"^test.journal/0 has window_ms = 1000; got 300: "):
-        idle(program)
+        run_until_idle(program)
     assert pipeline.ends() == ends
 
 
@@ -136,7 +130,7 @@ def test_settings_that_are_not_given_are_the_pipelines_and_cost_no_step() -> Non
     others = small_task("banditron", seed=9, join=JoinSettings(), on_expiry="negative")
     for change in (True, False):
         again = pipeline.learner(settings=others, given=(), change_settings=change)
-        idle(again)
+        run_until_idle(again)
         assert task_digest(again.tasks[0]) == state
         again.close()
     assert changes(pipeline) == {}
@@ -167,7 +161,7 @@ def test_learner_logs_changed_settings() -> None:
     reported: list[str] = []
     program = pipeline.learner(settings=SHORTER, change_settings=True)
     program._announce = reported.append
-    idle(program)
+    run_until_idle(program)
     number = pipeline.journal()[-1].settings_from
     assert reported[-1] == f"partition 0: new settings from step {number} on: window_ms = 300 instead of 1000"
 
@@ -186,7 +180,7 @@ def test_learner_that_dies_in_the_commit_of_a_change_has_made_it_or_not(number: 
     options: dict[str, Any] = {"settings": SHORTER, "snapshot_interval_ms": snapshot_interval_ms}
     program = pipeline.learner(crash_point=crash, change_settings=True, **options)
     with pytest.raises(CrashError):
-        idle(program)
+        run_until_idle(program)
     pipeline.broker.transactional_producer("onebit-learner-learner-1")  # aborts it, as the broker's timeout does
     found = rebuild(pipeline.broker, TOPICS, 0, None)
     is_committed = number == COMMIT_STEPS[-1]
@@ -305,9 +299,9 @@ def test_damage_to_the_record_of_a_change_is_found_by_recovery_and_by_the_audit(
             program = pipeline.learner(settings=wanted, change_settings=True)
         pipeline.clock.advance_to(pipeline.now_ms() + 20)
         pipeline.context(f"event-{number}")
-        idle(program)
+        run_until_idle(program)
         pipeline.answer(f"event-{number}", 1)
-        idle(program)
+        run_until_idle(program)
     edit, recovery_says, audit_says = DAMAGE[claim]
     same_everywhere(pipeline, program)
     edited(pipeline, edit)
@@ -327,11 +321,11 @@ def test_task_that_has_not_begun_takes_over_what_the_pipeline_has() -> None:
     assert pipeline_settings(pipeline.broker, TOPICS, 2) == {}
     pipeline.context("a")
     program = pipeline.learner()
-    idle(program)
+    run_until_idle(program)
     program.close()
     assert pipeline_settings(pipeline.broker, TOPICS, 2) == stored_settings(BEGUN)
     program = pipeline.learner(settings=SHORTER, change_settings=True)
-    idle(program)
+    run_until_idle(program)
     assert pipeline_settings(pipeline.broker, TOPICS, 2) == stored_settings(SHORTER)
 
 
@@ -339,7 +333,7 @@ def test_policy_that_the_learner_cannot_follow_is_refused_before_anything_is_wri
     pipeline = Pipeline(small_task("perceptron"))
     program = pipeline.learner()
     pipeline.context("a")
-    idle(program)
+    run_until_idle(program)
     ends = pipeline.ends()
     negative = small_task("perceptron", on_expiry="negative")
     with pytest.raises(ParameterError, match="learns from labels"):

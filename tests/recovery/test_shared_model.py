@@ -31,7 +31,7 @@ from stream.wire.codec import decode_context, decode_prediction, step_headers, s
 from stream.wire.records import Decision, Features
 from stream.wire.updates import CORRECTED, DECIDED, HEADERS, SETTLED, Entry, Update, decode_update, encode_updates
 from tests.oracles.shared_model import SharedModel, Told
-from tests.pipeline import TOPICS, Fragile, Pipeline, plan, small_synsep, small_task, synsep_task
+from tests.pipeline import TOPICS, Fragile, Pipeline, plan, run_until_idle, small_synsep, small_task, synsep_task
 
 EVENTS = 60
 KINDS = {DECIDED: "decided", SETTLED: "settled", CORRECTED: "corrected"}
@@ -43,11 +43,6 @@ LEARNERS = {
     "soba-diag, corrected": synsep_task(model="shared", on_expiry="negative", late="correct"),
 }
 each = pytest.mark.parametrize("learner", LEARNERS)
-
-
-def idle(*programs: LearnerProgram) -> None:
-    while sum(program.step(0) for program in programs):
-        pass
 
 
 def replicas(*learners: LearnerProgram) -> list[tuple[int, str]]:
@@ -172,7 +167,7 @@ def test_a_task_that_waits_is_recovered_to_the_bit_with_what_its_decisions_log()
     for name in "abc":
         pipeline.context(name)
     learner = pipeline.learner()
-    idle(learner)
+    run_until_idle(learner)
     (task,) = learner.tasks.values()
     recovered = recover(pipeline.broker, TOPICS, 0, pipeline.settings)
     assert len(task.join.pending) == 3
@@ -184,14 +179,14 @@ def test_an_id_that_a_step_decides_twice_is_recovered_as_it_was() -> None:
     limits = JoinSettings(window_ms=1_000, orphan_ms=500, retain_ms=10_000, retained_max=1)
     pipeline = Pipeline(small_task("late-ucb", model="shared", join=limits))
     learner = pipeline.learner()
-    idle(learner)
+    run_until_idle(learner)
     for event in ("a", "b"):
         pipeline.context(event)
         pipeline.clock.advance_to(pipeline.now_ms() + 1)
         pipeline.answer(event, 1)
         pipeline.clock.advance_to(pipeline.now_ms() + 1)
     pipeline.context("a", 1)
-    idle(learner)
+    run_until_idle(learner)
     assert [p["id"] for p in pipeline.values(TOPICS.predictions)] == ["a", "b", "a"]
     assert len({step_of(record) for record in pipeline.records(TOPICS.predictions)}) == 1
     recovered = recover(pipeline.broker, TOPICS, 0, pipeline.settings)
@@ -204,31 +199,31 @@ def decided(model: str = "shared", **changes: Any) -> Pipeline:
     pipeline = Pipeline(small_task("late-ucb", model=model, **changes))
     pipeline.context("a")
     pipeline.context("b", 1, 3)
-    idle(pipeline.learner())
+    run_until_idle(pipeline.learner())
     return pipeline
 
 
 def test_a_task_is_recovered_when_no_transaction_of_another_program_is_open_before_its_predictions() -> None:
     pipeline = Pipeline(small_task("late-ucb", model="shared"))
     running = pipeline.learner()
-    idle(running)
+    run_until_idle(running)
     hanging = pipeline.broker.transactional_producer("another")
     hanging.begin()
     hanging.send(TOPICS.predictions, 0, None, b"{}", ())
     hanging.flush()
     pipeline.context("a")
-    idle(running)
+    run_until_idle(running)
     left = task_digest(running.tasks[0])
     running.close()
     said: list[str] = []
     learner = pipeline.learner()
     learner._announce = said.append
-    idle(learner)
+    run_until_idle(learner)
     assert learner.tasks == {}
     assert ["or of another program in its predictions" in line for line in said] == [True]
     hanging.abort()
     assert task_digest(recover(pipeline.broker, TOPICS, 0, pipeline.settings).task) == left
-    idle(learner)
+    run_until_idle(learner)
     assert list(learner.tasks) == [0]
 
 
@@ -236,21 +231,21 @@ def test_a_task_never_continues_below_the_version_of_its_last_step(monkeypatch: 
     pipeline = Pipeline(small_task("banditron", parameters={"gamma": 0.4}, model="shared"), partitions=2)
     names = [next(f"e{n}" for n in range(99) if partition_for(b"e%d" % n, 2) == partition) for partition in range(2)]
     learner = pipeline.learner()
-    idle(learner)
+    run_until_idle(learner)
     pipeline.context(names[1])
-    idle(learner)
+    run_until_idle(learner)
     pipeline.answer(names[1], 1)
-    idle(learner)
+    run_until_idle(learner)
     pipeline.context(names[0])
-    idle(learner)
+    run_until_idle(learner)
     assert learner.tasks[0].version == 1, "it decided with the other task's update and wrote none itself"
     learner.close()
     behind = pipeline.learner()
     with monkeypatch.context() as patched:
         patched.setattr(Process, "read_on", lambda self, *_: None)
-        idle(behind)
+        run_until_idle(behind)
         assert behind.tasks == {}
-    idle(behind)
+    run_until_idle(behind)
     assert sorted(behind.tasks) == [0, 1]
 
 
@@ -268,7 +263,7 @@ def test_predictions_that_are_gone_are_not_made_up(forged: bool) -> None:
 def test_a_transaction_that_is_open_in_the_log_holds_up_what_is_read_of_it_and_not_the_decisions() -> None:
     pipeline = Pipeline(small_task("late-ucb", model="shared"))
     learner = pipeline.learner()
-    idle(learner)
+    run_until_idle(learner)
     (entries,) = encode_updates(9, 1, 0, log_entries(pipeline))
     hanging = pipeline.broker.transactional_producer("another")
     hanging.begin()
@@ -276,7 +271,7 @@ def test_a_transaction_that_is_open_in_the_log_holds_up_what_is_read_of_it_and_n
     hanging.flush()
     for name in "abc":
         pipeline.context(name)
-        idle(learner)
+        run_until_idle(learner)
     versions = [p["model_version"] for p in pipeline.values(TOPICS.predictions)]
     assert versions == [0, 0, 0]
     assert len({p["action"] for p in pipeline.values(TOPICS.predictions)}) == 3, "the task uses its own decisions"
@@ -308,10 +303,10 @@ def test_what_a_shared_model_cannot_do_yet_is_refused() -> None:
 
 def test_a_context_that_no_record_of_the_log_has_room_for_is_malformed_whenever_it_is_applied() -> None:
     pipeline = Pipeline(replace(small_task(model="shared"), n_features=80_000))
-    idle(pipeline.learner())
+    run_until_idle(pipeline.learner())
     pipeline.send(TOPICS.contexts, orjson.dumps({"id": "large", "x": {"i": list(range(75_000))}}))
     learner = pipeline.learner()
-    idle(learner)
+    run_until_idle(learner)
     (reason,) = [dict(record.headers)["onebit-reason"] for record in pipeline.records(TOPICS.dead_letter)]
     assert reason.startswith(b"x: expected at most 900000 bytes")
     assert b"got 900062" in reason

@@ -11,14 +11,9 @@ from consumers.recovery import POLL_INTERVAL_MS, RecoveryStoppedError
 from stream.kafka.port import Consumer
 from stream.snapshots.state import decode_block
 from stream.wire.records import Record
-from tests.pipeline import TOPICS, Pipeline, small_task
+from tests.pipeline import TOPICS, Pipeline, run_until_idle, small_task
 
 JOURNAL_STEPS = 400
-
-
-def idle(learner: LearnerProgram) -> None:
-    while learner.step(0):
-        pass
 
 
 def with_a_long_journal() -> Pipeline:
@@ -27,8 +22,7 @@ def with_a_long_journal() -> Pipeline:
     learner.step(0)
     for number in range(JOURNAL_STEPS):
         pipeline.context(f"event-{number}")
-        while learner.step(0):
-            pass
+        run_until_idle(learner)
     learner.close()
     return pipeline
 
@@ -61,7 +55,7 @@ def test_recovery_ends_soon_when_the_program_is_asked_to_stop(monkeypatch: pytes
     )
     ends = pipeline.ends()
     with pytest.raises(RecoveryStoppedError):
-        idle(learner)
+        run_until_idle(learner)
     assert len(told_ms) == 4
     assert pipeline.now_ms() - told_ms[-1] <= 500
     assert learner.tasks == {}
@@ -82,11 +76,9 @@ def with_a_large_snapshot(monkeypatch: pytest.MonkeyPatch) -> Pipeline:
     learner.step(0)
     for number in range(SNAPSHOT_PARTS):
         pipeline.context(f"event-{number}")
-    while learner.step(0):
-        pass
+    run_until_idle(learner)
     pipeline.clock.advance_to(pipeline.now_ms() + 51)
-    while learner.step(0):
-        pass
+    run_until_idle(learner)
     learner.close()
     assert len(pipeline.records(TOPICS.snapshots)) > SNAPSHOT_PARTS
     return pipeline

@@ -10,17 +10,11 @@ from stream.kafka.port import BrokerUnavailableError, FencedError
 from stream.snapshots.state import task_digest
 from stream.wire.codec import is_tick, tick_step
 from stream.wire.records import Record, TopicPartition
-from tests.pipeline import TOPICS, CrashError, Pipeline, small_task
+from tests.pipeline import TOPICS, CrashError, Pipeline, run_until_idle, small_task
 
 FEEDBACK = TopicPartition(TOPICS.feedback, 0)
 IDLE_MS = 100  # one tenth of the window of `small_task`
 WINDOW_MS = 1_000
-
-
-def idle(*programs: LearnerProgram) -> None:
-    """Run steps until no learner has work left."""
-    while sum(program.step(0) for program in programs):
-        pass
 
 
 def wait(pipeline: Pipeline, for_ms: int) -> None:
@@ -50,9 +44,9 @@ def test_each_step_that_decides_has_a_tick_and_no_other_step_has() -> None:
     pipeline, learner = decided()
     pipeline.context("b")
     pipeline.context("c")
-    idle(learner)
+    run_until_idle(learner)
     pipeline.answer("a", 1)
-    idle(learner)
+    run_until_idle(learner)
     deciding = [step.number for step in pipeline.journal() if step.contexts[0] < step.contexts[1]]
     assert len(deciding) == 2
     assert list(map(tick_step, ticks(pipeline))) == deciding
@@ -67,47 +61,47 @@ def test_decision_has_the_append_time_of_its_tick_although_clocks_differ() -> No
     learner._host_ms = lambda: 7_000_000
     learner.step(0)
     pipeline.answer("a", 1)
-    idle(learner)
+    run_until_idle(learner)
     assert [pending.time.ms for pending in learner.tasks[0].join.pending.values()] == [5_000]
     assert [tick.append_ms for tick in ticks(pipeline)[:2]] == [1_000, 5_000]
 
 
 def test_feedback_in_time_that_is_not_replicated_yet_is_matched_and_nothing_expires_before_it() -> None:
     pipeline, learner = decided()
-    idle(learner)
+    run_until_idle(learner)
     pipeline.broker.hold(FEEDBACK)
     wait(pipeline, WINDOW_MS)
     pipeline.answer("a", 1)  # exactly at the deadline
     wait(pipeline, 50 * WINDOW_MS)
     with pytest.raises(BrokerUnavailableError):
-        idle(learner)  # the learner's tick is not replicated either
+        run_until_idle(learner)  # the learner's tick is not replicated either
     assert pipeline.ledger().pending == 1
     parked = learner.park()
     learner.close()
     pipeline.broker.release(FEEDBACK)
-    idle(pipeline.learner(parked=parked, snapshot_interval_ms=0))
+    run_until_idle(pipeline.learner(parked=parked, snapshot_interval_ms=0))
     assert outcomes(pipeline) == [("a", "matched", WINDOW_MS)]
 
 
 def test_decision_without_feedback_expires_by_a_tick_of_an_idle_learner() -> None:
     pipeline, learner = decided()
-    idle(learner)
+    run_until_idle(learner)
     for _ in range(WINDOW_MS // IDLE_MS):
         wait(pipeline, IDLE_MS)
-        idle(learner)
+        run_until_idle(learner)
     assert outcomes(pipeline) == []  # feedback at the deadline itself would be in time
     wait(pipeline, IDLE_MS)
-    idle(learner)
+    run_until_idle(learner)
     assert outcomes(pipeline) == [("a", "expired", None)]
     written = len(ticks(pipeline))
     wait(pipeline, 100 * IDLE_MS)
-    idle(learner)
+    run_until_idle(learner)
     assert len(ticks(pipeline)) == written  # no decision is pending
 
 
 def test_idle_learner_writes_a_tick_in_each_interval_and_none_before() -> None:
     pipeline, learner = decided()
-    idle(learner)
+    run_until_idle(learner)
     wait(pipeline, IDLE_MS - 1)
     assert learner.step(0) == 0
     wait(pipeline, 1)
@@ -119,9 +113,9 @@ def test_orphan_is_dropped_by_a_tick_of_an_idle_learner() -> None:
     pipeline = Pipeline(small_task())
     learner = pipeline.learner(snapshot_interval_ms=0)
     pipeline.answer("a", 1)
-    idle(learner)
+    run_until_idle(learner)
     wait(pipeline, 501)
-    idle(learner)
+    run_until_idle(learner)
     assert (pipeline.ledger().orphans_dropped, pipeline.ledger().orphans_waiting) == (1, 0)
 
 
@@ -135,7 +129,7 @@ def test_feedback_before_the_tick_of_its_decision_has_no_delay() -> None:
 
     learner = pipeline.learner(crash_point=answers, snapshot_interval_ms=0)
     pipeline.context("a")
-    idle(learner)
+    run_until_idle(learner)
     assert outcomes(pipeline) == [("a", "matched", 0)]
 
 
@@ -148,16 +142,16 @@ def test_tick_of_a_learner_that_is_fenced_does_not_count(number: int) -> None:
         if reached == number:
             wait(pipeline, 500)
             new.append(pipeline.learner(snapshot_interval_ms=0))
-            idle(*new)
+            run_until_idle(*new)
 
     old = pipeline.learner(crash_point=replaced)
     pipeline.context("a")
     with pytest.raises(FencedError):
-        idle(old)
+        run_until_idle(old)
     assert [tick.append_ms for tick in ticks(pipeline)] == [1_500]
     wait(pipeline, WINDOW_MS)
     pipeline.answer("a", 1)
-    idle(*new)
+    run_until_idle(*new)
     assert outcomes(pipeline) == [("a", "matched", WINDOW_MS)]
 
 
@@ -168,7 +162,7 @@ def test_stream_time_and_dates_survive_recovery(snapshot_interval_ms: int) -> No
     for name in "abcd":
         wait(pipeline, 30)
         pipeline.context(name)
-        idle(learner)
+        run_until_idle(learner)
     running = learner.tasks[0]
     assert len(running.undated) == 1  # the tick of d is read but not applied
     recovered = recover(pipeline.broker, TOPICS, 0, pipeline.settings)
@@ -199,7 +193,7 @@ def test_learner_that_dies_before_it_reads_a_tick_dates_its_decision_by_it() -> 
     learner.close()
     pipeline.clock.advance_to(3_000)
     pipeline.answer("a", 1)
-    idle(pipeline.learner())
+    run_until_idle(pipeline.learner())
     assert outcomes(pipeline) == [("a", "expired", None)]
     assert pipeline.ledger().late == 1
     assert pipeline.audits()[0].ok
@@ -214,11 +208,11 @@ def test_aborted_ticks_date_nothing() -> None:
 
     pipeline.context("a")
     with pytest.raises(CrashError):
-        idle(pipeline.learner(crash_point=dies))
+        run_until_idle(pipeline.learner(crash_point=dies))
     pipeline.clock.advance_to(9_000)
     again = pipeline.learner(snapshot_interval_ms=0)
-    idle(again)
+    run_until_idle(again)
     pipeline.answer("a", 1)
-    idle(again)
+    run_until_idle(again)
     assert [tick.append_ms for tick in ticks(pipeline)] == [9_000]
     assert outcomes(pipeline) == [("a", "matched", 0)]

@@ -16,7 +16,7 @@ from stream.task.settings import TaskSettings
 from stream.wire.codec import HEADERS
 from stream.wire.ledger import Ledger
 from stream.wire.records import Headers
-from tests.pipeline import TOPICS, Pipeline, Together, digest, feedback_value, plan
+from tests.pipeline import TOPICS, Pipeline, Together, digest, feedback_value, plan, run_until_idle
 
 EVENTS = 150
 DATASET = synsep(seed=3, rows=200)
@@ -258,8 +258,7 @@ def test_plain_producer_of_feedback_that_writes_everything_again_changes_nothing
                 for partition, key, value in [*fresh, *unsure[::7]]:
                     service.send(TOPICS.feedback, partition, key, value, headers)
             unsure += fresh
-            while learner.step(0):
-                pass
+            run_until_idle(learner)
         pipeline.run((), Together(pipeline.clock, [learner]))
         return published(pipeline, learner), pipeline.ledger()
 

@@ -23,6 +23,7 @@ from tests.pipeline import (
     digest,
     feedback_value,
     plan,
+    run_until_idle,
     small_synsep,
     small_task,
     synsep_task,
@@ -114,8 +115,7 @@ def test_decision_expires_while_contexts_come_that_decide_nothing() -> None:
     for at_ms in range(1_000, 3_000, 50):
         pipeline.clock.advance_to(at_ms)
         pipeline.send(TOPICS.contexts, b"{")
-        while learner.step(0):
-            pass
+        run_until_idle(learner)
     assert pipeline.ledger().expired == 1
 
 
@@ -134,8 +134,7 @@ def test_clock_that_stands_still_stops_nothing() -> None:
         if number % 3:
             pipeline.answer(f"event-{number}", number % 2)
         learner.step(0)
-    while learner.step(0):
-        pass
+    run_until_idle(learner)
     assert pipeline.now_ms() == 1_000
     assert pipeline.ledger() == Ledger(contexts=30, decided=30, matched=20, pending=10, feedback=20)
     assert pipeline.audits()[0].ok
@@ -146,8 +145,7 @@ def test_feedback_may_come_before_its_context() -> None:
     learner = pipeline.learner()
     for number in range(10):
         pipeline.answer(f"event-{number}", number % 2)
-    while learner.step(0):
-        pass
+    run_until_idle(learner)
     assert pipeline.ledger().orphans_waiting == 10
     pipeline.clock.advance_to(1_400)
     for number in range(8):
@@ -164,8 +162,7 @@ def test_hand_made_stream_is_counted_record_by_record() -> None:
     learner = pipeline.learner()
 
     def at(now_ms: int) -> None:
-        while learner.step(0):
-            pass
+        run_until_idle(learner)
         pipeline.clock.advance_to(now_ms)
 
     bad_contexts = [None, b"", b"{", b"[]", b'{"id":"a","x":[NaN]}', b'{"id":"bad","x":{"i":[-1]}}', b'{"id":"bad"}']
@@ -209,8 +206,7 @@ def test_records_of_a_transaction_that_was_aborted_are_never_seen() -> None:
     for event_id, commits in (("aborted", False), ("committed", True)):
         producer.begin()
         producer.send(TOPICS.contexts, 0, None, context_value(event_id))
-        while learner.step(0):
-            pass
+        run_until_idle(learner)
         assert pipeline.values(TOPICS.predictions) == []
         if commits:
             producer.commit()
@@ -228,8 +224,7 @@ def test_no_decision_expires_while_a_transaction_of_feedback_is_open() -> None:
     pipeline = Pipeline(small_task())
     learner = pipeline.learner()
     pipeline.context("a")
-    while learner.step(0):
-        pass
+    run_until_idle(learner)
     service = pipeline.broker.transactional_producer("service")
     service.begin()
     pipeline.clock.advance_to(1_500)
@@ -252,8 +247,7 @@ def test_feedback_program_that_dies_loses_nothing_and_the_join_drops_what_comes_
     first = pipeline.feedback(DATASET, late, commit_interval_ms=50)
     while pipeline.now_ms() < 1_200:
         for program in (replay, learner, first):
-            while program.step(0):
-                pass
+            run_until_idle(program)
         pipeline.clock.advance_to(pipeline.now_ms() + 1)
     assert first.waiting > 0
     pipeline.run((replay, pipeline.feedback(DATASET, late)), learner)
@@ -370,8 +364,7 @@ def test_books_hold_whoever_dies_whenever(seed: int) -> None:
     chaos = Chaos(pipeline, luck, members=luck.randint(1, 3))
     learners = Learners(chaos)
     pipeline.run((pipeline.replay(DATASET, EVENTS), chaos), learners)
-    while learners.step(0):  # the last fault can occur after the last record
-        pass
+    run_until_idle(learners)  # the last fault can occur after the last record
     pipeline.run((chaos,), learners)
     ledger = assert_books_hold(pipeline)
     assert (ledger.contexts, ledger.decided) == (EVENTS, EVENTS), chaos.happened

@@ -13,7 +13,7 @@ from stream.task.task import Task
 from stream.verifying.audit import audit_partition
 from stream.wire.codec import MalformedError, decode_context
 from stream.wire.named_features import Kind, build, to_plain
-from tests.pipeline import TOPICS, Inputs, Pipeline, small_task
+from tests.pipeline import TOPICS, Inputs, Pipeline, run_until_idle, small_task
 
 ENCODER = build({"price": (Kind.NUMERIC, None), "i": (Kind.CATEGORICAL, ["de", "fr"])}, None)
 
@@ -96,13 +96,11 @@ def test_audit_and_a_restarted_learner_read_the_names_as_the_learner_did() -> No
         learner = pipeline.learner()  # a new process, which recovers the state of the previous one
         value = orjson.dumps({"id": f"e{number}", "x": {"price": number, "i": "fr"}})
         pipeline.send(TOPICS.contexts, value if number != 2 else value.replace(b"price", b"prise"))
-        while learner.step(0):
-            pass
+        run_until_idle(learner)
         if number == 0:
             pipeline.answer("e0", 1)
         pipeline.clock.advance_to(1_100 + number)
-    while learner.step(0):
-        pass
+    run_until_idle(learner)
     finding = audit_partition(pipeline.broker, TOPICS, 0)
     assert finding.ok
     assert (finding.audited.decided, finding.audited.context_malformed, finding.audited.matched) == (3, 1, 1)

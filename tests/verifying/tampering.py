@@ -8,7 +8,7 @@ import orjson
 from stream.verifying.audit import Finding, audit_partition
 from stream.wire.ledger import Ledger
 from stream.wire.records import Record
-from tests.pipeline import TOPICS, Pipeline, small_task
+from tests.pipeline import TOPICS, Pipeline, run_until_idle, small_task
 
 Edit = Callable[[list[Record]], list[Record]]
 
@@ -19,8 +19,7 @@ def made_by_hand(**changes: Any) -> Pipeline:
     learner = pipeline.learner()
 
     def at(now_ms: int) -> None:
-        while learner.step(0):
-            pass
+        run_until_idle(learner)
         pipeline.clock.advance_to(now_ms)
 
     pipeline.answer("dropped", 1)  # feedback 0
@@ -40,8 +39,7 @@ def made_by_hand(**changes: Any) -> Pipeline:
     pipeline.context("pending")  # context 5
     pipeline.answer("waiting", 1)  # feedback 8
     at(3_200)
-    while learner.step(0):
-        pass
+    run_until_idle(learner)
     return pipeline
 
 

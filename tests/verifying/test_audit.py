@@ -13,7 +13,7 @@ from stream.wire.codec import decode_example
 from stream.wire.dead_letters import DEAD_LETTER_ORPHAN, dead_letter_headers
 from stream.wire.ledger import Ledger
 from stream.wire.records import Record
-from tests.pipeline import TOPICS, Pipeline, small_task
+from tests.pipeline import TOPICS, Pipeline, run_until_idle, small_task
 from tests.verifying.tampering import GOOD, Edit, again, appended, change, drop, garbage, header, made_by_hand, tampered
 
 
@@ -34,8 +34,7 @@ def mismatched() -> Pipeline:
     learner = pipeline.learner()
 
     def at(now_ms: int) -> None:
-        while learner.step(0):
-            pass
+        run_until_idle(learner)
         pipeline.clock.advance_to(now_ms)
 
     def action(event_id: str) -> int:
@@ -61,8 +60,7 @@ def mismatched() -> Pipeline:
     for number in range(3):
         pipeline.context(f"early{number}")
     at(3_200)
-    while learner.step(0):
-        pass
+    run_until_idle(learner)
     return pipeline
 
 
@@ -402,8 +400,7 @@ def test_faults_are_shown_up_to_a_limit() -> None:
     learner = pipeline.learner()
     for number in range(3 * FAULTS_SHOWN_MAX):
         pipeline.context(f"event-{number}")
-    while learner.step(0):
-        pass
+    run_until_idle(learner)
     finding = tampered(pipeline, TOPICS.predictions, lambda records: [])
     assert len(finding.faults) == FAULTS_SHOWN_MAX
     assert finding.audited.decided == 0
@@ -415,8 +412,7 @@ def test_decision_expired_before_its_time_is_a_fault_also_after_more_decisions_t
 
     def step() -> None:
         pipeline.clock.advance_to(pipeline.now_ms() + 10)
-        while learner.step(0):
-            pass
+        run_until_idle(learner)
 
     for event_id in "abcd":
         pipeline.context(event_id)

@@ -10,7 +10,7 @@ from stream.task.settings import DatedBy
 from stream.telemetry.sketch import Sketch
 from stream.verifying.audit import Finding, audit_partition
 from stream.wire.codec import tick_headers
-from tests.pipeline import TOPICS, Pipeline, small_task
+from tests.pipeline import TOPICS, Pipeline, run_until_idle, small_task
 from tests.verifying.tampering import GOOD, made_by_hand
 
 
@@ -32,11 +32,9 @@ def test_learner_that_goes_on_during_the_audit_is_audited_as_it_was_at_its_begin
         decided.append(message)
         pipeline.context(f"during {message}")
         pipeline.answer("pending", 1)
-        while learner.step(0):
-            pass
+        run_until_idle(learner)
 
-    while learner.step(0):
-        pass
+    run_until_idle(learner)
     before = audit_partition(pipeline.broker, TOPICS, 0)
     during = audit_partition(pipeline.broker, TOPICS, 0, go_on)
     assert (during.audited, during.faults, during.ok) == (before.audited, (), True)
@@ -55,8 +53,7 @@ def test_feedback_is_late_although_an_earlier_one_was_dropped_to_make_room() -> 
     ]
     for make in makes:
         make()
-        while learner.step(0):
-            pass
+        run_until_idle(learner)
     ledger = pipeline.ledger()
     assert (ledger.late, ledger.feedback_duplicates, ledger.orphans_dropped, ledger.orphans_waiting) == (1, 0, 1, 1)
     assert pipeline.audits()[0].ok
@@ -70,12 +67,10 @@ def test_id_that_was_forgotten_may_be_decided_again() -> None:
         pipeline.answer(f"other-{start_ms}", 1)  # advances stream time
         pipeline.clock.advance_to(start_ms + 1)
         pipeline.context("a")
-        while learner.step(0):
-            pass
+        run_until_idle(learner)
         pipeline.clock.advance_to(start_ms + 11)
         pipeline.answer("a", 1)
-        while learner.step(0):
-            pass
+        run_until_idle(learner)
     finding = audit_partition(pipeline.broker, TOPICS, 0)
     assert finding.ok, finding
     assert (finding.audited.decided, finding.audited.matched) == (3, 3)
@@ -97,8 +92,7 @@ def test_feedback_of_an_id_that_was_forgotten_to_make_room_waits_as_an_orphan_wo
             pipeline.clock.advance_to(pipeline.clock.now_ms + luck.choice((0, 1, 400)))
         if luck.random() < 0.7:
             learner.step(0)
-    while learner.step(0):
-        pass
+    run_until_idle(learner)
     finding = audit_partition(pipeline.broker, TOPICS, 0)
     assert finding.ok, finding
     assert finding.audited.orphans_waiting + finding.audited.orphans_dropped > 0

@@ -8,7 +8,7 @@ from stream.journal.format import JournalError
 from stream.verifying.audit import FAULTS_SHOWN_MAX, Finding, audit_partition
 from stream.wire.ledger import Ledger
 from stream.wire.records import Record, TopicPartition
-from tests.pipeline import TOPICS, Pipeline, feedback_value, small_task
+from tests.pipeline import TOPICS, Pipeline, feedback_value, run_until_idle, small_task
 from tests.verifying.tampering import GOOD, drop, header, made_by_hand, tampered
 
 
@@ -94,8 +94,7 @@ def test_what_was_deleted_before_the_first_step_is_not_missed() -> None:
         pipeline.broker.delete_records(TopicPartition(topic, 0), 2)
     assert pipeline.audits()[0].gone == ()  # the task has not started
     learner = pipeline.learner()
-    while learner.step(0):
-        pass
+    run_until_idle(learner)
     (finding,) = pipeline.audits()
     assert finding.ok, finding
     assert finding.audited.contexts == 2

@@ -6,7 +6,7 @@ import orjson
 import pytest
 
 from stream.task.play import Play
-from tests.pipeline import TOPICS, Pipeline, small_task
+from tests.pipeline import TOPICS, Pipeline, run_until_idle, small_task
 from tests.verifying.tampering import change, tampered
 
 
@@ -17,8 +17,7 @@ def replayed(play: Play) -> Pipeline:
     for number in range(9):
         value = {"id": f"e{number}", "x": [1, 0, 0, 0], "logged": {"action": number // 3, "propensity": 1 / 3}}
         pipeline.send(TOPICS.contexts, orjson.dumps(value))
-    while learner.step(0):
-        pass
+    run_until_idle(learner)
     for number in range(8):
         pipeline.answer(f"e{number}", number % 2)
     pipeline.run((), learner)

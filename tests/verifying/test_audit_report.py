@@ -7,7 +7,7 @@ from stream.telemetry.sketch import Sketch
 from stream.verifying import audit
 from stream.verifying.audit import Finding, audit_partition, latencies_of
 from stream.wire.ledger import Ledger
-from tests.pipeline import TOPICS, Pipeline, small_task
+from tests.pipeline import TOPICS, Pipeline, run_until_idle, small_task
 
 
 def test_finding_as_plain_values_names_all_that_it_holds() -> None:
@@ -45,8 +45,7 @@ def test_decisions_are_timed_from_their_contexts_to_their_predictions() -> None:
     for event_id, waits_ms in (("a", 5), ("b", 0), ("c", 40)):
         pipeline.context(event_id)
         pipeline.clock.advance_to(pipeline.now_ms() + waits_ms)
-        while learner.step(0):
-            pass
+        run_until_idle(learner)
     finding = audit_partition(pipeline.broker, TOPICS, 0)
     assert finding.latencies == Sketch.of((0, 5, 40))
     assert quantiles(latencies_of([finding, finding])) == Latency(median_ms=5, p90_ms=41, p99_ms=41, max_ms=41)

@@ -23,14 +23,9 @@ from stream.verifying.models import TooEarlyError, export_model, import_model
 from stream.verifying.reapply import Replay, replay_journal
 from stream.wire.records import Record, TopicPartition
 from stream.wire.topics import Topics
-from tests.pipeline import TOPICS, Pipeline, plan, small_synsep, small_task, synsep_task
+from tests.pipeline import TOPICS, Pipeline, plan, run_until_idle, small_synsep, small_task, synsep_task
 
 JOURNAL = TopicPartition(TOPICS.journal, 0)
-
-
-def idle(*programs: LearnerProgram) -> None:
-    while sum(program.step(0) for program in programs):
-        pass
 
 
 def ran(learner: str = "soba-diag", events: int = 60, **changes: Any) -> tuple[Pipeline, LearnerProgram]:
@@ -93,7 +88,7 @@ def test_exporting_writes_nothing_to_the_topics(run: Pipeline) -> None:
 def test_model_read_from_a_file_is_the_one_written(settings: TaskSettings, tmp_path: Path) -> None:
     pipeline = Pipeline(settings)
     pipeline.context("a", 1, 2)
-    idle(pipeline.learner())
+    run_until_idle(pipeline.learner())
     model = export_model(pipeline.broker, TOPICS, 0)
     write_model(tmp_path / "a.npz", model)
     again = read_model(tmp_path / "a.npz")
@@ -237,10 +232,10 @@ def test_model_imported_while_a_learner_waits_for_its_first_event_is_what_it_beg
     model = export_model(run.broker, TOPICS, 0)
     pipeline = Pipeline(synsep_task())
     waiting = pipeline.learner()
-    idle(waiting)
+    run_until_idle(waiting)
     import_model(pipeline.broker, TOPICS, 0, model, "import")
     pipeline.context("first", 1)
-    idle(waiting)
+    run_until_idle(waiting)
     assert pipeline.values(TOPICS.predictions)[0]["model_version"] == model.meta["updates"]
     assert replay_journal(pipeline.broker, TOPICS, 0).ok
 
@@ -251,7 +246,7 @@ def test_learner_with_other_parameters_than_the_imported_model_is_refused(run: P
     with pytest.raises(
         JournalError, match=r"imported into test.snapshots/0 has learner = 'soba-diag'; got 'banditron'"
     ):
-        idle(pipeline.learner(settings=synsep_task("banditron")))
+        run_until_idle(pipeline.learner(settings=synsep_task("banditron")))
 
 
 def test_model_that_does_not_fit_its_learner_is_not_imported(run: Pipeline) -> None:
@@ -267,7 +262,7 @@ def test_journal_begun_with_an_imported_model_is_refused_without_it(run: Pipelin
     pipeline.broker.delete_topics([TOPICS.snapshots])
     pipeline.broker.create_topics(TOPICS.specs(1))
     with pytest.raises(JournalError, match=r"was started with the imported model .* contains no imported model"):
-        idle(pipeline.learner())
+        run_until_idle(pipeline.learner())
 
 
 def test_replay_of_the_whole_journal_finds_the_state_of_the_recovery() -> None:
@@ -290,9 +285,9 @@ def test_replay_tells_a_snapshot_that_is_not_what_the_journal_comes_to() -> None
     running.snapshots.taken_ms = 0
     pipeline.clock.advance_to(pipeline.now_ms() + 1_000)
     pipeline.context("last", 1)
-    idle(program)
+    run_until_idle(program)
     pipeline.context("very-last", 1)
-    idle(program)
+    run_until_idle(program)
     replay = replay_journal(pipeline.broker, TOPICS, 0)
     assert not replay.ok
 
@@ -303,7 +298,7 @@ def test_replay_tells_a_prediction_that_the_journal_does_not_come_to() -> None:
     running.snapshots.taken_ms = pipeline.now_ms() + 10**9  # so that no snapshot contains the altered model
     program.tasks[0].learner.load({**program.tasks[0].learner.state(), "W": program.tasks[0].learner.weights() + 1.0})
     pipeline.context("after", 1)
-    idle(program)
+    run_until_idle(program)
     replay = replay_journal(pipeline.broker, TOPICS, 0)
     assert not replay.ok
     assert "test.predictions/0 offset 40: " in replay.fault

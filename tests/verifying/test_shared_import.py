@@ -16,8 +16,7 @@ from stream.verifying.models import export_model, import_model, import_shared_mo
 from stream.verifying.reapply import replay_journal
 from stream.verifying.shared_log import audit_log
 from stream.wire.records import TopicPartition
-from tests.pipeline import TOPICS, Pipeline, plan, small_synsep, synsep_task
-from tests.recovery.test_shared_model import idle
+from tests.pipeline import TOPICS, Pipeline, plan, run_until_idle, small_synsep, synsep_task
 
 PARTITIONS = 3
 TASK = synsep_task("late-ucb", parameters={"project": 8}, model="shared")
@@ -79,13 +78,13 @@ def test_settings_are_those_of_the_imported_model_which_all_share(model: Model) 
     assert (begun["learner"], begun["model"], begun["parameters.project"]) == ("late-ucb", "shared", 8)
     other = imported(model)
     with pytest.raises(JournalError, match="snapshot at version 0: expected"):
-        idle(other.learner(settings=replace(TASK, parameters={"project": 4})))
+        run_until_idle(other.learner(settings=replace(TASK, parameters={"project": 4})))
 
 
 def test_model_imported_while_learners_wait_for_their_first_events_is_what_they_begin_with(model: Model) -> None:
     pipeline = Pipeline(TASK, PARTITIONS)
     waiting = [pipeline.learner(name) for name in "ab"]
-    idle(*waiting)
+    run_until_idle(*waiting)
     import_shared_model(pipeline.broker, TOPICS, PARTITIONS, model, "import")
     dataset = small_synsep()
     pipeline.run((pipeline.replay(dataset, 90, rate=200, start=60), pipeline.feedback(dataset, plan())), *waiting)
@@ -143,7 +142,7 @@ def test_task_that_began_with_another_model_than_there_is_now_is_not_recovered(m
 def test_digest_of_version_0_is_that_of_the_file(model: Model) -> None:
     pipeline = imported(model)
     learner = pipeline.learner()
-    idle(learner)
+    run_until_idle(learner)
     assert learner.replica is not None
     assert state_digest([learner.replica.learner.state()]) == model.meta["digest"]
     assert learner.replica.updates == model.meta["updates"]
