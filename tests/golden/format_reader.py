@@ -28,6 +28,7 @@ MODEL_SETTINGS = ("learner", "n_classes", "n_features", "scale", "open_classes")
 SETTINGS = (
     *MODEL_SETTINGS, "seed", "on_expiry", "late", "play", "reward", "propensity_min", "features",
     "class_names", "model", "dated_by", "floor", "holdout", "holdout_policy",
+    "challengers",
     "window_ms", "activation_ms", "orphan_ms", "retain_ms", "pending_max", "orphans_max",
     "retained_max",
 )  # fmt: skip

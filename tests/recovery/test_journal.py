@@ -37,7 +37,7 @@ from stream.journal.reading import (
 from stream.journal.recover import recover
 from stream.kafka.embedded import EmbeddedBroker, EmbeddedConsumer
 from stream.kafka.port import BrokerUnavailableError
-from stream.learners import registered
+from stream.learners import check_parameters, registered
 from stream.task.join import JoinSettings
 from stream.task.settings import TaskSettings
 from stream.verifying.audit import audit_partition
@@ -261,7 +261,8 @@ OTHERS: dict[str, Any] = {
     "late": "correct", "play": "match", "reward": "any", "propensity_min": 0.125, "parameters.margin": "decision",
     "features": to_plain(build({"price": (Kind.NUMERIC, None)}, None)), "class_names": ["a", "b", "c"],
     "model": "shared", "dated_by": "context", "scale": "standard",
-    "floor": 0.25, "holdout": 0.25, "holdout_policy": "constant:1", "open_classes": True,
+    "floor": 0.25, "holdout": 0.25, "holdout_policy": "constant:1",
+    "challengers": {"late-ucb": check_parameters("late-ucb", {})}, "open_classes": True,
 }  # fmt: skip
 
 

@@ -237,7 +237,7 @@ def test_snapshot_contains_the_whole_state_of_a_task_and_its_join() -> None:
     assert set(vars(task)) == {
         "settings", "model", "join", "undated", "classes",
         "_contexts_topic", "_draw_action", "_draw_update",
-        "_draw_log", "_log", "_propensity_min", "_encoder",  # derived from the settings
+        "_draw_log", "_log", "_propensity_min", "_encoder", "_members",  # derived from the settings
         "_time", "_is_broken",  # state of the current step
     }, "add new state of a task to its snapshot"  # fmt: skip
     assert set(vars(task.join)) == {
