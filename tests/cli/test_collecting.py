@@ -9,12 +9,20 @@ import pytest
 from stream.app.process import NEW_OBJECTS, freeze_gc, gc_disabled, tune_gc
 
 
+FREEZE, UNFREEZE = gc.freeze, gc.unfreeze
+"""Python's own functions, which the fixture `frozen_modules` replaces."""
+
+
 @pytest.fixture(autouse=True)
-def as_before() -> Iterator[None]:
+def as_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(gc, "freeze", FREEZE)
+    monkeypatch.setattr(gc, "unfreeze", UNFREEZE)
     threshold = gc.get_threshold()
     yield
     gc.set_threshold(*threshold)
     gc.unfreeze()
+    gc.collect()
+    gc.freeze()
 
 
 class Program:
@@ -24,7 +32,7 @@ class Program:
         self.itself = self
 
 
-def test_what_is_there_is_left_out_and_the_rest_is_looked_at_seldom() -> None:
+def test_existing_objects_are_frozen_and_collections_are_rare() -> None:
     tune_gc()
     assert gc.get_freeze_count() > 0
     assert gc.get_threshold()[0] == NEW_OBJECTS
@@ -35,7 +43,7 @@ def test_what_is_there_is_left_out_and_the_rest_is_looked_at_seldom() -> None:
     assert left() is None
 
 
-def test_a_program_that_is_made_anew_frees_the_one_before() -> None:
+def test_recreated_program_frees_the_previous_one() -> None:
     program = Program()
     left = weakref.ref(program)
     tune_gc()
@@ -46,7 +54,7 @@ def test_a_program_that_is_made_anew_frees_the_one_before() -> None:
     assert left() is None
 
 
-def test_a_run_is_without_a_collector_and_has_freed_what_the_one_before_left() -> None:
+def test_run_disables_collection_and_frees_the_garbage_of_the_previous_run() -> None:
     program = Program()
     left = weakref.ref(program)
     del program
@@ -58,7 +66,7 @@ def test_a_run_is_without_a_collector_and_has_freed_what_the_one_before_left() -
     assert gc.isenabled()
 
 
-def test_what_stays_after_a_step_is_left_out_and_what_a_run_has_left_after_it() -> None:
+def test_objects_that_remain_after_a_step_or_a_run_are_frozen() -> None:
     kept: list[list[int]] = [[] for _ in range(10)]
     freeze_gc()
     assert not any(one is kept[0] for one in gc.get_objects())
