@@ -23,8 +23,10 @@ def rewards_of(learner: Learner, contexts: list[Any], labels: list[int]) -> list
     return [step["reward"] for step in SequentialCB(record=["reward"], seed=1).evaluate(environment, learner)]
 
 
-@pytest.mark.parametrize("learner", ["late-ucb", "banditron", "soba-diag", "stack-igw"])
-@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize(
+    ("learner", "sparse"),
+    [("late-ucb", False), ("late-ucb", True), ("banditron", False), ("soba-diag", True), ("stack-igw", False)],
+)
 def test_cobas_evaluator_sees_the_rewards_of_the_compiled_loop(learner: str, sparse: bool) -> None:
     size = 150
     x, labels = rows(size)

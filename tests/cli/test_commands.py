@@ -2,7 +2,7 @@
 
 import json
 import re
-import subprocess
+import runpy
 import sys
 from contextlib import nullcontext
 from pathlib import Path
@@ -38,9 +38,16 @@ def test_the_version_is_told(onebit: Onebit) -> None:
 
 
 @pytest.mark.parametrize("module", ["stream", "stream.cli"])
-def test_the_package_is_a_program(module: str) -> None:
-    done = subprocess.run([sys.executable, "-m", module, "--version"], capture_output=True, text=True, check=True)
-    assert done.stdout == f"onebit {stream.__version__}\n"
+def test_the_package_is_a_program(
+    module: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", [module, "--version"])
+    for name in ("stream.__main__", "stream.cli.__main__"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_module(module, run_name="__main__")
+    assert not ended.value.code
+    assert capsys.readouterr().out == f"onebit {stream.__version__}\n"
 
 
 def test_help_tells_every_exit_code(onebit: Onebit) -> None:

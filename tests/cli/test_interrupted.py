@@ -34,7 +34,7 @@ def python_hears_ctrl_c() -> Iterator[None]:
     signal.signal(signal.SIGINT, before)
 
 
-def test_embedded_run_says_how_far_it_came(onebit: Onebit, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_embedded_run_reports_its_progress(onebit: Onebit, monkeypatch: pytest.MonkeyPatch) -> None:
     observe = Judge.observe
 
     def broken_off(judge: Judge, answer: Answer, known: Known, decided_ms: int) -> None:
@@ -53,13 +53,13 @@ def test_embedded_run_says_how_far_it_came(onebit: Onebit, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_simulation_shows_what_came_of_the_seeds_until_then(
+def test_interrupted_simulation_reports_the_seeds_that_ran(
     onebit: Onebit, monkeypatch: pytest.MonkeyPatch, *, fails: bool
 ) -> None:
     def run(make_learner: MakeLearner, seed: int, events: int, model: Sharing) -> Result:
         if seed == 3:
             signal.raise_signal(signal.SIGINT)
-        found = run_seed(make_learner, seed, events, model)
+        found = run_seed(make_learner, seed, 5, model)
         return found._replace(wrong=("a fault",)) if fails and seed == 1 else found
 
     monkeypatch.setattr(campaign, "run_seed", run)

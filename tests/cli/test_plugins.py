@@ -73,6 +73,7 @@ def test_a_learner_and_a_data_set_of_a_package_are_used_by_their_names(onebit: O
     )
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("example")
 def test_a_run_of_a_plugin_is_the_same_in_another_process() -> None:
     runs = run("four-corners", learners="bit-logistic", seeds=2, jobs=2, events=300)
