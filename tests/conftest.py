@@ -141,3 +141,11 @@ def broker(request: pytest.FixtureRequest) -> Iterator[Broker]:
     made = connect(running.bootstrap, client=request.param)
     yield made
     made.close()
+
+
+@pytest.fixture(params=ADAPTERS)
+def adapted(request: pytest.FixtureRequest, kafka: LocalKafka) -> Iterator[Broker]:
+    """A real Kafka broker through each of the clients."""
+    made = connect(kafka.bootstrap, client=request.param)
+    yield made
+    made.close()

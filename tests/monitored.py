@@ -1,18 +1,10 @@
-"""Helpers for tests that run the monitor as a process: a free port, and the data that the monitor sends to its page."""
+"""Helpers for tests that run the monitor as a process: the data that the monitor sends to its page."""
 
 import json
-import socket
 from contextlib import suppress
 from http.client import HTTPException
 from typing import Any
 from urllib.request import urlopen
-
-
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
-        return port
 
 
 def reported(port: int) -> dict[str, Any]:

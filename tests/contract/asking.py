@@ -10,7 +10,7 @@ from stream.kafka.port import Broker, Consumer
 from stream.wire.records import Record, TopicPartition
 from stream.wire.topics import TopicSpec
 
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 
 
 class Heard:

@@ -1,6 +1,5 @@
 """Records as other clients may write them. Every broker can read such records and write them as dead letters."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -9,7 +8,6 @@ from kafka import KafkaProducer
 
 from stream.devkafka.local_kafka import LocalKafka
 from stream.kafka.confluent.broker import ConfluentBroker
-from stream.kafka.connecting import ADAPTERS, connect
 from stream.kafka.port import Broker
 from stream.kafka.reading import read_partition
 from stream.wire.records import Headers, TopicPartition
@@ -19,14 +17,6 @@ CODECS = ("gzip", "snappy", "lz4", "zstd")
 
 NOT_UTF_8 = b"\xff\xfe na\xefve \x80"
 """A header name as sent by a client that uses another encoding."""
-
-
-@pytest.fixture(params=ADAPTERS)
-def adapted(request: pytest.FixtureRequest, kafka: LocalKafka) -> Iterator[Broker]:
-    """A real Kafka broker through each of the clients."""
-    made = connect(kafka.bootstrap, client=request.param)
-    yield made
-    made.close()
 
 
 def one_partition(broker: Broker, name: str) -> TopicPartition:

@@ -1,6 +1,6 @@
 """Topics changed to CreateTime: readers reject records with such timestamps while the topic has this setting."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -8,7 +8,6 @@ from confluent_kafka import Producer as ConfluentProducer
 from confluent_kafka import admin as confluent_admin
 
 from stream.devkafka.local_kafka import LocalKafka
-from stream.kafka.connecting import ADAPTERS, connect
 from stream.kafka.port import Broker, Consumer, TopicSettingsError
 from stream.kafka.reading import read_partition
 from stream.wire.records import TopicPartition
@@ -18,14 +17,6 @@ from tests.contract.asking import Heard, until
 confluent: Any = confluent_admin  # mypy does not recognize the names that the module exports
 
 OLD_MS = 1_000
-
-
-@pytest.fixture(params=ADAPTERS)
-def adapted(request: pytest.FixtureRequest, kafka: LocalKafka) -> Iterator[Broker]:
-    """A real Kafka broker through each of the clients."""
-    made = connect(kafka.bootstrap, client=request.param)
-    yield made
-    made.close()
 
 
 def set_times(kafka: LocalKafka, topic: str, kind: str) -> None:

@@ -23,6 +23,7 @@ from stream.kafka.kafka_python.producers import KafkaTransactionSink
 from stream.testing.processes import wait_for
 from stream.wire.records import TopicPartition
 from stream.wire.topics import TopicSpec
+from tests.contract.asking import Heard
 
 CONSUMER = (
     "_fetcher.PartitionRecords",
@@ -76,20 +77,12 @@ IMPORTED = (
 )
 
 
-class Deaf:
-    def on_revoked(self, tps: frozenset[TopicPartition]) -> None:
-        pass
-
-    def on_assigned(self, tps: frozenset[TopicPartition]) -> None:
-        pass
-
-
 @pytest.fixture(scope="module")
 def clients(kafka: LocalKafka) -> Iterator[dict[str, Any]]:
     """kafka-python's consumer, which has joined its group, and its transactional producer."""
     broker = KafkaBroker(ConnectionSettings(kafka.bootstrap))
     broker.create_topics([TopicSpec("internals", 1)])
-    consumer = broker.group_consumer("internals", "m", ["internals"], Deaf())
+    consumer = broker.group_consumer("internals", "m", ["internals"], Heard())
     assert isinstance(consumer, GroupConsumer)
     while not consumer.assignment():
         consumer.poll(100, 1)

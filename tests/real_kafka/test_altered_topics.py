@@ -93,8 +93,10 @@ def own_signals() -> Iterator[None]:
         signal.signal(number, handler)
 
 
-@pytest.mark.parametrize("name", ALTERATIONS)
-@pytest.mark.parametrize("program", ["learn", "feedback", "replay"])
+@pytest.mark.parametrize(
+    ("program", "name"),
+    [*(("learn", name) for name in ALTERATIONS), ("feedback", "create time"), ("replay", "topic recreated")],
+)
 def test_program_ends_when_its_topics_are_altered(
     kafka: LocalKafka,
     prefix: str,

@@ -21,17 +21,10 @@ from stream.kafka.partitioner import partition_for
 from stream.kafka.port import BrokerError, BrokerUnavailableError, FencedError
 from stream.wire.records import TopicPartition
 from stream.wire.topics import TopicSpec
+from tests.contract.asking import Heard, until
 from tests.processes import free_port, freeze
 
 pytestmark = pytest.mark.each_client
-
-
-class Deaf:
-    def on_revoked(self, tps: frozenset[TopicPartition]) -> None:
-        pass
-
-    def on_assigned(self, tps: frozenset[TopicPartition]) -> None:
-        pass
 
 
 @pytest.fixture
@@ -97,11 +90,11 @@ def test_closing_leaves_no_thread_and_no_socket(kafka: LocalKafka, prefix: str, 
     producer.send(prefix, 0, b"key", b"value")
     broker.transactional_producer(prefix).begin()
     broker.reader([tp]).poll(100, 10)
-    broker.group_consumer(prefix, "m", [prefix], Deaf()).poll(1_000, 10)
+    broker.group_consumer(prefix, "m", [prefix], Heard()).poll(1_000, 10)
     broker.committed(prefix, [tp])
     broker.close()
     gc.collect()  # collecting an unclosed socket raises a warning, and the tests treat warnings as errors
-    wait_for(lambda: threads_and_sockets() <= before)  # a joined thread stays in /proc for a moment
+    until(lambda: threads_and_sockets() <= before)  # a joined thread stays in /proc for a moment
 
 
 def test_a_transaction_that_took_too_long_was_aborted_by_the_broker_and_says_so(
@@ -114,7 +107,7 @@ def test_a_transaction_that_took_too_long_was_aborted_by_the_broker_and_says_so(
     producer.begin()
     producer.send(prefix, 0, b"key", b"value")
     producer.flush()
-    wait_for(lambda: broker.ends([tp])[tp].stable > 0)
+    until(lambda: broker.ends([tp])[tp].stable > 0)
     with pytest.raises(FencedError):
         producer.commit()
     broker.close()
@@ -128,7 +121,7 @@ def test_a_transaction_that_took_too_long_takes_no_more_records(kafka: LocalKafk
     producer.begin()
     producer.send(prefix, 0, b"key", b"early")
     producer.flush()
-    wait_for(lambda: broker.ends([tp])[tp].stable > 0)
+    until(lambda: broker.ends([tp])[tp].stable > 0)
 
     def write_on() -> None:
         producer.send(prefix, 0, b"key", b"late")
@@ -149,7 +142,7 @@ def test_all_clients_go_on_after_the_broker_was_killed_and_started_again(own_kaf
     broker.create_topics([TopicSpec("topic", 1)])
     tp = TopicPartition("topic", 0)
     producer, transactions = broker.producer(), broker.transactional_producer("id")
-    consumer = broker.group_consumer("group", "m", ["topic"], Deaf())
+    consumer = broker.group_consumer("group", "m", ["topic"], Heard())
     producer.send("topic", 0, b"key", b"before")
     producer.flush()
     read: list[bytes | None] = []
@@ -158,7 +151,7 @@ def test_all_clients_go_on_after_the_broker_was_killed_and_started_again(own_kaf
         read.extend(record.value for record in consumer.poll(100, 10))
         return len(read) >= count
 
-    wait_for(lambda: read_so_many(1))
+    until(lambda: read_so_many(1))
     transactions.begin()
     transactions.send("topic", 0, b"key", b"transaction")
     transactions.flush()
@@ -171,16 +164,19 @@ def test_all_clients_go_on_after_the_broker_was_killed_and_started_again(own_kaf
     producer.flush()
     transactions.send_offsets({tp: 1}, consumer)
     transactions.commit()
-    wait_for(lambda: read_so_many(3))
+    until(lambda: read_so_many(3))
     assert read == [b"before", b"transaction", b"while down"]
     assert broker.committed("group", [tp]) == {tp: 1}
     broker.close()
 
 
 def test_a_frozen_broker_wedges_nothing(own_kafka: LocalKafka, client: str) -> None:
-    broker = connect(ConnectionSettings(own_kafka.bootstrap, request_timeout_ms=4_000), client)
-    broker.create_topics([TopicSpec("topic", 1)])
     tp = TopicPartition("topic", 0)
+    patient = connect(own_kafka.bootstrap, client=client)
+    patient.create_topics([TopicSpec("topic", 1)])
+    patient.transactional_producer("first")  # a new broker takes a while to make its topic of transactions
+    patient.close()
+    broker = connect(ConnectionSettings(own_kafka.bootstrap, request_timeout_ms=2_000), client)
     producer, transactions = broker.producer(), broker.transactional_producer("id")
     reader = broker.reader([tp])
     transactions.begin()
@@ -200,18 +196,18 @@ def test_a_frozen_broker_wedges_nothing(own_kafka: LocalKafka, client: str) -> N
             lambda: broker.describe_topics(["topic"]),
             lambda: broker.reader([tp]),
             lambda: broker.transactional_producer("another"),
-            lambda: broker.group_consumer("group", "m", ["topic"], Deaf()),
+            lambda: broker.group_consumer("group", "m", ["topic"], Heard()),
             lambda: broker.committed("group", [tp]),
         ):
             started_s = time.monotonic()
             with pytest.raises(BrokerUnavailableError):
                 operation()
-            assert time.monotonic() - started_s < 12, operation
+            assert time.monotonic() - started_s < 6, operation
         assert reader.poll(500, 10) == []
     finally:
         os.kill(own_kafka.pid, signal.SIGCONT)
 
-    wait_for(lambda: answers(lambda: broker.ends([tp])))
+    until(lambda: answers(lambda: broker.ends([tp])))
     producer.send("topic", 0, b"key", b"after")
     producer.flush()
     with pytest.raises(BrokerUnavailableError):
@@ -227,7 +223,7 @@ def test_a_frozen_broker_wedges_nothing(own_kafka: LocalKafka, client: str) -> N
         read.extend(record.value for record in reader.poll(100, 10))
         return read[-1:] == [b"last"]
 
-    wait_for(read_last)
+    until(read_last)
     assert [value for value in read if value != b"unknown"] == [b"before", b"after", b"last"]
     broker.close()
 
@@ -250,8 +246,8 @@ def test_offsets_that_are_no_longer_kept_are_an_error_and_are_not_skipped(
     for _ in range(5):
         producer.send(prefix, 0, b"key", b"value")
     producer.flush()
-    consumer = broker.group_consumer(prefix, "m", [prefix], Deaf())
-    wait_for(lambda: bool(consumer.poll(100, 10)))
+    consumer = broker.group_consumer(prefix, "m", [prefix], Heard())
+    until(lambda: bool(consumer.poll(100, 10)))
     consumer.commit({tp: 1})
     consumer.close()
     admin = KafkaAdminClient(bootstrap_servers=kafka.bootstrap)
@@ -263,19 +259,19 @@ def test_offsets_that_are_no_longer_kept_are_an_error_and_are_not_skipped(
     assert reader.position(tp) == 3
     reader.seek(tp, 2)
     with pytest.raises(BrokerError, match="has been deleted"):
-        wait_for(lambda: bool(reader.poll(100, 10)))
-    again = broker.group_consumer(prefix, "m", [prefix], Deaf())
+        until(lambda: bool(reader.poll(100, 10)))
+    again = broker.group_consumer(prefix, "m", [prefix], Heard())
     with pytest.raises(BrokerError, match=r"offset 1 .* has been deleted: the first offset is 3"):
-        wait_for(lambda: bool(again.poll(100, 10)))
+        until(lambda: bool(again.poll(100, 10)))
     again.close()
 
-    class Skips(Deaf):
+    class Skips(Heard):
         def on_assigned(self, tps: frozenset[TopicPartition]) -> None:
             assert skipping.position(tp) == 1
             skipping.seek(tp, 3)
 
     skipping = broker.group_consumer(prefix, "m", [prefix], Skips())
-    wait_for(lambda: bool(skipping.poll(100, 10)))
+    until(lambda: bool(skipping.poll(100, 10)))
     broker.close()
 
 
@@ -287,7 +283,7 @@ def test_partitions_that_are_added_are_found_at_once(kafka: LocalKafka, prefix: 
     admin = KafkaAdminClient(bootstrap_servers=kafka.bootstrap)
     admin.create_partitions({prefix: 2})
     admin.close()
-    wait_for(lambda: broker.describe_topics([prefix])[prefix].partitions == 2)
+    until(lambda: broker.describe_topics([prefix])[prefix].partitions == 2)
     started_s = time.monotonic()
     assert broker.ends([added]) == {added: (0, 0)}
     assert broker.beginnings([old, added]) == {old: 0, added: 0}
@@ -296,22 +292,22 @@ def test_partitions_that_are_added_are_found_at_once(kafka: LocalKafka, prefix: 
 
 
 def test_batch_that_was_damaged_on_the_disk_is_named_with_its_place_again_and_again(
-    own_kafka: LocalKafka, client: str
+    kafka: LocalKafka, prefix: str, client: str
 ) -> None:
-    broker = connect(own_kafka.bootstrap, client=client)
-    broker.create_topics([TopicSpec("topic", 2)])
-    damaged, whole = TopicPartition("topic", 0), TopicPartition("topic", 1)
+    broker = connect(kafka.bootstrap, client=client)
+    broker.create_topics([TopicSpec(prefix, 2)])
+    damaged, whole = TopicPartition(prefix, 0), TopicPartition(prefix, 1)
     producer = broker.producer()
     for value in (b"first", b"second", b"third"):
-        producer.send("topic", 0, b"key", value)
+        producer.send(prefix, 0, b"key", value)
         producer.flush()  # one batch per record
-    (log,) = (own_kafka.storage / "topic-0").glob("*.log")
+    (log,) = (kafka.storage / f"{prefix}-0").glob("*.log")
     content = log.read_bytes()
     with log.open("r+b") as file:
         file.seek(content.index(b"second"))
         file.write(b"S")
     reader = broker.reader([damaged, whole])
-    producer.send("topic", 1, b"key", b"other")
+    producer.send(prefix, 1, b"key", b"other")
     producer.flush()
     read: list[bytes | None] = []
 
@@ -320,14 +316,14 @@ def test_batch_that_was_damaged_on_the_disk_is_named_with_its_place_again_and_ag
         return False
 
     for _ in range(2):
-        with pytest.raises(BrokerError, match=r"topic/0 cannot be read from offset 1 on \(CorruptRecord"):
-            wait_for(poll)
+        with pytest.raises(BrokerError, match=r"/0 cannot be read from offset 1 on \(CorruptRecord"):
+            until(poll)
     assert sorted(filter(None, read)) in ([b"first"], [b"first", b"other"])
     reader.pause([damaged])
-    wait_for(lambda: b"other" in read or poll())
+    until(lambda: b"other" in read or poll())
     reader.resume([damaged])
-    with pytest.raises(BrokerError, match=r"topic/0 cannot be read from offset 1 on"):
-        wait_for(poll)
+    with pytest.raises(BrokerError, match=rf"{prefix}/0 cannot be read from offset 1 on"):
+        until(poll)
     broker.close()
 
 
@@ -342,7 +338,7 @@ def test_batch_of_a_codec_that_is_not_installed_is_named_with_its_place(
     monkeypatch.setattr("kafka.codec.has_lz4", lambda: False)
     reader = broker.reader([TopicPartition(prefix, 0)])
     with pytest.raises(BrokerError, match=r"/0 cannot be read from offset 0 on \(UnsupportedCodec.*lz4.*install"):
-        wait_for(lambda: bool(reader.poll(100, 10)))
+        until(lambda: bool(reader.poll(100, 10)))
     broker.close()
 
 
@@ -358,9 +354,3 @@ def test_refusal_to_delete_topics_is_told_for_each_of_them(tmp_path: Path, unuse
         broker.close()
     finally:
         local_kafka.stop(tmp_path)
-
-
-def wait_for(claim: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + 60
-    while not claim():
-        assert time.monotonic() < deadline_s, "condition not met within 60 s"

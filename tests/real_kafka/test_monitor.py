@@ -11,10 +11,10 @@ from stream.testing.processes import Program, wait_for
 from stream.verifying.model_files import FILE_FORMAT, Model, write_model
 from stream.wire.codec import HEADERS
 from stream.wire.topics import Topics
-from tests.monitored import decided_in_windows, free_port, reported
+from tests.monitored import decided_in_windows, reported
 from tests.monitoring.test_state import example, prediction
 from tests.pipeline import context_value, feedback_value
-from tests.processes import Pipeline
+from tests.processes import Pipeline, free_port
 
 KILLS = 5
 EVENTS = 40

@@ -7,8 +7,6 @@ import sys
 import time
 from pathlib import Path
 
-import pytest
-
 from stream.devkafka.local_kafka import LocalKafka
 from tests.processes import Pipeline
 
@@ -23,12 +21,11 @@ def own_service(*arguments: str, **variables: str) -> "subprocess.CompletedProce
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("partitions", [1, 3])
 def test_own_service_gets_a_prediction_for_every_visitor_and_its_learner_learns(
-    kafka: LocalKafka, prefix: str, tmp_path: Path, partitions: int
+    kafka: LocalKafka, prefix: str, tmp_path: Path
 ) -> None:
     pipeline = Pipeline(
-        kafka.bootstrap, prefix, tmp_path, n_classes=3, n_features=4, learner="banditron", partitions=partitions,
+        kafka.bootstrap, prefix, tmp_path, n_classes=3, n_features=4, learner="banditron", partitions=3,
         window="5s",
     )  # fmt: skip
     try:

@@ -34,9 +34,9 @@ from stream.kafka.port import AccessError
 from stream.testing.processes import wait_for
 from stream.wire.records import TopicPartition
 from stream.wire.topics import Topics
-from tests.monitored import decided_in_windows, free_port, reported
+from tests.monitored import decided_in_windows, reported
 from tests.pipeline import context_value, feedback_value
-from tests.processes import CLIENTS, Pipeline
+from tests.processes import CLIENTS, Pipeline, free_port
 from tests.secured import PASSWORD, PLAIN_USER, Allowed, Secured, allowed_by_the_page
 
 EVENTS = 40
