@@ -67,19 +67,9 @@ def test_ledgers_are_those_of_the_runs_and_their_sum(report: onebit.RunReport) -
 def test_run_is_that_of_the_command_line_and_the_same_each_time(report: onebit.RunReport) -> None:
     again = onebit.run("optdigits", learners="banditron", events=300, delay="fixed:1s", loss=0.1, seed=1)
     flags = [
-        "--learner",
-        "banditron",
-        "--events",
-        "300",
-        "--delay",
-        "fixed:1s",
-        "--loss",
-        "0.1",
-        "--seed",
-        "1",
-        "--no-report",
-        "--json",
-    ]
+        "--learner", "banditron", "--events", "300", "--delay", "fixed:1s", "--loss", "0.1", "--seed", "1",
+        "--no-report", "--json"
+    ]  # fmt: skip
     done = subprocess.run([sys.executable, "-m", "stream", "run", *flags], capture_output=True, text=True, check=True)
     digests = {run.to_dict()["state_sha256"] for run in (report["banditron"], again["banditron"])}
     assert digests == {orjson.loads(done.stdout)["state_sha256"]}

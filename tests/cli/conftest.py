@@ -1,7 +1,8 @@
 """Fixtures that run commands with isolated environment variables and working directory."""
 
 import os
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -31,6 +32,14 @@ def own_shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(console, "_log", LogLines())
     monkeypatch.setattr(console, "_is_json", False)
+
+
+@pytest.fixture
+def default_ctrl_c() -> Iterator[None]:
+    """Let Ctrl-C raise KeyboardInterrupt, as in a new process."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture

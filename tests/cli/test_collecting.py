@@ -8,7 +8,6 @@ import pytest
 
 from stream.app.process import NEW_OBJECTS, freeze_gc, gc_disabled, tune_gc
 
-
 FREEZE, UNFREEZE = gc.freeze, gc.unfreeze
 """Python's own functions, which the fixture `frozen_modules` replaces."""
 

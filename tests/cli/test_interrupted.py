@@ -6,7 +6,6 @@ import re
 import signal
 import sys
 import threading
-from collections.abc import Iterator
 
 import orjson
 import pytest
@@ -24,14 +23,9 @@ from stream.task.settings import Sharing
 from stream.wire.records import Answer
 from tests.cli.conftest import Onebit
 
+pytestmark = pytest.mark.usefixtures("default_ctrl_c")
+
 BROKEN_OFF_AFTER = 50
-
-
-@pytest.fixture(autouse=True)
-def python_hears_ctrl_c() -> Iterator[None]:
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
 
 
 def test_interrupted_embedded_run_reports_its_progress(onebit: Onebit, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,7 @@ import multiprocessing
 import os
 import re
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import orjson
 import pytest
@@ -18,16 +18,11 @@ from stream.errors import ExitCode
 from stream.task.settings import PolicyError, Unsuitable
 from tests.cli.conftest import Onebit
 
+pytestmark = pytest.mark.usefixtures("default_ctrl_c")
+
 TIMES = ("wall_s", "events_per_s")
 SHORT = ("run", "--learner", "banditron,perceptron,late-ucb", "--events", "300", "--json", "--no-report")
 ENDLESS = ("run", "--learner", "banditron,perceptron", "--events", "1000000", "--jobs", "2", "--no-report")
-
-
-@pytest.fixture(autouse=True)
-def python_hears_ctrl_c() -> Iterator[None]:
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.slow

@@ -150,34 +150,11 @@ def test_best_constant_answer_is_the_most_frequent_class() -> None:
 
 def test_json_starts_with_the_promised_keys_in_their_order() -> None:
     promised = [
-        "data",
-        "learner",
-        "params",
-        "seed",
-        "events",
-        "classes",
-        "features",
-        "decided",
-        "matched",
-        "expired",
-        "pending",
-        "late",
-        "duplicates",
-        "orphans",
-        "conflicts",
-        "malformed",
-        "mistakes",
-        "error_rate",
-        "error_rate_last_fifth",
-        "greedy_error_rate",
-        "updates",
-        "ledger_ok",
-        "state_sha256",
-        "virtual_s",
-        "wall_s",
-        "events_per_s",
-        "report",
-    ]
+        "data", "learner", "params", "seed", "events", "classes", "features", "decided", "matched", "expired",
+        "pending", "late", "duplicates", "orphans", "conflicts", "malformed", "mistakes", "error_rate",
+        "error_rate_last_fifth", "greedy_error_rate", "updates", "ledger_ok", "state_sha256", "virtual_s", "wall_s",
+        "events_per_s", "report"
+    ]  # fmt: skip
     assert list(run_report().as_json())[: len(promised)] == promised
 
 
