@@ -16,7 +16,7 @@ from tests.monitoring.test_state import example, prediction
 from tests.pipeline import context_value, feedback_value
 from tests.processes import Pipeline, free_port
 
-KILLS = 5
+KILLS = 3
 EVENTS = 40
 """Number of contexts between two kills."""
 
@@ -50,7 +50,7 @@ def a_model(folder: Path) -> Path:
     return path
 
 
-def test_a_monitor_that_is_killed_five_times_counts_what_verify_counts_and_sees_a_learner_die(
+def test_monitor_that_is_killed_repeatedly_counts_what_verify_counts_and_sees_a_learner_die(
     kafka: LocalKafka, prefix: str, tmp_path: Path
 ) -> None:
     port = free_port()
