@@ -24,7 +24,7 @@ from stream.app.resolve import (
     slow_warning,
 )
 from stream.app.settings import AUTO, Program, Settings, SettingsError
-from stream.app.tally import Tally, drift_warnings, ledger_line, promotion_lines
+from stream.app.tally import Tally, drift_warnings, ledger_line, report_promotions
 from stream.app.watching import Watched
 from stream.journal.commit import Commit
 from stream.journal.reading import SettingsDifferError, pipeline_settings
@@ -87,7 +87,8 @@ def run_learner(settings: Settings, stop: Callable[[], bool], *, change_settings
             estimating.add(commits)
             if watched.is_enabled:
                 counts.add(commits, program.broker_ms)
-            for message in drift_warnings(commits) + promotion_lines(commits, task.members):
+            report_promotions(commits, task.members)
+            for message in drift_warnings(commits):
                 warn(message)
 
         program = LearnerProgram(

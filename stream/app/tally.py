@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
+from stream.app.process import announce, warn
 from stream.journal.commit import Commit
 from stream.task.task import DeadLetter
 from stream.wire.ledger import MISPLACED_REMEDY, Ledger
@@ -86,16 +87,16 @@ def drift_warnings(commits: Sequence[Commit]) -> list[str]:
     ]
 
 
-def promotion_lines(commits: Sequence[Commit], members: Sequence[str]) -> list[str]:
-    """Return a line for each promotion in committed transactions, whether the learner has it or not."""
-    return [
-        f"partition {partition}, step {step.number}: {name} decides from now on"
-        if name in members
-        else f"partition {partition}, step {step.number}: promotion of {name!r} ignored; expected one of "
-        f"{', '.join(members) or 'no learner, because the pipeline has no challengers'}"
-        for partition, step, effects, *_ in commits
-        for name in effects.promotions
-    ]
+def report_promotions(commits: Sequence[Commit], members: Sequence[str]) -> None:
+    """Announce the promotions in committed transactions, and warn of promotions of unknown learners."""
+    for partition, step, effects, *_ in commits:
+        for name in effects.promotions:
+            place = f"partition {partition}, step {step.number}"
+            if name in members:
+                announce(f"{place}: {name} decides from now on")
+            else:
+                known = ", ".join(members) or "no learner, because the pipeline has no challengers"
+                warn(f"{place}: promotion of {name!r} ignored; expected {known}")
 
 
 def _utc(at_ms: int) -> str:
