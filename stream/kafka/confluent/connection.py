@@ -5,7 +5,6 @@ handles later refusals, for example because an ACL, a password or a certificate 
 after a refusal, and reports it only through its error callback.
 """
 
-import logging
 import math
 import time
 from collections.abc import Callable, Iterable
@@ -24,9 +23,17 @@ from stream.kafka.token_command import TokenCommand
 _REFUSAL_S = 15.0  # maximum interval between a client's reports that it is denied access
 _TOKEN_S = 300.0  # validity of a token without an expiry time
 
-_SILENT = logging.getLogger("librdkafka")
-_SILENT.addHandler(logging.NullHandler())
-_SILENT.propagate = False
+
+class Silent:
+    """A logger for librdkafka that discards its messages.
+
+    librdkafka logs while its fatal error is set as Python's current exception. `logging` catches exceptions of its own,
+    which clears the error; this method does not.
+    """
+
+    def log(self, *message: object) -> None:
+        """Discard a message."""
+
 
 _code: Any = KafkaError  # mypy does not know the attributes for the error codes
 
@@ -103,7 +110,7 @@ class ConfluentConnection(Connection):
             "client.id": "onebit",
             # librdkafka logs errors that it retries; final errors are raised.
             "log_level": 0,
-            "logger": _SILENT,
+            "logger": Silent(),
             "error_cb": self._on_error,
             "socket.timeout.ms": self.request_timeout_ms,
             "socket.connection.setup.timeout.ms": max(1_000, self.setup_timeout_ms),
