@@ -235,5 +235,5 @@ class Partition:
 
 
 def _can_wait(record: Record) -> bool:
-    """Whether a record is a tick, and not a promotion."""
+    """Whether a record may stay in the buffer: a tick, but not a promotion, which changes the next decisions."""
     return is_tick(record) and promotion_of(record) is None

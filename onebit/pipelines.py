@@ -128,7 +128,7 @@ class Pipeline:
         return self.test.ledger()
 
     def promote(self, name: str) -> None:
-        """Let a challenger, or the first champion, decide from now on."""
+        """Let a challenger, or the first champion, decide from now on. An unknown name changes nothing."""
         write_promotion(self.test.broker, self.test.topics, self.test.partitions, name)
         self.test.work()
 

@@ -22,7 +22,7 @@ from stream.wire.ledger import Ledger, total_ledger
 
 if TYPE_CHECKING:
     from stream.estimating.arms import ArmComparison
-    from stream.estimating.contest import Contest
+    from stream.estimating.challengers import ChallengerComparison
 
 Learners = str | Sequence[str] | Mapping[str, Mapping[str, object]]
 """A learner's name, several names, or names with parameters, such as `{"late-ucb": {"alpha": 0.5}}`."""
@@ -91,9 +91,9 @@ class LearnerRun:
         return self.report.arms
 
     @property
-    def contest(self) -> "Contest | None":
+    def challengers(self) -> "ChallengerComparison | None":
         """The estimates of the challengers beside the champion, or None without challengers."""
-        return self.report.contest
+        return self.report.challengers
 
     @property
     def ok(self) -> bool:

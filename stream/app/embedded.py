@@ -11,7 +11,7 @@ from consumers.learner import LearnerOptions, LearnerProgram
 from producers.datasets.base import Known
 from producers.feedback import FeedbackProgram
 from producers.replay import ReplayProgram
-from stream.app.live_estimates import arms_of, contest_estimator, from_topics, live_estimator
+from stream.app.live_estimates import arms_of, challenger_estimator, from_topics, live_estimator
 from stream.app.process import Meter, ShowProgress, announce, gc_disabled, ignore
 from stream.app.resolve import Run, compile_kernels, nnz_of, records_max
 from stream.errors import ExitCode, OnebitError
@@ -331,6 +331,8 @@ def report_of(broker: Broker, run: Run, judge: Judge, end: RunEnd, *, in_real_ti
         latency=quantiles(latencies),
         estimate=from_topics(broker, topics, run.partitions, live_estimator()).now() if run.is_estimated else None,
         arms=from_topics(broker, topics, run.partitions, arms_of(task.holdout)).now() if task.holdout else None,
-        contest=from_topics(broker, topics, run.partitions, contest_estimator()).now() if task.challengers else None,
+        challengers=(
+            from_topics(broker, topics, run.partitions, challenger_estimator()).now() if task.challengers else None
+        ),
         **end._asdict() | ({"latency_counts": LatencyCounts("decision", latencies)} if latencies.size else {}),
     )

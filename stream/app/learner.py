@@ -13,7 +13,7 @@ from stream.app.connection import announce_start, by_client, keep_running, requi
 from stream.app.live_estimates import LiveEstimating
 from stream.app.pipeline_settings import wanted_settings, with_hint
 from stream.app.process import Status, announce, boot_ms, every, freeze_gc, monotonic_ms, tune_gc, warn
-from stream.app.program_metrics import LearnerCounts, contest_samples, holdout_samples, learner_unready
+from stream.app.program_metrics import LearnerCounts, challenger_samples, holdout_samples, learner_unready
 from stream.app.resolve import (
     check_estimate,
     compile_kernels,
@@ -131,7 +131,7 @@ def run_learner(settings: Settings, stop: Callable[[], bool], *, change_settings
                     lambda: chain(
                         counts.samples(program),
                         holdout_samples(estimating.comparison()),
-                        contest_samples(estimating.contest()),
+                        challenger_samples(estimating.challengers()),
                     ),
                 )
                 show()

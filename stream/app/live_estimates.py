@@ -16,12 +16,12 @@ from stream.wire.topics import Topics
 
 if TYPE_CHECKING:
     from stream.estimating.arms import ArmComparison, Arms
-    from stream.estimating.contest import Contest, ContestEstimator
+    from stream.estimating.challengers import ChallengerComparison, ChallengerEstimator
     from stream.estimating.live import LiveEstimates, LiveEstimator
 
 
-class Counter(Protocol):
-    """An estimator of `stream.estimating` that counts decisions by step."""
+class StepEstimator(Protocol):
+    """An estimator of `stream.estimating` that takes the output of steps."""
 
     def take(self, partition: int, step: int, predictions: Iterable[Prediction], examples: Iterable[Example]) -> None:
         """Add the output of a partition's step."""
@@ -30,7 +30,7 @@ class Counter(Protocol):
         """Discard the pending decisions of all other partitions."""
 
 
-AnyCounter = TypeVar("AnyCounter", bound=Counter)
+AnyEstimator = TypeVar("AnyEstimator", bound=StepEstimator)
 
 
 class LiveEstimating:
@@ -39,65 +39,68 @@ class LiveEstimating:
     def __init__(self, *, is_asked: bool) -> None:
         self._estimator = live_estimator() if is_asked else None
         self._arms: Arms | None = None
-        self._contest: ContestEstimator | None = None
+        self._challengers: ChallengerEstimator | None = None
 
     def compare(self, task: TaskSettings) -> None:
         """Compare the learner with its holdout and its challengers, unless the comparison has begun."""
         if task.holdout and self._arms is None:
             self._arms = arms_of(task.holdout)
-        if task.challengers and self._contest is None:
-            self._contest = contest_estimator()
+        if task.challengers and self._challengers is None:
+            self._challengers = challenger_estimator()
 
     def add(self, commits: Sequence[Commit]) -> None:
         """Add the records of committed transactions."""
-        for counter in self._counters():
+        for estimator in self._estimators():
             for partition, step, effects, *_ in commits:
-                counter.take(
+                estimator.take(
                     partition,
                     step.number,
                     (prediction for prediction, _ in effects.predictions),
                     (example for example, _ in effects.examples),
                 )
 
-    def _counters(self) -> list[Counter]:
-        return [counter for counter in (self._estimator, self._arms, self._contest) if counter is not None]
+    def _estimators(self) -> list[StepEstimator]:
+        return [one for one in (self._estimator, self._arms, self._challengers) if one is not None]
 
     def comparison(self) -> "ArmComparison | None":
         """Return the comparison with the holdout, or None without one."""
         return None if self._arms is None else self._arms.now()
 
-    def contest(self) -> "Contest | None":
+    def challengers(self) -> "ChallengerComparison | None":
         """Return the estimates of the challengers, or None without any."""
-        return None if self._contest is None else self._contest.now()
+        return None if self._challengers is None else self._challengers.now()
 
     def lines(self, partitions: frozenset[int]) -> list[str]:
         """Return the log lines for a process to which these partitions are assigned."""
         lines: list[str] = []
         if partitions:
-            for counter in self._counters():
-                counter.keep(partitions)
+            for estimator in self._estimators():
+                estimator.keep(partitions)
         if self._estimator is not None:
             lines += estimate_lines(self._estimator.now(), since=" since this program started")
         if (compared := self.comparison()) is not None:
             lines += arm_lines(compared)
-        if (contest := self.contest()) is not None:
-            lines += contest_lines(contest)
+        if (challengers := self.challengers()) is not None:
+            lines += challenger_lines(challengers)
         return lines
 
 
-class TopicEstimates:
-    """Lets a counter count a pipeline's topics, with the decisions of each reading in the order of their times."""
+class TopicReader:
+    """Feeds an estimator with a pipeline's predictions and examples.
 
-    def __init__(self, broker: Broker, topics: Topics, partitions: int, counter: Counter) -> None:
-        """Start before the first decision."""
-        self._broker, self._counter = broker, counter
+    Each read passes the decisions in the order of their append times.
+    """
+
+    def __init__(self, broker: Broker, topics: Topics, partitions: int, estimator: StepEstimator) -> None:
+        """Start at the beginning of the topics."""
+        self._broker, self._estimator = broker, estimator
         self._predictions = [TopicPartition(topics.predictions, partition) for partition in range(partitions)]
         self._examples = [TopicPartition(topics.examples, partition) for partition in range(partitions)]
         self._next: dict[TopicPartition, int] = {}  # next offsets to read
         self._steps = [0] * partitions
 
     def read(self) -> None:
-        """Count the records since the last reading."""
+        """Pass the records since the last reading."""
         ends = self._broker.ends(self._examples)  # read first: the decisions of these examples can be read, too
         decided = merge(*map(self._records, self._predictions), key=lambda record: record.append_ms)
         for partition, records in groupby(decided, lambda record: record.partition):
@@ -107,7 +110,7 @@ class TopicEstimates:
             self._take(tp.partition, (), (decode_example(record)[0] for record in settled))
 
     def _records(self, tp: TopicPartition, end: float = inf) -> Iterator[Record]:
-        """Yield the unread records with offsets below `end`."""
+        """Yield the unread records before the offset `end`."""
         for record in read_partition(self._broker, tp, start=self._next.get(tp)):
             if record.offset >= end:
                 return
@@ -116,13 +119,13 @@ class TopicEstimates:
 
     def _take(self, partition: int, predictions: Iterable[Prediction], examples: Iterable[Example]) -> None:
         self._steps[partition] += 1
-        self._counter.take(partition, self._steps[partition], predictions, examples)
+        self._estimator.take(partition, self._steps[partition], predictions, examples)
 
 
-def from_topics(broker: Broker, topics: Topics, partitions: int, counter: AnyCounter) -> AnyCounter:
-    """Let a counter count a run's topics, and return it."""
-    TopicEstimates(broker, topics, partitions, counter).read()
-    return counter
+def from_topics(broker: Broker, topics: Topics, partitions: int, estimator: AnyEstimator) -> AnyEstimator:
+    """Feed an estimator with all records of a run, and return it."""
+    TopicReader(broker, topics, partitions, estimator).read()
+    return estimator
 
 
 def live_estimator() -> "LiveEstimator":
@@ -139,14 +142,14 @@ def arms_of(share: float) -> "Arms":
     return Arms(share)
 
 
-def contest_estimator() -> "ContestEstimator":
+def challenger_estimator() -> "ChallengerEstimator":
     """Return an estimator of challengers without decisions."""
-    from stream.estimating.contest import ContestEstimator  # deferred, as above
+    from stream.estimating.challengers import ChallengerEstimator  # deferred, as above
 
-    return ContestEstimator()
+    return ChallengerEstimator()
 
 
-def contest_lines(found: "Contest", prefix: str = "") -> list[str]:
+def challenger_lines(found: "ChallengerComparison", prefix: str = "") -> list[str]:
     """Format the estimates of the challengers.
 
     Args:
@@ -157,10 +160,11 @@ def contest_lines(found: "Contest", prefix: str = "") -> list[str]:
         waiting = f"; {found.waiting:,} decisions are pending or later than a pending one" if found.waiting else ""
         return [f"{prefix}challengers: no estimate yet{waiting}"]
     return [
-        f"{prefix}challenger {name}: mean reward {ips:.3f} ({reward.low:.3f} to {reward.high:.3f}, anytime) in "
-        f"{found.n:,} decisions, {found.mean:.3f} of the champion {found.champion}; difference {difference.low:+.3f} "
-        f"to {difference.high:+.3f} (anytime)"
-        for name, ips, _, reward, difference in found.challengers
+        f"{prefix}challenger {one.name}: estimated mean reward {one.ips:.3f} ({one.reward.low:.3f} to "
+        f"{one.reward.high:.3f}); champion {found.champion}: {found.mean:.3f}, {found.n:,} decisions; difference "
+        f"{one.difference.low:+.3f} to {one.difference.high:+.3f} (95 %, valid at all times)"
+        + ("" if one.is_valid else ". The intervals contradict each other: bits are lost more often for some classes")
+        for one in found.challengers
     ]
 
 

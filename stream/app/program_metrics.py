@@ -15,7 +15,7 @@ from stream.wire.records import HOLDOUT
 if TYPE_CHECKING:  # not imported at run time: other programs do not need the compiler
     from consumers.learner import LearnerProgram
     from stream.estimating.arms import ArmComparison
-    from stream.estimating.contest import Contest
+    from stream.estimating.challengers import ChallengerComparison
     from stream.journal.commit import Commit
 
 
@@ -67,15 +67,15 @@ def holdout_samples(found: "ArmComparison | None") -> Iterator[Sample]:
     yield metrics.HOLDOUT_MISMATCH.at(float(found.shares_differ))
 
 
-def contest_samples(found: "Contest | None") -> Iterator[Sample]:
+def challenger_samples(found: "ChallengerComparison | None") -> Iterator[Sample]:
     """Return the samples of the challengers' estimates; none without challengers or before the first decision."""
     if found is None or found.mean is None:
         return
     yield metrics.CHAMPION_REWARD.at(found.mean, found.champion or "")
-    for name, ips, _, _, difference in found.challengers:
-        yield metrics.CHALLENGER_REWARD.at(ips, name)
-        yield metrics.CHALLENGER_DIFFERENCE_LOWER.at(difference.low, name)
-        yield metrics.CHALLENGER_DIFFERENCE_UPPER.at(difference.high, name)
+    for one in found.challengers:
+        yield metrics.CHALLENGER_REWARD.at(one.ips, one.name)
+        yield metrics.CHALLENGER_DIFFERENCE_LOWER.at(one.difference.low, one.name)
+        yield metrics.CHALLENGER_DIFFERENCE_UPPER.at(one.difference.high, one.name)
 
 
 def learner_unready(program: "LearnerProgram") -> str:

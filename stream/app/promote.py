@@ -1,24 +1,30 @@
-"""Promote a challenger: by name, or the first one that is surely better than the champion."""
+"""Promote a challenger: by name, or the first one whose estimate is above the champion's."""
 
 import time
 from collections.abc import Callable
 from typing import NamedTuple
 
 from stream.app.connection import Connected, connected
-from stream.app.live_estimates import TopicEstimates, contest_estimator, contest_lines
+from stream.app.live_estimates import TopicReader, challenger_estimator, challenger_lines
 from stream.app.process import announce, every
 from stream.app.settings import Settings, SettingsError
-from stream.errors import ExitCode, StoppedError
+from stream.errors import ExitCode, OnebitError
 from stream.journal.format import task_settings
 from stream.journal.reading import pipeline_settings
 from stream.kafka.port import Broker
 from stream.wire.codec import promotion_headers
 from stream.wire.topics import Topics
 
-READ_S = 5.0
+READ_INTERVAL_S = 5.0
 """Interval between readings of the topics."""
 
 STATUS_INTERVAL_MS = 60_000
+
+
+class PromotionStoppedError(OnebitError):
+    """The command was stopped before a challenger was promoted."""
+
+    exit_code = ExitCode.INTERRUPTED
 
 
 class Promoted(NamedTuple):
@@ -33,25 +39,21 @@ def promote(settings: Settings, name: str | None, stop: Callable[[], bool] = lam
 
     Args:
         settings: Settings of the connection.
-        name: The champion's or a challenger's name; None to wait until a challenger is better than the champion. It is
-            better once the interval of the difference is above 0, from the first decision in the topics on.
+        name: The champion's or a challenger's name; None to wait until the interval of a challenger's difference is
+            above 0. The estimates include all decisions of the current champion in the topics.
         stop: Returns whether to stop waiting.
 
     Raises:
         SettingsError: the pipeline has no such learner, or no challengers.
-        StoppedError: the program was stopped while waiting.
+        PromotionStoppedError: the command was stopped while waiting.
     """
     with connected(settings) as connection:
-        broker, topics, partitions = connection
-        begun = pipeline_settings(broker, topics, partitions)
-        members = task_settings(begun).members if "seed" in begun else ()
-        if not members:
-            raise SettingsError(f"{topics.journal}: no running pipeline with challengers; start one with --challenger")
+        members = _members(connection, stop, waits=name is None)
         if name is not None and name not in members:
             raise SettingsError(f"{name}: expected one of the pipeline's learners {', '.join(members)}")
         chosen = _first_better(connection, stop) if name is None else name
-        write_promotion(broker, topics, partitions, chosen)
-    return Promoted(chosen, partitions)
+        write_promotion(*connection, chosen)
+    return Promoted(chosen, connection.partitions)
 
 
 def write_promotion(broker: Broker, topics: Topics, partitions: int, name: str) -> None:
@@ -62,24 +64,40 @@ def write_promotion(broker: Broker, topics: Topics, partitions: int, name: str) 
     producer.close()
 
 
+def _members(connection: Connected, stop: Callable[[], bool], *, waits: bool) -> tuple[str, ...]:
+    """Return the names of the champion and the challengers; with `waits`, wait for the pipeline's first step."""
+    broker, topics, partitions = connection
+    is_announced = False
+    while "seed" not in (begun := pipeline_settings(broker, topics, partitions)):  # an imported model has no seed
+        if not waits:
+            raise SettingsError(f"{topics.journal}: expected a pipeline that has made a decision; got none")
+        if stop():
+            raise PromotionStoppedError("stopped before the first decision")
+        if not is_announced:
+            announce(f"waiting for the first decision: {topics.journal} has no step")
+            is_announced = True
+        time.sleep(READ_INTERVAL_S)
+    members = task_settings(begun).members
+    if not members:
+        raise SettingsError(f"{topics.journal}: expected a pipeline with challengers; start one with --challenger")
+    return members
+
+
 def _first_better(connection: Connected, stop: Callable[[], bool]) -> str:
-    """Read the topics until a challenger is better than the champion, and return its name."""
-    estimator = contest_estimator()
-    reading = TopicEstimates(*connection, estimator)
+    """Read the topics until the interval of a challenger's difference is above 0, and return its name."""
+    estimator = challenger_estimator()
+    reader = TopicReader(*connection, estimator)
 
     def show() -> None:
-        for line in contest_lines(found):
+        for line in challenger_lines(estimator.now()):
             announce(line)
 
-    show_sometimes = every(STATUS_INTERVAL_MS, show)
+    show_if_due = every(STATUS_INTERVAL_MS, show)
     while not stop():
-        reading.read()
-        found = estimator.now()
-        if found.better is not None:
+        reader.read()
+        if (better := estimator.now().better) is not None:
             show()
-            return found.better
-        show_sometimes()
-        time.sleep(READ_S)
-    stopped = StoppedError("stopped before a challenger was better than the champion")
-    stopped.exit_code = ExitCode.INTERRUPTED
-    raise stopped
+            return better
+        show_if_due()
+        time.sleep(READ_INTERVAL_S)
+    raise PromotionStoppedError("stopped before a challenger was better than the champion")

@@ -100,8 +100,8 @@ def exploration_notice(task: TaskSettings) -> str:
     """Return a notice about a learner that does not explore enough; empty for other learners and logged decisions."""
     if task.challengers and not task.floor:
         return (
-            "challengers learn and are judged only from what the champion plays; to play every class now and then, "
-            "start a pipeline with --floor 0.05"
+            "challengers: classes that the champion never plays teach them nothing, and count against them. To "
+            "explore, start a pipeline with --floor 0.05"
         )
     decision = task.make_learner().predict(Features(np.zeros(1, np.int32), np.ones(1)), 0.5)
     if decision.propensity < 1.0 or task.play == "logged":
@@ -209,8 +209,8 @@ def challengers_of(settings: Settings) -> dict[str, dict[str, str]]:
     """
     found: dict[str, dict[str, str]] = {}
     for text in settings.challenger:
-        _, _, listed = text.partition(":")
-        pairs = [pair.partition("=") for pair in listed.split(",") if listed]
+        _, colon, listed = text.partition(":")
+        pairs = [pair.partition("=") for pair in listed.split(",") if colon]
         if text in found or not all(name and equals for name, equals, _ in pairs):
             raise SettingsError(
                 f"--challenger: expected NAME, or NAME:PARAM=VALUE,..., each once; got {', '.join(settings.challenger)}"

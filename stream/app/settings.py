@@ -251,7 +251,8 @@ class Settings(BaseSettings):
         Setting(
             Panel.LEARNER,
             _LEARN,
-            "Learner that learns from the same decisions without deciding, until `onebit promote`; repeatable",
+            "Learner that learns from the same decisions without deciding, until `onebit promote`; repeatable, up to "
+            "four. Use it with --floor",
             "NAME[:PARAM=VALUE,...]",
         ),
     ] = []

@@ -95,8 +95,8 @@ def report_promotions(commits: Sequence[Commit], members: Sequence[str]) -> None
             if name in members:
                 announce(f"{place}: {name} decides from now on")
             else:
-                known = ", ".join(members) or "no learner, because the pipeline has no challengers"
-                warn(f"{place}: promotion of {name!r} ignored; expected {known}")
+                known = f"expected one of {', '.join(members)}" if members else "the pipeline has no challengers"
+                warn(f"{place}: promotion of {name!r} ignored: {known}")
 
 
 def _utc(at_ms: int) -> str:

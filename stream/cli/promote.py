@@ -18,7 +18,9 @@ app = typer.Typer()
 @with_settings(Program.CONNECT)
 def promote(
     settings: Settings,
-    name: Annotated[str | None, typer.Argument(help="A challenger, or the first champion", show_default=False)] = None,
+    name: Annotated[
+        str | None, typer.Argument(help="Learner to promote: a challenger, or the first champion", show_default=False)
+    ] = None,
     when_better: Annotated[
         bool,
         typer.Option(
@@ -29,8 +31,8 @@ def promote(
 ) -> None:
     """Let a challenger decide from the learners' next steps on.
 
-    Writes a record to each partition of the feedback topic. Its place in the topic determines the first decision of
-    the new champion, also in recoveries and in `onebit verify`. The old champion goes on learning as a challenger.
+    Writes a record to each partition of the feedback topic. The new champion decides after the learner has applied it.
+    The old champion continues to learn as a challenger.
     """
     if (name is None) is not when_better:
         raise fail("expected the name of a learner, or --when-better", ExitCode.USAGE)

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from stream.app.live_estimates import arm_lines, contest_lines, estimate_lines
+from stream.app.live_estimates import arm_lines, challenger_lines, estimate_lines
 from stream.app.process import announced_when_slow, warn
 from stream.app.run import run_all_embedded, run_all_on_kafka
 from stream.app.settings import Panel, Program, Settings, SettingsError
@@ -128,7 +128,7 @@ def _print_results(reports: list[RunReport], page: Path | None, *, json: bool) -
         prefix = f"{label}: " if len(reports) > 1 else ""
         lines = [] if report.estimate is None else estimate_lines(report.estimate, prefix)
         lines += [] if report.arms is None else arm_lines(report.arms, prefix)
-        lines += [] if report.contest is None else contest_lines(report.contest, prefix)
+        lines += [] if report.challengers is None else challenger_lines(report.challengers, prefix)
         for line in lines:
             out.print(line, highlight=False, markup=False, soft_wrap=True)
     for message in warnings:

@@ -531,12 +531,12 @@ def compile_with(learner: KernelLearner, template: Callable[P, R], **others: Any
 
     Args:
         learner: The learner whose kernels are used.
-        template: A module-level function that calls `predict`, `observe` or `update` as globals.
+        template: A module-level function that calls `predict`, `observe`, `update` or `log` as globals.
         others: Other globals of the template: compiled functions, and whole numbers.
     """
     assert isinstance(template, FunctionType)
     kernels = learner.kernels
-    key = template.__code__, kernels, tuple(others.values())
+    key = template.__code__, kernels, tuple(others.items())
     if key not in _compiled:
         called = [*kernels, *(other for other in others.values() if not isinstance(other, int))]
         names = [getattr(kernel, "__name__", "kernel") for kernel in called]

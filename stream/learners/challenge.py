@@ -1,14 +1,25 @@
 """A challenger beside a learner, which learns from the same decisions without deciding, until it is promoted."""
 
 from collections.abc import Callable, Iterator, Mapping
+from copy import copy
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stream.learners.base import Cost, FromLogs, KernelLearner, Kernels, ParameterError, State, load_arrays, sparse
+from stream.learners.base import (
+    NO_DETECTORS,
+    Cost,
+    FromLogs,
+    KernelLearner,
+    Kernels,
+    ParameterError,
+    State,
+    load_arrays,
+    sparse,
+)
 from stream.learners.kernels import compiled
-from stream.learners.wrapper import Wrapper
+from stream.learners.wrapper import Wrapper, rewrapped
 from stream.wire.records import NOTHING_LOGGED, Decision, Features, FloatArray, IndexArray
 
 OTHER, OTHER_GREEDY, IS_CHALLENGER = -3, -2, -1
@@ -39,7 +50,7 @@ class Challenge(Wrapper):
 
     Both learn from another learner's decisions as from a log, so `from_logs` must be `NOTHING` or `PROPENSITY`. Because
     a′ is drawn independently of a, 1[a′ = a]/p has the mean that the other learner's probability ratio has, and with it
-    its reward can be estimated; see `stream.estimating.contest`.
+    its reward can be estimated; see `stream.estimating.challengers`.
 
     A promotion makes the other learner decide. Decisions log who made them, so that a bit that arrives after a
     promotion finds the numbers of each learner. `scores` are those of the learner that decided.
@@ -93,6 +104,10 @@ class Challenge(Wrapper):
         )
         for name, combine in _COMBINED.items():
             setattr(self, name, combine((getattr(inner, name), getattr(challenger, name))))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copy or pickle both learners and the flag."""
+        return rewrapped, (type(self), copy(self.inner), (copy(self.challenger),), self._own_state())
 
     @property
     def decides(self) -> int:
@@ -170,8 +185,8 @@ class Challenge(Wrapper):
 
     @property
     def alarms(self) -> FloatArray:
-        """See Learner: those of the learner that decides."""
-        return self.deciding.alarms
+        """See Learner. None, because one bit can raise alarms of several learners. Each resets itself, as alone."""
+        return NO_DETECTORS
 
     def weights(self) -> FloatArray:
         """Return a copy of the weights of the learner that decides."""
@@ -188,14 +203,15 @@ class Challenge(Wrapper):
         """See Wrapper."""
         return self._prefixed({**self.challenger.state(), "decides": self._flag.copy()})
 
-    def state_into(self, copy: State) -> State:
+    def state_into(self, earlier: State) -> State:
         """See Learner."""
-        copy = self.inner.state_into(copy)
-        copy.update(self._own_state())
-        return copy
+        return self.inner.state_into(earlier) | self._own_state()
 
     def load_own(self, state: Mapping[str, Any]) -> None:
-        """See Wrapper. The state of a single learner, such as an imported model, becomes that of the champion."""
+        """See Wrapper.
+
+        A state without challengers, such as an imported model, is that of the champion; challengers do not change.
+        """
         prefix = self._prefix
         own = {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
         if own:
@@ -238,7 +254,7 @@ def _predict(
         own, beside = scores[:width], scores[width : width + other_width]
         action, greedy, p = predict(indices, values, u, own, eligible, *model[:MODEL_SIZE])  # type: ignore[name-defined] # noqa: F821
         other, other_greedy, _ = other_predict(indices, values, w, beside, eligible, *model[MODEL_SIZE:])  # type: ignore[name-defined] # noqa: F821
-        if other != action:
+        if other != action:  # the values of its own choice are replaced by those of the played class
             other_log(indices, values, action, beside, *model[MODEL_SIZE:])  # type: ignore[name-defined] # noqa: F821
     else:
         own, beside = scores[:other_width], scores[other_width : width + other_width]

@@ -70,7 +70,7 @@ class Wrapper(KernelLearner):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Copy or pickle the inner learner and the wrapper's own state."""
-        return _rewrapped, (type(self), copy(self.inner), self._options, self._own_state())
+        return rewrapped, (type(self), copy(self.inner), self._options, self._own_state())
 
     def inside(self, x: Features | FloatArray, decision: Decision) -> tuple[Features, Decision]:
         """Return a context and its decision as the inner learner sees them."""
@@ -132,7 +132,7 @@ class Wrapper(KernelLearner):
         load_arrays(self.name, self.in_use(state), state)
 
 
-def _rewrapped(cls: Any, inner: KernelLearner, options: tuple[Any, ...], own: State) -> Wrapper:
+def rewrapped(cls: Any, inner: KernelLearner, options: tuple[Any, ...], own: State) -> Wrapper:
     """Recreate a wrapper that was copied or pickled."""
     wrapper: Wrapper = cls(inner, *options)
     wrapper.load_own(own)

@@ -78,7 +78,7 @@ def page(reports: Sequence[RunReport], entry: str = "") -> str:
             times=times,
             earned=earned,
             holdout=_holdout(run_names, runs),
-            contest=_contest(run_names, runs),
+            challengers=_challengers(run_names, runs),
             accounts=_accounts(run_names, runs),
             runs=_runs(run_names, runs),
             changed=changed,
@@ -376,23 +376,27 @@ def _arm_cells(found: "ArmComparison") -> Iterator[str]:
         yield "–" if arm.mean is None else f"{arm.rewards:,} of {arm.n:,} = {arm.mean:.3f}"
 
 
-def _contest(names: Sequence[str], reports: Sequence[RunReport]) -> Table | None:
+def _challengers(names: Sequence[str], reports: Sequence[RunReport]) -> Table | None:
     """Return the estimates of the challengers, or None if no run has any."""
-    compared = {name: run.contest for name, run in zip(names, reports, strict=True) if run.contest is not None}
+    compared = {name: run.challengers for name, run in zip(names, reports, strict=True) if run.challengers is not None}
     if not compared:
         return None
-    columns = ("challenger", "minus champion", "reward", "95\N{NO-BREAK SPACE}% anytime", "champion", "its reward")
+    anytime = "95\N{NO-BREAK SPACE}% anytime"
+    columns = (
+        "challenger", f"difference, {anytime}", "estimated reward", f"reward, {anytime}", "champion",
+        "champion's reward",
+    )  # fmt: skip
     rows = tuple(
         (
-            name,
-            f"{difference.low:+.3f} to {difference.high:+.3f}",
-            f"{ips:.3f}",
-            f"{reward.low:.3f} to {reward.high:.3f}",
+            one.name,
+            f"{one.difference.low:+.3f} to {one.difference.high:+.3f}",
+            f"{one.ips:.3f}",
+            f"{one.reward.low:.3f} to {one.reward.high:.3f}",
             found.champion or "–",
             "–" if found.mean is None else f"{found.mean:.3f}",
         )
         for found in compared.values()
-        for name, ips, _, reward, difference in found.challengers
+        for one in found.challengers
     )
     notes = tuple(
         f"{name}: {found.n:,} decisions of the champion with a reward, {found.without_reward:,} expired without an "
@@ -509,6 +513,8 @@ _GLOSSARY = (
     ("deferred", "Decided, and waiting for the notice that the decision was shown."),
     ("shown", "The notice that a deferred decision was shown, which begins its window."),
     ("unshown", "A deferred decision that was not shown in time. It is not learned."),
+    ("champion", "The learner that decides, in a pipeline with challengers."),
+    ("challenger", "A learner that learns from the champion's decisions, and does not decide until it is promoted."),
     ("holdout", "A random part of the events, for which a fixed policy decides instead of the learner."),
     ("late", "Feedback after its decision expired."),
     ("duplicate", "A repeated context or feedback. The first one counts."),

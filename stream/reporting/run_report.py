@@ -30,7 +30,7 @@ from stream.wire.ledger import Ledger
 
 if TYPE_CHECKING:
     from stream.estimating.arms import ArmComparison
-    from stream.estimating.contest import Contest
+    from stream.estimating.challengers import ChallengerComparison
     from stream.estimating.live import LiveEstimates
 
 
@@ -131,7 +131,7 @@ class RunReport:
     drift_alarms: int = 0  # number of resets of the model or a class by drift detection
     estimate: "LiveEstimates | None" = None  # estimate of the learner's own policy; None if not requested
     arms: "ArmComparison | None" = None  # comparison with the holdout; None without one
-    contest: "Contest | None" = None  # estimates of the challengers; None without any
+    challengers: "ChallengerComparison | None" = None  # estimates of the challengers; None without any
     model: str = "own"  # `own` for each partition, or `shared`
     replicas: tuple[ReplicaReport, ...] = ()  # replicas of a shared model
     model_behind: Behind | None = None  # for a shared model, over the steps that wrote to its log
@@ -212,7 +212,7 @@ class RunReport:
             "latency": self.latency._asdict() if self.latency else None,
             "estimate": None if self.estimate is None else self.estimate.as_json(),
             "arms": None if self.arms is None else self.arms.as_json(),
-            "contest": None if self.contest is None else self.contest.as_json(),
+            "challengers": None if self.challengers is None else self.challengers.as_json(),
             "first_feedback": self.first_feedback,
             "changed": list(self.changed),
             "versions": self.versions,
@@ -339,7 +339,7 @@ def _loaded(run: Mapping[str, Any]) -> RunReport:
         latency_counts=None if took is None else LatencyCounts(took["of"], Sketch(dict(took["counts"]))),
         estimate=None if run["estimate"] is None else _estimate(run["estimate"]),
         arms=None if run["arms"] is None else _arms(run["arms"]),
-        contest=None if run["contest"] is None else _contest(run["contest"]),
+        challengers=None if run["challengers"] is None else _challengers(run["challengers"]),
         model=run["model"],
         replicas=tuple(ReplicaReport(**replica) for replica in run.get("replicas", ())),
         model_behind=Behind(**run["model_behind"]) if run.get("model_behind") else None,
@@ -403,10 +403,10 @@ def _arms(fields: Mapping[str, Any]) -> "ArmComparison":
     return ArmComparison.of_json(fields)
 
 
-def _contest(fields: Mapping[str, Any]) -> "Contest":
-    from stream.estimating.contest import Contest
+def _challengers(fields: Mapping[str, Any]) -> "ChallengerComparison":
+    from stream.estimating.challengers import ChallengerComparison
 
-    return Contest.of_json(fields)
+    return ChallengerComparison.of_json(fields)
 
 
 def _whole(value: float) -> int | None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from stream.learners import FromLogs, Learner, ParameterError, check_parameters, create, registered
 from stream.learners.base import KernelLearner
-from stream.learners.challenge import Challenge
+from stream.learners.challenge import SOUND, Challenge
 from stream.learners.mixture import Mixture
 from stream.learners.running_scale import RunningScale
 from stream.task.frozen import MODEL, Frozen
@@ -39,6 +39,7 @@ class Unsuitable(Enum):
     NOTHING_ASSUMED = "late feedback can correct only an assumed reward, and none is assumed at expiry"
     NOT_RETRACTABLE = "late feedback can correct only an update that can be undone; {learner} has none"
     NOT_FROM_LOGS = "{learner} learns only from its own actions, not from a log's; use one of {suitable}"
+    NO_CHALLENGE = "{learner} cannot learn from another learner's decisions, as challengers require; use {suitable}"
     NO_ELIGIBLE = "{learner} cannot decide among some of the classes, as classes_max requires; use one of {suitable}"
     ONE_RIGHT_CLASS = (
         "{learner} with these parameters requires exactly one right class, and reward is any; use one of {suitable}"
@@ -98,8 +99,8 @@ class TaskSettings:
 
     @property
     def members(self) -> tuple[str, ...]:
-        """The names of the champion and the challengers, in the order of `Challenge`; empty without challengers."""
-        return (self.learner, *self.challengers) if self.challengers else ()
+        """The names of the champion and, sorted, of the challengers, as in `Challenge`; empty without challengers."""
+        return (self.learner, *sorted(self.challengers)) if self.challengers else ()
 
     def make_shareable_learner(self) -> KernelLearner:
         """Create a learner for a model that tasks share.
@@ -117,11 +118,12 @@ class TaskSettings:
             ParameterError: the learner or a parameter is unknown.
         """
         whole = self.resolved()
-        learner = self._make_policy(self.learner, whole.parameters)
-        for name, parameters in whole.challengers.items():
-            challenger = with_kernels(self._make_policy(learner_of(name), parameters), "challenger")
-            learner = Challenge(with_kernels(learner, "challenger"), challenger)
         self._check_challengers()
+        learner = self._make_policy(self.learner, whole.parameters)
+        for name in self.members[1:]:
+            made = self._make_policy(learner_of(name), whole.challengers[name])
+            challenger = with_kernels(made, "challenger")
+            learner = Challenge(with_kernels(learner, "challenger"), challenger)
         self.check_policies(learner)
         self.feature_encoder()
         if self.model == "shared" and self.play != "own":
@@ -134,7 +136,8 @@ class TaskSettings:
             raise ParameterError("classes_max: expected model own; got shared")
         if self.open_classes and not learner.supports_eligible:
             able = [name for name, cls in registered().items() if cls.supports_eligible]
-            raise PolicyError(Unsuitable.NO_ELIGIBLE, self.learner, able)
+            unable = next(name for name in map(learner_of, (self.learner, *self.members)) if name not in able)
+            raise PolicyError(Unsuitable.NO_ELIGIBLE, unable, able)
         if self.class_names is not None and len(self.class_names) != self.n_classes:
             raise ParameterError(f"class_names: expected {self.n_classes} names; got {len(self.class_names)}")
         return learner
@@ -153,9 +156,16 @@ class TaskSettings:
         if len(self.challengers) > CHALLENGERS_MAX:
             raise ParameterError(f"challenger: expected at most {CHALLENGERS_MAX}; got {len(self.challengers)}")
         if self.learner in self.challengers:
-            raise ParameterError(f"challenger: expected other learners than {self.learner}, or other parameters")
+            raise ParameterError(
+                f"challenger: expected another name than the champion's, such as {self.learner}:PARAM=VALUE; got "
+                f"{self.learner}"
+            )
         if self.challengers and self.play != "own":
             raise ParameterError(f"challenger: expected play own; got {self.play}")
+        sound = [name for name, cls in registered().items() if cls.from_logs in SOUND]
+        for name in map(learner_of, self.members):
+            if name not in sound:
+                raise PolicyError(Unsuitable.NO_CHALLENGE, name, sound)
 
     @property
     def holdout_class(self) -> int | None:

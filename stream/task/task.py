@@ -252,7 +252,10 @@ class Task:
                 if record.append_ms > self.join.stream_ms:
                     self._act_on(self.join.pass_time(record.append_ms), effects)
                 if record.value is None and is_tick(record):
-                    self._apply_tick(record, effects)
+                    if (name := promotion_of(record)) is not None:
+                        self._promote(name, effects)
+                    else:
+                        self._apply_tick(record)
                     continue
             key = record.key
             try:
@@ -271,18 +274,18 @@ class Task:
                 self.join.count(name, by=count_misplaced(its_keys, partition, partitions))
         return effects
 
-    def _apply_tick(self, record: Record, effects: Effects) -> None:
-        """Apply a promotion, or set the time of the decisions of the step that wrote a tick.
+    def _promote(self, name: str, effects: Effects) -> None:
+        """Let another learner decide. An unknown name changes nothing."""
+        effects.promotions.append(name)
+        if name in self._members:
+            self.model.promote(self._members.index(name))
+
+    def _apply_tick(self, record: Record) -> None:
+        """Set the time of the decisions of the step that wrote a tick.
 
         It is the tick's append time, but not before the time of earlier decisions, because the clock can step back when
         another broker becomes the leader of the partition.
         """
-        name = promotion_of(record)
-        if name is not None:
-            effects.promotions.append(name)
-            if name in self._members:
-                self.model.promote(self._members.index(name))
-            return
         time = self.undated.pop(tick_step(record) or 0, None)
         if time is not None:
             self.join.date(time, record.append_ms)
@@ -326,9 +329,8 @@ class Task:
         """Name the learner that decided, and the classes that the others chose."""
         assert isinstance(self.learner, Challenge)
         champion, choices = self.learner.choices(decision)
-        named = dict(zip(self._members, choices, strict=True))
-        del named[self._members[champion]]
-        return Challenged(self._members[champion], named)
+        others = {name: choices[n] for n, name in enumerate(self._members) if n != champion}
+        return Challenged(self._members[champion], others)
 
     def _play(self, context: Context, own: Decision) -> Played:
         """Play the log's decision or the learner's own, which counts only if the log agrees."""

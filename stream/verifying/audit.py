@@ -305,7 +305,7 @@ class _Audit:
             self._check_played(oracle, context.logged, prediction, place_of(published))
             self._check_class(context, prediction, place_of(published))
             self._check_arm(settings, context.id, prediction.arm, place_of(published))
-            self._check_challenged(settings, prediction, place_of(published))
+            self._check_challenged(oracle, prediction, place_of(published))
 
     def _check_played(self, oracle: Oracle, logged: Logged | None, prediction: Prediction, place: str) -> None:
         """Compare a decision with the logged one, and count a propensity below the minimum."""
@@ -339,12 +339,16 @@ class _Audit:
         if arm != (expected := settings.arm_of(uniform(settings.seed, Purpose.ACTION, event_id))):
             self._fault(f"{place}: expected the arm {expected}; got {arm}")
 
-    def _check_challenged(self, settings: TaskSettings, prediction: Prediction, place: str) -> None:
-        """Check that a decision names the champion and all challengers, each once."""
-        found = prediction.challenged
+    def _check_challenged(self, oracle: Oracle, prediction: Prediction, place: str) -> None:
+        """Check the learners that a decision names and, with own models, which one decided."""
+        members, found = oracle.settings.members, prediction.challenged
         names = () if found is None else (found.champion, *found.choices)
-        if sorted(names) != sorted(settings.members):
-            self._fault(f"{place}: expected the learners {settings.members}; got {names}")
+        if sorted(names) != sorted(members):
+            self._fault(
+                f"{place}: expected the learners {', '.join(members) or 'none'}; got {', '.join(names) or 'none'}"
+            )
+        elif found is not None and oracle.settings.model == "own" and found.champion != oracle.champion:
+            self._fault(f"{place}: expected the champion {oracle.champion}; got {found.champion}")
 
     def _apply_feedback(self, oracle: Oracle, record: Record) -> None:
         oracle.pass_time(record.append_ms)

@@ -98,6 +98,7 @@ class Oracle:
 
     def __init__(self, settings: TaskSettings) -> None:
         self.settings = settings
+        self.champion = settings.learner  # with own models
         self.events: list[Event] = []
         self.counts: Counter[str] = Counter()  # fields of the ledger and overflows
         self.rows: Counter[tuple[State, Input]] = Counter()  # number of uses of each row of the join table
@@ -258,6 +259,7 @@ class Oracle:
     def promote(self, name: str) -> None:
         """Apply a promotion. An unknown name changes nothing."""
         if name in self.settings.members:
+            self.champion = name
             self.events.append(Promoted(self.settings.members.index(name)))
 
     def pass_time(self, stream_ms: int) -> None:

@@ -452,7 +452,7 @@ def tick_headers(step: int) -> Headers:
 
 
 def is_tick(record: Record) -> bool:
-    """Whether a record of the feedback topic is a tick."""
+    """Whether a record of the feedback topic is a tick. A promotion is also a tick."""
     return record.value is None and record.key is None and any(name == TICK_HEADER for name, _ in record.headers)
 
 

@@ -146,10 +146,10 @@ HOLDOUT: Arm = "holdout"
 
 
 class Challenged(NamedTuple):
-    """The learners around a decision of a pipeline with challengers."""
+    """The champion that made a decision, and the class that each challenger chose."""
 
     champion: str  # the learner that decided
-    choices: dict[str, int]  # the classes that the other learners chose, by learner
+    choices: dict[str, int]  # by challenger
 
 
 class Prediction(NamedTuple):

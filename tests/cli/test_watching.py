@@ -14,7 +14,7 @@ from stream.app.live_estimates import LiveEstimating
 from stream.app.process import monotonic_ms
 from stream.app.program_metrics import (
     LearnerCounts,
-    contest_samples,
+    challenger_samples,
     feedback_samples,
     holdout_samples,
     learner_unready,
@@ -31,7 +31,7 @@ from stream.telemetry.metrics import METRICS, Counts, Sample
 from stream.wire.named_features import Kind, build, to_plain
 from tests.cli.conftest import Onebit
 from tests.pipeline import TOPICS, Pipeline, plan, small_synsep, small_task
-from tests.reporting.test_page import CONTEST
+from tests.reporting.test_page import CHALLENGED
 
 NAMED = to_plain(build({"country": (Kind.CATEGORICAL, ["de", "fr", "it", "es"])}, None))
 
@@ -131,7 +131,7 @@ def test_every_metric_of_a_program_is_told_by_it_and_no_other() -> None:
     arms.count(np.array([0.0, 1.0]), np.array([1.0, 0.0]))
     data = small_synsep()
     reported = {
-        metrics.LEARNER: chain(counts.samples(learner), holdout_samples(arms.now()), contest_samples(CONTEST)),
+        metrics.LEARNER: chain(counts.samples(learner), holdout_samples(arms.now()), challenger_samples(CHALLENGED)),
         metrics.FEEDBACK: feedback_samples(pipeline.feedback(data, plan()), sent=0),
         metrics.REPLAY: replay_samples(pipeline.replay(data, 10), events=10),
     }

@@ -92,11 +92,22 @@ def test_each_learner_learns_as_alone_from_a_log_and_the_promoted_one_decides_as
             np.testing.assert_array_equal(found[f"challenger{number}.{name}" if number else name], value, name)
 
 
+def test_copy_shares_no_state_with_its_original() -> None:
+    _, together = nested()
+    x, before = examples(Case("banditron"), 1).features(0), together.state()
+    other = copy.copy(together)
+    decision = other.predict(x, 0.3)
+    other.observe(x, decision)
+    other.update(x, decision, 1, 0.5)
+    for name, value in together.state().items():
+        np.testing.assert_array_equal(value, before[name], name)
+
+
 def test_retraction_reaches_both_learners() -> None:
     alone, together = pair("banditron", "late-ucb")
-    x, data = examples(Case("banditron"), 1).features(0), 0.3
-    mine = together.predict(x, data)
-    logged = [alone[0].predict(x, data), as_logged(alone[1], x, mine)]
+    x, u = examples(Case("banditron"), 1).features(0), 0.3
+    mine = together.predict(x, u)
+    logged = [alone[0].predict(x, u), as_logged(alone[1], x, mine)]
     together.observe(x, mine)
     together.update(x, mine, 0, 0.5)
     together.retract(x, mine, 0, 1, 0.5)

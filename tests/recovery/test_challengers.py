@@ -8,6 +8,7 @@ import pytest
 import onebit
 from stream.journal.format import stored_settings
 from stream.journal.reading import SettingsDifferError, resolve
+from stream.verifying.reapply import replay_journal
 from stream.wire.codec import decode_prediction
 from stream.wire.records import Challenged, TopicPartition
 from tests.pipeline import small_task
@@ -35,13 +36,22 @@ def test_promotion_holds_from_its_place_in_the_topic_on_over_restarts(shared: di
         test = pipeline.test
         found: dict[str, Challenged] = {}
         for partition in range(test.partitions):
-            records = test.broker.reader([tp := TopicPartition(test.topics.predictions, partition)]).poll(0, 1_000)
-            assert tp.partition == partition
+            records = test.broker.reader([TopicPartition(test.topics.predictions, partition)]).poll(0, 1_000)
+            assert replay_journal(test.broker, test.topics, partition).ok
             predictions = [decode_prediction(record)[0] for record in records]
             found |= {one.id: one.challenged for one in predictions if one.challenged is not None}
         champions = [found[f"event-{t}"].champion for t in range(120)]
         assert champions == [NAMES[0]] * 41 + [NAMES[2]] * 50 + [NAMES[1]] * 29
         assert all({one.champion, *one.choices} == set(NAMES) and len(one.choices) == 2 for one in found.values())
+
+
+def test_order_in_which_challengers_are_given_does_not_matter() -> None:
+    orders: list[dict[str, dict[str, Any]]] = [{"late-ucb": {}, "banditron": {}}, {"banditron": {}, "late-ucb": {}}]
+    one, other = (small_task("igw-logistic", challengers=order) for order in orders)
+    assert one.members == other.members == ("igw-logistic", "banditron", "late-ucb")
+    states = [task.make_learner().state() for task in (one, other)]
+    assert list(map(np.shape, states[0].values())) == list(map(np.shape, states[1].values()))
+    assert states[0].keys() == states[1].keys()
 
 
 def test_challengers_of_a_running_pipeline_cannot_change() -> None:

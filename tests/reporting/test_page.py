@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from stream.estimating.arms import ArmComparison, ArmCount
-from stream.estimating.contest import ChallengerEstimate, Contest
+from stream.estimating.challengers import ChallengerComparison, ChallengerEstimate
 from stream.estimating.intervals import Interval
 from stream.estimating.live import LiveEstimates, LivePoint
 from stream.estimating.running import LiveEstimate
@@ -429,14 +429,14 @@ def test_page_compares_each_learner_with_its_holdout() -> None:
     assert "Learner and holdout" not in Reader(page(THREE)).text
 
 
-CONTEST = Contest(
+CHALLENGED = ChallengerComparison(
     "banditron", 1_000, 0.5, 3, 7,
     (ChallengerEstimate("late-ucb", 0.75, 0.7, Interval(0.5, 0.875), Interval(-0.125, 0.25)),),
 )  # fmt: skip
 
 
 def test_page_shows_the_estimates_of_the_challengers() -> None:
-    text = Reader(page([run_report("banditron", contest=CONTEST)])).text
+    text = Reader(page([run_report("banditron", challengers=CHALLENGED)])).text
     assert "late-ucb -0.125 to +0.250 0.750 0.500 to 0.875 banditron 0.500" in text
     assert "Champion and challengers" not in Reader(page(THREE)).text
 

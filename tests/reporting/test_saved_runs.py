@@ -27,7 +27,7 @@ from stream.reporting.run_report import (
 )
 from stream.telemetry.sketch import Sketch
 from stream.wire.ledger import Ledger
-from tests.reporting.test_page import COMPARED, CONTEST, run_report
+from tests.reporting.test_page import CHALLENGED, COMPARED, run_report
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "runs.format1.json"
 AT = datetime(2026, 3, 1, tzinfo=UTC)
@@ -55,7 +55,7 @@ def full_report(**changes: Any) -> RunReport:
         "constant_error_rate": 0.9,
         "estimate": estimate,
         "arms": COMPARED,
-        "contest": CONTEST,
+        "challengers": CHALLENGED,
         "drift_alarms": 2,
         "full_information": True,
     }
@@ -68,7 +68,7 @@ def test_reports_are_read_from_their_page_as_they_were_and_make_the_same_page(tm
     read = read_runs(write_page(tmp_path / "page.html", reports, AT))
     assert runs_json(read) == runs_json(reports)
     assert page(read) == page(reports)
-    for name in ("estimate", "arms", "contest", "latency", "latency_counts", "delayed"):
+    for name in ("estimate", "arms", "challengers", "latency", "latency_counts", "delayed"):
         assert getattr(read[0], name) == getattr(reports[0], name)
     assert read[0].errors.points[-1] == reports[0].errors.points[-1]
     assert math.isnan(read[2].errors.error_rate)

@@ -35,7 +35,7 @@ from stream.task.join import Join
 from stream.task.join_table import TRANSITIONS, Input, Move, Rule, State
 from stream.task.play import Played, play_match
 from stream.task.settings import Sharing
-from stream.task.task import Task
+from stream.task.task import OwnModel, Task
 from stream.wire import codec
 from stream.wire.codec import tick_headers
 from stream.wire.records import Decision, DecisionTime, Feedback, Logged, Record, Target, TopicPartition
@@ -63,6 +63,10 @@ def replaced(
 
 def table(name: str, row: tuple[State, Input], rule: Rule) -> Mutation:
     return Mutation(name, lambda: patch.dict(TRANSITIONS, {row: rule}))
+
+
+def promotes(schedule: Schedule) -> bool:
+    return any(item.kind is Kind.PROMOTION for item in schedule.items)
 
 
 class Skipping:
@@ -393,6 +397,7 @@ MUTATIONS = [
     replaced("duplicate contexts counted twice", Join, "receive_context", counts_duplicates_twice),
     replaced("feedback applied twice", Task, "_learn", learns_twice),
     Mutation("fences dropped", no_fences),
+    replaced("promotions not applied", OwnModel, "promote", lambda self, number: None, promotes),
     replaced("recovery does not wait for open transactions", Recoveries, "_is_held_up", lambda self, partition: False),
     replaced("expiry by the contexts' clock", Task, "_apply_context", passes_time_at_contexts),
     replaced("expiry by a host's clock", Join, "pass_time", expires_by_the_host),

@@ -9,15 +9,17 @@ n decisions with the bit r, with w = 1[a′ = a]/p:
 
 Because the mean of w is 1, (w − 1)(1 − r) has the mean *champion minus challenger*. Both terms are at least −1, so the
 confidence sequences of `intervals` bound the running mean of the difference on both sides at all times simultaneously.
-With several challengers, the intervals hold jointly.
+The intervals of the
+differences are valid for all challengers together; each interval of a reward only for its own challenger.
 
 If the champion never plays a class, p says nothing about it, and φ is at most 0: a challenger that would play it looks
 worse than it is. A floor of exploration prevents this.
 
-Decisions are counted as in `prefix`. The estimates begin anew when another learner becomes the champion.
+Decisions are counted as in `prefix`, separately for each learner that was the champion.
 """
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
+from itertools import groupby
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -37,8 +39,13 @@ class ChallengerEstimate(NamedTuple):
     reward: Interval  # of its mean reward, valid at all times
     difference: Interval  # of the mean rewards, challenger minus champion, valid at all times and for all challengers
 
+    @property
+    def is_valid(self) -> bool:
+        """Whether no interval is empty. An empty one shows that bits are lost more often for some classes."""
+        return self.reward.low <= self.reward.high and self.difference.low <= self.difference.high
 
-class Contest(NamedTuple):
+
+class ChallengerComparison(NamedTuple):
     """The current estimates."""
 
     champion: str | None  # None before the first counted decision
@@ -50,8 +57,9 @@ class Contest(NamedTuple):
 
     @property
     def better(self) -> str | None:
-        """The challenger whose difference is above 0 by the most, or None if none is surely better."""
-        surest = max(self.challengers, key=lambda one: one.difference.low, default=None)
+        """The challenger with the highest lower end of its difference, or None if no lower end is above 0."""
+        valid = (one for one in self.challengers if one.is_valid)
+        surest = max(valid, key=lambda one: one.difference.low, default=None)
         return surest.name if surest is not None and surest.difference.low > 0.0 else None
 
     def as_json(self) -> dict[str, object]:
@@ -63,7 +71,7 @@ class Contest(NamedTuple):
         return {**self._asdict(), "challengers": challengers}
 
     @classmethod
-    def of_json(cls, fields: Mapping[str, Any]) -> "Contest":
+    def of_json(cls, fields: Mapping[str, Any]) -> "ChallengerComparison":
         """Return the inverse of `as_json`."""
         challengers = (
             ChallengerEstimate(
@@ -74,6 +82,10 @@ class Contest(NamedTuple):
         return cls(**{**fields, "challengers": tuple(challengers)})
 
 
+_Row = tuple[float, int, Challenged]
+"""A decision's propensity and action, and what the challengers chose."""
+
+
 class _Sums:
     """The sums of one challenger."""
 
@@ -82,11 +94,31 @@ class _Sums:
         self.sides = LowerSequence(1.0, delta), LowerSequence(1.0, delta)
 
 
-class ContestEstimator:
+class _Reign:
+    """The sums of the decisions of one champion."""
+
+    def __init__(self, challengers: Iterable[str]) -> None:
+        names = tuple(challengers)
+        self.sums = {name: _Sums((1.0 - CONFIDENCE) / (2.0 * len(names))) for name in names}
+        self.n = self.rewards = self.without_reward = 0
+
+    def count(self, rows: Sequence[_Row], bits: Sequence[int]) -> None:
+        """Add decisions with bits."""
+        rewards = np.array(bits, np.float64)
+        self.n += len(rows)
+        self.rewards += int(rewards.sum())
+        for name, sums in self.sums.items():
+            weights = np.array([(one.choices[name] == action) / p for p, action, one in rows])
+            sums.estimate.add(weights, rewards)
+            for side, terms in zip(sums.sides, (rewards, 1.0 - rewards), strict=True):
+                side.extend((weights - 1.0) * terms)
+
+
+class ChallengerEstimator:
     """Counts decisions, each when it and all earlier ones are settled.
 
     >>> from stream.wire.records import Decision, Outcome
-    >>> estimator = ContestEstimator()
+    >>> estimator = ChallengerEstimator()
     >>> decision = Decision(0, 0, 0.5, np.zeros(2))
     >>> for step in range(1, 401):
     ...     challenged = Challenged("old", {"new": step % 2})
@@ -98,22 +130,18 @@ class ContestEstimator:
     """
 
     def __init__(self) -> None:
-        self._prefix: SettledPrefix[tuple[float, int, Challenged]] = SettledPrefix()
-        self._begin(None)
-
-    def _begin(self, challenged: Challenged | None) -> None:
-        self._champion = None if challenged is None else challenged.champion
-        names = () if challenged is None else tuple(challenged.choices)
-        self._sums = {name: _Sums((1.0 - CONFIDENCE) / (2.0 * len(names))) for name in names}
-        self._n = self._rewards = self._without_reward = 0
+        self._prefix: SettledPrefix[_Row] = SettledPrefix()
+        self._reigns: dict[str, _Reign] = {}  # by champion
+        self._champion: str | None = None
 
     def take(self, partition: int, step: int, predictions: Iterable[Prediction], examples: Iterable[Example]) -> None:
         """Add the output of a partition's step; see `LiveEstimator.take`. Decisions without challengers are ignored."""
         self._prefix.begin_step(partition, step)
         for prediction in predictions:
             if prediction.challenged is not None:
-                _, (action, _, propensity, *_), *_ = prediction
-                self._prefix.decide(partition, prediction.id, (propensity, action, prediction.challenged))
+                decision = prediction.decision
+                row = decision.propensity, decision.action, prediction.challenged
+                self._prefix.decide(partition, prediction.id, row)
         for example in examples:
             self._prefix.settle(partition, example.id, example.reward)
         self._advance()
@@ -124,41 +152,28 @@ class ContestEstimator:
         self._advance()
 
     def _advance(self) -> None:
-        rows: list[tuple[float, int, Challenged, int]] = []
-        for (propensity, action, challenged), reward in self._prefix.advance():
-            if challenged.champion != self._champion:
-                self._count(rows)
-                rows = []
-                self._begin(challenged)
-            if reward is None:
-                self._without_reward += 1
-            else:
-                rows.append((propensity, action, challenged, reward))
-        self._count(rows)
+        counted = self._prefix.advance()
+        for champion, group in groupby(counted, lambda one: one[0][2].champion):
+            settled = list(group)
+            self._champion = champion
+            reign = self._reigns.setdefault(champion, _Reign(settled[0][0][2].choices))
+            known = [(row, reward) for row, reward in settled if reward is not None]
+            reign.without_reward += len(settled) - len(known)
+            if known:
+                reign.count(*zip(*known, strict=True))
 
-    def _count(self, rows: list[tuple[float, int, Challenged, int]]) -> None:
-        """Add decisions of the current champion with rewards."""
-        if not rows:
-            return
-        rewards = np.array([reward for *_, reward in rows], np.float64)
-        self._n += len(rows)
-        self._rewards += int(rewards.sum())
-        for name, sums in self._sums.items():
-            weights = np.array([(one.choices[name] == action) / p for p, action, one, _ in rows])
-            sums.estimate.add(weights, rewards)
-            for side, bits in zip(sums.sides, (rewards, 1.0 - rewards), strict=True):
-                side.extend((weights - 1.0) * bits)
-
-    def now(self) -> Contest:
+    def now(self) -> ChallengerComparison:
         """Return the current estimates."""
+        reign, waiting = self._reigns.get(self._champion or "", _Reign(())), self._prefix.waiting
+        if not reign.n:
+            return ChallengerComparison(self._champion, 0, None, reign.without_reward, waiting, ())
         challengers = []
-        for name, sums in self._sums.items() if self._n else ():
+        for name, sums in reign.sums.items():
             ips, snips = sums.estimate.estimates()
             assert ips.value is not None
             assert ips.anytime is not None
             low, mirrored = (side.now() for side in sums.sides)
             difference = Interval(max(low, -1.0), min(-mirrored, 1.0))
             challengers.append(ChallengerEstimate(name, ips.value, snips.value, ips.anytime, difference))
-        mean = self._rewards / self._n if self._n else None
-        waiting = self._prefix.waiting
-        return Contest(self._champion, self._n, mean, self._without_reward, waiting, tuple(challengers))
+        mean = reign.rewards / reign.n
+        return ChallengerComparison(self._champion, reign.n, mean, reign.without_reward, waiting, tuple(challengers))

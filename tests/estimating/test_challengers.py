@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from stream.estimating.contest import Contest, ContestEstimator
+from stream.estimating.challengers import ChallengerComparison, ChallengerEstimator
 from stream.wire.records import Challenged, Decision, Example, Outcome, Prediction
 
 NO_SCORES = np.zeros(2)
@@ -18,7 +18,7 @@ def example(event_id: str, reward: int | None) -> Example:
 
 
 def test_estimates_are_those_of_the_weights() -> None:
-    estimator, rng, size = ContestEstimator(), np.random.default_rng(1), 300
+    estimator, rng, size = ChallengerEstimator(), np.random.default_rng(1), 300
     first, second, rewards = rng.integers(0, 2, (3, size)).tolist()
     actions = (rng.random(size) < 0.2).astype(int).tolist()
     propensities = np.where(np.array(actions) == 0, 0.8, 0.2)
@@ -34,11 +34,22 @@ def test_estimates_are_those_of_the_weights() -> None:
         assert one.reward.low <= one.ips <= one.reward.high
         assert one.difference.low <= np.mean((w - 1.0) * rewards) <= one.difference.high
     assert [one.name for one in found.challengers] == ["first", "second"]
-    assert Contest.of_json(found.as_json()) == found
+    assert ChallengerComparison.of_json(found.as_json()) == found
 
 
-def test_estimates_begin_anew_with_another_champion() -> None:
-    estimator = ContestEstimator()
+def test_challenger_is_not_better_if_bits_are_lost_for_some_classes() -> None:
+    estimator, rng = ChallengerEstimator(), np.random.default_rng(1)
+    for step in range(1, 601):
+        action = int(rng.integers(2))
+        made = prediction("a", action, 0.5, Challenged("old", {"new": 1}))
+        estimator.take(0, step, [made], [example("a", int(rng.integers(2)) if action else None)])
+    found = estimator.now()
+    assert found.challengers[0].difference.low > 0.0
+    assert (found.challengers[0].is_valid, found.better) == (False, None)
+
+
+def test_each_champion_has_its_own_estimates() -> None:
+    estimator = ChallengerEstimator()
     for step, champion in enumerate(("old", "old", "new", "new", "new"), start=1):
         challenged = Challenged(champion, {"new" if champion == "old" else "old": 0})
         made = prediction(str(step), 0, 0.5, challenged)
@@ -49,7 +60,7 @@ def test_estimates_begin_anew_with_another_champion() -> None:
 
 
 def test_decision_counts_when_all_earlier_ones_are_settled() -> None:
-    estimator, challenged = ContestEstimator(), Challenged("old", {"new": 0})
+    estimator, challenged = ChallengerEstimator(), Challenged("old", {"new": 0})
     estimator.take(0, 1, [prediction("a", 0, 0.5, challenged), prediction("b", 0, 0.5, None)], [])
     estimator.take(0, 2, [prediction("c", 0, 0.5, challenged)], [example("c", 1)])
     assert (estimator.now().n, estimator.now().waiting) == (0, 2)
@@ -63,7 +74,7 @@ def test_only_a_better_challenger_is_found_better(margin: float) -> None:
     rng, found = np.random.default_rng(3), 0
     streams, size = 60, 3_000
     for _ in range(streams):
-        estimator = ContestEstimator()
+        estimator = ChallengerEstimator()
         played, chosen = (rng.random(size) < 0.7).astype(int), (rng.random(size) < 0.7 + margin).astype(int)
         rewards = (rng.random(size) < np.where(played, 0.8, 0.2)).astype(int)
         for start in range(0, size, 300):
