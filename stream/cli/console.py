@@ -344,6 +344,7 @@ POLICY_HINTS = {
     "NOT_RETRACTABLE": "use --late ignore, or late-ucb with --param drift=off",
     "NOT_FROM_LOGS": "use another --learner, or --play match",
     "NO_ELIGIBLE": "use another --learner, or --n-classes",
+    "NO_CHALLENGE": "use another --challenger or --learner",
     "ONE_RIGHT_CLASS": "use another --learner",
 }
 """The remedy for a setting that the learner does not support, by reason."""
