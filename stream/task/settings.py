@@ -124,7 +124,6 @@ class TaskSettings:
             made = self._make_policy(learner_of(name), whole.challengers[name])
             challenger = with_kernels(made, "challenger")
             learner = Challenge(with_kernels(learner, "challenger"), challenger)
-        self.check_policies(learner)
         self.feature_encoder()
         if self.model == "shared" and self.play != "own":
             raise ParameterError(f"model shared: expected play own; got {self.play}")
@@ -143,8 +142,9 @@ class TaskSettings:
         return learner
 
     def _make_policy(self, name: str, parameters: Mapping[str, Any]) -> Learner:
-        """Create a learner with its scale, its floor and its holdout."""
+        """Create a learner with its scale, its floor and its holdout, and check that it can follow the policies."""
         learner = create(name, self.n_classes, self.n_features, **parameters)
+        self.check_policies(learner)
         if self.scale == "standard":
             learner = RunningScale(with_kernels(learner, "scale standard"))
         if self.floor != 0.0 or self.holdout != 0.0:
@@ -245,17 +245,17 @@ class TaskSettings:
             PolicyError: the learner cannot follow one of them.
         """
         if learner.needs_label and self.on_expiry == "negative":
-            raise PolicyError(Unsuitable.NO_LABEL, self.learner)
+            raise PolicyError(Unsuitable.NO_LABEL, learner.name)
         if self.late == "correct" and self.on_expiry != "negative":
-            raise PolicyError(Unsuitable.NOTHING_ASSUMED, self.learner)
+            raise PolicyError(Unsuitable.NOTHING_ASSUMED, learner.name)
         if self.late == "correct" and not learner.retractable:
-            raise PolicyError(Unsuitable.NOT_RETRACTABLE, self.learner)
+            raise PolicyError(Unsuitable.NOT_RETRACTABLE, learner.name)
         if self.play == "logged" and learner.from_logs is FromLogs.UNSOUND:
             sound = [name for name, cls in registered().items() if cls.from_logs is not FromLogs.UNSOUND]
-            raise PolicyError(Unsuitable.NOT_FROM_LOGS, self.learner, sound)
+            raise PolicyError(Unsuitable.NOT_FROM_LOGS, learner.name, sound)
         if self.reward == "any" and learner.one_right_class:
             others = [name for name, cls in registered().items() if not cls.one_right_class]
-            raise PolicyError(Unsuitable.ONE_RIGHT_CLASS, self.learner, others)
+            raise PolicyError(Unsuitable.ONE_RIGHT_CLASS, learner.name, others)
 
     @property
     def log_reading(self) -> LogReading | None:

@@ -8,6 +8,7 @@ import pytest
 import onebit
 from stream.journal.format import stored_settings
 from stream.journal.reading import SettingsDifferError, resolve
+from stream.task.settings import PolicyError
 from stream.verifying.reapply import replay_journal
 from stream.wire.codec import decode_prediction
 from stream.wire.records import Challenged, TopicPartition
@@ -52,6 +53,13 @@ def test_order_in_which_challengers_are_given_does_not_matter() -> None:
     states = [task.make_learner().state() for task in (one, other)]
     assert list(map(np.shape, states[0].values())) == list(map(np.shape, states[1].values()))
     assert states[0].keys() == states[1].keys()
+
+
+def test_policy_that_a_challenger_cannot_follow_names_the_challenger() -> None:
+    task = small_task("igw-logistic", reward="any", parameters={"others": 0.0}, challengers={"soba": {}})
+    with pytest.raises(PolicyError) as refused:
+        task.make_learner()
+    assert refused.value.learner == "soba"
 
 
 def test_challengers_of_a_running_pipeline_cannot_change() -> None:
