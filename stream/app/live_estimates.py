@@ -1,10 +1,10 @@
 """Live estimates of a running learner: its own policy while logged actions are played, holdout and challengers."""
 
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from heapq import merge
 from itertools import groupby
 from math import inf
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from stream.journal.commit import Commit
 from stream.kafka.port import Broker
@@ -18,19 +18,9 @@ if TYPE_CHECKING:
     from stream.estimating.arms import ArmComparison, Arms
     from stream.estimating.challengers import ChallengerComparison, ChallengerEstimator
     from stream.estimating.live import LiveEstimates, LiveEstimator
+    from stream.estimating.prefix import PrefixEstimator
 
-
-class StepEstimator(Protocol):
-    """An estimator of `stream.estimating` that takes the output of steps."""
-
-    def take(self, partition: int, step: int, predictions: Iterable[Prediction], examples: Iterable[Example]) -> None:
-        """Add the output of a partition's step."""
-
-    def keep(self, partitions: Container[int]) -> None:
-        """Discard the pending decisions of all other partitions."""
-
-
-AnyEstimator = TypeVar("AnyEstimator", bound=StepEstimator)
+AnyEstimator = TypeVar("AnyEstimator", bound="PrefixEstimator[Any]")
 
 
 class LiveEstimating:
@@ -59,7 +49,7 @@ class LiveEstimating:
                     (example for example, _ in effects.examples),
                 )
 
-    def _estimators(self) -> list[StepEstimator]:
+    def _estimators(self) -> "list[PrefixEstimator[Any]]":
         return [one for one in (self._estimator, self._arms, self._challengers) if one is not None]
 
     def comparison(self) -> "ArmComparison | None":
@@ -91,7 +81,7 @@ class TopicReader:
     Each read passes the decisions in the order of their append times.
     """
 
-    def __init__(self, broker: Broker, topics: Topics, partitions: int, estimator: StepEstimator) -> None:
+    def __init__(self, broker: Broker, topics: Topics, partitions: int, estimator: "PrefixEstimator[Any]") -> None:
         """Start at the beginning of the topics."""
         self._broker, self._estimator = broker, estimator
         self._predictions = [TopicPartition(topics.predictions, partition) for partition in range(partitions)]

@@ -15,7 +15,7 @@ likelihood ratios over Beta(100 h, 100 (1 − h)), which is also valid at all ti
 inference for multinomial count data", NeurIPS 2022.
 """
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from math import log
 from typing import Any, NamedTuple
 
@@ -23,9 +23,9 @@ import numpy as np
 from scipy.special import betaln
 
 from stream.estimating.intervals import Interval, LowerSequence
-from stream.estimating.prefix import SettledPrefix
+from stream.estimating.prefix import PrefixEstimator
 from stream.estimating.running import CONFIDENCE
-from stream.wire.records import HOLDOUT, Example, FloatArray, Prediction
+from stream.wire.records import HOLDOUT, FloatArray, Prediction
 
 SHARES_DELTA = 0.001
 """Upper limit on the probability that the shares ever raise an alarm although they are as set."""
@@ -86,7 +86,7 @@ class ArmComparison(NamedTuple):
         return cls(**{**fields, **arms, "difference": Interval(**fields["difference"])})
 
 
-class Arms:
+class Arms(PrefixEstimator[float]):
     """Counts decisions by arm, each when it and all earlier ones are settled.
 
     >>> arms = Arms(0.5)
@@ -102,32 +102,22 @@ class Arms:
         Args:
             share: The share h of the holdout, in (0, 1).
         """
+        super().__init__()
         self._share = share
-        self._prefix: SettledPrefix[float] = SettledPrefix()
         delta = (1.0 - CONFIDENCE) / 2.0
         reach = max(1.0 / share, 1.0 / (1.0 - share))
         self._sides = (LowerSequence(reach, delta), LowerSequence(reach, delta))
         self._counts = np.zeros((2, 3), np.int64)  # by arm: with reward, reward 1, without reward
 
-    def take(self, partition: int, step: int, predictions: Iterable[Prediction], examples: Iterable[Example]) -> None:
-        """Add the output of a partition's step; see `LiveEstimator.take`."""
-        self._prefix.begin_step(partition, step)
-        for prediction in predictions:
-            self._prefix.decide(partition, prediction.id, float(prediction.arm == HOLDOUT))
-        for example in examples:
-            self._prefix.settle(partition, example.id, example.reward)
-        self._advance()
+    def value_of(self, prediction: Prediction) -> float:
+        """See PrefixEstimator: 1 for the holdout, 0 for the learner."""
+        return float(prediction.arm == HOLDOUT)
 
-    def keep(self, partitions: Container[int]) -> None:
-        """Discard the pending decisions of all other partitions, because other processes will settle them."""
-        self._prefix.keep(partitions)
-        self._advance()
-
-    def _advance(self) -> None:
-        rows = self._prefix.advance()
-        for arm, reward in rows:
+    def count_settled(self, settled: Sequence[tuple[float, int | None]]) -> None:
+        """See PrefixEstimator."""
+        for arm, reward in settled:
             self._counts[int(arm), 2] += reward is None
-        if known := [row for row in rows if row[1] is not None]:
+        if known := [row for row in settled if row[1] is not None]:
             self.count(*np.array(known, dtype=np.float64).T)
 
     def count(self, arms: FloatArray, rewards: FloatArray) -> None:

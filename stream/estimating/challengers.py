@@ -18,16 +18,16 @@ worse than it is. A floor of exploration prevents this.
 Decisions are counted as in `prefix`, separately for each learner that was the champion.
 """
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from stream.estimating.intervals import Interval, LowerSequence
-from stream.estimating.prefix import SettledPrefix
+from stream.estimating.prefix import PrefixEstimator
 from stream.estimating.running import CONFIDENCE, RunningEstimate
-from stream.wire.records import Challenged, Example, Prediction
+from stream.wire.records import Challenged, Prediction
 
 
 class ChallengerEstimate(NamedTuple):
@@ -114,7 +114,7 @@ class _Reign:
                 side.extend((weights - 1.0) * terms)
 
 
-class ChallengerEstimator:
+class ChallengerEstimator(PrefixEstimator[_Row]):
     """Counts decisions, each when it and all earlier ones are settled.
 
     >>> from stream.wire.records import Decision, Outcome
@@ -130,35 +130,23 @@ class ChallengerEstimator:
     """
 
     def __init__(self) -> None:
-        self._prefix: SettledPrefix[_Row] = SettledPrefix()
+        super().__init__()
         self._reigns: dict[str, _Reign] = {}  # by champion
         self._champion: str | None = None
 
-    def take(self, partition: int, step: int, predictions: Iterable[Prediction], examples: Iterable[Example]) -> None:
-        """Add the output of a partition's step; see `LiveEstimator.take`. Decisions without challengers are ignored."""
-        self._prefix.begin_step(partition, step)
-        for prediction in predictions:
-            if prediction.challenged is not None:
-                decision = prediction.decision
-                row = decision.propensity, decision.action, prediction.challenged
-                self._prefix.decide(partition, prediction.id, row)
-        for example in examples:
-            self._prefix.settle(partition, example.id, example.reward)
-        self._advance()
+    def value_of(self, prediction: Prediction) -> _Row | None:
+        """See PrefixEstimator. Decisions without challengers are ignored."""
+        decision, challenged = prediction.decision, prediction.challenged
+        return None if challenged is None else (decision.propensity, decision.action, challenged)
 
-    def keep(self, partitions: Container[int]) -> None:
-        """Discard the pending decisions of all other partitions, because other processes will settle them."""
-        self._prefix.keep(partitions)
-        self._advance()
-
-    def _advance(self) -> None:
-        counted = self._prefix.advance()
-        for champion, group in groupby(counted, lambda one: one[0][2].champion):
-            settled = list(group)
+    def count_settled(self, settled: Sequence[tuple[_Row, int | None]]) -> None:
+        """See PrefixEstimator."""
+        for champion, group in groupby(settled, lambda one: one[0][2].champion):
+            rows = list(group)
             self._champion = champion
-            reign = self._reigns.setdefault(champion, _Reign(settled[0][0][2].choices))
-            known = [(row, reward) for row, reward in settled if reward is not None]
-            reign.without_reward += len(settled) - len(known)
+            reign = self._reigns.setdefault(champion, _Reign(rows[0][0][2].choices))
+            known = [(row, reward) for row, reward in rows if reward is not None]
+            reign.without_reward += len(rows) - len(known)
             if known:
                 reign.count(*zip(*known, strict=True))
 

@@ -22,7 +22,7 @@ without an outcome. It does not block the prefix and is counted separately. It r
 covers only decisions with an outcome.
 """
 
-from collections.abc import Container, Iterable
+from collections.abc import Sequence
 from math import nan
 from typing import NamedTuple
 
@@ -30,7 +30,7 @@ import numpy as np
 
 from stream.estimating.evaluation import ESS_MIN, WEIGHTS_OFF_ONE, Moments, estimate_fields, weight_flags
 from stream.estimating.intervals import Interval
-from stream.estimating.prefix import SettledPrefix
+from stream.estimating.prefix import PrefixEstimator
 from stream.estimating.running import LiveEstimate, RunningEstimate
 from stream.estimating.survey import Flag
 from stream.wire.records import Example, FloatArray, Outcome, Prediction
@@ -75,11 +75,11 @@ class LiveEstimates(NamedTuple):
         }
 
 
-class LiveEstimator:
+class LiveEstimator(PrefixEstimator[float]):
     """Counts decisions in the order of publication. A decision counts after it and all earlier ones are settled."""
 
     def __init__(self) -> None:
-        self._prefix: SettledPrefix[float] = SettledPrefix()
+        super().__init__()
         self._sums = RunningEstimate()
         self._path: list[LivePoint] = []
         self._path_stride = 1
@@ -87,38 +87,19 @@ class LiveEstimator:
         self._without_weight = 0
         self._not_logged = 0
 
-    def take(self, partition: int, step: int, predictions: Iterable[Prediction], examples: Iterable[Example]) -> None:
-        """Add the output of a partition's step.
+    def value_of(self, prediction: Prediction) -> float | None:
+        """See PrefixEstimator: the weight."""
+        self._not_logged += prediction.target is None
+        return None if prediction.target is None else target_weight(prediction)
 
-        Examples for unknown decisions are ignored, because these decisions were made before this estimator started.
+    def reward_of(self, example: Example) -> int | None:
+        """See PrefixEstimator: the outcome, not an assumed reward."""
+        return example.reward if example.outcome is Outcome.MATCHED else None
 
-        Args:
-            partition: The partition.
-            step: The number of the step. A gap means that another process made the steps in between and may have
-                settled decisions.
-            predictions: The decisions, in order.
-            examples: The settled decisions, from this and earlier steps.
-        """
-        prefix = self._prefix
-        prefix.begin_step(partition, step)
-        for prediction in predictions:
-            if prediction.target is None:
-                self._not_logged += 1
-            else:
-                prefix.decide(partition, prediction.id, target_weight(prediction))
-        for example in examples:
-            prefix.settle(partition, example.id, example.reward if example.outcome is Outcome.MATCHED else None)
-        self._advance()
-
-    def keep(self, partitions: Container[int]) -> None:
-        """Discard the pending decisions of all other partitions, because other processes will settle them."""
-        self._prefix.keep(partitions)
-        self._advance()
-
-    def _advance(self) -> None:
-        """Count the decisions before the first pending one."""
+    def count_settled(self, settled: Sequence[tuple[float, int | None]]) -> None:
+        """See PrefixEstimator."""
         rows: list[tuple[float, int]] = []
-        for weight, reward in self._prefix.advance():
+        for weight, reward in settled:
             if reward is None:
                 self._without_outcome += 1
             elif weight != weight:  # NaN

@@ -10,10 +10,13 @@ estimate upwards. A decision is therefore counted when it and all earlier decisi
 window of decisions is stored. The join needs more memory than this per decision.
 """
 
+from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Container
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
+
+from stream.wire.records import Example, Prediction
 
 V = TypeVar("V")
 
@@ -86,3 +89,52 @@ class SettledPrefix(Generic[V]):
             decided = self._decided.popleft()
             rows.append((decided.value, decided.reward))
         return rows
+
+
+class PrefixEstimator(ABC, Generic[V]):
+    """An estimator that takes the output of steps, and counts each decision when it and all earlier ones are settled.
+
+    A subclass defines the value of a decision, and what to do with the settled ones.
+    """
+
+    def __init__(self) -> None:
+        self._prefix: SettledPrefix[V] = SettledPrefix()
+
+    @abstractmethod
+    def value_of(self, prediction: Prediction) -> V | None:
+        """Return what to store of a decision, or None to ignore it."""
+
+    def reward_of(self, example: Example) -> int | None:
+        """Return the reward of a settled decision, or None without one."""
+        return example.reward
+
+    @abstractmethod
+    def count_settled(self, settled: Sequence[tuple[V, int | None]]) -> None:
+        """Count settled decisions, each with its value and its reward."""
+
+    def take(self, partition: int, step: int, predictions: Iterable[Prediction], examples: Iterable[Example]) -> None:
+        """Add the output of a partition's step.
+
+        Examples for unknown decisions are ignored, because these decisions were made before this estimator started.
+
+        Args:
+            partition: The partition.
+            step: The number of the step. A gap means that another process made the steps in between and may have
+                settled decisions.
+            predictions: The decisions, in order.
+            examples: The settled decisions, from this and earlier steps.
+        """
+        prefix = self._prefix
+        prefix.begin_step(partition, step)
+        for prediction in predictions:
+            value = self.value_of(prediction)
+            if value is not None:
+                prefix.decide(partition, prediction.id, value)
+        for example in examples:
+            prefix.settle(partition, example.id, self.reward_of(example))
+        self.count_settled(prefix.advance())
+
+    def keep(self, partitions: Container[int]) -> None:
+        """Discard the pending decisions of all other partitions, because other processes will settle them."""
+        self._prefix.keep(partitions)
+        self.count_settled(self._prefix.advance())
