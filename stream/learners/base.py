@@ -155,6 +155,7 @@ class Learner(ABC):
     from_logs: ClassVar[FromLogs] = FromLogs.UNSOUND  # requirement for learning from logged decisions
     supports_eligible: ClassVar[bool] = False  # can decide among some of the classes
     one_right_class: ClassVar[bool] = True  # a right action implies that all other classes are wrong
+    members: int = 1  # number of learners that choose a class; more than 1 with challengers
     instead: ClassVar[str] = ""  # alternative suggested if the state would be too large
     greedy_parts: tuple[str, ...] | None = None  # parts of the state that determine the greedy class; None: all
     observed: Mapping[str, Extent] = {}  # state arrays that `observe` may change, and the part of each
@@ -209,6 +210,23 @@ class Learner(ABC):
                 f"{self.name}: expected increasing classes in 0..{self.n_classes - 1}; got {eligible.tolist()}"
             )
         return eligible
+
+    @property
+    def decides(self) -> int:
+        """The number of the learner that decides, in a `Challenge`; 0 for a single learner."""
+        return 0
+
+    @property
+    def deciding(self) -> "Learner":
+        """The learner that decides, in a `Challenge`; otherwise, this one."""
+        return self
+
+    def promote(self, number: int) -> None:  # noqa: B027 (a single learner always decides)
+        """Let the learner with this number decide from now on; see `decides`."""
+
+    def choices(self, decision: Decision) -> tuple[int, tuple[int, ...]]:
+        """Return the number of the learner that made a decision, and the class that each learner chose."""
+        return 0, (decision.action,)
 
     def observe(self, x: Features | FloatArray, decision: Decision) -> None:  # noqa: B027 (most have nothing to do)
         """Record that `decision` was made for x."""

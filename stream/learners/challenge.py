@@ -13,6 +13,7 @@ from stream.learners.base import (
     FromLogs,
     KernelLearner,
     Kernels,
+    Learner,
     ParameterError,
     State,
     load_arrays,
@@ -84,8 +85,8 @@ class Challenge(Wrapper):
                 raise ParameterError(
                     f"challenger: expected learners that learn from another learner's decisions; got {learner.name}"
                 )
-        K, before = inner.n_classes, inner.members if isinstance(inner, Challenge) else 1
-        self.members: int = before + 1
+        K, before = inner.n_classes, inner.members
+        self.members = before + 1
         self.challenger = challenger
         self._prefix = f"challenger{before}."
         self._widths = K + inner.logged_size, K + challenger.logged_size
@@ -111,31 +112,24 @@ class Challenge(Wrapper):
 
     @property
     def decides(self) -> int:
-        """The number of the learner that decides: 0 for the champion, then the challengers."""
-        if self._flag[0]:
-            return self.members - 1
-        return self.inner.decides if isinstance(self.inner, Challenge) else 0
+        """See Learner: 0 is the champion at the start, then come the challengers."""
+        return self.members - 1 if self._flag[0] else self.inner.decides
+
+    @property
+    def deciding(self) -> Learner:
+        """See Learner."""
+        return self.challenger if self._flag[0] else self.inner.deciding
 
     def promote(self, number: int) -> None:
-        """Let another learner decide from now on.
-
-        Args:
-            number: The number of the learner; see `decides`.
-        """
+        """See Learner."""
         self._flag[0] = number == self.members - 1
-        if isinstance(self.inner, Challenge):
-            self.inner.promote(number)
+        self.inner.promote(number)
 
     def choices(self, decision: Decision) -> tuple[int, tuple[int, ...]]:
-        """Return the number of the learner that decided, and the class that each learner chose.
-
-        It is the class of the decision for the learner that decided, and that of its own draw for each other one.
-        """
+        """See Learner. A learner that did not decide chose with a draw of its own."""
         first, second = self._rows(decision)
-        number, before = self.inner.choices(first) if isinstance(self.inner, Challenge) else (0, (first.action,))
-        if decision.logged[IS_CHALLENGER]:
-            number = self.members - 1
-        return number, (*before, second.action)
+        number, before = self.inner.choices(first)
+        return self.members - 1 if decision.logged[IS_CHALLENGER] else number, (*before, second.action)
 
     def _prefixed(self, named: Mapping[str, T]) -> dict[str, T]:
         return {f"{self._prefix}{name}": value for name, value in named.items()}
@@ -192,13 +186,6 @@ class Challenge(Wrapper):
         """Return a copy of the weights of the learner that decides."""
         return self.deciding.weights()
 
-    @property
-    def deciding(self) -> KernelLearner:
-        """The learner that decides."""
-        if self._flag[0]:
-            return self.challenger
-        return self.inner.deciding if isinstance(self.inner, Challenge) else self.inner
-
     def _own_state(self) -> State:
         """See Wrapper."""
         return self._prefixed({**self.challenger.state(), "decides": self._flag.copy()})
@@ -251,31 +238,30 @@ def _predict(
 ) -> tuple[int, int, float]:
     w = _other_draw(u)
     if flag[0] == 0:
-        own, beside = scores[:width], scores[width : width + other_width]
+        own, beside = scores[:width], scores[width:OTHER]
         action, greedy, p = predict(indices, values, u, own, eligible, *model[:MODEL_SIZE])  # type: ignore[name-defined] # noqa: F821
         other, other_greedy, _ = other_predict(indices, values, w, beside, eligible, *model[MODEL_SIZE:])  # type: ignore[name-defined] # noqa: F821
         if other != action:  # the values of its own choice are replaced by those of the played class
             other_log(indices, values, action, beside, *model[MODEL_SIZE:])  # type: ignore[name-defined] # noqa: F821
     else:
-        own, beside = scores[:other_width], scores[other_width : width + other_width]
+        own, beside = scores[:other_width], scores[other_width:OTHER]
         action, greedy, p = other_predict(indices, values, u, own, eligible, *model[MODEL_SIZE:])  # type: ignore[name-defined] # noqa: F821
         other, other_greedy, _ = predict(indices, values, w, beside, eligible, *model[:MODEL_SIZE])  # type: ignore[name-defined] # noqa: F821
         if other != action:
             log(indices, values, action, beside, *model[:MODEL_SIZE])  # type: ignore[name-defined] # noqa: F821
-    scores[width + other_width] = other
-    scores[width + other_width + 1] = other_greedy
-    scores[width + other_width + 2] = flag[0]
+    scores[OTHER] = other
+    scores[OTHER_GREEDY] = other_greedy
+    scores[IS_CHALLENGER] = flag[0]
     return action, greedy, p
 
 
 @compiled
 def _split(scores: FloatArray, greedy: int, width: int, other_width: int) -> tuple[FloatArray, int, FloatArray, int]:
     """Return the numbers and the greedy class of the champion and of the challenger."""
-    end = width + other_width
-    other_greedy = int(scores[end + 1])
-    if scores[end + 2] == 0.0:
-        return scores[:width], greedy, scores[width:end], other_greedy
-    return scores[other_width:end], other_greedy, scores[:other_width], greedy
+    other_greedy = int(scores[OTHER_GREEDY])
+    if scores[IS_CHALLENGER] == 0.0:
+        return scores[:width], greedy, scores[width:OTHER], other_greedy
+    return scores[other_width:OTHER], other_greedy, scores[:other_width], greedy
 
 
 def _observe(
@@ -312,29 +298,11 @@ def _update(
 ) -> bool:
     first, first_greedy, second, second_greedy = _split(scores, greedy, width, other_width)
     changed = update(  # type: ignore[name-defined] # noqa: F821
-        indices,
-        values,
-        action,
-        first_greedy,
-        propensity,
-        first,
-        reward,
-        v,
-        label,
-        *model[:MODEL_SIZE],  # type: ignore[name-defined] # noqa: F821
-    )
+        indices, values, action, first_greedy, propensity, first, reward, v, label, *model[:MODEL_SIZE]  # type: ignore[name-defined] # noqa: F821
+    )  # fmt: skip
     other_changed = other_update(  # type: ignore[name-defined] # noqa: F821
-        indices,
-        values,
-        action,
-        second_greedy,
-        propensity,
-        second,
-        reward,
-        v,
-        label,
-        *model[MODEL_SIZE:],  # type: ignore[name-defined] # noqa: F821
-    )
+        indices, values, action, second_greedy, propensity, second, reward, v, label, *model[MODEL_SIZE:]  # type: ignore[name-defined] # noqa: F821
+    )  # fmt: skip
     return bool(changed or other_changed)
 
 

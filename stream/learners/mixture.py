@@ -1,6 +1,6 @@
 """A fixed policy beside a learner: a floor of exploration, or a holdout for comparison."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -47,12 +47,7 @@ class Mixture(Wrapper):
     """
 
     def __init__(
-        self,
-        inner: KernelLearner,
-        floor: float = 0.0,
-        holdout: float = 0.0,
-        action: int | None = None,
-        frozen: KernelLearner | None = None,
+        self, inner: KernelLearner, floor: float = 0.0, holdout: float = 0.0, policy: int | KernelLearner | None = None
     ) -> None:
         """Add the fixed policies to a learner.
 
@@ -60,28 +55,27 @@ class Mixture(Wrapper):
             inner: The learner.
             floor: The probability f.
             holdout: The probability h.
-            action: The class that the holdout plays; None for a uniformly random one.
-            frozen: A learner whose greedy class the holdout plays instead. It is not a part of the state, and never
-                changes.
+            policy: The policy of the holdout: the class that it always plays; a learner whose greedy class it plays,
+                which never changes and is not a part of the state; or None for a uniformly random class.
 
         Raises:
-            ParameterError: a share is not a probability, the class does not exist, or the sizes of `frozen` differ.
+            ParameterError: a share is not a probability, the class does not exist, or the sizes of the learners differ.
         """
         for name, share in (("floor", floor), ("holdout", holdout)):
             if not 0.0 <= share <= 1.0:
                 raise ParameterError(f"{name}: expected a probability in [0, 1]; got {share!r}")
-        if action is not None and not 0 <= action < inner.n_classes:
-            raise ParameterError(f"action: expected a class from 0 to {inner.n_classes - 1}; got {action!r}")
-        self._policy: Any = -1 if action is None else action
-        self._class_of: Any = _as_given
-        if frozen is not None:
-            sizes, expected = (frozen.n_classes, frozen.n_features), (inner.n_classes, inner.n_features)
+        self._policy: Any = -1 if policy is None else policy  # as the kernels take it
+        self._class_of: Callable[..., int] = _as_given
+        if isinstance(policy, KernelLearner):
+            sizes, expected = (policy.n_classes, policy.n_features), (inner.n_classes, inner.n_features)
             if sizes != expected:
                 raise ParameterError(
-                    f"frozen: expected {expected[0]} classes and {expected[1]} features; got {sizes[0]} and {sizes[1]}"
+                    f"policy: expected {expected[0]} classes and {expected[1]} features; got {sizes[0]} and {sizes[1]}"
                 )
-            self._policy = np.empty(frozen.n_classes + frozen.logged_size), frozen.model
-            self._class_of = compile_with(frozen, _greedy_class)
+            self._policy = np.empty(policy.n_classes + policy.logged_size), policy.model
+            self._class_of = compile_with(policy, _greedy_class)
+        elif policy is not None and not 0 <= policy < inner.n_classes:
+            raise ParameterError(f"policy: expected a class from 0 to {inner.n_classes - 1}; got {policy!r}")
         self._shares = float(floor), float(holdout)
         self._own = 1 if inner.from_logs is FromLogs.UNSOUND else 0
         super().__init__(
@@ -91,7 +85,7 @@ class Mixture(Wrapper):
             {},
             Kernels(_predict, _update, _observe, _log),
             logged_size=self._own,
-            options=(floor, holdout, action, frozen),
+            options=(floor, holdout, policy),
             others={"class_of": self._class_of},
         )
 

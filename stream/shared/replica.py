@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream.learners.base import KernelLearner, compile_with
-from stream.learners.challenge import Challenge
 from stream.wire.records import Foreign, Record, place_of
 from stream.wire.updates import (
     CORRECTED,
@@ -132,7 +131,6 @@ def check(learner: KernelLearner, entries: Entries) -> None:
     bits = entries.rewards[(entries.kinds == SETTLED) | (entries.kinds == CORRECTED)]
     replaced = entries.assumed[entries.kinds == CORRECTED]
     labels = entries.labels[entries.kinds == SETTLED] if learner.needs_label else entries.labels[:0]
-    members = learner.members if isinstance(learner, Challenge) else 0
     for name, column, stop in (
         ("kind", entries.kinds, 4),
         ("action", entries.actions, K),
@@ -140,7 +138,7 @@ def check(learner: KernelLearner, entries: Entries) -> None:
         ("reward", bits, 2),
         ("assumed reward", replaced, 2),
         ("label", labels, K),
-        ("promoted learner", entries.labels[entries.kinds == PROMOTED], members),
+        ("promoted learner", entries.labels[entries.kinds == PROMOTED], learner.members),
         ("feature", entries.indices, d),
     ):
         if column.size and not 0 <= column.min() <= column.max() < stop:
@@ -167,7 +165,6 @@ def take_in(learner: KernelLearner, entries: Entries) -> int:
             return updates
         kind, x, decision, reward, assumed, v, number = entry_at(entries, done, int(ends[done]), learner.n_classes)
         if kind == PROMOTED:
-            assert isinstance(learner, Challenge)
             learner.promote(number)
         else:
             updates += learner.retract(x, decision, assumed, reward, v)

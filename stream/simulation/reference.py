@@ -9,7 +9,6 @@ from math import nan
 import numpy as np
 
 from stream.journal.format import JournalStep
-from stream.learners.challenge import Challenge
 from stream.randomness.draws import Purpose, uniform
 from stream.simulation.outside import label_of
 from stream.task.settings import TaskSettings
@@ -80,7 +79,6 @@ class OwnReference:
 
     def promote(self, number: int) -> None:
         """Let another learner decide."""
-        assert isinstance(self.learner, Challenge)
         self.learner.promote(number)
         self.updates += 1
 

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 from stream.journal.format import JournalStep
 from stream.kafka.reading import read_partition
 from stream.learners import Learner
-from stream.learners.challenge import Challenge
 from stream.randomness.draws import Purpose, uniform
 from stream.simulation.outside import TOPICS
 from stream.simulation.processes import SeenModel
@@ -179,7 +178,6 @@ def _apply(model: Learner, entry: Entry) -> None:
     elif kind == SETTLED:
         model.update(x, decision, reward, v, None if label == NO_LABEL else label)
     elif kind == PROMOTED:
-        assert isinstance(model, Challenge)
         model.promote(label)
     else:
         model.retract(x, decision, assumed, reward, v)

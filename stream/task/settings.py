@@ -77,7 +77,7 @@ class TaskSettings:
     scale: Scaling = "none"  # scaling by the statistics of the contexts so far
     floor: float = 0.0  # probability of a uniformly random class
     holdout: float = 0.0  # probability with which a fixed policy decides, for comparison
-    holdout_policy: str = UNIFORM  # that policy; see `holdout_class` and `make_frozen`
+    holdout_policy: str = UNIFORM  # that policy; see `make_holdout_policy`
     challengers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # parameters by name; see `learner_of`
     open_classes: bool = False  # contexts name their classes; each new name gets the next of n_classes indices
 
@@ -119,11 +119,11 @@ class TaskSettings:
         """
         whole = self.resolved()
         self._check_challengers()
-        learner = self._make_policy(self.learner, whole.parameters)
+        fixed = self.make_holdout_policy() if self.holdout else None
+        learner = self._make_wrapped(self.learner, whole.parameters, fixed)
         for name in self.members[1:]:
-            made = self._make_policy(learner_of(name), whole.challengers[name])
-            challenger = with_kernels(made, "challenger")
-            learner = Challenge(with_kernels(learner, "challenger"), challenger)
+            challenger = self._make_wrapped(learner_of(name), whole.challengers[name], fixed)
+            learner = Challenge(with_kernels(learner, "challenger"), with_kernels(challenger, "challenger"))
         self.feature_encoder()
         if self.model == "shared" and self.play != "own":
             raise ParameterError(f"model shared: expected play own; got {self.play}")
@@ -141,7 +141,7 @@ class TaskSettings:
             raise ParameterError(f"class_names: expected {self.n_classes} names; got {len(self.class_names)}")
         return learner
 
-    def _make_policy(self, name: str, parameters: Mapping[str, Any]) -> Learner:
+    def _make_wrapped(self, name: str, parameters: Mapping[str, Any], fixed: int | KernelLearner | None) -> Learner:
         """Create a learner with its scale, its floor and its holdout, and check that it can follow the policies."""
         learner = create(name, self.n_classes, self.n_features, **parameters)
         self.check_policies(learner)
@@ -149,7 +149,7 @@ class TaskSettings:
             learner = RunningScale(with_kernels(learner, "scale standard"))
         if self.floor != 0.0 or self.holdout != 0.0:
             mixed = with_kernels(learner, "floor and holdout")
-            learner = Mixture(mixed, self.floor, self.holdout, self.holdout_class, self.make_frozen())
+            learner = Mixture(mixed, self.floor, self.holdout, fixed)
         return learner
 
     def _check_challengers(self) -> None:
@@ -167,16 +167,17 @@ class TaskSettings:
             if name not in sound:
                 raise PolicyError(Unsuitable.NO_CHALLENGE, name, sound)
 
-    @property
-    def holdout_class(self) -> int | None:
-        """The class that the policy of the holdout always plays, or None if there is no such class.
+    def make_holdout_policy(self) -> int | KernelLearner | None:
+        """Create the policy of the holdout; see `Mixture`.
 
         Raises:
-            ParameterError: the policy is unknown, or its class does not exist.
+            ParameterError: the policy is unknown, its class does not exist, or its model does not fit these settings.
         """
-        kind, _, name = self.holdout_policy.partition(":")
-        if self.holdout_policy == UNIFORM or self.holdout_policy.startswith(MODEL):
+        if self.holdout_policy == UNIFORM:
             return None
+        if self.holdout_policy.startswith(MODEL):
+            return self._make_frozen()
+        kind, _, name = self.holdout_policy.partition(":")
         names = [str(k) for k in range(self.n_classes)] if self.class_names is None else self.class_names
         if kind != "constant" or name not in names:
             raise ParameterError(
@@ -185,14 +186,8 @@ class TaskSettings:
             )
         return names.index(name)
 
-    def make_frozen(self) -> KernelLearner | None:
-        """Create the learner whose greedy class the holdout plays; None if it has another policy.
-
-        Raises:
-            ParameterError: the model cannot be used with these settings.
-        """
-        if not self.holdout_policy.startswith(MODEL):
-            return None
+    def _make_frozen(self) -> KernelLearner:
+        """Create the learner whose greedy class the holdout plays."""
         frozen = Frozen.of_text(self.holdout_policy)
         if self.open_classes or frozen.settings["open_classes"]:
             raise ParameterError("holdout_policy model: expected a fixed set of classes, not classes_max")

@@ -14,7 +14,6 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from stream.learners import Learner
-from stream.learners.challenge import Challenge
 from stream.randomness.draws import Draws, Purpose
 from stream.shared.view import Recall, View, check_room
 from stream.task.join import DroppedOrphan, Event, Join, Late, Mismatched, Pending, Settled
@@ -123,7 +122,7 @@ class Model(Protocol):
         """Replace a learned reward with another one."""
 
     def promote(self, number: int) -> None:
-        """Let another learner of a `Challenge` decide."""
+        """Let another learner decide; see `Learner.promote`."""
 
 
 class OwnModel:
@@ -158,7 +157,6 @@ class OwnModel:
 
     def promote(self, number: int) -> None:
         """See Model."""
-        assert isinstance(self.learner, Challenge)
         self.learner.promote(number)
         self.version += 1
 
@@ -327,7 +325,6 @@ class Task:
 
     def _challenged(self, decision: Decision) -> Challenged:
         """Name the learner that decided, and the classes that the others chose."""
-        assert isinstance(self.learner, Challenge)
         champion, choices = self.learner.choices(decision)
         others = {name: choices[n] for n, name in enumerate(self._members) if n != champion}
         return Challenged(self._members[champion], others)

@@ -10,7 +10,6 @@ from stream.journal.recover import Progress, rebuild
 from stream.kafka.port import Broker
 from stream.kafka.reading import offset_at, read_partition
 from stream.learners import Learner, ParameterError
-from stream.learners.challenge import Challenge
 from stream.shared.replica import Replica
 from stream.snapshots.chunks import (
     IMPORT_SLOT,
@@ -103,7 +102,7 @@ def _model_of(
     classes: Classes,
 ) -> Model:
     """Return the model of a learner, or of the current champion alone."""
-    if isinstance(learner, Challenge):
+    if settings.challengers:
         name = settings.members[learner.decides]
         parameters = settings.challengers.get(name, settings.parameters)
         settings = replace(settings, learner=learner_of(name), parameters=dict(parameters), challengers={})

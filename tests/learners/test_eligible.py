@@ -69,7 +69,7 @@ def test_agrees_with_the_transcription_with_random_sets(make: Callable[[str], Ma
 WRAPPERS: dict[str, Callable[[KernelLearner], KernelLearner]] = {
     "scaled": RunningScale,
     "floor": lambda learner: Mixture(learner, 0.3),
-    "floor and holdout": lambda learner: Mixture(learner, 0.2, 0.3, action=1),
+    "floor and holdout": lambda learner: Mixture(learner, 0.2, 0.3, policy=1),
 }
 WRAPPED = [(name, None) for name in SUPPORTING] + list(product(("banditron", "late-ucb", "stack-igw"), WRAPPERS))
 

@@ -109,16 +109,12 @@ def teach(learner: KernelLearner, name: str) -> None:
         learner.update(data.features(t), decision, int(decision.action == label), 0.5, label)
 
 
-HOLDOUTS: dict[str, dict[str, Any]] = {"constant": {"action": 2}, "model": {"frozen": "late-ucb"}}
-
-
-@pytest.mark.parametrize("policy", HOLDOUTS.values(), ids=HOLDOUTS)
+@pytest.mark.parametrize("policy", [2, "late-ucb"])
 @pytest.mark.parametrize("name", ["banditron", "igw-logistic", "stack-igw", "late-ucb", "exp4"])
 def test_with_a_floor_and_a_holdout_the_propensity_is_the_probability_for_every_draw(
-    name: str, policy: dict[str, Any]
+    name: str, policy: int | str
 ) -> None:
-    frozen = taught(policy["frozen"]) if "frozen" in policy else None
-    learner = Mixture(bare(name, {}), 0.1, 0.2, policy.get("action"), frozen)
+    learner = Mixture(bare(name, {}), 0.1, 0.2, taught(policy) if isinstance(policy, str) else policy)
     x, size = examples(Case(name), 10).features(3), 2_000
     p, played = learner.distribution(x), np.zeros(K)
     for u in (np.arange(size) + 0.5) / size:
@@ -132,7 +128,7 @@ def test_with_a_floor_and_a_holdout_the_propensity_is_the_probability_for_every_
 def test_a_frozen_model_plays_its_greedy_class_and_never_changes(name: str) -> None:
     frozen = taught(name)
     before = {part: np.array(value) for part, value in frozen.state().items()}
-    learner = Mixture(bare("banditron", {}), 0.0, 0.5, frozen=frozen)
+    learner = Mixture(bare("banditron", {}), 0.0, 0.5, frozen)
     data, played = examples(Case(name), 100), set()
     assert learner.state().keys() == learner.inner.state().keys()
     for t in range(100):
@@ -149,7 +145,7 @@ def test_a_frozen_model_plays_its_greedy_class_and_never_changes(name: str) -> N
     for part, value in frozen.state().items():
         np.testing.assert_array_equal(value, before[part])
     with pytest.raises(ParameterError):
-        Mixture(bare("banditron", {}), 0.0, 0.5, frozen=create("banditron", K + 1, D))  # type: ignore[arg-type]
+        Mixture(bare("banditron", {}), 0.0, 0.5, create("banditron", K + 1, D))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
