@@ -12,7 +12,7 @@ from stream.learners.base import KernelLearner
 from stream.offline import NEVER, Examples, Patience, run
 from stream.offline_shared import run_shared
 from stream.snapshots.state import state_digest
-from tests.oracles.shared_model import SharedModel, Told
+from tests.oracles.shared_model import LogEntry, SharedModel
 
 K, D, N = 4, 9, 90
 PARTITIONS = np.random.default_rng(3).integers(0, 3, N)
@@ -75,18 +75,18 @@ def test_a_task_decides_on_what_was_read_and_on_its_own_decisions(
     due[N - 1].sort(key=lambda s: (s + delays[s], s))
     decisions = {}
     for start, stop in pairwise([*readings, N]):
-        reported: list[Told] = []
+        written: list[LogEntry] = []
         for t in range(start, stop):
             x, task = examples.features(t), int(PARTITIONS[t])
-            decided = [entry for entry in reported if entry.kind == "decided"]
+            decided = [entry for entry in written if entry.kind == "decided"]
             decisions[t] = oracle.decide(task, len(oracle.log), decided, x, float(u[t]))
-            reported += [Told(task, "decided", x, decisions[t])] if learner.observed else []
+            written += [LogEntry(task, "decided", x, decisions[t])] if learner.observed else []
             for s in due[t]:
                 bit = int(decisions[s].action == examples.labels[s])
-                reported.append(
-                    Told(int(PARTITIONS[s]), "settled", examples.features(s), decisions[s], bit, v=float(v[s]))
+                written.append(
+                    LogEntry(int(PARTITIONS[s]), "settled", examples.features(s), decisions[s], bit, v=float(v[s]))
                 )
-        oracle.log += reported
+        oracle.log += written
     assert found.actions.tolist() == [decisions[t].action for t in range(N)]
     assert found.propensities.tolist() == [decisions[t].propensity for t in range(N)]
     assert state_digest([learner.state()]) == state_digest([oracle.model(len(oracle.log)).state()])

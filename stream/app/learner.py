@@ -267,7 +267,7 @@ class ReadyFile:
             self._has_logged_error = True
 
 
-TOLD_MS = 5_000
+REPORTED_AFTER_MS = 5_000
 """Age at which a blocking transaction is reported. A normal step's transaction ends sooner."""
 
 OVERDUE_MS = 30_000
@@ -324,7 +324,7 @@ class LagWarnings:
             f"--start-offset {hold.offset}"
         )
         return [
-            (TOLD_MS, f"{place}; decisions use the current model; {ENDED_BY}"),
+            (REPORTED_AFTER_MS, f"{place}; decisions use the current model; {ENDED_BY}"),
             (
                 self._lag_max_ms,
                 f"{place}; no decisions until it ends, because of --model-lag-max "

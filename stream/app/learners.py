@@ -76,7 +76,7 @@ def _learn(learner: Learner, events: list[Event], start: int, size: int) -> None
 STATE_BYTES_MAX = 512_000_000
 """Learners with a larger state are not measured."""
 
-TOLD_EVERY_MS = 5_000
+NOTICE_INTERVAL_MS = 5_000
 """Interval between progress notices."""
 
 
@@ -148,10 +148,10 @@ def _rows(names: Sequence[str], size: Size, choice: Choice, dataset: Dataset | N
     events = [] if dataset is None else first_events(dataset)
     if dataset is not None:
         announce(f"measuring {len(names)} learners on {dataset.name}; the first compilation of a learner takes seconds")
-    tell = every(TOLD_EVERY_MS, lambda: announce(f"{measured} of {len(names)} measured"))
+    notify = every(NOTICE_INTERVAL_MS, lambda: announce(f"{measured} of {len(names)} measured"))
     for measured, name in enumerate(names):
         if events and measured:
-            tell()
+            notify()
         chosen = name == choice.learner
         of_data = choice.parameters if chosen else defaults_for(name, size.n_features, mean_nnz)
         parameters = check_parameters(name, of_data)

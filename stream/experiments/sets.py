@@ -16,7 +16,7 @@ from stream.parsing import close_matches
 LINEAR = "linear-models"
 """The data for figure 2 of Confidit: five random linear models of dimension 5, and four irrelevant features."""
 
-LINEAR_CLASSES, LINEAR_TOLD, LINEAR_FEATURES, LINEAR_ROWS = 5, 5, 9, 1_000
+LINEAR_CLASSES, LINEAR_INFORMATIVE, LINEAR_FEATURES, LINEAR_ROWS = 5, 5, 9, 1_000
 
 GENERATED = ("synsep", "synnonsep", LINEAR)
 """Data sets that are generated separately for each seed."""
@@ -123,11 +123,11 @@ def linear_models(seed: int) -> Loaded:
     """
     rng = np.random.default_rng(seed)
     X = rng.normal(size=(LINEAR_ROWS, LINEAR_FEATURES))
-    X[:, :LINEAR_TOLD] = rng.uniform(-1.0, 1.0, size=(LINEAR_ROWS, LINEAR_TOLD))
-    U = rng.normal(size=(LINEAR_CLASSES, LINEAR_TOLD))
+    X[:, :LINEAR_INFORMATIVE] = rng.uniform(-1.0, 1.0, size=(LINEAR_ROWS, LINEAR_INFORMATIVE))
+    U = rng.normal(size=(LINEAR_CLASSES, LINEAR_INFORMATIVE))
     offsets = np.arange(0, X.size + 1, LINEAR_FEATURES, dtype=np.int64)
     indices = np.tile(np.arange(LINEAR_FEATURES, dtype=np.int32), LINEAR_ROWS)
-    labels = (X[:, :LINEAR_TOLD] @ U.T).argmax(axis=1).astype(np.int64)
+    labels = (X[:, :LINEAR_INFORMATIVE] @ U.T).argmax(axis=1).astype(np.int64)
     examples = Examples(offsets, indices, X.ravel(), labels)
     squared_norm = float(np.sum(U * U))
     facts = {"squared_norm": lambda times: (times * squared_norm) ** 2}

@@ -93,13 +93,13 @@ def test_log_is_one_json_object_a_line(onebit: Onebit, monkeypatch: pytest.Monke
     assert all(line["time"].endswith("Z") for line in lines)
 
 
-@pytest.mark.parametrize(("level", "said"), [("info", ["told", "warned"]), ("warning", ["warned"]), ("error", [])])
+@pytest.mark.parametrize(("level", "said"), [("info", ["announced", "warned"]), ("warning", ["warned"]), ("error", [])])
 def test_lines_that_matter_less_than_the_level_are_left_out(
     onebit: Onebit, capsys: pytest.CaptureFixture[str], level: str, said: list[str]
 ) -> None:
     onebit("config", "show", "--given")
     onebit("topics", "describe", "--schema", "--log-level", level)
-    announce("told")
+    announce("announced")
     warn("warned")
     assert [line.split(" ", 1)[1] for line in capsys.readouterr().err.splitlines()] == said
 

@@ -41,7 +41,7 @@ def test_a_log_is_measured_on_by_its_mapping(onebit: Onebit, tmp_path: Path) -> 
 
 
 def test_people_are_told_how_far_the_measuring_is(onebit: Onebit, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(learners, "TOLD_EVERY_MS", 0)
+    monkeypatch.setattr(learners, "NOTICE_INTERVAL_MS", 0)
     names = ("perceptron", "banditron", "late-ucb")
     reported = onebit("learners", *names, "--data", "optdigits").err
     assert [line.split(maxsplit=1)[1] for line in reported.splitlines()[1:]] == ["1 of 3 measured", "2 of 3 measured"]

@@ -15,7 +15,7 @@ from stream.learners import Learner
 from stream.wire.records import Decision, Features
 
 
-class Told(NamedTuple):
+class LogEntry(NamedTuple):
     """An entry of the log."""
 
     task: int
@@ -33,22 +33,22 @@ class SharedModel:
 
     def __init__(self, fresh: Callable[[], Learner]) -> None:
         self.fresh = fresh
-        self.log: list[Told] = []
+        self.log: list[LogEntry] = []
 
     def model(self, n: int) -> Learner:
         learner = self.fresh()
-        for reported in self.log[:n]:
-            if reported.kind == "decided":
-                learner.observe(reported.x, reported.decision)
-            elif reported.kind == "settled":
-                learner.update(reported.x, reported.decision, reported.reward, reported.v, reported.label)
+        for entry in self.log[:n]:
+            if entry.kind == "decided":
+                learner.observe(entry.x, entry.decision)
+            elif entry.kind == "settled":
+                learner.update(entry.x, entry.decision, entry.reward, entry.v, entry.label)
             else:
-                learner.retract(reported.x, reported.decision, reported.assumed, reported.reward, reported.v)
+                learner.retract(entry.x, entry.decision, entry.assumed, entry.reward, entry.v)
         return learner
 
-    def decide(self, task: int, n: int, of_this_step: list[Told], x: Features, u: float) -> Decision:
+    def decide(self, task: int, n: int, of_this_step: list[LogEntry], x: Features, u: float) -> Decision:
         learner = self.model(n)
-        for reported in self.log[n:] + of_this_step:
-            if reported.task == task and reported.kind == "decided":
-                learner.observe_early(reported.x, reported.decision)
+        for entry in self.log[n:] + of_this_step:
+            if entry.task == task and entry.kind == "decided":
+                learner.observe_early(entry.x, entry.decision)
         return learner.predict(x, u)

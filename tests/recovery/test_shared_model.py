@@ -30,7 +30,7 @@ from stream.verifying.audit import audit_partition
 from stream.wire.codec import decode_context, decode_prediction, step_headers, step_of
 from stream.wire.records import Decision, Features
 from stream.wire.updates import CORRECTED, DECIDED, HEADERS, SETTLED, Entry, Update, decode_update, encode_updates
-from tests.oracles.shared_model import SharedModel, Told
+from tests.oracles.shared_model import LogEntry, SharedModel
 from tests.pipeline import TOPICS, Fragile, Pipeline, plan, run_until_idle, small_synsep, small_task, synsep_task
 
 EVENTS = 60
@@ -59,7 +59,7 @@ def log_of(pipeline: Pipeline) -> list[Update]:
     return [update for record in pipeline.records(TOPICS.updates) if (update := decode_update(record)) is not None]
 
 
-def reported(update: Update, K: int) -> list[Told]:
+def entries_of(update: Update, K: int) -> list[LogEntry]:
     entries, made, start = update.entries, [], 0
     for place, size in enumerate(entries.sizes.tolist()):
         x = Features(entries.indices[start : start + size], entries.values[start : start + size])
@@ -74,7 +74,7 @@ def reported(update: Update, K: int) -> list[Told]:
         kind = KINDS[int(entries.kinds[place])]
         bits = int(entries.rewards[place]), int(entries.assumed[place])
         label = int(entries.labels[place])
-        made.append(Told(update.partition, kind, x, decision, *bits, float(entries.v[place]), label))
+        made.append(LogEntry(update.partition, kind, x, decision, *bits, float(entries.v[place]), label))
         start += size
     return made
 
@@ -84,7 +84,7 @@ def decided_otherwise(pipeline: Pipeline) -> list[str]:
     settings = pipeline.settings.resolved()
     oracle, steps = SharedModel(settings.make_learner), list[tuple[int, int]]()
     for update in log_of(pipeline):
-        made = reported(update, settings.n_classes)
+        made = entries_of(update, settings.n_classes)
         oracle.log += made
         steps += [(update.partition, update.step)] * len(made)
     draw = Draws(settings.seed, Purpose.ACTION)
@@ -98,7 +98,7 @@ def decided_otherwise(pipeline: Pipeline) -> list[str]:
             x = decode_context(contexts[offset], settings.n_features).x
             before[step] = before.get(step, -1) + 1
             # Of the entries after the model version, use the task's decisions from before this prediction.
-            n, own, seen = prediction.model_version, list[Told](), 0
+            n, own, seen = prediction.model_version, list[LogEntry](), 0
             for entry, (task, number) in zip(oracle.log[n:], steps[n:], strict=True):
                 if task == partition and entry.kind == "decided" and number <= step:
                     seen += number == step

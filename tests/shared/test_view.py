@@ -15,7 +15,7 @@ from stream.shared.view import View
 from stream.snapshots.state import state_digest
 from stream.wire.records import Decision, Features, Record
 from stream.wire.updates import HEADERS, encode_updates
-from tests.oracles.shared_model import SharedModel, Told
+from tests.oracles.shared_model import LogEntry, SharedModel
 
 K, D = 4, 9
 
@@ -94,36 +94,36 @@ def play(case: Case, processes: list[Process], oracle: SharedModel, steps: int) 
         if rng.random() < 0.5:
             process.replica.read(log[: rng.integers(len(log) + 1)])
         task = int(rng.choice(list(process.views)))
-        view, reported = process.views[task], list[Told]()
+        view, own_entries = process.views[task], list[LogEntry]()
         with view.step() as entries:
             for _ in range(rng.integers(4)):
                 event = next(coming)
                 decision = view.learner.predict(event.x, event.u)
-                if not same(decision, oracle.decide(task, view.version, reported, event.x, event.u)):
+                if not same(decision, oracle.decide(task, view.version, own_entries, event.x, event.u)):
                     differing.append(f"step {number} of task {task}, version {view.version}")
                 view.observe(event.x, decision)
                 waiting.setdefault(task, []).append((event, decision))
                 if process.replica.learner.observed:
-                    reported.append(Told(task, "decided", event.x, decision))
+                    own_entries.append(LogEntry(task, "decided", event.x, decision))
             while waiting.get(task) and rng.random() < 0.6:
                 event, decision = waiting[task].pop(rng.integers(len(waiting[task])))
                 reward, label = int(decision.action == event.label), event.label
                 if case.corrects and rng.random() < 0.5:
                     expired.setdefault(task, []).append((event, decision))
                     reward = 0
-                label_told = label if view.learner.needs_label else None
-                view.settle(event.x, decision, reward, event.v, label_told)
-                reported.append(Told(task, "settled", event.x, decision, reward, v=event.v, label=label_told))
+                given_label = label if view.learner.needs_label else None
+                view.settle(event.x, decision, reward, event.v, given_label)
+                own_entries.append(LogEntry(task, "settled", event.x, decision, reward, v=event.v, label=given_label))
             while expired.get(task) and rng.random() < 0.5:
                 event, decision = expired[task].pop()
                 reward = int(decision.action == event.label)
                 view.correct(event.x, decision, 0, reward, event.v)
-                reported.append(Told(task, "corrected", event.x, decision, reward, 0, event.v))
+                own_entries.append(LogEntry(task, "corrected", event.x, decision, reward, 0, event.v))
         if entries:
             for value in encode_updates(task, number, last.get(task, 0), entries, bytes_max=600):
                 log.append(Record("u", 0, 2 * len(log), 0, None, value, HEADERS))
             last[task] = number
-        oracle.log += reported
+        oracle.log += own_entries
     return log, differing
 
 
