@@ -117,7 +117,7 @@ class _Reign:
 class ChallengerEstimator(PrefixEstimator[_Row]):
     """Counts decisions, each when it and all earlier ones are settled.
 
-    >>> from stream.wire.records import Decision, Outcome
+    >>> from stream.wire.records import Decision, Example, Outcome
     >>> estimator = ChallengerEstimator()
     >>> decision = Decision(0, 0, 0.5, np.zeros(2))
     >>> for step in range(1, 401):
