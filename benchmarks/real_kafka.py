@@ -277,7 +277,7 @@ def measure_streams(bootstrap: str, class_path: str, case: Row, arguments: argpa
     """Measure Kafka Streams for each store and commit interval. Replay and feedback use confluent-kafka."""
     given = given_to(bootstrap, "confluent", case)
     broker = connect(bootstrap, client="confluent")
-    dataset = dataset_of(load_settings(given).source)
+    dataset = dataset_of(load_settings(given))
     for store, commit_ms in STREAMS:
         found = {**case, "client": f"streams {store} {commit_ms} ms"}
         with tempfile.TemporaryDirectory() as directory:

@@ -65,7 +65,7 @@ def in_memory(events: int) -> None:
     """Decide and learn in a Faust agent that stores pending decisions in a dict."""
     settings = load_settings({})
     topics = Topics.with_prefix(settings.topic_prefix)
-    dataset = dataset_of(settings.source)
+    dataset = dataset_of(settings)
     task = task_settings(settings, settings.learner[0], dataset.n_classes, dataset.n_features)
     learner, draw = task.make_learner(), Draws(task.seed, Purpose.ACTION)
     task.warm_up()

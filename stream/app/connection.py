@@ -11,7 +11,7 @@ from pydantic import SecretStr
 import stream
 from stream.app.process import announce, every, monotonic_ms, quantity
 from stream.app.setting_values import flag_of, setting_name
-from stream.app.settings import Program, Settings, SettingsError
+from stream.app.settings import KafkaSettings, Program, Settings, SettingsError
 from stream.app.sources import FIELDS, client_config_of
 from stream.app.watching import Watched, watched
 from stream.devkafka import local_kafka
@@ -49,7 +49,7 @@ def command_hint(settings: Settings, command: str, *names: str) -> str:
 
 
 def connect(
-    settings: Settings,
+    settings: KafkaSettings,
     stop: Callable[[], bool] = lambda: False,
     request_timeout_ms: int = ConnectionSettings._field_defaults["request_timeout_ms"],
 ) -> Broker:
@@ -88,12 +88,12 @@ def connect(
         raise
 
 
-def by_client(settings: Settings) -> str:
+def by_client(settings: KafkaSettings) -> str:
     """Return the name of the Kafka client, for a program's first log line."""
     return f"client {chosen(settings.client)}"
 
 
-def _start_hint(settings: Settings) -> str:
+def _start_hint(settings: KafkaSettings) -> str:
     """Return a hint to start a local Kafka on this port; empty for a remote host or the default port."""
     host, _, port = settings.bootstrap.rpartition(":")
     if host not in ("localhost", local_kafka.HOST) or port == str(local_kafka.DEFAULT_PORT):

@@ -28,9 +28,9 @@ def run_feedback(settings: Settings, stop: Callable[[], bool]) -> None:
     Raises:
         SettingsError: a setting is invalid, or does not match the data.
     """
-    dataset = dataset_of(settings.source)
+    dataset = dataset_of(settings)
     topics = settings.topics
-    plan = feedback_plan(settings.feedback, dataset)
+    plan = feedback_plan(settings, dataset)
     sent = 0
 
     def work(broker: Broker, partitions: int, watched: Watched) -> None:
@@ -42,7 +42,7 @@ def run_feedback(settings: Settings, stop: Callable[[], bool]) -> None:
             group=f"{settings.topic_prefix}feedback",
             instance=f"feedback-{settings.instance}",
             with_label=settings.with_label,
-            speed=feedback_speed(settings.feedback),
+            speed=feedback_speed(settings),
         )
         program = FeedbackProgram(
             broker, topics, dataset.known_of, plan, options, clock.now_ms, heard=clock.heard, announce=announce

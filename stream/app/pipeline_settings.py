@@ -137,7 +137,7 @@ def _sizes(settings: Settings, begun: Mapping[str, Any]) -> _Sizes:
     if begun and "data" not in settings.given:
         n_classes, n_features = n_classes or begun["n_classes"], n_features or begun["n_features"]
     if n_classes is None or n_features is None:
-        dataset = dataset_of(settings.source)
+        dataset = dataset_of(settings)
         return _Sizes(dataset.n_classes, dataset.n_features, mean_nnz_of(dataset), class_names_of(dataset))
     return _Sizes(n_classes, n_features, n_features)
 

@@ -1,6 +1,5 @@
 """The data set of a run, its replay, and the plan of its feedback."""
 
-from dataclasses import replace
 from math import inf
 
 import platformdirs
@@ -12,14 +11,14 @@ from producers.datasets.logged import LogDataset, has_labels, has_times, log_dat
 from producers.datasets.scaling import standardised
 from producers.replay import ReplayOptions
 from stream.app.process import announce, warn
-from stream.app.setting_values import LOGGED, Feedback, Replay, Source, parse_time
-from stream.app.settings import SettingsError
+from stream.app.setting_values import LOGGED, parse_time
+from stream.app.settings import FeedbackSettings, ReplaySettings, SettingsError, SourceSettings
 from stream.parsing import parse_speed
 from stream.randomness.delays import FeedbackPlan, parse_delay
 from stream.wire.named_features import Scaling
 
 
-def dataset_of(source: Source) -> Dataset:
+def dataset_of(source: SourceSettings) -> Dataset:
     """Load a data set, or the selected part of a log."""
     if source.map is not None or is_log(source.data):
         return _part(source, log_of(source.data, source.map, source.on_bad_row, source.reward_above, source.scale))
@@ -32,11 +31,11 @@ def load_scaled(name_or_file: str, n_features: int | None, seed: int, scale: Sca
     return dataset if scale == "none" else standardised(dataset)
 
 
-def dataset_of_seed(source: Source, seed: int, dataset: Dataset) -> Dataset:
+def dataset_of_seed(source: SourceSettings, seed: int, dataset: Dataset) -> Dataset:
     """Return the data set for another seed; only synthetic data depend on the seed."""
     if seed == source.seed or not any(entry.is_generated for entry in catalogue() if entry.name == source.data):
         return dataset
-    return dataset_of(replace(source, seed=seed))
+    return dataset_of(source.model_copy(update={"seed": seed}))
 
 
 def uneven_warning(uneven: str) -> str:
@@ -65,7 +64,7 @@ def log_of(
     return log_dataset(log, log.rows, log.n_features, log.class_names, log.name, uneven=log.uneven)
 
 
-def _part(source: Source, dataset: Dataset) -> Dataset:
+def _part(source: SourceSettings, dataset: Dataset) -> Dataset:
     from_ms, to_ms = (None if time is None else parse_time(time) for time in (source.from_time, source.to_time))
     return part_of(dataset, from_ms, to_ms, source.limit)
 
@@ -93,7 +92,7 @@ LAPS = 10**9
 """Number of events in a replay that repeats until stopped."""
 
 
-def events_of(replay: Replay, dataset: Dataset) -> int:
+def events_of(replay: ReplaySettings, dataset: Dataset) -> int:
     """Return the number of events; if there are more events than rows, the replay continues with further epochs."""
     if replay.loop:
         if replay.events is not None or replay.epochs is not None:
@@ -109,19 +108,19 @@ def events_of(replay: Replay, dataset: Dataset) -> int:
     return replay.events
 
 
-def replay_options(replay: Replay, dataset: Dataset, start: int = 0) -> ReplayOptions:
+def replay_options(replay: ReplaySettings, dataset: Dataset, partitions: int, start: int = 0) -> ReplayOptions:
     """Return the options of the replay."""
     return ReplayOptions(
         events=events_of(replay, dataset),
         rate_per_s=replay.rate_per_s,
         speed=speed_of(replay, dataset),
         shuffle_seed=replay.seed if replay.shuffle else None,
-        partitions=replay.partitions,
+        partitions=partitions,
         start=start,
     )
 
 
-def speed_of(replay: Replay, dataset: Dataset) -> float | None:
+def speed_of(replay: ReplaySettings, dataset: Dataset) -> float | None:
     """Return the speed factor of a log's replay, or None if the rate applies instead.
 
     Raises:
@@ -137,7 +136,7 @@ def speed_of(replay: Replay, dataset: Dataset) -> float | None:
     return speed
 
 
-def feedback_speed(feedback: Feedback) -> float:
+def feedback_speed(feedback: FeedbackSettings) -> float:
     """Return the speed factor by which logged delays are divided. The factor also applies to logged times."""
     return 1.0 if feedback.speed is None else parse_speed(feedback.speed)
 
@@ -146,14 +145,14 @@ SHORT_DELAY_SHARE = 0.001
 """Fraction of feedback whose delay may be shorter than the poll interval of an embedded learner."""
 
 
-def shortest_delay_ms(feedback: Feedback, dataset: Dataset) -> int:
+def shortest_delay_ms(feedback: FeedbackSettings, dataset: Dataset) -> int:
     """Return a delay such that at most one in a thousand feedback delays is shorter."""
     if feedback.delay == LOGGED:
         return int(min(logged_delays_ms(dataset), default=0) / feedback_speed(feedback))
     return parse_delay(feedback.delay).quantile_ms(SHORT_DELAY_SHARE)
 
 
-def feedback_plan(feedback: Feedback, dataset: Dataset) -> FeedbackPlan:
+def feedback_plan(feedback: FeedbackSettings, dataset: Dataset) -> FeedbackPlan:
     """Return the plan of delays, loss and duplicates."""
     if feedback.delay == LOGGED:
         if not logged_delays_ms(dataset):

@@ -31,7 +31,7 @@ def run_replay(
     Raises:
         SettingsError: a setting is invalid, or does not match the data.
     """
-    dataset = dataset_of(settings.source)
+    dataset = dataset_of(settings)
     if uneven := uneven_warning(uneven_of(dataset)):
         warn(uneven)
     topics = settings.topics
@@ -41,7 +41,7 @@ def run_replay(
     def work(broker: Broker, partitions: int, watched: Watched) -> None:
         nonlocal reached, timetable
         watch = watch_topics(broker, settings, partitions)
-        options = replay_options(replace(settings.replay, partitions=partitions), dataset, start=reached)
+        options = replay_options(settings, dataset, partitions, start=reached)
         announce_start(Program.REPLAY, settings, partitions)
         if resume or reached:
             announce(f"looking for the last event in {topics.contexts}")

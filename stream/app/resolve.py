@@ -26,7 +26,7 @@ from stream.app.plan import (
 )
 from stream.app.process import announce, announced_when_slow, warn
 from stream.app.setting_values import variable_of
-from stream.app.settings import AUTO, Settings, SettingsError
+from stream.app.settings import AUTO, LearnerSettings, Settings, SettingsError
 from stream.learners import check_parameters, registered
 from stream.learners.auto import choose, defaults_for
 from stream.randomness.delays import FeedbackPlan
@@ -201,7 +201,7 @@ def task_settings(
     )
 
 
-def challengers_of(settings: Settings) -> dict[str, dict[str, str]]:
+def challengers_of(settings: LearnerSettings) -> dict[str, dict[str, str]]:
     """Return the given parameters of each challenger.
 
     Raises:
@@ -219,7 +219,7 @@ def challengers_of(settings: Settings) -> dict[str, dict[str, str]]:
     return found
 
 
-def named_features(settings: Settings) -> dict[str, Any] | None:
+def named_features(settings: LearnerSettings) -> dict[str, Any] | None:
     """Return the stored mapping of feature names to indices; None without named features.
 
     Raises:
@@ -235,7 +235,7 @@ def named_features(settings: Settings) -> dict[str, Any] | None:
         ) from error
 
 
-def holdout_policy(settings: Settings) -> str:
+def holdout_policy(settings: LearnerSettings) -> str:
     """Return the stored policy of the holdout, which contains the model of model:FILE.
 
     Raises:
@@ -313,16 +313,16 @@ def resolve_run(settings: Settings, learner: str, dataset: Dataset, command: str
     return Run(
         name=learner if name is None else name,
         dataset=dataset,
-        events=events_of(settings.replay, dataset),
+        events=events_of(settings, dataset),
         task=task_settings(settings, learner, dataset.n_classes, dataset.n_features, class_names_of(dataset)),
         topics=settings.topics,
         partitions=settings.partitions,
-        replay=replay_options(settings.replay, dataset),
-        plan=feedback_plan(settings.feedback, dataset),
+        replay=replay_options(settings, dataset, settings.partitions),
+        plan=feedback_plan(settings, dataset),
         feedback=FeedbackOptions(
-            with_label=registered()[learner].needs_label or settings.with_label, speed=feedback_speed(settings.feedback)
+            with_label=registered()[learner].needs_label or settings.with_label, speed=feedback_speed(settings)
         ),
-        shortest_delay_ms=shortest_delay_ms(settings.feedback, dataset),
+        shortest_delay_ms=shortest_delay_ms(settings, dataset),
         is_estimated=settings.estimate,
         origin=Origin(settings=settings.shown() | {"command": command}, changed=settings.changed()),
     )
@@ -343,7 +343,7 @@ class Chosen:
         for learner in self.settings.learner:
             for seed in range(first, first + seeds):
                 settings = self.settings.model_copy(update={"seed": seed})
-                dataset = dataset_of_seed(self.settings.source, seed, self.dataset)
+                dataset = dataset_of_seed(self.settings, seed, self.dataset)
                 name = f"{learner}, seed {seed}" if seeds > 1 else learner
                 found.append(resolve_run(settings, learner, dataset, command, name))
         return found
@@ -358,7 +358,7 @@ def choose_learners(settings: Settings) -> Chosen:
     """
     if settings.loop:
         raise SettingsError(f"{variable_of('loop')}, or loop in the settings file: not allowed in a run. Remove it")
-    dataset = dataset_of(settings.source)
+    dataset = dataset_of(settings)
     if uneven := uneven_warning(uneven_of(dataset)):
         warn(uneven)
     check_play(settings.play, dataset)
@@ -366,7 +366,7 @@ def choose_learners(settings: Settings) -> Chosen:
     settings, why = with_chosen(settings, dataset.n_classes, dataset.n_features, mean_nnz_of(dataset))
     if why:
         announce(why)
-    nnz, events = nnz_of(dataset), events_of(settings.replay, dataset)
+    nnz, events = nnz_of(dataset), events_of(settings, dataset)
     seconds = []
     for name in settings.learner:
         task = task_settings(settings, name, dataset.n_classes, dataset.n_features, class_names_of(dataset))

@@ -2,13 +2,11 @@
 
 The field `window_ms` of `Settings` is the setting `window`: the flag `--window`, the variable `ONEBIT_WINDOW`, and the
 name `window` in the file. A type defines a value in the program, its parser and its text form: `Duration` is a whole
-number of milliseconds, written as 10s. `Source`, `Replay` and `Feedback` are groups of settings for functions that need
-only these.
+number of milliseconds, written as 10s.
 """
 
 import json
 import os
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
@@ -16,10 +14,8 @@ from typing import Annotated
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, SecretStr
 from pydantic_settings import NoDecode
 
-from producers.datasets.log import OnBadRow
 from stream.parsing import DurationError, format_duration, parse_duration, parse_number, parse_speed
 from stream.randomness.delays import DelayError, parse_delay
-from stream.wire.named_features import Scaling
 
 PREFIX = "ONEBIT_"
 CONFIG_VARIABLE = "ONEBIT_CONFIG"
@@ -199,45 +195,3 @@ def of_percent(value: object) -> object:
 
 Probability = Annotated[float, Field(ge=0.0, le=1.0), BeforeValidator(of_percent)]
 """A number from 0 to 1, or a percentage."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
-    """Settings for the data set."""
-
-    data: str  # name or file
-    map: str | None
-    on_bad_row: OnBadRow
-    reward_above: float | None
-    scale: Scaling
-    n_features: int | None
-    from_time: str | None
-    to_time: str | None
-    limit: int | None
-    seed: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Replay:
-    """Settings for the replay."""
-
-    events: int | None
-    epochs: int | None
-    shuffle: bool
-    rate_per_s: float
-    speed: str | None
-    loop: bool
-    seed: int
-    partitions: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Feedback:
-    """Settings for simulated feedback."""
-
-    delay: str
-    loss: float
-    duplicates: float
-    with_label: bool
-    speed: str | None
-    seed: int

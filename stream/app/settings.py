@@ -1,20 +1,20 @@
 """Definitions of all settings.
 
-A field of `Settings` defines a setting: name, type, range, default, help, and the programs that accept it. Its flag,
-its `ONEBIT_*` variable, its name in the TOML file, `onebit settings`, docs/settings.md and the report are derived from
-the field. To add a setting, add a field here and read it where it is used.
+A field defines a setting: name, type, range, default, help, and the programs that accept it. Its flag, its `ONEBIT_*`
+variable, its name in the TOML file, `onebit settings`, docs/settings.md and the report are derived from the field. To
+add a setting, add a field to one of the groups, and read it where it is used. `Settings` inherits the fields of all
+groups, so that their names are unique; a function that needs only one group accepts that group.
 
 A field's name ends with its unit (`window_ms`). The setting's name has no unit, because users write the unit with the
 value: `--window 5s`, `ONEBIT_WINDOW=5s`, `window = "5s"`.
 """
 
 import json
-from dataclasses import fields
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Final, Literal, NamedTuple, TypeVar
+from typing import Annotated, ClassVar, Final, Literal, NamedTuple
 
-from pydantic import Field, SecretStr
+from pydantic import BaseModel, ConfigDict, Field, SecretStr
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
 from producers.datasets.log import OnBadRow
@@ -23,14 +23,11 @@ from stream.app.setting_values import (
     PREFIX,
     Delay,
     Duration,
-    Feedback,
     Names,
     OptionalDuration,
     Probability,
-    Replay,
     Retention,
     Secret,
-    Source,
     Speed,
     Texts,
     Time,
@@ -46,9 +43,6 @@ from stream.wire.topics import DEFAULT_PREFIX, Topics
 AUTO: Final = "auto"
 """Placeholder for an automatic choice: the learner that suits the data, or the kind of model for the partitions. It is
 resolved before anything is stored."""
-
-
-Group = TypeVar("Group", Source, Replay, Feedback)
 
 
 class SettingsError(OnebitError, ValueError):
@@ -103,7 +97,6 @@ _NO_FLAG: frozenset[Program] = frozenset()  # for secrets, because every user of
 class Setting(NamedTuple):
     """The documentation of a setting, and the commands that have it as a flag."""
 
-    panel: Panel
     programs: frozenset[Program]
     help: str
     metavar: str | None = None  # None: derived from the type
@@ -111,22 +104,27 @@ class Setting(NamedTuple):
     is_secret: bool = False  # never shown
 
 
-class Settings(BaseSettings):
-    """All settings."""
+class Group(BaseModel):
+    """Settings that the help lists under one heading."""
 
-    model_config = SettingsConfigDict(
-        env_prefix=PREFIX,
-        env_prefix_target="all",
-        extra="forbid",
-        frozen=True,
-        alias_generator=setting_name,
-        hide_input_in_errors=True,
-    )
+    model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=setting_name, hide_input_in_errors=True)
+
+    panel: ClassVar[Panel]
+
+    @property
+    def given(self) -> frozenset[str]:
+        """The fields, such as `window_ms`, that a flag, a variable or the file sets."""
+        return frozenset(self.model_fields_set)
+
+
+class SourceSettings(Group):
+    """The data set."""
+
+    panel = Panel.DATA
 
     data: Annotated[
         str,
         Setting(
-            Panel.DATA,
             _PIPELINE | {Program.VERIFY},
             "Data set (see `onebit data list`), svmlight file, or log of decisions (see `onebit data show FILE`)",
             "NAME|FILE",
@@ -135,7 +133,6 @@ class Settings(BaseSettings):
     map: Annotated[
         str | None,
         Setting(
-            Panel.DATA,
             _PIPELINE | {Program.VERIFY},
             "Columns of a tabular log: a mapping file (`onebit data show` guesses one), or pairs such as "
             "action=item,reward=click,numeric=age,categorical=device+region",
@@ -144,13 +141,11 @@ class Settings(BaseSettings):
         ),
     ] = None
     on_bad_row: Annotated[
-        OnBadRow,
-        Setting(Panel.DATA, _PIPELINE | {Program.VERIFY}, "Stop at an invalid row of a log, or skip it"),
+        OnBadRow, Setting(_PIPELINE | {Program.VERIFY}, "Stop at an invalid row of a log, or skip it")
     ] = "stop"
     reward_above: Annotated[
         float | None,
         Setting(
-            Panel.DATA,
             _PIPELINE | {Program.VERIFY},
             "Convert the rewards of a log: 1 above this value, otherwise 0",
             unset="rewards are 0 or 1",
@@ -159,7 +154,6 @@ class Settings(BaseSettings):
     scale: Annotated[
         Scaling,
         Setting(
-            Panel.DATA,
             _PIPELINE | {Program.SHOW},
             "Scaling of numeric features: none, or standard (mean 0 and standard deviation 1 over the file or log, or "
             "over the contexts so far)",
@@ -169,35 +163,39 @@ class Settings(BaseSettings):
         int | None,
         Field(ge=1),
         Setting(
-            Panel.DATA,
             _PIPELINE,
             "Number of features in an svmlight file, or in contexts without a data set",
             unset="the largest index in the file",
         ),
     ] = None
+    from_time: Annotated[
+        Time, Setting(_EVENTS, "Start of the replayed part of a log: 2019-11-24T08:30, or ms", "TIME", unset="all")
+    ] = None
+    to_time: Annotated[Time, Setting(_EVENTS, "End of the replayed part of a log, exclusive", "TIME", unset="all")] = (
+        None
+    )
+    limit: Annotated[int | None, Field(ge=1), Setting(_EVENTS, "Number of rows of a log to replay", unset="all")] = None
+    seed: Annotated[
+        int, Field(ge=0, lt=2**63), Setting(_PIPELINE, "Seed of all random draws, and of synthetic data")
+    ] = 0
+
+
+class ReplaySettings(SourceSettings):
+    """The replay of a data set."""
+
     events: Annotated[
         int | None,
         Field(ge=1),
-        Setting(
-            Panel.DATA,
-            _EVENTS,
-            "Number of events to replay; starts over after the last row",
-            unset="all rows",
-        ),
+        Setting(_EVENTS, "Number of events to replay; starts over after the last row", unset="all rows"),
     ] = None
-    epochs: Annotated[
-        int | None, Field(ge=1), Setting(Panel.DATA, _EVENTS, "Number of passes over the rows", unset="1")
-    ] = None
-    shuffle: Annotated[bool, Setting(Panel.DATA, _REPLAY, "Shuffle the rows in every epoch")] = False
+    epochs: Annotated[int | None, Field(ge=1), Setting(_EVENTS, "Number of passes over the rows", unset="1")] = None
+    shuffle: Annotated[bool, Setting(_REPLAY, "Shuffle the rows in every epoch")] = False
     rate_per_s: Annotated[
-        float,
-        Field(gt=0.0),
-        Setting(Panel.DATA, _REPLAY, "Replay rate in events per second", "EVENTS_PER_S"),
+        float, Field(gt=0.0), Setting(_REPLAY, "Replay rate in events per second", "EVENTS_PER_S")
     ] = 100.0
     speed: Annotated[
         Speed,
         Setting(
-            Panel.DATA,
             _REPLAY | {Program.FEEDBACK},
             "Replay a log at its recorded pace times this factor: 1x, 60x, or max. Replaces --rate. With --delay "
             "logged, also applies to the feedback",
@@ -205,32 +203,40 @@ class Settings(BaseSettings):
             unset="uses --rate",
         ),
     ] = None
-    from_time: Annotated[
-        Time,
+    loop: Annotated[bool, Setting(frozenset((Program.REPLAY,)), "Repeat the replay until stopped")] = False
+
+
+class FeedbackSettings(ReplaySettings):
+    """The simulated feedback for a replay."""
+
+    panel = Panel.FEEDBACK
+
+    delay: Annotated[
+        Delay,
         Setting(
-            Panel.DATA, _EVENTS, "Start of the replayed part of a log: 2019-11-24T08:30, or ms", "TIME", unset="all"
+            _FEEDBACK,
+            "Delay of feedback: none, fixed:10s, geometric:10s, exponential:10s, lognormal:10s,1.0 (median, sigma), "
+            "weibull:10s,0.7 (scale, shape), empirical:FILE (one delay in ms per line), logged (from the log), or by "
+            "true class: 0=fixed:1s;*=none",
+            "SPEC",
         ),
-    ] = None
-    to_time: Annotated[
-        Time,
-        Setting(Panel.DATA, _EVENTS, "End of the replayed part of a log, exclusive", "TIME", unset="all"),
-    ] = None
-    limit: Annotated[
-        int | None,
-        Field(ge=1),
-        Setting(Panel.DATA, _EVENTS, "Number of rows of a log to replay", unset="all"),
-    ] = None
-    loop: Annotated[bool, Setting(Panel.DATA, frozenset((Program.REPLAY,)), "Repeat the replay until stopped")] = False
-    seed: Annotated[
-        int,
-        Field(ge=0, lt=2**63),
-        Setting(Panel.DATA, _PIPELINE, "Seed of all random draws, and of synthetic data"),
-    ] = 0
+    ] = "lognormal:1s,1.0"
+    loss: Annotated[Probability, Setting(_FEEDBACK, "Fraction of feedback that is lost", "P")] = 0.0
+    duplicates: Annotated[Probability, Setting(_FEEDBACK, "Fraction of feedback that is sent twice", "P")] = 0.0
+    with_label: Annotated[
+        bool, Setting(frozenset((Program.FEEDBACK,)), "Add the true class to feedback, for full-information learners")
+    ] = False
+
+
+class LearnerSettings(Group):
+    """The learner, and the policies around it."""
+
+    panel = Panel.LEARNER
+
     learner: Annotated[
         Names,
         Field(min_length=1),
         Setting(
-            Panel.LEARNER,
             _LEARN,
             "Learner (see `onebit learners`); auto chooses one for the data. `onebit run` accepts several, as a,b or "
             "repeated; all use the same events and draws",
@@ -240,16 +246,12 @@ class Settings(BaseSettings):
     param: Annotated[
         Texts,
         Setting(
-            Panel.LEARNER,
-            _LEARN,
-            "Parameter of the learner; repeatable. With several learners: LEARNER.NAME=VALUE",
-            "NAME=VALUE",
+            _LEARN, "Parameter of the learner; repeatable. With several learners: LEARNER.NAME=VALUE", "NAME=VALUE"
         ),
     ] = []
     challenger: Annotated[
         Texts,
         Setting(
-            Panel.LEARNER,
             _LEARN,
             "Learner that learns from the same decisions without deciding, until `onebit promote`; repeatable, up to "
             "four. Use it with --floor",
@@ -260,7 +262,6 @@ class Settings(BaseSettings):
         int | None,
         Field(ge=2),
         Setting(
-            Panel.LEARNER,
             frozenset((Program.LEARN,)),
             "Number of classes if there is no data set; requires --n-features",
             unset="from the data set",
@@ -270,7 +271,6 @@ class Settings(BaseSettings):
         int | None,
         Field(ge=2),
         Setting(
-            Panel.LEARNER,
             frozenset((Program.LEARN,)),
             "Room for classes that the contexts name in `eligible`, instead of --n-classes",
             "K",
@@ -280,60 +280,15 @@ class Settings(BaseSettings):
     features: Annotated[
         Path | None,
         Setting(
-            Panel.LEARNER,
             frozenset((Program.LEARN,)),
             "File that maps feature names to indices, from `onebit data show --save-features`",
             "FILE",
             unset="no named features",
         ),
     ] = None
-    delay: Annotated[
-        Delay,
-        Setting(
-            Panel.FEEDBACK,
-            _FEEDBACK,
-            "Delay of feedback: none, fixed:10s, geometric:10s, exponential:10s, lognormal:10s,1.0 (median, sigma), "
-            "weibull:10s,0.7 (scale, shape), empirical:FILE (one delay in ms per line), logged (from the log), or by "
-            "true class: 0=fixed:1s;*=none",
-            "SPEC",
-        ),
-    ] = "lognormal:1s,1.0"
-    loss: Annotated[Probability, Setting(Panel.FEEDBACK, _FEEDBACK, "Fraction of feedback that is lost", "P")] = 0.0
-    duplicates: Annotated[
-        Probability, Setting(Panel.FEEDBACK, _FEEDBACK, "Fraction of feedback that is sent twice", "P")
-    ] = 0.0
-    with_label: Annotated[
-        bool,
-        Setting(
-            Panel.FEEDBACK,
-            frozenset((Program.FEEDBACK,)),
-            "Add the true class to feedback, for full-information learners",
-        ),
-    ] = False
-    window_ms: Annotated[
-        Duration,
-        Setting(Panel.JOIN, _LEARN | {Program.DESCRIBE}, "Time to wait for feedback before a decision expires"),
-    ] = 300_000
-    activation_window_ms: Annotated[
-        OptionalDuration,
-        Setting(Panel.JOIN, _LEARN, "Time to wait until a deferred decision is shown", unset="the window"),
-    ] = None
-    on_expiry: Annotated[
-        Literal["drop", "negative"],
-        Setting(Panel.JOIN, _LEARN, "Ignore an expired decision, or learn from it as reward 0"),
-    ] = "drop"
-    late: Annotated[
-        Literal["ignore", "correct"],
-        Setting(
-            Panel.JOIN,
-            _LEARN,
-            "Ignore feedback after the window, or revert the reward 0 assumed by --on-expiry negative",
-        ),
-    ] = "ignore"
     play: Annotated[
         Literal["own", "logged", "match"],
         Setting(
-            Panel.LEARNER,
             _LEARN,
             "Actions to play in a replay of a log: the learner's own; the logged ones; or the learner's own, skipping "
             "events where the log has a different action",
@@ -342,7 +297,6 @@ class Settings(BaseSettings):
     model: Annotated[
         Literal["auto", "own", "shared"],
         Setting(
-            Panel.LEARNER,
             _LEARN | {Program.CREATE},
             "One model per partition, or one model shared by all partitions. auto: shared in a new pipeline with "
             "several partitions, if it has an updates topic and plays the learner's own actions",
@@ -351,7 +305,6 @@ class Settings(BaseSettings):
     model_lag_max_ms: Annotated[
         Retention,
         Setting(
-            Panel.LEARNER,
             frozenset((Program.LEARN,)),
             "Stop deciding after an open transaction has blocked the log of the shared model this long",
             "DURATION",
@@ -359,17 +312,12 @@ class Settings(BaseSettings):
     ] = -1
     reward: Annotated[
         Literal["exclusive", "any"],
-        Setting(
-            Panel.LEARNER,
-            _LEARN,
-            "Number of correct classes per context: exactly one, or any number (clicks)",
-        ),
+        Setting(_LEARN, "Number of correct classes per context: exactly one, or any number (clicks)"),
     ] = "exclusive"
     propensity_min: Annotated[
         float,
         Field(ge=0.0, le=1.0),
         Setting(
-            Panel.LEARNER,
             _LEARN,
             "With --play logged, smaller logged propensities are raised to this value. With --play match, smallest "
             "propensity in the log; 0 for a uniform log",
@@ -379,15 +327,12 @@ class Settings(BaseSettings):
     estimate: Annotated[
         bool,
         Setting(
-            Panel.LEARNER,
-            _LEARN,
-            "With --play logged, estimate the mean reward of the learner's own policy from settled decisions",
+            _LEARN, "With --play logged, estimate the mean reward of the learner's own policy from settled decisions"
         ),
     ] = False
     floor: Annotated[
         Probability,
         Setting(
-            Panel.LEARNER,
             _LEARN,
             "Probability of a uniformly random class, so that other policies can be evaluated from the decisions",
             "P",
@@ -396,325 +341,15 @@ class Settings(BaseSettings):
     holdout: Annotated[
         Probability,
         Setting(
-            Panel.LEARNER,
-            _LEARN,
-            "Fraction of the decisions that --holdout-policy makes instead of the learner, for comparison",
-            "P",
+            _LEARN, "Fraction of the decisions that --holdout-policy makes instead of the learner, for comparison", "P"
         ),
     ] = 0.0
     holdout_policy: Annotated[
         str,
         Setting(
-            Panel.LEARNER,
-            _LEARN,
-            "Policy of the holdout: uniform, constant:CLASS, or model:FILE from `onebit model export`",
-            "POLICY",
+            _LEARN, "Policy of the holdout: uniform, constant:CLASS, or model:FILE from `onebit model export`", "POLICY"
         ),
     ] = "uniform"
-    orphan_window_ms: Annotated[
-        Duration, Setting(Panel.JOIN, _LEARN, "Time to keep feedback that arrives before its context")
-    ] = 300_000
-    retain_ms: Annotated[
-        Duration,
-        Setting(Panel.JOIN, _LEARN, "How long to remember settled ids, to detect duplicates and late feedback"),
-    ] = 3_600_000
-    pending_max: Annotated[
-        int,
-        Field(ge=1),
-        Setting(Panel.JOIN, _LEARN, "Limit on pending and deferred decisions; the oldest is settled first"),
-    ] = 150_000
-    orphans_max: Annotated[
-        int,
-        Field(ge=1),
-        Setting(Panel.JOIN, _LEARN, "Limit on feedback without a context; the oldest is dropped first"),
-    ] = 50_000
-    retained_max: Annotated[
-        int, Field(ge=1), Setting(Panel.JOIN, _LEARN, "Limit on remembered ids; the oldest is removed first")
-    ] = 1_000_000
-    instance: Annotated[
-        str,
-        Field(pattern=r"^[A-Za-z0-9._-]{1,100}$"),
-        Setting(
-            Panel.KAFKA,
-            frozenset((Program.LEARN, Program.FEEDBACK, Program.MONITOR)),
-            "Name of this process, the same after a restart; unique among concurrent processes",
-            "NAME",
-        ),
-    ] = "1"
-    ready_file: Annotated[
-        str | None,
-        Field(min_length=1),
-        Setting(
-            Panel.KAFKA,
-            frozenset((Program.LEARN,)),
-            "File for health checks, touched every second while the learner is ready, otherwise removed. Checks should "
-            "also test its age",
-            "FILE",
-            unset="none",
-        ),
-    ] = None
-    snapshot_interval_ms: Annotated[
-        Duration,
-        Setting(
-            Panel.KAFKA,
-            frozenset((Program.LEARN, Program.DESCRIBE)),
-            "Time between snapshots of the state; 0s for none (recovery then replays the whole journal)",
-        ),
-    ] = 60_000
-    step_max_ms: Annotated[
-        Duration,
-        Field(ge=1, le=500),
-        Setting(
-            Panel.KAFKA,
-            _LEARN,
-            "Maximum duration of a step, 1ms to 500ms; less with a window below 10s. Shorter steps reduce latency, "
-            "longer ones put more records into a transaction",
-        ),
-    ] = 500
-    partitions: Annotated[
-        int,
-        Field(ge=1, le=1_000),
-        Setting(
-            Panel.KAFKA,
-            frozenset((Program.RUN, Program.CREATE)),
-            "Number of partitions in every topic; limits the number of learner processes",
-        ),
-    ] = 1
-    replication: Annotated[
-        int, Field(ge=1), Setting(Panel.KAFKA, frozenset((Program.CREATE,)), "Replication factor of every topic")
-    ] = 1
-    retention_ms: Annotated[
-        Retention,
-        Setting(
-            Panel.KAFKA,
-            frozenset((Program.CREATE,)),
-            "Retention of contexts, feedback, predictions, examples and dead letters; journal and snapshots are never "
-            "deleted",
-            f"DURATION|{FOR_EVER}",
-        ),
-    ] = -1
-    bootstrap: Annotated[str, Setting(Panel.KAFKA, CONNECTED, "Address of a Kafka broker", "HOST:PORT")] = (
-        "localhost:9092"
-    )
-    client: Annotated[
-        Literal["auto", "kafka-python", "confluent"],
-        Setting(
-            Panel.KAFKA,
-            CONNECTED,
-            "Kafka client; auto uses confluent, the faster one, if confluent-kafka is installed",
-        ),
-    ] = "auto"
-    topic_prefix: Annotated[
-        str,
-        Field(pattern=r"^[A-Za-z0-9._-]{1,200}$"),
-        Setting(Panel.KAFKA, CONNECTED, "Prefix of all topic names", "PREFIX"),
-    ] = DEFAULT_PREFIX
-    connect_timeout_ms: Annotated[
-        Duration, Setting(Panel.KAFKA, CONNECTED, "Time to wait for an unavailable broker")
-    ] = 30_000
-    client_config: Annotated[
-        Path | None,
-        Setting(
-            Panel.ACCESS,
-            CONNECTED,
-            "Properties file of a Kafka client, in librdkafka or Java form; the settings below override it",
-            "FILE",
-            unset="none",
-        ),
-    ] = None
-    security_protocol: Annotated[
-        str | None,
-        Setting(
-            Panel.ACCESS,
-            CONNECTED,
-            "Security protocol: PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL",
-            "NAME",
-            unset="PLAINTEXT",
-        ),
-    ] = None
-    sasl_mechanism: Annotated[
-        str | None,
-        Setting(
-            Panel.ACCESS,
-            CONNECTED,
-            "SASL mechanism: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER",
-            "NAME",
-            unset="none",
-        ),
-    ] = None
-    sasl_username: Annotated[str | None, Setting(Panel.ACCESS, CONNECTED, "User name", "NAME", unset="none")] = None
-    sasl_password: Annotated[
-        Secret | None,
-        Setting(Panel.ACCESS, _NO_FLAG, "Password of the user", unset="none", is_secret=True),
-    ] = None
-    sasl_oauthbearer_token_command: Annotated[
-        str | None,
-        Setting(
-            Panel.ACCESS,
-            CONNECTED,
-            "Command that prints an OAUTHBEARER token; run again before the token expires",
-            "COMMAND",
-            unset="none",
-        ),
-    ] = None
-    ssl_ca_location: Annotated[
-        str | None,
-        Setting(
-            Panel.ACCESS,
-            CONNECTED,
-            "Trusted CA certificates (PEM)",
-            "FILE",
-            unset="the system's certificates",
-        ),
-    ] = None
-    ssl_certificate_location: Annotated[
-        str | None, Setting(Panel.ACCESS, CONNECTED, "Client certificate (PEM)", "FILE", unset="none")
-    ] = None
-    ssl_key_location: Annotated[
-        str | None, Setting(Panel.ACCESS, CONNECTED, "Key of the client certificate (PEM)", "FILE", unset="none")
-    ] = None
-    ssl_key_password: Annotated[
-        Secret | None, Setting(Panel.ACCESS, _NO_FLAG, "Password of the client key", unset="none", is_secret=True)
-    ] = None
-    session_timeout_ms: Annotated[
-        Duration,
-        Setting(
-            Panel.KAFKA,
-            frozenset((Program.LEARN, Program.FEEDBACK)),
-            "Time without a heartbeat after which the group reassigns a process's partitions",
-        ),
-    ] = 10_000
-    transaction_timeout_ms: Annotated[
-        Duration,
-        Setting(Panel.KAFKA, frozenset((Program.LEARN,)), "Time after which the broker aborts an open transaction"),
-    ] = 20_000
-
-    log_format: Annotated[
-        Literal["text", "json"],
-        Setting(Panel.OUTPUT, frozenset(Program), "Format of the log on stderr: text, or one JSON object per line"),
-    ] = "text"
-    log_level: Annotated[
-        Literal["info", "warning", "error"],
-        Setting(Panel.OUTPUT, frozenset(Program), "Lowest level of log lines to write"),
-    ] = "info"
-    debug: Annotated[bool, Setting(Panel.OUTPUT, frozenset(Program), "Print the traceback of an error")] = False
-    profile: Annotated[
-        str | None,
-        Field(min_length=1),
-        Setting(
-            Panel.OUTPUT,
-            _PIPELINE,
-            "Write a cProfile to FILE on exit; read it with `python -m pstats FILE`",
-            "FILE",
-            unset="none",
-        ),
-    ] = None
-    serve_port: Annotated[
-        int,
-        Field(ge=1, le=65_535),
-        Setting(Panel.SERVING, _SERVE, "HTTP port for decisions and feedback, /metrics, /healthz and /readyz", "PORT"),
-    ] = 8080
-    timeout_ms: Annotated[
-        Duration,
-        Field(ge=1),
-        Setting(Panel.SERVING, _SERVE, "Time to wait for a decision, after which the response is 504 or the fallback"),
-    ] = 1_000
-    fallback: Annotated[
-        str | None,
-        Field(min_length=1),
-        Setting(
-            Panel.SERVING,
-            _SERVE,
-            "Response after the timeout: a class, by name or number, or uniform",
-            "CLASS|uniform",
-            unset="status 504",
-        ),
-    ] = None
-    remember_ms: Annotated[
-        Duration,
-        Setting(
-            Panel.SERVING,
-            _SERVE,
-            "Time to remember decisions, to answer a repeated id; at startup, predictions up to this old are read",
-        ),
-    ] = 600_000
-    rate_max_per_s: Annotated[
-        float | None,
-        Field(gt=0.0),
-        Setting(
-            Panel.SERVING,
-            _SERVE,
-            "Maximum rate of requests per process; excess requests get status 429",
-            "REQUESTS_PER_S",
-            unset="no limit",
-        ),
-    ] = None
-    serve_token: Annotated[
-        Secret | None,
-        Setting(Panel.SERVING, _NO_FLAG, "Bearer token that requests must have", unset="none", is_secret=True),
-    ] = None
-    serve_certificate: Annotated[
-        Path | None, Setting(Panel.SERVING, _SERVE, "Certificate for the HTTP port (PEM)", "FILE", unset="no TLS")
-    ] = None
-    serve_key: Annotated[
-        Path | None, Setting(Panel.SERVING, _SERVE, "Key of the certificate (PEM)", "FILE", unset="no TLS")
-    ] = None
-    metrics_port: Annotated[
-        int,
-        Field(ge=0, le=65_535),
-        Setting(
-            Panel.WATCHING,
-            _WATCHED,
-            "HTTP port for /metrics (Prometheus), /healthz and /readyz; 0 for none",
-            "PORT",
-        ),
-    ] = 0
-    page_port: Annotated[
-        int,
-        Field(ge=1, le=65_535),
-        Setting(
-            Panel.WATCHING,
-            _MONITOR,
-            "HTTP port for the monitor's page, /metrics, /healthz and /readyz",
-            "PORT",
-        ),
-    ] = 9470
-    metrics_host: Annotated[
-        str,
-        Field(min_length=1),
-        Setting(
-            Panel.WATCHING,
-            _WATCHED | _MONITOR | _SERVE,
-            "Interface to bind; 0.0.0.0 for all",
-            "ADDRESS",
-        ),
-    ] = "127.0.0.1"
-    allow_host: Annotated[
-        Names,
-        Setting(
-            Panel.WATCHING,
-            _MONITOR,
-            "Additional host name allowed in the address of the monitor's page; repeatable",
-            "NAME",
-        ),
-    ] = []
-
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Return the sources by priority: flags, variables, file."""
-        return init_settings, env_settings, TomlConfigSettingsSource(settings_cls, config_path())
-
-    @property
-    def topics(self) -> Topics:
-        """The topics of the pipeline."""
-        return Topics.with_prefix(self.topic_prefix)
 
     def model_of(self, partitions: int) -> Literal["own", "shared"]:
         """Return the kind of model for a new pipeline; shared by default if there are several partitions."""
@@ -722,25 +357,40 @@ class Settings(BaseSettings):
             return self.model
         return "shared" if partitions > 1 and self.play == "own" else "own"
 
-    @property
-    def given(self) -> frozenset[str]:
-        """The fields, such as `window_ms`, that a flag, a variable or the file sets."""
-        return frozenset(self.model_fields_set)
 
-    @property
-    def source(self) -> Source:
-        """The settings of the data set."""
-        return self._group(Source)
+class WindowSettings(Group):
+    """The windows and limits of the join."""
 
-    @property
-    def replay(self) -> Replay:
-        """The settings of the replay."""
-        return self._group(Replay)
+    panel = Panel.JOIN
 
-    @property
-    def feedback(self) -> Feedback:
-        """The settings of the simulated environment."""
-        return self._group(Feedback)
+    window_ms: Annotated[
+        Duration, Setting(_LEARN | {Program.DESCRIBE}, "Time to wait for feedback before a decision expires")
+    ] = 300_000
+    activation_window_ms: Annotated[
+        OptionalDuration, Setting(_LEARN, "Time to wait until a deferred decision is shown", unset="the window")
+    ] = None
+    on_expiry: Annotated[
+        Literal["drop", "negative"], Setting(_LEARN, "Ignore an expired decision, or learn from it as reward 0")
+    ] = "drop"
+    late: Annotated[
+        Literal["ignore", "correct"],
+        Setting(_LEARN, "Ignore feedback after the window, or revert the reward 0 assumed by --on-expiry negative"),
+    ] = "ignore"
+    orphan_window_ms: Annotated[Duration, Setting(_LEARN, "Time to keep feedback that arrives before its context")] = (
+        300_000
+    )
+    retain_ms: Annotated[
+        Duration, Setting(_LEARN, "How long to remember settled ids, to detect duplicates and late feedback")
+    ] = 3_600_000
+    pending_max: Annotated[
+        int, Field(ge=1), Setting(_LEARN, "Limit on pending and deferred decisions; the oldest is settled first")
+    ] = 150_000
+    orphans_max: Annotated[
+        int, Field(ge=1), Setting(_LEARN, "Limit on feedback without a context; the oldest is dropped first")
+    ] = 50_000
+    retained_max: Annotated[
+        int, Field(ge=1), Setting(_LEARN, "Limit on remembered ids; the oldest is removed first")
+    ] = 1_000_000
 
     @property
     def join(self) -> JoinSettings:
@@ -755,8 +405,265 @@ class Settings(BaseSettings):
             retained_max=self.retained_max,
         )
 
-    def _group(self, kind: type[Group]) -> Group:
-        return kind(**{field.name: getattr(self, field.name) for field in fields(kind)})
+
+class AccessSettings(Group):
+    """Authentication and encryption."""
+
+    panel = Panel.ACCESS
+
+    client_config: Annotated[
+        Path | None,
+        Setting(
+            CONNECTED,
+            "Properties file of a Kafka client, in librdkafka or Java form; the settings below override it",
+            "FILE",
+            unset="none",
+        ),
+    ] = None
+    security_protocol: Annotated[
+        str | None,
+        Setting(CONNECTED, "Security protocol: PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL", "NAME", unset="PLAINTEXT"),
+    ] = None
+    sasl_mechanism: Annotated[
+        str | None,
+        Setting(CONNECTED, "SASL mechanism: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER", "NAME", unset="none"),
+    ] = None
+    sasl_username: Annotated[str | None, Setting(CONNECTED, "User name", "NAME", unset="none")] = None
+    sasl_password: Annotated[Secret | None, Setting(_NO_FLAG, "Password of the user", unset="none", is_secret=True)] = (
+        None
+    )
+    sasl_oauthbearer_token_command: Annotated[
+        str | None,
+        Setting(
+            CONNECTED,
+            "Command that prints an OAUTHBEARER token; run again before the token expires",
+            "COMMAND",
+            unset="none",
+        ),
+    ] = None
+    ssl_ca_location: Annotated[
+        str | None, Setting(CONNECTED, "Trusted CA certificates (PEM)", "FILE", unset="the system's certificates")
+    ] = None
+    ssl_certificate_location: Annotated[
+        str | None, Setting(CONNECTED, "Client certificate (PEM)", "FILE", unset="none")
+    ] = None
+    ssl_key_location: Annotated[
+        str | None, Setting(CONNECTED, "Key of the client certificate (PEM)", "FILE", unset="none")
+    ] = None
+    ssl_key_password: Annotated[
+        Secret | None, Setting(_NO_FLAG, "Password of the client key", unset="none", is_secret=True)
+    ] = None
+
+
+class KafkaSettings(AccessSettings):
+    """The connection to Kafka, and the topics."""
+
+    panel = Panel.KAFKA
+
+    instance: Annotated[
+        str,
+        Field(pattern=r"^[A-Za-z0-9._-]{1,100}$"),
+        Setting(
+            frozenset((Program.LEARN, Program.FEEDBACK, Program.MONITOR)),
+            "Name of this process, the same after a restart; unique among concurrent processes",
+            "NAME",
+        ),
+    ] = "1"
+    ready_file: Annotated[
+        str | None,
+        Field(min_length=1),
+        Setting(
+            frozenset((Program.LEARN,)),
+            "File for health checks, touched every second while the learner is ready, otherwise removed. Checks should "
+            "also test its age",
+            "FILE",
+            unset="none",
+        ),
+    ] = None
+    snapshot_interval_ms: Annotated[
+        Duration,
+        Setting(
+            frozenset((Program.LEARN, Program.DESCRIBE)),
+            "Time between snapshots of the state; 0s for none (recovery then replays the whole journal)",
+        ),
+    ] = 60_000
+    step_max_ms: Annotated[
+        Duration,
+        Field(ge=1, le=500),
+        Setting(
+            _LEARN,
+            "Maximum duration of a step, 1ms to 500ms; less with a window below 10s. Shorter steps reduce latency, "
+            "longer ones put more records into a transaction",
+        ),
+    ] = 500
+    partitions: Annotated[
+        int,
+        Field(ge=1, le=1_000),
+        Setting(
+            frozenset((Program.RUN, Program.CREATE)),
+            "Number of partitions in every topic; limits the number of learner processes",
+        ),
+    ] = 1
+    replication: Annotated[
+        int, Field(ge=1), Setting(frozenset((Program.CREATE,)), "Replication factor of every topic")
+    ] = 1
+    retention_ms: Annotated[
+        Retention,
+        Setting(
+            frozenset((Program.CREATE,)),
+            "Retention of contexts, feedback, predictions, examples and dead letters; journal and snapshots are never "
+            "deleted",
+            f"DURATION|{FOR_EVER}",
+        ),
+    ] = -1
+    bootstrap: Annotated[str, Setting(CONNECTED, "Address of a Kafka broker", "HOST:PORT")] = "localhost:9092"
+    client: Annotated[
+        Literal["auto", "kafka-python", "confluent"],
+        Setting(CONNECTED, "Kafka client; auto uses confluent, the faster one, if confluent-kafka is installed"),
+    ] = "auto"
+    topic_prefix: Annotated[
+        str, Field(pattern=r"^[A-Za-z0-9._-]{1,200}$"), Setting(CONNECTED, "Prefix of all topic names", "PREFIX")
+    ] = DEFAULT_PREFIX
+    connect_timeout_ms: Annotated[Duration, Setting(CONNECTED, "Time to wait for an unavailable broker")] = 30_000
+    session_timeout_ms: Annotated[
+        Duration,
+        Setting(
+            frozenset((Program.LEARN, Program.FEEDBACK)),
+            "Time without a heartbeat after which the group reassigns a process's partitions",
+        ),
+    ] = 10_000
+    transaction_timeout_ms: Annotated[
+        Duration, Setting(frozenset((Program.LEARN,)), "Time after which the broker aborts an open transaction")
+    ] = 20_000
+
+    @property
+    def topics(self) -> Topics:
+        """The topics of the pipeline."""
+        return Topics.with_prefix(self.topic_prefix)
+
+
+class GatewaySettings(Group):
+    """The HTTP gateway."""
+
+    panel = Panel.SERVING
+
+    serve_port: Annotated[
+        int,
+        Field(ge=1, le=65_535),
+        Setting(_SERVE, "HTTP port for decisions and feedback, /metrics, /healthz and /readyz", "PORT"),
+    ] = 8080
+    timeout_ms: Annotated[
+        Duration,
+        Field(ge=1),
+        Setting(_SERVE, "Time to wait for a decision, after which the response is 504 or the fallback"),
+    ] = 1_000
+    fallback: Annotated[
+        str | None,
+        Field(min_length=1),
+        Setting(
+            _SERVE,
+            "Response after the timeout: a class, by name or number, or uniform",
+            "CLASS|uniform",
+            unset="status 504",
+        ),
+    ] = None
+    remember_ms: Annotated[
+        Duration,
+        Setting(
+            _SERVE,
+            "Time to remember decisions, to answer a repeated id; at startup, predictions up to this old are read",
+        ),
+    ] = 600_000
+    rate_max_per_s: Annotated[
+        float | None,
+        Field(gt=0.0),
+        Setting(
+            _SERVE,
+            "Maximum rate of requests per process; excess requests get status 429",
+            "REQUESTS_PER_S",
+            unset="no limit",
+        ),
+    ] = None
+    serve_token: Annotated[
+        Secret | None, Setting(_NO_FLAG, "Bearer token that requests must have", unset="none", is_secret=True)
+    ] = None
+    serve_certificate: Annotated[
+        Path | None, Setting(_SERVE, "Certificate for the HTTP port (PEM)", "FILE", unset="no TLS")
+    ] = None
+    serve_key: Annotated[Path | None, Setting(_SERVE, "Key of the certificate (PEM)", "FILE", unset="no TLS")] = None
+
+
+class WatchSettings(Group):
+    """The HTTP servers for health, metrics and the monitor's page."""
+
+    panel = Panel.WATCHING
+
+    metrics_port: Annotated[
+        int,
+        Field(ge=0, le=65_535),
+        Setting(_WATCHED, "HTTP port for /metrics (Prometheus), /healthz and /readyz; 0 for none", "PORT"),
+    ] = 0
+    page_port: Annotated[
+        int,
+        Field(ge=1, le=65_535),
+        Setting(_MONITOR, "HTTP port for the monitor's page, /metrics, /healthz and /readyz", "PORT"),
+    ] = 9470
+    metrics_host: Annotated[
+        str, Field(min_length=1), Setting(_WATCHED | _MONITOR | _SERVE, "Interface to bind; 0.0.0.0 for all", "ADDRESS")
+    ] = "127.0.0.1"
+    allow_host: Annotated[
+        Names,
+        Setting(_MONITOR, "Additional host name allowed in the address of the monitor's page; repeatable", "NAME"),
+    ] = []
+
+
+class OutputSettings(Group):
+    """The log and other output."""
+
+    panel = Panel.OUTPUT
+
+    log_format: Annotated[
+        Literal["text", "json"],
+        Setting(frozenset(Program), "Format of the log on stderr: text, or one JSON object per line"),
+    ] = "text"
+    log_level: Annotated[
+        Literal["info", "warning", "error"], Setting(frozenset(Program), "Lowest level of log lines to write")
+    ] = "info"
+    debug: Annotated[bool, Setting(frozenset(Program), "Print the traceback of an error")] = False
+    profile: Annotated[
+        str | None,
+        Field(min_length=1),
+        Setting(
+            _PIPELINE, "Write a cProfile to FILE on exit; read it with `python -m pstats FILE`", "FILE", unset="none"
+        ),
+    ] = None
+
+
+class Settings(
+    BaseSettings,
+    FeedbackSettings,
+    LearnerSettings,
+    WindowSettings,
+    KafkaSettings,
+    GatewaySettings,
+    WatchSettings,
+    OutputSettings,
+):
+    """All settings."""
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX, env_prefix_target="all")
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Return the sources by priority: flags, variables, file."""
+        return init_settings, env_settings, TomlConfigSettingsSource(settings_cls, config_path())
 
     def shown(self) -> dict[str, object]:
         """Return the effective settings by name, in the form that users write."""

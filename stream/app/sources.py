@@ -2,7 +2,8 @@
 
 import os
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args, get_origin
 
@@ -21,7 +22,7 @@ from stream.app.setting_values import (
     setting_name,
     variable_of,
 )
-from stream.app.settings import Setting, Settings, SettingsError
+from stream.app.settings import AccessSettings, Group, Panel, Setting, Settings, SettingsError
 from stream.kafka.client_config import (
     BOOTSTRAP,
     PROPERTIES,
@@ -43,6 +44,7 @@ class Described(NamedTuple):
     is_duration: bool  # text form 250ms, 10s, 5m or 2h
     is_probability: bool  # text form 0.05 or 5%
     default: Any
+    panel: Panel
     setting: Setting
     low: float | None
     high: float | None
@@ -91,22 +93,30 @@ class Described(NamedTuple):
 _KINDS: dict[Any, str] = {bool: "yes or no", int: "a whole number", float: "a number", list[str]: "a list", str: "text"}
 
 
-def described() -> Iterator[Described]:
+@cache
+def described() -> tuple[Described, ...]:
     """Return all settings, in the order in which the help lists them."""
-    for field, info in Settings.model_fields.items():
-        metadata = info.metadata
-        yield Described(
-            name=setting_name(field),
-            field=field,
-            annotation=info.annotation,
-            is_duration=any(isinstance(item, PlainSerializer) and item.func in _WRITES_DURATIONS for item in metadata),
-            is_probability=any(isinstance(item, BeforeValidator) and item.func is of_percent for item in metadata),
-            default=info.get_default(call_default_factory=False),
-            setting=next(item for item in metadata if isinstance(item, Setting)),
-            low=next((_number(item.ge) for item in metadata if isinstance(item, Ge)), None),
-            high=next((_number(item.le) for item in metadata if isinstance(item, Le)), None),
-            above=next((_number(item.gt) for item in metadata if isinstance(item, Gt)), None),
-        )
+    groups = [group for group in reversed(Settings.__mro__) if issubclass(group, Group) and hasattr(group, "panel")]
+    groups.sort(key=lambda group: list(Panel).index(group.panel))
+    return tuple(_described(field, group.panel) for group in groups for field in group.__annotations__)
+
+
+def _described(field: str, panel: Panel) -> Described:
+    info = Settings.model_fields[field]
+    metadata = info.metadata
+    return Described(
+        name=setting_name(field),
+        field=field,
+        annotation=info.annotation,
+        is_duration=any(isinstance(item, PlainSerializer) and item.func in _WRITES_DURATIONS for item in metadata),
+        is_probability=any(isinstance(item, BeforeValidator) and item.func is of_percent for item in metadata),
+        default=info.get_default(call_default_factory=False),
+        panel=panel,
+        setting=next(item for item in metadata if isinstance(item, Setting)),
+        low=next((_number(item.ge) for item in metadata if isinstance(item, Ge)), None),
+        high=next((_number(item.le) for item in metadata if isinstance(item, Le)), None),
+        above=next((_number(item.gt) for item in metadata if isinstance(item, Gt)), None),
+    )
 
 
 _WRITES_DURATIONS = (format_duration, format_retention)
@@ -120,7 +130,7 @@ FIELDS = tuple(name.replace(".", "_") for name in PROPERTIES if name.replace("."
 """The settings that are properties of a Kafka client. A properties file may also contain other properties."""
 
 
-def client_config_of(settings: Settings) -> ClientConfig:
+def client_config_of(settings: AccessSettings) -> ClientConfig:
     """Return the client configuration: the properties file, overridden by given settings.
 
     Raises:
@@ -168,7 +178,7 @@ def access_hint(error: AccessError) -> str:
     )
 
 
-def _where(error: ClientConfigError, settings: Settings) -> str:
+def _where(error: ClientConfigError, settings: AccessSettings) -> str:
     path = settings.client_config
     return str(error) if path is None or str(error).startswith(str(path)) else f"{error} (see {path}, and the settings)"
 

@@ -104,7 +104,7 @@ def verify(
         SettingsError: the topics are missing, or cannot be read.
     """
     if wait_replay and wait_events is None:
-        wait_events = events_of(settings.replay, dataset_of(settings.source))
+        wait_events = events_of(settings, dataset_of(settings))
     findings = audit(settings, wait_events=wait_events, timeout_ms=timeout_ms)
     log = audit_model(settings)
     replays = tuple(replayed(settings)) if replay else None

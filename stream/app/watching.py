@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from stream import __version__
 from stream.app.process import monotonic_ms
 from stream.app.setting_values import flag_of
-from stream.app.settings import Settings, SettingsError
+from stream.app.settings import SettingsError, WatchSettings
 from stream.telemetry.heartbeat import Heartbeat
 from stream.telemetry.metrics import Sample
 
@@ -50,7 +50,7 @@ class Watched:
 
 
 @contextmanager
-def watched(settings: Settings, program: str, site: "Site | None" = None) -> Iterator[Watched]:
+def watched(settings: WatchSettings, program: str, site: "Site | None" = None) -> Iterator[Watched]:
     """Serve a program's health and metrics while the context is open.
 
     Args:

@@ -146,7 +146,7 @@ def _annotation(one: Described) -> Any:
         typer.Option(
             flags,
             metavar=one.setting.metavar or ("DURATION" if one.is_duration else "N" if kind is int else None),
-            rich_help_panel=one.setting.panel,
+            rich_help_panel=one.panel,
             show_default=one.shown_default,
             help=one.setting.help,
             min=one.low if numeric else None,

@@ -52,7 +52,7 @@ def as_markdown() -> str:
         "`onebit config show` prints the effective values and their sources.",
     ]
     for panel in Panel:
-        rows = [_row(one) for one in described() if one.setting.panel is panel]
+        rows = [_row(one) for one in described() if one.panel is panel]
         if rows:
             header = ["", f"## {panel}", "", "| flag | default | accepted | what | flag of |", "|---|---|---|---|---|"]
             lines += [*header, *rows]

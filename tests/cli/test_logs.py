@@ -101,7 +101,7 @@ def test_log_without_propensities_is_refused_record_by_record_where_the_learner_
 )
 def test_settings_that_do_not_fit_a_log_are_refused_with_what_to_do(given: dict[str, Any], says: str) -> None:
     settings, data = settings_with(**given), clicks(5, delay_ms=None)
-    check = partial(feedback_plan, settings.feedback) if "delay" in given else partial(replay_options, settings.replay)
+    check = partial(feedback_plan, settings) if "delay" in given else partial(replay_options, settings, partitions=1)
     with pytest.raises(SettingsError) as refused:
         check(data)
     assert str(refused.value).startswith(says)
@@ -112,7 +112,7 @@ def test_learner_does_not_play_its_own_where_nobody_would_know_the_bit() -> None
         check_play("own", clicks(5))
     check_play("logged", clicks(5))
     check_play("own", log_of([clicks(1).log.outcome(0)._replace(label=2)]))
-    check_play("own", dataset_of(settings_with().source))
+    check_play("own", dataset_of(settings_with()))
 
 
 def test_run_says_so_before_it_begins(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -144,27 +144,27 @@ def test_run_says_what_standard_input_needs(
 
 def test_logged_delays_need_time() -> None:
     with pytest.raises(SettingsError, match="cannot be combined with --speed max"):
-        feedback_plan(settings_with(delay="logged", speed="max").feedback, clicks(5))
-    assert feedback_speed(settings_with(speed="60x").feedback) == 60.0
+        feedback_plan(settings_with(delay="logged", speed="max"), clicks(5))
+    assert feedback_speed(settings_with(speed="60x")) == 60.0
 
 
 def test_speed_needs_the_times_of_a_log() -> None:
     settings = settings_with(speed="2x", limit=None)
     with pytest.raises(SettingsError, match="--speed 2x: optdigits has no decision times"):
-        replay_options(settings.replay, dataset_of(settings.source))
+        replay_options(settings, dataset_of(settings), 1)
 
 
 def test_part_of_a_log_is_asked_for_by_time_and_number(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan, "load", lambda *_: clicks(100, gap_ms=60_000))
     given = {"from": "2023-11-14T22:30Z", "to": "2023-11-14T23:00:00+00:00", "limit": 25}
-    part = dataset_of(settings_with(**given).source)
+    part = dataset_of(settings_with(**given))
     assert (part.rows, part.event_id(0)) == (25, "visit-17"), "the log begins at 22:13:20, with one event a minute"
-    assert events_of(settings_with(loop=True).replay, part) > 10**9
+    assert events_of(settings_with(loop=True), part) > 10**9
 
 
 def test_part_is_one_of_a_log_only() -> None:
     with pytest.raises(DatasetError, match="optdigits is not a log of decisions"):
-        dataset_of(settings_with(limit=3).source)
+        dataset_of(settings_with(limit=3))
 
 
 @pytest.mark.parametrize(("name", "value"), [("speed", "60"), ("speed", "0x"), ("from", "tomorrow"), ("limit", 0)])

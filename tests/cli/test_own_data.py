@@ -60,7 +60,7 @@ def test_the_scale_is_a_setting_like_any_other(uneven: str, monkeypatch: pytest.
 
     assert (plain["settings"]["scale"], scaled["settings"]["scale"]) == ("none", "standard")
     assert plain["state_sha256"] != scaled["state_sha256"]
-    values = dataset_of(given_settings({"data": uneven, "scale": "standard"}).source).block(0, 60).values.reshape(60, 3)
+    values = dataset_of(given_settings({"data": uneven, "scale": "standard"})).block(0, 60).values.reshape(60, 3)
     np.testing.assert_allclose((values.mean(axis=0), values.std(axis=0)), ([0.0] * 3, [1.0] * 3), atol=1e-12)
 
 

@@ -68,7 +68,7 @@ def test_a_setting_is_a_flag_of_some_command_unless_it_is_secret_and_its_field_e
         assert bool(one.setting.programs) != one.setting.is_secret, one.name
         assert one.is_duration == one.field.endswith("_ms"), one.field
         assert not one.setting.help.endswith("."), one.name
-    assert {one.setting.panel for one in described()} == set(Panel)
+    assert {one.panel for one in described()} == set(Panel)
 
 
 def test_flags_win_over_variables_and_variables_over_the_file(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -99,8 +99,8 @@ class Rounds:
     """The rows in River's format, with the feedback delay of each row."""
 
     def __init__(self, settings: Settings) -> None:
-        self.data: Dataset = dataset_of(settings.source)
-        self.plan = feedback_plan(settings.feedback, self.data)
+        self.data: Dataset = dataset_of(settings)
+        self.plan = feedback_plan(settings, self.data)
 
     def __iter__(self) -> Iterator[tuple[dict[Any, Any], Any]]:
         for position, (event_id, row) in enumerate(self.data.schedule(0, 400)):
@@ -156,7 +156,7 @@ def test_curve_and_error_are_those_of_rivers_progressive_validation_with_delay(n
 
 def test_run_that_loses_feedback_has_a_curve_of_its_expired_decisions() -> None:
     settings = settings_with(loss=0.5, window="1s", learner=["late-ucb"], delay="fixed:75ms")
-    report = run_embedded(resolve_run(settings, "late-ucb", dataset_of(settings.source)))
+    report = run_embedded(resolve_run(settings, "late-ucb", dataset_of(settings)))
     last = report.delayed[-1]
     assert last.matched + last.outstanding + last.expired == 400
     assert 0.25 < last.expired / (400 - 100) / 1.0 < 0.75, "half of the decisions older than one second"
@@ -175,6 +175,6 @@ def captions_of(report: RunReport) -> dict[str, str]:
 
 def test_run_without_losses_has_no_figure_of_what_expired() -> None:
     settings = settings_with(learner=["late-ucb"], events=50)
-    report = run_embedded(resolve_run(settings, "late-ucb", dataset_of(settings.source)))
+    report = run_embedded(resolve_run(settings, "late-ucb", dataset_of(settings)))
     assert "Expired" not in captions_of(report)
     assert np.isfinite(report.delayed[-1].error_rate)
