@@ -100,8 +100,8 @@ def exploration_notice(task: TaskSettings) -> str:
     """Return a notice about a learner that does not explore enough; empty for other learners and logged decisions."""
     if task.challengers and not task.floor:
         return (
-            "challengers: classes that the champion never plays teach them nothing, and count against them. To "
-            "explore, start a pipeline with --floor 0.05"
+            f"challengers of {task.learner}: classes that it never plays teach them nothing, and count against them. "
+            "To explore, start a pipeline with --floor 0.05"
         )
     decision = task.make_learner().predict(Features(np.zeros(1, np.int32), np.ones(1)), 0.5)
     if decision.propensity < 1.0 or task.play == "logged":
@@ -374,6 +374,8 @@ def choose_learners(settings: Settings) -> Chosen:
         seconds.append(run_s(task, nnz, events))
         if slow := slow_warning(task, nnz, events):
             warn(slow)
+        if task.challengers and (notice := exploration_notice(task)):
+            announce(notice)
     return Chosen(settings=settings, dataset=dataset, seconds=tuple(seconds))
 
 

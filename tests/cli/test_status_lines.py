@@ -1,5 +1,6 @@
 """Status lines, warnings and progress of a running program, and the summary of a finished run."""
 
+import logging
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -227,3 +228,13 @@ def test_a_learner_that_does_not_explore_names_the_floor_at_its_start() -> None:
     assert reported[0].startswith("perceptron does not explore")
     assert "--floor" in reported[0]
     assert reported[1:] == ["", "", ""]
+
+
+@pytest.mark.parametrize(("floor", "notices"), [(0.0, 1), (0.05, 0)])
+def test_a_run_with_challengers_names_the_floor_like_a_learner(
+    floor: float, notices: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = load_settings({"learner": "confidit", "challenger": ["late-ucb"], "floor": floor})
+    with caplog.at_level(logging.INFO, "onebit"):
+        resolve.choose_learners(settings)
+    assert sum("--floor" in message for message in caplog.messages) == notices
