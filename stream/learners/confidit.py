@@ -203,8 +203,12 @@ class Confidit(KernelLearner):
 
 
 class ConfiditProjected(Confidit):
-    """Confidit with projections, which cannot be reversed."""
+    """Confidit with projections, which cannot be reversed.
 
+    Each decision projects the scores of all classes, so the learner assumes that it makes the decisions itself.
+    """
+
+    from_logs: ClassVar[FromLogs] = FromLogs.UNSOUND
     one_right_class: ClassVar[bool] = True
     retractable: ClassVar[bool] = False
     observed: Mapping[str, Extent] = {"memory": Extent.WHOLE, "W": Extent.WHOLE}

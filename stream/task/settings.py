@@ -38,8 +38,13 @@ class Unsuitable(Enum):
     NO_LABEL = "{learner} learns from labels, and an expired decision has none"
     NOTHING_ASSUMED = "late feedback can correct only an assumed reward, and none is assumed at expiry"
     NOT_RETRACTABLE = "late feedback can correct only an update that can be undone; {learner} has none"
-    NOT_FROM_LOGS = "{learner} learns only from its own actions, not from a log's; use one of {suitable}"
-    NO_CHALLENGE = "{learner} cannot learn from another learner's decisions, as challengers require; use {suitable}"
+    NOT_FROM_LOGS = (
+        "{learner} with these parameters learns only from its own actions, not from a log's; use one of {suitable}"
+    )
+    NO_CHALLENGE = (
+        "{learner} with these parameters cannot learn from another learner's decisions, as challengers require; use "
+        "one of {suitable}"
+    )
     NO_ELIGIBLE = "{learner} cannot decide among some of the classes, as classes_max requires; use one of {suitable}"
     ONE_RIGHT_CLASS = (
         "{learner} with these parameters requires exactly one right class, and reward is any; use one of {suitable}"
@@ -162,10 +167,6 @@ class TaskSettings:
             )
         if self.challengers and self.play != "own":
             raise ParameterError(f"challenger: expected play own; got {self.play}")
-        sound = [name for name, cls in registered().items() if cls.from_logs in SOUND]
-        for name in map(learner_of, self.members):
-            if name not in sound:
-                raise PolicyError(Unsuitable.NO_CHALLENGE, name, sound)
 
     def make_holdout_policy(self) -> int | KernelLearner | None:
         """Create the policy of the holdout; see `Mixture`.
@@ -234,7 +235,7 @@ class TaskSettings:
         return encoder
 
     def check_policies(self, learner: Learner) -> None:
-        """Check that the learner can follow `on_expiry`, `late`, `play` and `reward`.
+        """Check that the learner can follow `on_expiry`, `late`, `play` and `reward`, and be one of several.
 
         Raises:
             PolicyError: the learner cannot follow one of them.
@@ -248,6 +249,9 @@ class TaskSettings:
         if self.play == "logged" and learner.from_logs is FromLogs.UNSOUND:
             sound = [name for name, cls in registered().items() if cls.from_logs is not FromLogs.UNSOUND]
             raise PolicyError(Unsuitable.NOT_FROM_LOGS, learner.name, sound)
+        if self.challengers and learner.from_logs not in SOUND:
+            sound = [name for name, cls in registered().items() if cls.from_logs in SOUND]
+            raise PolicyError(Unsuitable.NO_CHALLENGE, learner.name, sound)
         if self.reward == "any" and learner.one_right_class:
             others = [name for name, cls in registered().items() if not cls.one_right_class]
             raise PolicyError(Unsuitable.ONE_RIGHT_CLASS, learner.name, others)

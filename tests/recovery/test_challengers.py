@@ -8,7 +8,7 @@ import pytest
 import onebit
 from stream.journal.format import stored_settings
 from stream.journal.reading import SettingsDifferError, resolve
-from stream.task.settings import PolicyError
+from stream.task.settings import PolicyError, Unsuitable
 from stream.verifying.reapply import replay_journal
 from stream.wire.codec import decode_prediction
 from stream.wire.records import Challenged, TopicPartition
@@ -60,6 +60,18 @@ def test_policy_that_a_challenger_cannot_follow_names_the_challenger() -> None:
     with pytest.raises(PolicyError) as refused:
         task.make_learner()
     assert refused.value.learner == "soba"
+
+
+def test_projected_confidit_is_refused_as_challenger_and_champion_although_confidit_is_not() -> None:
+    projected = {"projection": 1}
+    for task in (
+        small_task("igw-logistic", challengers={"confidit:projection=1": projected}),
+        small_task("confidit", parameters=projected, challengers={"igw-logistic": {}}),
+    ):
+        with pytest.raises(PolicyError) as refused:
+            task.make_learner()
+        assert (refused.value.reason, refused.value.learner) == (Unsuitable.NO_CHALLENGE, "confidit")
+    small_task("confidit", challengers={"confidit:eta=2": {"eta": 2}}).make_learner()
 
 
 def test_challengers_of_a_running_pipeline_cannot_change() -> None:
