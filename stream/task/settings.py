@@ -17,7 +17,7 @@ from stream.task.join import JoinSettings
 from stream.task.placement import count_misplaced
 from stream.task.play import Play, Reward
 from stream.wire.classes import Classes
-from stream.wire.codec import LogReading
+from stream.wire.codec import NUMBERS_MAX, LogReading
 from stream.wire.named_features import FeatureEncoder, NamedFeaturesError, Scaling, from_plain
 from stream.wire.records import HOLDOUT, Arm, Features
 
@@ -142,6 +142,14 @@ class TaskSettings:
             able = [name for name, cls in registered().items() if cls.supports_eligible]
             unable = next(name for name in map(learner_of, (self.learner, *self.members)) if name not in able)
             raise PolicyError(Unsuitable.NO_ELIGIBLE, unable, able)
+        numbers = self.n_classes
+        if self.model == "shared":
+            numbers += with_kernels(learner, "model shared").logged_size
+        if numbers > NUMBERS_MAX:
+            raise ParameterError(
+                f"{'classes_max' if self.open_classes else 'n_classes'}: a prediction would contain {numbers:,} scores "
+                f"and logged values; a record has room for {NUMBERS_MAX:,}"
+            )
         if self.class_names is not None and len(self.class_names) != self.n_classes:
             raise ParameterError(f"class_names: expected {self.n_classes} names; got {len(self.class_names)}")
         return learner

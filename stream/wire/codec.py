@@ -63,6 +63,10 @@ ID_BYTES_MAX = 256
 VALUE_BYTES_MAX = 1_000_000
 """Maximum size of a value, close to Kafka's default limit for a record. Larger values are not parsed."""
 
+NUMBERS_MAX = (VALUE_BYTES_MAX - 16_384) // len("-2.2250738585072014e-308,")
+"""Maximum number of scores and logged values in a prediction, so that its value fits into a record. 16 KiB remain for
+its other members: an id, a name of a class, and names of challengers."""
+
 UNIFORM_TOLERANCE = 1e-3
 """Relative tolerance for a propensity of 1/K. Logs contain rounded values, such as .0125 for 1/80 and .0294 for
 1/34."""

@@ -17,7 +17,7 @@ from stream.task import placement
 from stream.task.join import JoinSettings
 from stream.task.settings import PolicyError, TaskSettings, Unsuitable
 from stream.task.task import Effects, StepFailedError, Task, merge
-from stream.wire.codec import VERSION_HEADER
+from stream.wire.codec import NUMBERS_MAX, VERSION_HEADER
 from stream.wire.dead_letters import DEAD_LETTER_MALFORMED, DEAD_LETTER_MISMATCHED, DEAD_LETTER_ORPHAN
 from stream.wire.ledger import Ledger
 from stream.wire.records import Example, Outcome, Record
@@ -327,6 +327,9 @@ def test_feedback_without_a_label_is_malformed_for_a_full_information_learner() 
         ({"parameters": {"delta": 1}}, "banditron: unknown parameter 'delta'"),
         ({"parameters": {"gamma": 2.0}}, "parameter gamma"),
         ({"n_classes": 1}, "n_classes"),
+        ({"n_classes": NUMBERS_MAX + 1}, "n_classes"),
+        ({"n_classes": NUMBERS_MAX, "learner": "late-ucb", "model": "shared"}, "n_classes"),
+        ({"n_classes": NUMBERS_MAX + 1, "learner": "igw-logistic", "open_classes": True}, "classes_max"),
         ({"n_features": 0}, "n_features"),
     ],
 )

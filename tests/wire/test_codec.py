@@ -12,9 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stream.wire import codec
+from stream.wire.classes import NAME_BYTES_MAX
 from stream.wire.codec import (
     HEADERS,
     ID_BYTES_MAX,
+    NUMBERS_MAX,
     VALUE_BYTES_MAX,
     VERSION_HEADER,
     LogReading,
@@ -22,6 +24,7 @@ from stream.wire.codec import (
 )
 from stream.wire.dead_letters import decode_dead_letter
 from stream.wire.records import (
+    Challenged,
     Context,
     Decision,
     Example,
@@ -388,6 +391,17 @@ def test_target_and_a_propensity_that_the_log_does_not_tell_are_read_as_they_wer
     again, _ = codec.decode_example(record(codec.encode_example(example, 3)))
     assert math.isnan(again.propensity)
     assert again._replace(propensity=0.0) == example._replace(propensity=0.0)
+
+
+def test_prediction_with_the_most_numbers_fits_into_a_record() -> None:
+    longest = np.full(NUMBERS_MAX, -np.finfo(np.float64).tiny)
+    classes = 2**31 - 1
+    choices = {str(number) * 1_000: classes for number in range(4)}
+    prediction = Prediction(
+        "\0" * ID_BYTES_MAX, Decision(classes, classes, 0.1, longest), 2**63 - 1, class_name="\0" * NAME_BYTES_MAX,
+        challenged=Challenged("champion" * 100, choices),
+    )  # fmt: skip
+    assert len(codec.encode_prediction(prediction, 2**63 - 1)) <= VALUE_BYTES_MAX
 
 
 def test_class_of_a_prediction_is_a_text() -> None:
