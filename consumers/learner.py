@@ -25,12 +25,12 @@ from stream.wire.topics import Topics
 
 @dataclass(frozen=True, slots=True)
 class LearnerOptions:
-    """Options that do not affect the model, given the same inputs in the same order."""
+    """Options that do not affect the model if the inputs and their order are the same."""
 
     group: str = "onebit-learner"
     instance: str = "learner-1"  # unique name of this process, which it keeps across restarts
     records_max: int = 2_000  # limit on records per task in one transaction
-    step_max_ms: int = 500  # limit on the working time of one step, which bounds the latency during a backlog
+    step_max_ms: int = 500  # limit on a step's duration, which bounds the latency during a backlog
     idle_ms: int = 1_000  # interval of ticks while decisions or orphans wait and no feedback arrives
     poll_ms: int = 100
     snapshot_interval_ms: int = 60_000  # interval of a task's snapshots in stream time; 0 for no snapshots
@@ -44,11 +44,11 @@ STANDBY_MS = 10_000
 """Time without a partition after which a learner logs which members have partitions."""
 
 PORTION_RECORDS = 250
-"""Number of records per task in the first step. Most learners process that many in a few milliseconds."""
+"""Number of records per task in the first step. Most learners process them in a few milliseconds."""
 
 
 class Portion:
-    """The number of records per task in a step. It grows during a backlog, within a limit on working time."""
+    """The number of records per task in a step. It grows during a backlog, within a limit on the step's duration."""
 
     def __init__(self, records_max: int, work_max_ms: int) -> None:
         self.records = min(records_max, PORTION_RECORDS)
@@ -56,7 +56,7 @@ class Portion:
         self._work_max_ms = work_max_ms
 
     def took(self, records: int, ms: int) -> None:
-        """Adapt the number to a step that processed `records` per task in `ms`, excluding time spent on the broker."""
+        """Adjust the number after a step with `records` per task that took `ms`, excluding requests to the broker."""
         if ms > self._work_max_ms:
             self.records = max(1, min(records, self.records) // 2)
         elif records >= self.records and ms <= self._work_max_ms / 4:
@@ -91,12 +91,12 @@ class LearnerProgram:
         Args:
             broker: the broker.
             topics: the pipeline's topics.
-            settings: settings for tasks that have not started. For other tasks, see `given`.
+            settings: settings for new tasks. For tasks that have already started, see `given`.
             options: options of the program.
             host_ms: this host's clock, for intervals. It must include time in which the machine is suspended.
             announce: called with each log message.
             crash_point: see CrashPoint.
-            stop: returns whether to stop. It is called during a recovery, which can take a long time.
+            stop: returns whether to stop. Recovery calls it repeatedly, because it can take a long time.
             given: names of the settings that must equal those of a task that has already started; a task with other
                 values is refused. None for all settings.
             change_settings: whether given settings that differ from a task's take effect with its next step, if they
@@ -117,8 +117,8 @@ class LearnerProgram:
         self._append_ms, self._append_at_ms = 0, host_ms()  # append time and host time of the last commit
         self._idle_ms = min(options.idle_ms, max(1, settings.join.shortest_ms // 10))
         self._portion = Portion(options.records_max, options.step_max_ms)
-        self._has_recovered = False  # True if the previous step advanced a recovery
-        # Host time when this process last had a partition, or None once this was logged.
+        self._has_recovered = False  # True if a recovery advanced in the previous step
+        # Host time when this process last had a partition, or None after `_announce_standby` has logged a line.
         self._standby_since_ms: int | None = host_ms()
         self._snapshots = SnapshotSchedule(
             options.snapshot_interval_ms, options.snapshot_bytes_max, options.snapshot_chunk_bytes
@@ -145,12 +145,18 @@ class LearnerProgram:
         )
 
     def on_assigned(self, tps: frozenset[TopicPartition]) -> None:
-        """See RebalanceListener. The next step, outside of the poll, starts the tasks and reads the partitions."""
+        """See RebalanceListener.
+
+        The next step starts the tasks and reads the partitions, because this call runs within a poll.
+        """
         self._assigned |= {tp.partition for tp in tps}
         self._consumer.pause([tp for tp in tps if tp.partition not in self._running])
 
     def on_revoked(self, tps: frozenset[TopicPartition]) -> None:
-        """See RebalanceListener. Every step commits before the next poll, so nothing is uncommitted here."""
+        """See RebalanceListener.
+
+        Every step commits before the next poll, so there is no uncommitted work at this point.
+        """
         for tp in tps:
             self._assigned.discard(tp.partition)
             self._recoveries.forget(tp.partition)
@@ -177,7 +183,7 @@ class LearnerProgram:
         return self._append_ms and self._append_ms + self._host_ms() - self._append_at_ms
 
     def lag(self) -> dict[TopicPartition, int]:
-        """The number of unapplied records of each input, as of the last fetch."""
+        """Return the number of unapplied records of each input, as of the last fetch."""
         return {
             each.tp: each.lag(self._consumer)
             for running in self._running.values()
@@ -200,7 +206,10 @@ class LearnerProgram:
         return None if self.shared is None else self.shared.hold
 
     def read_log(self, for_ms: int | None = None) -> None:
-        """Read the shared model's log to its current end, or for at most `for_ms`. Later decisions use the result."""
+        """Read the shared model's log to its current end, for at most `for_ms`.
+
+        Later decisions use the updated model.
+        """
         if self.shared is not None:
             began_ms = self._host_ms()
             self.shared.read_on(lambda offset, end: for_ms is None or self._host_ms() - began_ms < for_ms)
@@ -216,7 +225,10 @@ class LearnerProgram:
                 self._commit(commits)
 
     def next_due_ms(self) -> int | None:
-        """The next time at which a step is due even without new records, assuming that host and broker clocks agree."""
+        """Return the time of the next step that needs no new records.
+
+        Assumes that the host's and the broker's clocks agree.
+        """
         due = [due_ms for running in self._running.values() if (due_ms := running.next_due_ms()) is not None]
         return max(min(due), self._append_at_ms + self._idle_ms) if due else None
 
@@ -232,7 +244,7 @@ class LearnerProgram:
             return self._step(timeout_ms)
         except BrokerError as error:
             # After a pause, requests may have timed out, or the transaction may have been aborted. The group then
-            # reports whether another process has replaced this one.
+            # reports whether another process has taken this one's place.
             if not isinstance(error, AccessError):
                 self._consumer.check_place()
             raise
@@ -269,7 +281,7 @@ class LearnerProgram:
     def _poll(self, timeout_ms: int) -> None:
         for record in self._consumer.poll(timeout_ms, self._options.records_max):
             running = self._running.get(record.partition)
-            if running is not None:  # otherwise the task is not running yet, and will read the record again
+            if running is not None:  # without a running task, the record is skipped here and read again later
                 running.take(self._topics.contexts, record)
 
     def _start_assigned(self) -> int:
@@ -282,13 +294,13 @@ class LearnerProgram:
         self._has_recovered = False
         parked = self._recoveries.parked.partitions
         for partition in sorted(self._assigned - self._running.keys(), key=lambda each: (each not in parked, each)):
-            # A poll during an earlier recovery in this loop may have revoked the partition.
+            # A poll during the recovery of another partition may have revoked this one.
             if partition in self._assigned:
                 running, worked = self._recoveries.advance(partition)
                 worked_count += worked
                 if running is not None:
                     self._start(running)
-                # A partition that waits for another process does not delay the others.
+                # A partition that waits for another process must not delay the other partitions.
                 if worked and self._host_ms() - began_ms >= SLICE_MS:
                     break
         self._has_recovered = worked_count > 0
@@ -305,7 +317,7 @@ class LearnerProgram:
         self._running[running.partition] = running
 
     def _apply_to(self, tasks: Mapping[int, Partition]) -> list[Commit]:
-        """Make a step for each task that has work."""
+        """Run a step of each task that has work."""
         self.read_log(self._options.step_max_ms)
         began_ms, records_most = self._host_ms(), 0
         commits = []
@@ -319,7 +331,7 @@ class LearnerProgram:
         return commits
 
     def _apply(self, running: Partition) -> Commit | None:
-        """Apply the next records, or make a step without records if one is due."""
+        """Apply the next records, or run a step without records if one is due."""
         shared = self.shared if running.settings.model == "shared" else None
         records_max = self._portion.records
         if shared is not None and isinstance(running.task.model, View):
@@ -341,7 +353,7 @@ class LearnerProgram:
         return result
 
     def _report_is_due(self, running: Partition, shared: SharedModel, silent_ms: int) -> bool:
-        """Whether to report the replica in a task's journal: once per process, and then once per interval."""
+        """Return whether to report the replica in a task's journal: once per process, and then once per interval."""
         interval_ms = self._options.snapshot_interval_ms
         if shared.replica.version == running.reported_version:
             return False
@@ -349,7 +361,7 @@ class LearnerProgram:
         return running.reported_ms < 0 or 0 < interval_ms <= max(passed_ms, silent_ms)
 
     def _commit(self, commits: Sequence[Commit]) -> bool:
-        """Commit the steps and return True, or abort them, park the tasks and return False."""
+        """Commit the steps. If the group refuses, abort them and park the tasks. Return whether they were committed."""
         begin = [self._running[part.partition] for part in commits if part.step.number == 1]
         if any(map(self._recoveries.is_overtaken, begin)):
             self._announce("a model was imported before the first step; recovering the tasks from it")
@@ -360,7 +372,7 @@ class LearnerProgram:
             append_ms = commit(self._producer, self._consumer, self._topics, commits, self._crash_point)
         except StaleMemberError as error:
             self._announce(
-                f"the group has moved on; aborting this step, and repeating it for the tasks that remain: {error}"
+                f"the group has rebalanced; aborting this step, and repeating it for the remaining tasks: {error}"
             )
             self._producer.abort()
             self._park(set(self._running))
@@ -373,7 +385,7 @@ class LearnerProgram:
         return True
 
     def _park(self, partitions: Iterable[int]) -> None:
-        """Stop these tasks, and keep them so that they can resume."""
+        """Stop these tasks, but keep their states so that they can resume."""
         for partition in partitions:
             self._snapshots.abandon(partition)
             running = self._running.pop(partition, None)

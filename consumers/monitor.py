@@ -6,14 +6,13 @@ After a crash, records are therefore read again and never skipped. The state ide
 includes.
 
 Faust's driver reads uncommitted records unless it uses transactions, and with transactions it loses messages that it
-sends. Here, the driver reads committed records (`_CommittedThread`), at least once. All fetched records of a partition
-are passed on as one message (`_Batch`), because Faust takes about 150 µs for a message, and only a tenth of that for a
-record in a batch.
+sends. Here, the driver reads committed records (`_CommittedThread`), at least once. All records of a partition in one
+fetch are delivered as one message (`_Batch`). Faust takes about 150 µs per message, but a record in a batch takes only
+a tenth of that.
 
-While Faust recovers its table, it can fetch records from any topic and discard them. It then passes on later records
-before it seeks to the committed offset, if there is one, and a state would count the discarded records as read. The
-consumer here therefore seeks to the offsets in the states (`_PlacedConsumer`), and discards records fetched before the
-seek.
+While Faust recovers its table, it can fetch records of any topic and discard them. Afterwards, it can deliver later
+records before it seeks to the committed offset, so that a state would skip the discarded records. `_PlacedConsumer`
+therefore seeks to the offsets in the states, and discards records that were fetched before the seek.
 """
 
 import asyncio
@@ -57,7 +56,7 @@ class MonitorEndedError(Exception):
 class MonitorOptions:
     """Options of the monitor."""
 
-    group: str  # unique for each monitor, because each reads all partitions
+    group: str  # unique for each monitor, because every monitor reads all partitions
     bootstrap: str
     directory: str  # required by Faust, which writes nothing there
     session_timeout_ms: int = 10_000
@@ -83,8 +82,8 @@ class MonitorProgram:
             options: options of the monitor.
             config: access to Kafka.
             dashboard: receives the records.
-            goes_on: called several times a second with the reason why the program is not ready, or "". Returns False to
-                stop it.
+            goes_on: called several times per second with the reason why the program is not ready, or "". Returns False
+                to stop the program.
         """
         self._dashboard = dashboard
         self._goes_on = goes_on
@@ -148,7 +147,7 @@ class MonitorProgram:
             async for events in stream.take_events(MESSAGES_MAX, within=BATCH_S):
                 batches = [event.message.value for event in events]
                 read = [(batch.seeks, [_record(one) for one in batch.records]) for batch in batches]
-                # Contexts are read again with blocking calls, which would delay the group's heartbeats in this thread.
+                # Contexts are reread with blocking calls. In this thread, they would delay the heartbeats to the group.
                 contexts = await asyncio.to_thread(
                     self._dashboard.contexts_of, [one for _, part in read for one in part]
                 )
@@ -156,7 +155,7 @@ class MonitorProgram:
                 for partition, state in self._dashboard.take(records, contexts).items():
                     # The state is written to the partition of its records, so that the partition's next owner gets it.
                     self._table.send_changelog(partition, b"%d" % partition, state)
-        except Exception as error:  # otherwise Faust would continue with the next batch
+        except Exception as error:  # an exception alone would not stop Faust, which would continue with the next batch
             await self._app.crash(error)
             raise
 
@@ -172,7 +171,7 @@ def _record(read: Any) -> Record:
 
 
 class _Batch(bytes):
-    """An empty value that Faust passes on unchanged. Its attributes contain the fetched records."""
+    """An empty value that Faust delivers unchanged. Its attributes contain the fetched records."""
 
     records: Iterable[Any]
     seeks: int  # number of seeks to the states' offsets before the fetch
@@ -219,7 +218,7 @@ class _CommittedThread(AIOKafkaConsumerThread):
 
 
 class _PlacedConsumer(Consumer):
-    """Reads a dashboard's topics from the offsets in its states."""
+    """A consumer that reads a dashboard's topics from the offsets in its states."""
 
     transport: "_PlacedTransport"
     _thread: _CommittedThread
@@ -230,7 +229,7 @@ class _PlacedConsumer(Consumer):
         return _CommittedThread(self, loop=self.loop, beacon=self.beacon)
 
     async def on_partitions_revoked(self, revoked: set[TP]) -> None:
-        """Stop passing on records until the next seek."""
+        """Stop delivering records until the next seek."""
         self.is_placed = False
         await super().on_partitions_revoked(revoked)
 
@@ -253,11 +252,11 @@ class _PlacedTransport(Transport):
 
     def __init__(self, url: Any, app: Any, in_batches: frozenset[str], dashboard: Dashboard) -> None:
         super().__init__(url, app)
-        self.in_batches = in_batches  # topics whose records are passed on in batches
+        self.in_batches = in_batches  # topics whose records are delivered in batches
         self._dashboard = dashboard
 
     def next_offset_of(self, tp: TP) -> int:
-        """The next offset to read in a partition."""
+        """Return the next offset to read in a partition."""
         return self._dashboard.next_offset_of(tp.topic, tp.partition)
 
 

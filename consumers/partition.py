@@ -45,7 +45,7 @@ class Input:
         self.is_paused = is_full
 
     def lag(self, consumer: Consumer) -> int:
-        """The number of unapplied records as of the last fetch, excluding buffered ticks."""
+        """Return the number of unapplied records as of the last fetch, excluding buffered ticks."""
         return sum(not _can_wait(record) for record in self.buffer) + consumer.lag(self.tp)
 
 
@@ -62,8 +62,8 @@ class Partition:
     imported: str | None  # digest of the imported model that the task started with
     settings: TaskSettings  # settings for the next step
     applied_at_ms: int  # host time of the last step
-    moved_at_ms: int  # host time of the last tick written or feedback record applied
-    uncommitted: Commit | None = None  # the last step if its commit failed or the outcome is unknown
+    moved_at_ms: int  # host time of the last written tick or applied feedback record
+    uncommitted: Commit | None = None  # the last step if its commit failed or has an unknown outcome
     reported_ms: int = -1  # stream time when this process last reported the shared model; -1 if it has not
     reported_version: int = -1  # model version in that report
 
@@ -87,7 +87,7 @@ class Partition:
         (self.contexts if record.topic == contexts_topic else self.feedback).buffer.append(record)
 
     def needs_tick(self, records: Sequence[Record], now_ms: int, idle_ms: int) -> bool:
-        """Whether to write a tick.
+        """Return whether to write a tick.
 
         True if a decision or orphan is waiting, stream time has not advanced for `idle_ms`, and the records of the
         step do not advance it.
@@ -102,7 +102,7 @@ class Partition:
         return self.task.join.waits
 
     def next_due_ms(self) -> int | None:
-        """The stream time just after the next deadline, or None if nothing is waiting.
+        """Return the stream time just after the next deadline, or None if no decision or orphan is waiting.
 
         The deadline of a decision with a buffered tick is computed from that tick.
         """
@@ -145,7 +145,7 @@ class Partition:
         return ticks
 
     def waits_for_records(self, consumer: Consumer) -> bool:
-        """Whether records of one input are waiting for records of the other, which the next poll will return."""
+        """Return whether records of one input wait for records of the other input, which the next poll will return."""
         contexts, feedback = self.contexts, self.feedback
         if contexts.buffer:
             return not feedback.buffer and consumer.lag(feedback.tp) > 0
@@ -205,9 +205,10 @@ class Partition:
                 self.moved_at_ms = now_ms
 
     def resume(self, last: JournalStep | None) -> bool:
-        """Whether the task can continue from the last step of its journal without a recovery.
+        """Return whether the task can continue from the last step of its journal without a recovery.
 
-        A step whose commit failed, or whose outcome is unknown, is either found in the journal or committed again.
+        If the last commit failed or its outcome is unknown, the step is either in the journal or will be committed
+        again.
         """
         if self.uncommitted is not None:
             if last == self.uncommitted.step:
@@ -217,7 +218,7 @@ class Partition:
         return self.last_step.number == 0 if last is None else last == self.last_step
 
     def sources(self, shared: SharedModel | None) -> list[Source]:
-        """The sources of snapshots in this partition's steps: the task and the shared model."""
+        """Return the sources of snapshots in this partition's steps: the task and the shared model."""
         step = self.newest_step
         if step.number == 0:
             return []
@@ -225,7 +226,7 @@ class Partition:
         return [own] if shared is None else [*shared.sources(self.partition), own]
 
     def _log_step(self, effects: Effects, before: JournalStep) -> LogStep | None:
-        """A step's position in the shared model's log."""
+        """Return a step's position in the shared model's log."""
         if not isinstance(self.task.model, View):
             return None
         values = [encode_prediction(prediction, offset) for prediction, offset in effects.predictions]
@@ -235,5 +236,5 @@ class Partition:
 
 
 def _can_wait(record: Record) -> bool:
-    """Whether a record may stay in the buffer: a tick, but not a promotion, which changes the next decisions."""
+    """Return whether a record may stay in the buffer: a tick, but not a promotion, which changes the next decisions."""
     return is_tick(record) and promotion_of(record) is None

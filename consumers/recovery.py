@@ -30,7 +30,7 @@ class RecoveryStoppedError(Exception):
 
 @dataclass(slots=True)
 class Parked:
-    """State that a learner program passes to the next one in its process."""
+    """State that a learner program passes to the next learner program in the same process."""
 
     partitions: dict[int, Partition] = field(default_factory=dict)  # tasks that can resume
     shared: SharedModel | None = None
@@ -52,7 +52,7 @@ class Recoveries:
     host_ms: Callable[[], int]
     announce: Callable[[str], None]
     stop: Callable[[], bool]
-    poll: Callable[[], None]  # polls once, because the group removes members that do not poll
+    poll: Callable[[], None]  # polls once, because the group removes a member that does not poll
     make_shared: Callable[..., SharedModel]  # called with `settings` and a `pulse`
     parked: Parked
     polled_ms: int
@@ -101,13 +101,13 @@ class Recoveries:
                 del self.parked.partitions[partition]
 
     def drop_shared(self) -> None:
-        """Drop the shared model and all tasks that use it. The model will be restored again."""
+        """Drop the shared model and all tasks that use it. The model will be restored later."""
         if self.parked.shared is not None:
             self.parked.shared.close()
         self.parked = Parked()
 
     def is_overtaken(self, running: Partition) -> bool:
-        """Whether a model was imported after the recovery of this task, which has made no step yet."""
+        """Return whether a model was imported after the recovery of this task, which has made no step yet."""
         if running.settings.model == "shared":
             return imported_model(self.broker, self.topics) != running.imported
         imported = read_snapshots(self.broker, self.topics, running.partition).imported
@@ -222,14 +222,14 @@ class Recoveries:
             self.announce(message)
 
     def _is_held_up(self, partition: int) -> bool:
-        """Whether a transaction is open in the task's journal or snapshots.
+        """Return whether a transaction is open in the task's journal or snapshots.
 
         The previous process of this partition can still commit it, and its records must then be recovered. The
         transaction ends when that process ends it, or when the broker's timeout expires.
         """
         topics = [self.topics.journal, self.topics.snapshots]
         shares = self.settings.model == "shared"
-        if shares:  # predictions are read back, and any program's open transaction blocks reading them
+        if shares:  # recovery reads the predictions topic, which an open transaction of any program blocks
             topics.append(self.topics.predictions)
         tps = [TopicPartition(topic, partition) for topic in topics]
         if shares and self.broker.ends(tps[:1])[tps[0]].high_watermark == 0:

@@ -17,11 +17,11 @@ from stream.wire.records import TopicPartition
 from stream.wire.topics import Topics
 
 GONE_MS = 20_000
-"""If records that were read or written have been missing from the end of the log for this long, the log is treated as
-truncated or recreated. After a change of leader, the new leader may briefly report an outdated end."""
+"""If the log has ended before a known record for this long, it is treated as truncated or recreated. After a change of
+leader, the new leader may briefly report an outdated end."""
 
 _RECORDS_MAX = 1_000
-"""Maximum number of records per poll. Applying that many records of typical steps takes at most a second."""
+"""Maximum number of records per poll. Applying them takes at most a second if the steps are typical."""
 
 ENDED_BY = (
     "if its learner died, restart it under the same instance name to abort the transaction at once; otherwise the "
@@ -31,7 +31,7 @@ ENDED_BY = (
 
 
 def held_up(place: str, offset: int) -> str:
-    """The part of a message that explains why a partition cannot be read beyond an offset."""
+    """Return the part of a message that explains why a partition cannot be read beyond an offset."""
     return f"{place} cannot be read beyond offset {offset}: an open transaction begins there"
 
 
@@ -71,7 +71,7 @@ class SharedModel:
             instance: name of the process, for its reports.
             lag_max_ms: time for which an open transaction may block the log before decisions stop; -1 for no limit.
             ahead_max: limit on a task's decisions that the model has not observed. Each step applies all of them on top
-                of the model. Without a limit, a blocked log would therefore make steps ever longer.
+                of the model. Without a limit, steps would therefore take longer and longer while the log is blocked.
 
         Raises:
             JournalError: the snapshot cannot be read or belongs to another model, or log records after the snapshot
@@ -86,7 +86,7 @@ class SharedModel:
         self._instance = instance
         self._lag_max_ms = lag_max_ms
         self._ahead_max = ahead_max
-        # By partition. The key None is for records that this process has read.
+        # Keyed by partition; the key None is for records that this process has read.
         self._missed_since_ms: dict[int | None, int] = {}
         self._foreign_announced = 0
         self._digest = (-1, "")  # a model version and its digest
@@ -113,14 +113,14 @@ class SharedModel:
         self.snapshots = stored
 
     def sources(self, partition: int) -> list[Source]:
-        """The source of model snapshots in a partition's steps, if this partition writes them."""
+        """Return the source of model snapshots in a partition's steps, if this partition writes them."""
         if self.snapshots is None or partition != MODEL_PARTITION:
             return []
         version, take = self.replica.version, partial(take_model, self.replica, self.settings)
         return [Source(partition, self.snapshots, version, version, take)]
 
     def reconnect(self, broker: Broker) -> None:
-        """Continue to read over new connections, after the previous ones were closed."""
+        """Open new connections after the previous ones were closed, and continue to read."""
         self._broker = broker
         self._reader = broker.reader([self._tp])
         self._reader.seek(self._tp, self.replica.offset)
@@ -129,7 +129,7 @@ class SharedModel:
         """Read up to the log's current last stable offset.
 
         Args:
-            reads_on: called after each poll with the offset reached and the end. It returns whether to continue.
+            reads_on: called after each poll with the current offset and the end offset. Returns whether to continue.
 
         Raises:
             UpdatesError: a record cannot be applied.
@@ -173,7 +173,7 @@ class SharedModel:
         return f"{self._place} ends at offset {self.ends.high_watermark}"
 
     def room(self, partition: int, view: View) -> int:
-        """The number of decisions that a task can make before the model must observe earlier ones."""
+        """Return the number of decisions that a task can make before the model must observe earlier ones."""
         if self.stops_decisions:
             return 0
         room = max(0, self._ahead_max - view.ahead)
@@ -189,7 +189,7 @@ class SharedModel:
         return room
 
     def has_all_of(self, partition: int, wrote: int, version: int) -> bool:
-        """Whether the replica includes a task's last step in the log, and has reached the version of its last decision.
+        """Return whether the replica has a task's last step in the log, and the version of its last decision.
 
         Raises:
             UnrecoverableError: the log was truncated or recreated.
@@ -210,7 +210,7 @@ class SharedModel:
         self._too_far_ahead.discard(partition)
 
     def digest(self) -> ReplicaDigest:
-        """The replica's digest for a journal record."""
+        """Return the replica's digest for a journal record."""
         if self._digest[0] != self.replica.version:
             self._digest = self.replica.version, state_digest([self.replica.learner.state()])
         return ReplicaDigest(self._instance, self._digest[1])
@@ -221,7 +221,7 @@ class SharedModel:
         return self.ends.high_watermark < self.replica.offset
 
     def _is_gone(self, missed: int | None, *, is_missed: bool) -> bool:
-        """Whether records have been missing for longer than GONE_MS."""
+        """Return whether records have been missing for longer than GONE_MS."""
         if not is_missed:
             self._missed_since_ms.pop(missed, None)
             return False
