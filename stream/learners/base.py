@@ -34,10 +34,10 @@ class Kernels(NamedTuple):
 
 
 U_STEP = 2.0**-53
-"""Initial step of `distribution` when rounding leaves u short of the end of an interval."""
+"""Initial step of `distribution` if, because of rounding, u is still within the previous interval."""
 
 U_REST = 1e-12
-"""`distribution` stops when u is this close to 1."""
+"""`distribution` stops when the distance of u from 1 is at most this value."""
 
 
 NO_DETECTORS: FloatArray = np.zeros(0)
@@ -58,7 +58,7 @@ class Extent(Enum):
 
 
 class FromLogs(Enum):
-    """A learner's requirements for learning from logged decisions that it did not make."""
+    """The condition under which a learner can learn from logged decisions of another policy."""
 
     UNSOUND = auto()  # the updates assume that the learner chose the action
     NOTHING = auto()  # regresses the reward of the action, regardless of the policy that chose it
@@ -90,7 +90,7 @@ class Parameter:
     high_open: bool = False  # excludes `high`
     choices: tuple[str, ...] = ()
     correctable: float | int | str | None = None  # default if updates must be retractable; None for `default`
-    any_right: float | int | str | None = None  # required value if several classes may be right; None for any value
+    any_right: float | int | str | None = None  # value required if several classes may be right; None for any value
 
     def accepted(self) -> str:
         """Describe the accepted values."""
@@ -146,15 +146,15 @@ class Learner(ABC):
 
     name: ClassVar[str]
     summary: ClassVar[str]  # one line for `onebit learners`
-    best_for: ClassVar[str] = ""  # use case, printed after "best for"; empty for learners that are included for study
+    best_for: ClassVar[str] = ""  # use case, printed after "best for"; empty for learners that are only for study
     paper: ClassVar[str]  # paper and algorithm
     parameters: ClassVar[tuple[Parameter, ...]] = ()
     needs_label: ClassVar[bool] = False  # full-information baseline: `update` requires `label`
-    randomised_update: ClassVar[bool] = False  # `update` consumes `v`
+    randomised_update: ClassVar[bool] = False  # `update` uses `v`
     retractable: ClassVar[bool] = False  # an update can be reversed with `retract`
     from_logs: ClassVar[FromLogs] = FromLogs.UNSOUND  # requirement for learning from logged decisions
     supports_eligible: ClassVar[bool] = False  # can decide among some of the classes
-    one_right_class: ClassVar[bool] = True  # a right action implies that all other classes are wrong
+    one_right_class: ClassVar[bool] = True  # assumes that all other classes are wrong if the action is right
     members: int = 1  # number of learners that choose a class; more than 1 with challengers
     instead: ClassVar[str] = ""  # alternative suggested if the state would be too large
     greedy_parts: tuple[str, ...] | None = None  # parts of the state that determine the greedy class; None: all
@@ -192,7 +192,7 @@ class Learner(ABC):
         """
 
     def distribution(self, x: Features | FloatArray, eligible: IndexArray | None = None) -> FloatArray:
-        """Return the current probability of each class for x, float64[K], without side effects.
+        """Return the probability with which each class would be played for x, float64[K], without side effects.
 
         A class is chosen for an interval of u whose length is its propensity. The method therefore calls `predict` once
         per class with positive probability.
@@ -218,7 +218,7 @@ class Learner(ABC):
 
     @property
     def deciding(self) -> "Learner":
-        """The learner that decides, in a `Challenge`; otherwise, this one."""
+        """The learner that decides, in a `Challenge`; otherwise, this learner."""
         return self
 
     def promote(self, number: int) -> None:  # noqa: B027 (a single learner always decides)

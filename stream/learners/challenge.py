@@ -1,4 +1,4 @@
-"""A challenger beside a learner, which learns from the same decisions without deciding, until it is promoted."""
+"""A challenger is a second learner that learns from the champion's decisions, and decides only after its promotion."""
 
 from collections.abc import Callable, Iterator, Mapping
 from copy import copy
@@ -24,11 +24,11 @@ from stream.learners.wrapper import Wrapper, rewrapped
 from stream.wire.records import NOTHING_LOGGED, Decision, Features, FloatArray, IndexArray
 
 OTHER, OTHER_GREEDY, IS_CHALLENGER = -3, -2, -1
-"""Indices of the last logged values: class and greedy class of the learner that did not decide, and whether the
-challenger decided."""
+"""Indices of the last three logged values: the class and the greedy class of the learner that did not decide, and 1 if
+the challenger decided, otherwise 0."""
 
 SOUND = frozenset((FromLogs.NOTHING, FromLogs.PROPENSITY))
-"""Learners that can learn from the decisions of another one, and need no labels."""
+"""The values of `from_logs` with which a learner can learn from another learner's decisions, without labels."""
 
 _COMBINED: dict[str, Callable[[Any], Any]] = {
     "randomised_update": any,
@@ -37,27 +37,29 @@ _COMBINED: dict[str, Callable[[Any], Any]] = {
     "one_right_class": any,
     "from_logs": lambda both: FromLogs.PROPENSITY if FromLogs.PROPENSITY in both else FromLogs.NOTHING,
 }
-"""How the attributes of the two learners are combined. All others are those of the champion."""
+"""Functions that combine an attribute of the two learners. All other attributes are those of the champion."""
 
 T = TypeVar("T")
 
 
 class Challenge(Wrapper):
-    """A champion and a challenger. One of them decides, and both learn from the decision and its bit.
+    """A learner that consists of a champion and a challenger. One of them decides, and both learn from the bit.
 
-        predict   the deciding learner plays a with the draw u; the other one would play a′ with the draw hash(u)
+        predict   the deciding learner plays a with the draw u; the other learner would play a′ with hash(u)
         observe   both learners, with a and its propensity
         update    both learners, with a, its propensity and the reward
 
-    Both learn from another learner's decisions as from a log, so `from_logs` must be `NOTHING` or `PROPENSITY`. Because
-    a′ is drawn independently of a, 1[a′ = a]/p has the mean that the other learner's probability ratio has, and with it
-    its reward can be estimated; see `stream.estimating.challengers`.
+    Each learner treats the other's decisions as a log, so its `from_logs` must be `NOTHING` or `PROPENSITY`. a′ is
+    drawn independently of a. Given a, the mean of 1[a′ = a]/p is therefore p′/p, where p′ is the other learner's
+    probability of a. This weight is used to estimate the other learner's reward; see `stream.estimating.challengers`.
 
-    A promotion makes the other learner decide. Decisions log who made them, so that a bit that arrives after a
-    promotion finds the numbers of each learner. `scores` are those of the learner that decided.
+    A promotion makes the other learner decide. Each decision logs which learner made it. When its bit arrives after a
+    promotion, the logged values can therefore be assigned to the right learner. `scores` are those of the learner that
+    decided.
 
-    The decision logs, after the deciding learner's own values, the other one's scores and values, a′, its greedy class,
-    and 1 if the challenger decided. Several challengers are nested: `Challenge(Challenge(champion, first), second)`.
+    A decision logs the values of the deciding learner, then the scores and values of the other learner, then a′, the
+    other learner's greedy class, and 1 if the challenger decided. Several challengers are nested:
+    `Challenge(Challenge(champion, first), second)`.
 
     >>> from stream.learners import create
     >>> pair = Challenge(create("igw-logistic", 4, 2), create("late-ucb", 4, 2))
@@ -71,14 +73,14 @@ class Challenge(Wrapper):
     """
 
     def __init__(self, inner: KernelLearner, challenger: KernelLearner) -> None:
-        """Let a learner be challenged.
+        """Add a challenger to a learner.
 
         Args:
             inner: The champion, possibly with other challengers.
             challenger: The challenger.
 
         Raises:
-            ParameterError: one of them cannot learn from the decisions of another one.
+            ParameterError: one of the two cannot learn from the other's decisions.
         """
         for learner in (inner, challenger):
             if learner.from_logs not in SOUND:
@@ -112,7 +114,7 @@ class Challenge(Wrapper):
 
     @property
     def decides(self) -> int:
-        """See Learner: 0 is the champion at the start, then come the challengers."""
+        """See Learner. Number 0 is the initial champion; the challengers follow in order."""
         return self.members - 1 if self._flag[0] else self.inner.decides
 
     @property
@@ -126,7 +128,7 @@ class Challenge(Wrapper):
         self.inner.promote(number)
 
     def choices(self, decision: Decision) -> tuple[int, tuple[int, ...]]:
-        """See Learner. A learner that did not decide chose with a draw of its own."""
+        """See Learner. Each learner that did not decide chose its class with a draw of its own."""
         first, second = self._rows(decision)
         number, before = self.inner.choices(first)
         return self.members - 1 if decision.logged[IS_CHALLENGER] else number, (*before, second.action)
@@ -149,7 +151,7 @@ class Challenge(Wrapper):
         return Decision(action, greedy, propensity, own[:K], own[K:] if own.size > K else NOTHING_LOGGED)
 
     def _learned(self, decision: Decision) -> tuple[Decision, Decision]:
-        """Return the decision as the champion and the challenger learn from it."""
+        """Return the decision with the values of the champion, and with those of the challenger, for their updates."""
         first, second = self._rows(decision)
         return first._replace(action=decision.action), second._replace(action=decision.action)
 
@@ -179,7 +181,7 @@ class Challenge(Wrapper):
 
     @property
     def alarms(self) -> FloatArray:
-        """See Learner. None, because one bit can raise alarms of several learners. Each resets itself, as alone."""
+        """See Learner. Always empty, because one bit can raise alarms in both learners. Both still reset themselves."""
         return NO_DETECTORS
 
     def weights(self) -> FloatArray:
@@ -197,7 +199,7 @@ class Challenge(Wrapper):
     def load_own(self, state: Mapping[str, Any]) -> None:
         """See Wrapper.
 
-        A state without challengers, such as an imported model, is that of the champion; challengers do not change.
+        A state without challengers, such as an imported model, does not change the challenger.
         """
         prefix = self._prefix
         own = {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
@@ -211,14 +213,15 @@ class Challenge(Wrapper):
         return Cost(flops_per_event=10, bytes_per_event=8 * (n_classes + 3), state_bytes=8)
 
 
-# The kernels of the champion are the globals `predict`, `update`, `observe` and `log`, those of the challenger
-# `other_predict` and so on, and the champion's model is the first MODEL_SIZE of `model`; see `compile_with`.
-# `width` and `other_width` are the numbers of scores and logged values of the champion and of the challenger.
+# The globals `predict`, `update`, `observe` and `log` are the champion's kernels, and `other_predict`, `other_update`,
+# `other_observe` and `other_log` are the challenger's; see `compile_with`. The first MODEL_SIZE entries of `model` are
+# the champion's model. `width` and `other_width` are the numbers of scores and logged values of the champion and of the
+# challenger.
 
 
 @compiled
 def _other_draw(u: float) -> float:
-    """Return a draw in [0, 1) that is independent of u: a hash of its bits (the finaliser of SplitMix64)."""
+    """Return a hash of u as a second draw in [0, 1). The hash is the finaliser of SplitMix64."""
     z = np.uint64(u * 2.0**53) + np.uint64(0x9E3779B97F4A7C15)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -241,7 +244,7 @@ def _predict(
         own, beside = scores[:width], scores[width:OTHER]
         action, greedy, p = predict(indices, values, u, own, eligible, *model[:MODEL_SIZE])  # type: ignore[name-defined] # noqa: F821
         other, other_greedy, _ = other_predict(indices, values, w, beside, eligible, *model[MODEL_SIZE:])  # type: ignore[name-defined] # noqa: F821
-        if other != action:  # the values of its own choice are replaced by those of the played class
+        if other != action:  # the values that it logged for its own class are replaced by those for the played class
             other_log(indices, values, action, beside, *model[MODEL_SIZE:])  # type: ignore[name-defined] # noqa: F821
     else:
         own, beside = scores[:other_width], scores[other_width:OTHER]
@@ -257,7 +260,7 @@ def _predict(
 
 @compiled
 def _split(scores: FloatArray, greedy: int, width: int, other_width: int) -> tuple[FloatArray, int, FloatArray, int]:
-    """Return the numbers and the greedy class of the champion and of the challenger."""
+    """Return the scores with logged values and the greedy class, first of the champion, then of the challenger."""
     other_greedy = int(scores[OTHER_GREEDY])
     if scores[IS_CHALLENGER] == 0.0:
         return scores[:width], greedy, scores[width:OTHER], other_greedy

@@ -9,7 +9,7 @@ one compiled loop:
     update(indices, values, action, greedy, propensity, scores, reward, v, label, *model) -> changed
 
 `scores` has K entries, followed by the learner's `logged_size` logged values. `eligible` is int32[m] in increasing
-order, the classes to decide among. A predict kernel calls `limit`, so that the scores of a decision also contain which
+order, the classes to decide among. A predict kernel calls `limit`, so that the scores of a decision also show which
 classes were eligible.
 
 A predict kernel starts with `check_event`. An update kernel starts with `usable`, or with `check_decision` if it scales

@@ -1,4 +1,4 @@
-"""KWIK Banditron, for simulations only. As long as W is far from a known comparator, it explores unfamiliar x."""
+"""KWIK Banditron, which explores unfamiliar x while W is far from a known comparator. For simulations only."""
 
 import json
 from collections.abc import Mapping
@@ -138,7 +138,7 @@ class MatrixParameter(Parameter):
 
 @register
 class KwikBanditron(KernelLearner):
-    """Makes gradient steps on right answers. As long as W is far from a known comparator, it explores unfamiliar x.
+    """Makes gradient steps on right answers, and explores unfamiliar x while W is far from a known comparator.
 
     "Bandit Multiclass Classification" (the Notes), Algorithm 6.
 

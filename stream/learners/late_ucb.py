@@ -216,7 +216,7 @@ class LateUcb(WatchingLearner):
 
     `expand`=rff (the default): x⁺ = (x/(√2‖x‖), z/√2, b) replaces x, with `m` random Fourier features z of the unscaled
     x (Rahimi, Recht, NIPS 2007; see `random_features_kernels`). z is 0 for decisions made before the bandwidth is
-    known. A second regression uses the settled bits alone, and the scores are the mean of the two:
+    known. A second regression uses only the settled bits, and the scores are the mean of both regressions:
 
         decide    s_k = (w_kᵀx⁺ + y_kᵀx⁺)/2;  logs s_ŷ = w_ŷᵀx⁺ alone, and whether z was available
         bit r     in addition  z' = Q_ŷ x⁺,  c = 1 + x⁺ᵀz';  y_ŷ += z'(r − y_ŷᵀx⁺)/c,  Q_ŷ −= z'z'ᵀ/c

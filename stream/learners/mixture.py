@@ -1,4 +1,4 @@
-"""A fixed policy beside a learner: a floor of exploration, or a holdout for comparison."""
+"""A mixture of a learner with fixed policies: an exploration floor, and a holdout for comparison."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -25,20 +25,21 @@ U_MAX = 1.0 - 2.0**-53
 
 
 class Mixture(Wrapper):
-    """A learner beside two fixed policies: a floor, with probability f, and a holdout q, with probability h.
+    """A mixture of a learner, an exploration floor with probability f, and a holdout policy q with probability h.
 
         u < h         play q's class for u/h
         u ≥ h         t = (u − h)/(1 − h);  t < f: play a uniform class for t/f;  t ≥ f: the learner's, (t − f)/(1 − f)
         propensity    h q(a) + (1 − h) (f/m + (1 − f) p),  p the probability with which the learner chooses that class
 
-    The floor plays a uniformly random one of the m eligible classes. The holdout does so, too, or plays a fixed class
-    if it is eligible: always the same, or the greedy class of a frozen model. The propensity is exact: for a class that
-    the learner did not choose, p comes from the learner's `distribution`.
+    The floor plays a uniformly random class among the m eligible ones. The holdout plays a uniformly random class, a
+    constant class, or the greedy class of a frozen model. If that class is not eligible, the holdout plays a uniformly
+    random class. The propensity is exact: if the learner did not choose the class, p is computed as in
+    `Learner.distribution`.
 
-    A learner that can learn from logged decisions learns from all of these, with the propensity above, as if it had
-    played a log. Other learners assume that they chose the action (`FromLogs.UNSOUND`). They get only their own
-    choices, with their own propensity p, which the decision logs. Other classes are then neither observed nor learned.
-    Since u is independent of the context, the learner sees a random sample of the stream.
+    A learner that can learn from logged decisions learns from all decisions, with the propensity above. Other learners
+    assume that they chose the action (`FromLogs.UNSOUND`). They observe and learn only from their own decisions, with
+    their own propensity p, which the decision logs. Since u is independent of the context, these decisions are a random
+    sample of the stream.
 
     >>> from stream.learners import create
     >>> learner = Mixture(create("perceptron", n_classes=4, n_features=2), 0.2)
@@ -55,16 +56,16 @@ class Mixture(Wrapper):
             inner: The learner.
             floor: The probability f.
             holdout: The probability h.
-            policy: The policy of the holdout: the class that it always plays; a learner whose greedy class it plays,
-                which never changes and is not a part of the state; or None for a uniformly random class.
+            policy: The holdout's policy: a constant class; a learner whose greedy class is played; or None for a
+                uniformly random class. This learner never changes, and is not part of the state.
 
         Raises:
-            ParameterError: a share is not a probability, the class does not exist, or the sizes of the learners differ.
+            ParameterError: f or h is not a probability, the class does not exist, or the sizes of the learners differ.
         """
         for name, share in (("floor", floor), ("holdout", holdout)):
             if not 0.0 <= share <= 1.0:
                 raise ParameterError(f"{name}: expected a probability in [0, 1]; got {share!r}")
-        self._policy: Any = -1 if policy is None else policy  # as the kernels take it
+        self._policy: Any = -1 if policy is None else policy  # in the form that the kernels accept
         self._class_of: Callable[..., int] = _as_given
         if isinstance(policy, KernelLearner):
             sizes, expected = (policy.n_classes, policy.n_features), (inner.n_classes, inner.n_features)
@@ -90,7 +91,7 @@ class Mixture(Wrapper):
         )
 
     def distribution(self, x: Features | FloatArray, eligible: IndexArray | None = None) -> FloatArray:
-        """See Learner. A class has an interval of u for each of the policies that may play it."""
+        """See Learner. Adds up the probabilities of the learner, the floor and the holdout."""
         floor, holdout = self._shares
         p = (1.0 - holdout) * (1.0 - floor) * self.inner.distribution(x, eligible)
         among = self.among(eligible)
@@ -100,7 +101,7 @@ class Mixture(Wrapper):
         return p
 
     def inside(self, x: Features | FloatArray, decision: Decision) -> tuple[Features, Decision]:
-        """See Wrapper: the decision with the propensity that the learner learns from."""
+        """See Wrapper. The returned decision has the propensity with which the inner learner learns."""
         features, own = super().inside(x, decision)
         return features, own._replace(propensity=float(decision.logged[-1])) if self._own else own
 
@@ -120,23 +121,23 @@ class Mixture(Wrapper):
         return self._is_seen(decision) and super().retract(x, decision, assumed_reward, reward, v)
 
     def _is_seen(self, decision: Decision) -> bool:
-        """Whether the inner learner observes and learns a decision."""
+        """Return whether the inner learner observes a decision and learns from it."""
         return not self._own or bool(decision.logged[-1] > 0.0)
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
-        """See Wrapper. The cost of a class of the policy, up to K predictions of the learner, is not included."""
+        """See Wrapper. Excludes the cost of p for a class of a fixed policy, which needs up to K predictions."""
         return Cost(flops_per_event=5, bytes_per_event=8, state_bytes=0)
 
 
 # The kernels of the inner learner are the globals `predict`, `update`, `observe` and `log`; see `compile_with`.
-# The global `class_of` returns the class of the holdout for `policy`, or -1 if it is random.
-# If `own` is 1, the last logged value is the learner's own propensity, or 0 for a class of a fixed policy.
+# The global `class_of` returns the class that the holdout's `policy` plays, or -1 for a uniformly random class. If
+# `own` is 1, the last logged value is the learner's own propensity, or 0 if a fixed policy made the decision.
 
 
 @compiled
 def _as_given(indices: IndexArray, values: FloatArray, eligible: IndexArray, policy: int) -> int:
-    """Return the class that the policy consists of."""
+    """Return the constant class of the policy, or -1 for a uniformly random class."""
     return policy
 
 

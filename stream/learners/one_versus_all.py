@@ -1,4 +1,4 @@
-"""One-versus-all perceptrons, in which each class claims or rejects x. If none claims it, the action is a guess."""
+"""One-versus-all perceptrons, in which each class claims or rejects x. If no class claims x, the action is a guess."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar

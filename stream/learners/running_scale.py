@@ -1,4 +1,4 @@
-"""The standard scale of contexts whose means are not known before the first event."""
+"""Standard scaling of contexts with statistics that are computed while the contexts arrive."""
 
 from collections.abc import Mapping
 from math import sqrt
@@ -19,8 +19,8 @@ VERSIONS_MAX = 32
 """The last scale is fixed after 2³⁵ contexts."""
 
 LIMIT = 10.0
-"""Largest scaled value. A scale computed from few contexts can be far too small for later values, and a single large
-value would outweigh all others in the model."""
+"""Largest scaled value. A scale from few contexts can be far too small for later values, and one very large value would
+dominate the model."""
 
 CONSTANT = 1e-9
 """A column counts as constant if its standard deviation is at most this fraction of its root mean square. A smaller
@@ -31,10 +31,10 @@ OBSERVED, VERSIONS, CENTRED = 0, 1, 2
 of each scale."""
 
 COUNT, MEAN, SQUARES = 0, 1, 2
-"""Columns of `moments`: number, mean and squared deviations of a feature's values that are not 0."""
+"""Columns of `moments`: the number, the mean and the sum of squared deviations of a feature's non-zero values."""
 
 CENTRE, UNIT = 0, 1
-"""The scale of a feature: a value is (x - centre) / unit. The unit is 0 for a feature without a spread."""
+"""Columns of a scale. A scaled value is (x - centre) / unit. The unit is 0 if the feature's values do not vary."""
 
 Counts = NDArray[np.int64]
 
@@ -47,20 +47,20 @@ class RunningScale(Wrapper):
         predict      z_i = (x_i − c_i) / s_i by the newest scale, limited to ±10; the decision logs v
         update       z by the decision's own scale v, which is kept in the state
 
-    A column has the same scale as in a file with `--scale standard`. If most of its values are 0, it is not centred,
-    and s_i is the root mean square of the others. Otherwise, c_i is the mean, and s_i the standard deviation. If a
-    column has no spread, its values are scaled to their sign, ±1. This applies to all columns before the first scale,
-    and to constant and new columns.
+    The formulas are those of a file with `--scale standard`. If most values of a column are 0, it is not centred, and
+    s_i is the root mean square of the other values. Otherwise, c_i is the mean, and s_i the standard deviation. A value
+    in a column without a scale is replaced by its sign, ±1. This applies to all columns before the first scale, and to
+    constant and new columns.
 
-    An update and its reversal therefore use the same z as the decision, regardless of delay and order. With a shared
-    model, the scales are a function of the log alone.
+    Because the decision logs its version, an update and its reversal use the same z as the decision, regardless of
+    delay and order. With a shared model, the scales are a function of the log alone.
 
-    The learner's `moments` are [d, 3], `rows` [33, d, 2] with c_i and s_i by version; version 0 is before the first
-    scale. The state contains the rows in use, 16 d bytes each. `centred` lists the columns with c_i ≠ 0 by version,
-    because they have an entry for x_i = 0.
+    Arrays: `moments` [d, 3]; `rows` [33, d, 2] with c_i and s_i by version, where version 0 applies before the first
+    scale; `centred`, the columns with c_i ≠ 0 by version, in which x_i = 0 also has an entry. The state contains only
+    the rows in use, 16 d bytes each.
 
     Assumptions: the units of the columns do not change. A new scale is fixed only when the number of contexts has
-    doubled, so the old scale stays in use for a long time after a change.
+    doubled, so an outdated scale remains in use for a long time.
 
     >>> from stream.learners import create
     >>> learner = RunningScale(create("perceptron", n_classes=2, n_features=2))
@@ -77,7 +77,7 @@ class RunningScale(Wrapper):
         d = inner.n_features
         self._counts: Counts = np.zeros(CENTRED + VERSIONS_MAX + 1, np.int64)
         self._moments = np.zeros((d, 3))
-        self._rows = np.zeros((VERSIONS_MAX + 1, d, 2))  # rows that are never written are not resident
+        self._rows = np.zeros((VERSIONS_MAX + 1, d, 2))  # memory is allocated when a row is written
         self._centred = np.zeros((VERSIONS_MAX + 1, d), np.int32)
         own = {
             "scale.counts": self._counts[:CENTRED],
@@ -94,12 +94,12 @@ class RunningScale(Wrapper):
         )
 
     def inside(self, x: Features | FloatArray, decision: Decision) -> tuple[Features, Decision]:
-        """See Wrapper. The inner learner's x has the decision's scale."""
+        """See Wrapper. The returned x is scaled with the decision's version."""
         (indices, values), own = super().inside(x, decision)
         return Features(*scaled(indices, values, decision.logged[-1], *self.model[:4])), own
 
     def in_use(self, state: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
-        """See Wrapper: the rows of the scales so far."""
+        """See Wrapper. `scale.rows` is limited to the scales that have been fixed."""
         counts = np.asarray(state.get("scale.counts", self._counts))
         versions = int(counts[VERSIONS]) if counts.size > VERSIONS else 0
         return {**self.own, "scale.rows": self._rows[1 : versions + 1]}
@@ -115,7 +115,7 @@ class RunningScale(Wrapper):
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
-        """See Wrapper. Each of the rows is counted, although most are never written."""
+        """See Wrapper. The size includes all rows, although most are never written."""
         return Cost(
             flops_per_event=20 * nnz,
             bytes_per_event=8 * 9 * nnz,
@@ -133,7 +133,7 @@ def scaled(
     rows: FloatArray,
     centred: IndexArray,
 ) -> tuple[IndexArray, FloatArray]:
-    """Return x, scaled and without zeros. A value that float64 cannot square is unchanged; see `usable`."""
+    """Return the non-zero entries of the scaled x. A value that float64 cannot square is not scaled; see `usable`."""
     check_event(indices, values, rows.shape[1])
     if not 0.0 <= version <= counts[VERSIONS]:
         raise ValueError("decision: expected a scale that the model has fixed")
@@ -159,7 +159,7 @@ def scaled(
 
 @compiled
 def _of(value: float, centre: float, unit: float) -> float:
-    """Return (value - centre) / unit within the limit, or the sign of the value without a unit."""
+    """Return (value - centre) / unit, limited to ±LIMIT, or the sign of the value if the unit is 0."""
     if not abs(value) <= VALUE_MAX:
         return value
     if unit == 0.0:
@@ -193,7 +193,7 @@ def _count(
 
 @compiled
 def _fix(counts: Counts, moments: FloatArray, rows: FloatArray, centred: IndexArray) -> None:
-    """Append a scale of all observed contexts."""
+    """Append a scale computed from all observed contexts."""
     counts[VERSIONS] += 1
     version, n = counts[VERSIONS], float(counts[OBSERVED])
     row, n_centred = rows[version], 0
@@ -201,7 +201,7 @@ def _fix(counts: Counts, moments: FloatArray, rows: FloatArray, centred: IndexAr
         count, mean, squares = moments[i, COUNT], moments[i, MEAN], moments[i, SQUARES]
         total = squares + count * mean * mean
         zeros = n - count
-        squares += count * mean * mean * zeros / n  # the squared deviations from the mean of all n values
+        squares += count * mean * mean * zeros / n  # of all n values, including zeros
         row[i, CENTRE] = row[i, UNIT] = 0.0
         if not squares > CONSTANT * CONSTANT * total:
             continue

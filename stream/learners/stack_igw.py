@@ -274,8 +274,8 @@ class StackIgw(WatchingLearner):
     The sums contain each x with its weights at the time of the event, while n and df continue to grow. When an update
     weights x again, n excludes the decision itself and df includes it.
 
-    Assumes sparse x, such as words. With very many classes, it takes K² events to discover each one, and no gain has
-    been measured in that case.
+    Assumes sparse x, such as words. With very many classes, about K² events are needed to discover every class, and no
+    benefit has been measured.
 
     Delay: an update uses the current model, and only the decision's action. The order of the bits matters, so an
     update cannot be retracted.

@@ -1,4 +1,4 @@
-"""Base of learners that wrap another learner, for functions that all learners can have, such as scaling features."""
+"""Base class of learners that add a function to another learner, such as the scaling of features."""
 
 from collections.abc import Iterator, Mapping
 from copy import copy
@@ -15,15 +15,15 @@ DECLARATIONS = (
     "name", "summary", "best_for", "paper", "parameters", "needs_label", "randomised_update", "retractable",
     "from_logs", "supports_eligible", "one_right_class", "instead",
 )  # fmt: skip
-"""The attributes that a wrapper has in common with its learner."""
+"""The attributes that a wrapper copies from its inner learner."""
 
 
 class Wrapper(KernelLearner):
-    """A learner that passes contexts and decisions, possibly changed, to another learner, `inner`.
+    """A learner that converts contexts and decisions, and passes them to another learner, `inner`.
 
-    The state consists of the state of `inner` and the wrapper's own arrays. A decision logs the numbers of `inner`,
-    then those of the wrapper. `inside` converts a context and its decision into those of `inner`; the kernels must do
-    the same. `cost` is the cost of the wrapper alone.
+    The state consists of the state of `inner` and the wrapper's own arrays. A decision logs the values of `inner`, then
+    those of the wrapper. `inside` converts a context and its decision for `inner`, and the kernels must convert them in
+    the same way. `cost` is the cost of the wrapper alone.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Wrapper(KernelLearner):
             arrays: The wrapper's own state by name.
             model: The kernels' arguments between the event and the model of `inner`.
             observed: The wrapper's own arrays that `observe` may change.
-            templates: Functions that call the kernels of `inner` as globals, by the names in `Kernels`.
+            templates: Functions that call the kernels of `inner` as globals named like the fields of `Kernels`.
             logged_size: The number of the wrapper's own values per decision.
             options: The constructor's arguments after `inner`.
             others: Other globals of the templates; see `compile_with`.
@@ -73,7 +73,7 @@ class Wrapper(KernelLearner):
         return rewrapped, (type(self), copy(self.inner), self._options, self._own_state())
 
     def inside(self, x: Features | FloatArray, decision: Decision) -> tuple[Features, Decision]:
-        """Return a context and its decision as the inner learner sees them."""
+        """Return a context and its decision as the inner learner receives them."""
         self._kernel_arguments(decision)  # checks the number of logged values
         numbers = decision.logged[: self.inner.logged_size].copy() if self.inner.logged_size else NOTHING_LOGGED
         return sparse(x, self.n_features), decision._replace(logged=numbers)
