@@ -71,7 +71,7 @@ COMMIT_STEPS = range(1, 7)
 
 
 def predictions_digest(values: Iterable[bytes]) -> str:
-    """The SHA-256 of a step's predictions, which identifies them."""
+    """Return the SHA-256 of a step's predictions, which identifies them."""
     return sha256(b"".join(values)).hexdigest()
 
 
@@ -87,7 +87,7 @@ def _send_state(producer: TransactionalProducer, topics: Topics, part: Commit) -
 def _send_updates(producer: TransactionalProducer, topics: Topics, part: Commit) -> None:
     """Send the records for the shared model's log.
 
-    They are sent last, so that the transaction blocks the log only briefly.
+    They are sent last, so that the open transaction blocks readers of the log only briefly.
     """
     if part.effects.updates:
         assert part.step.log is not None

@@ -47,7 +47,7 @@ JOIN_SETTINGS = tuple(field.name for field in fields(JoinSettings))
 
 
 def stored_settings(settings: TaskSettings) -> dict[str, Any]:
-    """All settings by name, with all of the learner's parameters."""
+    """Return all settings by name, with all of the learner's parameters."""
     plain = asdict(settings.resolved())
     parameters = {PARAMETER + name: value for name, value in plain.pop("parameters").items()}
     join, names = plain.pop("join"), plain["class_names"]
@@ -55,7 +55,7 @@ def stored_settings(settings: TaskSettings) -> dict[str, Any]:
 
 
 def model_settings(settings: TaskSettings) -> dict[str, Any]:
-    """The settings on which a learner's state depends. An imported model is stored with only these settings."""
+    """Return the settings on which a learner's state depends. An imported model is stored with only these settings."""
     stored, of_model = stored_settings(settings), ("learner", "n_classes", "n_features", "scale", "open_classes")
     return {name: value for name, value in stored.items() if name in of_model or name.startswith(PARAMETER)}
 
@@ -75,7 +75,7 @@ def check_settings(stored: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def task_settings(stored: Mapping[str, Any]) -> TaskSettings:
-    """The inverse of `stored_settings`."""
+    """Return the settings that `stored_settings` has converted to names and values."""
     own = check_settings(stored)
     parameters = {name.removeprefix(PARAMETER): own.pop(name) for name in stored if name.startswith(PARAMETER)}
     join = JoinSettings(**{name: own.pop(name) for name in JOIN_SETTINGS})
@@ -87,7 +87,7 @@ def task_settings(stored: Mapping[str, Any]) -> TaskSettings:
 class LogStep(NamedTuple):
     """A step's position in the shared model's log. Its decisions are based on the model version in `updates`."""
 
-    offset: int  # the log was read up to this offset
+    offset: int  # offset up to which the log had been read
     follows: int  # the task's previous step that wrote to the log; 0 if there is none
     entries: int  # number of entries written by the step
     predictions: int  # number of predictions published
@@ -112,7 +112,7 @@ class JournalStep(NamedTuple):
     settings_from: int = 1  # number of the last step, up to this one, that has `settings`
     partitions: int = 1  # number of partitions of the inputs
     alarms: int = 0  # number of drift alarms raised by the model so far
-    log: LogStep | None = None  # None if the model is the task's own
+    log: LogStep | None = None  # None if the task has its own model
     replica: ReplicaDigest | None = None  # None if the step does not report it
     settings: TaskSettings | None = None  # None if unchanged since the previous step
     imported: str | None = None  # digest of the imported model, in the first step; see `Generation.whole`
@@ -141,7 +141,7 @@ def plain_step(step: JournalStep) -> dict[str, Any]:
 
 
 def step_of_plain(fields: dict[str, Any]) -> JournalStep:
-    """The inverse of `plain_step`. Unknown fields are ignored.
+    """Convert plain values to a step; the inverse of `plain_step`. Unknown fields are ignored.
 
     Raises:
         KeyError, TypeError, ValueError, IndexError, AttributeError: the values are not those of a step.

@@ -38,7 +38,7 @@ _ESTIMATE_MARGIN = 20
 def read_journal(
     broker: Broker, journal: TopicPartition, start: int | None = None, open_ms: int = 0
 ) -> Generator[tuple[Record, JournalStep], None, None]:
-    """The steps of a journal with their records, up to its current end; see `read_partition`.
+    """Yield the steps of a journal with their records, up to its current end; see `read_partition`.
 
     Raises:
         JournalError: a record cannot be read, or was written by another program.
@@ -50,10 +50,11 @@ def read_journal(
 def read_from_step(
     broker: Broker, journal: TopicPartition, number: int, last: JournalStep
 ) -> Iterator[tuple[Record, JournalStep]]:
-    """The steps of a journal from a step number on; see `read_journal`.
+    """Yield the steps of a journal from a step number on; see `read_journal`.
 
-    A step usually takes two offsets, for its record and the marker of its transaction, so the offset is estimated from
-    the last step. If transactions were aborted, the estimate is too high, and the search starts at earlier offsets.
+    A step usually uses two offsets: one for its record and one for the marker of its transaction. The start offset is
+    therefore estimated from the last step. Aborted transactions make the estimate too high, and the search is repeated
+    from earlier offsets.
     """
     beginning = broker.beginnings([journal])[journal]
     end = broker.ends([journal])[journal].stable
@@ -70,10 +71,10 @@ def read_from_step(
 
 
 def last_step(broker: Broker, journal: TopicPartition) -> JournalStep | None:
-    """The last step of a journal. The search goes backwards from the end."""
+    """Return the last step of a journal. The search goes backwards from the end."""
     beginning = broker.beginnings([journal])[journal]
     end = broker.ends([journal])[journal].stable
-    reach = 100  # in offsets, which include a marker for each transaction
+    reach = 100  # number of offsets, which include a marker for each transaction
     while True:
         start = max(beginning, end - reach)
         steps = [step for _, step in read_journal(broker, journal, start)]
@@ -83,7 +84,7 @@ def last_step(broker: Broker, journal: TopicPartition) -> JournalStep | None:
 
 
 def settings_in_force(broker: Broker, topics: Topics, partition: int, pulse: Pulse = lambda: None) -> dict[str, Any]:
-    """The settings of a task after its last step, by name.
+    """Return the settings of a task after its last step, by name.
 
     If the task has made no step, these are the settings of the imported model. The result is empty if the task has not
     started or its settings record was deleted. In the latter case, recovery reports the missing records.
@@ -113,7 +114,7 @@ def settings_in_force(broker: Broker, topics: Topics, partition: int, pulse: Pul
 
 
 def pipeline_settings(broker: Broker, topics: Topics, partitions: int, pulse: Pulse = lambda: None) -> dict[str, Any]:
-    """The settings, by name, for tasks that have not started: those of the first task that has started.
+    """Return the settings, by name, for tasks that have not started: those of the first task that has started.
 
     If no task has started, these are the settings of the first imported model. The result is empty in a new pipeline.
     See `settings_in_force`.
@@ -163,7 +164,7 @@ class Inputs:
         self._feedback = Portions(read_partition(broker, feedback, start=first.feedback[0]))
 
     def of(self, step: JournalStep) -> list[Record]:
-        """The records of the next step, in the order in which the step applied them."""
+        """Return the records of the next step, in the order in which the step applied them."""
         contexts = self._contexts.up_to(step.contexts[1])
         feedback = self._feedback.up_to(step.feedback[1])
         return merge(contexts, feedback, contexts_lag=0, feedback_lag=0, records_max=len(contexts) + len(feedback))
@@ -202,7 +203,7 @@ class Portions:
         self._next: Record | None = None
 
     def up_to(self, end: float) -> deque[Record]:
-        """The records before an offset that have not been returned yet."""
+        """Return the records before an offset that have not been returned yet."""
         found: deque[Record] = deque()
         while (record := self._next or next(self._records, None)) is not None:
             self._next = record
@@ -237,7 +238,7 @@ class Published:
         self.foreign = Foreign()
 
     def decisions(self, step: JournalStep) -> list[tuple[str, Decision]]:
-        """The decisions of the next step, with their event ids.
+        """Return the decisions of the next step, with their event ids.
 
         Raises:
             UnrecoverableError: the decisions are missing, or differ from their digest in the journal.
@@ -256,7 +257,7 @@ class Published:
         if predictions_digest(record.value or b"" for record in found) == digest:
             with suppress(MalformedError):
                 return [(prediction.id, prediction.decision) for prediction, _ in map(decode_prediction, found)]
-        if self._start is not None:  # the search can fail if a mirror has appended a record twice
+        if self._start is not None:  # the search can miss the position if a mirror has appended a record twice
             self._start = None
             self.close()
             self._read_from_start()
@@ -339,7 +340,7 @@ def resolve(
     parameters = {name for name in values if name.startswith(PARAMETER)}
     if given is None:
         given = values.keys() - parameters | {PARAMETER + name for name in wanted.parameters}
-    elif begun and "learner" not in given:  # keep the pipeline's learner and only its own parameters
+    elif begun and "learner" not in given:  # keep the pipeline's learner, and drop parameters of other learners
         for name in parameters - {*given, *begun}:
             del values[name]
     chosen = {name: value for name, value in values.items() if name in given}

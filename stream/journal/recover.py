@@ -35,7 +35,7 @@ class Recovered(NamedTuple):
     settings: TaskSettings  # settings for the next step; the task still has those of its last step
     stored: Stored  # the task's snapshots
     imported: str | None = None  # digest of the imported model that the task started with
-    foreign: Foreign = Foreign()  # records from other programs among the predictions read back
+    foreign: Foreign = Foreign()  # records from other programs found in the predictions topic
 
 
 class Progress(NamedTuple):
@@ -55,8 +55,8 @@ Observer = Callable[[int, Effects], None]
 """Called after a step was applied again, with its number and output."""
 
 Decides = Callable[[Task, JournalStep], None]
-"""Called before a step is applied again, to give the task the model version on which the step's decisions were
-based."""
+"""Called before a step is applied again, to set the task's model to the version with which the step made its
+decisions."""
 
 P = ParamSpec("P")
 
@@ -107,7 +107,7 @@ def recovery(
     place = f"{topics.journal}/{partition}"
     current = settings_in_force(broker, topics, partition, pulse)
     yield True
-    if current and "seed" not in current:  # an imported model has only the settings that it depends on
+    if current and "seed" not in current:  # an imported model has only the settings on which it depends
         place = f"the model imported into {topics.snapshots}/{partition}"
     # The settings are checked before the recovery, which can take a long time, so that wrong settings are refused at
     # once.
@@ -147,8 +147,8 @@ def rebuilding(
         until: number of the last step to apply, or None for all.
         snapshots: whether to use snapshots. False starts with the journal's first step.
         observe: called with the output of each step that is applied again.
-        decides: called before each step of a task with a shared model, so that the step makes its decisions again. None
-            uses the published decisions instead.
+        decides: called before each step of a task with a shared model, so that the step repeats its decisions. With
+            None, the published decisions are used.
         pulse: called repeatedly while snapshots are read, before the first step.
 
     Raises:
@@ -207,7 +207,7 @@ rebuild = at_once(rebuilding)
 
 
 def _from_snapshot(topics: Topics, stored: Stored, pulse: Pulse) -> Recovered:
-    """The task restored from its newest snapshot."""
+    """Return the task restored from its newest snapshot."""
     assert stored.newest is not None
     snapshot = decode(stored.newest, pulse)
     settings = task_settings(snapshot.settings)
@@ -218,7 +218,7 @@ def _from_snapshot(topics: Topics, stored: Stored, pulse: Pulse) -> Recovered:
 def _from_beginning(
     broker: Broker, journal: TopicPartition, topics: Topics, stored: Stored, wanted: TaskSettings | None, pulse: Pulse
 ) -> Recovered:
-    """The task before its first step. Its settings are the journal's or, if the journal is empty, the user's."""
+    """Return the task before its first step. Its settings are the journal's or, if the journal is empty, the user's."""
     place, partition = f"{journal.topic}/{journal.partition}", journal.partition
     record, first = next(read_journal(broker, journal), (None, None))
     if broker.beginnings([journal])[journal] > 0 if first is None else first.number != 1:
@@ -271,7 +271,7 @@ def _lost(broker: Broker, journal: TopicPartition, number: int, found: JournalSt
 
 
 def _steps(broker: Broker, journal: TopicPartition, first: int, final: int, last: JournalStep) -> Iterator[JournalStep]:
-    """The steps of a journal in a range of numbers.
+    """Yield the steps of a journal in a range of numbers.
 
     Raises:
         JournalError: the steps are not consecutive, or some were deleted.

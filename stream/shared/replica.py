@@ -51,7 +51,7 @@ class Replica:
         self.is_overlaid = False  # whether a task's own decisions are applied on top, see `stream.shared.view`
 
     def place_of(self, partition: int) -> Place:
-        """The position of a task in the log."""
+        """Return the position of a task in the log."""
         return self.places.get(partition, Place())
 
     def read(self, records: Sequence[Record]) -> int:
@@ -66,7 +66,7 @@ class Replica:
         Raises:
             UpdatesError: records are missing, or one cannot be decoded or does not fit the model.
         """
-        assert not self.is_overlaid, "a task's decisions are applied on top of this model: they must be undone first"
+        assert not self.is_overlaid, "a task's own decisions are applied on top of this model; undo them first"
         taken: list[tuple[Record, Entries]] = []
         for record in records:
             if record.offset < self.offset:
@@ -90,7 +90,7 @@ class Replica:
         return entries.kinds.size
 
     def _follows(self, record: Record, update: Update) -> bool:
-        """Whether a record is the next one of its task; if so, advance the task's position."""
+        """Return whether a record is the next one of its task; if so, advance the task's position."""
         place = self.place_of(update.partition)
         is_next_part = (update.step, update.part) == (place.step, place.parts)
         is_next_step = update.step > place.step == update.follows and update.part == 0
@@ -151,7 +151,7 @@ def check(learner: KernelLearner, entries: Entries) -> None:
 
 
 def take_in(learner: KernelLearner, entries: Entries) -> int:
-    """Apply checked entries to a model; return the number of bits and corrections that changed it.
+    """Apply checked entries to a model. Return the number of bits and corrections that changed the model.
 
     Corrections and promotions run outside the compiled loop and cost about 10 µs each.
     """
@@ -176,8 +176,8 @@ def _loop(
 ) -> tuple[int, int]:
     """Apply entries, starting at index `done`. The learner's kernels are globals; see `compile_with`.
 
-    Returns the index of the first entry not applied and the number of entries that changed the model. If the index is
-    not the end, the entry is a correction or a promotion, which the caller must apply.
+    Returns the index of the first entry that was not applied, and the number of entries that changed the model. If
+    this entry exists, it is a correction or a promotion, which the caller must apply.
     """
     kinds, updates = entries.kinds, 0
     while done < kinds.size and kinds[done] < CORRECTED:

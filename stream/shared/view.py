@@ -1,7 +1,7 @@
 """One task's view of a shared model: a replica with the task's own later decisions on top.
 
-A task's decisions are based on the model at version n *plus an `observe_early` call for each of its own decisions that
-is not among those n entries*, in order. Without these calls, a learner that relies on `observe` plays the same class
+A task decides with the model at version n *plus one `observe_early` call, in order, for each of its own decisions that
+the n entries do not contain*. Without these calls, a learner that relies on `observe` would play the same class
 repeatedly until its decisions arrive through the log. Other tasks' decisions arrive only through the log.
 
 A decision is therefore a function of the log, n and the task's earlier decisions, and can be reproduced.
@@ -36,7 +36,7 @@ _NO_FEATURES = Features(np.zeros(0, np.int32), np.zeros(0))
 
 
 class Overlay:
-    """Applies the effects of observed decisions to a model, and can undo them exactly.
+    """The effects of a task's own decisions on a model, which can be undone exactly.
 
     Each part of the state that `observe_early` changes is copied before its first change. The learner's
     `observed_parts` names the parts: in an array with a row per class, the action's row; in an array with an entry per
@@ -105,9 +105,9 @@ class View:
 
     @contextmanager
     def step(self) -> Iterator[list[Entry]]:
-        """The context manager for a step. It yields the list that collects the step's entries for the log.
+        """Return the context manager for a step. It yields the list that collects the step's entries for the log.
 
-        The replica can read the log only outside this context. If the step is not committed, the view is unusable.
+        Do not read the log with the replica within this context. If the step is not committed, the view is unusable.
         """
         self._forget_those_in_the_log()
         self._entries = []
@@ -167,8 +167,8 @@ class View:
     def _forget_those_in_the_log(self) -> None:
         """Remove the task's own decisions that the model has observed.
 
-        The model can have observed more decisions than this view made: another process may have continued the task
-        without this process noticing. The commit of this step will then be refused.
+        The model can have observed more decisions than this view made, if another process has continued the task
+        without the knowledge of this process. The commit of this step will then be refused.
         """
         decided = self._replica.place_of(self._partition).decided
         for _ in range(min(decided - self._first, len(self._own))):
@@ -177,10 +177,10 @@ class View:
 
 
 class Recall:
-    """A Model that returns published decisions, to apply the steps of a task with a shared model again.
+    """A Model that returns the published decisions when the steps of a task with a shared model are applied again.
 
-    Such a recovery does not need the model versions behind the decisions, and the steps' entries are already in the
-    log.
+    A recovery therefore does not need the model versions with which the decisions were made. It writes no entries,
+    because the log already contains them.
     """
 
     def __init__(self, learner: KernelLearner) -> None:
@@ -199,7 +199,7 @@ class Recall:
 
     @contextmanager
     def step(self) -> Iterator[list[Entry]]:
-        """The context manager for a step that is applied again.
+        """Return the context manager for a step that is applied again.
 
         Raises:
             RecallError: the step has not made all expected decisions.

@@ -31,9 +31,9 @@ class JoinSettings:
     activation_ms: int | None = None  # time that a deferred decision waits until it is shown; None: window_ms
     orphan_ms: int = 300_000  # time that feedback waits for its context
     retain_ms: int = 3_600_000  # time that a settled id is remembered, to recognise duplicates and late feedback
-    pending_max: int = 150_000  # limit beyond which the oldest deferred decision is unshown, or the oldest one expires
-    orphans_max: int = 50_000  # limit beyond which the oldest orphan is dropped
-    retained_max: int = 1_000_000  # limit beyond which the oldest settled id is forgotten
+    pending_max: int = 150_000  # limit on unsettled decisions; see `_evict`
+    orphans_max: int = 50_000  # limit on orphans; the oldest one is dropped
+    retained_max: int = 1_000_000  # limit on remembered ids; the oldest one is forgotten
 
     @property
     def activation_limit_ms(self) -> int:
@@ -42,7 +42,7 @@ class JoinSettings:
 
     @property
     def shortest_ms(self) -> int:
-        """The shorter one of the times that decisions wait."""
+        """The shorter of the window and the activation limit."""
         return min(self.window_ms, self.activation_limit_ms)
 
 
@@ -126,7 +126,7 @@ class Overflows(NamedTuple):
 
 
 class _Collection:
-    """The entries of pending, deferred, orphaned or settled ids, with their limits. The oldest entry is first."""
+    """The entries of the ids in some states, with their limits. The oldest entry is first."""
 
     __slots__ = ("counted_as", "entries", "entries_max", "limit_ms", "others", "state")
 
@@ -134,7 +134,7 @@ class _Collection:
         self.state = state  # one of the states that share the collection
         self.entries = entries
         self.counted_as = counted_as  # the field of `Overflows` for evicted entries
-        self.others: tuple[dict[str, Any], ...] = ()  # further entries that count towards `entries_max`
+        self.others: tuple[dict[str, Any], ...] = ()  # other entries that also count towards `entries_max`
         self.limit_ms = self.entries_max = 0
 
     @property
@@ -162,11 +162,11 @@ class _AgeQueue:
         self._times_ms.append(time_ms)
 
     def oldest_id(self) -> str:
-        """The oldest id of a queue that is not empty."""
+        """Return the oldest id of a queue that is not empty."""
         return self._ids[0]
 
     def oldest_ms(self) -> int | None:
-        """The time of the oldest id, or None if the queue is empty."""
+        """Return the time of the oldest id, or None if the queue is empty."""
         return self._times_ms[self._head] if self._ids else None
 
     def popleft(self) -> bool:
@@ -180,7 +180,7 @@ class _AgeQueue:
         return True
 
     def times_ms(self) -> "array[int]":
-        """A copy of the times, with the oldest first."""
+        """Return a copy of the times, with the oldest first."""
         return self._times_ms[self._head :]
 
 
@@ -202,8 +202,8 @@ class Join:
     """The state machines of all event ids of one task.
 
     The task passes each input to `receive_context`, `receive_feedback` or `pass_time`, and processes the returned
-    events. Stream time never decreases, so the oldest entry of each collection is due first. Decisions that were shown
-    have their own collection, because their windows can begin before that of a decision made earlier.
+    events. Stream time never decreases, so the oldest entry of each collection is due first. Shown decisions have their
+    own collection, because their windows do not begin in the order of the decisions.
 
     Unsettled decisions and orphans are removed in any order, so these collections are `OrderedDict`s. Settled ids are
     the most numerous. They are removed in order of insertion, so they use a plain dict and a queue.
@@ -226,7 +226,7 @@ class Join:
         self._table = dict(table)
         self.stream_ms = 0
         self.dated_ms = 0  # latest decision time so far
-        self._quiet_until_ms = -1  # no entry is due before stream time exceeds this
+        self._quiet_until_ms = -1  # no entry is due before stream time exceeds this value
         self.pending: OrderedDict[str, Pending] = OrderedDict()
         self.deferred: OrderedDict[str, Pending] = OrderedDict()
         self.shown: OrderedDict[str, Pending] = OrderedDict()
@@ -314,15 +314,15 @@ class Join:
             self._settled.append(event_id, settled_ms)
 
     def state_of(self, event_id: str) -> State:
-        """The state of an id."""
+        """Return the state of an id."""
         return self._find(event_id)[0]
 
     def settled_ms(self) -> Sequence[int]:
-        """A copy of the stream times at which the ids in `retained` were settled, in the same order."""
+        """Return a copy of the stream times at which the ids in `retained` were settled, in the same order."""
         return self._settled.times_ms()
 
     def ledger(self) -> Ledger:
-        """The current counts."""
+        """Return the current counts."""
         self._counts["pending"] = len(self.pending) + len(self.shown)
         self._counts["deferred"] = len(self.deferred)
         self._counts["orphans_waiting"] = len(self.orphans)
@@ -334,7 +334,7 @@ class Join:
         return self._counts["contexts"] + self._counts["feedback"]
 
     def overflows(self) -> Overflows:
-        """How often each limit was exceeded."""
+        """Return how often each limit was exceeded."""
         return Overflows(**self._overflows)
 
     def restore_counts(self, ledger: Ledger, overflows: Overflows) -> None:
@@ -403,7 +403,7 @@ class Join:
         return any(collection.entries for collection in self._waiting)
 
     def next_deadline_ms(self) -> int | None:
-        """The next deadline of an unsettled decision or orphan."""
+        """Return the next deadline of an unsettled decision or orphan."""
         due = map(self._due_ms, self._waiting)
         return min((due_ms for due_ms in due if due_ms is not None), default=None)
 
@@ -418,7 +418,7 @@ class Join:
         self._quiet_until_ms = min(self._quiet_until_ms, self.dated_ms + limit_ms)
 
     def _find(self, event_id: str) -> tuple[State, Any]:
-        """The state of an id, and its entry: a `Pending`, `Orphan` or `Retained`, or None."""
+        """Return the state of an id, and its entry: a `Pending`, `Orphan` or `Retained`, or None."""
         kept: Any = self.pending.get(event_id)
         if kept is not None:
             return State.PENDING, kept
@@ -435,7 +435,7 @@ class Join:
 
     def _settle_due(self) -> list[Event]:
         events: list[Event] = []
-        # Entries added from now on have this stream time or a later one.
+        # Later entries have this stream time or a later one.
         self._quiet_until_ms = self.stream_ms + min(collection.limit_ms for collection in self._collections)
         for collection in self._collections:
             while (due_ms := self._due_ms(collection)) is not None and due_ms < self.stream_ms:
@@ -445,7 +445,7 @@ class Join:
         return events
 
     def _due_ms(self, collection: _Collection) -> int | None:
-        """The deadline of a collection's oldest entry, or None if there is no entry or it has no time yet."""
+        """Return the deadline of a collection's oldest entry, or None if there is no entry or it has no time yet."""
         since_ms: int | None
         if not collection.entries:
             return None
@@ -494,7 +494,8 @@ class Join:
     ) -> Sequence[Event]:
         """Apply the rule for an input: count, collect events, and move the id to its next state.
 
-        The last four arguments depend on state and input. `check_table` has checked that the rule's needs are met.
+        Which of the last four arguments are given depends on the state and the input. `check_table` ensures that the
+        rule needs no others.
 
         Args:
             state: the id's state.

@@ -56,7 +56,7 @@ class Input(Enum):
 
 @unique
 class Move(Enum):
-    """The join's action on an event id: its meaning, its needs, the next state if it changes, and the outcome."""
+    """An action of the join on an event id: its meaning and requirements, the next state, and the outcome."""
 
     DECIDE = "predict, and wait for feedback", ("a context", "no decision"), State.PENDING
     DECIDE_AND_MATCH = "predict, and learn at once", ("a context", "waiting feedback"), State.MATCHED, Outcome.MATCHED

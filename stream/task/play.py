@@ -1,4 +1,4 @@
-"""Replay of logged decisions. The played decision is the learner's or the log's, or the two must agree.
+"""Replay of logged decisions. The learner's decision or the log's decision is played, or both must agree.
 
 - *own*: the learner decides, and the log is ignored.
 - *logged*: the log's action is played with the log's propensity, and the learner learns from it. The learner's own

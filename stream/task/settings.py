@@ -33,7 +33,7 @@ CHALLENGERS_MAX = 4
 
 
 class Unsuitable(Enum):
-    """The reasons why a learner cannot follow a policy. The values are messages."""
+    """The reasons why a learner does not support a policy. The values are messages."""
 
     NO_LABEL = "{learner} learns from labels, and an expired decision has none"
     NOTHING_ASSUMED = "late feedback can correct only an assumed reward, and none is assumed at expiry"
@@ -52,7 +52,7 @@ class Unsuitable(Enum):
 
 
 class PolicyError(ParameterError):
-    """A learner cannot follow a policy for expired decisions, late feedback, logged decisions or classes."""
+    """A learner does not support a policy for expired decisions, late feedback, logged decisions or classes."""
 
     def __init__(self, reason: Unsuitable, learner: str, suitable: Iterable[str] = ()) -> None:
         super().__init__(reason.value.format(learner=learner, suitable=", ".join(suitable)))
@@ -78,11 +78,11 @@ class TaskSettings:
     features: Mapping[str, Any] | None = None  # the indices of named features, as `to_plain` writes them
     class_names: tuple[str, ...] | None = None  # names of the classes; None if they have no names
     model: Sharing = "own"  # a model per task, or one shared by all tasks
-    dated_by: DatedBy = "tick"  # "context" in virtual time, where a learner polls continuously
+    dated_by: DatedBy = "tick"  # "context" in virtual time, as if the learner polled continuously
     scale: Scaling = "none"  # scaling by the statistics of the contexts so far
     floor: float = 0.0  # probability of a uniformly random class
-    holdout: float = 0.0  # probability with which a fixed policy decides, for comparison
-    holdout_policy: str = UNIFORM  # that policy; see `make_holdout_policy`
+    holdout: float = 0.0  # probability with which a fixed policy decides instead of the learner, for comparison
+    holdout_policy: str = UNIFORM  # that fixed policy; see `make_holdout_policy`
     challengers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # parameters by name; see `learner_of`
     open_classes: bool = False  # contexts name their classes; each new name gets the next of n_classes indices
 
@@ -119,7 +119,7 @@ class TaskSettings:
         """Create a learner, and reject incompatible settings.
 
         Raises:
-            PolicyError: this learner cannot follow a policy.
+            PolicyError: the learner does not support a policy.
             ParameterError: the learner or a parameter is unknown.
         """
         whole = self.resolved()
@@ -155,7 +155,7 @@ class TaskSettings:
         return learner
 
     def _make_wrapped(self, name: str, parameters: Mapping[str, Any], fixed: int | KernelLearner | None) -> Learner:
-        """Create a learner with its scale, its floor and its holdout, and check that it can follow the policies."""
+        """Create a learner with its scale, floor, holdout and challengers, and check that it supports the policies."""
         learner = create(name, self.n_classes, self.n_features, **parameters)
         self.check_policies(learner)
         if self.scale == "standard":
@@ -217,7 +217,7 @@ class TaskSettings:
         return learner
 
     def arm_of(self, u: float) -> Arm | None:
-        """The arm of a decision with the uniform draw u."""
+        """Return the arm of a decision with the uniform draw u."""
         return HOLDOUT if u < self.holdout else None
 
     def make_classes(self) -> Classes:
@@ -227,7 +227,7 @@ class TaskSettings:
         return Classes(self.n_classes, self.class_names, is_open=self.open_classes, unsupported=unsupported)
 
     def feature_encoder(self) -> FeatureEncoder | None:
-        """The encoder of named features, or None.
+        """Return the encoder of named features, or None.
 
         Raises:
             ParameterError: the encoder is invalid, or its number of features differs from the learner's.
@@ -243,10 +243,10 @@ class TaskSettings:
         return encoder
 
     def check_policies(self, learner: Learner) -> None:
-        """Check that the learner can follow `on_expiry`, `late`, `play` and `reward`, and be one of several.
+        """Check that the learner supports `on_expiry`, `late`, `play` and `reward`, and that it can be one of several.
 
         Raises:
-            PolicyError: the learner cannot follow one of them.
+            PolicyError: the learner does not support one of them.
         """
         if learner.needs_label and self.on_expiry == "negative":
             raise PolicyError(Unsuitable.NO_LABEL, learner.name)
@@ -295,7 +295,7 @@ class TaskSettings:
 
 
 def learner_of(challenger: str) -> str:
-    """The learner of a challenger, whose name is `LEARNER` or `LEARNER:param=value,...`.
+    """Return the learner of a challenger, whose name is `LEARNER` or `LEARNER:param=value,...`.
 
     >>> learner_of("late-ucb:m=32"), learner_of("stack-igw")
     ('late-ucb', 'stack-igw')

@@ -63,8 +63,8 @@ class Effects(NamedTuple):
     predictions: list[tuple[Prediction, int]]  # with the offsets of their contexts
     examples: list[tuple[Example, int | None]]  # with the offsets of their feedback
     dead_letters: list[DeadLetter]
-    unknown: list[str]  # the name of each category or word of the decided contexts that has no entry
-    promotions: list[str]  # the learners that promotions name, which may be unknown
+    unknown: list[str]  # name of its feature, for each category or word of the decided contexts without an entry
+    promotions: list[str]  # the learners named in promotions, which may be unknown
     updates: Sequence[Entry] = ()  # for the shared model's log
 
 
@@ -107,16 +107,16 @@ class Model(Protocol):
         """The underlying learner."""
 
     def step(self) -> AbstractContextManager[Sequence[Entry]]:
-        """The context manager for the calls below. It yields the step's entries for the shared model's log."""
+        """Return the context manager for the calls below. It yields the step's entries for the shared model's log."""
 
     def decide(self, event_id: str, x: Features, u: float, eligible: IndexArray | None) -> Decision:
-        """Make a decision with the uniform draw u, among some or all classes. This does not change the state."""
+        """Make a decision with the uniform draw u, among some or all classes, without side effects."""
 
     def observe(self, x: Features, decision: Decision) -> None:
-        """Apply a decision's own effect on the model."""
+        """Apply the effect of a decision itself on the model."""
 
     def settle(self, x: Features, decision: Decision, reward: int, v: float, label: int | None) -> Drift | None:
-        """Learn a reward, and return the drift detector that it triggered, if any."""
+        """Learn from a reward. Return the drift detector that it triggered, or None."""
 
     def correct(self, x: Features, decision: Decision, assumed: int, reward: int, v: float) -> None:
         """Replace a learned reward with another one."""
@@ -213,14 +213,14 @@ class Task:
         )
 
     def use_model(self, view: View) -> None:
-        """Use a shared model from the next step on. Until then, steps can only be applied again."""
+        """Use a shared model from the next step on. Until then, steps can only be repeated, not made."""
         view.version = self.model.version
         self.model = view
 
     def step(self, records: Sequence[Record], number: int, partitions: int = 1) -> Effects:
         """Apply records in their order.
 
-        The decisions have no time until the step's tick is applied, unless they have the times of their contexts.
+        The decisions have no time until the step's tick is applied, unless `dated_by` is "context".
 
         Args:
             records: contexts and feedback, as returned by `merge`.
@@ -300,7 +300,10 @@ class Task:
         return context.id
 
     def _answer(self, context: Context, record: Record, effects: Effects) -> tuple[Pending, bool]:
-        """Decide on a context and publish the prediction. Also return whether a bit is possible; see `Join`."""
+        """Decide on a context and publish the prediction.
+
+        Return the pending decision, and whether a bit is possible.
+        """
         event_id, x, logged, unknown, eligible, _ = context
         effects.unknown.extend(unknown)
         u = self._draw_action(event_id)
@@ -324,7 +327,7 @@ class Task:
         return pending, counts
 
     def _challenged(self, decision: Decision) -> Challenged:
-        """Name the learner that decided, and the classes that the others chose."""
+        """Return the name of the learner that decided, and the classes that the other learners chose."""
         champion, choices = self.learner.choices(decision)
         others = {name: choices[n] for n, name in enumerate(self._members) if n != champion}
         return Challenged(self._members[champion], others)
@@ -337,9 +340,9 @@ class Task:
         return play_match(own, context.logged, self.settings.propensity_min, self._draw_log(context.id))
 
     def _taught(self, decision: Decision) -> Decision:
-        """The decision for the learner. Its propensity is raised to the minimum if the learner weights by it.
+        """Return the decision for the learner. If the learner weights by the propensity, it is raised to the minimum.
 
-        Other learners do not use the propensity. For these, a propensity that is not in the log is 1.
+        Other learners do not use the propensity. For them, a propensity that is missing in the log is 1.
         """
         propensity = decision.propensity
         if propensity >= self._propensity_min:
@@ -406,7 +409,7 @@ class Task:
 
 
 def _triggered(before: bytes, alarms: FloatArray) -> Drift | None:
-    """The drift detector that an update triggered, if any; see `Learner.alarms`.
+    """Return the drift detector that an update triggered, if any; see `Learner.alarms`.
 
     Args:
         before: the bytes of the alarms before the update. Comparing bytes is faster than comparing numbers.

@@ -113,12 +113,12 @@ def audit_partition(
     audit = _Audit(broker, topics, partition, progress, observe)
     if not (gone := audit.gone()):
         finding = audit.run()
-        gone = audit.gone()  # because records may have been deleted during the audit
+        gone = audit.gone()  # again, because records may have been deleted during the audit
     return Finding(partition, Ledger(), Ledger(), (), 0, 0, gone) if gone else finding
 
 
 class _Output:
-    """Records of an output topic, grouped by step."""
+    """Reads the records of an output topic step by step."""
 
     def __init__(self, records: Iterator[Record]) -> None:
         self._records = records
@@ -148,7 +148,7 @@ class _Audit:
         self._progress, self._observe = progress, observe
         self._journal = TopicPartition(topics.journal, partition)
         self._last = JournalStep(0, (0, 0), (0, 0), 0, Ledger())
-        self._end = 0  # the last audited step; the learner can make further steps during the audit
+        self._end = 0  # the last audited step; the learner can commit further steps during the audit
         self._published_by = 0  # the last step with published records
         self._settings_from = 1
         self._oracle: Oracle | None = None  # None if the task has not started
@@ -498,7 +498,7 @@ class _Audit:
     def _check_ticks(self, behind: set[int]) -> None:
         """Check that each step with decisions, up to the last tick, has a tick.
 
-        Without it, the decisions would never expire.
+        Without the tick, the decisions would never expire.
         """
         if self._oracle is not None:
             newest = max(self._oracle.dated_step, *behind, 0)

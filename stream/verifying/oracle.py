@@ -1,7 +1,7 @@
 """The expected outcome of every record, computed by an independent implementation of the join's rules.
 
 `onebit verify` and the simulation compare the learner with it. It shares only the names of states and inputs with
-`stream.task.join`. The join's limits also apply to its entries, so its memory does not grow with the topics.
+`stream.task.join`. The join's limits also apply to the oracle, so its memory use does not grow with the topics.
 """
 
 from collections import Counter, OrderedDict
@@ -101,7 +101,7 @@ class Oracle:
         self.champion = settings.learner  # with own models
         self.events: list[Event] = []
         self.counts: Counter[str] = Counter()  # fields of the ledger and overflows
-        self.rows: Counter[tuple[State, Input]] = Counter()  # number of uses of each row of the join table
+        self.rows: Counter[tuple[State, Input]] = Counter()  # number of uses of each rule in the join table
         self.undated: dict[int, list[int]] = {}  # decision times of steps whose ticks have not been applied yet
         self.dated_step = 0  # the last step whose tick was applied
         self._stream_ms = 0

@@ -30,7 +30,7 @@ class Replay(NamedTuple):
     state: str  # digest of the replayed learner's state alone, as printed by `onebit run`
     fault: str  # the reason for a failure, or empty
     version: int | None = None  # version of the shared model whose state is `state`; None without a shared model
-    foreign: str = ""  # message about other programs' records with step numbers, if they can be identified
+    foreign: str = ""  # message about records of other programs that have step numbers, if they can be identified
 
     @property
     def ok(self) -> bool:
@@ -89,7 +89,7 @@ class _Published:
             broker: the broker.
             topics: the pipeline's topics.
             partition: the task's partition.
-            passes_over: whether to attribute unexpected records to other programs and skip them, instead of failing.
+            passes_over: whether to skip unexpected records as those of other programs. If False, they raise an error.
         """
         self.foreign = Foreign()  # skipped records
         self._predictions = _of_learners(broker, TopicPartition(topics.predictions, partition))
@@ -108,7 +108,7 @@ class _Published:
             self._compare(self._examples, step, example.id, codec.encode_example(example, feedback_offset))
 
     def compare_end(self, step: int) -> None:
-        """Check that no further records were published up to a step. A running learner may have published later ones.
+        """Check that no further records were published up to a step. Records of later steps are allowed.
 
         Raises:
             JournalError: there are further records.

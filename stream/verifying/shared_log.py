@@ -214,7 +214,7 @@ class _LogAudit:
         self._behind.append(max(behind, 0))
 
     def _leave(self, partition: int, steps: _Steps) -> None:
-        """Compare the number of entries of the last step found in the log with the number in the journal."""
+        """Compare the number of log entries of the last step found with the number in the journal."""
         if not steps.first <= steps.seen <= steps.last:
             return
         expected = steps.entries[steps.seen - steps.first]
