@@ -1,11 +1,11 @@
-"""Comparison of the learner with the holdout, the decisions that a fixed policy made instead.
+"""Comparison of the learner with the holdout, in which a fixed policy decides instead of the learner.
 
-The draw of an event's id determines its arm, so the arms are a random split of the stream. For a decision with reward
-r, which is in the holdout with probability h, and a prediction c of the reward from earlier decisions,
+The draw of an event's id determines its arm, so the arms are a random split of the stream. An event is in the holdout
+with probability h. For a decision with reward r, and a prediction c of the reward from earlier decisions,
 
     φ = (r − c) (1[learner]/(1 − h) − 1[holdout]/h)
 
-has the conditional mean *reward of the learner − reward of the holdout*, because the weight of c has the mean 0. Since
+has the conditional mean *reward of the learner − reward of the holdout*, because the factor of c has the mean 0. Since
 |φ| ≤ max(1/h, 1/(1 − h)), the confidence sequences of `intervals` bound the running mean of the difference at all times
 simultaneously, even if the learner changes.
 
@@ -28,10 +28,10 @@ from stream.estimating.running import CONFIDENCE
 from stream.wire.records import HOLDOUT, FloatArray, Prediction
 
 SHARES_DELTA = 0.001
-"""Upper limit on the probability that the shares ever raise an alarm although they are as set."""
+"""Upper limit on the probability of a false alarm about the shares, over the whole stream."""
 
 PRIOR = 100.0
-"""The weight of the prior of the shares, in decisions."""
+"""The weight of the prior distribution of the share, in decisions."""
 
 
 class ArmCount(NamedTuple):
@@ -39,7 +39,7 @@ class ArmCount(NamedTuple):
 
     n: int
     rewards: int
-    without_reward: int  # expired without an assumed reward
+    without_reward: int  # number of decisions that expired without an assumed reward
 
     @property
     def mean(self) -> float | None:
@@ -50,22 +50,22 @@ class ArmCount(NamedTuple):
 class ArmComparison(NamedTuple):
     """The current comparison."""
 
-    share: float  # share of the holdout, as set
+    share: float  # configured share of the holdout
     learner: ArmCount
     holdout: ArmCount
     difference: Interval  # of the mean rewards, learner minus holdout, valid at all times
-    shares_differ: bool  # True if the shares of the counted decisions are not as set
+    shares_differ: bool  # True if the shares of the counted decisions contradict the configured share
     waiting: int  # decisions that are pending or follow a pending one
 
     @property
     def mean_difference(self) -> float | None:
-        """The mean reward of the learner minus that of the holdout, or None before both have a decision."""
+        """The mean reward of the learner minus that of the holdout, or None until both have a reward."""
         learner, holdout = self.learner.mean, self.holdout.mean
         return None if learner is None or holdout is None else learner - holdout
 
     @property
     def mismatch(self) -> str:
-        """The alarm about the shares, or an empty string if they are as set."""
+        """The message about wrong shares, or an empty string if they are as configured."""
         if not self.shares_differ:
             return ""
         share = self.holdout.n / (self.holdout.n + self.learner.n)
@@ -107,10 +107,10 @@ class Arms(PrefixEstimator[float]):
         delta = (1.0 - CONFIDENCE) / 2.0
         reach = max(1.0 / share, 1.0 / (1.0 - share))
         self._sides = (LowerSequence(reach, delta), LowerSequence(reach, delta))
-        self._counts = np.zeros((2, 3), np.int64)  # by arm: with reward, reward 1, without reward
+        self._counts = np.zeros((2, 3), np.int64)  # by arm: with a reward, with reward 1, without reward
 
     def value_of(self, prediction: Prediction) -> float:
-        """See PrefixEstimator: 1 for the holdout, 0 for the learner."""
+        """See PrefixEstimator. The value is 1 for the holdout and 0 for the learner."""
         return float(prediction.arm == HOLDOUT)
 
     def count_settled(self, settled: Sequence[tuple[float, int | None]]) -> None:
@@ -130,7 +130,7 @@ class Arms(PrefixEstimator[float]):
         h = self._share
         n, before = self._counts[:, 0].sum(), self._counts[:, 1].sum()
         sums = before + np.concatenate(([0.0], np.cumsum(rewards[:-1])))
-        guess = (0.5 + sums) / (1.0 + n + np.arange(rewards.size))  # from earlier decisions only
+        guess = (0.5 + sums) / (1.0 + n + np.arange(rewards.size))  # computed from earlier decisions only
         terms = (rewards - guess) * np.where(arms == 1.0, -1.0 / h, 1.0 / (1.0 - h))
         for side, signed in zip(self._sides, (terms, -terms), strict=True):
             side.extend(signed)
@@ -154,7 +154,7 @@ class Arms(PrefixEstimator[float]):
 
 
 def differs(holdout: int, learner: int, share: float) -> bool:
-    """Return whether the numbers of decisions contradict the share of the holdout.
+    """Return whether the numbers of decisions of learner and holdout contradict the configured share.
 
     >>> differs(50, 950, 0.05), differs(5, 995, 0.05)
     (False, True)

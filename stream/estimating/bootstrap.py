@@ -20,8 +20,8 @@ from stream.wire.records import FloatArray
 RESAMPLES = 500
 
 DRAWS_PER_WORD = 4
-"""Each draw uses 16 bits, so the probabilities of the counts are exact to 2⁻¹⁷, far below the resolution of 500
-resamples."""
+"""Number of draws from a 64-bit word. With 16 bits per draw, the probabilities of the counts are exact to 2⁻¹⁷, far
+below the resolution of 500 resamples."""
 
 SPREAD_MIN = 1e-12
 """A smaller spread of the resampled values is treated as rounding error."""

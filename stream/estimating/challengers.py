@@ -1,19 +1,19 @@
 """Estimates of challengers, which learn from the champion's decisions; see `stream.learners.challenge`.
 
-A prediction contains the class a that the champion played, its propensity p, and for each challenger a class a′ that it
-chose with a draw of its own. 1[a′ = a]/p has the mean that the ratio of the challenger's probability of a to p has. For
-n decisions with the bit r, with w = 1[a′ = a]/p:
+A prediction contains the class a that the champion played, its propensity p, and for each challenger the class a′ that
+it chose with its own draw. Let w = 1[a′ = a]/p. Given a, the mean of w is p′/p, where p′ is the challenger's
+probability of a. For n decisions with the bit r:
 
     reward of the challenger       ips and snips; see `live`
     challenger minus champion      the mean of φ = (w − 1) r
 
 Because the mean of w is 1, (w − 1)(1 − r) has the mean *champion minus challenger*. Both terms are at least −1, so the
 confidence sequences of `intervals` bound the running mean of the difference on both sides at all times simultaneously.
-The intervals of the
-differences are valid for all challengers together; each interval of a reward only for its own challenger.
+The intervals of the differences are valid jointly for all challengers. The interval of a reward is valid for one
+challenger.
 
-If the champion never plays a class, p says nothing about it, and φ is at most 0: a challenger that would play it looks
-worse than it is. A floor of exploration prevents this.
+If a challenger chooses a class that the champion never plays, w is 0 and φ is at most 0. The challenger is then
+underestimated. An exploration floor prevents this.
 
 Decisions are counted as in `prefix`, separately for each learner that was the champion.
 """
@@ -35,13 +35,13 @@ class ChallengerEstimate(NamedTuple):
 
     name: str
     ips: float  # estimate of its mean reward
-    snips: float | None  # the same, less variable and slightly biased; None if it never chose the champion's class
-    reward: Interval  # of its mean reward, valid at all times
-    difference: Interval  # of the mean rewards, challenger minus champion, valid at all times and for all challengers
+    snips: float | None  # the same with less variance and a slight bias; None if it never chose the champion's class
+    reward: Interval  # interval of its mean reward, valid at all times
+    difference: Interval  # interval of the difference from the champion, valid at all times, jointly
 
     @property
     def is_valid(self) -> bool:
-        """Whether no interval is empty. An empty one shows that bits are lost more often for some classes."""
+        """Whether no interval is empty. An empty interval shows that bits are lost more often for some classes."""
         return self.reward.low <= self.reward.high and self.difference.low <= self.difference.high
 
 
@@ -50,14 +50,14 @@ class ChallengerComparison(NamedTuple):
 
     champion: str | None  # None before the first counted decision
     n: int  # number of counted decisions of this champion with a reward
-    mean: float | None  # their mean reward
+    mean: float | None  # mean reward of these decisions
     without_reward: int  # number of counted decisions that expired without an assumed reward
     waiting: int  # number of decisions that are pending or follow a pending one
     challengers: tuple[ChallengerEstimate, ...]
 
     @property
     def better(self) -> str | None:
-        """The challenger with the highest lower end of its difference, or None if no lower end is above 0."""
+        """The challenger with the highest lower limit of its difference, or None if no lower limit is above 0."""
         valid = (one for one in self.challengers if one.is_valid)
         surest = max(valid, key=lambda one: one.difference.low, default=None)
         return surest.name if surest is not None and surest.difference.low > 0.0 else None
@@ -83,7 +83,7 @@ class ChallengerComparison(NamedTuple):
 
 
 _Row = tuple[float, int, Challenged]
-"""A decision's propensity and action, and what the challengers chose."""
+"""The propensity and the action of a decision, and the classes that the challengers chose."""
 
 
 class _Sums:
@@ -131,7 +131,7 @@ class ChallengerEstimator(PrefixEstimator[_Row]):
 
     def __init__(self) -> None:
         super().__init__()
-        self._reigns: dict[str, _Reign] = {}  # by champion
+        self._reigns: dict[str, _Reign] = {}  # keyed by champion
         self._champion: str | None = None
 
     def value_of(self, prediction: Prediction) -> _Row | None:

@@ -30,7 +30,7 @@ class Estimates(NamedTuple):
 def estimate(
     log: DecisionLog, policies: Sequence[Policy], options: Options | None = None, progress: Progress | None = None
 ) -> Estimates:
-    """Evaluate policies on a log. Memory is constant, except for the learners and the pending bits.
+    """Evaluate policies on a log. Memory use is constant, apart from the learners and the pending bits.
 
     Args:
         log: The log. It is read twice from its start.
@@ -66,7 +66,7 @@ def estimate(
 
 
 def limits_of(found: Survey, options: Options) -> Limits:
-    """Return the limits on the weights from the options or, if not given there, from the log."""
+    """Return the limits on the weights, from the options or, if they are not given, from the log."""
     least = options.propensity_min if options.propensity_min is not None else found.propensity_min
     return Limits(
         propensity_min=least if found.weighted else 1.0,

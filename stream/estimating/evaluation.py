@@ -43,7 +43,8 @@ from stream.wire.records import FloatArray
 ESTIMATORS = ("replay", "dm", "ips", "snips", "clipped-ips", "dr")
 
 DR_BELOW_MAX = 4.0
-"""k for the confidence sequence of dr. A larger value restricts q̂ less, but requires more rows."""
+"""k for the confidence sequence of dr. A larger value restricts q̂ less, but needs more rows for an equally narrow
+interval."""
 
 ESS_MIN = 100.0
 """A smaller effective sample size is flagged, because intervals from few rows are unreliable."""
@@ -243,7 +244,7 @@ class PolicyEvaluator:
         row = np.arange(actions.size)
         running_dr = self._running_dr_sum + np.cumsum((p * q).sum(axis=1) + weights * (rewards - q[row, actions]))
         self._running_dr_sum = float(running_dr[-1])
-        with np.errstate(divide="ignore"):  # a class that the policy never plays has no limit on q̂
+        with np.errstate(divide="ignore"):  # q̂ is not limited for a class that the policy never plays
             cut = self._below / self.policy.weight_bounds(p, self._limits.propensity_min)
         of_reward, of_failure = (
             (p * side_q).sum(axis=1) + weights * (side_rewards - side_q[row, actions])

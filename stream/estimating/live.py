@@ -1,4 +1,4 @@
-"""Off-policy estimates of a learner's own policy while it processes the decisions of a log.
+"""Off-policy estimates of a learner's own policy while the learner replays the decisions of a log.
 
 A prediction contains the class a that the log played, its propensity μ(a|x), and the target: a class a′ that the
 learner drew from its own distribution π(·|x), and its probability π(a′|x). The prediction does not contain π(a|x), so
@@ -88,12 +88,12 @@ class LiveEstimator(PrefixEstimator[float]):
         self._not_logged = 0
 
     def value_of(self, prediction: Prediction) -> float | None:
-        """See PrefixEstimator: the weight."""
+        """See PrefixEstimator. The value is the weight."""
         self._not_logged += prediction.target is None
         return None if prediction.target is None else target_weight(prediction)
 
     def reward_of(self, example: Example) -> int | None:
-        """See PrefixEstimator: the outcome, not an assumed reward."""
+        """See PrefixEstimator. An assumed reward does not count."""
         return example.reward if example.outcome is Outcome.MATCHED else None
 
     def count_settled(self, settled: Sequence[tuple[float, int | None]]) -> None:
@@ -159,7 +159,7 @@ class LiveEstimator(PrefixEstimator[float]):
 
 
 def live_weight_flags(weights: Moments) -> list[Flag]:
-    """Return flags for suspicious weights, for estimates that are checked repeatedly.
+    """Return flags for suspicious weights of estimates that are checked repeatedly.
 
     The mean weight is tested at every check. With few rows, its distribution is far from normal, and the test would
     raise false alarms at the start of every log.

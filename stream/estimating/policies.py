@@ -1,8 +1,8 @@
-"""Policies that can be evaluated. A policy returns the probability with which it would play each class.
+"""Policies that can be evaluated. A policy returns the probabilities with which it would play the classes.
 
 A policy processes the decisions of a log once, in order. Before each decision, a learning policy is trained on the
 logged actions whose feedback has arrived. The estimate is then the mean value, over the log, of a policy that changes
-while it learns from the log's actions.
+while it learns.
 """
 
 import heapq
@@ -99,7 +99,7 @@ class Logged(Policy):
         self._n_classes = n_classes
 
     def probabilities(self, chunk: Chunk) -> FloatArray:
-        """Return 1 for the played class. The expected value of this result is the unknown probability of each class."""
+        """Return 1 for the played class and 0 for all others, whose expected values are the unknown probabilities."""
         p = np.zeros((len(chunk.ids), self._n_classes))
         known = np.flatnonzero(chunk.actions >= 0)
         p[known, chunk.actions[known]] = 1.0
@@ -184,7 +184,10 @@ class Trained(Policy):
         self._number = 0
 
     def probabilities(self, chunk: Chunk) -> FloatArray:
-        """Return the probabilities of the learner's decisions. Before each one, it learns from earlier feedback."""
+        """Return the probabilities of the learner's decisions.
+
+        Before each decision, the learner learns from earlier feedback.
+        """
         p = np.zeros((len(chunk.ids), self._learner.n_classes))
         judged, learned, known = chunk.judged, chunk.actions >= 0, usable(chunk.propensities)
         if self._is_weighing:

@@ -1,7 +1,7 @@
-"""Decisions in the order of publication, up to the first pending one.
+"""The settled decisions, in the order of publication, that precede the first pending decision.
 
-If feedback for right answers arrives sooner than feedback for wrong ones, counting each bit on arrival would bias an
-estimate upwards. A decision is therefore counted when it and all earlier decisions are settled:
+If feedback for right answers arrives sooner than feedback for wrong answers, an estimate that counts each bit on
+arrival is biased upwards. A decision is therefore counted when it and all earlier decisions are settled:
 
     decided   1  2  3  4  5  6
     settled   ✓  ✓  …  ✓  ✓  …      counted: 1, 2. When 3 is settled, 3 to 5 are counted.
@@ -28,7 +28,7 @@ class _Decided(Generic[V]):
     partition: int
     value: V
     is_settled: bool = False
-    reward: int | None = None  # None if the decision has no outcome yet, or never gets one
+    reward: int | None = None  # None if the decision has no outcome, for now or permanently
 
 
 class SettledPrefix(Generic[V]):
@@ -48,7 +48,7 @@ class SettledPrefix(Generic[V]):
     def begin_step(self, partition: int, step: int) -> None:
         """Begin a step of a partition.
 
-        A gap before it means that another process made the steps in between and may have settled decisions. The
+        A gap in the step numbers means that another process made the missing steps and may have settled decisions. The
         partition's decisions are then discarded.
         """
         if self._steps.get(partition, step - 1) != step - 1:
@@ -62,17 +62,17 @@ class SettledPrefix(Generic[V]):
         self._pending[partition, event_id] = decided
 
     def settle(self, partition: int, event_id: str, reward: int | None) -> None:
-        """Settle a decision. Unknown ones are ignored, because they were made before this object was created."""
+        """Settle a decision. Unknown decisions are ignored, because they were made before this object was created."""
         settled = self._pending.pop((partition, event_id), None)
         if settled is not None:
             settled.is_settled, settled.reward = True, reward
 
     def keep(self, partitions: Container[int]) -> None:
-        """Discard the decisions of all other partitions, because other processes will settle them."""
+        """Discard the decisions of all but these partitions, because other processes will settle them."""
         self._leave({partition for partition in self._steps if partition not in partitions})
 
     def _leave(self, partitions: set[int]) -> None:
-        """Discard the partitions' uncounted decisions. Keeping only settled ones would favour fast feedback."""
+        """Discard the partitions' uncounted decisions, including settled ones, which would favour fast feedback."""
         if not partitions:
             return
         kept = [decided for decided in self._decided if decided.partition not in partitions]
@@ -92,9 +92,9 @@ class SettledPrefix(Generic[V]):
 
 
 class PrefixEstimator(ABC, Generic[V]):
-    """An estimator that takes the output of steps, and counts each decision when it and all earlier ones are settled.
+    """Base of estimators that count each decision when it and all earlier decisions are settled.
 
-    A subclass defines the value of a decision, and what to do with the settled ones.
+    The input is the output of steps. A subclass defines the value of a decision, and how settled decisions are counted.
     """
 
     def __init__(self) -> None:
@@ -102,10 +102,10 @@ class PrefixEstimator(ABC, Generic[V]):
 
     @abstractmethod
     def value_of(self, prediction: Prediction) -> V | None:
-        """Return what to store of a decision, or None to ignore it."""
+        """Return the value to store for a decision, or None to ignore the decision."""
 
     def reward_of(self, example: Example) -> int | None:
-        """Return the reward of a settled decision, or None without one."""
+        """Return the reward of a settled decision, or None if it has no reward."""
         return example.reward
 
     @abstractmethod
@@ -135,6 +135,6 @@ class PrefixEstimator(ABC, Generic[V]):
         self.count_settled(prefix.advance())
 
     def keep(self, partitions: Container[int]) -> None:
-        """Discard the pending decisions of all other partitions, because other processes will settle them."""
+        """Discard the pending decisions of all but these partitions, because other processes will settle them."""
         self._prefix.keep(partitions)
         self.count_settled(self._prefix.advance())

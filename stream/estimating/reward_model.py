@@ -151,7 +151,10 @@ class RewardModel:
             self._b[f, a] += rewards[rows] @ z[rows]
 
     def fit(self) -> None:
-        """Fit the weights of each fold on all other folds. With two folds, fit the weights of both on all rows."""
+        """Fit the weights of each fold on all other folds.
+
+        With two folds, fit the weights of both folds on all rows.
+        """
         parts = [_Sums(*part) for part in zip(self._A, self._b, strict=True)]
         if self.folds == 2:
             whole, ridge = _Sums.of(parts), _best_ridge(parts[0], parts[1])
@@ -186,7 +189,10 @@ class RunningRewardModel:
         self._refit_at = REFIT_FIRST
 
     def predict_then_add(self, z: FloatArray, actions: NDArray[np.int64], rewards: NDArray[np.int64]) -> FloatArray:
-        """Return q̂ [n, K] for the next rows, each predicted by a model fitted on earlier rows. Then add the rows."""
+        """Return q̂ [n, K] for the next rows, predicted by models that are fitted on earlier rows.
+
+        Then add the rows.
+        """
         q = np.empty((z.shape[0], self.model.n_classes))
         start = 0
         while start < z.shape[0]:

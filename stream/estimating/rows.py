@@ -14,7 +14,7 @@ ROWS_MAX = 1024
 and a column for each resample."""
 
 FOLD_WORD, ACCEPT_WORD, RESAMPLE_WORD = 1, 2, 3
-"""Positions in a row's sequence of random words, by purpose. Resampling uses all words after these."""
+"""Positions in a row's sequence of random words, by purpose. Resampling uses all later words."""
 
 
 class LoggedRows(Protocol):

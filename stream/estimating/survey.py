@@ -35,7 +35,7 @@ class Survey(NamedTuple):
 
     events: int
     judged: int  # number of events with an action and an outcome
-    weighted: int  # number of such events with a propensity in (0, 1]
+    weighted: int  # number of these events with a propensity in (0, 1]
     propensity_min: float  # smallest propensity among the latter events; NaN if there are none
     has_delays: bool
     has_times: bool
