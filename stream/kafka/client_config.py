@@ -1,8 +1,8 @@
-"""Access to a Kafka cluster secured with TLS, passwords or tokens. Properties have librdkafka's names.
+"""Access settings for a Kafka cluster with TLS, passwords or tokens. Properties have librdkafka's names.
 
 Property files written for Kafka's Java client or for librdkafka can be used. Java's properties for users and for PEM
-stores are translated. Properties that change how Onebit reads or writes are rejected. Unknown names are also rejected;
-otherwise, a property without effect would go unnoticed.
+stores are translated. Properties that change how Onebit reads or writes are rejected. Unknown names are also rejected,
+because the user would not notice that they have no effect.
 
 Errors and reprs do not contain secrets.
 """
@@ -58,7 +58,7 @@ class ClientConfig:
         return self.security_protocol.startswith("SASL_")
 
     def librdkafka(self) -> dict[str, str]:
-        """The properties for librdkafka, with secrets in plain text and without the token command."""
+        """Return the properties for librdkafka, with secrets in plain text and without the token command."""
         given = {property_of(field.name): getattr(self, field.name) for field in fields(self)}
         given.pop("sasl.oauthbearer.token.command")
         return {name: _plain(value) for name, value in given.items() if value is not None}
@@ -126,7 +126,7 @@ def client_config(properties: Mapping[str, str]) -> ClientConfig:
     """
     translated = _translated(properties)
     unknown = [_unknown(name) for name in translated if name not in PROPERTIES]
-    if unknown:  # report all errors at once, because a file often has several
+    if unknown:  # report all errors together, because a file often has several
         raise ClientConfigError("; ".join(unknown))
     values = {name: _value(name, text) for name, text in translated.items()}
     config = ClientConfig(**{name.replace(".", "_"): value for name, value in values.items()})  # type: ignore[arg-type]

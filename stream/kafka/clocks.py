@@ -21,7 +21,7 @@ class VirtualClock:
 
 
 class EstimatedClock:
-    """A client's estimate of the broker's time: the latest known append time plus the time elapsed since then.
+    """A client's estimate of the broker's time: the latest known append time plus the time that has elapsed since.
 
     It never exceeds the broker's time unless this host's clock runs faster.
     """
@@ -37,7 +37,7 @@ class EstimatedClock:
             self._ahead_ms = ahead_ms
 
     def now_ms(self) -> int:
-        """A lower bound on the broker's time, or 0 if unknown."""
+        """Return a lower bound on the broker's time, or 0 if unknown."""
         return 0 if self._ahead_ms is None else self._monotonic_ms() + self._ahead_ms
 
 
@@ -48,7 +48,7 @@ class Program(Protocol):
         """Do the work that is possible now, and return the amount of work done."""
 
     def next_due_ms(self) -> int | None:
-        """The next time at which work is due even without new records, or None."""
+        """Return the next time at which work is due even without new records, or None."""
 
 
 def run_until_settled(
@@ -60,10 +60,10 @@ def run_until_settled(
 ) -> None:
     """Run the programs until no work is left.
 
-    The sources step at every due time. The learner steps when records have waited for poll_ms, like a learner that
-    polls a real broker at intervals. With 0, it steps at every due time: it decides at the context's time, and learns
-    from feedback before the next event. Append times, record order and the model are the same for every poll_ms up to
-    the shortest feedback delay.
+    The sources run a step at every due time. The learner runs a step when records have waited for poll_ms, like a
+    learner that polls a real broker at intervals. With poll_ms 0, the learner also runs a step at every due time. It
+    then decides at the context's time, and learns from feedback before the next event. Append times, record order and
+    the model are the same for every poll_ms up to the shortest feedback delay.
     """
     waits = False  # True if the learner has unread records
     next_poll_ms = clock.now_ms
@@ -99,7 +99,7 @@ class Timers:
         self._count = 0
 
     def after(self, ms: int, action: Callable[[], None] = lambda: None) -> None:
-        """Schedule an action. Without an action, the clock only stops at that time."""
+        """Schedule an action. None only makes the clock stop at that time."""
         self._count += 1
         heapq.heappush(self._waiting, (self._clock.now_ms + ms, self._count, action))
 

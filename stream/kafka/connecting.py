@@ -1,4 +1,4 @@
-"""The table of Kafka clients, and `connect`. A client is imported when it is first used."""
+"""The table of supported Kafka clients, and `connect`. A client is imported at its first use."""
 
 from importlib import import_module
 from importlib.util import find_spec

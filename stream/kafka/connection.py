@@ -15,7 +15,7 @@ _CONNECTION_MS_MAX = 5_000
 
 REASONS = {
     FencedError: "another process has taken over",
-    StaleMemberError: "the group has moved on without this member",
+    StaleMemberError: "the group has rebalanced without this member",
     BrokerUnavailableError: "no answer in time; check that the broker runs and is reachable",
     BrokerError: "the broker or the client refused it",
 }
@@ -28,7 +28,7 @@ class ConnectionSettings(NamedTuple):
     config: ClientConfig = ClientConfig()
     connect_timeout_ms: int = 30_000  # limit on waiting for the first response
     request_timeout_ms: int = 15_000  # limit on every other operation
-    session_timeout_ms: int = 10_000  # the group removes a member that sends no heartbeat for this long
+    session_timeout_ms: int = 10_000  # the group removes a member after this time without a heartbeat
     transaction_timeout_ms: int = 60_000  # the broker aborts a transaction that is open for longer
     progress: Callable[[str], None] = lambda _: None  # called with one line at a time while waiting to connect
 
@@ -37,7 +37,7 @@ Result = TypeVar("Result")
 
 
 class Connection:
-    """The part of a connection that all adapters share. A subclass classifies its client's errors."""
+    """Base of the adapters' connections. A subclass classifies the errors of its client."""
 
     RAISED: ClassVar[tuple[type[BaseException], ...]] = ()  # exceptions that the client raises
 
@@ -54,7 +54,7 @@ class Connection:
         self.clients: list[Any] = []  # open producers and consumers
 
     def classify(self, error: Any) -> tuple[type[BrokerError], str]:
-        """Return the port's exception class for a client error, along with the error message."""
+        """Return the port's exception class for a client error, and the error message."""
         raise NotImplementedError
 
     def access_error(self, what: str, error: Any, needs: Iterable[Acl]) -> AccessError | None:
@@ -73,7 +73,7 @@ class Connection:
                 client.close()
 
     def deadline_s(self) -> float:
-        """The deadline for a request that starts now, on this host's monotonic clock."""
+        """Return the deadline for a request that starts now, on this host's monotonic clock."""
         return time.monotonic() + self.request_timeout_s
 
     def ask(self, what: str, question: Callable[[], Result], needs: Iterable[Acl] = ()) -> Result:
@@ -101,13 +101,13 @@ class Connection:
         raise kind(f"could not {what} at {self.bootstrap}: {REASONS[kind]} ({text})") from error
 
     def unanswered(self, what: str) -> BrokerUnavailableError:
-        """The error for a request that received no response."""
+        """Return the error for a request that received no response."""
         within = f"no answer within {self.request_timeout_ms} ms; check that the broker runs and is reachable"
         return BrokerUnavailableError(f"could not {what} at {self.bootstrap}: {within}")
 
     @contextmanager
     def translating(self, what: str, needs: Iterable[Acl] = ()) -> Iterator[None]:
-        """Translate the client's errors in a `with` block to the port's. See `ask` for `needs`."""
+        """Translate the client's errors in a `with` block to errors of the port. See `ask` for `needs`."""
         translated: tuple[type[BaseException], ...] = (*self.RAISED, ValueError, TypeError)
         try:
             yield
@@ -115,9 +115,9 @@ class Connection:
             self.refuse(what, error, needs)
 
     def forbidden(self, what: str, needs: Iterable[Acl], kind: str, is_named: Callable[[str], bool]) -> AccessError:
-        """The error for denied access to resources of one kind.
+        """Return the error for denied access to resources of one kind.
 
-        It lists the resources named by the refusal or, if it names none, all that are required.
+        The error lists the resources that the refusal names or, if it names none, all required resources.
         """
         of_kind = list(dict.fromkeys(acl for acl in needs if acl.kind == kind))
         named = [acl for acl in of_kind if is_named(acl.name)]
@@ -125,14 +125,14 @@ class Connection:
         return self.lacks(what, self.missing_of(missing))
 
     def lacks(self, what: str, missing: Sequence[Acl]) -> AccessError:
-        """The error for missing ACLs."""
+        """Return the error for missing ACLs."""
         acts = "; ".join(f"{acl.operation} on {acl.kind} {acl.name}" for acl in missing) or what
         user = self.config.sasl_username if self.config.uses_sasl else None
         text = f"could not {what}: Kafka at {self.bootstrap} does not allow {self.user()} to do this: {acts}"
         return AccessError(text, missing, user)
 
     def user(self) -> str:
-        """The user as the broker sees it, for messages."""
+        """Return the user as the broker sees it, for messages."""
         if self.config.uses_sasl and self.config.sasl_username is not None:
             return f"user {self.config.sasl_username}"
         return "the owner of this token" if self.config.uses_sasl else "this client"
@@ -147,7 +147,7 @@ class BootstrapError(BrokerError):
 
 
 def servers_of(bootstrap: str) -> list[str]:
-    """The servers of `HOST:PORT[,HOST:PORT]`. A host may be an IPv6 address in brackets.
+    """Return the servers of `HOST:PORT[,HOST:PORT]`. A host may be an IPv6 address in brackets.
 
     Raises:
         BootstrapError: the address has another format.

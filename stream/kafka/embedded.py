@@ -17,7 +17,7 @@ from stream.wire.records import Headers, Record, TopicPartition, make
 from stream.wire.topics import TopicDescription, TopicSpec
 
 _HOLD = object()
-"""The key in `_Log.open` of a high watermark that is held."""
+"""The key of a held high watermark in `_Log.open`."""
 
 
 class _Log:
@@ -145,7 +145,7 @@ class EmbeddedBroker:
         """See Broker."""
 
     def log_end(self, tp: TopicPartition) -> int:
-        """The offset of the next record to be appended. While the high watermark is held, this offset is beyond it."""
+        """Return the offset of the next record to be appended, which can be beyond a held high watermark."""
         return self.log(tp).end()
 
     def hold(self, tp: TopicPartition) -> None:
@@ -171,11 +171,11 @@ class EmbeddedBroker:
             log.aborted = {offset for offset in log.aborted if offset >= log.first}
 
     def append_ms_at(self, tp: TopicPartition, offset: int) -> int:
-        """The append time of a single record."""
+        """Return the append time of a single record."""
         return self.log(tp).at(offset).append_ms
 
     def log(self, tp: tuple[str, int]) -> _Log:
-        """A partition's log."""
+        """Return a partition's log."""
         log = self._logs.get(tp)
         if log is None:
             raise BrokerError(f"there is no partition {tp[1]} of topic {tp[0]}; create the topics first")
@@ -190,7 +190,8 @@ class EmbeddedBroker:
                     f"could not send a record of {len(value)} bytes to {topic}/{partition}: the limit is "
                     f"{RECORD_BYTES_MAX}"
                 )
-            # The bytes that an encoder returns keep its whole buffer alive, a page of memory for each record.
+            # Copied, because the bytes from an encoder keep its whole buffer alive, which is a page of memory per
+            # record.
             value = b"%b" % value
         offset = log.first + len(log.records)
         log.records.append(make(Record, (topic, partition, offset, self.clock.now_ms, key, value, headers)))
@@ -230,7 +231,7 @@ class EmbeddedBroker:
                 owner.next_assignment |= {TopicPartition(topic, partition)}
 
     def read(self, tp: TopicPartition, offset: int, records_max: int) -> tuple[list[Record], int]:
-        """The visible records starting at an offset, and the offset after the last record examined."""
+        """Return the visible records starting at an offset, and the offset after the last record examined."""
         log = self.log(tp)
         if offset < log.first:
             raise BrokerError(
@@ -391,7 +392,7 @@ class EmbeddedConsumer:
         return frozenset(self._positions)
 
     def poll(self, timeout_ms: int, records_max: int) -> list[Record]:
-        """See Consumer; in virtual time it never waits."""
+        """See Consumer. In virtual time, the call never waits."""
         records: list[Record] = []
         read, paused = self._broker.read, self._paused
         for tp, position in self._positions.items():
@@ -407,7 +408,7 @@ class EmbeddedConsumer:
         return self._positions[tp]
 
     def lag(self, tp: TopicPartition) -> int:
-        """See Consumer; always current."""
+        """See Consumer. The result is always current."""
         return max(0, self._broker.log(tp).stable() - self._positions[tp])
 
     def seek(self, tp: TopicPartition, offset: int) -> None:
@@ -440,7 +441,7 @@ class EmbeddedMember(EmbeddedConsumer):
         self._closed = False
 
     def current(self) -> "EmbeddedMember | None":
-        """The member that currently has this member's place in the group."""
+        """Return the member that currently has this member's name in the group."""
         return self.group.members.get(self.subscription.member)
 
     def poll(self, timeout_ms: int, records_max: int) -> list[Record]:

@@ -2,14 +2,14 @@
 
 
 def partition_for(key: bytes, partitions: int) -> int:
-    """The partition of a key. Other producers that use Kafka's default partitioner choose the same one."""
+    """Return the partition of a key. It is the same as with Kafka's default partitioner."""
     if partitions == 1:
         return 0
     return (_murmur2(key) & 0x7FFFFFFF) % partitions
 
 
 def _murmur2(data: bytes) -> int:
-    """32-bit MurmurHash2 with the seed of Kafka's partitioner."""
+    """Return the 32-bit MurmurHash2 of a key with the seed of Kafka's partitioner."""
     multiplier, mask = 0x5BD1E995, 0xFFFFFFFF
     h = 0x9747B28C ^ len(data)
     whole = len(data) & ~3

@@ -1,4 +1,4 @@
-"""The Broker port, the interface to everything that Onebit requires of Apache Kafka.
+"""The Broker port: the interface between Onebit and Apache Kafka.
 
 The embedded broker and the adapters of Kafka clients pass the same contract tests (`tests/contract`).
 """
@@ -14,7 +14,7 @@ RECORD_BYTES_MAX = 1_000_000  # limit on a record's value; Kafka limits a batch 
 
 
 class BrokerError(OnebitError):
-    """The broker refused an operation or could not be reached."""
+    """The broker rejected an operation or could not be reached."""
 
 
 class BrokerUnavailableError(BrokerError):
@@ -52,8 +52,8 @@ class AccessError(BrokerError):
 
         Args:
             message: the refused operation, its target and the reason.
-            missing: the ACLs to add; empty if an ACL is not the reason or the missing ones are unknown.
-            user: the user that needs these ACLs, if the client has a name.
+            missing: the ACLs to add; empty if no ACL is missing, or the missing ACLs are unknown.
+            user: the name of the user that needs these ACLs; None if it is unknown.
         """
         super().__init__(message)
         self.missing = tuple(missing)
@@ -83,7 +83,10 @@ class Producer(Protocol):
 
 
 class TransactionalProducer(Protocol):
-    """Writes records and consumed offsets in transactions. A new producer fences all earlier ones with the same id."""
+    """Writes records and consumed offsets in transactions.
+
+    A new producer fences all earlier producers with the same id.
+    """
 
     def begin(self) -> None:
         """Open a transaction. This may take a few milliseconds, until the last transaction's markers are written."""
@@ -129,7 +132,7 @@ class Consumer(Protocol):
     """Reads records of committed transactions, and records written without a transaction, in offset order."""
 
     def assignment(self) -> frozenset[TopicPartition]:
-        """The partitions that this consumer currently reads."""
+        """Return the partitions that this consumer currently reads."""
 
     def poll(self, timeout_ms: int, records_max: int) -> list[Record]:
         """Return records of the assigned partitions, or none if no record arrives in time.
@@ -143,20 +146,20 @@ class Consumer(Protocol):
         """
 
     def position(self, tp: TopicPartition) -> int:
-        """The next offset to read, after any markers and aborted records, which will never be visible."""
+        """Return the next offset to read. It is after any markers and aborted records, which are never returned."""
 
     def lag(self, tp: TopicPartition) -> int:
-        """The number of offsets from the position to the last known stable offset, without a request.
+        """Return the number of offsets from the position to the last known stable offset, without a request.
 
-        It includes records that the client has fetched and `poll` has not returned, and offsets that `poll` will skip
-        before them. It is 0 at the last stable offset, even if records follow it, and before the first fetch.
+        The number includes fetched records that `poll` has not returned, and offsets that `poll` will skip. It is 0
+        before the first fetch, and at the last stable offset, even if records follow.
         """
 
     def seek(self, tp: TopicPartition, offset: int) -> None:
         """Continue reading at this offset."""
 
     def pause(self, tps: Iterable[TopicPartition]) -> None:
-        """Exclude these partitions from the following polls."""
+        """Exclude these partitions from later polls."""
 
     def resume(self, tps: Iterable[TopicPartition]) -> None:
         """Read paused partitions again."""
@@ -201,13 +204,13 @@ class Ends(NamedTuple):
 
 
 class Broker(Protocol):
-    """Apache Kafka as Onebit uses it."""
+    """The operations of Apache Kafka that Onebit uses."""
 
     def create_topics(self, specs: Sequence[TopicSpec]) -> None:
         """Create the topics that do not exist, all with LogAppendTime.
 
         Raises:
-            TopicSettingsError: a topic exists with other settings. The message contains the expected ones.
+            TopicSettingsError: a topic exists with other settings. The message contains the expected settings.
         """
 
     def describe_topics(self, names: Sequence[str]) -> dict[str, TopicDescription]:
@@ -217,37 +220,38 @@ class Broker(Protocol):
         """Delete the named topics that exist, and wait until they are gone."""
 
     def producer(self) -> Producer:
-        """A producer outside of transactions."""
+        """Return a producer that writes without transactions."""
 
     def transactional_producer(self, transactional_id: str) -> TransactionalProducer:
-        """A transactional producer. An open transaction of an earlier producer with this id is aborted."""
+        """Return a transactional producer. An open transaction of an earlier producer with this id is aborted."""
 
     def group_consumer(
         self, group: str, member: str, topics: Sequence[str], listener: RebalanceListener, *, rejoins: bool = True
     ) -> Member:
-        """A member of a consumer group that assigns equal partition numbers of all topics to the same member.
+        """Return a member of a consumer group. The group assigns partition n of all topics to the same member.
 
-        `member` is the member's name across restarts (static membership). A restarted member immediately gets its old
-        place, and fences its predecessor. Reading starts at the committed offset, or at the beginning if there is none.
+        `member` is the member's name across restarts (static membership). A restarted member immediately gets its
+        previous partitions, and fences its predecessor. Reading starts at the committed offset, or at the beginning if
+        there is none.
 
         The group removes a member that sends no heartbeats for a session, for example because it is paused or
         disconnected. The member then joins again in its next poll or, if `rejoins` is False, is fenced.
         """
 
     def reader(self, tps: Sequence[TopicPartition]) -> Consumer:
-        """A consumer without a group that starts at the beginning of these partitions."""
+        """Return a consumer without a group that starts at the beginning of these partitions."""
 
     def ends(self, tps: Sequence[TopicPartition]) -> dict[TopicPartition, Ends]:
-        """The current ends of partitions; they are always requested from the broker."""
+        """Request the current ends of partitions from the broker, and return them."""
 
     def beginnings(self, tps: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """The first offset in each partition that still exists."""
+        """Return the offset of the first retained record in each partition."""
 
     def committed(self, group: str, tps: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """The committed offsets of a group. Partitions without one are omitted."""
+        """Return the committed offsets of a group. Partitions without a committed offset are omitted."""
 
     def members(self, group: str) -> dict[str, frozenset[TopicPartition]]:
-        """The members of a group by name, each with its partitions. During a rebalance, there are none.
+        """Return the members of a group by name, each with its partitions. The result is empty during a rebalance.
 
         A group that does not exist has no members.
         """

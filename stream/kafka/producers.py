@@ -1,4 +1,4 @@
-"""The port's producers, which are state machines on top of a sink from each client's adapter."""
+"""The port's producers: state machines that write to a sink of the client's adapter."""
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -10,7 +10,7 @@ from stream.wire.records import Headers, TopicPartition
 
 QUEUED_RECORDS_MAX = 20_000
 QUEUED_BYTES_MAX = 32 << 20
-"""Limits on unacknowledged records. `send` waits for acknowledgements before it queues more."""
+"""Limits on unacknowledged records. At a limit, `send` waits for acknowledgements before it queues more records."""
 
 
 class Sink(Protocol):
@@ -29,7 +29,7 @@ class Sink(Protocol):
 class TransactionSink(Sink, Protocol):
     """A client's transactional producer. When it is created, it fences earlier producers with the same id."""
 
-    failure: BrokerError | None  # raised by later calls, after a fencing or a commit with an unknown outcome
+    failure: BrokerError | None  # error that later calls raise, after fencing or a commit with an unknown outcome
 
     def begin(self) -> None:
         """Open a transaction."""
@@ -56,7 +56,7 @@ class PlainProducer:
 
     def send(self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers = ()) -> None:
         """See Producer."""
-        if self._has_failed:  # after a failed delivery the client may have lost its sequence numbers
+        if self._has_failed:  # after a failed delivery, the client may have lost its sequence numbers
             fresh = self._make()
             self._sink.release()
             self._sink, self._has_failed = fresh, False
@@ -99,7 +99,7 @@ class TransactionProducer:
 
     def send(self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers = ()) -> None:
         """See TransactionalProducer."""
-        if not self._in_transaction or self._sink.failure is not None:  # one call per record would be slow
+        if not self._in_transaction or self._sink.failure is not None:  # inline, for speed
             self._check_open()
         self._sink.send(topic, partition, key, value, headers)
 
@@ -131,7 +131,7 @@ class TransactionProducer:
 
     def close(self) -> None:
         """See TransactionalProducer."""
-        with suppress(BrokerError):  # its successor aborts an open transaction, or the broker does so after the timeout
+        with suppress(BrokerError):  # its successor or the broker aborts the transaction
             self.abort()
         self._connection.forget(self)
         self._sink.release()
@@ -147,7 +147,7 @@ class TransactionProducer:
 
 
 def outcome_unknown(connection: Connection, transactional_id: str, why: str) -> BrokerUnavailableError:
-    """The error of a producer whose last transaction may or may not have been committed."""
+    """Return the error of a producer whose last transaction may or may not have been committed."""
     return BrokerUnavailableError(
         f"the outcome of a transaction of {transactional_id} at {connection.bootstrap} is unknown: {why}; create a new "
         "producer with this id, and read the topics"

@@ -13,21 +13,21 @@ _POLL_MS = 100
 _append_ms = attrgetter("append_ms")
 
 OPEN_MS = 20_000
-"""Limit on waiting for an open transaction, whose commit can become visible at different times in its partitions."""
+"""Limit on the wait for an open transaction, whose commit can become visible at different times in its partitions."""
 
 
 def read_partition(
     broker: Broker, tp: TopicPartition, timeout_ms: int = READ_TIMEOUT_MS, start: int | None = None, open_ms: int = 0
 ) -> Generator[Record, None, None]:
-    """The records of a partition up to its current end.
+    """Yield the records of a partition up to its current end.
 
     Args:
         broker: the broker.
         tp: the partition.
         timeout_ms: limit on waiting for the next records.
         start: the first offset; None for the beginning.
-        open_ms: limit on waiting for the end of a transaction that is open now. A committed transaction stays open
-            slightly longer in some partitions than in others, until each broker has written its marker.
+        open_ms: limit on waiting for the end of a transaction that is open now. A committed transaction stays open in a
+            partition until the broker has written the marker, which can take longer in some partitions than in others.
 
     Raises:
         BrokerUnavailableError: no record arrived for `timeout_ms`.
@@ -57,9 +57,9 @@ def read_partition(
 def read_towards(
     consumer: Consumer, tp: TopicPartition, end: int, timeout_ms: int = READ_TIMEOUT_MS, records_max: int = 5_000
 ) -> list[Record]:
-    """Return some of the next records, or none if the position has reached the end offset.
+    """Return some of the next records; the result is empty when the position reaches the end offset.
 
-    Polls are short, because the position passes a commit marker without a record being returned.
+    Polls are short, because the position can pass a commit marker without a returned record.
 
     Raises:
         BrokerUnavailableError: no record arrived for `timeout_ms`.
@@ -75,12 +75,14 @@ def read_towards(
 
 
 def offset_of_number(broker: Broker, tp: TopicPartition, number: int, number_of: Callable[[Record], int | None]) -> int:
-    """Find by bisection the first offset whose record has at least a given number. Numbers increase with the offset.
+    """Return the first offset whose record has at least a given number, found by bisection.
+
+    Numbers increase with offsets.
 
     Records without a number are skipped.
 
     Raises:
-        BrokerUnavailableError: no record arrived for as long as `read_towards` waits.
+        BrokerUnavailableError: no record arrived within the timeout of `read_towards`.
     """
     low, high = broker.beginnings([tp])[tp], broker.ends([tp])[tp].stable
     with closing(broker.reader([tp])) as consumer:
@@ -111,7 +113,7 @@ class RecordsAt:
         self._consumer = broker.reader([tp])
 
     def read(self, offsets: Iterable[int], timeout_ms: int = READ_TIMEOUT_MS) -> dict[int, Record]:
-        """Return the records that exist and are visible at these offsets, by offset.
+        """Return the visible records at these offsets, keyed by offset.
 
         Args:
             offsets: the offsets, in any order.
@@ -138,7 +140,7 @@ class RecordsAt:
 
 
 def offset_at(broker: Broker, tp: TopicPartition, time_ms: int) -> int:
-    """The offset of a partition's first record appended at a time or later, or the partition's end if there is none.
+    """Return the offset of the first record appended at a time or later, or the partition's end if there is none.
 
     Raises:
         BrokerUnavailableError: see `offset_of_number`.
@@ -147,7 +149,7 @@ def offset_at(broker: Broker, tp: TopicPartition, time_ms: int) -> int:
 
 
 def read_in_order(broker: Broker, starts: Mapping[TopicPartition, int]) -> Iterator[Record]:
-    """The records up to the current ends, ordered by append time, then by partition.
+    """Yield the records up to the current ends, ordered by append time, then by partition.
 
     Args:
         broker: the broker.
@@ -159,7 +161,7 @@ def read_in_order(broker: Broker, starts: Mapping[TopicPartition, int]) -> Itera
 def follow(broker: Broker, starts: Mapping[TopicPartition, int]) -> Iterator[Sequence[Record]]:
     """Yield new records endlessly.
 
-    Each item contains the records of one poll, sorted by append time; it can be empty.
+    Each item contains the records of one poll, sorted by append time. An item can be empty.
     """
     with closing(broker.reader(list(starts))) as consumer:
         for tp, start in starts.items():

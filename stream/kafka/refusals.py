@@ -26,7 +26,7 @@ def check_settings(specs: Sequence[TopicSpec], existing: Mapping[str, TopicDescr
 
 
 def description_of_spec(spec: TopicSpec, topic_id: str) -> TopicDescription:
-    """The description of a topic that was created as specified."""
+    """Return the description of a topic that was created with this specification."""
     return TopicDescription(
         spec.name, spec.partitions, append_time=True, compacted=spec.compacted, retention_ms=spec.retention_ms,
         replication=spec.replication, topic_id=topic_id,
@@ -46,10 +46,9 @@ def check_co_partitioned(group: str, topics: Sequence[str], existing: Mapping[st
 
 
 def check_dated_by_sender(records: Mapping[str, Record], topics: Mapping[str, TopicDescription]) -> None:
-    """Raise TopicSettingsError for records with the sender's time while their topic uses CreateTime.
+    """Raise TopicSettingsError if a record has the sender's timestamp and its topic uses CreateTime.
 
-    Once the topic uses LogAppendTime again, such records are accepted; otherwise their partition could never be read
-    again.
+    Such records are accepted after the topic is altered to LogAppendTime, so that their partition can be read again.
     """
     for topic, found in topics.items():
         if not found.append_time:
@@ -61,7 +60,7 @@ def check_dated_by_sender(records: Mapping[str, Record], topics: Mapping[str, To
 
 
 def without_append_time(topic: str, partition: int) -> TopicSettingsError:
-    """The error for a record that was acknowledged without its append time."""
+    """Return the error for a record that was acknowledged without its append time."""
     return TopicSettingsError(
         f"topic {topic}: expected message.timestamp.type LogAppendTime; a record written to partition {partition} was "
         "acknowledged without an append time. Set message.timestamp.type to LogAppendTime with kafka-configs"
@@ -69,7 +68,7 @@ def without_append_time(topic: str, partition: int) -> TopicSettingsError:
 
 
 def damaged(tp: TopicPartition, offset: int, reason: str, remedy: str = "") -> str:
-    """The message for a batch that cannot be read."""
+    """Return the message for a batch that cannot be read."""
     return f"{tp.topic}/{tp.partition} cannot be read from offset {offset} on ({reason}); {remedy or _DAMAGED_REMEDY}"
 
 
@@ -89,7 +88,7 @@ class Subscription(NamedTuple):
     rejoins: bool
 
     def properties(self, session_timeout_ms: int) -> dict[str, Any]:
-        """The client properties of the member."""
+        """Return the client properties of the member."""
         return {
             "group_id": self.group,
             "group_instance_id": self.member,
@@ -98,7 +97,7 @@ class Subscription(NamedTuple):
         }
 
     def needs(self) -> list[Acl]:
-        """The ACLs required for reading as a member of the group, and for committing its offsets."""
+        """Return the ACLs required for reading as a member of the group, and for committing its offsets."""
         return [Acl("group", self.group, "Read"), *(Acl("topic", topic, "Read") for topic in self.topics)]
 
     def check_kept(self, positions: Mapping[TopicPartition, int], beginnings: Mapping[TopicPartition, int]) -> None:
@@ -111,16 +110,16 @@ class Subscription(NamedTuple):
                 )
 
     def replaced(self) -> FencedError:
-        """The error for a member whose place was taken by another process."""
+        """Return the error for a member that another process has replaced."""
         return FencedError(f"member {self.member} of group {self.group} was replaced by a newer one")
 
     def thrown_out(self) -> FencedError:
-        """The error for a member that must not join again after its session has ended."""
+        """Return the error for a member that must not join again after its session has ended."""
         return FencedError(
             f"member {self.member} was removed from group {self.group}: it sent no heartbeat within its session "
             "timeout, for example because it was paused or disconnected. Other members may have its partitions now"
         )
 
     def not_joined(self) -> StaleMemberError:
-        """The error for a commit by a process that is currently not a member."""
+        """Return the error for a commit by a process that is currently not a member."""
         return StaleMemberError(f"{self.member} is currently not a member of group {self.group}; poll to join again")

@@ -1,4 +1,4 @@
-"""Requeues dead letters. Each one is sent to its original topic again at most once."""
+"""Requeues dead letters. Each dead letter is sent to its original topic at most once."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -44,7 +44,7 @@ def requeue(
     *,
     dry_run: bool = False,
 ) -> Counter[Fate]:
-    """Send the original records of dead letters to their topics again, and count the results.
+    """Send the original records of dead letters to their topics, and return the number of each result.
 
     A record is sent to the partition of its key, with an additional header that identifies the dead letter. No letter
     is therefore requeued twice, even if this process is killed before it ends. A record that is still unusable becomes
@@ -59,7 +59,7 @@ def requeue(
         dry_run: report the results without sending anything.
 
     Raises:
-        BrokerUnavailableError: some records were not acknowledged in time. Call this again to send the missing ones.
+        BrokerUnavailableError: some records were not acknowledged in time. Repeat the call to send the missing records.
     """
     places = [TopicPartition(topics.dead_letter, partition) for partition in range(partitions)]
     found = [
@@ -107,13 +107,13 @@ def _mark(record: Record) -> bytes:
 
 
 def _headers(letter: DeadLetter, mark: bytes) -> Headers:
-    """The record's own headers, without the mark of an earlier requeueing, followed by the mark of this letter."""
+    """Return the record's own headers without the mark of an earlier requeueing, and the mark of this letter."""
     own = tuple(header for header in letter.headers if header[0] != REQUEUED_HEADER)
     return (*own, (REQUEUED_HEADER, mark))
 
 
 def _requeued_before(broker: Broker, topics: Topics, partitions: int, since_ms: int) -> set[bytes]:
-    """The marks of all records that have been requeued to the input topics since this time."""
+    """Return the marks of all records that have been requeued to the input topics since this time."""
     inputs = [TopicPartition(topic, n) for topic in (topics.contexts, topics.feedback) for n in range(partitions)]
     return {
         content

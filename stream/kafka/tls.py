@@ -74,7 +74,7 @@ def context_of(config: ClientConfig) -> ssl.SSLContext:
 
 
 def reason_of(error: BaseException, config: ClientConfig) -> str | None:
-    """The reason and remedy for a connection that failed because of TLS, or None for other failures."""
+    """Return the reason and remedy for a connection that failed because of TLS, or None for other failures."""
     chain: list[BaseException] = [error]  # the error, followed by its causes
     for one in chain:
         causes = [one.__cause__, one.__context__, *one.args]
@@ -103,5 +103,5 @@ def _require_pem(name: str, path: str, kind: str) -> None:
 
 
 def _said(error: ssl.SSLError) -> str:
-    """OpenSSL's reason as text."""
+    """Return OpenSSL's reason as text."""
     return (error.reason or str(error)).lower().replace("_", " ")

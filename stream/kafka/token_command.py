@@ -1,7 +1,7 @@
 """Tokens for OAUTHBEARER, printed by a command.
 
 The command prints a token, or the JSON response of an OAuth server with `access_token` and `expires_in`. A token is
-reused for four fifths of its lifetime, and then until it expires if the command fails. The expiry time comes from
+reused for four fifths of its lifetime, or until it expires if the command fails. The expiry time comes from
 `expires_in`, or from the token if it is a JWT. If it is unknown, each connection gets a new token.
 """
 
@@ -31,7 +31,7 @@ class Token(NamedTuple):
 
 
 class TokenCommand:
-    """Provides tokens, and runs the command when a new one is needed."""
+    """Provides tokens, and runs the command when a new token is needed."""
 
     def __init__(self, command: str) -> None:
         self._arguments = shlex.split(command)
@@ -85,7 +85,7 @@ class TokenCommand:
 
 
 def read_token(printed: str, now_s: float) -> Token:
-    """Parse the token in the output of a command. The time is in seconds since 1970.
+    """Parse the token in the output of a command. `now_s` is in seconds since 1970.
 
     Raises:
         AccessError: the output contains no token.

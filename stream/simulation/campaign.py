@@ -82,7 +82,7 @@ def expected_coverage(model: Sharing = "own") -> list[str]:
     rows = [
         row_name(state, happened)
         for state, happened in TRANSITIONS
-        if not shares or (state is not State.UNMATCHED and happened is not Input.ASIDE)  # occur only in replays
+        if not shares or (state is not State.UNMATCHED and happened is not Input.ASIDE)  # only in replays
     ]
     return [*outside, *faults, *others, *rows, *(taught.name for taught in LEARNERS)]
 

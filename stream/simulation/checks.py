@@ -185,7 +185,7 @@ def _eligible(partition: _Partition) -> dict[int, dict[int, str | None] | None]:
 
 
 def _in_order(partition: _Partition) -> list[str]:
-    """Check that records are applied in the order of their append times, unless some became visible late."""
+    """Check that records are applied in the order of their append times, unless faults delay their visibility."""
     if any(name.startswith(_LATE_TO_SHOW) for name in partition.world.trace.fired) or partition.world.schedule.old_lags:
         return []
     latest_ms = 0
@@ -268,7 +268,7 @@ def _each_decided_once(partition: _Partition) -> list[str]:
 
 
 def _settled_by_times_alone(partition: _Partition) -> list[str]:
-    """Check that the first feedback after a context settles the decision if it is appended by the deadline.
+    """Check that the first feedback after a context settles the decision if its append time is not after the deadline.
 
     Feedback for an action other than the decided one does not count. A deferred decision's window begins with the first
     shown record. The result depends only on append times and offsets, and not on when records were read.
@@ -277,7 +277,7 @@ def _settled_by_times_alone(partition: _Partition) -> list[str]:
     came_ms = {record.offset: record.append_ms for record in partition.contexts}
     contexts_are_late = world.schedule.old_lags or bool(
         {Kind.FOREIGN_CONTEXT, Kind.HOLD} & world.trace.fired.keys()
-    )  # feedback can then be read before a context that was appended earlier
+    )  # feedback can then be read before a context with an earlier append time
     limits = partition.task.join
     answers: dict[str | None, list[tuple[Record, int | None]]] = {}
     shown: dict[str | None, list[Record]] = {}
@@ -309,13 +309,13 @@ def _settled_by_times_alone(partition: _Partition) -> list[str]:
             if is_aside:
                 expected: tuple[Outcome, int | None] = (Outcome.UNMATCHED, got[1])
             elif any(record.append_ms <= seen_ms for record in (*judged, *begins)):
-                continue  # the record may have been an orphan, to which other limits apply
+                continue  # the record may have been an orphan, which has other limits
             elif judged and judged[0].append_ms <= deadline_ms:
                 expected = (Outcome.MATCHED, judged[0].offset)
             else:
                 expected = (late, None)
             if got != expected:
-                wrong.append(f"{context.id}: expected {expected} according to its times; got {got}")
+                wrong.append(f"{context.id}: expected {expected} according to its append times; got {got}")
     return wrong
 
 
@@ -426,7 +426,7 @@ def equal_faultless(world: World, faultless: World) -> list[str]:
 
 
 def _lasting(state: Mapping[str, object]) -> dict[str, object]:
-    """Return a task's state without stream times and other effects of ticks."""
+    """Return a task's state without stream times and other values that depend on the ticks."""
     retained = state["retained"]
     assert isinstance(retained, list)
     without = [(event_id, outcome, reward, known) for event_id, outcome, reward, _, known in retained]

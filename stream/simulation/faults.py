@@ -20,14 +20,14 @@ from stream.wire.records import TopicPartition
 
 @dataclass(eq=False)
 class Faults:
-    """The faults of a run. Each one happens immediately, or is armed until its process makes a matching call."""
+    """The faults of a run. A fault happens immediately, or is armed until its process makes a matching call."""
 
     _schedule: Schedule
     _processes: Processes
     _broker: EmbeddedBroker
     _timers: Timers
     _trace: Trace
-    _run_until: Callable[[int], None]  # advances all other programs to a time while a process is blocked in a call
+    _run_until: Callable[[int], None]  # runs all other programs up to a time while a process is blocked in a call
     _armed: dict[str, list[Item]] = field(default_factory=dict)
     _slow_until_ms: int = 0
     _call_ms: int = 0  # duration of each operation before `_slow_until_ms`
@@ -93,11 +93,11 @@ class Faults:
             self._pause(process, until_ms - self._clock.now_ms)
             return Verdict.PROCEEDS
         verdict = self._meet(process, call)
-        self._refuse_in_outage(call)  # because an outage can have started during a pause
+        self._refuse_in_outage(call)  # an outage can have started during a pause
         return verdict
 
     def commit_step(self, process: Process, number: int) -> None:
-        """Inject the fault that is armed for this step of a commit. Called after the step."""
+        """Inject the fault that is armed for a step of a commit. Called after the step."""
         if process.dead:
             raise CrashError
         armed = self._armed.get(process.name, [])

@@ -27,7 +27,7 @@ class Fate(Enum):
 
 
 class Verdict(Enum):
-    """The fault of an operation. Unless it is PROCEEDS, the client does not learn the operation's result."""
+    """The fault of an operation. The client receives the operation's result only with PROCEEDS."""
 
     PROCEEDS = auto()
     IS_LOST = auto()  # the operation is not executed
@@ -75,12 +75,12 @@ class FaultyBroker:
     hang: Callable[["FaultyTransactionalProducer"], None] = lambda producer: None  # can call `finish` later
     observe: Callable[[Transaction], None] = lambda transaction: None  # called after an acknowledged commit
     lingers: bool = False  # True if records are queued until a flush
-    poll_max: int = 1_000_000  # limit on records in a poll
+    poll_max: int = 1_000_000  # limit on the records that a poll returns
     dry_every: int = 0  # N if every Nth poll returns nothing; 0 for never
     old_lags: bool = False  # True if lags are reported as of the last fetch, as in Kafka's clients
     polls: int = 0
     may_be_dry: bool = True  # False if polls must return the available records
-    moved: int = 0  # number of polls that advanced, possibly past invisible records only
+    moved: int = 0  # number of polls that advanced, even if only past invisible records
     member: EmbeddedMember | None = None  # the process's member of the group
     transaction: Transaction = field(default_factory=lambda: Transaction("", "", Fate.ABORTED))  # the most recent
     _old_ends: dict[TopicPartition, tuple[Ends, int]] = field(default_factory=dict)  # old end, remaining reports
@@ -120,7 +120,7 @@ class FaultyBroker:
         return {tp: self._reported_end(tp, end) for tp, end in self.broker.ends(tps).items()}
 
     def lag(self, tp: TopicPartition, times: int) -> None:
-        """Report a partition's current end to this process for its next N requests, even if it advances."""
+        """Report a partition's current end for this process's next N requests, even if the end advances."""
         self._old_ends[tp] = self.broker.ends([tp])[tp], times
 
     def end_lag(self) -> None:
@@ -231,7 +231,7 @@ class FaultyTransactionalProducer:
     def abort(self) -> None:
         """See TransactionalProducer."""
         if self._hangs:
-            return  # the commit request is in flight, and other requests do not overtake it
+            return  # the commit request is in flight, and the abort cannot overtake it
         self._broker.consult("abort")
         self._queue.clear()
         self._inner.abort()

@@ -28,7 +28,7 @@ GROUP = "learners"
 
 
 class Learner(Protocol):
-    """The part of a learner program that the simulation uses."""
+    """The interface of a learner program for the simulation."""
 
     def step(self, timeout_ms: int) -> int:
         """Poll once and process the records. Return the amount of work done."""
@@ -48,7 +48,7 @@ class Learner(Protocol):
         """Read the log of a shared model to its end."""
 
     def park(self) -> object:
-        """Return the tasks, so that the process's next program can resume them."""
+        """Return the state from which the process's next program can resume the tasks."""
 
     def close(self) -> None:
         """Leave the group."""
@@ -79,7 +79,7 @@ class Process:
     busy: bool = False  # True while the process is in a call
     dead: bool = False
     zombie: bool = False  # True if a newer process has the same name
-    away_ms: int = 0  # time until a restart, if the process dies now
+    away_ms: int = 0  # time until the restart if the process dies now
     asleep_until_ms: int = 0
     parked: object = None  # see LearnerSetup
 
@@ -96,7 +96,7 @@ ROUNDS_MAX = 2_000
 """Limit on the rounds of polls at a single point in time. It is larger than any run needs."""
 
 DRY_ROUNDS_MAX = 8
-"""Number of rounds at a single point in time in which a poll may return nothing although records are available."""
+"""Number of rounds at a single point in time in which a poll may return no records although some are available."""
 
 RESTARTS_MAX = 500
 """Limit on starts in one run."""
@@ -108,7 +108,7 @@ class UnexpectedError(Exception):
 
 @dataclass(eq=False)
 class Processes:
-    """All processes of a run. Calls each process, and ends or restarts it depending on the result."""
+    """All processes of a run. Calls the processes, and ends or restarts them depending on the results."""
 
     _schedule: Schedule
     _make_learner: MakeLearner
@@ -119,7 +119,7 @@ class Processes:
     commit_step: Callable[[Process, int], None] = field(init=False)  # called after each numbered step of a commit
     hang: Callable[[Process, FaultyTransactionalProducer], None] = field(init=False)  # handles a hanging commit
     transactions: list[Transaction] = field(default_factory=list)
-    outage_until_ms: int = 0  # the end of the outage; no process starts before it
+    outage_until_ms: int = 0  # end of the outage; no process starts earlier
     models: set[SeenModel] = field(default_factory=set)  # all shared model versions used for decisions
     _all: list[Process] = field(default_factory=list)
     _names: int = 0
@@ -225,7 +225,7 @@ class Processes:
         self._start(process.name)
 
     def close(self, process: Process) -> None:
-        """Close the program, as far as the broker allows."""
+        """Close the program. Errors of the broker are noted in the trace."""
         process.busy = True
         if process.program is not None:
             try:
@@ -264,7 +264,7 @@ class Processes:
             self._broker.leave(process.broker.member)
 
     def leave_behind(self, process: Process) -> None:
-        """Schedule the timeouts of a dead or paused process."""
+        """Schedule the broker's timeouts for a dead or paused process."""
         for transaction in self.transactions:
             if transaction.fate is Fate.OPEN and transaction.process == process.name:
                 self._timers.after(self._schedule.transaction_timeout_ms, partial(self._time_out, transaction))

@@ -1,4 +1,4 @@
-"""Reference learners, which process the decisions and outcomes of the audit's oracle in order.
+"""Reference learners that process the decisions and outcomes of the audit's oracle in order.
 
 If a task has its own model, its reference must make the same decisions. If the model is shared, the reference collects
 the entries that the task must write to the log.
@@ -54,7 +54,7 @@ class OwnReference:
         return True
 
     def decide(self, decided: Decided) -> tuple[Decision, bool]:
-        """Return the decision to learn from, and whether the published decision is as expected."""
+        """Return the decision from which to learn, and whether the published decision is as expected."""
         task, (event_id, x, logged, _, eligible, _), prediction = self.task, decided.context, decided.prediction
         own = mine = taught = self.learner.predict(x, uniform(task.seed, Purpose.ACTION, event_id), eligible)
         target = None if task.play == "own" else (own.action, own.propensity)

@@ -21,7 +21,7 @@ EVENTS = 20
 
 
 class Kind(StrEnum):
-    """The kind of an item. The text is used in traces and in the table of coverage."""
+    """The kind of an item. Its text appears in traces and in the table of coverage."""
 
     # Other clients.
     CONTEXT = "context"
@@ -95,10 +95,10 @@ CALLS = ("poll", "ends", "begin", "flush", "send_offsets", "commit", "transactio
 """Broker operations during which a learner can crash, or which the broker can refuse."""
 
 NUMBERS = {
-    Kind.CRASH_IN_RECOVERY: (1, 4),  # number of the call, counted from when the fault was armed
+    Kind.CRASH_IN_RECOVERY: (1, 4),  # number of the call after the fault is armed
     Kind.CRASH_IN_SNAPSHOT: (1, 4),
     Kind.MOVE_IN_SNAPSHOT: (1, 4),
-    Kind.PAUSE: (1, 30),  # 30 calls span several steps, or most of a recovery
+    Kind.PAUSE: (1, 30),  # 30 calls cover several steps, or most of a recovery
     Kind.SLOW: (1, 4),  # ms per operation
     Kind.LAG: (1, 40),  # number of reports of the old end
     Kind.HOLD: (0, 2),  # the partition
@@ -356,7 +356,7 @@ def _with_actions(luck: Luck, items: list[Item]) -> list[Item]:
 def _with_eligible(
     luck: Luck, task: TaskSettings, items: list[Item], model: Sharing
 ) -> tuple[TaskSettings, list[Item]]:
-    """Let a third of the runs limit the classes of some contexts. The classes of some runs are open."""
+    """Limit the classes of some contexts in a third of the runs. In some of these runs, the classes are open."""
     if not luck.chance(33):
         return task, items
     if model == "own" and luck.chance(50):
@@ -372,13 +372,13 @@ ELIGIBLE: tuple[tuple[int, ...], ...] = ((0,), (2,), (1, 0), (2, 1), (0, 1, 2), 
 """Eligible classes of a context. The last three are malformed unless the classes are open; see `name_of`."""
 
 _ELIGIBLE_DICE = 0x2545F4914F6CDD1D
-"""Separates the draws for eligible classes in the same way."""
+"""Seeds a separate random stream for eligible classes, so that the other draws of a run do not change."""
 
 
 def _with_deferrals(
     luck: Luck, task: TaskSettings, items: list[Item], *, timeless: bool
 ) -> tuple[TaskSettings, list[Item]]:
-    """Let 40 % of the runs defer some decisions, with shown records for some of them and for a few others."""
+    """Defer some decisions in 40 % of the runs, with shown records for some of them and for a few other decisions."""
     if not luck.chance(40):
         return task, items
     limits = replace(task.join, activation_ms=luck.choice((None, 10, 40, 150)))
@@ -411,7 +411,7 @@ def _with_deferrals(
 
 
 def _with_challengers(luck: Luck, task: TaskSettings, items: list[Item]) -> tuple[TaskSettings, list[Item]]:
-    """Let half of the runs without wrappers have challengers, and promote one, the champion, or an unknown learner."""
+    """Add challengers to half of the runs without wrappers. Promote a challenger, the champion or an unknown one."""
     names = CHALLENGERS.get(task.learner, ())
     is_plain = task.scale == "none" and task.floor == task.holdout == 0.0 and task.reward == "exclusive"
     if not luck.chance(50) or not (names and is_plain):
@@ -431,7 +431,7 @@ def _with_challengers(luck: Luck, task: TaskSettings, items: list[Item]) -> tupl
 
 
 CHALLENGERS = {"banditron": ("late-ucb:m=2",), "igw-logistic": ("late-ucb:m=2", "banditron")}
-"""The challengers of each champion. They are few, because compiling a pair takes longer than many runs."""
+"""The challengers of each champion. There are only a few, because compiling a pair takes longer than many runs."""
 
 PARAMETERS: dict[str, dict[str, float | str]] = {"banditron": {"gamma": 0.4}, "late-ucb:m=2": {"m": 2, "drift": "off"}}
 
@@ -449,7 +449,7 @@ _WRAPPER_DICE = 0x1B873593
 
 
 def _with_logs(luck: Luck, task: TaskSettings, items: list[Item]) -> tuple[TaskSettings, list[Item]]:
-    """Let half of the runs replay a log, whose policy may be uniform. Some contexts lack logged fields."""
+    """Replay a log, whose policy may be uniform, in half of the runs. Some contexts lack logged fields."""
     play = luck.choice(PLAYS)
     if play == "own" and luck.chance(50):
         return task, items

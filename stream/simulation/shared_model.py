@@ -107,7 +107,7 @@ def _plain(entry: Entry) -> tuple[Any, ...]:
 
 
 def _versions(partition: int, written: Written, log: Sequence[_Logged]) -> list[str]:
-    """Check that a task's version never decreases, matches its offset in the log, and is in its predictions."""
+    """Check that a task's version never decreases, matches its log offset, and is contained in its predictions."""
     wrong: list[str] = []
     latest = 0
     for step, decided in zip(written.steps, written.decided, strict=True):

@@ -28,7 +28,7 @@ OPEN_IN_LOG = "pauses with an open transaction in the log"
 _COUNTED = {
     "waits for a transaction": "held up by a transaction",
     "waits until": BEHIND_ITS_LOG,
-    "group has moved on": "stale member aborts its step",
+    "the group has rebalanced": "stale member aborts its step",
 }
 """Events that are counted when a learner's log message contains the given text."""
 

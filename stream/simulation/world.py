@@ -11,7 +11,7 @@ from stream.simulation.schedule import ENVIRONMENT, START_MS, Schedule
 from stream.simulation.tracing import Trace
 
 SETTLING_MAX = 400
-"""Limit on the number of times that actions become due between the last item and the end of the run."""
+"""Limit on the number of times at which actions become due between the last item and the end of the run."""
 
 
 class World:
@@ -33,7 +33,7 @@ class World:
         self._todo = deque(schedule.items)
 
     def run(self) -> None:
-        """Run to the end, until everything is settled.
+        """Run the schedule, and then until everything is settled.
 
         Raises:
             UnexpectedError: a learner failed, or the learners did not become idle.

@@ -1,4 +1,4 @@
-"""Connecting with confluent-kafka, and the translation of its errors.
+"""Connections of confluent-kafka, and the translation of its errors.
 
 kafka-python connects first, for topics and groups (`ConfluentBroker`), and reports why access is denied. This module
 handles later refusals, for example because an ACL, a password or a certificate has changed. librdkafka retries forever
@@ -20,15 +20,15 @@ from stream.kafka.connection import Connection, ConnectionSettings
 from stream.kafka.port import AccessError, Acl, BrokerError, BrokerUnavailableError, FencedError, StaleMemberError
 from stream.kafka.token_command import TokenCommand
 
-_REFUSAL_S = 15.0  # maximum interval between a client's reports that it is denied access
+_REFUSAL_S = 15.0  # maximum interval between a client's reports of denied access
 _TOKEN_S = 300.0  # validity of a token without an expiry time
 
 
 class Silent:
     """A logger for librdkafka that discards its messages.
 
-    librdkafka logs while its fatal error is set as Python's current exception. `logging` catches exceptions of its own,
-    which clears the error; this method does not.
+    librdkafka logs while its fatal error is set as Python's current exception. `logging` raises and catches other
+    exceptions, which clears the error. This method does not.
     """
 
     def log(self, *message: object) -> None:
@@ -46,7 +46,7 @@ _CLEARED = _code(_code._FATAL, "the client stopped, and a callback cleared the r
 FENCED = frozenset(
     (_code._FENCED, _code._FATAL, _code.PRODUCER_FENCED, _code.INVALID_PRODUCER_EPOCH, _code.FENCED_INSTANCE_ID)
 )
-"""Codes of the errors after another process has taken this client's place. A consumer has no other fatal errors."""
+"""Error codes if another process has taken this client's place. A consumer has no other fatal errors."""
 
 _STALE = frozenset((_code.ILLEGAL_GENERATION, _code.UNKNOWN_MEMBER_ID, _code.REBALANCE_IN_PROGRESS))
 _MISSING = frozenset((_code.UNKNOWN_TOPIC_OR_PART, _code._UNKNOWN_TOPIC, _code._UNKNOWN_PARTITION))
@@ -74,17 +74,17 @@ _FORBIDDEN = {
 
 
 def is_transient(error: Any) -> bool:
-    """Whether a retry may succeed."""
+    """Return whether a retry may succeed."""
     return bool(error.retriable()) or error.code() in _TRANSIENT
 
 
 def is_refusal(error: Any) -> bool:
-    """Whether an ACL is missing."""
+    """Return whether an ACL is missing."""
     return error.code() in _FORBIDDEN
 
 
 def error_of(raised: BaseException) -> Any:
-    """The client error contained in an exception that the client raised."""
+    """Return the client error contained in an exception that the client raised."""
     if not isinstance(raised, KafkaException):
         return _CLEARED if raised.__cause__ is None else error_of(raised.__cause__)
     return raised.args[0]
@@ -104,7 +104,7 @@ class ConfluentConnection(Connection):
         self._refused_s = -math.inf  # monotonic time of that error
 
     def properties(self, **own: Any) -> dict[str, Any]:
-        """A client's librdkafka properties: the common ones and `own`, whose names have `_` instead of dots."""
+        """Return a client's librdkafka properties: the common ones and `own`, whose names have `_` instead of dots."""
         return {
             "bootstrap.servers": ",".join(self.servers),
             "client.id": "onebit",

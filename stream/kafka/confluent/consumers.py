@@ -11,7 +11,7 @@ Workarounds for librdkafka:
   set aside here, up to a limit. Beyond the limit, the partition is also paused in the client.
 - The client reports a damaged batch as an event and continues with the next batch. Here, the partition is not read
   further.
-- Only a record's timestamp type shows whether its time is the broker's or its sender's.
+- Only the timestamp type of a record shows whether the broker or the sender set the timestamp.
 - A seek fails just after an assignment. A reader therefore assigns its partitions in its first poll.
 - A seek also fails in a partition that the client has abandoned. The client abandons a partition if the requested
   offset does not exist, and sometimes after a damaged batch, whose remaining bytes it reads as further batches. All
@@ -97,9 +97,9 @@ class Reader:
         self._admin = admin
         self._client = client
         self._positions = dict(positions)
-        self._is_assigned = False  # True once assigned in the client; before that, a seek only sets the start
+        self._is_assigned = False  # True after the assignment in the client; before it, a seek only sets the start
         self._paused: set[TopicPartition] = set()
-        self._stopped: set[TopicPartition] = set()  # partitions that the client also pauses
+        self._stopped: set[TopicPartition] = set()  # partitions that are also paused in the client
         self._aside: dict[TopicPartition, deque[Any]] = {}  # events set aside for paused partitions
         self._ends: dict[TopicPartition, int] = {}  # last stable offset reported since the last seek
         self._is_drained = False  # True if the last poll returned all the records that the client had fetched
@@ -146,7 +146,7 @@ class Reader:
         self._has_lost_its_way = False
 
     def _take_aside(self, count: int) -> list[Any]:
-        """Take up to `count` events that were set aside for partitions that are no longer paused."""
+        """Return up to `count` events that were set aside for partitions that have since been resumed."""
         events: list[Any] = []
         for tp in [tp for tp in self._aside if tp not in self._paused]:
             waiting = self._aside[tp]
@@ -179,7 +179,7 @@ class Reader:
         for event in events:
             tp = TopicPartition(event.topic(), event.partition())
             if tp in self._paused or tp in self._aside:
-                if tp in self._positions:  # otherwise the partition was revoked during this call
+                if tp in self._positions:  # without a position, the partition was revoked during this call
                     self._set_aside(tp, event)
             else:
                 taken.append(event)
@@ -262,7 +262,7 @@ class Reader:
                 raise BrokerError(reason)
 
     def needs(self) -> list[Acl]:
-        """The ACLs that this consumer requires."""
+        """Return the ACLs that this consumer requires."""
         return [Acl("topic", topic, "Read") for topic in sorted({tp.topic for tp in self.assignment()})]
 
     def position(self, tp: TopicPartition) -> int:

@@ -1,8 +1,8 @@
 """Record headers whose names confluent-kafka cannot read or send.
 
-Kafka does not check header names, and other clients can send any bytes. For a name that is not UTF-8,
-`Message.headers` raises SystemError. Names that are not UTF-8, or contain a zero byte, cannot be sent. Such headers are
-omitted and logged, and the rest of the record is kept.
+Kafka does not check header names, so other clients can send any bytes. For a name that is not UTF-8, `Message.headers`
+raises SystemError. Names that are not UTF-8, or contain a zero byte, cannot be sent. Such headers are omitted and
+logged, and the rest of the record is kept.
 """
 
 import gc
@@ -15,12 +15,13 @@ from stream.wire.records import Headers
 _logger = logging.getLogger(__name__)
 
 _headers_of = methodcaller("headers")
-"""`Message.headers`, called so that Python checks its result. The specialized call of a C method, which Python uses
-for a line that has run several times, crashes if the method returns both a result and an error, as this one does."""
+"""`Message.headers`, called so that Python checks its result. For a line that has run several times, Python uses a
+specialized call of a C method. It crashes if the method returns both a result and an error, as `Message.headers`
+does."""
 
 
 def headers_read(message: Any) -> Headers:
-    """The port's headers of a record that was read. A null value becomes an empty value."""
+    """Return the port's headers of a record that was read. A null value becomes an empty value."""
     try:
         found = _headers_of(message)
     except SystemError as error:
@@ -35,7 +36,7 @@ def headers_read(message: Any) -> Headers:
 
 
 def headers_to_send(topic: str, headers: Headers) -> list[tuple[str, bytes]]:
-    """The port's headers in the form that confluent-kafka expects."""
+    """Return the port's headers in the form that confluent-kafka expects."""
     taken = [(name, value) for name, value in headers if _is_sendable(name)]
     for name, _ in headers if len(taken) < len(headers) else ():
         if not _is_sendable(name):
@@ -50,7 +51,7 @@ def _is_sendable(name: str) -> bool:
 
 
 def _lenient(message: Any, error: SystemError) -> Headers:
-    """The headers whose names are UTF-8.
+    """Return the headers whose names are UTF-8.
 
     After an error, a second call of `headers` returns the client's incomplete list. In the tuple for an unreadable
     header, the first item is a null pointer, and accessing it crashes Python. The garbage collector's list of the

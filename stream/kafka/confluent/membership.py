@@ -10,7 +10,7 @@ taken its place. If the group confirms this, the program creates a new client, a
 - The client may return the metadata of an earlier or later membership, and the broker accepts it. The generation in the
   metadata shows which membership it belongs to (`membership`).
 - A static member (`group.instance.id`) never leaves its group at close. `close` removes it.
-- The client does not report the response to a heartbeat. Instead, the group is asked (`check_place`).
+- The client does not report the response to a heartbeat. Instead, `check_place` sends a request to the group.
 - An offset commit has no timeout, and waits as long as a broker hangs (`commit`).
 """
 
@@ -55,7 +55,7 @@ class GroupConsumer(Reader):
         super().__init__(connection, admin, client, {})
         self.subscription = subscription
         self._member_id = ""  # member id at the last assignment
-        self._generation = _NO_GENERATION  # the generation of the current assignment, if there is one
+        self._generation = _NO_GENERATION  # the generation of the current assignment
         self._known_s = time.monotonic()  # time when the group last assigned partitions or accepted offsets
         self._lost = False  # True if partitions were lost for an unknown reason
         self._is_broken = False  # True if the client had a fatal error
@@ -89,7 +89,7 @@ class GroupConsumer(Reader):
         """Do nothing, because the group assigns the partitions."""
 
     def _on_assign(self, client: Any, partitions: Iterable[Any]) -> None:
-        if self._closing:  # otherwise closing the client may never end
+        if self._closing:  # without this call, closing the client may never end
             client.unassign()
             return
         tps = frozenset(TopicPartition(tp.topic, tp.partition) for tp in partitions)
@@ -106,7 +106,8 @@ class GroupConsumer(Reader):
         self._known_s = time.monotonic()
         joined_as = self._client.memberid()
         if self._member_id not in ("", joined_as) and not self.subscription.rejoins:
-            # The group removed the client while it had no partitions to lose, and it has joined again automatically.
+            # The group removed the client while it had no partitions, so that no loss was reported. The client has
+            # joined again.
             self._admin.leave(self.subscription, joined_as)
             self._out = self.subscription.thrown_out()
             self._raise_if_out()
@@ -157,14 +158,14 @@ class GroupConsumer(Reader):
         super()._raise_errors()
 
     def _settle_loss(self) -> None:
-        """After a loss, ask the group which process has this member's place, and join again or fail."""
+        """After a loss, request from the group which process has this member's place. Join again or raise the error."""
         self._raise_if_out()
         if not self._lost:
             return
         try:
             self._ask_place()
         except BrokerUnavailableError:
-            return  # the next poll asks again
+            return  # the next poll repeats the request
         if self._is_broken:
             raise BrokerUnavailableError(
                 f"the client of {self.subscription.member} in group {self.subscription.group} has failed, and no other "
@@ -185,7 +186,7 @@ class GroupConsumer(Reader):
         return place is not None
 
     def _was_cut_off(self) -> bool:
-        """Whether the broker was unreachable after the group last knew this member, and no other member has partitions.
+        """Return whether the broker was unreachable since the group's last response, and no member has partitions.
 
         librdkafka leaves the group when it cannot reach the broker for a session. If this process was only paused, the
         broker is reachable. Received records are no evidence of that, because they may have arrived before the outage.
@@ -195,7 +196,7 @@ class GroupConsumer(Reader):
         return self._connection.cut_off_s > self._known_s and not any(others.values())
 
     def membership(self) -> bytes:
-        """The member and generation under which offsets are committed.
+        """Return the member and generation under which offsets are committed.
 
         Raises:
             FencedError: another process has taken this member's place, or it was removed and cannot join again.
@@ -267,7 +268,7 @@ class GroupConsumer(Reader):
 
 
 def _generation_of(metadata: bytes) -> int:
-    """The generation in a group's metadata: four little-endian bytes after a tag.
+    """Return the generation in a group's metadata: four little-endian bytes after a tag.
 
     Raises:
         BrokerError: the metadata has another format.

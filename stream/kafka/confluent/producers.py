@@ -12,7 +12,7 @@ Workarounds for librdkafka:
 - If a commit receives no answer, its outcome is unknown, and the producer can no longer be used.
 - `send_offsets_to_transaction` may never return, regardless of its timeout, if the group's coordinator is unavailable
   when the call begins. Here, it is subject to the request timeout.
-- Only a commit reports why the transaction was aborted. The errors of its records and of a flush do not
+- Only a commit reports why the transaction was aborted. Errors of its records and of a flush do not contain the reason
   (`_raise_cause`).
 """
 
@@ -55,7 +55,7 @@ class ConfluentSink:
         self._admin = admin
         # The last record's headers, in the port's form and in the client's.
         self._headers: tuple[Headers, list[tuple[str, bytes]]] = (), []
-        self._callbacks: dict[str, list[Callable[[Any, Any], None]]] = {}  # by topic, one per partition
+        self._callbacks: dict[str, list[Callable[[Any, Any], None]]] = {}  # by topic: one per partition
         self._delivered: dict[TopicPartition, Any] = {}  # the last message of each partition
         self._errors: list[Any] = []
         self._refused: set[str] = set()  # topics that the broker refused to write to
@@ -141,7 +141,7 @@ class ConfluentSink:
         return appended_ms
 
     def needs(self) -> list[Acl]:
-        """The ACLs for the refused topics, or for all topics if none was refused."""
+        """Return the ACLs for the refused topics, or for all topics if none was refused."""
         return [Acl("topic", topic, "Write") for topic in sorted(self._refused or self._callbacks)]
 
     def drop(self) -> None:

@@ -1,7 +1,7 @@
 """Topics, offsets and groups, managed with kafka-python's admin client.
 
-- `create_topics` and `delete_topics` run with `raise_errors=False`, because another program may do the same and
-  kafka-python raises only the first error. `_refuse_unless` checks the response for each topic.
+- `create_topics` and `delete_topics` run with `raise_errors=False`, because another program may create or delete the
+  same topics, and kafka-python raises only the first error. `_refuse_unless` checks the response for each topic.
 - Committed offsets lag behind a commit until its marker is written. They are read with `require_stable`, which
   kafka-python sets for a consumer that reads committed records but not in its admin client.
 - A static member (`group_instance_id`) never leaves its group at close. `leave` removes it, so that the group reassigns
@@ -33,7 +33,7 @@ _FORBIDDEN = kafka_errors.TopicAuthorizationFailedError.errno
 
 
 class Admin:
-    """The part of the Broker that all adapters share."""
+    """Base of the Broker implementations: topics, offsets and groups."""
 
     def __init__(self, settings: ConnectionSettings) -> None:
         """Connect, and wait for a broker that is not running yet; see `stream.kafka.connecting.connect`."""
@@ -103,7 +103,7 @@ class Admin:
         return {topic["name"]: topic for topic in found if topic["error_code"] == 0}
 
     def partitions_of(self, topic: str) -> int:
-        """The number of partitions, or 0 if the topic does not exist."""
+        """Return the number of partitions, or 0 if the topic does not exist."""
         found = self.describe_topics([topic])
         return found[topic].partitions if found else 0
 
@@ -139,7 +139,7 @@ class Admin:
             raise self._connection.lacks(f"{what} topics", missing)
 
     def _refuse_unless(self, answer: Mapping[str, Any], what: str, done_already: type[Any]) -> None:
-        """Raise an error if the broker refused a topic, unless the operation had already been done."""
+        """Raise an error if the broker refused a topic, unless another program had already performed the operation."""
         self._check_allowed(answer["topics"], what)
         refused = [
             f"{topic['name']}: {kafka_errors.for_code(topic['error_code']).__name__} {topic['error_message'] or ''}"
@@ -151,7 +151,7 @@ class Admin:
 
     def ends(self, tps: Sequence[TopicPartition]) -> dict[TopicPartition, Ends]:
         """See Broker."""
-        # The stable end is read first. Both only increase, so it never exceeds the high watermark.
+        # The last stable offset is read first. Both ends only increase, so it never exceeds the high watermark.
         stable = self._offsets(tps, OffsetSpec.LATEST, IsolationLevel.READ_COMMITTED)
         high_watermark = self._offsets(tps, OffsetSpec.LATEST, IsolationLevel.READ_UNCOMMITTED)
         return {tp: Ends(high_watermark[tp], stable[tp]) for tp in tps}
@@ -200,7 +200,7 @@ class Admin:
         }
 
     def member_ids(self, group: str) -> dict[str, str]:
-        """The member ids assigned by the group, by member name."""
+        """Return the member ids assigned by the group, by member name."""
         return {name: str(member["member_id"]) for name, member in self._described_members(group)}
 
     def _described_members(self, group: str) -> list[tuple[str, Any]]:
@@ -237,12 +237,12 @@ _SEGMENT_MS = 7 * 24 * 3_600_000  # the default age at which a segment is closed
 
 
 def settings_of(spec: TopicSpec) -> dict[str, str]:
-    """The settings of a new topic."""
+    """Return the settings of a new topic."""
     return {
         "message.timestamp.type": "LogAppendTime",
         "cleanup.policy": "compact" if spec.compacted else "delete",
         "retention.ms": str(spec.retention_ms),
-        # With acks=all, an acknowledged record is then on at least two brokers.
+        # With acks=all, an acknowledged record is on at least two brokers.
         "min.insync.replicas": str(max(1, spec.replication - 1)),
         **(_COMPACTION if spec.compacted else {}),
         # Only closed segments are deleted.

@@ -1,11 +1,12 @@
-"""Connecting with kafka-python, and the translation of its errors.
+"""Connections of kafka-python, and the translation of its errors.
 
 Workarounds for kafka-python:
 
-- A client whose constructor cannot connect leaves its thread running and its sockets open. `Connection.make` closes
-  them, and `_Socket` closes the socket of each failed attempt. A client that is closed during a write also leaves its
-  socket open.
-- kafka-python waits 10 s, and later 30 s, for a frozen broker before it tries another one. Here, the limit is lower.
+- If the constructor of a client cannot connect, its thread keeps running and its sockets stay open. `Connection.make`
+  closes them, and `_Socket` closes the socket of each failed attempt. A client that is closed during a write also
+  leaves its socket open.
+- kafka-python waits 10 s, and later 30 s, for a broker that does not respond before it tries another broker. Here, the
+  limit is lower.
 - Shortly after an outage a partition has no leader, and the client sends a request to "broker -1". Such errors are
   transient, although the client does not mark them as retriable.
 """
@@ -52,7 +53,7 @@ error."""
 
 
 def kind_of(error: object) -> str | None:
-    """The kind of resource to which an error denies access, or None for other errors."""
+    """Return the kind of resource to which an error denies access, or None for other errors."""
     if not isinstance(error, kafka_errors.KafkaError):
         return None
     return next((kind for name, kind in _FORBIDDEN.items() if name in f"{type(error).__name__} {error}"), None)
@@ -145,7 +146,7 @@ class KafkaConnection(Connection):
         return client
 
     def hint(self) -> str:
-        """The likely cause of the last failed connection, if a server closed it."""
+        """Return the likely cause of the last failed connection, if a server closed it."""
         failure, config = self._failure, self.config
         if not isinstance(failure, kafka_errors.KafkaProtocolError) and "socket disconnected" not in str(failure):
             return ""

@@ -5,7 +5,7 @@ Workarounds for kafka-python:
 - With a reset policy, the client silently replaces a deleted offset with the first one. No policy is set here.
 - The client sets aside the fetched records of a paused partition. After a resume, it neither returns them nor fetches
   more if its current batch, from another partition, is used up (`_make_room`).
-- Only a record's timestamp type shows whether its time is the broker's or its sender's (`_check_times`).
+- Only the timestamp type of a record shows whether the broker or the sender set the timestamp (`_check_times`).
 - Records of other clients, and batches that cannot be read, are handled in `foreign`.
 """
 
@@ -30,7 +30,7 @@ _CREATE_TIME = 0
 
 
 def _follow_stable_ends(fetcher: Any) -> Mapping[tuple[str, int], int]:
-    """The last stable offset in the last fetch response of each partition, which the client does not keep.
+    """Return the last stable offset of each partition, updated by each fetch response. The client does not store it.
 
     In a fetch session, a response omits partitions without new records whose end has not moved (KIP-227).
     """
@@ -40,7 +40,7 @@ def _follow_stable_ends(fetcher: Any) -> Mapping[tuple[str, int], int]:
     def handle_and_follow(node: Any, offsets: Any, sent: Any, response: Any) -> None:
         for topic in response.responses:
             for partition in topic.partitions:
-                if partition.last_stable_offset >= 0:  # otherwise the response reports an error
+                if partition.last_stable_offset >= 0:  # if not, the response reports an error
                     ends[topic.topic, partition.partition_index] = partition.last_stable_offset
         handle(node, offsets, sent, response)
 
@@ -84,11 +84,11 @@ class Reader:
         ]
 
     def needs(self) -> list[Acl]:
-        """The ACLs required for reading the assigned topics."""
+        """Return the ACLs required for reading the assigned topics."""
         return [Acl("topic", topic, "Read") for topic in sorted({tp.topic for tp in self.assignment()})]
 
     def _check_times(self, polled: Mapping[Any, Any]) -> None:
-        """Refuse records appended after their topic was altered to CreateTime.
+        """Raise TopicSettingsError for records that were appended after their topic was altered to CreateTime.
 
         Only the last record of each partition is checked.
         """
@@ -98,7 +98,7 @@ class Reader:
         check_dated_by_sender(dated_by_sender, self._admin.describe_topics(list(dated_by_sender)))
 
     def _make_room(self) -> None:
-        """Clear the fetcher's current records once all were read. Otherwise, the fetcher does not return later ones."""
+        """Clear the fetcher's current records after all have been read, so that the fetcher returns later records."""
         fetcher = self._client._fetcher
         if not fetcher._next_partition_records:
             fetcher._next_partition_records = None

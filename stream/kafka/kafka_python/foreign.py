@@ -22,7 +22,7 @@ from stream.kafka.refusals import damaged
 from stream.wire.records import Headers
 
 NULL = object()
-"""Represents the value of a record that has neither key nor value."""
+"""Stands for the value of a record that has neither key nor value."""
 
 
 class NullSerializer(Serializer):  # type: ignore[misc]
@@ -39,7 +39,7 @@ class HeaderName(str):
     __slots__ = ()
 
     def encode(self, encoding: str = "utf-8", errors: str = "surrogateescape") -> bytes:
-        """The original bytes of the name."""
+        """Return the original bytes of the name."""
         return super().encode(encoding, errors)
 
 
@@ -70,7 +70,7 @@ class PartitionRecords(Fetcher.PartitionRecords):  # type: ignore[misc]
             raise self._unreadable
         try:
             return super().take(n)
-        except Exception as error:  # each codec raises errors of its own
+        except Exception as error:  # every codec has its own exception classes
             tp = self.topic_partition
             self._unreadable = UnreadableError(
                 damaged(tp, self.next_fetch_offset, f"{type(error).__name__}: {error}", _remedy(error))
@@ -117,5 +117,5 @@ class _Buffer(bytearray):
         return _Buffer(found) if isinstance(index, slice) else found
 
     def decode(self, encoding: str = "utf-8", errors: str = "surrogateescape") -> HeaderName:
-        """A header's name."""
+        """Return a header's name."""
         return HeaderName(super().decode(encoding, "surrogateescape"))

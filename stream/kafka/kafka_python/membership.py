@@ -31,7 +31,7 @@ from stream.kafka.refusals import Subscription
 from stream.wire.records import Record, TopicPartition
 
 _JOIN_POLL_MS = 50
-_VERDICT_S = 10.0  # limit on waiting for a heartbeat response, because the group may be unreachable
+_VERDICT_S = 10.0  # limit on the wait for a heartbeat response, because the group may be unreachable
 
 
 class _Rebalances(ConsumerRebalanceListener):  # type: ignore[misc]
@@ -71,7 +71,7 @@ class _Rebalances(ConsumerRebalanceListener):  # type: ignore[misc]
 
 
 class _Joins:
-    """Replaces the coordinator's join method, and keeps the result of a join until a poll uses it.
+    """Replaces the coordinator's join method. Keeps the result of a join until a poll uses it.
 
     A poll that times out leaves its join in progress, and the next poll waits for it. If the join has completed by
     then, however, the client starts another one and the first result is lost.
@@ -104,7 +104,7 @@ class _Joins:
     async def __call__(self) -> bytes:
         coordinator = self._coordinator
         if self.is_out:
-            raise kafka_errors.CoordinatorNotAvailableError  # retried until the end of the poll, which reports why
+            raise kafka_errors.CoordinatorNotAvailableError  # retried until the end of the poll, which reports it
         # Use the last join unless a poll has already used it, which ends the rebalance, or the member was removed.
         if coordinator.rebalance_in_progress() and coordinator._generation is self._generation:
             return self._assignment
@@ -157,7 +157,7 @@ class GroupConsumer(Reader):
         return records
 
     def membership(self) -> Any:
-        """The member and generation under which offsets are committed.
+        """Return the member and generation under which offsets are committed.
 
         Raises:
             FencedError: another process has taken this member's place, or it was removed and cannot join again.
@@ -180,7 +180,7 @@ class GroupConsumer(Reader):
             self._client.commit(offsets_of(offsets), timeout_ms=self._connection.request_timeout_ms)
 
     def check_place(self) -> None:
-        """See Member. The coordinator sends heartbeats automatically; this waits for the next answer."""
+        """See Member. The coordinator sends heartbeats automatically; this method waits for the next response."""
         coordinator = self._client._coordinator
         asked_s = time.monotonic()
         while coordinator.stable() and coordinator._heartbeat_enabled and coordinator.heartbeat.last_receive < asked_s:
@@ -205,9 +205,8 @@ class GroupConsumer(Reader):
     def _raise_if_out(self) -> None:
         """Raise FencedError if a heartbeat has reported that this member was replaced or removed.
 
-        If another process has the place, the client only stops its heartbeats. The heartbeats of a member that has
-        joined, is not rejoining and is not closed stop for no other reason, because the client starts them when a join
-        completes.
+        If another process has the place, the client only stops its heartbeats. It starts them when a join completes.
+        For a member that has joined, is not rejoining and is not closed, stopped heartbeats have no other cause.
         """
         coordinator = self._client._coordinator
         is_joined = coordinator.stable() and not coordinator.rejoining

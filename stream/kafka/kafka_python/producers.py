@@ -4,16 +4,17 @@ Workarounds for kafka-python:
 
 - `commit_transaction`, `abort_transaction` and `send_offsets_to_transaction` wait without a limit. Here, every wait has
   a timeout (`_wait_for`). If a commit receives no response, its outcome is unknown, and the producer is unusable.
-- A producer that renews its epoch in the middle of a transaction (KIP-360) later reports success for a commit although
-  the broker has aborted what was sent. A commit is therefore sent only after each record was acknowledged (`settle`).
+- If a producer renews its epoch during a transaction (KIP-360), the broker aborts the records sent so far, but a later
+  commit reports success. A commit is therefore sent only after every record was acknowledged (`settle`).
 - When a member is removed from its group, the consumer's group metadata falls back to "no generation", which the broker
   does not check. In this case, no offsets are sent (`GroupConsumer.membership`). If the response to a producer's
   offsets is UNKNOWN_MEMBER_ID, the client does not inform the consumer (`send_offsets`).
 - When the broker does not authorise the offsets of a topic, the client refuses to abort the transaction, although the
   broker would abort it. Other readers would be blocked until its timeout (`abort`).
-- When the broker reports that an epoch is not the newest (a zombie is fenced), the client requests a new epoch, as it
-  does after losing its sequence numbers. Sometimes it gets one and fences its successor. Here, it requests none.
-- The client's metadata for a record in a CreateTime topic contains the sender's time as the append time (`settle`).
+- When the broker reports that an epoch is not the newest (a zombie is fenced), the client requests a new epoch, as
+  after a loss of its sequence numbers. If it receives one, it fences its successor. Here, the client requests no
+  epoch.
+- For a topic with CreateTime, the client returns the sender's timestamp as the append time of a record (`settle`).
 - The producer's queue has no limit. If records are unacknowledged, `close` raises an error and leaves the producer's
   thread running.
 """
@@ -78,7 +79,7 @@ class KafkaSink:
         futures, self._futures, self._bytes = self._futures, [], 0
         appended_ms, self._appended_ms = self._appended_ms, {}
         deadline_s = time.monotonic() + self._connection.patience_s
-        with suppress(kafka_errors.KafkaTimeoutError):  # in this case, the records report their errors themselves
+        with suppress(kafka_errors.KafkaTimeoutError):  # in this case, the errors are those of the records
             self._client.flush(self._connection.patience_s)
         errors = []
         undated: TopicPartition | None = None
@@ -101,7 +102,7 @@ class KafkaSink:
         return appended_ms
 
     def needs(self) -> list[Acl]:
-        """The ACLs required for the topics that were written to."""
+        """Return the ACLs required for the topics that were written to."""
         return [Acl("topic", topic, "Write") for topic in sorted(self._topics)]
 
     def release(self) -> None:
@@ -170,7 +171,7 @@ class KafkaTransactionSink(KafkaSink):
             self._wait_for(manager.begin_abort(), "abort")
 
     def _wait_for(self, result: Any, what: str) -> None:
-        """Wait for the transaction manager, with a timeout; the client's own calls have none."""
+        """Wait for the transaction manager with a timeout, because the client's own calls have none."""
         self._client._sender.wakeup()
         if not result.wait(1000 * self._connection.patience_s):
             timeout_ms = self._connection.request_timeout_ms

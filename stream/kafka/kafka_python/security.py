@@ -36,7 +36,7 @@ _TIMEOUTS = (kafka_errors.RequestTimedOutError, kafka_errors.KafkaTimeoutError)
 
 
 def settings_of(config: ClientConfig) -> dict[str, Any]:
-    """The settings of a kafka-python client.
+    """Return the settings of a kafka-python client.
 
     Raises:
         ClientConfigError: a certificate or a key cannot be read.
@@ -70,7 +70,7 @@ class Manager(KafkaConnectionManager):  # type: ignore[misc]
         self._transports: WeakSet[Any] = WeakSet()
 
     def get_connection(self, node_id: Any, **settings: Any) -> Any:
-        """Return a connection to a node. If the node has refused one before, raise the same error again."""
+        """Return a connection to a node. If the node has already refused a connection, raise the same error again."""
         if node_id in self._refusals:
             raise self._refusals[node_id]
         known = self._conns.get(node_id)
@@ -131,7 +131,7 @@ class Manager(KafkaConnectionManager):  # type: ignore[misc]
 
 
 def is_about_tls(error: BaseException) -> bool:
-    """Whether a connection failed because of TLS."""
+    """Return whether a connection failed because of TLS."""
     return any(isinstance(one, ssl.SSLError) for one in (error, error.__context__, *error.args))
 
 
