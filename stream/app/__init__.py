@@ -1,7 +1,7 @@
-"""Use cases: each receives resolved settings, runs, and returns a report. Nothing here prints."""
+"""Use cases. Each receives resolved settings, runs, and returns a report, and none of them prints."""
 
 import os
 
-# This must precede the import of numpy. The number of BLAS threads determines the order of summation, and therefore the
-# last bits of full SOBA's results. One thread is also the fastest if the machine runs the other programs, too.
+# Set before numpy is imported. The number of BLAS threads determines the order of summation, and therefore the last
+# bits of the results of SOBA with the full matrix. One thread is also the fastest if the machine runs other programs.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")

@@ -41,7 +41,7 @@ REFUSED_WITHIN_MS = 60_000
 
 
 def command_hint(settings: Settings, command: str, *names: str) -> str:
-    """Return a command line that repeats the connection settings, topic prefix and other `names` set by the user."""
+    """Return a command with the connection settings, the topic prefix and other `names` that the user has set."""
     access = [name for name in ("client_config", *FIELDS) if not isinstance(getattr(settings, name), SecretStr)]
     given = [name for name in ("bootstrap", *access, "topic_prefix", *names) if name in settings.given]
     flags = [f"{flag_of(name)} {shlex.quote(str(getattr(settings, name)))}" for name in given]
@@ -167,7 +167,7 @@ def watch_topics(
         try:
             found = _required(broker, settings, shares_model=shares_model)
         except BrokerUnavailableError:
-            return  # ignored here, because the program's own requests report it
+            return  # ignored, because the program's own requests report the error
         except SettingsError as error:
             raise _altered(error) from error
         _require_as_many(partitions, found[contexts].partitions)
@@ -216,7 +216,8 @@ def connected(settings: Settings) -> Iterator[Connected]:
 
 
 Work = Callable[[Broker, int, Watched], None]
-"""A program's work on one connection; called with the broker, the number of partitions and the health reporter."""
+"""A function that does a program's work on one connection. Called with the broker, the number of partitions and the
+health reporter."""
 
 
 def keep_running(settings: Settings, program: str, stop: Callable[[], bool], work: Work) -> None:

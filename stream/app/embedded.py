@@ -33,10 +33,12 @@ from stream.wire.ledger import total_ledger
 from stream.wire.records import Answer, Example, TopicPartition
 
 AFTER_END_MAX = 1 / 3
-"""Warn if more than this fraction of the feedback arrives after the last decision, too late for the learner."""
+"""A warning is logged if more than this fraction of the feedback arrives after the last decision, too late for the
+learner."""
 
 DELAYS_PER_RUN = 10
-"""If a run lasts this many times the mean delay, at most a tenth of its feedback arrives after its last decision."""
+"""Ratio of a run's duration to the mean delay at which at most a tenth of its feedback arrives after its last
+decision."""
 
 
 class Answers(NamedTuple):
@@ -141,7 +143,10 @@ class EmbeddedPipeline:
 
 
 class _Watched:
-    """Times a learner's steps. Also reports progress, because the updates at one virtual time can take minutes."""
+    """Measures the duration of a learner's steps.
+
+    Also reports progress, because the updates at one virtual time can take minutes.
+    """
 
     def __init__(self, learner: LearnerProgram, progress: Callable[[], None]) -> None:
         self._progress = progress
@@ -159,12 +164,12 @@ class _Watched:
         return done
 
     def latency(self) -> LatencyCounts | None:
-        """The latency of the steps; None before the first step."""
+        """Return the latency of the steps; None before the first step."""
         return LatencyCounts("step", Sketch.of(self._steps_ms)) if self._steps_ms else None
 
 
 def prepare_embedded(run: Run) -> EmbeddedPipeline:
-    """Create the topics and programs, and compile the learner, before the measured run time starts."""
+    """Create the topics and programs, and compile the learner, before the measurement of the run time starts."""
     run = replace(run, task=replace(run.task, dated_by="context"))
     task, topics = run.task, run.topics
     compile_kernels(task)
@@ -273,7 +278,7 @@ same result, and larger values are hardly faster. With shorter delays, the learn
 
 
 class RunEnd(NamedTuple):
-    """The results of a run that its topics do not contain."""
+    """Those results of a run that are not in its topics."""
 
     updates: int
     drift_alarms: int

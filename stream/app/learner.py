@@ -56,7 +56,7 @@ def run_learner(settings: Settings, stop: Callable[[], bool], *, change_settings
     ready_file = ReadyFile(Path(settings.ready_file) if settings.ready_file else None)
     estimating = LiveEstimating(is_asked=settings.estimate)  # kept across reconnects
     counts = LearnerCounts()  # kept across reconnects
-    parked = Parked()  # kept across reconnects: tasks resume if their journals have no new records
+    parked = Parked()  # kept across reconnects, so that tasks resume if their journals have no new records
 
     def work(broker: Broker, partitions: int, watched: Watched) -> None:
         nonlocal parked
@@ -124,7 +124,7 @@ def run_learner(settings: Settings, stop: Callable[[], bool], *, change_settings
                     freeze_gc()
                 ready_file.show(program.ready)
                 if program.ready and not stands:
-                    status()  # reports the state after recovery
+                    status()  # reports the state after the recovery
                 stands = program.ready
                 watched.show(
                     learner_unready(program),
@@ -163,7 +163,7 @@ def _options(settings: Settings, task: TaskSettings, nnz: int) -> LearnerOptions
 
 
 def lacks_log(broker: Broker, settings: Settings, topics: Topics, partitions: int) -> bool:
-    """Return whether a new pipeline would share a model by default but has no updates topic.
+    """Return whether a new pipeline would share a model by default, but has no updates topic.
 
     The broker is queried only if the result matters, so that other learners need no permission for that topic.
     """
@@ -172,7 +172,10 @@ def lacks_log(broker: Broker, settings: Settings, topics: Topics, partitions: in
 
 
 def whose_model(model: Sharing, topics: Topics, partitions: int, *, has_no_log: bool) -> str:
-    """Return a log line about the kind of model, with the reason if a missing topic prevents a shared model."""
+    """Return a log line about the kind of model.
+
+    If a missing topic prevents a shared model, the line contains this reason.
+    """
     if model == "shared":
         return f"{partitions} partitions share a model (log: {topics.updates})"
     why = f", because topic {topics.updates}, the log of a shared model, does not exist" if has_no_log else ""
@@ -271,7 +274,7 @@ REPORTED_AFTER_MS = 5_000
 """Age at which a blocking transaction is reported. A normal step's transaction ends sooner."""
 
 OVERDUE_MS = 30_000
-"""Time allowed beyond the transaction timeout, because the broker checks timeouts about every ten seconds."""
+"""Time added to the transaction timeout, because the broker checks timeouts only about every ten seconds."""
 
 
 def model_line(version: int, updates: int, hold: Hold | None) -> str:
@@ -317,7 +320,7 @@ class LagWarnings:
         return fresh
 
     def _warnings(self, hold: Hold) -> list[tuple[int, str]]:
-        """Return each warning with the age of the transaction at which it is due, or -1 for never."""
+        """Return each warning with the age of the transaction at which it is logged, or -1 for never."""
         place = held_up(f"{self._topic}/0", hold.offset)
         command = (
             f"kafka-transactions.sh --bootstrap-server {self._bootstrap} abort --topic {self._topic} --partition 0 "
@@ -330,5 +333,5 @@ class LagWarnings:
                 f"{place}; no decisions until it ends, because of --model-lag-max "
                 f"{format_duration(max(0, self._lag_max_ms))}",
             ),
-            (self._overdue_ms, f"{place}, longer than any learner's transaction: it hangs. Run: {command}"),
+            (self._overdue_ms, f"{place}, longer than any learner's transaction, so it hangs. Run: {command}"),
         ]

@@ -20,7 +20,7 @@ PART_S = 0.01
 """Minimum duration of one part of a measurement: a thousand events for a fast learner, one event for a slow one."""
 
 PARTS = 4
-"""Number of parts per measurement. The fastest part counts, because other programs can only slow a part down."""
+"""Number of parts per measurement. The fastest part is the result, because other programs can only slow a part down."""
 
 SEED = 1
 

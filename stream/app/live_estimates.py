@@ -1,4 +1,4 @@
-"""Live estimates of a running learner: its own policy while logged actions are played, holdout and challengers."""
+"""Live estimates of a running learner: of its own policy while it replays a log, and of its holdout and challengers."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from heapq import merge
@@ -32,7 +32,7 @@ class LiveEstimating:
         self._challengers: ChallengerEstimator | None = None
 
     def compare(self, task: TaskSettings) -> None:
-        """Compare the learner with its holdout and its challengers, unless the comparison has begun."""
+        """Start the comparison of the learner with its holdout and challengers, unless it has already started."""
         if task.holdout and self._arms is None:
             self._arms = arms_of(task.holdout)
         if task.challengers and self._challengers is None:
@@ -90,8 +90,8 @@ class TopicReader:
         self._steps = [0] * partitions
 
     def read(self) -> None:
-        """Pass the records since the last reading."""
-        ends = self._broker.ends(self._examples)  # read first: the decisions of these examples can be read, too
+        """Pass the records since the last call."""
+        ends = self._broker.ends(self._examples)  # before the predictions, which then include these decisions
         decided = merge(*map(self._records, self._predictions), key=lambda record: record.append_ms)
         for partition, records in groupby(decided, lambda record: record.partition):
             self._take(partition, (decode_prediction(record)[0] for record in records), ())

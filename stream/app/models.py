@@ -29,7 +29,7 @@ NOW = Moment()
 
 
 def exported(settings: Settings, moment: Moment = NOW, partition: int = 0) -> Model:
-    """Rebuild a partition's model as it was at a moment, from the latest snapshot before it and the journal since then.
+    """Return a partition's model at a moment, rebuilt from the latest snapshot before the moment and the journal.
 
     Raises:
         SettingsError: more than one moment is given, the partition does not exist, or there was no step by then.
@@ -66,7 +66,7 @@ def imported(settings: Settings, path: Path, partition: int | None = None) -> Im
     Args:
         settings: Settings of the connection.
         path: The model's file.
-        partition: The partition that starts with the model; None for all partitions.
+        partition: The partition whose task starts with the model; None for all partitions.
 
     Raises:
         ModelError: the file cannot be read, or a learner has already started.

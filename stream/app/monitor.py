@@ -155,7 +155,7 @@ class _Contexts:
 
     def _reader(self, partition: int) -> RecordsAt:
         if self._broker is None:
-            self._broker = connect(self._settings, lambda: True)  # waiting for Kafka here would block the monitor
+            self._broker = connect(self._settings, lambda: True)  # a wait for Kafka would block the monitor
         if partition not in self._readers:
             self._readers[partition] = RecordsAt(self._broker, TopicPartition(self._topic, partition))
         return self._readers[partition]

@@ -39,7 +39,7 @@ POLL_MS = 200
 STOP_TIMEOUT_S = 30.0
 
 RESTARTS_MAX = 5
-"""Maximum number of restarts of a learner that its group removed; a process supervisor would restart it, too."""
+"""Maximum number of restarts of a learner that its group has removed. A process supervisor would also restart it."""
 
 
 class ProgramEndedError(OnebitError):
@@ -89,7 +89,7 @@ def run_on_kafka(
         announce(f"{learner}: topics {settings.topic_prefix}* on {settings.bootstrap}")
         with _programs(settings.model_copy(update={"model": task.model}), learner) as programs:
             _wait_until_settled(broker, run, programs, stop, Meter(run.name, run.events, show))
-            reported = uneven_warning(uneven_of(dataset))  # this warning was already reported at the start
+            reported = uneven_warning(uneven_of(dataset))  # the run has already logged this warning
             for message in programs.warnings("replay"):
                 if message != reported:
                     warn(f"`onebit replay`: {message}")
@@ -240,7 +240,7 @@ def _wait_until_settled(broker: Broker, run: Run, programs: _Programs, stop: Cal
     """Wait until all events are decided, all feedback has arrived, and no decision is pending; reconnect if needed."""
     dataset, events, plan = run.dataset, run.events, run.plan
     schedule = dataset.schedule(0, events, run.replay.shuffle_seed)
-    # Without true classes in a log, the number of feedback records depends on the decisions; the run then ends when no
+    # If a log has no true classes, the number of feedback records depends on the decisions. The run then ends when no
     # decision is pending.
     is_log = isinstance(dataset, LogDataset)
     feedback = 0 if is_log else sum(len(plan(event_id, dataset.label(row))) for event_id, row in schedule)

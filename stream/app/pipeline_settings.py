@@ -104,7 +104,7 @@ def wanted_settings(
 
 
 def _is_without_data(settings: Settings) -> bool:
-    """Whether contexts come from a service, because the user gives their sizes."""
+    """Return whether contexts come from a service, because the user gives their sizes."""
     return _n_classes_of(settings) is not None or settings.features is not None
 
 

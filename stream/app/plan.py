@@ -32,7 +32,7 @@ def load_scaled(name_or_file: str, n_features: int | None, seed: int, scale: Sca
 
 
 def dataset_of_seed(source: SourceSettings, seed: int, dataset: Dataset) -> Dataset:
-    """Return the data set for another seed; only synthetic data depend on the seed."""
+    """Return the data set for another seed. Only synthetic data depends on the seed."""
     if seed == source.seed or not any(entry.is_generated for entry in catalogue() if entry.name == source.data):
         return dataset
     return dataset_of(source.model_copy(update={"seed": seed}))
@@ -93,7 +93,7 @@ LAPS = 10**9
 
 
 def events_of(replay: ReplaySettings, dataset: Dataset) -> int:
-    """Return the number of events; if there are more events than rows, the replay continues with further epochs."""
+    """Return the number of events. If there are more events than rows, the replay starts over in a new epoch."""
     if replay.loop:
         if replay.events is not None or replay.epochs is not None:
             raise SettingsError("--loop cannot be combined with --events or --epochs")

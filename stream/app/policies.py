@@ -64,7 +64,7 @@ def _policy_of_model(spec: str, model: Saved, decisions: Decisions) -> Policy:
 
 
 def _check_names(spec: str, model: Saved, decisions: Decisions) -> None:
-    """Check that each class and each feature has the same number as in the model file.
+    """Check that each class and each feature has the same index as in the model file.
 
     Raises:
         EstimateError: the numbers differ.

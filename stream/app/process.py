@@ -81,7 +81,10 @@ def monotonic_ms() -> int:
 
 
 def boot_ms() -> int:
-    """Return this host's time since boot, for intervals; unlike monotonic time, it includes time spent in suspend."""
+    """Return this host's time since boot, for intervals.
+
+    Unlike monotonic time, it includes the time spent in suspend.
+    """
     clock = getattr(
         time, "CLOCK_BOOTTIME", None
     )  # Linux only; on other systems, the monotonic clock may include the time spent in suspend
@@ -176,7 +179,7 @@ class Meter:
         self._time_to_go = TimeToGo(events, self._started_s)
 
     def is_due(self) -> bool:
-        """Whether the interval has passed; cheap enough for an inner loop."""
+        """Return whether the interval has passed; cheap enough for an inner loop."""
         return self._now_s() - self._shown_s >= INTERVAL_S
 
     def show(self, decided: int, error_rate: float = math.nan, pending: int = 0, to_come: int = 0) -> None:
@@ -189,7 +192,8 @@ class Meter:
 
 
 NEW_OBJECTS = 50_000
-"""Garbage collection threshold for the youngest generation; a collection takes a few ms. Python's default is 700."""
+"""Garbage collection threshold for the youngest generation. A collection then takes a few ms. Python's default is
+700."""
 
 
 def tune_gc() -> None:

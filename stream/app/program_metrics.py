@@ -12,7 +12,7 @@ from stream.telemetry.samples import RewardCounts, ledger_samples
 from stream.telemetry.sketch import Sketch
 from stream.wire.records import HOLDOUT
 
-if TYPE_CHECKING:  # not imported at run time: other programs do not need the compiler
+if TYPE_CHECKING:  # not imported at run time, because other programs do not need the compiler
     from consumers.learner import LearnerProgram
     from stream.estimating.arms import ArmComparison
     from stream.estimating.challengers import ChallengerComparison
@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # not imported at run time: other programs do not need the co
 
 
 class LearnerCounts:
-    """Counts of the records that a learner has committed since its start, beyond the counts in its ledgers."""
+    """Counts of the records that a learner has committed since its start, in addition to those in its ledgers."""
 
     def __init__(self) -> None:
         self._rewards = RewardCounts()

@@ -39,8 +39,8 @@ def promote(settings: Settings, name: str | None, stop: Callable[[], bool] = lam
 
     Args:
         settings: Settings of the connection.
-        name: The champion's or a challenger's name; None to wait until the interval of a challenger's difference is
-            above 0. The estimates include all decisions of the current champion in the topics.
+        name: The champion's or a challenger's name; None to wait until the interval of a challenger's difference from
+            the champion is above 0. The estimates include all decisions of the current champion in the topics.
         stop: Returns whether to stop waiting.
 
     Raises:
@@ -68,7 +68,7 @@ def _members(connection: Connected, stop: Callable[[], bool], *, waits: bool) ->
     """Return the names of the champion and the challengers; with `waits`, wait for the pipeline's first step."""
     broker, topics, partitions = connection
     is_announced = False
-    while "seed" not in (begun := pipeline_settings(broker, topics, partitions)):  # an imported model has no seed
+    while "seed" not in (begun := pipeline_settings(broker, topics, partitions)):  # only an imported model
         if not waits:
             raise SettingsError(f"{topics.journal}: expected a pipeline that has made a decision; got none")
         if stop():

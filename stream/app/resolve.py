@@ -39,13 +39,14 @@ from stream.wire.records import Features
 from stream.wire.topics import Topics
 
 FLOPS_PER_S = 2e9
-"""Assumed speed of one core in a compiled kernel. Factorisations of 3,600 x 3,600 matrices reach 1.8e9 to 3.2e9."""
+"""Assumed speed of one core in a compiled kernel, in operations per second. Factorisations of 3,600 x 3,600 matrices
+reach 1.8e9 to 3.2e9."""
 
 SLOW_S = 0.1
 """Time per event above which a warning is logged."""
 
 STEP_S = 0.5
-"""Approximate duration of a slow learner's step; between steps it reports progress and polls the group."""
+"""Approximate duration of a slow learner's step. Between steps, the learner reports progress and polls the group."""
 
 ROWS_SAMPLED = 1_000
 
@@ -100,8 +101,8 @@ def exploration_notice(task: TaskSettings) -> str:
     """Return a notice about a learner that does not explore enough; empty for other learners and logged decisions."""
     if task.challengers and not task.floor:
         return (
-            f"challengers of {task.learner}: classes that it never plays teach them nothing, and count against them. "
-            "To explore, start a pipeline with --floor 0.05"
+            f"challengers cannot learn about classes that {task.learner} never plays, and are underestimated if they "
+            "choose them. To explore, start a pipeline with --floor 0.05"
         )
     decision = task.make_learner().predict(Features(np.zeros(1, np.int32), np.ones(1)), 0.5)
     if decision.propensity < 1.0 or task.play == "logged":
@@ -261,7 +262,7 @@ def n_features_of(settings: Settings) -> int | None:
 
 
 def compile_kernels(task: TaskSettings) -> None:
-    """Compile the learner's kernels before the first event; log a notice if this takes long."""
+    """Compile the learner's kernels before the first event; log a notice if compilation takes long."""
     from stream.learners.kernels import CACHE_DIRECTORY  # deferred: loads numba
 
     cache = (

@@ -253,8 +253,8 @@ class LearnerSettings(Group):
         Texts,
         Setting(
             _LEARN,
-            "Learner that learns from the same decisions without deciding, until `onebit promote`; repeatable, up to "
-            "four. Use it with --floor",
+            "Learner that learns from the champion's decisions, and decides only after `onebit promote`; repeatable, "
+            "up to four. Use it with --floor",
             "NAME[:PARAM=VALUE,...]",
         ),
     ] = []
@@ -272,7 +272,7 @@ class LearnerSettings(Group):
         Field(ge=2),
         Setting(
             frozenset((Program.LEARN,)),
-            "Room for classes that the contexts name in `eligible`, instead of --n-classes",
+            "Maximum number of classes named by the contexts in `eligible`, instead of --n-classes",
             "K",
             unset="a fixed number of classes",
         ),
@@ -380,7 +380,7 @@ class WindowSettings(Group):
         300_000
     )
     retain_ms: Annotated[
-        Duration, Setting(_LEARN, "How long to remember settled ids, to detect duplicates and late feedback")
+        Duration, Setting(_LEARN, "Time to remember settled ids, to detect duplicates and late feedback")
     ] = 3_600_000
     pending_max: Annotated[
         int, Field(ge=1), Setting(_LEARN, "Limit on pending and deferred decisions; the oldest is settled first")
@@ -474,8 +474,8 @@ class KafkaSettings(AccessSettings):
         Field(min_length=1),
         Setting(
             frozenset((Program.LEARN,)),
-            "File for health checks, touched every second while the learner is ready, otherwise removed. Checks should "
-            "also test its age",
+            "File for health checks, touched every second while the learner is ready, otherwise removed. Health "
+            "checks should also test its age",
             "FILE",
             unset="none",
         ),
@@ -571,7 +571,7 @@ class GatewaySettings(Group):
         Duration,
         Setting(
             _SERVE,
-            "Time to remember decisions, to answer a repeated id; at startup, predictions up to this old are read",
+            "Time to remember decisions, to answer a repeated id; at startup, predictions up to this age are read",
         ),
     ] = 600_000
     rate_max_per_s: Annotated[

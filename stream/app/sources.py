@@ -127,7 +127,7 @@ def _number(bound: object) -> float | None:
 
 
 FIELDS = tuple(name.replace(".", "_") for name in PROPERTIES if name.replace(".", "_") in Settings.model_fields)
-"""The settings that are properties of a Kafka client. A properties file may also contain other properties."""
+"""The settings that correspond to properties of a Kafka client. A properties file may also contain other properties."""
 
 
 def client_config_of(settings: AccessSettings) -> ClientConfig:
@@ -150,7 +150,7 @@ def client_config_of(settings: AccessSettings) -> ClientConfig:
 
 
 def with_address_of_file(settings: Settings) -> Settings:
-    """Return the settings with the broker address from the properties file, unless another address is given.
+    """Return the settings with the broker address of the properties file, unless the user gave an address.
 
     Raises:
         SettingsError: the file cannot be read.
@@ -265,7 +265,7 @@ def source_of(name: str, flags: Mapping[str, Any], path: Path | None) -> Literal
 
 
 def is_set(name: str) -> bool:
-    """Whether the environment variable of a setting is set."""
+    """Return whether the environment variable of a setting is set."""
     return variable_of(name) in map(str.upper, os.environ)
 
 

@@ -11,7 +11,8 @@ from stream.wire.ledger import MISPLACED_REMEDY, Ledger
 from stream.wire.records import DRIFT_OF_ALL, Outcome
 
 DEAD_SHARE_MAX = 0.01
-"""A larger fraction of dead letters in an interval is reported, because the configuration is probably wrong."""
+"""A larger fraction of dead letters in an interval is reported, because it probably has its cause in the
+configuration."""
 
 _ALWAYS = ("decided", "matched", "pending")
 _ORDER = ("decided", "matched", "expired", "pending", "late", "context_duplicates", "feedback_duplicates")
@@ -63,7 +64,8 @@ class Tally:
         if last is None or dead <= DEAD_SHARE_MAX * records:
             return ""
         place = f"{last.record.topic}/{last.record.partition}, offset {last.record.offset}"
-        # A percentage would be misleading: an orphan is received one orphan window before it becomes a dead letter.
+        # A percentage would be misleading, because an orphan is received one orphan window before it becomes a dead
+        # letter.
         return f"dead letters: {dead:,}, records received: {records:,}; last dead letter, {place}: {last.reason}"
 
     def misplaced_warning(self, ledgers: Mapping[int, Ledger]) -> str:
@@ -88,7 +90,7 @@ def drift_warnings(commits: Sequence[Commit]) -> list[str]:
 
 
 def report_promotions(commits: Sequence[Commit], members: Sequence[str]) -> None:
-    """Announce the promotions in committed transactions, and warn of promotions of unknown learners."""
+    """Log the promotions in committed transactions, and warn about promotions of unknown learners."""
     for partition, step, effects, *_ in commits:
         for name in effects.promotions:
             place = f"partition {partition}, step {step.number}"
