@@ -22,7 +22,7 @@ class ExitCode(IntEnum):
     UNAVAILABLE = 4, "No broker answered."
     CRASHED = 70, "An internal error, or a process that was killed. Please report an internal error."
     INTERRUPTED = 130, "Ctrl-C interrupted the command."
-    OUTPUT_CLOSED = 141, "The reader of stdout closed it before the command ended."
+    OUTPUT_CLOSED = 141, "The reader of stdout closed the pipe before the command ended."
 
 
 class OnebitError(Exception):

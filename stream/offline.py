@@ -12,7 +12,7 @@ last event is applied at the end, in the same order.
                         e2            (test_feedback_is_applied_in_the_order_of_due_round_then_of_event)
 
 A pipeline whose rounds last one millisecond, and which reads all feedback in each round, has the same order. The
-pipeline's limits on the numbers of pending decisions, orphans and settled ids do not apply here.
+pipeline's limits on pending decisions, orphans and settled ids do not apply to these runs.
 """
 
 from typing import Any, NamedTuple
@@ -224,8 +224,8 @@ def _loop(
 ) -> tuple[int, int, int]:
     """Apply due updates, then decide the next event. The learner's kernels are globals; see `compile_with`.
 
-    Returns three counts: decided events, applied updates, and updates that changed the model. The loop ends
-    after the last event, or earlier before a correction by late feedback, which the caller applies.
+    Returns three counts: decided events, applied updates, and updates that changed the model. The loop ends after the
+    last event, or before a correction by late feedback, which the caller applies.
     """
     size, rows = labels.size, scores.shape[0]
     updates = 0

@@ -147,7 +147,7 @@ def challenger_lines(found: "ChallengerComparison", prefix: str = "") -> list[st
         prefix: Text before each line, to distinguish several runs.
     """
     if found.mean is None:
-        waiting = f"; {found.waiting:,} decisions are pending or later than a pending one" if found.waiting else ""
+        waiting = f"; {found.waiting:,} decisions are pending or follow a pending decision" if found.waiting else ""
         return [f"{prefix}challengers: no estimate yet{waiting}"]
     return [
         f"{prefix}challenger {one.name}: estimated mean reward {one.ips:.3f} ({one.reward.low:.3f} to "
@@ -167,7 +167,7 @@ def arm_lines(found: "ArmComparison", prefix: str = "") -> list[str]:
     """
     learner, holdout = found.learner.mean, found.holdout.mean
     if learner is None or holdout is None:
-        waiting = f"; {found.waiting:,} decisions are pending or later than a pending one" if found.waiting else ""
+        waiting = f"; {found.waiting:,} decisions are pending or follow a pending decision" if found.waiting else ""
         return [f"{prefix}holdout: no comparison yet{waiting}"]
     low, high = found.difference
     lines = [
@@ -188,7 +188,7 @@ def estimate_lines(found: "LiveEstimates", prefix: str = "", since: str = "") ->
         since: Describes which decisions are included.
     """
     if not found.estimates:
-        waiting = f"; {found.waiting:,} are pending or later than a pending decision" if found.waiting else ""
+        waiting = f"; {found.waiting:,} are pending or follow a pending decision" if found.waiting else ""
         lines = [
             f"{prefix}estimate: none yet; no settled decision{since} has an outcome and a logged propensity{waiting}"
         ]

@@ -40,7 +40,7 @@ COMMANDS = {
     "feedback": Lazy("feedback", "Send delayed feedback (right or wrong) for predictions."),
     "serve": Lazy("serve", "Serve decisions over HTTP, and accept feedback."),
     "monitor": Lazy("monitor", "Show a running pipeline on a page: status, error, delays, ledger, lag."),
-    "promote": Lazy("promote", "Let a challenger decide from the learners' next steps on."),
+    "promote": Lazy("promote", "Promote a challenger, which then makes the decisions."),
     "verify": Lazy("verify", "Recompute the ledger from the topics, and compare it with the learner's."),
     "tail": Lazy("tail", "Show records, one per line."),
     "estimate": Lazy("estimate", "Estimate the reward of other policies from a log of decisions."),
@@ -98,13 +98,13 @@ class LazyGroup(TyperGroup):
             self.commands = loaded
 
     def invoke(self, ctx: Any) -> Any:
-        """Run a command. Ctrl-C at a prompt and a closed stdout get their own exit codes; Typer would exit with 1."""
+        """Run a command. Ctrl-C at a prompt and a closed stdout have their own exit codes; Typer would exit with 1."""
         try:
             return super().invoke(ctx)
         except (KeyboardInterrupt, typer.Abort):
             raise _console().interrupted() from None
         except BrokenPipeError:
-            with suppress(OSError):  # otherwise the interpreter reports the closed pipe when it flushes stdout
+            with suppress(OSError):  # prevents an error message when the interpreter flushes stdout
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(ExitCode.OUTPUT_CLOSED) from None
 

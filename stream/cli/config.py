@@ -81,7 +81,7 @@ def _properties(settings: Settings) -> list[Effective]:
     """Return the properties in the properties file that no setting overrides."""
     if settings.client_config is None:
         return []
-    client_config_of(settings)  # rejects unsupported properties
+    client_config_of(settings)  # raises an error for unsupported properties
     own = {property_of(field) for field in settings.given} | {BOOTSTRAP}
     return [
         Effective(name, HIDDEN if _is_secret(name) else value, str(settings.client_config))

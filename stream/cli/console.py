@@ -1,4 +1,4 @@
-"""Output: tables and progress for people, JSON for programs; errors and the log go to stderr."""
+"""Output of commands: tables and progress for people, JSON for programs. Errors and the log go to stderr."""
 
 import atexit
 import logging
@@ -190,7 +190,7 @@ def print_json(value: object) -> None:
 
 def print_table(table: "tables.Table", title: str | None = None) -> None:
     """Print a table on stdout."""
-    # Without a box, and with narrow padding, the table of a run fits into 80 characters.
+    # Without borders, and with narrow padding, the table of a run fits into 80 characters.
     padding = (0, 2 if out.width >= 100 else 1, 0, 0)
     shown = Table(title=title, title_justify="left", box=None, header_style="bold underline", padding=padding)
     for index, column in enumerate(table.columns):
@@ -215,7 +215,7 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class StopRequest:
-    """Handles stop signals: the first Ctrl-C or SIGTERM requests a stop, and a second Ctrl-C interrupts the program."""
+    """Handles stop signals. The first Ctrl-C or SIGTERM requests a stop, and a second Ctrl-C interrupts the program."""
 
     def __init__(self, first: str = "") -> None:
         """Install the signal handlers.
@@ -230,7 +230,7 @@ class StopRequest:
         atexit.register(_end_undisturbed)
 
     def __call__(self) -> bool:
-        """Whether to stop."""
+        """Return whether a stop was requested."""
         return self.stopped
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
@@ -240,7 +240,7 @@ class StopRequest:
 
 
 def _end_undisturbed() -> None:
-    """Ignore signals during shutdown: the interpreter removes the handlers, so a signal would change the exit code."""
+    """Ignore signals during shutdown. The interpreter removes the handlers, so a signal would change the exit code."""
     for number in STOP_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
 
@@ -360,7 +360,7 @@ def hint_of(error: OnebitError) -> str:
         return access_hint(error)
     if isinstance(error, LocalKafkaPortError):
         return "choose another port with --port"
-    # Importing the module would load the compiler. If it is not imported yet, it cannot have raised the error.
+    # An import would load the compiler. If the module is not imported yet, it cannot have raised the error.
     if "stream.task.settings" in sys.modules:
         from stream.journal.format import UnrecoverableError
         from stream.task.settings import PolicyError

@@ -32,7 +32,7 @@ def profiled(path: str | None) -> Iterator[None]:
     from cProfile import Profile
 
     try:
-        with open(path, "ab"):  # a file that cannot be written fails here, before a long run
+        with open(path, "ab"):  # an unwritable file is reported here, before a long run
             pass
     except OSError as error:
         raise SettingsError(f"--profile {path}: cannot write: {error.strerror}") from error

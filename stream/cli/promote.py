@@ -24,15 +24,15 @@ def promote(
     when_better: Annotated[
         bool,
         typer.Option(
-            "--when-better", help="Wait until the interval of a challenger's difference to the champion is above 0"
+            "--when-better", help="Wait until the interval of a challenger's difference from the champion is above 0"
         ),
     ] = False,
     json: Json = False,
 ) -> None:
-    """Let a challenger decide from the learners' next steps on.
+    """Promote a challenger, which then makes the decisions.
 
-    Writes a record to each partition of the feedback topic. The new champion decides after the learner has applied it.
-    The old champion continues to learn as a challenger.
+    Writes a record to each partition of the feedback topic. The challenger becomes the champion when the learner
+    applies this record. The old champion continues to learn as a challenger.
     """
     if (name is None) is not when_better:
         raise fail("expected the name of a learner, or --when-better", ExitCode.USAGE)

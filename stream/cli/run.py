@@ -106,7 +106,7 @@ def _publish(reports: list[RunReport], path: Path | None, *, json: bool) -> None
     try:
         with announced_when_slow("drawing the page"):
             written = add_page(REPORTS, reports, at) if path is None else write_page(path, reports, at)
-    except OSError as error:  # the results are printed anyway
+    except OSError as error:  # the results are printed even without the page
         _print_results(reports, None, json=json)
         raise fail(f"--report {path or REPORTS}: cannot write: {error}", ExitCode.USAGE) from error
     _print_results([replace(report, report=str(written)) for report in reports], written, json=json)

@@ -132,7 +132,7 @@ def _since_ms(since: str) -> int:
 
 
 def _noting(records: Iterable[Record], starts: dict[TopicPartition, int]) -> Iterator[Record]:
-    """Yield the records, and set `starts` to the offset after each one, so that reading can continue later."""
+    """Yield the records, and set `starts` to the offset after each record, so that reading can continue later."""
     for record in records:
         starts[TopicPartition(record.topic, record.partition)] = record.offset + 1
         yield record

@@ -63,7 +63,7 @@ def verify(
     else:
         if found.log is not None and found.log.ok:
             print_log(found.log)
-        print_findings(found.findings, found.error)  # prints the verdict, which should be the last line
+        print_findings(found.findings, found.error)  # last, because it prints the verdict
         if found.log is not None and not found.log.ok:
             print_log(found.log)
         print_replays(found.replays or ())

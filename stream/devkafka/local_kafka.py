@@ -198,7 +198,7 @@ def local_kafka(
 
 
 def _security(home: Path, *, secure: bool, is_formatted: bool) -> LocalSecurity | None:
-    """Return the security files of a home directory, or None if it is not secured. A secured one stays secured."""
+    """Return the security files of a home directory, or None if it is not secured. Security cannot be removed."""
     security = LocalSecurity(home)
     if is_formatted and security.exists:
         return security
@@ -233,7 +233,7 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def _running(home: Path) -> LocalKafka | None:
-    """Return the broker in the state file if it is still running. Another process may have the same pid by now."""
+    """Return the broker in the state file if it is still running. Another process may have received the same pid."""
     import psutil
 
     try:
@@ -290,7 +290,7 @@ def _free_port(*taken: int) -> int:
 
 
 def _class_path(say: Progress) -> list[str]:
-    """Return Kafka's jars; their paths are cached, so only the first start requires the network.
+    """Return Kafka's jars. Their paths are cached, so only the first start requires the network.
 
     Kafka and its logging are resolved in two calls. In a single call the resolver selects an older kafka-clients, and
     the broker fails with NoSuchMethodError.
@@ -345,7 +345,7 @@ def _format(home: Path, class_path: list[str], security: LocalSecurity | None) -
         home, class_path, "kafka.tools.StorageTool", "format", "--ignore-formatted",
         "-t", cluster_id, "-c", str(home / "server.properties"),
     )  # fmt: skip
-    if security:  # not as an argument: command lines are visible to all users
+    if security:  # not as an argument, because command lines are visible to all users
         security.write_format_arguments([*command[1:], "--add-scram", security.scram()])
         command[1:] = [f"@{security.format_arguments}"]
     try:

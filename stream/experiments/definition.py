@@ -114,7 +114,10 @@ class Conditions(_Table):
 
     @property
     def known_by(self) -> Parameters:
-        """Return the conditions that identify a row. Later additions are omitted if they have default values."""
+        """Return the conditions that identify a row.
+
+        Conditions that were added later are omitted if they have default values.
+        """
         later = {"model": "own", "lag": 1, "outage": 0}
         return {name: value for name, value in self.model_dump().items() if later.get(name, ...) != value}
 
@@ -158,7 +161,7 @@ class Figure(_Table):
 
 
 class Reported(_Table):
-    """A number reported in a paper."""
+    """A number from a paper."""
 
     data: str
     learner: str  # name or label of the learner
@@ -180,8 +183,8 @@ class Comparison(_Table):
     by: list[str] = []  # conditions and parameters; there is one row per value
     paper: list[Reported] = []
     paper_events: int | None = None  # number of events used in the paper
-    tolerance: float = 0.1  # relative difference above which a result is reported as different
-    marks: str | None = None  # learner with which the other learners are compared by a test over the folds
+    tolerance: float = 0.1  # relative difference above which a result counts as different
+    marks: str | None = None  # learner that a test over the folds compares with all other learners
 
 
 class Experiment(_Table):

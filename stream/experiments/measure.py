@@ -155,7 +155,7 @@ def _run(job: Job, data: Loaded, learner: Learner, stream: Stream) -> tuple[Run,
     patience = Patience(window, conditions.on_expiry, conditions.late)
     events = stream.examples, stream.u, stream.v, stream.delays, patience
     started_s = time.process_time()
-    if conditions.lag == 1 and not conditions.outage:  # in this case, all partitions use the same model
+    if conditions.lag == 1 and not conditions.outage:  # all partitions then use the same model
         result = run(learner, *events)
     else:
         assert isinstance(learner, KernelLearner)
@@ -235,7 +235,7 @@ def _tested(job: Job, data: Loaded) -> Row:
     answers = in_order(data.examples, tested)
     greedy = [learner.predict(answers.features(t), 0.5).greedy for t in range(tested.size)]
     labels = answers.labels
-    if job.evaluate == "split":  # a split is used to tune parameters, so its test labels are noisy, too
+    if job.evaluate == "split":  # a split is used to tune parameters, so its test labels are also noisy
         labels = noisy(labels, data.n_classes, job.conditions.noise, generator(job.seed, "tested"))
     error = float(np.mean(np.array(greedy) != labels))
     return _row(

@@ -1,4 +1,4 @@
-"""Learners from other libraries, called from Python on the same streams, with the same rows, draws and delays.
+"""Learners from other libraries. They are called from Python, with the same rows, draws and delays.
 
 `vw` is Vowpal Wabbit's contextual bandit (see `vowpal_wabbit.py`). `river` is one of River's learners. LinUCB with a
 model per class receives the bit; one-versus-rest logistic regressions receive the true class. Both libraries are

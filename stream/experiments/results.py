@@ -65,7 +65,7 @@ def first_field_of(row: Row, names: str) -> Scalar | None:
 
 def panels_of(figure: Figure, rows: Sequence[Row], titles: Callable[[str], str]) -> list[Panel]:
     """Return the panels of a figure, with a line for each learner and each value of `lines`."""
-    # The rows of a learner that does not have the parameter are also shown.
+    # Rows of a learner without the parameter are also shown.
     shown = [row for row in rows if all(field_of(row, name) in (None, value) for name, value in figure.where.items())]
     panels: dict[str, dict[str, list[Row]]] = defaultdict(lambda: defaultdict(list))
     for row in shown:

@@ -49,7 +49,7 @@ class Sets:
         self._folder = folder
 
     def missing(self, experiment: Experiment) -> dict[str, str]:
-        """Return a message for each missing data set, by name.
+        """Return a message for each missing data set, keyed by name.
 
         Raises:
             ExperimentError: a name is unknown.
@@ -119,7 +119,7 @@ def linear_models(seed: int) -> Loaded:
 
     The paper does not specify the distributions of x and u in the relevant dimensions. Here, x is uniform in [-1, 1]
     and u is standard normal. The paper sets ‖U‖ to multiples of the models' squared norm. The parameter `u_norm_sq` is
-    ‖U‖², so the fact `squared_norm` yields the square of such a multiple.
+    ‖U‖², so the fact `squared_norm` is the square of this multiple.
     """
     rng = np.random.default_rng(seed)
     X = rng.normal(size=(LINEAR_ROWS, LINEAR_FEATURES))

@@ -94,9 +94,9 @@ def renamed(labels: Labels, n_classes: int, rng: np.random.Generator) -> Labels:
 
 
 def come_and_go(order: Indices, labels: Labels, n_classes: int, rng: np.random.Generator) -> Indices:
-    """Reorder the rows so that a third of the classes occurs only in the first half, and a third only in the second.
+    """Reorder the rows so that one third of the classes occurs only in the first half, and another only in the second.
 
-    Rows in the wrong half are swapped in pairs, one from each half. Any rows left in the wrong half are omitted.
+    Rows in the wrong half are swapped in pairs, one from each half. Rows that remain in the wrong half are omitted.
     """
     classes = rng.permutation(n_classes)
     third = n_classes // 3

@@ -1,4 +1,4 @@
-"""Vowpal Wabbit's contextual bandits on the same streams, with the same rows, draws and delays.
+"""Vowpal Wabbit's contextual bandits as opponents, with the same rows, draws and delays.
 
 The bandit uses the single-line format with K actions (`--cb_explore K`), which Vowpal Wabbit converts to its multi-line
 format, with one regression for all actions (`--cb_type mtr`). Examples are created from numbers instead of parsed from
@@ -32,7 +32,8 @@ class Sizes(Protocol):
 
 
 NAMESPACE = "f"
-"""The namespace for the features f0, f1, ... Integer names would collide, because they are not hashed."""
+"""The namespace for the features f0, f1, ... Integer names would collide with each other, because they are not
+hashed."""
 
 SQUARECB = "--squarecb --gamma_scale 100"
 """The default exploration."""

@@ -1,8 +1,8 @@
 """The state of the monitor's page as one JSON value, from the states of all partitions and the topics' end offsets.
 
-The counts and the condition come from the last steps in the journals. They are exact and current even if the monitor is
-behind in reading other records. One thread adds records, another thread adds steps and end offsets, and each browser
-has a thread that reads. A lock protects the state.
+The counts and the condition come from the last steps in the journals. They are exact and current even if the monitor
+lags behind in other topics. One thread adds records, another thread adds steps and end offsets, and each browser has a
+thread that reads. A lock protects the state.
 """
 
 from collections import deque
@@ -40,7 +40,8 @@ RATE_MS = 5_000
 
 DOUBT_MS = 1_000
 DOUBTFUL_MAX = 10
-"""If at most this many offsets are waiting, all may be transaction markers; the caller reads them to find out."""
+"""If at most this many offsets are waiting, all of them may be transaction markers. The caller then reads the
+records."""
 
 CLASSES_SHOWN = 20
 REASONS_SHOWN = 10
@@ -55,7 +56,7 @@ LEVEL_MAX = 10
 
 
 ContextsAt = Callable[[Mapping[int, Sequence[int]]], Contexts]
-"""Reads contexts at given offsets by partition, and returns those that still exist."""
+"""Reads the contexts at these offsets of each partition. Returns those that still exist."""
 
 
 class Pipeline(NamedTuple):
@@ -63,7 +64,7 @@ class Pipeline(NamedTuple):
 
     learner: str
     window_ms: int
-    instances: Mapping[str, Sequence[int]] | None  # partitions by learner process; None if unknown
+    instances: Mapping[str, Sequence[int]] | None  # partitions of each learner process; None if unknown
 
 
 class _Moment(NamedTuple):
@@ -98,7 +99,7 @@ class Dashboard:
         self._policies, self._contexts_at = policies, contexts_at
 
     def name(self, pipeline: Pipeline | None) -> None:
-        """Set the properties shown on the page. They are None before the first step."""
+        """Set the properties that the page shows; None before the first step."""
         self._pipeline = pipeline
 
     @property
@@ -108,7 +109,10 @@ class Dashboard:
             return min(self._last, default=None)
 
     def contexts_of(self, records: Sequence[Record]) -> Contexts:
-        """Read the contexts that the policies require for the decisions in these records. This may be slow."""
+        """Read and return the contexts that the policies require for the decisions in these records.
+
+        This may be slow.
+        """
         return self._contexts_at(wanted) if (wanted := self._wanted(records)) else {}
 
     def take(self, records: Sequence[Record], contexts: Contexts = MappingProxyType({})) -> dict[int, bytes]:
@@ -165,9 +169,9 @@ class Dashboard:
             self._pace()
 
     def inputs_to_count(self) -> list[tuple[TopicPartition, int]]:
-        """Return the inputs whose waiting offsets may all be ticks or transaction markers, for which no step is needed.
+        """Return the inputs whose waiting offsets may all be ticks or transaction markers, which need no step.
 
-        Returns nothing unless the learner may soon be reported as stuck.
+        The result is empty unless the learner may soon be reported as stuck.
         """
         with self._lock:
             if self._now_ms() - self._stepped_ms < DOUBT_MS:
@@ -334,7 +338,7 @@ class Dashboard:
         return sum(map(self._behind, self._outputs()))
 
     def _oldest_s(self, partition: int) -> float | None:
-        """Return the age of a task's oldest unsettled decision by the broker's clock, or None if the age is unknown."""
+        """Return the age of a task's oldest unsettled decision by the broker's clock, or None if it is unknown."""
         ledger = self._last[partition].ledger
         if not ledger.pending + ledger.deferred:
             return 0.0

@@ -1,8 +1,8 @@
 """Decision latency: the append time of the prediction minus that of its context. The broker sets both.
 
 A prediction contains the offset of its context, and the contexts of a partition are processed in order. The two topics
-are merged by offset; either may be read first. Memory is bounded: while more than WAITING_MAX are waiting, every other
-offset is skipped and each remaining one counts twice.
+are merged by offset, and either may be read first. Memory is bounded: while more than WAITING_MAX offsets are waiting,
+every other offset is skipped, and each remaining offset counts twice.
 """
 
 from typing import Any, NamedTuple
@@ -15,7 +15,7 @@ WAITING_MAX = 500
 
 class _Waiting(NamedTuple):
     append_ms: int
-    times: int  # number of times that its latency is counted
+    times: int  # weight of its latency in the counts
 
 
 class Latencies:
@@ -24,7 +24,7 @@ class Latencies:
     def __init__(self) -> None:
         self.all = Sketch()
         self.recent: dict[int, Sketch] = {}  # one sketch per window, by the prediction's append time
-        self._stride = 1  # only offsets that are multiples of this are counted
+        self._stride = 1  # only offsets that are multiples of this number are counted
         self._contexts: dict[int, _Waiting] = {}  # contexts without a prediction, by offset
         self._answers: dict[int, _Waiting] = {}  # predictions whose contexts are not read yet, by the context's offset
         self._read = 0  # next offset of the contexts
@@ -39,7 +39,7 @@ class Latencies:
         if offset in self._answers:
             answered_ms, times = self._answers.pop(offset)
             self._add(append_ms, answered_ms, times)
-        elif not self._answers:  # otherwise this context is a duplicate, because a later one already has a prediction
+        elif not self._answers:  # if not, this context is a duplicate, because a later context already has a prediction
             self._contexts[offset] = _Waiting(append_ms, self._stride)
         self._bound()
 

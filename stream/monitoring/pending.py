@@ -1,7 +1,7 @@
 """Pending decisions of a partition, and off-policy estimates of other policies.
 
-Decisions come from the predictions topic and bits from the examples topic; either may be read first. The estimates
-count a decision when all earlier ones of its partition are settled; see `stream.estimating.live`.
+Decisions come from the predictions topic and bits from the examples topic, and either may be read first. The estimates
+count a decision when all earlier decisions of its partition are settled; see `stream.estimating.live`.
 
 Memory is bounded. While more than PENDING_MAX are pending, a hash of the id selects every other decision, old or new,
 to be discarded. The page reports the sampling rate, which is one in 2**level.
@@ -21,7 +21,7 @@ PENDING_MAX = 500
 """Limit on pending decisions per partition. It is small because the stored state is rewritten frequently."""
 
 EARLY_MS = 10_000
-"""Stream time for which a bit is kept if its decision has not been read yet."""
+"""Stream time for which a bit is stored while its decision has not been read."""
 
 
 def in_sample(number: int, level: int) -> bool:
@@ -59,7 +59,7 @@ class PendingDecisions:
         self.level = 0  # one of every 2**level decisions is processed
         self._policies = tuple(policies)
         self._estimates = tuple(RunningEstimate() for _ in policies)
-        self._decided: dict[int, _Pending] = {}  # keyed by hash of the id, in the order of the decisions
+        self._decided: dict[int, _Pending] = {}  # keyed by the hash of the id, in the order of the decisions
         self._bits: dict[int, _Bit] = {}  # bits whose decision has not been read or counted yet
         self._newest_ms = 0  # append time of the last prediction
         self._rows: list[tuple[tuple[float, ...], int]] = []  # weights and bits that are not counted yet

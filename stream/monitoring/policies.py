@@ -7,7 +7,7 @@ prediction references by offset.
 A decision with propensity 1 was not drawn at random and contains no information about other actions. Only the policy
 that made it receives a weight for it.
 
-A model must not be evaluated on decisions that it was trained on. A model exported from this pipeline is therefore
+A model must not be evaluated on decisions on which it was trained. A model exported from this pipeline is therefore
 evaluated on later decisions only.
 """
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from stream.estimating.policies import Policy
 
 ALWAYS = ("greedy", "uniform", "learner")
-"""Policies that are always evaluated. The last one is the learner's own, if a log is replayed or there is a holdout."""
+"""Policies that are always evaluated. The last one is the learner's own policy; it requires a replay or a holdout."""
 
 Contexts = Mapping[tuple[int, int], Record]
 """Records of contexts by partition and offset."""
@@ -71,7 +71,7 @@ class Policies:
         self._n_classes = n_classes
         self._n_features = n_features
         self._encoder = encoder
-        self._holdout = holdout  # its share
+        self._holdout = holdout  # the share of the holdout
         always = (*ALWAYS, HOLDOUT) if holdout else ALWAYS
         self.names = (*always, *(one.policy.name for one in named))
         self.keys = (*always, *(one.key for one in named))

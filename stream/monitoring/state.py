@@ -27,7 +27,7 @@ from stream.wire.topics import Topics
 FORMAT = 1
 
 REASONS_MAX = 10
-"""Limit on dead-letter reasons per partition. If there are more, the least recently seen one is evicted."""
+"""Limit on dead-letter reasons per partition. If there are more, the least recently seen reason is evicted."""
 
 CLASSES_MAX = 500
 """Limit on classes with separate counts, because the value is rewritten frequently."""
@@ -59,7 +59,7 @@ class PartitionState:
         self.latencies = Latencies()
         self.pending = PendingDecisions(self._policies.keys)
         self.letters: dict[str, Letters] = {}  # by reason, with the most recently seen one last
-        self.unreadable = 0  # number of records in output topics that were not written by a learner
+        self.unreadable = 0  # number of records in output topics that other programs wrote
         self.passed_over = 0  # number of decisions and outcomes outside the sample
 
     def take(self, topics: Topics, record: Record, level: int = 0, contexts: Contexts = MappingProxyType({})) -> bool:

@@ -48,7 +48,7 @@ class Intake(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """The data on which a verdict is based."""
+    """The data from which the condition is determined."""
 
     answered_ms: int  # time since the last response from Kafka
     stepped_ms: int  # time since the last step, or since the monitor started

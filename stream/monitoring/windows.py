@@ -78,7 +78,7 @@ def share(count: float, n: float) -> Share | None:
     """
     if n == 0:
         return None
-    p = min(max(count / n, 0.0), 1.0)  # corrects rounding errors of weighted counts
+    p = min(max(count / n, 0.0), 1.0)  # rounding errors of weighted counts could exceed it
     middle, spread = p + Z * Z / (2 * n), Z * sqrt(p * (1 - p) / n + Z * Z / (4 * n * n))
     low, high = ((middle + sign * spread) / (1 + Z * Z / n) for sign in (-1, 1))
     return Share(round(p, 4), round(max(low, 0.0), 4), round(min(high, 1.0), 4), round(n))

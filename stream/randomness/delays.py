@@ -137,7 +137,10 @@ class DelayModel:
         return law.quantile_ms(u)
 
     def quantile_ms(self, u: float) -> int:
-        """Return a delay that at least a fraction 1 - u of the delays in every class reach or exceed."""
+        """Return the smallest u-quantile of all classes.
+
+        In every class, at least a fraction 1 - u of the delays reaches it.
+        """
         return min(law.quantile_ms(u) for law in (self.otherwise, *self.by_class.values()))
 
     def check_classes(self, n_classes: int) -> None:

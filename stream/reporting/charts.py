@@ -24,11 +24,11 @@ class Axis(NamedTuple):
     label: str
     form: Form
     scale: Scale = "linear"
-    names: Sequence[str] = ()  # labels shown at the positions 0, 1, 2, ... instead of numbers
+    names: Sequence[str] = ()  # labels at the positions 0, 1, 2, ..., which replace the numbers
 
 
 class Line(NamedTuple):
-    """A line with ascending abscissas. It has a band if low and high are given."""
+    """A line with ascending abscissas, and with a band if low and high are given."""
 
     number: int
     label: str
@@ -66,7 +66,7 @@ class Chart(NamedTuple):
     lines: Sequence[Line]
     levels: Sequence[Level] = ()
     marks: Sequence[Mark] = ()
-    is_half: bool = False  # True to show two such charts side by side if the page is wide enough
+    is_half: bool = False  # True to show two of these charts side by side if the page is wide enough
     is_pointwise: bool = False  # True for separate points with intervals, not joined by lines
     is_stepped: bool = False  # True if each value applies up to the next abscissa
     hides_start: bool = False  # True to omit the noisy first points on a linear abscissa
@@ -92,7 +92,7 @@ def _plain(chart: Chart) -> dict[str, Any]:
     fields = chart._asdict() | {"x": chart.x._asdict(), "y": chart.y._asdict()}
     fields["levels"] = [level._asdict() for level in chart.levels]
     fields["marks"] = [mark._asdict() for mark in chart.marks]
-    xs: list[Sequence[float]] = []  # most lines share their abscissas
+    xs: list[Sequence[float]] = []  # most lines have equal abscissas
     fields["lines"] = []
     for line in chart.lines:
         x = tuple(line.x)

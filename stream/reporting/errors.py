@@ -1,8 +1,8 @@
 """Error rates of a run: progressive, and with delayed feedback (censored).
 
-The progressive error compares each decision with the true class at the time of the decision, when only a simulation
-knows the class. The censored error counts a decision only after its outcome is known: after the feedback of a matched
-decision, or after the expiry of an expired one. Feedback after the last decision is excluded.
+The progressive error compares each decision with the true class at the time of the decision, which only a simulation
+knows at that time. The censored error counts a decision after its outcome is known: when the feedback has arrived, or
+when the decision has expired. Feedback after the last decision is excluded.
 """
 
 import math
@@ -43,7 +43,7 @@ class Errors(NamedTuple):
 
     events: int
     mistakes: int  # decisions whose action was wrong
-    error_rate: float  # nan if there are no decisions, like all rates here
+    error_rate: float  # this and all other rates are nan if there are no decisions
     error_rate_last_fifth: float  # error of the action over the last fifth of the decisions, rounded up
     greedy_error_rate: float  # error of the class with the highest score, where known
     window_events: int
@@ -131,7 +131,7 @@ def half_width(mistakes: NDArray[Any]) -> float:
 
     Paparoditis, Politis, "Local block bootstrap", Comptes Rendus Mathématique 335, 2002. Blocks of n^(1/3) decisions
     preserve the dependence between neighbours. Each block is replaced by one that starts at most n/40 decisions away.
-    The error decreases during a run, and distant blocks would count this trend as noise.
+    The error decreases during a run. With distant blocks, this trend would count as noise.
 
     Args:
         mistakes: 1 or 0 for each decision, in order; [n].
@@ -191,7 +191,7 @@ class MatchedError(NamedTuple):
 
 
 def matched_error(partitions: Iterable[Iterable[Example]]) -> MatchedError:
-    """Return the error over the examples of all partitions; those of each partition are in the order of settlement.
+    """Return the error over the examples of all partitions, which are in the order of settlement in each partition.
 
     Uses one byte per example of a partition. The overall last fifth combines the last fifth of each partition.
 
@@ -253,7 +253,7 @@ class DelayedPoint(NamedTuple):
     """Numbers of outcomes that are known after a given number of decisions."""
 
     decided: int
-    matched: int  # decisions whose feedback has arrived by then
+    matched: int  # decisions whose feedback had arrived
     mistakes: int  # matched decisions with reward 0
     expired: int
     unmatched: int  # unmatched or unshown decisions

@@ -20,7 +20,7 @@ class _Path(NamedTuple):
     name: str
     n: list[int]
     values: list[float]
-    intervals: list[Interval]  # one interval per value, or none at all
+    intervals: list[Interval]  # one interval per value; empty without intervals
 
 
 def estimate_charts(policies: Sequence[PolicyEvaluation]) -> list[Chart]:
@@ -65,7 +65,7 @@ def _intervals(policies: Sequence[PolicyEvaluation], alt: str) -> Chart:
     return Chart(
         "intervals",
         "Estimates",
-        "Each policy's value from each estimator, with bootstrap intervals. Those of dm ignore the bias of its model.",
+        "Each policy's value from each estimator, with bootstrap intervals. Those of dm ignore its model's bias.",
         alt,
         Axis("estimator", "number", names=names),
         Axis("mean reward", "share"),

@@ -1,4 +1,4 @@
-"""HTML page of off-policy estimates: values, their course over the log, weights and flags."""
+"""HTML page of off-policy estimates: values, their paths over the log, weights and flags."""
 
 from typing import NamedTuple
 

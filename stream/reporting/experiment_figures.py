@@ -52,7 +52,7 @@ class Axis(NamedTuple):
 
 
 def can_draw() -> bool:
-    """Whether matplotlib is installed."""
+    """Return whether matplotlib is installed."""
     return find_spec("matplotlib") is not None
 
 

@@ -33,7 +33,7 @@ class _Size(NamedTuple):
     width: int
     decided_at: int  # left edges of the bars
     settled_at: int
-    raised: int  # offset of labels in the first row, which would otherwise overlap
+    raised: int  # offset of labels in the first row, to avoid an overlap
 
 
 SIZES = (_Size("wide", 860, 250, 520, 0), _Size("narrow", 350, 112, 214, 16))

@@ -128,7 +128,7 @@ _NUMBERS = ("", "", "", "Three", "Four", "Five", "Six", "Seven", "Eight", "Nine"
 
 
 def _lateness(report: RunReport) -> str:
-    """Describe the median feedback delay: the distribution's median or, for a log, the measured one."""
+    """Describe the median feedback delay: that of the distribution or, for a log, the measured median."""
     law = str(report.settings.get("delay", "")).strip()
     if law == "none":
         return "without delay"
@@ -141,7 +141,7 @@ def _lateness(report: RunReport) -> str:
     return f"{duration(median_ms / 1000).replace('.0 s', ' s')} late"
 
 
-# Description of the runs.
+# Descriptions of the runs.
 
 
 class _Stream(NamedTuple):
@@ -231,7 +231,7 @@ def _seeds(names: Sequence[str], found: Sequence[Series]) -> str:
 
 
 def _differences(names: Sequence[str], found: Sequence[Series]) -> Table | None:
-    """Return a table of the differences between runs other than learners and parameters, or None if there are none."""
+    """Return a table of the differences between runs, except learners and parameters, or None without differences."""
     traits = [
         {"data": series.first.data, "events": f"{series.first.events:,}"}
         | {"seeds": listed([str(run.seed) for run in series.runs])}
@@ -400,7 +400,7 @@ def _challengers(names: Sequence[str], reports: Sequence[RunReport]) -> Table | 
     )
     notes = tuple(
         f"{name}: {found.n:,} decisions of the champion with a reward, {found.without_reward:,} expired without an "
-        f"outcome, {found.waiting:,} are pending or later than a pending one."
+        f"outcome, {found.waiting:,} are pending or follow a pending decision."
         for name, found in compared.items()
     )
     return Table(columns, rows, notes)
@@ -518,7 +518,7 @@ _GLOSSARY = (
     ("holdout", "A random part of the events, for which a fixed policy decides instead of the learner."),
     ("late", "Feedback after its decision expired."),
     ("duplicate", "A repeated context or feedback. The first one counts."),
-    ("conflict", "Duplicate feedback that contradicts the first."),
+    ("conflict", "Duplicate feedback whose bit differs from the first one."),
     ("orphan", "Feedback without a context so far. It is dropped after the orphan window."),
     ("mismatched", "Feedback for an action other than the decided one. It becomes a dead letter."),
     ("malformed", "An unreadable record. It is written to the dead-letter topic with the reason."),

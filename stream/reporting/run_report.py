@@ -96,7 +96,7 @@ class ReplicaReport(NamedTuple):
 
 
 class Behind(NamedTuple):
-    """Number of entries in a shared model's log that precede a step's own entries, but did not affect its decisions."""
+    """Number of log entries of a shared model that precede a step's own entries, but did not affect its decisions."""
 
     median: int
     p99: int
@@ -127,7 +127,7 @@ class RunReport:
     report: str | None = None  # path of the page
     feedback_after_end: float = math.nan  # fraction of matched feedback after the last decision
     delayed: tuple[DelayedPoint, ...] = ()  # known outcomes over time
-    warnings: tuple[str, ...] = ()  # reasons to distrust the figures
+    warnings: tuple[str, ...] = ()  # reasons why the figures may be misleading
     drift_alarms: int = 0  # number of resets of the model or a class by drift detection
     estimate: "LiveEstimates | None" = None  # estimate of the learner's own policy; None if not requested
     arms: "ArmComparison | None" = None  # comparison with the holdout; None without one
@@ -139,7 +139,7 @@ class RunReport:
     delay_counts: Sketch | None = None  # histogram of `delays`
     exploration: tuple[SharePoint, ...] = ()  # rate of non-greedy actions
     latency_counts: LatencyCounts | None = None
-    changed: tuple[str, ...] = ()  # settings that differ from the defaults
+    changed: tuple[str, ...] = ()  # names of the settings that differ from the defaults
     versions: Mapping[str, str] = field(default_factory=dict)  # versions of Onebit and its dependencies
     latency: Latency | None = None  # latency of decisions on Kafka; None in virtual time
     audit_ok: bool = True  # True if the ledger recomputed from the topics equals the learner's

@@ -1,4 +1,4 @@
-"""Formatting of numbers and tables for terminals and pages; runs that differ only in their seed are combined."""
+"""Formats numbers and tables for terminals and pages. Runs that differ only in their seed are combined."""
 
 import math
 import re
@@ -75,7 +75,7 @@ def between(ends: tuple[float, float] | None) -> str:
 
 
 SAID_ELSEWHERE = frozenset(("command", "data", "events", "learner", "param", "seed", "topic_prefix"))
-"""Settings that are not shown as differences, because they have no effect or have their own field in the report."""
+"""Settings that are not shown as differences, because they have no effect or their own field in the report."""
 
 
 class Series(NamedTuple):
@@ -167,8 +167,8 @@ _IF_ANY = ("unmatched", "unshown")
 def comparison(reports: Sequence[RunReport]) -> Table:
     """Return a table of runs by error. Runs that differ only in their seed share one row, which shows the means.
 
-    Counts that are equal in all runs are moved to the notes. To fit into 80 characters, late and duplicate feedback
-    whose counts differ are shown only in the ledgers. Unmatched and unshown decisions have a column if there are any.
+    Counts that are equal in all runs are moved to the notes. To fit into 80 characters, different counts of late and
+    duplicate feedback are shown only in the ledgers. Unmatched and unshown decisions have a column if there are any.
     """
     found = by_error(series_of(reports))
     has_seeds = any(len(series.runs) > 1 for series in found)

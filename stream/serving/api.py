@@ -59,8 +59,8 @@ Eligible = Annotated[list[Any] | None, WithJsonSchema({"anyOf": [_CLASSES, {"typ
 class Context(BaseModel):
     """A context: one number per feature, `{"i": [...], "v": [...]}`, or named features.
 
-    The id is optional. The decision is among the eligible classes, if they are given, as names or numbers. A deferred
-    decision counts only once it was shown.
+    The id is optional. If eligible classes are given, as names or numbers, the decision is among these classes. A
+    deferred decision counts only after it was shown.
     """
 
     id: Id | None = None
@@ -113,7 +113,7 @@ class Gateway:
     fallback: str | None = None  # None to respond with status 504
 
     async def decide(self, body: Context, request: Request) -> Decision:
-        """Write a context, and return its decision when it is committed. Repeating an id returns the same decision."""
+        """Write a context, and return its decision when it is committed. A repeated id returns the same decision."""
         event_id = body.id or uuid4().hex
         if (answer := self.decisions.find(event_id)) is None:
             self.link.check_ready()
@@ -128,7 +128,7 @@ class Gateway:
         return Decision(id=event_id, **answer._asdict())
 
     def _late(self, event_id: str, eligible: IndexArray | None, *, is_checked: bool) -> Decision:
-        """Return the fallback, unless there is none or the eligible classes could not be checked."""
+        """Return the fallback, or an error if there is no fallback or the eligible classes could not be checked."""
         answer = None
         if is_checked and self.fallback is not None and self.link.facts is not None:
             with suppress(FallbackError):
@@ -165,7 +165,7 @@ class Gateway:
         return _page(self.link.heartbeat.alive())
 
     async def readyz(self) -> Response:
-        """Return status 200 while the program is connected and has read the decisions to remember."""
+        """Return status 200 while the program is connected and has read the remembered decisions."""
         return _page(self.link.heartbeat.ready())
 
     async def metrics(self, request: Request) -> Response:
@@ -222,7 +222,7 @@ def _context_value(event_id: str, body: Context, facts: PipelineFacts | None) ->
     except TypeError as error:  # text that is not UTF-8, a number beyond 64 bits, or nesting that is too deep
         raise MalformedError(f"x: {error}") from error
     if facts is not None:
-        classes = None if facts.open_classes and body.eligible is None else facts.classes()  # names are unknown here
+        classes = None if facts.open_classes and body.eligible is None else facts.classes()  # names unknown
         context = decode_context(_record(value), facts.n_features, encoder=facts.encoder, classes=classes)
         eligible = context.eligible
     elif type(x) is not dict or type(x.get("i")) is list:

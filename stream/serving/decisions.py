@@ -1,4 +1,4 @@
-"""Decisions that the gateway remembers or waits for, and the fallback for decisions that are not made in time."""
+"""Decisions that the gateway remembers or for which it waits, and the fallback after a timeout."""
 
 import asyncio
 from collections.abc import Iterable, Iterator
@@ -30,7 +30,7 @@ class PipelineFacts(NamedTuple):
     unsupported: str | None = None  # name of the learner if it cannot decide among eligible classes
 
     def classes(self) -> Classes:
-        """Return the pipeline's classes. New names of open classes are not known here."""
+        """Return the pipeline's classes. Names that an open pipeline adds later are not included."""
         return Classes(self.n_classes, self.class_names, is_open=self.open_classes, unsupported=self.unsupported)
 
 
@@ -45,7 +45,7 @@ class Answer(NamedTuple):
 
 
 def fallback_answer(given: str, event_id: str, facts: PipelineFacts, eligible: IndexArray | None = None) -> Answer:
-    """Return the fallback for an event: the class with a name or number, or one drawn uniformly by seed and id.
+    """Return the fallback for an event: the given class, or a class that is drawn uniformly from seed and id.
 
     Args:
         given: The class's name or number, or `uniform`.
@@ -79,7 +79,7 @@ def fallback_answer(given: str, event_id: str, facts: PipelineFacts, eligible: I
 
 
 class Decisions:
-    """Remembered answers by event id, and the requests that wait for one. Only the event loop uses it."""
+    """Remembered answers by event id, and the requests that wait for an answer. Used only by the event loop."""
 
     def __init__(self, remember_ms: int, remembered_max: int = REMEMBERED_MAX) -> None:
         """Create an empty memory.

@@ -1,7 +1,7 @@
 """The gateway's connection to Kafka: one thread writes contexts and feedback, another reads predictions.
 
-A `Broker` is not thread-safe, so each thread has its own. Both hand their results to the event loop, which
-owns all other state. A thread that loses its connection reconnects until the gateway ends.
+A `Broker` is not thread-safe, so each thread has its own. Both pass their results to the event loop, which owns all
+other state. A thread that loses its connection reconnects until the gateway ends.
 """
 
 import asyncio
@@ -40,8 +40,8 @@ WRITER, READER = "writer", "reader"
 class Access(NamedTuple):
     """The gateway's access to the pipeline. Each thread calls these functions with its own broker."""
 
-    connect: Callable[[Callable[[], bool]], Broker]  # the argument is a callback that returns whether to stop
-    watch: Callable[[Broker], Callable[[], None]]  # returns a function that raises if the topics have changed
+    connect: Callable[[Callable[[], bool]], Broker]  # called with a function that returns whether to stop
+    watch: Callable[[Broker], Callable[[], None]]  # returns a function that raises an error if the topics have changed
     facts: Callable[[Broker], PipelineFacts | None]
     now_ms: Callable[[], int]  # this host's time since 1970, used to find the first prediction to remember
     announce: Callable[[str], None]
@@ -153,7 +153,7 @@ class Link:
                 producer.flush()
             except BrokerError as error:
                 self._loop.call_soon_threadsafe(_settle, batch, error)
-                if type(error) is not BrokerError:  # otherwise, only these records were refused
+                if type(error) is not BrokerError:  # if not, only these records were refused
                     raise
             else:
                 self._loop.call_soon_threadsafe(_settle, batch, None)

@@ -82,7 +82,7 @@ class RateLimit:
         self._seen_s = now_s()
 
     def wait_s(self) -> int:
-        """Admit a request and return 0, or return the time in seconds after which to try again.
+        """Admit a request and return 0, or return the number of seconds after which the client can try again.
 
         >>> rate = RateLimit(0.5, now_s=lambda: 0.0)
         >>> rate.wait_s(), rate.wait_s()
@@ -143,7 +143,7 @@ class Guard:
             self._counts.add(path, code, monotonic() - started_s)
 
     def _refusal(self, scope: Scope) -> Response | None:
-        """Return the error response if a request is not admitted, otherwise None."""
+        """Return the error response for a request that is not admitted, otherwise None."""
         token, rate = self._limits.token, self._limits.rate
         given = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
         scheme, _, secret = given.partition(b" ")
@@ -177,7 +177,7 @@ class Guard:
         async def reread() -> Message:
             return read.pop() if read else await receive()
 
-        if is_whole:  # otherwise the client has disconnected
+        if is_whole:  # if not, the client has disconnected
             await self._app(scope, reread, send)
 
 

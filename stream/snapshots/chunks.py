@@ -1,9 +1,9 @@
-"""Writes snapshots as records of the snapshots topic, and finds the newest whole generation.
+"""Writes snapshots as records of the snapshots topic, and finds the newest complete generation.
 
 The topic is compacted; a record's key is `KEYS/SLOT/INDEX`. KEYS is the partition of a task, or `0/model` for a shared
-model. Generations alternate between the slots `a` and `b`, so that the previous generation stays whole while the next
-one is written. The slot `import` contains the model written by `onebit model import`. A generation's number is the step
-after which it was taken, or the version of the shared model. The value is a *chunk*:
+model. Generations alternate between the slots `a` and `b`, so that the previous generation stays complete while the
+next one is written. The slot `import` contains the model written by `onebit model import`. A generation's number is the
+step after which it was taken, or the version of the shared model. The value is a *chunk*:
 
     length of the head, u32 | head, JSON | payload, at most CHUNK_BYTES
 
@@ -113,7 +113,7 @@ class ChunkWriter:
 
 
 def _chunks(number: int, state: Iterable[bytes | memoryview], chunk_bytes: int) -> Iterator[bytes]:
-    """The chunks of a generation, encoded lazily."""
+    """Yield the chunks of a generation, encoded lazily."""
     digests: list[bytes] = []
     for payload, following in pairwise(chain(_cut(state, chunk_bytes), (None,))):
         assert payload is not None
@@ -221,7 +221,7 @@ class Stored:
             self.next_slot = _other(generation.slot)
 
     def chunks_in(self, slot: str) -> int:
-        """The number of chunks in a slot. The next generation overwrites or deletes them.
+        """Return the number of chunks in a slot. The next generation overwrites or deletes them.
 
         Only consecutive chunks count. A much larger index was written by another program, and deleting all chunks up to
         it would take too long.
@@ -229,7 +229,7 @@ class Stored:
         return next(index for index in count() if index not in self._chunks[slot])
 
     def writer(self, number: int, state: Iterable[bytes | memoryview], chunk_bytes: int) -> ChunkWriter:
-        """A writer for the next generation."""
+        """Return a writer for the next generation."""
         slot = self.next_slot
         return ChunkWriter(number, state, self.keys, slot, self.chunks_in(slot), chunk_bytes)
 
@@ -283,6 +283,6 @@ def read_model_snapshots(broker: Broker, topics: Topics, pulse: Pulse = lambda: 
 
 
 def imported_model(broker: Broker, topics: Topics, pulse: Pulse = lambda: None) -> str | None:
-    """The digest of the imported shared model (see `Generation.whole`), or None if there is none."""
+    """Return the digest of the imported shared model (see `Generation.whole`), or None if there is none."""
     imported = read_model_snapshots(broker, topics, pulse).imported
     return None if imported is None else imported.whole

@@ -1,8 +1,8 @@
-"""The schedule of snapshots in a learner process, which writes one snapshot at a time, in one portion per step.
+"""The schedule of snapshots. A learner process writes one snapshot at a time, in one portion per step.
 
-A snapshot is due if the state has changed since the last one, and either stream time has advanced by the interval or no
-records were applied for that long. A snapshot is taken even of an idle task: once retention has deleted its inputs, the
-task can be recovered only from a snapshot taken after its last input.
+A snapshot is due if the state has changed since the last snapshot, and either stream time has advanced by the interval
+or no records were applied during the interval. Idle tasks also need a snapshot: after retention has deleted its inputs,
+a task can be recovered only from a snapshot that was taken after its last input.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -18,9 +18,9 @@ class Source(NamedTuple):
 
     partition: int
     stored: Stored
-    state: object  # its ledger or version; equal if the state has not changed
+    state: object  # the ledger or the version, which is equal if the state has not changed
     number: int  # generation number of a snapshot that is taken now
-    take: Callable[[State | None], Snapshot | ModelSnapshot]  # may reuse the memory of an earlier copy
+    take: Callable[[State | None], Snapshot | ModelSnapshot]  # may reuse an earlier copy's memory
 
 
 class SnapshotSchedule:
@@ -41,13 +41,13 @@ class SnapshotSchedule:
         self._writing: tuple[Source, ChunkWriter] | None = None
 
     def needs_step(self, partition: int, sources: Iterable[Source], stream_ms: int, silent_ms: int) -> bool:
-        """Whether a partition without records needs a step for a snapshot. See `portion` for the arguments."""
+        """Return whether a partition without records needs a step for a snapshot. See `portion` for the arguments."""
         if self._writing is not None:
             return self._writing[0].partition == partition
         return any(self._is_due(source, stream_ms, silent_ms) for source in sources)
 
     def portion(self, partition: int, sources: Sequence[Source], stream_ms: int, silent_ms: int) -> list[Message]:
-        """Return the next portion of the snapshot in progress, or of one that is due now.
+        """Return the next portion of the snapshot in progress, or of a snapshot that is due now.
 
         Args:
             partition: the partition that makes a step.

@@ -53,10 +53,10 @@ Entries = Sequence[Sequence[Any]]
 class Snapshot(NamedTuple):
     """A task's state after a step."""
 
-    settings: Mapping[str, Any]  # as stored; for an imported model, only those on which it depends
+    settings: Mapping[str, Any]  # as stored; for an imported model, only the settings on which it depends
     step: JournalStep  # number 0 for an imported model
     dated_ms: int  # latest decision time so far
-    undated: Sequence[int]  # steps whose ticks were not applied; their decisions may already be settled
+    undated: Sequence[int]  # steps whose ticks were not applied yet; their decisions may already be settled
     stream_ms: int
     overflows: Overflows
     classes: list[str]  # names of open classes in the order of their indices; empty unless the classes are open
@@ -71,7 +71,7 @@ class Snapshot(NamedTuple):
 class ModelSnapshot(NamedTuple):
     """A shared model at a version."""
 
-    settings: Mapping[str, Any]  # only those on which the model depends
+    settings: Mapping[str, Any]  # only the settings on which the model depends
     version: int
     updates: int
     offset: int
@@ -142,7 +142,7 @@ def restore(snapshot: Snapshot, settings: TaskSettings, contexts_topic: str, pla
     times = task.undated
 
     def dated(pending: Pending) -> Pending:
-        """Use the time object that the step's decisions share, if the tick that sets their time was not applied."""
+        """Return the entry with the time object that its step's decisions share, if its tick was not applied yet."""
         time = pending.time
         return pending if time.ms is not None else pending._replace(time=times.setdefault(time.step, time))
 
@@ -285,8 +285,8 @@ def encode_block(name: str, rows: Sequence[Any], undated: Collection[int] = ()) 
     Args:
         name: name of the block.
         rows: event ids, entries and, for settled ids, the stream times at which they were settled.
-        undated: steps whose ticks had not been applied when the snapshot was taken. They can be applied while it is
-            written.
+        undated: steps whose ticks had not been applied when the snapshot was taken. The ticks can be applied while the
+            snapshot is written.
     """
 
     def encode_object(value: Any) -> bytes | int:
@@ -318,7 +318,7 @@ def decode_block(name: str, encoded: bytes | memoryview) -> list[Any]:
         if kind is DecisionTime:
             return times.setdefault(value, DecisionTime(-value) if value < 0 else DecisionTime(0, value))
         empty = _EMPTY[kind]
-        if len(value) == 0:  # shared by all, because most decisions have no logged numbers
+        if len(value) == 0:  # one object for all entries, because most decisions have no logged numbers
             return empty
         return np.frombuffer(value, empty.dtype.newbyteorder("<")).astype(empty.dtype)
 
@@ -338,7 +338,7 @@ _EMPTY: Mapping[Any, NDArray[Any]] = {IndexArray: np.zeros(0, np.int32), FloatAr
 
 
 def state_digest(states: Iterable[Mapping[str, Any]]) -> str:
-    """The SHA-256 of learners' states in a canonical byte form."""
+    """Return the SHA-256 of learners' states in a canonical byte form."""
     digest = sha256()
     for state in states:
         for name in sorted(state):
@@ -353,7 +353,7 @@ def state_digest(states: Iterable[Mapping[str, Any]]) -> str:
 
 
 def task_digest(task: Task) -> str:
-    """The SHA-256 of a task's state without its offsets: learner, join and counts."""
+    """Return the SHA-256 of a task's state without its offsets: learner, join and counts."""
     digest = sha256()
     for part in encode(take(task, JournalStep(0, (0, 0), (0, 0), task.version, task.join.ledger()))):
         digest.update(part)

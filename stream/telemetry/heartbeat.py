@@ -32,8 +32,8 @@ class _State(NamedTuple):
 class Heartbeat:
     """The state of a program, as read by health checks and scrapes.
 
-    The program's thread replaces the state, an immutable value, as a whole. Readers therefore see consistent values
-    without a lock.
+    The state is an immutable value, which the program's thread replaces as a whole. Readers therefore get consistent
+    values without a lock.
     """
 
     def __init__(self, program: str, version: str, now_ms: Callable[[], int]) -> None:

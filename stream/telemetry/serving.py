@@ -19,7 +19,7 @@ PATHS = ("/metrics", "/healthz", "/readyz")
 _PLAIN = "text/plain; charset=utf-8"
 
 REQUEST_S = 10.0
-"""Time limit for reading a request, counted from the end of the previous one, and for writing a response."""
+"""Time limit for a request, counted from the end of the previous request, and for writing a response."""
 
 CONNECTIONS_MAX = 64
 """Limit on open connections, each of which has a thread. Further connections are closed immediately."""
@@ -108,7 +108,7 @@ class _Server(ThreadingHTTPServer):
     open: set[Any]  # open connections
 
     def server_bind(self) -> None:
-        """Bind the socket without looking up the host name; the lookup may be slow, and only CGI needs the name."""
+        """Bind the socket without a lookup of the host name, which may be slow and is needed only for CGI."""
         TCPServer.server_bind(self)
         self.server_port = self.server_address[1]
 

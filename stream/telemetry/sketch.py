@@ -1,7 +1,7 @@
 """A mergeable sketch of durations: counts in logarithmic buckets that are the same in every program.
 
-Masson, Rim, Lee, "DDSketch", PVLDB 12, 2019: with buckets that grow by a fixed ratio, a quantile has a bounded relative
-error for any distribution. With fifty buckets per decade, each bar of a chart consists of whole buckets.
+Masson, Rim, Lee, "DDSketch", PVLDB 12, 2019. The buckets grow by a fixed ratio, so the relative error of a quantile is
+bounded for any distribution. With fifty buckets per decade, each bar of a chart consists of whole buckets.
 """
 
 from bisect import bisect_left

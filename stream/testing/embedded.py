@@ -46,7 +46,7 @@ class EmbeddedPipeline(PipelineUnderTest):
         self.work()
 
     def work(self) -> None:
-        """Run the learner until it is idle. `prediction`, `example` and `wait_until` also do this."""
+        """Run the learner until it is idle. `prediction`, `example` and `wait_until` also run it."""
         while self.learner.step(0):
             pass
 

@@ -1,7 +1,7 @@
 """The classes of a pipeline, and the eligible classes of a context.
 
-Classes have indices from 0. They have names if the pipeline replays a data set with names, or if it is *open*: an open
-pipeline has room for K classes and gives the next index to each new name, in the order of the contexts.
+Classes have indices from 0. They have names if the pipeline replays a data set with names, or if it is *open*. An open
+pipeline accepts up to K classes, and assigns the next index to each new name, in the order of the contexts.
 """
 
 from collections.abc import Iterable, Sequence
@@ -50,7 +50,7 @@ class Classes:
         self._index = {name: k for k, name in enumerate(self.names or ())}
 
     def name_of(self, index: int) -> str | None:
-        """The name of a class, or None if the classes have no names."""
+        """Return the name of a class, or None if the classes have no names."""
         return None if self.names is None else self.names[index]
 
     def add(self, names: Iterable[str]) -> None:
@@ -71,7 +71,7 @@ class Classes:
             int32[m] in increasing order; None for all K classes.
 
         Raises:
-            ClassesError: the list is empty, or lacks the action, or a class is unknown, repeated or one too many.
+            ClassesError: the list is empty, or lacks the action, or a class is unknown, repeated, or exceeds the limit.
         """
         if given is None and not self.is_open:
             return None
@@ -109,7 +109,7 @@ class Classes:
         index = new.setdefault(given, len(self.names) + len(new))
         if index >= self.n_classes:
             raise ClassesError(
-                f"the pipeline has room for {self.n_classes} classes, and {shown(given)} is one too many. Start a new "
+                f"the pipeline accepts {self.n_classes} classes; {shown(given)} exceeds this limit. Start a new "
                 "pipeline with a larger classes_max"
             )
         return index

@@ -7,8 +7,8 @@ A *tick* is a record that the learner appends to the feedback topic to advance s
 It has no key and no value. The header `onebit-tick` contains the number of the step that wrote it. Readers of the topic
 recognise ticks by the header and skip them, and the ledger does not count them.
 
-A *promotion* is a tick of step 0 with a second header, `onebit-promote`, which names the learner that decides from then
-on. `onebit promote` writes it to each partition.
+A *promotion* is a tick of step 0 with a second header, `onebit-promote`, which contains the name of the learner that
+makes all later decisions. `onebit promote` writes it to each partition.
 """
 
 import math
@@ -72,10 +72,10 @@ UNIFORM_TOLERANCE = 1e-3
 1/34."""
 
 TRACE_HEADERS = ("traceparent", "tracestate")
-"""Headers of a context that its prediction and its example also have."""
+"""Headers that are copied from a context to its prediction and its example."""
 
 TRACE_BYTES_MAX = 4_096
-"""Maximum size of the trace headers together. Longer ones are omitted, because they are stored with each pending
+"""Maximum size of the trace headers together. Longer headers are omitted, because they are stored with each pending
 decision."""
 
 TICK_HEADER = "onebit-tick"
@@ -91,7 +91,7 @@ class MalformedError(ValueError):
 
 
 class LogReading(NamedTuple):
-    """A task's requirements for the logged decision in a context, which must not be missing."""
+    """A task's requirements for the logged decision in a context. The logged decision must not be missing."""
 
     n_classes: int
     needs_propensity: bool = False
@@ -99,12 +99,12 @@ class LogReading(NamedTuple):
 
 
 def step_headers(step: int) -> Headers:
-    """The headers of a step's output records."""
+    """Return the headers of a step's output records."""
     return (VERSION_HEADER, (_STEP_HEADER, b"%d" % step))
 
 
 def step_of(record: Record) -> int | None:
-    """The number of the step that published a record; 0 if another Onebit program did, None if any other client did."""
+    """Return the step that published a record: 0 for another program of Onebit, None for any other client."""
     headers = dict(record.headers)
     if _STEP_HEADER in headers:
         return header_number(headers[_STEP_HEADER])
@@ -112,7 +112,7 @@ def step_of(record: Record) -> int | None:
 
 
 def trace_of(record: Record) -> Headers:
-    """The trace headers of a record (W3C Trace Context), or none if they are too long."""
+    """Return the trace headers of a record (W3C Trace Context), or none if they are too long."""
     if record.headers == HEADERS:
         return ()
     found = {name: value for name, value in reversed(record.headers) if name in TRACE_HEADERS}  # the first of each
@@ -120,12 +120,12 @@ def trace_of(record: Record) -> Headers:
 
 
 def header_number(content: bytes | None) -> int | None:
-    """The number in a header; None if it is not a number of at most 64 bits."""
+    """Return the number in a header; None if it is not a number of at most 64 bits."""
     return int(content) if content and content.isdigit() and len(content) <= _HEADER_DIGITS_MAX else None
 
 
 def encode_context(event_id: str, x: Features, logged: Logged | None = None, *, deferred: bool = False) -> bytes:
-    """Encode a context's value. `v` is omitted if all values are one, `logged` if there is no logged decision."""
+    """Encode a context's value. Omits `v` if all values are one, and `logged` without a logged decision."""
     features: dict[str, Any] = {"i": x.indices}
     values = x.values.tobytes()
     if values != _ONES[: len(values)] and values != ones(x.values.size).tobytes():  # comparing arrays would be slower
@@ -291,7 +291,7 @@ def decode_prediction(record: Record) -> tuple[Prediction, int]:
 
 
 def decode_answer(record: Record) -> Answer:
-    """Decode the fields of a prediction that are needed to send feedback or count errors, without its arrays.
+    """Decode the fields of a prediction that are needed to send feedback or to count errors, but not its arrays.
 
     Raises:
         MalformedError: the record is not a prediction.
@@ -331,7 +331,7 @@ def decode_feedback(record: Record, n_classes: int, *, needs_label: bool = False
     """Decode a feedback record, or a shown record, for a learner with n_classes classes.
 
     A reward is 0 or 1 as an integer, a float or a boolean. Labels and actions are integers. A null action counts as
-    absent. A record with a reward is feedback, also if it has `shown`.
+    absent. A record with a reward is feedback, even if it has `shown`.
 
     Raises:
         MalformedError: the record is not feedback, or it lacks the label that a full-information learner needs.
@@ -446,35 +446,35 @@ def _reason(error: ValidationError, value: bytes) -> str:
         for name, place in _PATH.findall(path):
             actual = actual[int(place)] if place else actual.get(name)
     except (orjson.JSONDecodeError, AttributeError, LookupError, TypeError):
-        return expected  # the value is unknown: orjson also rejects the number, or a field occurs twice
+        return expected  # the value is unknown, because orjson also rejects the number, or a field occurs twice
     return f"{expected}; got {shown(actual)}"
 
 
 def tick_headers(step: int) -> Headers:
-    """The headers of a step's tick."""
+    """Return the headers of a step's tick."""
     return (VERSION_HEADER, (TICK_HEADER, b"%d" % step))
 
 
 def is_tick(record: Record) -> bool:
-    """Whether a record of the feedback topic is a tick. A promotion is also a tick."""
+    """Return whether a record of the feedback topic is a tick. A promotion is also a tick."""
     return record.value is None and record.key is None and any(name == TICK_HEADER for name, _ in record.headers)
 
 
 def tick_step(record: Record) -> int | None:
-    """The number of the step that wrote a tick; None if the record is not a tick or its header is not a number."""
+    """Return the number of the step that wrote a tick, or None if the record is not a valid tick."""
     return header_number(dict(record.headers)[TICK_HEADER]) if is_tick(record) else None
 
 
 def promotion_headers(name: str) -> Headers:
-    """The headers of a promotion: those of a tick of no step, and the name of the learner to promote.
+    """Return the headers of a promotion: those of a tick of step 0, and the name of the learner to promote.
 
-    Readers of feedback therefore skip it as they skip ticks.
+    Readers of feedback therefore skip a promotion like any other tick.
     """
     return (*tick_headers(0), (PROMOTION_HEADER, name.encode()))
 
 
 def promotion_of(record: Record) -> str | None:
-    """The name of the learner to promote; None if the record is not a promotion."""
+    """Return the name of the learner to promote; None if the record is not a promotion."""
     if not is_tick(record):
         return None
     name = dict(record.headers).get(PROMOTION_HEADER)

@@ -41,7 +41,7 @@ class DeadLetter(NamedTuple):
 
 
 def dead_letter_headers(topic: str, partition: int, offset: int, kind: str, reason: str) -> Headers:
-    """The headers of a dead letter: the record's position and the reason."""
+    """Return the headers of a dead letter: the record's position and the reason."""
     return (
         VERSION_HEADER,
         ("onebit-topic", topic.encode()),
@@ -53,7 +53,7 @@ def dead_letter_headers(topic: str, partition: int, offset: int, kind: str, reas
 
 
 def encode_dead_letter(record: Record, kind: str, reason: str) -> tuple[bytes | None, bytes | None, Headers]:
-    """Encode a record as a dead letter: its key, value and headers, with Onebit's headers before the record's own.
+    """Encode a record as a dead letter: its key and value, and Onebit's headers, followed by its own headers.
 
     The record's headers with reserved names get the prefix `original-`, so that reserved names are always Onebit's.
     """

@@ -1,4 +1,4 @@
-"""The ledger, which counts every input record exactly once, by its outcome."""
+"""The ledger, which counts every input record exactly once, by outcome."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -55,7 +55,7 @@ class Ledger(NamedTuple):
         return not self.imbalances()
 
     def imbalances(self) -> tuple[str, ...]:
-        """The violated equations, with their numbers; empty if there are none.
+        """Return the violated equations, with their numbers; empty if there are none.
 
         >>> Ledger(contexts=3, decided=2, matched=2, feedback=2).imbalances()
         ('contexts 3 != 2 = decided 2 + context_duplicates 0 + context_malformed 0',)
@@ -69,7 +69,7 @@ class Ledger(NamedTuple):
         return tuple(failed)
 
     def __add__(self, other: object) -> "Ledger":  # adds the counts instead of concatenating them
-        """The sum of the ledgers of two partitions.
+        """Return the sum of the ledgers of two partitions.
 
         >>> Ledger(contexts=3, decided=3) + Ledger(contexts=2, decided=1, context_duplicates=1)  # doctest: +ELLIPSIS
         Ledger(contexts=5, decided=4, context_duplicates=1, ...)
@@ -80,7 +80,7 @@ class Ledger(NamedTuple):
 
 
 def total_ledger(ledgers: Iterable[Ledger]) -> Ledger:
-    """The sum of the ledgers of all partitions."""
+    """Return the sum of the ledgers of all partitions."""
     return sum(ledgers, start=Ledger())
 
 

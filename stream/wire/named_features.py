@@ -5,8 +5,8 @@ has one entry for each lower-case word; the entry's value is the number of occur
 number 0 have no entry.
 
 A feature with a small vocabulary has its own indices, one for each value. A feature with a large vocabulary is hashed:
-its values share 2**hash_bits indices after all others. Entries of a row with equal indices are summed. An encoder
-without names hashes all features, including numbers. An encoder can be stored as JSON.
+its values share 2**hash_bits indices, which follow all other indices. Entries of a row with equal indices are summed.
+An encoder without names hashes all features, including numbers. An encoder can be stored as JSON.
 """
 
 import math
@@ -72,7 +72,7 @@ class Vocabulary(NamedTuple):
     """A feature's kind, indices and scale."""
 
     kind: Kind
-    indices: Mapping[str, int] | None  # by value, or under "" for a number; None: values are hashed
+    indices: Mapping[str, int] | None  # indices by value, or under "" for a number; None: values are hashed
     scale: Scale | None = None  # None: values are encoded unchanged
 
 
@@ -94,7 +94,7 @@ class FeatureEncoder:
         return self.encode_known(x)[0]
 
     def encode_known(self, x: Mapping[str, Any]) -> tuple[Features, list[str]]:
-        """Encode one row, and return the feature name of each category or word that has no entry.
+        """Encode one row. Also return the name of the feature for each category or word that has no entry.
 
         A category or word outside the vocabulary has no entry if nothing is hashed.
 
@@ -130,7 +130,7 @@ class FeatureEncoder:
         return Features(indices, values), unknown
 
     def kind_of(self, name: str, given: object) -> Kind:
-        """The kind of a feature's values; in an encoder without names, the kind of this value.
+        """Return the kind of a feature's values. An encoder without names returns the kind of this value.
 
         Raises:
             NamedFeaturesError: the name is unknown.
@@ -155,7 +155,7 @@ class FeatureEncoder:
         return found
 
     def index_of_number(self, name: str) -> int:
-        """The index of a numeric feature."""
+        """Return the index of a numeric feature."""
         indices = self.names[name].indices if self.names else None
         return int(self._hashed(name, ("",))[0]) if indices is None else indices[""]
 
@@ -285,7 +285,7 @@ def number_of(name: str, value: object) -> float:
 
 
 def words_of(text: str) -> list[str]:
-    """The words of a text, in lower case.
+    """Return the words of a text, in lower case.
 
     >>> words_of("Zwölf Boxkämpfer, don't")
     ['zwölf', 'boxkämpfer', 'don', 't']
@@ -294,12 +294,12 @@ def words_of(text: str) -> list[str]:
 
 
 def hash_of(name: str, value: str) -> int:
-    """A 64-bit hash of a feature's name and value."""
+    """Return a 64-bit hash of a feature's name and value."""
     return xxhash.xxh3_64_intdigest(f"{len(name)}:{name}{value}".encode("utf-8", "surrogatepass"))
 
 
 def sharing(distinct: float, hash_bits: int) -> float:
-    """The expected number of hashed features, out of `distinct` ones, that share an index with another one.
+    """Return the expected number of hashed features, of `distinct` ones, that share an index with another feature.
 
     >>> round(sharing(1_000, 16)), round(sharing(10, 16), 3)
     (15, 0.001)

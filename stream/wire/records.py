@@ -1,7 +1,7 @@
 """Records as read from Kafka, and the events that they contain, as Python objects.
 
-Both are created for every event, so they are NamedTuples. Creating a NamedTuple takes 0.3 µs, and creating a frozen
-dataclass takes 1 µs. All are immutable; do not write to their arrays.
+They are created for every event, and are therefore NamedTuples. Creating a NamedTuple takes 0.3 µs, and creating a
+frozen dataclass takes 1 µs. All are immutable; do not write to their arrays.
 """
 
 from collections.abc import Sequence
@@ -42,7 +42,7 @@ class Record(NamedTuple):
 
 
 def place_of(record: Record) -> str:
-    """A record's topic, partition and offset, for messages."""
+    """Return a record's topic, partition and offset, for messages."""
     return f"{record.topic}/{record.partition} offset {record.offset}"
 
 
@@ -53,11 +53,11 @@ class Foreign(NamedTuple):
     first: str = ""  # position of the first of these records
 
     def and_also(self, record: Record) -> "Foreign":
-        """Count one more record."""
+        """Return the counts with one more record."""
         return Foreign(self.records + 1, self.first or place_of(record))
 
     def describe(self, where: str) -> str:
-        """A message about these records."""
+        """Return a message about these records."""
         return (
             f"skipped {self.records:,} records in {where} that Onebit did not write; the first is {self.first}. "
             "Check which other program writes there"
@@ -83,14 +83,14 @@ class Logged(NamedTuple):
 
 
 class Context(NamedTuple):
-    """The part of an event that the learner bases its decision on."""
+    """The part of an event on which the learner bases its decision."""
 
     id: str
     x: Features
     logged: Logged | None = None  # None if not from a log, or if the log is ignored
-    unknown: Sequence[str] = ()  # the name of each feature with an unknown category or word, which has no entry
+    unknown: Sequence[str] = ()  # the name of the feature for each unknown category or word, which has no entry
     eligible: IndexArray | None = None  # int32[m] in increasing order, the classes to decide among; None: all
-    is_deferred: bool = False  # True if the decision counts only once it was shown
+    is_deferred: bool = False  # True if the decision counts only after it was shown
 
 
 NOTHING_LOGGED: FloatArray = np.zeros(0)
@@ -100,7 +100,7 @@ NOT_ELIGIBLE = -1e305
 
 
 class Decision(NamedTuple):
-    """A learner's decision for a context, with everything from prediction time that an update needs."""
+    """A learner's decision for a context, with all values from prediction time that an update needs."""
 
     action: int  # the class that was played, sampled from p
     greedy: int  # the class with the highest score
@@ -140,7 +140,7 @@ class Target(NamedTuple):
 
 
 Arm = Literal["holdout"]
-"""The part of the decisions that another policy made, for comparison."""
+"""The arm of a decision that a fixed policy made, for comparison."""
 
 HOLDOUT: Arm = "holdout"
 
@@ -149,7 +149,7 @@ class Challenged(NamedTuple):
     """The champion that made a decision, and the class that each challenger chose."""
 
     champion: str  # the learner that decided
-    choices: dict[str, int]  # by challenger
+    choices: dict[str, int]  # keyed by challenger
 
 
 class Prediction(NamedTuple):
@@ -167,7 +167,7 @@ class Prediction(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """The part of a prediction that a program needs to send feedback or to count errors."""
+    """The fields of a prediction that a program needs to send feedback or to count errors."""
 
     id: str
     action: int
@@ -181,7 +181,7 @@ class Feedback(NamedTuple):
     id: str
     reward: int  # 1 right, 0 wrong
     label: int | None = None  # the true class, only for full-information baselines
-    action: int | None = None  # the class that the bit is about, checked against the decision; None if not given
+    action: int | None = None  # the class to which the bit applies, compared with the decision; None if not given
 
 
 class Shown(NamedTuple):
@@ -200,7 +200,7 @@ class Outcome(StrEnum):
 
 
 Drift = Literal["global"] | int
-"""A drift detector: for all classes together, or for one class."""
+"""A drift detector: the index of a class, or "global" for all classes together."""
 
 DRIFT_OF_ALL: Drift = "global"
 

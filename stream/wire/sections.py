@@ -44,7 +44,7 @@ def headed(head: Mapping[str, Any]) -> bytes:
 
 
 def section_name(data: bytes) -> str | None:
-    """The name of the section at the start of the data, or None if the data does not start with a section."""
+    """Return the name of the section at the start of the data, or None if the data does not start with a section."""
     try:
         head = orjson.loads(data[4 : 4 + int.from_bytes(data[:4], "little")])
     except orjson.JSONDecodeError:
@@ -62,7 +62,7 @@ class SectionReader:
         self._start = 0  # position in the next payload
 
     def section(self) -> Section:
-        """The next section.
+        """Return the next section.
 
         Raises:
             ValueError, TypeError, KeyError, IndexError, AttributeError: the bytes do not contain a section.

@@ -23,7 +23,7 @@ class TopicDescription(NamedTuple):
 
     name: str
     partitions: int
-    append_time: bool  # timestamps are the broker's (LogAppendTime), not the producer's
+    append_time: bool  # the broker sets the timestamps (LogAppendTime), not the producer
     compacted: bool
     retention_ms: int
     replication: int
@@ -43,7 +43,7 @@ class Topics(NamedTuple):
 
     @classmethod
     def with_prefix(cls, prefix: str = DEFAULT_PREFIX) -> "Topics":
-        """The topics whose names start with a prefix, such as `onebit.`."""
+        """Return the topics whose names start with a prefix, such as `onebit.`."""
         names = ("contexts", "predictions", "feedback", "examples", "dead-letter", "journal", "snapshots")
         return cls(*(prefix + name for name in names))
 
@@ -53,17 +53,17 @@ class Topics(NamedTuple):
         return self.journal.removesuffix("journal") + "updates"
 
     def all_of(self, *, shares_model: bool) -> list[str]:
-        """All topics, with the log of a shared model if there is one."""
+        """Return all topics, with the log of a shared model if there is one."""
         return [*self, self.updates] if shares_model else [*self]
 
     def of_events(self) -> tuple[str, ...]:
-        """The event topics; all others are for recovery."""
+        """Return the event topics; all others are for recovery."""
         return (self.contexts, self.predictions, self.feedback, self.examples, self.dead_letter)
 
     def specs(
         self, partitions: int, replication: int = 1, retention_ms: int = -1, *, shares_model: bool = False
     ) -> list[TopicSpec]:
-        """The specifications of all topics. An event has the same partition number in all of them except the log.
+        """Return the specifications of all topics. All except the log have the same number of partitions.
 
         The retention applies to the event topics. The journal and the log of a shared model have unlimited retention,
         because an idle task cannot be recovered without the step of its newest snapshot.
@@ -83,10 +83,10 @@ class Topics(NamedTuple):
     def retention_warnings(
         self, found: Mapping[str, TopicDescription], snapshot_interval_ms: int, window_ms: int
     ) -> list[str]:
-        """Warnings for topics whose retention can delete records that a recovery needs.
+        """Return warnings for topics whose retention can delete records that a recovery needs.
 
         A recovery needs the records of two snapshot intervals, because the newest snapshot can be torn, and of one more
-        window, so that a learner that was stopped for that long finds all feedback. With a shared model it also needs
+        window, so that a learner that was stopped for a window finds all feedback. With a shared model it also needs
         the predictions and the model's whole log.
         """
         needed_ms = 2 * snapshot_interval_ms + window_ms if snapshot_interval_ms else -1

@@ -67,7 +67,7 @@ class TargetFields(Struct, gc=False):
 
 
 class ChallengedFields(Struct, gc=False):
-    """The learner that decided, and the classes that the others chose."""
+    """The learner that decided, and the classes that the other learners chose."""
 
     champion: str
     choices: dict[str, Whole]

@@ -43,8 +43,8 @@ RECORD_BYTES_MAX = 900_000
 """Size limit for the entries in one record. It is below Kafka's default of 1 MB, to leave room for the head."""
 
 DECIDED, SETTLED, CORRECTED, PROMOTED = 0, 1, 2, 3
-"""Kinds of entries: a decision, its bit (real or assumed), the real bit that replaces an assumed one, and the promotion
-of a challenger, whose x is empty, and whose decision is all zeros."""
+"""Kinds of entries: a decision, its bit (real or assumed), the real bit that replaces an assumed bit, and a promotion.
+A promotion has an empty x, and a decision of zeros."""
 
 NO_BIT, NO_LABEL = -1, -1
 
@@ -90,7 +90,7 @@ class _Column(NamedTuple):
 
     name: str
     dtype: type[np.generic]
-    absent: float | None = None  # a column that has only this value is omitted; None: always stored
+    absent: float | None = None  # a column that contains only this value is omitted; None: always stored
 
 
 _COLUMNS = (  # in the order of the fields
@@ -195,7 +195,7 @@ def decode_update(record: Record) -> Update | None:
 
 
 def entry_bytes(nnz: int, width: int) -> int:
-    """The size of an entry, for an x with nnz features and a decision with K + L = width numbers."""
+    """Return the size of an entry, for an x with nnz features and a decision with K + L = width numbers."""
     return _ENTRY_BYTES + 12 * nnz + 8 * width
 
 

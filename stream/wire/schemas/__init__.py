@@ -1,9 +1,9 @@
 """JSON Schemas for the record values in the event topics, for services in any language.
 
 JSON Schema cannot express some rules: increasing indices, equal numbers of values and indices, the size of an id, and
-the learner's classes and features. These rules are in `$comment` and in docs/formats.md. A context or feedback that its
-schema rejects is malformed; one that it accepts can still be malformed. The schemas accept everything that Onebit
-writes.
+the learner's classes and features. These rules are in `$comment` and in docs/formats.md. A context or feedback record
+that its schema rejects is malformed. A record that the schema accepts can still be malformed. The schemas accept
+everything that Onebit writes.
 """
 
 from importlib.resources import files
@@ -16,6 +16,6 @@ EVENTS = ("contexts", "predictions", "feedback", "examples")
 
 
 def schema_of(topic: str) -> dict[str, Any]:
-    """The schema (draft 2020-12) of a topic's values, by the topic's name without its prefix."""
+    """Return the schema (draft 2020-12) of a topic's values, by the topic's name without its prefix."""
     schema: dict[str, Any] = orjson.loads(files(__name__).joinpath(f"{topic}.json").read_bytes())
     return schema
