@@ -1,11 +1,11 @@
-"""Measure what decisions that nobody sees do to the error, with and without deferred decisions.
+"""Measure how decisions that are never shown affect the error, with and without deferred decisions.
 
     python benchmarks/activation.py [--write]
 
-Half of the decisions are shown, and get feedback after a random delay. The other half are never shown. The error is
+Half of the decisions are shown, and receive feedback after a random delay. The other half are never shown. The error is
 that of the shown decisions, in three pipelines in virtual time with `--on-expiry negative`:
 
-    without     contexts only of the decisions that are shown
+    without     only the contexts whose decisions are shown
     deferred    all contexts, deferred; the window begins when a decision is shown
     expiry      all contexts, not deferred; decisions that are not shown expire as wrong
 """
@@ -32,7 +32,7 @@ SEEDS = 5
 
 STEP = "100ms"  # time between two contexts
 WINDOW = "30s"
-SHOWN_MS, FEEDBACK_MS = 2_000, 5_000  # mean time until a decision is shown, and from then to its feedback
+SHOWN_MS, FEEDBACK_MS = 2_000, 5_000  # mean time until a decision is shown, and mean time from then until its feedback
 
 
 def error(kind: str, name: str, learner: str, seed: int) -> float:

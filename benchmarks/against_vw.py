@@ -1,4 +1,4 @@
-"""Compare the learner that `auto` chooses, with its defaults, to Vowpal Wabbit tuned in hindsight.
+"""Compare the default learner, which `auto` chooses, with Vowpal Wabbit tuned in hindsight.
 
     pip install vowpalwabbit==9.11.9
     python benchmarks/against_vw.py DATA_FOLDER [--sets pendigits r8] [--delays 0 1000 lognormal] [--orders 3]
@@ -8,11 +8,11 @@
 For each set and delay, Vowpal Wabbit's squarecb, softmax and epsilon-greedy are tuned on the first order of the rows.
 The grid combines exploration settings, costs (0 for a right action and 1 for a wrong one, or -1 and 0) and scalings of
 x, with the default learning rate. Other learning rates are then tried with the best of these settings. The setting with
-the smallest error also processes the other orders. Onebit's learner is not tuned. `--quadratic` compares late-ucb, with
-all products of two features, to Vowpal Wabbit with `-q ff`. `--times` measures microseconds per event instead, for
+the smallest error also processes the other orders. Onebit's learner is not tuned. `--quadratic` compares late-ucb with
+all products of two features and Vowpal Wabbit with `-q ff`. `--times` measures microseconds per event instead, for
 calls from Python without delayed bits, in a single run.
 
-Every row is stored in benchmarks/results/ as soon as it is measured, and is not measured again.
+Every row is stored in benchmarks/results/ as soon as it is measured. Stored rows are not measured again.
 """
 
 import argparse
@@ -177,7 +177,7 @@ def _cell(rows: list[Row]) -> str:
 
 
 def part(data: Loaded, stream: Stream, setting: Setting, *, made: bool) -> Callable[[int, int], None]:
-    """Return the function to time. It predicts and learns from a range of events.
+    """Return the function whose time is measured. It predicts and learns from a range of events.
 
     Args:
         data: The data set.

@@ -2,12 +2,12 @@
 
     python -m benchmarks.challengers
 
-*A/A.* In each stream, two igw-logistic learners with equal parameters and a floor decide and learn. The challenger's
-estimate is checked after every tenth decision, and a stream counts if the challenger is ever found better. The limit is
-the error probability of the interval's lower end, 2.5 %; the goal is at most 5 %.
+*A/A.* In each stream, champion and challenger are igw-logistic with equal parameters and a floor. The challenger's
+estimate is checked after every tenth decision. A stream counts if the challenger is ever reported as better. The error
+probability of the interval's lower limit is 2.5 %; the goal is at most 5 %.
 
-*CPU.* The time of a decision and an update of a champion with a challenger, minus that of the champion alone, is
-divided by that of the challenger alone. All are measured in one process; the fastest of seven turns is reported.
+*CPU.* The additional time per decision and update with a challenger is divided by the time of the challenger's learner
+alone. All times are measured in one process; the fastest of seven turns is reported.
 """
 
 import time
@@ -36,7 +36,7 @@ def learner(name: str, n_classes: int, n_features: int) -> KernelLearner:
 
 
 def is_promoted(seed: int) -> bool:
-    """Return whether the challenger of an A/A stream is ever found better."""
+    """Return whether the challenger of an A/A stream is ever reported as better."""
     rng = np.random.default_rng(seed)
     W = rng.normal(size=(D, K))
     equal = Challenge(*(Mixture(learner("igw-logistic", K, D), FLOOR) for _ in range(2)))

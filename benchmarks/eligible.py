@@ -1,13 +1,13 @@
-"""Measure decisions among eligible classes, and how fast a learner learns a class that appears halfway.
+"""Measure decisions among eligible classes, and the speed of learning a class that appears halfway.
 
     python benchmarks/eligible.py DATA_FOLDER [--decisions 1000000] [--write]
 
 1. A task with open classes decides on contexts with random eligible classes: 2 to 30 of 50 names. No decision may be
    outside its set.
-2. Each class of letter and 20news is left out in the first half of the rows, where it is not eligible. The benchmark
-   compares it with the same class in a run in which it is known from the start. It measures the number of rows of the
-   class until the accuracy on its last 50 rows first reaches 90 % of the steady accuracy. The steady accuracy is the
-   mean over the last quarter of its rows.
+2. Each class of letter and 20news is omitted in the first half of the rows, in which it is not eligible. The benchmark
+   compares it with the same class in a run in which it is eligible from the start. It counts the rows of the class
+   until the accuracy on its last 50 rows reaches 90 % of the steady accuracy, which is the mean over the last quarter
+   of its rows.
 """
 
 import argparse
@@ -36,7 +36,7 @@ WINDOW, REACHED = 50, 0.9
 
 
 def outside(decisions: int) -> int:
-    """Return how many of the decisions are not among their eligible classes."""
+    """Return the number of decisions that are not among their eligible classes."""
     rng = np.random.default_rng(1)
     names = [f"class-{k}" for k in range(N_NAMES)]
     task = Task(TaskSettings("late-ucb", N_NAMES, N_FEATURES, open_classes=True), "contexts")
@@ -55,9 +55,9 @@ def outside(decisions: int) -> int:
 
 
 class Reached(NamedTuple):
-    """How fast one class was learned, in rows of this class."""
+    """The speed at which one class was learned, in rows of this class."""
 
-    rows: int | None  # None: not within its rows
+    rows: int | None  # None: not reached
     steady: float
 
 
@@ -85,7 +85,7 @@ def accuracy(name: str, data: Loaded, of_class: int, *, is_late: bool, seed: int
 
 
 def reached(hits: NDArray[np.bool_]) -> Reached:
-    """Return when the accuracy over the last rows first reaches its share of the steady one."""
+    """Return the number of rows until the recent accuracy reaches the required share of the steady accuracy."""
     steady = float(hits[-(hits.size // 4) :].mean())
     moving = np.convolve(hits, np.full(WINDOW, 1.0 / WINDOW), "valid")
     at = np.flatnonzero(moving >= REACHED * steady)

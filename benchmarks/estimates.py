@@ -8,8 +8,8 @@ play by a learner trained on some of the rows. The evaluated policies are unifor
 model that plays every class with a probability of at least 0.02. Their true values are means over the population. The
 coverage is the fraction of seeds whose interval contains the true value, for the bootstrap, the empirical Bernstein
 interval, and the confidence sequence at all rows simultaneously. `--write` stores the table in
-benchmarks/results/estimates.json. `--minutes` limits the time per data set; the table shows how many seeds were
-completed.
+benchmarks/results/estimates.json. `--minutes` limits the time per data set; the table shows the number of completed
+seeds.
 """
 
 import argparse
@@ -42,7 +42,7 @@ LEARNED = 1_000
 """Number of rows used to train the logging policy. The evaluated model is trained on the same number of other rows."""
 
 FLOOR = 0.2
-"""Floor of exploration of the evaluated model."""
+"""Exploration floor of the evaluated model."""
 
 UNIFORM = 0.7
 """Share of the logging policy's decisions that are uniformly random. Weights are at most K/UNIFORM."""
@@ -97,7 +97,7 @@ def population_of(name: str) -> Population:
 
 
 def taught(dataset: Dataset, start: int, name: str, floor: float = 0.0, **parameters: float) -> Learner:
-    """Return a learner with a floor of exploration, trained on the bits of LEARNED rows from row `start` on."""
+    """Return a learner with an exploration floor, trained on the bits of LEARNED rows from row `start` on."""
     bare = create(name, dataset.n_classes, dataset.n_features, **parameters)
     assert isinstance(bare, KernelLearner)
     learner = Mixture(bare, floor)
@@ -194,7 +194,7 @@ def measure(population: Population, seeds: int, rows: int, minutes: float = math
 
 
 def main() -> None:
-    """Measure and print the coverage, and write it if requested."""
+    """Measure and print the coverage, and store it if requested."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sets", nargs="+", choices=SETS, default=SETS)
     parser.add_argument("--seeds", type=int, default=1_000)

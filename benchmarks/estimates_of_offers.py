@@ -69,7 +69,7 @@ def true_value(log: Log, spec: str) -> float:
     if spec == "logged":
         return true_value(log, "uniform")
     policy = parse_policy(spec, log.class_names, log.n_features, TRAINING)
-    drawn = Draws(0, Purpose.ESTIMATE)  # a required argument, although these policies draw nothing
+    drawn = Draws(0, Purpose.ESTIMATE)  # a required argument, which these policies do not use
     parts = [(policy.probabilities(chunk), chunk.judged) for chunk in chunks(log.batches(), drawn)]
     p, judged = np.concatenate([p for p, _ in parts]), np.concatenate([judged for _, judged in parts])
     expected: FloatArray = (p * truth().click(visits(ROWS))).sum(axis=1)

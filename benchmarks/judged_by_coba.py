@@ -1,4 +1,4 @@
-"""Compare Onebit's default learner to coba's, Vowpal Wabbit's and bayesianbandits' learners in coba's evaluator.
+"""Compare Onebit's default learner with those of coba, Vowpal Wabbit and bayesianbandits in coba's evaluator.
 
     pip install coba==8.1.0 vowpalwabbit==9.11.9 bayesianbandits==1.5.0
     python benchmarks/judged_by_coba.py DATA_FOLDER [--sets vowel r8] [--orders 3] [--rows-max 2000]
@@ -11,7 +11,7 @@ is then tried with other rates. The setting with the smallest error also process
 
 On dense rows, the grids for Vowpal Wabbit and for coba's LinUCB include products of two features. LinUCB, LinTS and the
 linear regressions of bayesianbandits accept only dense rows. Each result is stored in results/judged_by_coba.json as
-soon as it is measured, and is not measured again.
+soon as it is measured. Stored results are not measured again.
 """
 
 import argparse

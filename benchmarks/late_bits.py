@@ -4,8 +4,8 @@
                                    [--learner igw-logistic] [--param scale=100]
 
 For each data set, the learner that `auto` chooses, with its defaults, processes the rows once in each of several random
-orders. Every bit arrives after a fixed number of decisions, or after a log-normal delay. The error is that of the
-played actions. "error % seeing" is the error of the decisions made after the first bit arrived. With `--drift`, the
+orders. Every bit arrives after a fixed number of decisions, or after a log-normal delay. The error is the share of
+wrong actions. "error % seeing" is the error of the decisions after the arrival of the first bit. With `--drift`, the
 classes are renamed halfway by a cyclic permutation, and each value of `drift` is measured. `--learner` selects a
 different learner. `--write` stores each row as soon as it is measured, in benchmarks/results/late_bits.json or
 late_bits_drift.json.

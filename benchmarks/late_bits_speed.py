@@ -4,8 +4,8 @@
     python benchmarks/late_bits_speed.py DATA_FOLDER --inverses 100000
 
 Every row includes the perceptron's time on the same events in the same run. On a busy machine, the ratio is more
-reliable than the absolute time. Each time is the shortest CPU time over five parts of the events; a first part serves
-as warm-up. `--write` stores the rows, with the load of the machine, in benchmarks/results/late_bits_speed.json.
+reliable than the absolute time. Each time is the shortest CPU time of five parts of the events, after a first part for
+warm-up. `--write` stores the rows, with the load of the machine, in benchmarks/results/late_bits_speed.json.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Measure time per event in calls from Python and in the compiled loop, full SOBA, compile time, and Vowpal Wabbit.
+"""Measure the time per event from Python and in the compiled loop, full SOBA, compile time, and Vowpal Wabbit.
 
     OPENBLAS_NUM_THREADS=1 python benchmarks/learners.py [--drift] [--json FILE]
 
@@ -110,7 +110,7 @@ def full_soba(updates: int, *, check: bool) -> dict[str, float]:
     rng = np.random.default_rng(3)
     spent, done = 0.0, 0
     for x, _, u in events(min(updates, 20_000), seed=4) * -(-updates // 20_000):
-        # All actions count as right and half of the rounds explore, so that most rounds satisfy the update condition.
+        # All actions count as right and half of the rounds explore, so that most rounds meet the update condition.
         decision = learner.predict(x, (u + float(rng.random())) % 1.0)
         start = time.perf_counter()
         changed = learner.update(x, decision, 1)
@@ -132,7 +132,7 @@ def full_soba(updates: int, *, check: bool) -> dict[str, float]:
 
 
 def compile_s() -> dict[str, float]:
-    """Return the seconds from creation to the first update in a new process, without and with cached kernels."""
+    """Return the seconds from creation to the first update in a new process, without cached kernels and with them."""
     program = (
         "import sys, time, numpy as np\n"
         "from stream.learners import create\n"

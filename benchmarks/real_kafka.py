@@ -7,7 +7,7 @@
 Starts a single-node Kafka. The compared programs run alternately within one run, `--turns` times:
 
 - The replay writes all contexts as fast as the broker accepts them. Then the learner and the feedback program settle
-  these events, so both are always busy. The first `--warm-up` events are excluded.
+  these events, so that both are always busy. The first `--warm-up` events are excluded.
 - At 1,000 events/s with immediate feedback, the latency is the time from the append of a context to the append of its
   prediction, and to its delivery to a read_committed consumer. A bare transaction loop (benchmarks/rivals.py) is
   measured in the same way.
@@ -226,7 +226,7 @@ def row(name: str, events: float, wall_s: float, used_s: float) -> Row:
 
 
 def where(profile: Path) -> str:
-    """Return the share of the profiled time that each part of the code takes."""
+    """Return the share of each part of the code in the profiled time."""
     stats = pstats.Stats(str(profile))
     shares: Counter[str] = Counter()
     for (file, _, name), (_, _, own_s, _, _) in stats.stats.items():  # type: ignore[attr-defined]
@@ -319,7 +319,7 @@ def main() -> None:
     parser.add_argument("--data", nargs="+", default=[data for data, _ in CASES])
     parser.add_argument("--learners", nargs="+", help="learners for every data set; by default one per data set")
     parser.add_argument("--results", type=Path, help="write the rows as JSON")
-    parser.add_argument("--profile", action="store_true", help="print where time is spent; slows the programs down")
+    parser.add_argument("--profile", action="store_true", help="print a profile; slows the programs down")
     arguments = parser.parse_args()
     rows: list[Row] = []
     with local_kafka() as kafka, tempfile.TemporaryDirectory() as classes:

@@ -8,8 +8,8 @@ That command runs the embedded pipeline with its codec, topics and join, and its
 then uses the same draws, and must end with the same number of mistakes and the same state, bit for bit. This mode
 processes about 10,000 events per second.
 
-The reference figures are from an independent implementation. Each is compared only if the run has the same number of
-events.
+The reference figures are from an independent implementation. A figure is compared only if the run has the same number
+of events.
 """
 
 import argparse

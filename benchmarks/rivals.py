@@ -1,4 +1,4 @@
-"""Programs to which benchmarks/real_kafka.py compares Onebit's programs.
+"""Programs that benchmarks/real_kafka.py compares with Onebit's programs.
 
     python benchmarks/rivals.py bare N    a transaction loop that reads contexts and writes one record per context
     python benchmarks/rivals.py faust N   a Faust agent that joins contexts and feedback in memory, at least once

@@ -6,9 +6,9 @@ Starts a single-node Kafka, and runs the replay, the learner and the feedback pr
 per event and the resident memory of each program for each tenth of the events. At the end, `onebit verify` recomputes
 the ledger, and every event must be decided and settled.
 
-The learner must keep up with the rate. Otherwise all contexts of a backlog become pending at once, because contexts are
-older than their feedback. Settled ids are retained for a minute, at most 100,000 of them, so that memory reaches its
-limit early.
+The learner must keep up with the rate. Otherwise, all contexts of a backlog become pending at the same time, because
+contexts are older than their feedback. Settled ids are retained for a minute, at most 100,000 of them, so that memory
+reaches its limit early.
 """
 
 import argparse

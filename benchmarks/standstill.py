@@ -1,11 +1,11 @@
-"""Measure how long partitions make no decisions when a learner joins, when it leaves, and when the broker pauses.
+"""Measure the gaps between decisions of a partition when a learner joins or leaves, or the broker pauses.
 
     python benchmarks/standstill.py [--ids 200000] [--partitions 10] [--client confluent] [--results FILE.json]
 
 On a single-node Kafka, a learner first settles and retains N ids in each partition. Contexts then arrive at a steady
 rate. After the learner has caught up, the longest gap between the append times of consecutive predictions is measured
 in each partition: while a second learner joins, while it leaves, and around a pause of the broker (SIGSTOP), whose
-duration is subtracted. The longest gap without any such event is also reported.
+duration is subtracted. The longest gap without these events is also reported.
 """
 
 import argparse

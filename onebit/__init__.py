@@ -96,7 +96,7 @@ def __getattr__(name: str) -> Any:
         value: Any = version("onebit")
     elif name in _HOMES or name == "offline":
         check_packages()
-        import_module("stream.app")  # limits BLAS to one thread, unless numpy is already loaded
+        import_module("stream.app")  # limits BLAS to one thread if numpy is not loaded yet
         if name == "offline":
             value = import_module("stream.offline")
         else:

@@ -34,7 +34,7 @@ def check_packages() -> None:
         if Path(places[0]).resolve() != home / name:
             raise CollisionError(
                 f"{places[0]} shadows Onebit's package {name} in {home}: both have the same name, and Python finds it "
-                "first. Rename it, move it into another package, or remove its folder from PYTHONPATH; or install "
+                "first. Rename or move the other package, or remove its folder from PYTHONPATH; or install "
                 "Onebit into a separate environment"
             )
         missing = [file for file in FILES[name] if not (home / name / file).exists()]

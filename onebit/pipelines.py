@@ -56,8 +56,8 @@ class Pipeline:
         Args:
             event_id: Id of the event. Each id is decided once.
             x: Features as a list, as `{"i": indices, "v": values}`, or as a mapping from names to values.
-            eligible: Names or indices of the classes to decide among; None for all.
-            deferred: Whether the decision counts only once it was shown; see `shown`.
+            eligible: Names or indices of the eligible classes; None for all.
+            deferred: Whether the decision counts only after it was shown; see `shown`.
         """
         fields: dict[str, Any] = {} if eligible is None else {"eligible": list(eligible)}
         self.test.context(event_id, x, **fields, **({"deferred": True} if deferred else {}))
@@ -128,7 +128,7 @@ class Pipeline:
         return self.test.ledger()
 
     def promote(self, name: str) -> None:
-        """Let a challenger, or the first champion, decide from now on. An unknown name changes nothing."""
+        """Promote a challenger or the first champion. An unknown name changes nothing."""
         write_promotion(self.test.broker, self.test.topics, self.test.partitions, name)
         self.test.work()
 

@@ -51,7 +51,8 @@ def pytest_runtest_makereport(item: pytest.Item) -> Any:
 
 @pytest.fixture(scope="session")
 def onebit_kafka(pytestconfig: pytest.Config) -> "Iterator[Kafka]":
-    """The Kafka broker for the whole session: the one given by --onebit-kafka, or one started locally."""
+    """Return the Kafka broker for the session: the broker of --onebit-kafka, or a local broker started by this
+    fixture."""
     check_packages()
     from stream.devkafka.local_kafka import local_kafka
     from stream.testing.on_kafka import Kafka

@@ -71,7 +71,7 @@ class LearnerRun:
 
     @property
     def greedy_error(self) -> float:
-        """The error that the highest-scoring classes would have had, without exploration."""
+        """The error of the classes with the highest scores, as without exploration."""
         return self.report.errors.greedy_error_rate
 
     @cached_property
@@ -92,12 +92,12 @@ class LearnerRun:
 
     @property
     def challengers(self) -> "ChallengerComparison | None":
-        """The estimates of the challengers beside the champion, or None without challengers."""
+        """The estimates of the challengers, or None without challengers."""
         return self.report.challengers
 
     @property
     def ok(self) -> bool:
-        """Whether the ledger balances and equals the one recomputed from the topics."""
+        """Whether the ledger balances and equals the ledger recomputed from the topics."""
         return self.report.ledger_ok
 
     @property
@@ -137,7 +137,7 @@ class RunReport:
         return len(self.runs)
 
     def keys(self) -> list[str]:
-        """The names of the learners."""
+        """Return the names of the learners."""
         return list(dict.fromkeys(run.learner for run in self.runs))
 
     @property

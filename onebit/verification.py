@@ -21,7 +21,7 @@ class VerifyReport:
 
     @property
     def ok(self) -> bool:
-        """Whether the recomputed ledgers, and all other values that are compared, equal the learner's."""
+        """Whether the recomputed ledgers and all other compared values equal the learner's."""
         return self.found.ok
 
     @property
@@ -36,7 +36,7 @@ class VerifyReport:
 
     @property
     def faults(self) -> tuple[str, ...]:
-        """The differences found, each with the record that it concerns."""
+        """The differences, each with the record in which it was found."""
         log = () if self.found.log is None else self.found.log.faults
         return tuple(fault for finding in self.found.findings for fault in finding.faults) + tuple(log)
 

@@ -1,7 +1,7 @@
 """The feedback program, which simulates the environment by answering predictions with delayed feedback.
 
 For a data set with labels, the program answers every prediction. For a log, it answers a prediction only if the action
-is the logged one or the log contains the true class.
+is the logged action or the log contains the true class.
 
 Delivery is at least once. The program stores no record of sent feedback. It commits an offset of the predictions topic
 when all earlier feedback has been sent, and resumes from that offset after a restart. The join drops duplicates.
@@ -44,7 +44,7 @@ class FeedbackOptions:
     with_label: bool = False  # include the true class, for full-information baselines
     speed: float = 1.0  # the delays of a log are divided by this
     records_max: int = 5_000  # maximum number of predictions per poll
-    waiting_max: int = 1_000_000  # if this much feedback is scheduled, no predictions are read
+    waiting_max: int = 1_000_000  # limit on scheduled feedback; at the limit, no predictions are read
     commit_interval_ms: int = 1_000
 
 
@@ -164,20 +164,23 @@ class FeedbackProgram:
         return sent
 
     def _pace(self) -> None:
-        """Pause reading while too much feedback is scheduled. Keep polling to stay in the group."""
+        """Pause the predictions while too much feedback is scheduled.
+
+        Polling continues, so that the process stays in the group.
+        """
         full = len(self._due) >= self._options.waiting_max
         if full != self._paused:
             self._paused = full
             (self._consumer.pause if full else self._consumer.resume)(self._consumer.assignment())
 
     def commit(self) -> None:
-        """Commit offsets up to the first unsent feedback. After a rebalance, the next owner does this."""
+        """Commit offsets up to the first unsent feedback. After a rebalance, the next owner commits them."""
         offsets = {}
         for partition, unsent in self._unsent.items():
             tp = TopicPartition(self._topics.predictions, partition)
             offsets[tp] = next(iter(unsent)) if unsent else self._consumer.position(tp)
         if offsets:
-            with suppress(StaleMemberError):  # the next poll returns the new assignment, from the last commit on
+            with suppress(StaleMemberError):  # the next poll returns the new assignment
                 self._consumer.commit(offsets)
 
     def _take(self, record: Record) -> None:

@@ -1,7 +1,7 @@
 """The replay program, which writes the rows of a data set as contexts, at a fixed rate or at the times of a log.
 
-Each event has a scheduled time. Events that are sent later count as late ("slipped"), but do not
-shift the schedule. The count shows whether a replay kept to its schedule.
+Each event has a scheduled time. An event that is sent later counts as late ("slipped"), but does not shift the
+schedule. The number of late events shows whether a replay kept to its schedule.
 """
 
 from collections.abc import Callable
@@ -32,7 +32,7 @@ class ReplayOptions:
 
 
 SLIP_MS = 100
-"""Delay after which an event counts as late. Shorter delays result from sleeping and polling."""
+"""Delay after which an event counts as late. Shorter delays are normal, because the program sleeps and polls."""
 
 
 @dataclass(slots=True)
@@ -83,7 +83,7 @@ class ReplayProgram:
         if options.speed not in (None, inf):
             self._begun_ms = decided_at_ms(dataset, 0)
             span_ms = max(0, decided_at_ms(dataset, dataset.rows - 1) - self._begun_ms)
-            # The gap between two laps is the mean gap between events.
+            # The time between two laps is the mean time between events.
             self._lap_ms = span_ms + max(1, span_ms // max(1, dataset.rows - 1))
             self._origin_ms = self._log_ms(self.timetable.position) or 0
         self._due = self._next_due()
@@ -149,8 +149,8 @@ class ReplayProgram:
 def resume_position(broker: Broker, topics: Topics, dataset: Dataset, options: ReplayOptions) -> int:
     """Return the first position of the replay whose event is not in the topic.
 
-    A killed replay may have written only some events of its last batch. All events from the first missing one are sent
-    again, and the join drops the duplicates. After a complete replay, nothing is sent again.
+    A killed replay may have written only some events of its last batch. All events from the first missing event on are
+    sent again, and the join drops the duplicates. After a complete replay, no event is sent again.
     """
     written = {
         record.key.decode(errors="replace")

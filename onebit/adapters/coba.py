@@ -18,11 +18,11 @@ from stream.wire.records import Decision, Features
 
 
 class Learner:
-    """An Onebit learner as a coba learner. All interactions must have the same actions, and rewards of 0 or 1.
+    """An Onebit learner for coba. All interactions must have the same actions, and rewards of 0 or 1.
 
-    `learn` uses the decision that `predict` returned and that coba passes back. For a logged action, it uses the logged
-    probability. A context is None, a number, a string, a sequence, or a mapping from names to values. String values are
-    categories.
+    `learn` uses the decision that `predict` has returned, which coba passes to it. For a logged action, `learn` uses
+    the logged probability. A context is None, a number, a string, a sequence, or a mapping from names to values. String
+    values are categories.
 
     Args:
         learner: A learner's name. The default depends on the numbers of classes and features.
@@ -68,7 +68,7 @@ class Learner:
 
         Raises:
             ValueError: the reward is not 0 or 1, neither `predict` nor `score` has received the actions, or the action
-                is a logged one and the learner cannot learn from logs.
+                is from a log and the learner cannot learn from logs.
         """
         if reward not in (0, 1):
             raise ValueError(f"learn: the reward of action {action!r} is {reward}; expected 0 or 1")
@@ -84,7 +84,7 @@ class Learner:
         self._updates += 1
 
     def _prepared(self, context: Any, actions: Sequence[Any]) -> tuple[OnebitLearner, Features]:
-        """Return the learner, which the first call creates, and the features of the context."""
+        """Return the learner and the features of the context. The first call creates the learner."""
         named = _named(context)
         if self._model is None:
             if len(actions) < 2:

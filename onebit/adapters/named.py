@@ -1,4 +1,4 @@
-"""Code shared by the adapters, which assigns indices to names and creates learners by name."""
+"""Functions for all adapters: assign indices to names, and create learners by name."""
 
 import math
 from collections.abc import Hashable, Iterable, Mapping

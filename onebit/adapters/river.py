@@ -29,15 +29,15 @@ class Pending(NamedTuple):
 
 
 class Classifier(base.Classifier):
-    """An Onebit learner as a River classifier. It learns only whether the predicted class is the label.
+    """An Onebit learner as a River classifier. It learns only whether its predicted class was right.
 
     `predict_one` makes a decision and stores it. `learn_one` applies the bit, after any delay, to the oldest stored
     decision for the same x. `river.evaluate` with a `delay` therefore measures learning from late bits. If no decision
-    for x is stored, `learn_one` makes one first.
+    for x is stored, `learn_one` first makes a decision.
 
     Transformers in a pipeline, such as StandardScaler, may change x between the two calls. In this case, give each
-    event an id by using rows of the form `(x, y, {"event_id": "order-17"})`. The label is then applied to the decision
-    with that id, and the learner uses the x of that decision.
+    event an id with rows of the form `(x, y, {"event_id": "order-17"})`. The label is then applied to the decision with
+    that id, and the learner uses the x of that decision.
 
     Features and classes get their indices when they first appear, up to `n_features` and `n_classes`. String values are
     categories. If the labels are known, list all of them in `classes`. If the decision is a class without a label,
@@ -98,11 +98,11 @@ class Classifier(base.Classifier):
         return names[action] if action < len(names) else None
 
     def predict_proba_one(self, x: dict[Any, Any], **kwargs: Any) -> dict[Any, float]:
-        """Return the probability of each known label for x, without storing a decision."""
+        """Return the probability of each known label for x. Stores no decision."""
         names = self._labels.names
         played = self._model.distribution(self._features.features(x))[: len(names)]
         total = float(played.sum())
-        if total == 0.0:  # the learner would play only classes without a label
+        if total == 0.0:  # all classes that the learner would play have no label
             return dict.fromkeys(names, 1.0 / len(names)) if names else {}
         return dict(zip(names, (played / total).tolist(), strict=True))
 

@@ -17,9 +17,9 @@ receives the point repeatedly. Otherwise it errs with probability √V at each o
 Departures from the paper: the free space is a finite set of n points of equal mass, so V = 1/n. The paper does not
 specify their placement. Here, they are on a sphere, far enough apart for a plane to separate each point from the others
 with margin γ. They are drawn at random until 1,000 consecutive draws fail, which gives about (1/γ)^((d-2)/2) points in
-d features. The last feature is constant, so that planes need not pass through the origin. After a row of class 1, more
-points than the one shown may cease to be free. V then no longer bounds the share that a row removes, but from then on
-the lower bound on the mistakes does not need such a bound.
+d features. The last feature is constant, so that planes need not pass through the origin. After a row of class 1, other
+points may also cease to be free. V then no longer bounds the share of the free space that a row removes. From this row
+on, the lower bound on the mistakes no longer depends on that.
 """
 
 from collections.abc import Callable
@@ -47,7 +47,7 @@ Probability = Callable[[Features], float]
 def cut_margin(cosine: float) -> float:
     """Return the margin of the plane that separates a point on the sphere from all points at this angle or more.
 
-    The plane is ⟨v, (z, 1)⟩ = 0 with v = s (z_i, -c), c halfway between 1 and the cosine, and s such that ‖v‖ = 2.
+    The plane is ⟨v, (z, 1)⟩ = 0 with v = s (z_i, -c). c is halfway between 1 and the cosine, and s makes ‖v‖ = 2.
     """
     middle = 0.5 * (1.0 + cosine)
     return sqrt(2.0) * (1.0 - middle) / sqrt(1.0 + middle * middle)
@@ -159,7 +159,7 @@ class Adversary:
     def _next_free(self) -> int | None:
         """Return the first remaining point for which both classes are possible.
 
-        A point that is not free will never be free again, because every row only adds conditions.
+        A point that is not free never becomes free again, because rows only add conditions.
         """
         for point in range(self._next_point, len(self.points)):
             X = self.points[[*self._shown, point]]

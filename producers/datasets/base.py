@@ -1,4 +1,4 @@
-"""Data sets with numbered rows of features and labels, event ids that identify rows, and the replay order.
+"""Data sets: numbered rows of features and labels, event ids that identify rows, and the replay order.
 
 An event id contains the data set, the epoch and the row, such as `optdigits-0-000123`, but not the position in the
 stream. The id is therefore independent of shuffling, and the feedback program can derive the label of an event from it.
@@ -150,7 +150,7 @@ class Dataset:
     def parse_event_id(self, event_id: str) -> tuple[int, int]:
         """Return the epoch and the row of an event. Raise UnknownEventError if it does not belong to this data set."""
         parts = event_id.rsplit("-", 2)
-        # Accepts only ids that `event_id` returns, so that each row has one id per epoch.
+        # Only ids that `event_id` returns are accepted, so that each row has one id per epoch.
         if len(parts) == 3 and parts[0] == self.id_prefix and _is_written(parts[1], 1) and _is_written(parts[2], 6):
             row = int(parts[2])
             if row < self.rows:

@@ -68,7 +68,7 @@ class Log(DecisionLog, Protocol):
 
 
 def remarks_of(log: Log) -> Iterator[str]:
-    """Yield the reasons for which the last pass skipped rows, one per line, and then the remarks on the columns."""
+    """Yield a line for each reason for which the last pass skipped rows, and then the remarks on the columns."""
     for reason, count in log.skipped.items():
         rows = "1 row" if count == 1 else f"{count:,} rows"
         first = log.first_skipped.get(reason)

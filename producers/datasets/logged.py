@@ -13,7 +13,7 @@ from stream.wire.records import Logged
 class LogDataset(Dataset):
     """The decisions in a log as a data set. Rows have their own ids and outcomes, and may have labels."""
 
-    log: LogRows  # the same object as `source`, with its precise type
+    log: LogRows  # the same object as `source`, with its exact type
 
     def event_id(self, row: int, epoch: int = 0) -> str:
         """Return the id of the row in the log. After the first epoch, the epoch is appended."""
@@ -141,7 +141,7 @@ def _row_at(dataset: Dataset, at_ms: int) -> int:
 
 
 SAMPLED = 1_000
-"""Number of rows checked to determine which columns have values."""
+"""Number of rows that are read to determine which columns have values."""
 
 
 def has_labels(dataset: Dataset) -> bool:

@@ -1,13 +1,13 @@
 """Data sets from svmlight files, plain or gzip, with one row `LABEL INDEX:VALUE INDEX:VALUE ...` per line.
 
-The reader is strict, because the only symptom of a misread column would be a poor learner. Indices are integers that
+The reader is strict, because a misread column would only be noticed as a worse error rate. Indices are integers that
 strictly increase within a row, values are finite, and a row has one label. A comment starts with # and extends to the
 end of the line. Blank lines are skipped. Ranking files (qid:) and multiple labels per row (1,3) are rejected.
 
 Indices start at 1, or at 0 if any index is 0. For a file that starts at 0 but never uses feature 0, set `index_base=0`.
 
-Labels are arbitrary words. Classes are numbered 0 to K-1. The order is numeric if all labels are numbers (1, +1 and 1.0
-are the same class), otherwise that of first occurrence.
+Labels are arbitrary words. Classes are numbered 0 to K-1, in numeric order if all labels are numbers (1, +1 and 1.0 are
+the same class), otherwise in the order of their first occurrence.
 """
 
 import gzip

@@ -12,7 +12,7 @@ Departures from the paper: none. A row corresponds to a "document" in the paper.
 Row i is a function of (seed, i), so a million rows need no memory, and access in any order is fast. Its random numbers
 are words of a SplitMix64 sequence (Steele, Lea, Flood, "Fast splittable pseudorandom number generators", 2014) that
 starts at a hash of the seed and the row. Each number has a fixed position in the sequence, so label noise does not
-change the features. Among a million sequences, two overlap with probability 4e-6.
+change the features. The probability that any two of a million sequences overlap is 4e-6.
 """
 
 from dataclasses import dataclass
@@ -115,7 +115,8 @@ def _row(
 ) -> int:
     """Write the indices of a row to indices[offset:] and return their end."""
     label = _below(N_CLASSES, sequence, _CLASS)
-    # The omitted keywords are stored at the end of the space for all keywords. Each is read before it is overwritten.
+    # The omitted keywords are stored at the end of the space for all keywords, where each is read before it is
+    # overwritten.
     off_end = offset + n_keywords[label]
     off = off_end - KEYWORDS_OFF
     _subset(n_keywords[label], KEYWORDS_OFF, sequence, _OFF, 0, indices, off)

@@ -26,7 +26,7 @@ TIME_MS_MAX = 253_402_300_800_000
 """The end of the year 9999, in milliseconds since 1970."""
 
 SECONDS_MAX = 100_000_000_000
-"""Smaller numbers are seconds since 1970 (until the year 5138). Larger ones are milliseconds (since 1973)."""
+"""Smaller numbers are seconds since 1970 (until the year 5138). Larger numbers are milliseconds (from 1973 on)."""
 
 MILLISECONDS_MAX = 100_000_000_000_000
 """Numbers of at least this value are microseconds."""

@@ -99,7 +99,7 @@ class _Reader:
         return reader.line_num
 
     def _whole(self, lines: list[str], first_line: int) -> tuple[_Rows, int]:
-        """Return the complete rows in some lines, and the number of lines in these rows."""
+        """Return the complete rows in these lines, and the number of lines in the rows."""
         n = self._n_columns
         sizes: dict[int, int] = {}  # the number of columns in each row that has the wrong number
         # A sentinel line becomes a row or part of an incomplete row. It is removed afterwards.

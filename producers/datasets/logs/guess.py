@@ -43,7 +43,7 @@ ROLE_NAMES: dict[str, tuple[str, ...]] = {
 """Common names of columns by role, most likely first."""
 
 KNOWN_LATER = ("reward", "feedback_time", "delay")
-"""Roles whose values are known only after the decision. A feature from such a column would leak the outcome."""
+"""Roles whose values are known only after the decision. A feature from one of these columns would leak the outcome."""
 
 DELAY_WORDS = frozenset(("delay", "latency", "wait", "lag", "to", "until"))
 """A name with one of these words and a unit is a delay, such as minutes_to_buy or click_latency_ms."""
@@ -62,7 +62,7 @@ class Guess(NamedTuple):
     """A guessed mapping."""
 
     fields: dict[str, Any]  # with the keys of a mapping file
-    remarks: tuple[str, ...]  # omitted columns, and points to check
+    remarks: tuple[str, ...]  # omitted columns, and points for the user to check
 
 
 def guess(table: Table) -> Guess:

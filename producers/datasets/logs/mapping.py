@@ -25,7 +25,7 @@ UNITS_US: dict[Unit, int] = {
 }
 
 _LAST_WORDS: dict[str, Unit] = {"us": "us", "s": "s", "min": "m", "h": "h"}
-"""Words that denote a unit only at the end of a name: they do not in `min_delay` and `us_users_wait`."""
+"""Words that denote a unit only at the end of a name. In `min_delay` and `us_users_wait`, they are not units."""
 
 _UNIT_WORDS: dict[str, Unit] = {
     **dict.fromkeys(("microsecond", "microseconds", "usec"), "us"),

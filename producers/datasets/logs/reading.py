@@ -28,7 +28,8 @@ from stream.wire.named_features import FeatureEncoder, Kind, Scale, Scaling, bui
 from stream.wire.records import FloatArray
 
 VOCABULARY_MAX = 1_000
-"""If a feature has more distinct values, they are hashed, because each index adds a cost per class in dense models."""
+"""If a feature has more distinct values, they are hashed, because every index costs memory and time per class in dense
+models."""
 
 HASH_BITS = 16
 """Hashed values share 2¹⁶ = 65,536 indices."""
@@ -345,7 +346,7 @@ def _table_batches(source: Source, kind: Format, mapping: LogMapping | None, *, 
     if mapping is None:
         shown = "FILE` for a similar file" if source.is_stdin else f"{source.path}` to guess one"
         raise DatasetError(f"{source.name} is {kind}, which requires a mapping. Run `onebit data show {shown}")
-    known = mapping  # narrows the type in the nested functions
+    known = mapping  # so that the nested functions have the narrower type
     tables = table_reader(kind).tables
     check_columns(mapping, table_reader(kind).column_names(source), source.name)
     surveyed = [name for name, one in mapping.features.kinds().items() if scales or one is not Kind.NUMERIC]

@@ -1,4 +1,4 @@
-"""Remarks on the feature columns of a log: empty cells, decimal commas, a column that varies more than the others."""
+"""Remarks on the feature columns of a log: empty cells, decimal commas, and too large a spread."""
 
 import re
 from collections import Counter

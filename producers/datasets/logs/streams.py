@@ -48,7 +48,7 @@ class Fault(NamedTuple):
 class LineBlock(NamedTuple):
     """Whole lines."""
 
-    data: bytes  # ends at the end of a line, except perhaps at the end of the file
+    data: bytes  # ends at the end of a line, except possibly at the end of the file
     first_line: int  # the number of its first line, from 1
     fault: Fault | None = None  # the block replaces one invalid line, whose data are omitted
 
@@ -219,7 +219,7 @@ def _too_long(size: int) -> Fault:
 
 
 def _gathered(chunks: Iterator[bytes]) -> Iterator[bytes]:
-    """Combine the bytes into pieces of about the size of a block."""
+    """Yield the bytes in pieces of about the size of a block."""
     held: list[bytes] = []
     size = 0
     try:

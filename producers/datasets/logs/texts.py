@@ -41,7 +41,7 @@ class Texts:
         return missing
 
     def present(self) -> "Texts":
-        """Return the texts without the missing ones."""
+        """Return the texts that are not missing."""
         return Texts(self.distinct, self.codes[self.codes != _MISSING])
 
     def to_list(self) -> list[str | None]:
