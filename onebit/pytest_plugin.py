@@ -51,8 +51,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Any:
 
 @pytest.fixture(scope="session")
 def onebit_kafka(pytestconfig: pytest.Config) -> "Iterator[Kafka]":
-    """Return the Kafka broker for the session: the broker of --onebit-kafka, or a local broker started by this
-    fixture."""
+    """Return the Kafka broker for the session: that of --onebit-kafka, or a local broker started by this fixture."""
     check_packages()
     from stream.devkafka.local_kafka import local_kafka
     from stream.testing.on_kafka import Kafka
