@@ -67,7 +67,7 @@ def event_us(make: Callable[[], KernelLearner], data: str) -> float:
     rows = [(dataset.row(t).x, dataset.known_of(dataset.event_id(t))) for t in range(TIMED)]
     draws = rng.random(TIMED).tolist()
     spent_s = 0.0
-    for part in (range(TIMED // 2), range(TIMED // 2, TIMED)):  # the first one warms up
+    for part in (range(TIMED // 2), range(TIMED // 2, TIMED)):  # the first part is a warm-up
         begun = time.process_time()
         for t in part:
             (x, known), u = rows[t], draws[t]

@@ -38,7 +38,7 @@ class Known(NamedTuple):
     """A reference figure."""
 
     events: int
-    mean: float  # % wrong actions
+    mean: float  # percentage of wrong actions
     sd: float | None = None  # None if unknown; replaced by the standard deviation of the measured seeds
 
 
@@ -74,7 +74,7 @@ class Figures(NamedTuple):
     """The result of one seed."""
 
     mistakes: int
-    last_tenth: float  # % wrong actions in the last tenth of the events
+    last_tenth: float  # percentage of wrong actions in the last tenth of the events
     state_sha256: str
 
 
@@ -164,7 +164,7 @@ def main() -> None:
             flush=True,
         )
         rows.append(figures)
-        if arguments.json:  # after every row, so that an interrupted run keeps its rows
+        if arguments.json:  # written after every row, so that an interrupted run keeps its rows
             notes = {"by": arguments.by, "seeds": list(seeds), "unit": "% wrong actions, cumulative", "rows": rows}
             arguments.json.write_text(json.dumps(notes, indent=1) + "\n")
 

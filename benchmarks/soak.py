@@ -65,7 +65,7 @@ class Soak:
 
     pipeline: EmbeddedPipeline
     slice_size: int
-    beside: Pool  # a process for short control runs
+    beside: Pool  # a process that executes short control runs
     topics: Topics = field(init=False)
     counts: Counter[str] = field(default_factory=Counter)
     rows: list[dict[str, Any]] = field(default_factory=list)
@@ -135,7 +135,7 @@ def main() -> None:
     arguments = parser.parse_args()
     pipeline = prepare_embedded(resolve_run(soak_settings(arguments.events), arguments.learner, synsep(1)))
     with get_context("spawn").Pool(1) as beside:
-        beside.apply(fresh_us, (arguments.learner,))  # the first is a warm-up
+        beside.apply(fresh_us, (arguments.learner,))  # the first run is a warm-up
         soak = Soak(pipeline, arguments.events // SLICES, beside)
         soak.pipeline.run_to_end(soak.look)
     soak.drop(0)

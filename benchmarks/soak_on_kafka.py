@@ -147,7 +147,7 @@ def main() -> None:
     for name, parts in found["slices"].items():
         for part in parts:
             print(name, *(f"{what} {value:,}" for what, value in part.items()))
-        flat = [part["cpu_us"] for part in parts[1:]]  # the first slice includes the program's startup
+        flat = [part["cpu_us"] for part in parts[1:]]  # without the slice that includes the program's startup
         print(f"{name}: last slice / second slice {flat[-1] / flat[0]:.2f}; max/min {max(flat) / min(flat):.2f}")
     print(json.dumps({name: value for name, value in found.items() if name != "slices"}))
     if arguments.results is not None:

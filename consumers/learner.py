@@ -31,7 +31,7 @@ class LearnerOptions:
     instance: str = "learner-1"  # unique name of this process, which it keeps across restarts
     records_max: int = 2_000  # limit on records per task in one transaction
     step_max_ms: int = 500  # limit on a step's duration, which bounds the latency during a backlog
-    idle_ms: int = 1_000  # interval of ticks while decisions or orphans wait and no feedback arrives
+    idle_ms: int = 1_000  # interval of ticks while decisions or orphans wait but no feedback arrives
     poll_ms: int = 100
     snapshot_interval_ms: int = 60_000  # interval of a task's snapshots in stream time; 0 for no snapshots
     snapshot_bytes_max: int = 2_000_000  # limit on snapshot bytes per transaction, which bounds decision delays
@@ -311,7 +311,7 @@ class LearnerProgram:
     def _start(self, running: Partition) -> None:
         task, snapshots = running.task, self._snapshots
         if snapshots.interval_ms and snapshots.spare is None and task.settings.model == "own":
-            snapshots.spare = task.learner.state()  # allocates memory before the first snapshot is due
+            snapshots.spare = task.learner.state()  # allocate the memory before the first snapshot is due
         running.contexts.start(self._consumer)
         running.feedback.start(self._consumer)
         self._running[running.partition] = running

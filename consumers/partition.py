@@ -59,7 +59,7 @@ class Partition:
     feedback: Input
     partitions: int  # number of partitions of the inputs
     snapshots: Stored
-    imported: str | None  # digest of the imported model that the task started with
+    imported: str | None  # digest of the imported model with which the task started
     settings: TaskSettings  # settings for the next step
     applied_at_ms: int  # host time of the last step
     moved_at_ms: int  # host time of the last written tick or applied feedback record

@@ -53,10 +53,10 @@ class Recoveries:
     announce: Callable[[str], None]
     stop: Callable[[], bool]
     poll: Callable[[], None]  # polls once, because the group removes a member that does not poll
-    make_shared: Callable[..., SharedModel]  # called with `settings` and a `pulse`
+    make_shared: Callable[..., SharedModel]  # creates the shared model from `settings` and a `pulse`
     parked: Parked
     polled_ms: int
-    reported_ms: int  # when progress was last logged
+    reported_ms: int  # host time when progress was last logged
     _running: dict[int, _Steps] = field(default_factory=dict)
 
     def advance(self, partition: int) -> tuple[Partition | None, bool]:

@@ -38,7 +38,7 @@ def held_up(place: str, offset: int) -> str:
 class Hold(NamedTuple):
     """An open transaction beyond which the log cannot be read."""
 
-    offset: int  # offset of its first record
+    offset: int  # offset of the transaction's first record
     for_ms: int  # time since this process first detected it
     waiting: int  # number of offsets from that record to the end of the log
 
@@ -90,7 +90,7 @@ class SharedModel:
         self._missed_since_ms: dict[int | None, int] = {}
         self._foreign_announced = 0
         self._digest = (-1, "")  # a model version and its digest
-        self.snapshots: Stored | None = None  # None unless this process writes the snapshots
+        self.snapshots: Stored | None = None  # earlier snapshots; None unless this process writes the snapshots
         self._too_far_ahead: set[int] = set()  # partitions that have paused decisions
         self._blocked_since_ms = host_ms()
         stored = read_model_snapshots(broker, topics, pulse)

@@ -42,7 +42,7 @@ class FeedbackOptions:
     group: str = "onebit-feedback"
     instance: str = "feedback-1"  # name of this process, unique and constant across restarts
     with_label: bool = False  # include the true class, for full-information baselines
-    speed: float = 1.0  # the delays of a log are divided by this
+    speed: float = 1.0  # factor by which the delays of a log are divided
     records_max: int = 5_000  # maximum number of predictions per poll
     waiting_max: int = 1_000_000  # limit on scheduled feedback; at the limit, no predictions are read
     commit_interval_ms: int = 1_000

@@ -23,9 +23,9 @@ class ReplayOptions:
     """The data to replay, and the rate."""
 
     events: int  # end of the replay: positions 0 to events - 1 are sent
-    rate_per_s: float = 1_000.0  # inf: as fast as the broker accepts them
+    rate_per_s: float = 1_000.0  # events per second; inf: as fast as the broker accepts events
     speed: float | None = None  # speed relative to the log; inf: all at once; None: use the rate
-    shuffle_seed: int | None = None  # None: in row order
+    shuffle_seed: int | None = None  # seed of the shuffle; None: in row order
     partitions: int = 1
     start: int = 0  # the first position to send
     batch_max: int = 1_000  # maximum number of events sent per check of the clock

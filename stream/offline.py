@@ -74,7 +74,7 @@ class Schedule(NamedTuple):
     rounds: NDArray[np.int64]  # int64[m], non-decreasing
     events: NDArray[np.int64]  # int64[m]
     kinds: NDArray[np.int8]  # int8[m]: MATCHED, EXPIRED or LATE
-    matched: int  # this and the following fields are the same as in `Run`
+    matched: int  # this and the following fields are those of `Run`
     expired: int
     late: int
 

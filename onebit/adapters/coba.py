@@ -102,7 +102,7 @@ def _named(context: Any) -> Mapping[Hashable, object]:
     """Return a context as a mapping from names to values. The items of a sequence are named by their positions."""
     if context is None:
         return {}
-    if hasattr(context, "items"):  # coba's sparse rows are not Mappings
+    if hasattr(context, "items"):  # coba's sparse rows are not instances of Mapping
         return dict(context.items())
     if isinstance(context, int | float | str):
         return {0: context}

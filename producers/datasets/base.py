@@ -182,7 +182,7 @@ class Dataset:
             return range(self.rows)
         key = Draws(shuffle_seed, Purpose.SHUFFLE).bits(f"{self.id_prefix}-{epoch}")
         order = np.argsort(words(key, self.rows), kind="stable").astype(np.int64)
-        return array("q", order.tobytes())  # yields Python integers, and uses 8 bytes per row
+        return array("q", order.tobytes())  # an array yields Python integers, and uses 8 bytes per row
 
     def schedule(self, start: int, stop: int, shuffle_seed: int | None = None) -> Iterator[Slot]:
         """Yield the events at the positions [start, stop) of a replay. Position p is in epoch p // rows."""

@@ -27,12 +27,12 @@ class LogBatch(NamedTuple):
     offsets: OffsetArray  # int64[n + 1], from 0
     indices: IndexArray  # int32[nnz], 0-based, strictly increasing in a row
     values: FloatArray  # float64[nnz]
-    decided_at_ms: NDArray[np.int64]  # [n], since 1970; or MISSING
+    decided_at_ms: NDArray[np.int64]  # [n], milliseconds since 1970; or MISSING
     labels: NDArray[np.int64]  # [n], the true class; or MISSING
     actions: NDArray[np.int64]  # [n], the played class; or MISSING
     propensities: FloatArray  # [n], the probability of the played class; or NaN
     rewards: NDArray[np.int64]  # [n], 1 or 0; MISSING if unknown
-    delays_ms: NDArray[np.int64]  # [n], from the decision to its feedback; or MISSING
+    delays_ms: NDArray[np.int64]  # [n], milliseconds from the decision to its feedback; or MISSING
 
 
 class Log(DecisionLog, Protocol):

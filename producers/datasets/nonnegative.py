@@ -24,7 +24,7 @@ def nnls(A: FloatArray, b: FloatArray) -> tuple[FloatArray, float]:
     (array([2., 0.]), 1.0)
     """
     x = np.zeros(A.shape[1])
-    is_positive = np.zeros(len(x), dtype=bool)  # the book's set P
+    is_positive = np.zeros(len(x), dtype=bool)  # the set P of the book
     is_refused = is_positive.copy()
     zero = TOLERANCE * max(1.0, np.abs(A).max(initial=0.0)) * max(1.0, np.abs(b).max(initial=0.0))
     while True:

@@ -133,10 +133,10 @@ def _columns(rows: SparseRows) -> _Columns:
     indices, place = np.unique(rows.indices, return_inverse=True)
     count = np.bincount(place).astype(np.float64)
     with np.errstate(over="ignore", invalid="ignore"):
-        mean = np.bincount(place, rows.values) / count  # over the entries
+        mean = np.bincount(place, rows.values) / count  # sums over the entries
         squares: FloatArray = np.bincount(place, np.square(rows.values - mean[place])).astype(np.float64)
         total = squares + count * np.square(mean)
-        squares += count * np.square(mean) * (n - count) / n  # over all rows
+        squares += count * np.square(mean) * (n - count) / n  # statistics over all rows
         is_sparse = 2 * count < n
         spread = np.sqrt(np.where(is_sparse, total / count, squares / n))
         spread[~np.isfinite(total) | (squares <= CONSTANT**2 * total)] = 0.0

@@ -91,7 +91,7 @@ class TopicReader:
 
     def read(self) -> None:
         """Pass the records since the last call."""
-        ends = self._broker.ends(self._examples)  # before the predictions, which then include these decisions
+        ends = self._broker.ends(self._examples)  # read first, so that the predictions include these decisions
         decided = merge(*map(self._records, self._predictions), key=lambda record: record.append_ms)
         for partition, records in groupby(decided, lambda record: record.partition):
             self._take(partition, (decode_prediction(record)[0] for record in records), ())

@@ -21,7 +21,7 @@ class Moment(NamedTuple):
     """The point in time at which a model is exported; the present by default."""
 
     at: str | None = None  # broker time
-    journal: int | None = None  # step of the journal
+    journal: int | None = None  # number of a step in the journal
     version: int | None = None  # version of a shared model
 
 

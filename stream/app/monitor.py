@@ -119,7 +119,7 @@ def _policies(
     while (partition := dashboard.active_partition) is None:
         if stop():
             return Policies()
-        watch.show("", dashboard.samples)  # no step yet
+        watch.show("", dashboard.samples)  # no task has made a step
         time.sleep(LOOK_S)
     broker = connect(settings, stop)
     try:
@@ -229,7 +229,7 @@ class _Names:
         self._topics = topics
         self._group = topics.journal.removesuffix("journal") + "learner"
         self._settings: dict[str, Any] = {}
-        self._settings_from: tuple[int, int] | None = None  # partition and step
+        self._settings_from: tuple[int, int] | None = None  # partition and step of the stored settings
         self._asked_s = -NAMES_S
 
     def read(self, steps: Mapping[int, JournalStep]) -> Pipeline | None:

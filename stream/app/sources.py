@@ -38,7 +38,7 @@ from stream.parsing import close_matches, format_duration
 class Described(NamedTuple):
     """A setting with the properties of its field."""
 
-    name: str  # name in the file; the flag has - for _
+    name: str  # name in the file; the flag has - instead of _
     field: str  # field of Settings, with the unit
     annotation: Any
     is_duration: bool  # text form 250ms, 10s, 5m or 2h

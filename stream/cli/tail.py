@@ -110,7 +110,7 @@ def _starts(
 
 def _start_of_last(broker: Broker, tp: TopicPartition, beginning: int, end: int, last: int) -> int:
     """Return an offset followed by at least `last` records, or `beginning` if there are fewer records."""
-    reach = 2 * last + 2  # a transaction writes at least one record and one marker to a partition
+    reach = 2 * last + 2  # a transaction writes at least one record and a marker to a partition
     while (start := end - reach) > beginning:
         is_enough = islice(filterfalse(is_tick, read_partition(broker, tp, start=start)), last - 1, None)
         if last == 0 or next(is_enough, None) is not None:

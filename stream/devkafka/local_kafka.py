@@ -340,7 +340,7 @@ def _java(home: Path, class_path: list[str], *arguments: str) -> list[str]:
 
 
 def _format(home: Path, class_path: list[str], security: LocalSecurity | None) -> None:
-    cluster_id = "K" + base64.urlsafe_b64encode(uuid.uuid4().bytes).decode()[1:22]  # must not start with "-"
+    cluster_id = "K" + base64.urlsafe_b64encode(uuid.uuid4().bytes).decode()[1:22]  # the id must not start with "-"
     command = _java(
         home, class_path, "kafka.tools.StorageTool", "format", "--ignore-formatted",
         "-t", cluster_id, "-c", str(home / "server.properties"),
@@ -437,7 +437,7 @@ def _answers(kafka: LocalKafka) -> bool:
             connection.settimeout(2)
             connection.sendall(struct.pack(">i", len(request)) + request)
             answer = b""
-            while len(answer) < 12:  # size, correlation id, number of brokers
+            while len(answer) < 12:  # the fields are size, correlation id and number of brokers
                 part = connection.recv(12 - len(answer))
                 if not part:
                     return False
@@ -503,7 +503,7 @@ def write_settings(home: Path, storage: Path, host: str, ports: Mapping[str, int
         "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
         "num.network.threads": "2",
         "num.io.threads": "2",
-        "log.cleaner.dedupe.buffer.size": str(16 << 20),  # the default is 128 MB, a third of the heap
+        "log.cleaner.dedupe.buffer.size": str(16 << 20),  # the default of 128 MB is a third of the heap
         **more,
     }
     (home / "server.properties").write_text("".join(f"{name}={value}\n" for name, value in settings.items()))

@@ -53,7 +53,7 @@ class ArmComparison(NamedTuple):
     share: float  # configured share of the holdout
     learner: ArmCount
     holdout: ArmCount
-    difference: Interval  # of the mean rewards, learner minus holdout, valid at all times
+    difference: Interval  # interval of the difference of the mean rewards, learner minus holdout; valid at all times
     shares_differ: bool  # True if the shares of the counted decisions contradict the configured share
     waiting: int  # decisions that are pending or follow a pending one
 
@@ -107,7 +107,7 @@ class Arms(PrefixEstimator[float]):
         delta = (1.0 - CONFIDENCE) / 2.0
         reach = max(1.0 / share, 1.0 / (1.0 - share))
         self._sides = (LowerSequence(reach, delta), LowerSequence(reach, delta))
-        self._counts = np.zeros((2, 3), np.int64)  # by arm: with a reward, with reward 1, without reward
+        self._counts = np.zeros((2, 3), np.int64)  # per arm: with a reward, with reward 1, without
 
     def value_of(self, prediction: Prediction) -> float:
         """See PrefixEstimator. The value is 1 for the holdout and 0 for the learner."""

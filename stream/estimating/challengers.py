@@ -37,7 +37,7 @@ class ChallengerEstimate(NamedTuple):
     ips: float  # estimate of its mean reward
     snips: float | None  # the same with less variance and a slight bias; None if it never chose the champion's class
     reward: Interval  # interval of its mean reward, valid at all times
-    difference: Interval  # interval of the difference from the champion, valid at all times, jointly
+    difference: Interval  # interval of the mean reward minus the champion's; valid for all jointly
 
     @property
     def is_valid(self) -> bool:

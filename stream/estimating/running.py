@@ -17,8 +17,8 @@ class LiveEstimate(NamedTuple):
 
     estimator: str
     value: float | None
-    normal: Interval | None  # approximate, for many similar weights and a single time; None below ESS_MIN
-    anytime: Interval | None  # valid at all times simultaneously
+    normal: Interval | None  # approximate interval for many similar weights at a single time; None below ESS_MIN
+    anytime: Interval | None  # interval that is valid at all times simultaneously
 
 
 class RunningEstimate:

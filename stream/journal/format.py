@@ -105,7 +105,7 @@ class JournalStep(NamedTuple):
     """A step, with the records that it applied and the task's counts after it."""
 
     number: int  # 1 for a task's first step
-    contexts: tuple[int, int]  # first applied offset, and the one after the last
+    contexts: tuple[int, int]  # first applied offset, and the offset after the last applied one
     feedback: tuple[int, int]
     updates: int
     ledger: Ledger

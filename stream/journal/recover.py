@@ -34,7 +34,7 @@ class Recovered(NamedTuple):
     step: JournalStep  # the last step applied; number 0 if there is none
     settings: TaskSettings  # settings for the next step; the task still has those of its last step
     stored: Stored  # the task's snapshots
-    imported: str | None = None  # digest of the imported model that the task started with
+    imported: str | None = None  # digest of the imported model with which the task started
     foreign: Foreign = Foreign()  # records from other programs found in the predictions topic
 
 

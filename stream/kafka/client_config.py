@@ -35,8 +35,8 @@ class ClientConfigError(BrokerError):
 class ClientConfig:
     """A client's access settings. Each field is named after a property, with underscores in place of dots."""
 
-    security_protocol: str = "PLAINTEXT"  # one of PROTOCOLS
-    sasl_mechanism: str | None = None  # one of MECHANISMS
+    security_protocol: str = "PLAINTEXT"  # a value in PROTOCOLS
+    sasl_mechanism: str | None = None  # a value in MECHANISMS
     sasl_username: str | None = None
     sasl_password: SecretStr | None = None
     sasl_oauthbearer_token_command: str | None = None  # Onebit's own property: a command that prints a token
@@ -44,7 +44,7 @@ class ClientConfig:
     ssl_certificate_location: str | None = None  # PEM
     ssl_key_location: str | None = None  # PEM
     ssl_key_password: SecretStr | None = None
-    ssl_endpoint_identification_algorithm: str = "https"  # one of CHECKS_OF_NAME
+    ssl_endpoint_identification_algorithm: str = "https"  # a value in CHECKS_OF_NAME
     client_id: str | None = None
 
     @property

@@ -67,7 +67,7 @@ def run_until_settled(
     """
     waits = False  # True if the learner has unread records
     next_poll_ms = clock.now_ms
-    learner_due_ms = learner.next_due_ms()  # changes only when the learner steps
+    learner_due_ms = learner.next_due_ms()  # changes only when the learner runs a step
     while True:
         for source in sources:
             if source.step(0):

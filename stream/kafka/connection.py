@@ -26,11 +26,11 @@ class ConnectionSettings(NamedTuple):
 
     bootstrap: str  # HOST:PORT[,HOST:PORT]
     config: ClientConfig = ClientConfig()
-    connect_timeout_ms: int = 30_000  # limit on waiting for the first response
+    connect_timeout_ms: int = 30_000  # limit on the wait for the first response
     request_timeout_ms: int = 15_000  # limit on every other operation
     session_timeout_ms: int = 10_000  # the group removes a member after this time without a heartbeat
     transaction_timeout_ms: int = 60_000  # the broker aborts a transaction that is open for longer
-    progress: Callable[[str], None] = lambda _: None  # called with one line at a time while waiting to connect
+    progress: Callable[[str], None] = lambda _: None  # called with progress lines while waiting to connect
 
 
 Result = TypeVar("Result")

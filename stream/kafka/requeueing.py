@@ -91,7 +91,7 @@ def _letter_of(record: Record) -> DeadLetter | None:
     try:
         return decode_dead_letter(record)
     except MalformedError:
-        return None  # written by another program
+        return None  # another program wrote the record
 
 
 def _fate(record: Record, letter: DeadLetter, topics: Topics, before: set[bytes]) -> Fate:

@@ -126,7 +126,7 @@ def with_bias(
         indices, values = expanded(indices, values, int(model[FEATURES]))
     n = indices.size
     norm = norm_of(values)
-    scaled = 0.0 < norm < inf  # otherwise zeros, as from `unit`
+    scaled = 0.0 < norm < inf  # if not, zeros, as from `unit`
     first = p if kind == PROJECTED else n
     places, entries = np.empty(first + waving + 1, np.int32), np.empty(first + waving + 1)
     length_sq = 0.5 if m > 0 else 1.0

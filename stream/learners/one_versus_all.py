@@ -209,7 +209,7 @@ def update_kernelised(
         return False
     x = unit(values) if kind == 1 else values
     place = fill[NEXT]
-    if fill[USED] > place:  # replaces the oldest
+    if fill[USED] > place:  # replaces the oldest example
         S[:, place] = 0.0
     norm_sq = 0.0
     for j in range(indices.size):

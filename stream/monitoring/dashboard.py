@@ -92,7 +92,7 @@ class Dashboard:
         self._clock = EstimatedClock(now_ms)  # an estimate of the broker's time
         self._level = 0  # one of every 2**level decisions is processed
         self._paced_ms, self._was_behind, self._reads = now_ms(), 0, False
-        self._waiting: dict[TopicPartition, tuple[int, int, int]] = {}  # offset, end and number of records between them
+        self._waiting: dict[TopicPartition, tuple[int, int, int]] = {}  # offset, end, and number of records between
 
     def judge(self, policies: Policies, contexts_at: ContextsAt) -> None:
         """Set the policies to evaluate. Call this before adding records or restoring states."""

@@ -27,7 +27,7 @@ class Latencies:
         self._stride = 1  # only offsets that are multiples of this number are counted
         self._contexts: dict[int, _Waiting] = {}  # contexts without a prediction, by offset
         self._answers: dict[int, _Waiting] = {}  # predictions whose contexts are not read yet, by the context's offset
-        self._read = 0  # next offset of the contexts
+        self._read = 0  # next offset to read in the contexts topic
 
     def ask(self, offset: int, append_ms: int) -> None:
         """Add a context."""

@@ -58,7 +58,7 @@ class PartitionState:
         self.delays = Sketch()
         self.latencies = Latencies()
         self.pending = PendingDecisions(self._policies.keys)
-        self.letters: dict[str, Letters] = {}  # by reason, with the most recently seen one last
+        self.letters: dict[str, Letters] = {}  # by reason, with the most recent reason last
         self.unreadable = 0  # number of records in output topics that other programs wrote
         self.passed_over = 0  # number of decisions and outcomes outside the sample
 

@@ -253,10 +253,10 @@ class DelayedPoint(NamedTuple):
     """Numbers of outcomes that are known after a given number of decisions."""
 
     decided: int
-    matched: int  # decisions whose feedback had arrived
-    mistakes: int  # matched decisions with reward 0
+    matched: int  # number of decisions whose feedback had arrived
+    mistakes: int  # number of matched decisions with reward 0
     expired: int
-    unmatched: int  # unmatched or unshown decisions
+    unmatched: int  # number of unmatched or unshown decisions
 
     @property
     def error_rate(self) -> float:

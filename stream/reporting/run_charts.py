@@ -34,7 +34,7 @@ class _Curve(NamedTuple):
 
 
 def _progressive(report: RunReport) -> _Points:
-    few = min(10, report.errors.events)  # because the first values are noisy
+    few = min(10, report.errors.events)  # skipped, because the first values are noisy
     return [(point.events, point.error_rate) for point in report.errors.points if point.events >= few]
 
 

@@ -77,7 +77,7 @@ class Decision(BaseModel):
     class_name: Annotated[str | None, Field(serialization_alias="class")] = None
     propensity: float | None = None
     model_version: int | None = None
-    fallback: bool | None = None  # true for a fallback, otherwise absent
+    fallback: bool | None = None  # True for a fallback, otherwise absent
 
 
 class Bit(BaseModel):
@@ -219,7 +219,7 @@ def _context_value(event_id: str, body: Context, facts: PipelineFacts | None) ->
     try:
         given = body.model_dump(include={"x", "eligible", "deferred"}, exclude_none=True, exclude_defaults=True)
         value = orjson.dumps({"id": event_id} | given)
-    except TypeError as error:  # text that is not UTF-8, a number beyond 64 bits, or nesting that is too deep
+    except TypeError as error:  # text is not UTF-8, a number exceeds 64 bits, or nesting is too deep
         raise MalformedError(f"x: {error}") from error
     if facts is not None:
         classes = None if facts.open_classes and body.eligible is None else facts.classes()  # names unknown

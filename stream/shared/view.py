@@ -92,7 +92,7 @@ class View:
         """Start without decisions. The replica must have read all of the task's earlier decisions from the log."""
         self._replica = replica
         self._partition = partition
-        self._own: deque[tuple[Features, Decision]] = deque()  # the task's decisions from number `_first` on
+        self._own: deque[tuple[Features, Decision]] = deque()  # the task's own decisions, from number `_first` on
         self._first = replica.place_of(partition).decided
         self.version = replica.version  # model version at the last step
         self._overlay = Overlay(replica.learner)

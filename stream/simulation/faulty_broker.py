@@ -73,7 +73,7 @@ class FaultyBroker:
     consult: Consult
     transactions: list[Transaction] = field(default_factory=list)  # the transactions of all processes, in order
     hang: Callable[["FaultyTransactionalProducer"], None] = lambda producer: None  # can call `finish` later
-    observe: Callable[[Transaction], None] = lambda transaction: None  # called after an acknowledged commit
+    observe: Callable[[Transaction], None] = lambda transaction: None  # called after every acknowledged commit
     lingers: bool = False  # True if records are queued until a flush
     poll_max: int = 1_000_000  # limit on the records that a poll returns
     dry_every: int = 0  # N if every Nth poll returns nothing; 0 for never

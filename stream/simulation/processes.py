@@ -119,7 +119,7 @@ class Processes:
     commit_step: Callable[[Process, int], None] = field(init=False)  # called after each numbered step of a commit
     hang: Callable[[Process, FaultyTransactionalProducer], None] = field(init=False)  # handles a hanging commit
     transactions: list[Transaction] = field(default_factory=list)
-    outage_until_ms: int = 0  # end of the outage; no process starts earlier
+    outage_until_ms: int = 0  # end of the outage, before which no process starts
     models: set[SeenModel] = field(default_factory=set)  # all shared model versions used for decisions
     _all: list[Process] = field(default_factory=list)
     _names: int = 0

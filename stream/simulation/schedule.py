@@ -258,7 +258,7 @@ def draw_schedule(seed: int, events: int = EVENTS, model: Sharing = "own") -> Sc
         task = replace(task, model=model)
         items += _draw_shared(Luck(seed ^ _SHARED_DICE), max(item.at_ms for item in items), timeless=timeless)
         items.sort(key=lambda item: item.at_ms)
-    if timeless:  # deadlines are even, and pass in the next, odd millisecond, in which nothing else happens
+    if timeless:  # deadlines are even, and pass in the next odd millisecond, in which nothing else happens
         items = [item._replace(at_ms=2 * item.at_ms - START_MS) for item in items]
         activation_ms = None if limits.activation_ms is None else 2 * limits.activation_ms
         doubled = replace(

@@ -167,7 +167,7 @@ class Stored:
         self.imported: Generation | None = None
         self.next_slot = ROTATING_SLOTS[0]
         self.taken_ms = -1  # stream time of the newest snapshot, or of the start of the interval; -1: unknown
-        self.taken_of: object = None  # ledger or version at that time; no snapshot is due while it is unchanged
+        self.taken_of: object = None  # ledger or version of the newest snapshot; none is due while it is unchanged
         self._number_max = number_max
         self._chunks: dict[str, set[int]] = {slot: set() for slot in (*ROTATING_SLOTS, IMPORT_SLOT)}
         self._incomplete: dict[str, tuple[Generation, list[bytes]]] = {}  # generations, with their chunks' digests

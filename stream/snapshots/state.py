@@ -271,7 +271,7 @@ def _read(generation: Generation, pulse: Pulse) -> tuple[Mapping[str, Any], Stat
 
 _ROWS: Mapping[str, Any] = {
     "pending": list[tuple[str, Pending]],
-    "orphans": list[tuple[str, Orphan, tuple[tuple[bytes, bytes], ...]]],  # with the record's headers
+    "orphans": list[tuple[str, Orphan, tuple[tuple[bytes, bytes], ...]]],  # orphans include the record's headers
     "retained": list[tuple[str, Retained, int]],
     "deferred": list[tuple[str, Pending]],
     "shown": list[tuple[str, Pending]],

@@ -29,7 +29,7 @@ TEXT_MAX = 700_000
 class Frozen(NamedTuple):
     """A frozen model."""
 
-    settings: dict[str, Any]  # on which the state depends, by their names in `TaskSettings`
+    settings: dict[str, Any]  # settings on which the state depends, by their names in `TaskSettings`
     state: State  # the parts that determine the greedy class
     class_names: list[str] | None = None
     features: Mapping[str, Any] | None = None

@@ -74,7 +74,7 @@ class Retained(NamedTuple):
     outcome: Outcome
     reward: int | None  # the first bit; None if unmatched or unshown, or expired without an assumed bit
     action: int  # the decided action
-    pending: Pending | None = None  # kept so that a later bit can correct it, if corrections are enabled
+    pending: Pending | None = None  # stored for the correction by a later bit, if corrections are enabled
 
 
 class Settled(NamedTuple):
@@ -94,7 +94,7 @@ class Late(NamedTuple):
     """
 
     feedback: Feedback
-    retained: Retained  # the entry before this bit
+    retained: Retained  # the entry of the id before this bit
 
 
 class Mismatched(NamedTuple):

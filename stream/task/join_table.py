@@ -47,7 +47,7 @@ class Input(Enum):
     FEEDBACK = ("new feedback",), ()
     MISMATCH = ("new feedback", "another action"), ("a decision",)  # the feedback is for another action
     SHOWN = ("a shown record",), ()
-    DEADLINE = ("no record",), ("a deadline",)  # the state's deadline has passed, or its limit is exceeded
+    DEADLINE = ("no record",), ("a deadline",)  # the deadline of the state has passed, or its limit is exceeded
 
     def __init__(self, brings: tuple[str, ...], requires: tuple[str, ...]) -> None:
         self.brings = frozenset(brings)
@@ -98,7 +98,7 @@ class Rule(NamedTuple):
     after: State
     counts: tuple[str, ...] = ()  # fields of `Ledger` that increase by one
     settles: Outcome | None = None  # outcome of the settled decision
-    differing: tuple[str, ...] = ()  # further counts if the bit differs from the first one
+    differing: tuple[str, ...] = ()  # additional counts if the bit differs from the first bit
 
 
 Table = Mapping[tuple[State, Input], Rule]

@@ -60,12 +60,12 @@ class DeadLetter(NamedTuple):
 class Effects(NamedTuple):
     """A step's output."""
 
-    predictions: list[tuple[Prediction, int]]  # with the offsets of their contexts
-    examples: list[tuple[Example, int | None]]  # with the offsets of their feedback
+    predictions: list[tuple[Prediction, int]]  # predictions with the offsets of their contexts
+    examples: list[tuple[Example, int | None]]  # examples with the offsets of their feedback
     dead_letters: list[DeadLetter]
     unknown: list[str]  # name of its feature, for each category or word of the decided contexts without an entry
     promotions: list[str]  # the learners named in promotions, which may be unknown
-    updates: Sequence[Entry] = ()  # for the shared model's log
+    updates: Sequence[Entry] = ()  # entries for the shared model's log
 
 
 def merge(
@@ -100,7 +100,7 @@ class StepFailedError(Exception):
 class Model(Protocol):
     """A task's model. `OwnModel`, `stream.shared.view.View` and `.Recall` implement it."""
 
-    version: int  # number of updates that changed an own model, or of log entries of a shared one at the last step
+    version: int  # number of updates of an own model, or of entries in a shared model's log at the last step
 
     @property
     def learner(self) -> Learner:
@@ -174,8 +174,8 @@ class Task:
             settings.join, assumes_negative=settings.on_expiry == "negative", corrects=settings.late == "correct"
         )
         self._contexts_topic = contexts_topic
-        self._time = DecisionTime(0)  # shared by the decisions of the current step
-        self.undated: dict[int, DecisionTime] = {}  # by number, for steps whose ticks have not been applied
+        self._time = DecisionTime(0)  # time object that the decisions of the current step share
+        self.undated: dict[int, DecisionTime] = {}  # times by step number, for steps whose ticks have not been applied
         self._is_broken = False
         self._draw_action = Draws(settings.seed, Purpose.ACTION)
         self._draw_update = Draws(settings.seed, Purpose.UPDATE)
@@ -389,7 +389,7 @@ class Task:
         """Replace a learned or assumed reward with a later one."""
         feedback, (_, learned, _, pending) = late
         if pending is not None and learned is not None:
-            v = self._update_draw(feedback.id)  # the draw of the first update
+            v = self._update_draw(feedback.id)  # the same draw as in the first update
             self.model.correct(pending.x, self._taught(pending.decision), learned, feedback.reward, v)
 
     def _refuse(self, mismatched: Mismatched, effects: Effects) -> None:

@@ -98,7 +98,7 @@ class Oracle:
 
     def __init__(self, settings: TaskSettings) -> None:
         self.settings = settings
-        self.champion = settings.learner  # with own models
+        self.champion = settings.learner  # name of the current champion, if each task has its own model
         self.events: list[Event] = []
         self.counts: Counter[str] = Counter()  # fields of the ledger and overflows
         self.rows: Counter[tuple[State, Input]] = Counter()  # number of uses of each rule in the join table
@@ -107,8 +107,8 @@ class Oracle:
         self._stream_ms = 0
         self._dated_ms = 0
         self._pending: OrderedDict[str, _Pending] = OrderedDict()
-        self._deferred: OrderedDict[str, _Pending] = OrderedDict()  # not shown yet
-        self._shown: OrderedDict[str, _Pending] = OrderedDict()  # dated by the shown record
+        self._deferred: OrderedDict[str, _Pending] = OrderedDict()  # deferred decisions that were not shown yet
+        self._shown: OrderedDict[str, _Pending] = OrderedDict()  # decisions whose windows begin with the shown record
         self._orphans: OrderedDict[str, _Orphan] = OrderedDict()
         self._known: OrderedDict[str, _Known] = OrderedDict()
 

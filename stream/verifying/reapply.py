@@ -28,7 +28,7 @@ class Replay(NamedTuple):
     replayed: str  # digest of the task's whole state
     recovered: str
     state: str  # digest of the replayed learner's state alone, as printed by `onebit run`
-    fault: str  # the reason for a failure, or empty
+    fault: str  # the reason for a failure; empty without a failure
     version: int | None = None  # version of the shared model whose state is `state`; None without a shared model
     foreign: str = ""  # message about records of other programs that have step numbers, if they can be identified
 

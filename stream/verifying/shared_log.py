@@ -43,7 +43,7 @@ class LogFinding(NamedTuple):
 
     version: int  # number of entries in the log
     replicas: tuple[ReplicaReport, ...]  # the last report of each process
-    behind: Behind | None  # over the steps that wrote to the log; None if there are no such steps
+    behind: Behind | None  # statistics over the steps that wrote to the log; None without such steps
     faults: tuple[str, ...]
     warnings: tuple[str, ...]
 
@@ -98,8 +98,8 @@ class _Steps:
         self.entries = array("q")
         self.versions = array("q")
         self.seen = 0  # the last step found in the log so far
-        self.parts = 0  # number of its parts
-        self.count = 0  # number of its entries
+        self.parts = 0  # number of parts of that step
+        self.count = 0  # number of entries of that step
 
     @property
     def last(self) -> int:

@@ -115,7 +115,7 @@ def trace_of(record: Record) -> Headers:
     """Return the trace headers of a record (W3C Trace Context), or none if they are too long."""
     if record.headers == HEADERS:
         return ()
-    found = {name: value for name, value in reversed(record.headers) if name in TRACE_HEADERS}  # the first of each
+    found = {name: value for name, value in reversed(record.headers) if name in TRACE_HEADERS}  # the first of each name
     return tuple(sorted(found.items())) if sum(map(len, found.values())) <= TRACE_BYTES_MAX else ()
 
 
@@ -422,7 +422,7 @@ def _check_class(name: str, value: int, n_classes: int) -> None:
 
 _MISSING = re.compile(r"Object missing required field `(\w+)`")
 _PATH = re.compile(r"\.(\w+)|\[(\d+)\]")
-_TYPES = re.compile(r"(?<=`)[\w. ]+ \| [\w. |]+(?=`)")  # their order in msgspec's messages varies
+_TYPES = re.compile(r"(?<=`)[\w. ]+ \| [\w. |]+(?=`)")  # a union of types, whose order in msgspec's messages varies
 
 
 def _reason(error: ValidationError, value: bytes) -> str:

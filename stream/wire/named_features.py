@@ -208,7 +208,7 @@ class _PlainName(Struct, omit_defaults=True):
     name: str
     kind: Kind
     values: list[str] | None
-    scale: tuple[float, float] | None = None  # centre and unit
+    scale: tuple[float, float] | None = None  # two numbers, centre and unit
 
 
 class _PlainEncoder(Struct):

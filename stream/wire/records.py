@@ -102,7 +102,7 @@ NOT_ELIGIBLE = -1e305
 class Decision(NamedTuple):
     """A learner's decision for a context, with all values from prediction time that an update needs."""
 
-    action: int  # the class that was played, sampled from p
+    action: int  # the class that was played, drawn from p
     greedy: int  # the class with the highest score
     propensity: float  # p[action], the probability with which it was played; NaN: taken from a log without propensities
     scores: FloatArray  # float64[K]; `NOT_ELIGIBLE` for classes that were not eligible
@@ -157,11 +157,11 @@ class Prediction(NamedTuple):
 
     id: str
     decision: Decision
-    model_version: int  # own model: updates applied to it; shared model: entries of its log
-    target: Target | None = None  # None: not a logged decision
+    model_version: int  # own model: number of applied updates; shared model: number of log entries
+    target: Target | None = None  # None: the published decision is not from a log
     class_name: str | None = None  # name of the action; None if the classes have no names
     logged: FloatArray | None = None  # numbers that the learner stores, only with a shared model
-    arm: Arm | None = None  # None: decided by the learner
+    arm: Arm | None = None  # None: the learner made the decision
     trace: Headers = ()  # trace headers of the context
     challenged: Challenged | None = None  # None without challengers
 
@@ -213,7 +213,7 @@ class Example(NamedTuple):
     action: int
     propensity: float
     reward: int | None  # None: expired without an assumed reward, unmatched or unshown
-    delay_ms: int | None  # from decision to feedback; 0 if the feedback came first, None without feedback
+    delay_ms: int | None  # time from decision to feedback; 0 if the feedback was first, None without feedback
     settled_at_ms: int  # stream time when the decision was settled
     drift: Drift | None = None  # the drift detector triggered by this reward, or None
     arm: Arm | None = None  # as in the prediction

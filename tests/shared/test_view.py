@@ -197,7 +197,7 @@ def test_a_view_tolerates_a_task_continued_by_another_process() -> None:
 
 def test_replica_reads_nothing_while_a_task_decides_on_it() -> None:
     replica = Replica(Case("late-ucb").fresh())
-    with View(replica, 0).step(), pytest.raises(AssertionError, match="undone first"):
+    with View(replica, 0).step(), pytest.raises(AssertionError, match="undo them first"):
         replica.read([])
 
 

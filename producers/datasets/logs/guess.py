@@ -61,7 +61,7 @@ WORDS_MIN = 4.0
 class Guess(NamedTuple):
     """A guessed mapping."""
 
-    fields: dict[str, Any]  # with the keys of a mapping file
+    fields: dict[str, Any]  # the mapping, with the keys of a mapping file
     remarks: tuple[str, ...]  # omitted columns, and points for the user to check
 
 

@@ -45,8 +45,8 @@ class SeenIds:
         while self._runs and self._runs[-1].size <= run.size <= RUN_IDS_MAX - self._runs[-1].size:
             merged = self._runs.pop()
             size = merged.size
-            merged.resize(size + run.size, refcheck=False)  # in place, because a copy would double the memory
+            merged.resize(size + run.size, refcheck=False)  # resized in place, because a copy would double the memory
             merged[size:] = run
             run = merged
-            run.sort(kind="stable")  # merges sorted runs
+            run.sort(kind="stable")  # a stable sort merges sorted runs in linear time
         self._runs.append(run)

@@ -41,7 +41,7 @@ class StoredLog(SparseRows):
     first_skipped: dict[str, str]  # position and value of the first skipped row, by reason
     remarks: tuple[str, ...]  # remarks on the columns; see `Log`
     uneven: str  # warning about a column that varies much more than the others
-    decided_at_ms: NDArray[np.int64]  # [n], like the columns of a LogBatch
+    decided_at_ms: NDArray[np.int64]  # [n]; this and the following columns are those of a LogBatch
     actions: NDArray[np.int64]
     propensities: FloatArray
     rewards: NDArray[np.int64]

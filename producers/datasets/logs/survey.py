@@ -12,7 +12,7 @@ from producers.datasets.scaling import Moments
 from stream.parsing import parse_number, parse_whole
 from stream.wire.named_features import Kind, hash_of, words_of
 
-_BITMAP_BITS = 23  # one megabyte, which counts up to about 10⁸ distinct values
+_BITMAP_BITS = 23  # one megabyte, enough to count about 10⁸ distinct values
 
 
 class Survey(NamedTuple):
@@ -22,7 +22,7 @@ class Survey(NamedTuple):
     classes: tuple[str, ...]
     names: Mapping[str, tuple[Kind, Sequence[str] | None]]  # None if there are too many values, which are hashed
     hashed_distinct: float  # estimated number of distinct hashed values over all names
-    moments: Mapping[str, Moments]  # by name, for the numeric features that were read
+    moments: Mapping[str, Moments]  # moments by name, for the numeric features that were read
 
 
 def survey(batches: Iterable[ParsedBatch], vocabulary_max: int, *, numbered: bool = False) -> Survey:
@@ -78,7 +78,7 @@ class _Vocabularies:
     def add(self, feature: FeatureEntries) -> None:
         name = feature.name
         if feature.texts is None:
-            self._kinds.setdefault(name, Kind.NUMERIC)  # becomes categorical if other batches contain texts
+            self._kinds.setdefault(name, Kind.NUMERIC)  # the feature becomes categorical if other batches contain texts
             return
         self._kinds[name] = feature.kind
         texts = feature.texts.distinct

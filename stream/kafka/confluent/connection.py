@@ -101,7 +101,7 @@ class ConfluentConnection(Connection):
         self.producers: list[Any] = []  # clients that report errors only when they are polled
         self._security = _security_of(settings.config)
         self._refusal: Any = None  # the last error that denied access
-        self._refused_s = -math.inf  # monotonic time of that error
+        self._refused_s = -math.inf  # monotonic time of the last error that denied access
 
     def properties(self, **own: Any) -> dict[str, Any]:
         """Return a client's librdkafka properties: the common ones and `own`, whose names have `_` instead of dots."""

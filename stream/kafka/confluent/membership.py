@@ -141,7 +141,7 @@ class GroupConsumer(Reader):
             self._lost = True
             try:
                 self._client.unsubscribe()
-            except RAISED:  # an exception that leaves a callback cannot be caught
+            except RAISED:  # an exception that is raised out of a callback cannot be caught
                 self._is_broken = True
 
     def _on_error(self, tp: TopicPartition, event: Any, error: Any) -> None:

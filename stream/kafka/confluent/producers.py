@@ -53,12 +53,12 @@ class ConfluentSink:
     def __init__(self, connection: ConfluentConnection, admin: Admin, **own: Any) -> None:
         self._connection = connection
         self._admin = admin
-        # The last record's headers, in the port's form and in the client's.
+        # The last record's headers, in the form of the port and in that of the client.
         self._headers: tuple[Headers, list[tuple[str, bytes]]] = (), []
         self._callbacks: dict[str, list[Callable[[Any, Any], None]]] = {}  # by topic: one per partition
         self._delivered: dict[TopicPartition, Any] = {}  # the last message of each partition
         self._errors: list[Any] = []
-        self._refused: set[str] = set()  # topics that the broker refused to write to
+        self._refused: set[str] = set()  # topics for which the broker refused writes
         message_timeout_ms = connection.request_timeout_ms + _LINGER_MS
         limit_ms = own.get("transaction_timeout_ms", message_timeout_ms)  # no request may outlive its transaction
         with connection.translating("create a producer"):

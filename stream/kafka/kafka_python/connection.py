@@ -115,7 +115,7 @@ class KafkaConnection(Connection):
             "request_timeout_ms": self.request_timeout_ms,
             "reconnect_backoff_max_ms": 1000,
             "kafka_client": network,
-            "proxy_url": "direct://",  # no proxy: see _Socket
+            "proxy_url": "direct://",  # not a proxy, but selects _Socket
         }
         try:
             return kind(**(shared | self._security | settings))

@@ -190,7 +190,7 @@ class KafkaTransactionSink(KafkaSink):
                     f"could not {what}: the broker has aborted the transaction, because it was open for longer than "
                     f"its timeout or another process has taken over"
                 ) from error
-            if self._manager.has_fatal_error():  # the client treats a request without a response as fatal, too
+            if self._manager.has_fatal_error():  # the client also treats a request without a response as fatal
                 self.failure = outcome_unknown(self._connection, self._id, f"could not {what}: {error}")
                 raise self.failure from error
             self._connection.refuse(what, error, needs)

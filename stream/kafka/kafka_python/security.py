@@ -66,7 +66,7 @@ class Manager(KafkaConnectionManager):  # type: ignore[misc]
     def __init__(self, net: Any, **configs: Any) -> None:
         super().__init__(net, **configs)
         self.last_failure: BaseException | None = None
-        self._refusals: dict[Any, BaseException] = {}  # by node, because a retry would fail with the same error
+        self._refusals: dict[Any, BaseException] = {}  # errors by node, because a retry would fail with the same error
         self._transports: WeakSet[Any] = WeakSet()
 
     def get_connection(self, node_id: Any, **settings: Any) -> Any:
