@@ -28,7 +28,7 @@ POLL_MS = 20
 
 
 class Timed:
-    """Several learners that step in turn, as a single program."""
+    """Several learners that run their steps in turn, as a single program."""
 
     def __init__(self, learners: Sequence[LearnerProgram]) -> None:
         self._learners = learners

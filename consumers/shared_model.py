@@ -107,7 +107,7 @@ class SharedModel:
         self.reconnect(broker)
 
     def write_snapshots(self, stored: Stored) -> None:
-        """Write the model's snapshots from now on; `stored` contains the earlier ones."""
+        """Start to write the model's snapshots. `stored` contains the earlier snapshots."""
         stored.taken_of = 0 if stored.newest is None else stored.newest.number
         stored.release()
         self.snapshots = stored

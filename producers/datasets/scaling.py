@@ -99,7 +99,7 @@ def uneven_rows(rows: SparseRows) -> str:
 
 
 def uneven_of(dataset: Dataset) -> str:
-    """Return the warning about an uneven column: it is computed for rows in memory, and stored with a log."""
+    """Return the warning about an uneven column. It is stored with a log, and computed for rows in memory."""
     return uneven_rows(dataset.source) if isinstance(dataset.source, SparseRows) else dataset.uneven
 
 

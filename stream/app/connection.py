@@ -37,7 +37,7 @@ WATCH_INTERVAL_MS = 30_000
 
 REFUSALS_MAX = 5
 REFUSED_WITHIN_MS = 60_000
-"""Abort after this many refusals in a row; a broker that has just restarted may refuse a few requests."""
+"""Maximum number of consecutive refusals. A broker that has just restarted may refuse a few requests."""
 
 
 def command_hint(settings: Settings, command: str, *names: str) -> str:

@@ -79,7 +79,7 @@ def wanted_settings(
         begun: The pipeline's settings by name; empty for a new pipeline.
         place: Name of the journal, for messages.
         model: Kind of model for a new pipeline, unless given; see `Settings.model_of`.
-        change: Whether given settings that differ take effect from now on, if they can be changed.
+        change: Whether given settings that differ take effect with the next step, if they can be changed.
 
     Raises:
         SettingsDifferError: given settings differ from the pipeline's; see `resolve`.

@@ -57,7 +57,7 @@ class Described(NamedTuple):
 
     @property
     def written(self) -> str:
-        """The flag, or the environment variable of a secret."""
+        """The name for messages: the flag or, for a secret, the environment variable."""
         return variable_of(self.name) if self.setting.is_secret else self.flag
 
     @property

@@ -11,8 +11,7 @@ from stream.wire.ledger import MISPLACED_REMEDY, Ledger
 from stream.wire.records import DRIFT_OF_ALL, Outcome
 
 DEAD_SHARE_MAX = 0.01
-"""A larger fraction of dead letters in an interval is reported, because it probably has its cause in the
-configuration."""
+"""A larger fraction of dead letters in an interval is reported, because the configuration is probably wrong."""
 
 _ALWAYS = ("decided", "matched", "pending")
 _ORDER = ("decided", "matched", "expired", "pending", "late", "context_duplicates", "feedback_duplicates")

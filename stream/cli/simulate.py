@@ -30,7 +30,7 @@ from stream.simulation.tracing import Happened, trace_digest
 from stream.task.settings import Sharing
 
 SHOWN_MAX = 3
-"""Number of failing seeds to shrink and show. Any others are only listed."""
+"""Number of failing seeds to shrink and show. Further failing seeds are only listed."""
 
 PROGRESS_INTERVAL_MS = 5_000
 

@@ -58,7 +58,7 @@ Values = Scalar | list[Scalar] | Powers
 
 
 def values_of(values: Values) -> list[Scalar]:
-    """Return the values as a list; they are given as one value, a list, or powers."""
+    """Convert one value, a list of values, or powers to a list."""
     if isinstance(values, Powers):
         return values.values()
     return values if isinstance(values, list) else [values]

@@ -151,8 +151,8 @@ class EmbeddedBroker:
     def hold(self, tp: TopicPartition) -> None:
         """Hold a partition's high watermark at the current end of its log until `release`.
 
-        Records appended later are in the log but cannot be read. A flush of them raises BrokerUnavailableError, as
-        with acks=all when a follower does not respond in time.
+        Records appended later are in the log but cannot be read. Their flush raises BrokerUnavailableError, as with
+        acks=all when a follower does not respond in time.
         """
         log = self.log(tp)
         log.open.setdefault(_HOLD, log.end())

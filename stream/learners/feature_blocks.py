@@ -39,7 +39,7 @@ def place_of(
 ) -> tuple[int, int]:
     """Return the block with these cells (-1 if there is none) and its place in the hash table.
 
-    A block is the one sought if it has these cells and the same number of non-zero cells.
+    A block matches if it has these cells and the same number of non-zero cells.
     """
     key = np.uint64(14695981039346656037)  # FNV-1a, one word at a time
     outside = 0

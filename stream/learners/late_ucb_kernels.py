@@ -20,7 +20,7 @@ WEIGHT, DETECTORS, ALARMS, PENDING = 0, slice(1, 4), 4, slice(5, 7)
 COUNTS = 7
 
 BELIEVED, SETTLED = range(2)
-"""The regression on all decisions and, with random features, the one on settled bits only."""
+"""Indices of the regressions: on all decisions and, with random features, on settled bits only."""
 
 
 @inlined

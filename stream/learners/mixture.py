@@ -66,7 +66,7 @@ class Mixture(Wrapper):
             if not 0.0 <= share <= 1.0:
                 raise ParameterError(f"{name}: expected a probability in [0, 1]; got {share!r}")
         self._policy: Any = -1 if policy is None else policy  # in the form that the kernels accept
-        self._class_of: Callable[..., int] = _as_given
+        self._class_of: Callable[..., int] = _constant_class
         if isinstance(policy, KernelLearner):
             sizes, expected = (policy.n_classes, policy.n_features), (inner.n_classes, inner.n_features)
             if sizes != expected:
@@ -136,7 +136,7 @@ class Mixture(Wrapper):
 
 
 @compiled
-def _as_given(indices: IndexArray, values: FloatArray, eligible: IndexArray, policy: int) -> int:
+def _constant_class(indices: IndexArray, values: FloatArray, eligible: IndexArray, policy: int) -> int:
     """Return the constant class of the policy, or -1 for a uniformly random class."""
     return policy
 

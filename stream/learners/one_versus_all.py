@@ -131,7 +131,7 @@ class OvaPerceptron(KernelLearner):
     def retract(
         self, x: Features | FloatArray, decision: Decision, assumed_reward: int, reward: int, v: float = 0.0
     ) -> bool:
-        """Add the difference between the two updates."""
+        """Add the difference between the updates for the real and for the assumed reward."""
         indices, values = sparse(x, self.n_features)
         action, _, propensity, scores, _ = decision
         if assumed_reward == reward or not usable(

@@ -150,7 +150,7 @@ def scaled(
             j += 1
         if of_listed < n_listed and listed[of_listed] == feature:
             of_listed += 1
-        value = _of(value, row[feature, CENTRE], row[feature, UNIT])
+        value = _scaled_value(value, row[feature, CENTRE], row[feature, UNIT])
         if value != 0.0:
             places[size], z[size] = feature, value
             size += 1
@@ -158,7 +158,7 @@ def scaled(
 
 
 @compiled
-def _of(value: float, centre: float, unit: float) -> float:
+def _scaled_value(value: float, centre: float, unit: float) -> float:
     """Return (value - centre) / unit, limited to ±LIMIT, or the sign of the value if the unit is 0."""
     if not abs(value) <= VALUE_MAX:
         return value

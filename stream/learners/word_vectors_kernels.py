@@ -29,7 +29,7 @@ ROWS_MAX = 32_768
 """Limit on the number of features with a vector. More did not improve the accuracy on texts, and each needs 1 kB."""
 
 FREQUENCY_MIN = 3
-"""A feature gets its row at its third x."""
+"""Number of x with a feature, counting the current one, at which the feature gets a row."""
 
 FIRST_REFRESH = 125
 ON_FROM = 500

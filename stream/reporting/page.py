@@ -358,8 +358,8 @@ def _holdout(names: Sequence[str], reports: Sequence[RunReport]) -> _Holdout | N
     columns = ("learner", "difference", "95\N{NO-BREAK SPACE}% anytime", "rewards of the learner", "of the holdout")
     rows = tuple((name, *_arm_cells(found)) for name, found in compared.items())
     notes = [
-        f"{name}: {lost:,} decisions expired without an outcome, and {found.waiting:,} are pending or later than a "
-        "pending one."
+        f"{name}: {lost:,} decisions expired without an outcome, and {found.waiting:,} are pending or follow a "
+        "pending decision."
         for name, found in compared.items()
         if (lost := found.learner.without_reward + found.holdout.without_reward) or found.waiting
     ]
@@ -509,7 +509,7 @@ _GLOSSARY = (
     ("pending", "Decided, and waiting for feedback."),
     ("matched", "Feedback arrived within the window and was joined to its decision; the learner has learned from it."),
     ("expired", "The window passed without feedback."),
-    ("unmatched", "A decision without feedback because the replayed log has another action; or its feedback."),
+    ("unmatched", "A decision for another action than the logged one, for which the log has no feedback."),
     ("deferred", "Decided, and waiting for the notice that the decision was shown."),
     ("shown", "The notice that a deferred decision was shown, which begins its window."),
     ("unshown", "A deferred decision that was not shown in time. It is not learned."),
@@ -519,7 +519,7 @@ _GLOSSARY = (
     ("late", "Feedback after its decision expired."),
     ("duplicate", "A repeated context or feedback. The first one counts."),
     ("conflict", "Duplicate feedback whose bit differs from the first one."),
-    ("orphan", "Feedback without a context so far. It is dropped after the orphan window."),
+    ("orphan", "Feedback whose context has not arrived. It is dropped after the orphan window."),
     ("mismatched", "Feedback for an action other than the decided one. It becomes a dead letter."),
     ("malformed", "An unreadable record. It is written to the dead-letter topic with the reason."),
     ("drift alarm", "The reward rate dropped: the learner, or one of its classes, was reset."),

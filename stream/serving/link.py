@@ -84,7 +84,7 @@ class Link:
         return next((f"{role}: {why}" for role, why in self._unready.items() if why), "")
 
     def check_ready(self) -> None:
-        """Raise BrokerUnavailableError if the gateway is not connected, or has not yet read past predictions."""
+        """Raise BrokerUnavailableError if the gateway is not connected, or has not read the earlier predictions yet."""
         if unready := self.unready:
             raise BrokerUnavailableError(unready)
 

@@ -109,7 +109,7 @@ class View:
 
         Do not read the log with the replica within this context. If the step is not committed, the view is unusable.
         """
-        self._forget_those_in_the_log()
+        self._drop_observed()
         self._entries = []
         self.version = self._replica.version
         self._replica.is_overlaid = True
@@ -156,7 +156,7 @@ class View:
     @property
     def ahead(self) -> int:
         """The number of the task's decisions that the model has not observed yet."""
-        self._forget_those_in_the_log()
+        self._drop_observed()
         return len(self._own)
 
     @property
@@ -164,7 +164,7 @@ class View:
         """The offset up to which the log has been read."""
         return self._replica.offset
 
-    def _forget_those_in_the_log(self) -> None:
+    def _drop_observed(self) -> None:
         """Remove the task's own decisions that the model has observed.
 
         The model can have observed more decisions than this view made, if another process has continued the task

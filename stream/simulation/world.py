@@ -33,7 +33,7 @@ class World:
         self._todo = deque(schedule.items)
 
     def run(self) -> None:
-        """Run the schedule, and then until everything is settled.
+        """Run the schedule, and then continue until no action is due.
 
         Raises:
             UnexpectedError: a learner failed, or the learners did not become idle.

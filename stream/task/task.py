@@ -340,9 +340,10 @@ class Task:
         return play_match(own, context.logged, self.settings.propensity_min, self._draw_log(context.id))
 
     def _taught(self, decision: Decision) -> Decision:
-        """Return the decision for the learner. If the learner weights by the propensity, it is raised to the minimum.
+        """Return the decision for the learner, with the minimum propensity if the logged one is lower.
 
-        Other learners do not use the propensity. For them, a propensity that is missing in the log is 1.
+        The minimum is 0 for a learner that does not weight by the propensity. A propensity that is missing in the log
+        is then replaced by 1.
         """
         propensity = decision.propensity
         if propensity >= self._propensity_min:

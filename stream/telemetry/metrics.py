@@ -156,7 +156,7 @@ HOLDOUT_DIFFERENCE_UPPER = Metric(
 )  # fmt: skip
 HOLDOUT_MISMATCH = Metric(
     "onebit_holdout_mismatch", Kind.GAUGE, (LEARNER,),
-    "1 if the shares of the decisions with a reward differ from the share set for the holdout, else 0.",
+    "1 if the shares of the decisions with a reward contradict the configured share of the holdout, else 0.",
 )  # fmt: skip
 CHAMPION_REWARD = Metric(
     "onebit_champion_reward_ratio", Kind.GAUGE, (LEARNER,),

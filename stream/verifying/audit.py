@@ -82,7 +82,7 @@ LETTER_COUNTS = ("context_malformed", "feedback_malformed", "mismatched", "orpha
 """Fields of the ledger that count the examples and dead letters of a step."""
 
 STEPS_AHEAD_MAX = 100
-"""Once records of this many later steps have been read, a step is assumed to have no further records."""
+"""Number of later steps whose records must have been read before a step is considered complete."""
 
 PROGRESS_RECORDS = 100_000
 """Number of records between two progress reports."""
@@ -488,7 +488,7 @@ class _Audit:
                 yield record
 
     def _check_journal_is_whole(self) -> None:
-        """Check that the journal, which may have grown meanwhile, includes the last step with published records."""
+        """Check that the journal, which can grow during the audit, contains the last step with published records."""
         if self._published_by > self._end:
             entries = read_journal(self._broker, self._journal, open_ms=OPEN_MS)
             last = max((step.number for _, step in entries), default=0)

@@ -173,7 +173,7 @@ class Admin:
         return {tp: found[KafkaTopicPartition(*tp)].offset for tp in tps}
 
     def committed(self, group: str, tps: Sequence[TopicPartition], client: Any = None) -> dict[TopicPartition, int]:
-        """See Broker. A consumer of the group reads them if there is one."""
+        """See Broker. `client` is a consumer of the group; without it, a temporary one reads the offsets."""
         if client is None:
             client = self._connection.make_consumer(group_id=group)
             try:
