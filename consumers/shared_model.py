@@ -17,7 +17,7 @@ from stream.wire.records import TopicPartition
 from stream.wire.topics import Topics
 
 GONE_MS = 20_000
-"""If the log has ended before a known record for this long, it is treated as truncated or recreated. After a change of
+"""Time after which a log that ends before a known record is treated as truncated or recreated. After a change of
 leader, the new leader may briefly report an outdated end."""
 
 _RECORDS_MAX = 1_000

@@ -1,4 +1,4 @@
-"""Use cases. Each receives resolved settings, runs, and returns a report, and none of them prints."""
+"""Use cases. Each use case receives resolved settings and returns a report. No use case prints."""
 
 import os
 

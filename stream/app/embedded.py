@@ -278,7 +278,7 @@ same result, and larger values are hardly faster. With shorter delays, the learn
 
 
 class RunEnd(NamedTuple):
-    """Those results of a run that are not in its topics."""
+    """The results of a run that are not stored in its topics."""
 
     updates: int
     drift_alarms: int

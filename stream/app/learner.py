@@ -220,7 +220,7 @@ def check_given(settings: Settings) -> None:
     if len(flags) > 1:
         raise SettingsError(f"{' and '.join(flags)}: expected only one of them")
     if flags and n_features_of(settings) is None:
-        raise SettingsError(f"{flags[0]}: contexts without a data set require --n-features, too")
+        raise SettingsError(f"{flags[0]}: contexts without a data set also require --n-features")
 
 
 RENEWAL_MS = 1_000

@@ -32,7 +32,7 @@ def exported(settings: Settings, moment: Moment = NOW, partition: int = 0) -> Mo
     """Return a partition's model at a moment, rebuilt from the latest snapshot before the moment and the journal.
 
     Raises:
-        SettingsError: more than one moment is given, the partition does not exist, or there was no step by then.
+        SettingsError: more than one moment is given, the partition does not exist, or no step precedes the moment.
     """
     given = {f"--{name}": value for name, value in moment._asdict().items() if value is not None}
     if len(given) > 1:

@@ -222,7 +222,7 @@ class Learner(ABC):
         return self
 
     def promote(self, number: int) -> None:  # noqa: B027 (a single learner always decides)
-        """Let the learner with this number decide from now on; see `decides`."""
+        """Make the learner with this number the deciding one; see `decides`."""
 
     def choices(self, decision: Decision) -> tuple[int, tuple[int, ...]]:
         """Return the number of the learner that made a decision, and the class that each learner chose."""

@@ -12,8 +12,8 @@ from stream.learners.registry import register
 from stream.wire.records import FloatArray, IndexArray
 
 TOLERANCE = 1e-13
-"""Dykstra's algorithm stops when no entry of W changes by more than this times the radius in a cycle. The value is ten
-times the rounding error, and far below the tolerance of 1e-9 in weight comparisons.
+"""Dykstra's algorithm stops when no entry of W changes by more in a cycle, as a multiple of the radius. The value is
+ten times the rounding error, and far below the tolerance of 1e-9 in weight comparisons.
 """
 
 CYCLES_MAX = 10_000

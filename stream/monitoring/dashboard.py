@@ -40,8 +40,7 @@ RATE_MS = 5_000
 
 DOUBT_MS = 1_000
 DOUBTFUL_MAX = 10
-"""If at most this many offsets are waiting, all of them may be transaction markers. The caller then reads the
-records."""
+"""Number of waiting offsets up to which all of them may be transaction markers. The caller then reads the records."""
 
 CLASSES_SHOWN = 20
 REASONS_SHOWN = 10

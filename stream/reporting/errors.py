@@ -284,8 +284,8 @@ class Settlements:
     def take(self, examples: Iterable[Example]) -> Iterator[Example]:
         """Record examples, and yield each one unchanged.
 
-        An example is settled at the append time of its feedback. If the feedback preceded the context, it is settled at
-        the time of the latest feedback read by then.
+        An example is settled at the append time of its feedback. If the feedback preceded the context, the time is the
+        latest append time of the feedback that was read before.
         """
         for example in examples:
             self._known_ms.append(example.settled_at_ms)

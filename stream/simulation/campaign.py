@@ -88,8 +88,8 @@ def expected_coverage(model: Sharing = "own") -> list[str]:
 
 
 COVERED_FROM_SEEDS = 2_000
-"""Missing coverage is a failure only in campaigns of at least this many seeds. The rarest event occurs in about one
-seed in 100."""
+"""Number of seeds of a campaign from which missing coverage is a failure. The rarest event occurs in about one seed in
+100."""
 
 
 @dataclass(slots=True)
@@ -173,8 +173,8 @@ def shrink(make_learner: MakeLearner, schedule: Schedule) -> list[int]:
     """Return the indices of a small subset of a failing schedule's items that still fails.
 
     The algorithm is that of Zeller, Hildebrandt, "Simplifying and isolating failure-inducing input", IEEE TSE 2002. It
-    removes ever smaller groups of items, down to single items, as long as the remaining items still fail. The finding
-    can change during the reduction.
+    removes groups of decreasing size, down to single items, while the remaining items still fail. The finding can
+    change during the reduction.
     """
     indices = list(range(len(schedule.items)))
     size = len(indices) // 2

@@ -460,8 +460,8 @@ class Join:
     def _evict(self, collection: _Collection) -> Sequence[Event]:
         """Evict an entry because a collection exceeds its limit.
 
-        This is the oldest entry of the collection. Of unsettled decisions, it is the oldest deferred one or, if there
-        is none, the one that is due first.
+        The entry is the oldest in the collection. For unsettled decisions, it is the oldest deferred decision or,
+        without deferred decisions, the decision that is due first.
         """
         if self.deferred and collection.others:
             collection = self._deferred

@@ -1,4 +1,4 @@
-"""Remarks on the feature columns of a log: empty cells, decimal commas, and too large a spread."""
+"""Remarks on the feature columns of a log: empty cells, decimal commas, and columns of uneven spread."""
 
 import re
 from collections import Counter

@@ -57,7 +57,7 @@ _CLOSED_WITHIN_S = 5.0
 
 _SEEK_RETRY_S = 0.002
 _SEEK_TRIED_S = 1.0
-"""If seeks fail for this long, the client has abandoned the partition. An assignment takes effect within
+"""Duration of failing seeks after which the client has abandoned the partition. An assignment takes effect within
 milliseconds."""
 
 

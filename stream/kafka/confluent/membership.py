@@ -11,7 +11,7 @@ taken its place. If the group confirms this, the program creates a new client, a
   metadata shows which membership it belongs to (`membership`).
 - A static member (`group.instance.id`) never leaves its group at close. `close` removes it.
 - The client does not report the response to a heartbeat. Instead, `check_place` sends a request to the group.
-- An offset commit has no timeout, and waits as long as a broker hangs (`commit`).
+- An offset commit has no timeout, and waits until the broker responds (`commit`).
 """
 
 import time
@@ -33,7 +33,7 @@ from stream.wire.records import Record, TopicPartition
 _kafka: Any = confluent_kafka
 _code: Any = confluent_kafka.KafkaError
 
-_POLL_INTERVAL_MS = 300_000  # a member that does not poll for this long leaves the group automatically
+_POLL_INTERVAL_MS = 300_000  # time without a poll after which a member leaves the group automatically
 _VERDICT_S = 10.0  # limit on waiting for the response to a heartbeat
 _NO_GENERATION = -1
 _METADATA_TAG = b"CGMDv2:"
