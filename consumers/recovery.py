@@ -37,7 +37,7 @@ class Parked:
 
 
 _Steps = Generator[bool, None, Partition]
-"""Yields True after work and False while waiting for another process. Returns the partition."""
+"""A generator that yields True after work, and False while it waits for another process. It returns the partition."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -122,7 +122,7 @@ def data_of(
 
 
 def survey_learners(names: Sequence[str] = (), size: Size = USUAL, dataset: Dataset | None = None) -> Survey:
-    """Survey learners.
+    """Return the uses, parameters and costs of learners.
 
     Args:
         names: Names of learners; all if empty.

@@ -113,7 +113,7 @@ class TopicReader:
 
 
 def from_topics(broker: Broker, topics: Topics, partitions: int, estimator: AnyEstimator) -> AnyEstimator:
-    """Feed an estimator with all records of a run, and return it."""
+    """Feed an estimator with all records of a run, and return the estimator."""
     TopicReader(broker, topics, partitions, estimator).read()
     return estimator
 

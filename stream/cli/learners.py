@@ -20,7 +20,7 @@ LOGS = {
     FromLogs.PROPENSITY: "learns from a log's decisions and propensities",
     FromLogs.NOTHING: "learns from a log's decisions",
 }
-"""Describes what a learner can use from a log."""
+"""Descriptions of the requirements for learning from a log."""
 
 app = typer.Typer()
 

@@ -16,7 +16,7 @@ FIRST = 16
 """The number of observed contexts after which the first scale is fixed."""
 
 VERSIONS_MAX = 32
-"""The last scale is fixed after 2³⁵ contexts."""
+"""Maximum number of scales. The last scale is fixed after 2³⁵ contexts."""
 
 LIMIT = 10.0
 """Largest scaled value. A scale from few contexts can be far too small for later values, and one very large value would

@@ -104,7 +104,7 @@ class TaskSettings:
 
     @property
     def members(self) -> tuple[str, ...]:
-        """The names of the champion and, sorted, of the challengers, as in `Challenge`; empty without challengers."""
+        """The name of the champion, then the sorted names of the challengers; empty without challengers."""
         return (self.learner, *sorted(self.challengers)) if self.challengers else ()
 
     def make_shareable_learner(self) -> KernelLearner:

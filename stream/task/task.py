@@ -213,7 +213,7 @@ class Task:
         )
 
     def use_model(self, view: View) -> None:
-        """Use a shared model from the next step on. Until then, steps can only be repeated, not made."""
+        """Use a shared model from the next step on. Until then, only earlier steps can be applied again."""
         view.version = self.model.version
         self.model = view
 

@@ -26,7 +26,7 @@ class Survey(NamedTuple):
 
 
 def survey(batches: Iterable[ParsedBatch], vocabulary_max: int, *, numbered: bool = False) -> Survey:
-    """Read a whole log.
+    """Read a whole log, and return its number of rows, its classes and its vocabularies.
 
     Args:
         batches: All batches.
