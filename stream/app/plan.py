@@ -146,7 +146,7 @@ SHORT_DELAY_SHARE = 0.001
 
 
 def shortest_delay_ms(feedback: FeedbackSettings, dataset: Dataset) -> int:
-    """Return a delay such that at most one in a thousand feedback delays is shorter."""
+    """Return a delay that at least 999 in 1,000 feedback delays reach or exceed."""
     if feedback.delay == LOGGED:
         return int(min(logged_delays_ms(dataset), default=0) / feedback_speed(feedback))
     return parse_delay(feedback.delay).quantile_ms(SHORT_DELAY_SHARE)

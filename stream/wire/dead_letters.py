@@ -53,7 +53,7 @@ def dead_letter_headers(topic: str, partition: int, offset: int, kind: str, reas
 
 
 def encode_dead_letter(record: Record, kind: str, reason: str) -> tuple[bytes | None, bytes | None, Headers]:
-    """Encode a record as a dead letter: its key and value, and Onebit's headers, followed by its own headers.
+    """Encode a record as a dead letter: the record's key and value, Onebit's headers, and the record's headers.
 
     The record's headers with reserved names get the prefix `original-`, so that reserved names are always Onebit's.
     """
