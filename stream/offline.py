@@ -9,7 +9,7 @@ last event is applied at the end, in the same order.
     round     0    1    2    3        delays 2, 0, 1, 0
     decides   e0   e1   e2   e3
     applies        e1   e0   e3
-                        e2            (test_feedback_is_applied_in_the_order_of_due_round_then_of_event)
+                        e2            (test_feedback_is_applied_by_due_round_then_event)
 
 A pipeline whose rounds last one millisecond, and which reads all feedback in each round, has the same order. The
 pipeline's limits on pending decisions, orphans and settled ids do not apply to these runs.

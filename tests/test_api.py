@@ -22,24 +22,24 @@ def report() -> onebit.RunReport:
 
 
 @pytest.mark.slow
-def test_import_loads_nothing_else() -> None:
+def test_import_loads_no_heavy_modules() -> None:
     code = f"import onebit, sys; print(sorted({HEAVY} & sys.modules.keys()))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
 
 
-def test_every_public_name_is_there_and_listed() -> None:
+def test_every_public_name_exists_and_is_documented() -> None:
     assert [name for name in onebit.__all__ if getattr(onebit, name) is None] == []
     assert set(onebit.__all__) <= set(dir(onebit))
     with pytest.raises(AttributeError):
         onebit.nothing  # noqa: B018
 
 
-def test_package_is_typed() -> None:
+def test_package_has_type_information() -> None:
     assert (Path(onebit.__file__).parent / "py.typed").exists()
 
 
-def test_report_has_the_runs_by_learner_with_arrays(report: onebit.RunReport) -> None:
+def test_report_gives_runs_by_learner_with_arrays(report: onebit.RunReport) -> None:
     run = report["banditron"]
     assert report.keys() == ["banditron", "perceptron"]
     assert run.curve.events.dtype == np.int64
@@ -49,14 +49,14 @@ def test_report_has_the_runs_by_learner_with_arrays(report: onebit.RunReport) ->
         report["late-ucb"]
 
 
-def test_a_run_with_a_holdout_compares_it_with_the_learner() -> None:
+def test_run_with_a_holdout_compares_it_with_the_learner() -> None:
     run = onebit.run("optdigits", learners="banditron", events=60, delay="fixed:1s", holdout=0.5)["banditron"]
     assert run.holdout is not None
     assert run.holdout.learner.n + run.holdout.holdout.n == 60
     assert run.to_dict()["arms"] == run.holdout.as_json()
 
 
-def test_ledgers_are_those_of_the_runs_and_their_sum(report: onebit.RunReport) -> None:
+def test_report_ledger_is_the_sum_of_the_runs(report: onebit.RunReport) -> None:
     own = [run.ledger for run in report]
     assert report.ok
     assert [ledger.decided for ledger in own] == [300, 300]
@@ -64,7 +64,7 @@ def test_ledgers_are_those_of_the_runs_and_their_sum(report: onebit.RunReport) -
 
 
 @pytest.mark.slow
-def test_run_is_that_of_the_command_line_and_the_same_each_time(report: onebit.RunReport) -> None:
+def test_run_equals_the_command_line_and_is_reproducible(report: onebit.RunReport) -> None:
     again = onebit.run("optdigits", learners="banditron", events=300, delay="fixed:1s", loss=0.1, seed=1)
     flags = [
         "--learner", "banditron", "--events", "300", "--delay", "fixed:1s", "--loss", "0.1", "--seed", "1",
@@ -75,7 +75,7 @@ def test_run_is_that_of_the_command_line_and_the_same_each_time(report: onebit.R
     assert digests == {orjson.loads(done.stdout)["state_sha256"]}
 
 
-def test_report_is_plain_values_a_page_and_a_table(report: onebit.RunReport, tmp_path: Path) -> None:
+def test_report_converts_to_plain_values_page_and_table(report: onebit.RunReport, tmp_path: Path) -> None:
     assert [orjson.loads(orjson.dumps(run))["learner"] for run in report.to_dicts()] == ["banditron", "perceptron"]
     for name in ("run.html", "run.json"):
         assert [run.learner for run in read_runs(report.save(tmp_path / name))] == ["banditron", "perceptron"]
@@ -84,12 +84,12 @@ def test_report_is_plain_values_a_page_and_a_table(report: onebit.RunReport, tmp
     assert report._repr_html_().count("<tr>") == len(repr(report).splitlines()) == 3
 
 
-def test_parameters_are_given_by_learner() -> None:
+def test_parameters_can_be_given_per_learner() -> None:
     found = onebit.run("optdigits", learners={"banditron": {"gamma": 0.25}, "perceptron": {}}, events=20)
     assert found["banditron"].parameters["gamma"] == 0.25
 
 
-def test_with_several_seeds_a_run_is_named_by_its_seed() -> None:
+def test_run_is_selected_by_seed_if_there_are_several() -> None:
     found = onebit.run("optdigits", learners="banditron", events=20, seed=5, seeds=2)
     assert [run.seed for run in found] == [5, 6]
     assert found["banditron", 6].seed == 6
@@ -97,7 +97,7 @@ def test_with_several_seeds_a_run_is_named_by_its_seed() -> None:
         found["banditron"]
 
 
-def test_progress_is_a_callback() -> None:
+def test_progress_is_reported_by_callback() -> None:
     seen: list[onebit.Progress] = []
     onebit.run("optdigits", learners="banditron", events=50, progress=seen.append)
     assert (seen[-1].name, seen[-1].decided, seen[-1].pending, seen[-1].done) == ("banditron", 50, 0, 1.0)
@@ -110,7 +110,7 @@ def test_nothing_is_printed() -> None:
     assert (done.stdout, done.stderr) == ("", "")
 
 
-def test_variables_and_the_file_do_not_count(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_environment_variables_and_config_file_are_ignored(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("ONEBIT_EVENTS", "7")
     monkeypatch.chdir(tmp_path)
     Path("onebit.toml").write_text("window = '1s'\n")
@@ -122,7 +122,7 @@ def test_variables_and_the_file_do_not_count(monkeypatch: pytest.MonkeyPatch, tm
     ("settings", "says"),
     [({"widow": "5s"}, "widow"), ({"window": "5 parsecs"}, "window"), ({"delay": "soon"}, "delay")],
 )
-def test_wrong_setting_is_an_error_with_its_name_and_an_exit_code(settings: dict[str, Any], says: str) -> None:
+def test_invalid_setting_error_has_name_and_exit_code(settings: dict[str, Any], says: str) -> None:
     with pytest.raises(onebit.OnebitError, match=f"^{says}: ") as refused:
         onebit.run("optdigits", **settings)
     assert refused.value.exit_code is onebit.ExitCode.USAGE
@@ -151,7 +151,7 @@ def test_embedded_pipeline_decides_and_learns_in_virtual_time() -> None:
         assert pipeline.example("visit-1")["delay_ms"] == 30_000
 
 
-def test_late_feedback_of_an_embedded_pipeline_comes_in_the_order_of_its_times() -> None:
+def test_embedded_feedback_is_delivered_in_time_order() -> None:
     with onebit.embedded(n_classes=2, n_features=1, learner="banditron", window="20s") as pipeline:
         for name, after in (("a", "30s"), ("b", "10s")):
             pipeline.decide(name, [1.0])
@@ -160,7 +160,7 @@ def test_late_feedback_of_an_embedded_pipeline_comes_in_the_order_of_its_times()
         assert (pipeline.ledger.matched, pipeline.ledger.late) == (1, 1)
 
 
-def test_deferred_decision_of_an_embedded_pipeline_counts_once_it_was_shown() -> None:
+def test_deferred_embedded_decision_is_pending_once_shown() -> None:
     settings: dict[str, Any] = {"window": "1m", "activation_window": "10s"}
     with onebit.embedded(n_classes=2, n_features=1, learner="banditron", **settings) as pipeline:
         for name in "ab":
@@ -183,13 +183,13 @@ def test_embedded_pipeline_recovers_after_a_restart() -> None:
         assert pipeline.ledger.matched == 1
 
 
-def test_verify_reports_a_broker_that_does_not_answer() -> None:
+def test_verify_reports_an_unresponsive_broker() -> None:
     with pytest.raises(onebit.OnebitError) as refused:
         onebit.verify(bootstrap="127.0.0.1:1", connect_timeout="0ms")
     assert refused.value.exit_code is onebit.ExitCode.UNAVAILABLE
 
 
-def test_a_learner_is_used_without_a_pipeline() -> None:
+def test_learner_works_without_a_pipeline() -> None:
     assert "late-ucb" in onebit.learners()
     learner = onebit.create("late-ucb", n_classes=3, n_features=4)
     x = np.array([1.0, 0.0, 0.5, 0.0])
@@ -198,7 +198,7 @@ def test_a_learner_is_used_without_a_pipeline() -> None:
     assert learner.update(x, decision, reward=1)
 
 
-def test_notices_go_to_pythons_logging(caplog: pytest.LogCaptureFixture) -> None:
+def test_notices_use_python_logging(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("INFO", logger="onebit"):
         onebit.run("optdigits", learners="auto", events=20)
     assert {(record.name, record.levelname) for record in caplog.records} == {("onebit", "INFO")}

@@ -78,13 +78,13 @@ def cited_tests(document: str) -> Iterator[tuple[Path, str]]:
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)
-def test_every_path_that_a_document_names_is_there(document: str) -> None:
+def test_every_path_in_a_document_exists(document: str) -> None:
     missing = [name for name in paths_in(document) if not (ROOT / name).exists() and not (TESTS / name).exists()]
     assert missing == []
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)
-def test_every_link_of_a_document_leads_somewhere(document: str) -> None:
+def test_every_link_in_a_document_has_a_target(document: str) -> None:
     broken = []
     for target in LINK.findall(text_of(document)):
         if target.startswith(("https://", "http://")):
@@ -98,7 +98,7 @@ def test_every_link_of_a_document_leads_somewhere(document: str) -> None:
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)
-def test_every_test_that_a_document_names_is_in_its_file(document: str) -> None:
+def test_every_test_in_a_document_exists(document: str) -> None:
     missing = []
     for path, name in cited_tests(document):
         known = functions_of(path) if path.is_file() else ()
@@ -107,14 +107,14 @@ def test_every_test_that_a_document_names_is_in_its_file(document: str) -> None:
     assert missing == []
 
 
-def test_names_are_found_in_the_documents() -> None:
+def test_paths_tests_and_links_are_extracted() -> None:
     assert "stream/app/settings.py" in set(paths_in("CONTRIBUTING.md"))
     assert "recovery/test_commit.py" in set(paths_in("docs/guarantees.md"))
     assert len(list(cited_tests("docs/guarantees.md"))) > 30
     assert len(LINK.findall(text_of("README.md"))) > 10
 
 
-def test_the_readme_is_short_and_leads_to_every_document() -> None:
+def test_readme_is_short_and_links_to_every_document() -> None:
     readme = ROOT / "README.md"
     linked = {target.partition("#")[0] for target in LINK.findall(text_of("README.md"))}
     assert len(readme.read_bytes()) <= README_BYTES_MAX

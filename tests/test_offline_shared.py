@@ -43,7 +43,7 @@ PATIENCE = {
 
 
 @pytest.mark.parametrize("name", PATIENCE)
-def test_without_a_lag_it_is_the_compiled_loop_of_one_partition(name: str) -> None:
+def test_shared_run_without_lag_equals_the_loop_of_one_partition(name: str) -> None:
     one, other = fresh(name), fresh(name)
     expected = run(one, *data(), PATIENCE[name])
     found = run_shared(other, *data(), PATIENCE[name], partitions=PARTITIONS, lag=1)
@@ -63,7 +63,7 @@ def test_without_a_lag_it_is_the_compiled_loop_of_one_partition(name: str) -> No
     ],
 )
 @pytest.mark.parametrize("name", ["late-ucb", "soba-diag"])
-def test_a_task_decides_on_what_was_read_and_on_its_own_decisions(
+def test_task_decides_with_read_updates_and_its_own_decisions(
     name: str, lag: int, outage: int, readings: Sequence[int]
 ) -> None:
     examples, u, v, delays = data()
@@ -100,6 +100,8 @@ def test_a_task_decides_on_what_was_read_and_on_its_own_decisions(
         (PARTITIONS, 2, -1, "at least 0 rounds; got -1"),
     ],
 )
-def test_what_does_not_fit_is_refused(partitions: NDArray[np.int64], lag: int, outage: int, message: str) -> None:
+def test_invalid_partitions_lag_and_outage_are_rejected(
+    partitions: NDArray[np.int64], lag: int, outage: int, message: str
+) -> None:
     with pytest.raises(ValueError, match=message):
         run_shared(fresh("soba-diag"), *data(), partitions=partitions, lag=lag, outage=outage)

@@ -137,7 +137,7 @@ def test_sources_are_found() -> None:
     assert ("stream.task.task", "stream.task.join") in set(edges())
 
 
-def test_every_module_has_its_layer() -> None:
+def test_every_module_has_a_layer() -> None:
     assert [name for name in MODULES if layer_of(name) is None] == []
 
 
@@ -150,7 +150,7 @@ def test_imports_point_inward() -> None:
     assert wrong == []
 
 
-def test_no_modules_import_each_other() -> None:
+def test_imports_have_no_cycles() -> None:
     TopologicalSorter({module: imports()[module] & MODULES.keys() for module in MODULES}).prepare()
 
 
@@ -163,7 +163,7 @@ def test_producers_and_consumers_never_import_each_other() -> None:
     assert wrong == []
 
 
-def test_broker_port_knows_nothing_but_records() -> None:
+def test_broker_port_imports_only_records_and_errors() -> None:
     assert imports()["stream.kafka.port"] & MODULES.keys() == {
         "stream.errors",
         "stream.wire.records",
@@ -179,7 +179,7 @@ def test_third_party_package_has_one_importer(package: str) -> None:
     assert [module for module in sorted(importers) if not any(within(module, place) for place in places)] == []
 
 
-def test_logs_are_read_without_the_compiler() -> None:
+def test_log_reading_does_not_import_numba() -> None:
     """The compiler would double the memory needed to read a log."""
     reached, new = set[str](), {"producers.datasets.logs.reading"}
     while new:
@@ -189,7 +189,7 @@ def test_logs_are_read_without_the_compiler() -> None:
     assert "numba" not in reached
 
 
-def test_core_reads_no_clock_opens_no_socket_and_throws_no_dice() -> None:
+def test_core_uses_no_clock_socket_or_random_generator() -> None:
     core = [name for name in MODULES if any(within(name, allowed) for allowed in CORE)]
     wrong = [f"{name} imports {other}" for name in core for other in sorted(imports()[name] & CLOCKS_AND_DICE)]
     seeded = "np.random.Generator(np.random.PCG64(seed))"
@@ -201,12 +201,12 @@ def test_core_reads_no_clock_opens_no_socket_and_throws_no_dice() -> None:
     assert wrong == []
 
 
-def test_no_module_has_the_name_of_one_of_the_standard_library() -> None:
+def test_no_module_shadows_the_standard_library() -> None:
     names = {part for name in MODULES for part in name.split(".")}
     assert names & sys.stdlib_module_names == set()
 
 
-def test_nothing_below_imports_the_command_line() -> None:
+def test_only_entry_points_import_the_command_line() -> None:
     wrong = [
         module
         for module, other in edges()
@@ -237,7 +237,7 @@ def test_programs_exit_only_in_the_command_line() -> None:
     assert wrong == []
 
 
-def test_only_the_command_line_and_the_use_cases_know_its_flags() -> None:
+def test_only_command_line_and_use_cases_contain_flags() -> None:
     wrong = [
         f"{name}, line {node.lineno}: {node.value}"
         for name, path in MODULES.items()

@@ -27,7 +27,7 @@ def rewards_of(learner: Learner, contexts: list[Any], labels: list[int]) -> list
     ("learner", "sparse"),
     [("late-ucb", False), ("late-ucb", True), ("banditron", False), ("soba-diag", True), ("stack-igw", False)],
 )
-def test_cobas_evaluator_sees_the_rewards_of_the_compiled_loop(learner: str, sparse: bool) -> None:
+def test_coba_evaluator_rewards_equal_compiled_loop(learner: str, sparse: bool) -> None:
     size = 150
     x, labels = rows(size)
     contexts = [dict(enumerate(row)) for row in x.tolist()] if sparse else x.tolist()
@@ -42,7 +42,7 @@ def test_cobas_evaluator_sees_the_rewards_of_the_compiled_loop(learner: str, spa
     assert rewards == (actions == classes).astype(int).tolist()
 
 
-def test_logged_action_is_learned_with_its_probability() -> None:
+def test_logged_action_is_learned_with_logged_probability() -> None:
     learner = Learner("banditron", gamma=0.3)
     x, labels = rows(40)
     model = create("banditron", N_CLASSES, N_FEATURES, gamma=0.3)
@@ -56,14 +56,14 @@ def test_logged_action_is_learned_with_its_probability() -> None:
 
 
 @pytest.mark.parametrize("context", [None, 1.5, "red", [1.0, "red"], {"color": "red"}])
-def test_prediction_has_the_probability_of_the_score(context: Any) -> None:
+def test_prediction_probability_equals_score(context: Any) -> None:
     learner = Learner("banditron", n_features=4)
     action, probability, _ = learner.predict(context, ACTIONS)
     assert probability == pytest.approx(learner.score(context, ACTIONS, action))
     assert sum(learner.score(context, ACTIONS, action) for action in ACTIONS) == pytest.approx(1.0)
 
 
-def test_copy_goes_on_alike() -> None:
+def test_deep_copy_continues_identically() -> None:
     x, labels = rows(60)
     learner = Learner("stack-igw")
     rewards_of(learner, x[:30].tolist(), labels[:30])
@@ -71,7 +71,7 @@ def test_copy_goes_on_alike() -> None:
     assert rewards_of(learner, x.tolist(), labels) == rewards_of(twin, x.tolist(), labels)
 
 
-def test_what_cannot_be_learned_is_refused() -> None:
+def test_invalid_learners_and_calls_are_rejected() -> None:
     with pytest.raises(ParameterError):
         Learner("banditron", gamma=7.0)
     with pytest.raises(ValueError, match="true class"):

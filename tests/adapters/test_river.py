@@ -38,7 +38,7 @@ def test_river_accepts_the_classifier(learner: str) -> None:
 
 @pytest.mark.parametrize("delay", [None, 40])
 @pytest.mark.parametrize("learner", ["late-ucb", "banditron", "soba-diag", "stack-igw"])
-def test_rivers_delayed_validation_makes_the_predictions_of_the_compiled_loop(learner: str, delay: int | None) -> None:
+def test_river_delayed_validation_equals_compiled_loop(learner: str, delay: int | None) -> None:
     size = 200
     x, labels = rows(size)
     model = Classifier(N_CLASSES, N_FEATURES, learner, classes=tuple(range(N_CLASSES)), seed=3)
@@ -57,13 +57,13 @@ def test_rivers_delayed_validation_makes_the_predictions_of_the_compiled_loop(le
     assert predicted == run(create(learner, N_CLASSES, N_FEATURES), examples(x, labels), u, v, delays).actions.tolist()
 
 
-def test_classifier_that_knows_its_classes_always_predicts_one() -> None:
+def test_classifier_with_known_classes_always_predicts_a_class() -> None:
     model = classifier(classes=("cat", "dog"))
     assert model.predict_one(X) in ("cat", "dog")
     assert model.predict_proba_one(X).keys() == {"cat", "dog"}
 
 
-def test_decision_for_a_class_without_a_name_is_none() -> None:
+def test_unnamed_class_is_predicted_as_none() -> None:
     model = classifier()
     assert model.predict_one(X) is None
     assert model.predict_proba_one(X) == {}
@@ -71,7 +71,7 @@ def test_decision_for_a_class_without_a_name_is_none() -> None:
     assert model.predict_proba_one(X) == {"cat": 1.0}
 
 
-def test_decisions_for_equal_x_are_settled_in_their_order() -> None:
+def test_decisions_with_equal_features_are_settled_in_order() -> None:
     twice, apart = classifier(seed=5), classifier(seed=5)
     for model in (twice, apart):
         model.predict_one(X)
@@ -83,7 +83,7 @@ def test_decisions_for_equal_x_are_settled_in_their_order() -> None:
     assert twice.predict_proba_one(X) == apart.predict_proba_one(X)
 
 
-def test_named_event_is_learned_as_it_was_decided() -> None:
+def test_event_id_links_update_to_original_features() -> None:
     renamed, exact = classifier(seed=5), classifier(seed=5)
     for model in (renamed, exact):
         model.learn_one(X, "cat")
@@ -94,7 +94,7 @@ def test_named_event_is_learned_as_it_was_decided() -> None:
     assert renamed.predict_proba_one(X) == exact.predict_proba_one(X)
 
 
-def test_pipeline_whose_scaler_learns_settles_every_named_decision() -> None:
+def test_event_ids_settle_decisions_after_a_learning_scaler() -> None:
     x, labels = rows(200)
     stream: list[Any] = [(*row, {"event_id": number}) for number, row in enumerate(named(x, labels))]
     model = Classifier(N_CLASSES, N_FEATURES, "late-ucb", classes=(0, 1, 2), pending_max=30)
@@ -105,7 +105,7 @@ def test_pipeline_whose_scaler_learns_settles_every_named_decision() -> None:
     assert len(pickle.dumps(model)) < len(pickle.dumps(Classifier(N_CLASSES, N_FEATURES, "late-ucb"))) + 2_000
 
 
-def test_oldest_decision_is_evicted_at_the_limit() -> None:
+def test_oldest_pending_decision_is_evicted_at_the_limit() -> None:
     bounded, unbounded = classifier(seed=5, pending_max=2), classifier(seed=5)
     sizes = []
     for weight in range(1, 40):
@@ -116,7 +116,7 @@ def test_oldest_decision_is_evicted_at_the_limit() -> None:
     assert sizes[-1][1] - sizes[2][1] > 1_000
 
 
-def test_pickled_classifier_goes_on_alike() -> None:
+def test_unpickled_classifier_continues_identically() -> None:
     x, labels = rows(60)
     stream = named(x, labels)
     model = Classifier(N_CLASSES, N_FEATURES, "stack-igw", classes=(0, 1, 2))
@@ -131,7 +131,7 @@ def test_pickled_classifier_goes_on_alike() -> None:
             each.learn_one(row, label)
 
 
-def test_texts_are_categories_and_missing_values_have_no_entry() -> None:
+def test_strings_are_categories_and_missing_values_are_omitted() -> None:
     model = classifier(n_features=2)
     model.predict_one({"color": "red", "size": None})
     model.predict_one({"color": "blue"})
@@ -139,12 +139,12 @@ def test_texts_are_categories_and_missing_values_have_no_entry() -> None:
         model.predict_one({"color": "green"})
 
 
-def test_value_that_is_not_finite_is_refused() -> None:
+def test_non_finite_value_is_rejected() -> None:
     with pytest.raises(ValueError, match="weight"):
         classifier().predict_one({"weight": float("nan")})
 
 
-def test_class_beyond_the_limit_is_refused() -> None:
+def test_class_beyond_the_limit_is_rejected() -> None:
     with pytest.raises(ValueError, match="limited to 2"):
         classifier(classes=("cat", "dog")).learn_one(X, "cow")
 

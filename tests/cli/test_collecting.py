@@ -31,7 +31,7 @@ class Program:
         self.itself = self
 
 
-def test_existing_objects_are_frozen_and_collections_are_rare() -> None:
+def test_gc_freezes_existing_objects_and_collects_rarely() -> None:
     tune_gc()
     assert gc.get_freeze_count() > 0
     assert gc.get_threshold()[0] == NEW_OBJECTS
@@ -42,7 +42,7 @@ def test_existing_objects_are_frozen_and_collections_are_rare() -> None:
     assert left() is None
 
 
-def test_recreated_program_frees_the_previous_one() -> None:
+def test_recreated_program_frees_its_predecessor() -> None:
     program = Program()
     left = weakref.ref(program)
     tune_gc()
@@ -53,7 +53,7 @@ def test_recreated_program_frees_the_previous_one() -> None:
     assert left() is None
 
 
-def test_run_disables_collection_and_frees_the_garbage_of_the_previous_run() -> None:
+def test_run_disables_gc_and_frees_garbage_of_previous_run() -> None:
     program = Program()
     left = weakref.ref(program)
     del program
@@ -65,7 +65,7 @@ def test_run_disables_collection_and_frees_the_garbage_of_the_previous_run() -> 
     assert gc.isenabled()
 
 
-def test_objects_that_remain_after_a_step_or_a_run_are_frozen() -> None:
+def test_objects_alive_after_a_step_or_run_are_frozen() -> None:
     kept: list[list[int]] = [[] for _ in range(10)]
     freeze_gc()
     assert not any(one is kept[0] for one in gc.get_objects())

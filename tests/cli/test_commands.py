@@ -33,12 +33,12 @@ from tests.cli.conftest import Onebit
 from tests.processes import free_port
 
 
-def test_the_version_is_told(onebit: Onebit) -> None:
+def test_version_is_printed(onebit: Onebit) -> None:
     assert onebit("--version") == (ExitCode.OK, f"onebit {stream.__version__}\n", "")
 
 
 @pytest.mark.parametrize("module", ["stream", "stream.cli"])
-def test_the_package_is_a_program(
+def test_package_can_be_run_with_python_m(
     module: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "argv", [module, "--version"])
@@ -50,19 +50,19 @@ def test_the_package_is_a_program(
     assert capsys.readouterr().out == f"onebit {stream.__version__}\n"
 
 
-def test_help_tells_every_exit_code(onebit: Onebit) -> None:
+def test_help_lists_every_exit_code(onebit: Onebit) -> None:
     reported = onebit("--help").out
     assert [code for code in ExitCode if f" {code.value} {code.meaning.split(' ')[0]}" not in reported] == []
 
 
-def test_classes_without_features_are_refused_naming_both(onebit: Onebit) -> None:
+def test_n_classes_without_n_features_is_rejected(onebit: Onebit) -> None:
     ended = onebit("learn", "--n-classes", "12")
     assert ended.code == ExitCode.USAGE
     assert "--n-classes 12" in ended.err
     assert "--n-features" in ended.err
 
 
-def test_a_program_of_one_learner_refuses_several(onebit: Onebit) -> None:
+def test_single_learner_command_rejects_several_learners(onebit: Onebit) -> None:
     ended = onebit("learn", "--learner", "soba-diag,banditron")
     assert ended.code == ExitCode.USAGE
     assert "`onebit learn` runs one learner; got soba-diag, banditron" in ended.err
@@ -81,22 +81,20 @@ def test_a_program_of_one_learner_refuses_several(onebit: Onebit) -> None:
         (("--data", "optdigit"), "did you mean optdigits"),
     ],
 )
-def test_a_flag_that_cannot_be_used_is_refused_before_anything_runs(
-    flags: tuple[str, str], reported: str, onebit: Onebit
-) -> None:
+def test_invalid_flag_is_rejected_before_the_run_starts(flags: tuple[str, str], reported: str, onebit: Onebit) -> None:
     ended = onebit("run", *flags)
     assert (ended.code, ended.out) == (ExitCode.USAGE, "")
     assert reported in ended.err
 
 
-def test_a_parameter_that_only_python_reads_as_a_number_is_refused(onebit: Onebit) -> None:
+def test_parameter_in_python_only_number_syntax_is_rejected(onebit: Onebit) -> None:
     ended = onebit("run", "--learner", "banditron", "--param", "gamma=0_1")
     assert ended.code == ExitCode.USAGE
     assert "parameter gamma; expected a number in [0, 1], got '0_1'" in ended.err
 
 
 @pytest.mark.parametrize("flags", [("--kafka", "--no-report"), ("--no-report", "--kafka"), ("--kafka",)])
-def test_a_run_on_kafka_without_an_address_takes_that_of_the_settings(
+def test_run_on_kafka_uses_bootstrap_from_environment(
     flags: tuple[str, ...], onebit: Onebit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     port = free_port()
@@ -108,16 +106,14 @@ def test_a_run_on_kafka_without_an_address_takes_that_of_the_settings(
     assert f"onebit kafka up --port {port}" in ended.err
 
 
-def test_a_run_without_any_flag_begins(onebit: Onebit, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_without_flags_uses_learner_from_environment(onebit: Onebit, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ONEBIT_LEARNER", "nobody")
     ended = onebit("run")
     assert ended.code == ExitCode.USAGE
     assert "unknown learner 'nobody'" in ended.err
 
 
-def test_an_address_that_is_given_wins_over_that_of_the_settings(
-    onebit: Onebit, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bootstrap_flag_overrides_environment(onebit: Onebit, monkeypatch: pytest.MonkeyPatch) -> None:
     port = free_port()
     monkeypatch.setenv("ONEBIT_BOOTSTRAP", "127.0.0.1:1")
     monkeypatch.setenv("ONEBIT_CONNECT_TIMEOUT", "100ms")
@@ -127,7 +123,7 @@ def test_an_address_that_is_given_wins_over_that_of_the_settings(
     )
 
 
-def test_hints_hold_the_address_and_the_prefix_that_were_given() -> None:
+def test_hints_contain_given_bootstrap_and_topic_prefix() -> None:
     broker = EmbeddedBroker(VirtualClock(0))
     settings = load_settings({"topic_prefix": "own.", "bootstrap": "kafka:1", "partitions": 2, "seed": 3})
     create = "onebit topics create --bootstrap kafka:1 --topic-prefix own. --partitions 2"
@@ -137,7 +133,7 @@ def test_hints_hold_the_address_and_the_prefix_that_were_given() -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in Topics._fields if name != "snapshots"])
-def test_compacted_topics_are_refused_where_every_record_counts(name: str) -> None:
+def test_compacted_event_topics_are_rejected(name: str) -> None:
     broker = EmbeddedBroker(VirtualClock(0))
     topic = getattr(Topics.with_prefix(), name)
     specs = Topics.with_prefix().specs(1)
@@ -154,9 +150,7 @@ def test_compacted_topics_are_refused_where_every_record_counts(name: str) -> No
         ({"compacted": True}, r"topic onebit\.updates: expected cleanup\.policy delete; got compact"),
     ],
 )
-def test_the_log_of_a_shared_model_must_be_one_partition_of_which_nothing_is_lost(
-    changes: dict[str, Any] | None, says: str
-) -> None:
+def test_shared_model_log_requires_one_partition_and_full_retention(changes: dict[str, Any] | None, says: str) -> None:
     broker = EmbeddedBroker(VirtualClock(0))
     log, *specs = Topics.with_prefix().specs(2, shares_model=True)
     broker.create_topics(specs if changes is None else [log._replace(**changes), *specs])
@@ -165,7 +159,7 @@ def test_the_log_of_a_shared_model_must_be_one_partition_of_which_nothing_is_los
     assert require_topics(broker, load_settings({})) == 2
 
 
-def test_topics_of_an_earlier_version_have_models_of_their_own_unless_another_is_asked_for() -> None:
+def test_topics_without_a_model_log_default_to_own_models() -> None:
     topics = Topics.with_prefix()
     for made, given, lacks in ((False, {}, True), (False, {"model": "shared"}, False), (True, {}, False)):
         broker = EmbeddedBroker(VirtualClock(0))
@@ -175,14 +169,14 @@ def test_topics_of_an_earlier_version_have_models_of_their_own_unless_another_is
     assert topics.updates in whose_model("own", topics, 2, has_no_log=True)
 
 
-def test_topics_as_they_are_created_are_accepted() -> None:
+def test_created_topics_are_accepted() -> None:
     broker = EmbeddedBroker(VirtualClock(0))
     broker.create_topics(Topics.with_prefix().specs(3, shares_model=True))
     assert require_topics(broker, load_settings({})) == 3
     assert require_topics(broker, load_settings({}), shares_model=True) == 3
 
 
-def test_the_home_of_a_local_kafka_is_told_and_stands_in_the_hints(onebit: Onebit, tmp_path: Path) -> None:
+def test_local_kafka_reports_its_data_dir_and_uses_it_in_hints(onebit: Onebit, tmp_path: Path) -> None:
     home = str(tmp_path / "my kafka")
     ended = onebit("kafka", "status", "--data-dir", home)
     assert ended.code == ExitCode.DIFFERS
@@ -192,7 +186,7 @@ def test_the_home_of_a_local_kafka_is_told_and_stands_in_the_hints(onebit: Onebi
 
 
 @pytest.mark.parametrize(("home", "stop"), [(None, "down"), (Path("my kafka"), "down --data-dir 'my kafka'")])
-def test_where_a_kafka_runs_it_is_told_what_stops_it(
+def test_running_kafka_report_contains_stop_command(
     home: Path | None, stop: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     print_running(LocalKafka("127.0.0.1:9092", 7, Path("home"), Path("home/data"), False, False), home, "runs")
@@ -202,7 +196,9 @@ def test_where_a_kafka_runs_it_is_told_what_stops_it(
     ]
 
 
-def test_without_a_home_the_usual_one_is_told(onebit: Onebit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_local_kafka_reports_its_default_data_dir(
+    onebit: Onebit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     first, second = onebit("kafka", "status").out.splitlines()
     assert first.endswith(f" {tmp_path / 'onebit' / 'kafka'}. Run: onebit kafka up")
@@ -218,7 +214,7 @@ def test_without_a_home_the_usual_one_is_told(onebit: Onebit, tmp_path: Path, mo
         ("2026-01-01T12:00", "2026-03-01T12:00:00.123+00:00"),
     ],
 )
-def test_time_before_the_first_step_is_refused_as_the_user_wrote_it(
+def test_export_before_the_first_step_quotes_the_given_time(
     onebit: Onebit, monkeypatch: pytest.MonkeyPatch, at: str, first: str
 ) -> None:
     def too_early(*_: object, **__: object) -> None:
@@ -233,14 +229,16 @@ def test_time_before_the_first_step_is_refused_as_the_user_wrote_it(
 
 
 @pytest.mark.parametrize(("partitions", "where"), [(1, "the one partition"), (2, "all 2 partitions")])
-def test_verdict_counts_the_partitions(capsys: pytest.CaptureFixture[str], partitions: int, where: str) -> None:
+def test_verdict_reports_the_number_of_partitions(
+    capsys: pytest.CaptureFixture[str], partitions: int, where: str
+) -> None:
     findings = [Finding(number, Ledger(), Ledger(), (), 0, 0) for number in range(partitions)]
     print_findings(findings, MatchedError(0, 0, 0, 0))
     assert capsys.readouterr().out.splitlines()[-1].startswith(f"✓ the ledger adds up in {where}; ")
 
 
 @pytest.mark.parametrize("written", ["12_000", "12000"])
-def test_whole_number_may_have_underscores_in_flag_variable_and_file(
+def test_integers_may_contain_underscores_in_every_source(
     onebit: Onebit, monkeypatch: pytest.MonkeyPatch, written: str
 ) -> None:
     refused = onebit("replay", "--events", "1_2__0")
@@ -253,7 +251,7 @@ def test_whole_number_may_have_underscores_in_flag_variable_and_file(
     assert load_settings({}).events == 13_000
 
 
-def test_the_schemas_are_told_by_topic_without_a_kafka(onebit: Onebit) -> None:
+def test_schemas_are_printed_by_topic_without_kafka(onebit: Onebit) -> None:
     reported = onebit("topics", "describe", "--schema", "--topic-prefix", "my.", "--bootstrap", "nowhere:1")
     assert (reported.code, reported.err) == (0, "")
     assert json.loads(reported.out) == {f"my.{topic}": schema_of(topic) for topic in EVENTS}

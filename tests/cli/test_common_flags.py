@@ -27,23 +27,23 @@ def flags_of(command: Any) -> set[str]:
     return {flag for parameter in command.params for flag in parameter.opts}
 
 
-def test_every_command_has_the_flags_of_its_log_and_debug_and_config() -> None:
+def test_every_command_has_log_debug_and_config_flags() -> None:
     common = {"--log-format", "--log-level", "--debug", "--config"}
     assert {name: common - flags_of(command) for name, command in commands()} == {name: set() for name, _ in commands()}
 
 
-def test_every_command_with_a_result_has_json() -> None:
+def test_every_command_with_a_result_has_a_json_flag() -> None:
     assert {name for name, command in commands() if "--json" not in flags_of(command)} == WITHOUT_RESULT
 
 
 @pytest.mark.parametrize("command", ["data list", "settings", "experiment list", "config show", "kafka status"])
-def test_json_is_one_value_on_stdout(command: str, onebit: Onebit, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_json_output_is_a_single_value(command: str, onebit: Onebit, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", "nowhere")
     assert orjson.loads(onebit(*command.split(), "--json").out)
 
 
 @pytest.mark.parametrize("command", ["data list", "learners", "experiment list"])
-def test_a_wrong_variable_is_refused_by_every_command(
+def test_every_command_rejects_an_invalid_variable(
     command: str, onebit: Onebit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ONEBIT_WINDOW", "soon")

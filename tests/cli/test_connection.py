@@ -44,21 +44,21 @@ def run(monkeypatch: pytest.MonkeyPatch, brokers: Iterator[Broker]) -> list[int]
     return reported
 
 
-def test_work_is_begun_anew_on_the_next_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_work_restarts_after_reconnecting(monkeypatch: pytest.MonkeyPatch) -> None:
     assert run(monkeypatch, iter([kafka(2), kafka(2), kafka(2)])) == [2, 2, 2]
 
 
-def test_topics_that_were_altered_while_the_broker_was_away_end_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_topics_altered_during_an_outage_end_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(SettingsError, match=r"2 partitions; got 3"):
         run(monkeypatch, iter([kafka(2), kafka(2), kafka(3)]))
 
 
-def test_a_topic_that_was_made_anew_while_the_broker_was_away_ends_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_topic_recreated_during_an_outage_ends_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(SettingsError, match=r"feedback was deleted and recreated"):
         run(monkeypatch, iter([kafka(2), kafka(2), made_anew(kafka(2))]))
 
 
-def test_a_topic_that_is_gone_when_the_broker_is_back_ends_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_topic_deleted_during_an_outage_ends_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
     gone = kafka(2)
     gone.delete_topics([Topics.with_prefix().feedback])
     with pytest.raises(SettingsError, match=r"changed while .*feedback"):

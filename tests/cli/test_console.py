@@ -15,7 +15,7 @@ from stream.errors import ExitCode
 from tests.cli.conftest import Onebit
 
 
-def test_status_is_said_again_only_when_it_has_changed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_is_printed_only_when_it_changes(capsys: pytest.CaptureFixture[str]) -> None:
     status = Status()
     for lines in ([], ["a: 1", "b: 1"], ["a: 1", "b: 1"], ["a: 1", "b: 2"], ["a: 1", "b: 2"], ["a: 1"]):
         status.show(lines)
@@ -43,20 +43,20 @@ raise SystemExit(ExitCode.FENCED)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_signal_while_the_interpreter_ends_leaves_the_exit_code(number: signal.Signals) -> None:
+def test_signal_during_interpreter_exit_keeps_the_exit_code(number: signal.Signals) -> None:
     ended = subprocess.run([sys.executable, "-c", ENDING, str(int(number))], capture_output=True, timeout=60)
     assert (ended.returncode, ended.stderr) == (ExitCode.FENCED, b"")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("first", "said"), [("", "stopping"), ("all is sent", "stopping: all is sent")])
-def test_who_is_to_stop_says_what_is_done_first(first: str, said: str) -> None:
+def test_stop_request_announces_remaining_work(first: str, said: str) -> None:
     asking = f"import os; from stream.cli.console import *; s = StopRequest({first!r}); os.kill(os.getpid(), 15); s()"
     ended = subprocess.run([sys.executable, "-c", asking], capture_output=True, timeout=60, check=True)
     assert ended.stderr.decode().strip().split(" ", 1)[1] == said
 
 
-def test_lines_of_one_kind_are_written_so_often_and_the_next_says_how_many_were_left_out() -> None:
+def test_similar_log_lines_are_limited_and_suppressed_ones_counted() -> None:
     lines = LogLines()
     said = [lines.admitted(Level.INFO, f"{n} of 1,000 wait", n) for n in range(LINES_MAX + 3)]
     assert said == [f"{n} of 1,000 wait" for n in range(LINES_MAX)] + [None] * 3
@@ -69,7 +69,7 @@ def test_lines_of_one_kind_are_written_so_often_and_the_next_says_how_many_were_
     assert lines.left_out() == []
 
 
-def test_lines_that_were_left_out_are_told_at_the_end(capsys: pytest.CaptureFixture[str]) -> None:
+def test_suppressed_log_lines_are_counted_at_the_end(capsys: pytest.CaptureFixture[str]) -> None:
     for number in range(LINES_MAX + 2):
         warn(f"{number} are late")
     end_log()
@@ -78,12 +78,12 @@ def test_lines_that_were_left_out_are_told_at_the_end(capsys: pytest.CaptureFixt
     assert line.endswith(": # are late")
 
 
-def test_status_of_many_partitions_is_said_whole(capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_of_many_partitions_is_not_limited(capsys: pytest.CaptureFixture[str]) -> None:
     Status().show([f"partition {number}: 0" for number in range(3 * LINES_MAX)])
     assert capsys.readouterr().err.count("partition") == 3 * LINES_MAX
 
 
-def test_log_is_one_json_object_a_line(onebit: Onebit, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_json_log_has_one_object_per_line(onebit: Onebit, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ONEBIT_WINDOWS", "5s")
     ended = onebit("verify", "--log-format", "json", "--bootstrap", "127.0.0.1:1", "--connect-timeout", "0ms")
     lines = [json.loads(line) for line in ended.err.splitlines()]
@@ -94,7 +94,7 @@ def test_log_is_one_json_object_a_line(onebit: Onebit, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize(("level", "said"), [("info", ["announced", "warned"]), ("warning", ["warned"]), ("error", [])])
-def test_lines_that_matter_less_than_the_level_are_left_out(
+def test_log_lines_below_the_level_are_suppressed(
     onebit: Onebit, capsys: pytest.CaptureFixture[str], level: str, said: list[str]
 ) -> None:
     onebit("config", "show", "--given")
@@ -104,7 +104,7 @@ def test_lines_that_matter_less_than_the_level_are_left_out(
     assert [line.split(" ", 1)[1] for line in capsys.readouterr().err.splitlines()] == said
 
 
-def test_profile_of_a_program_is_written_and_can_be_read(onebit: Onebit, tmp_path: Path) -> None:
+def test_profile_flag_writes_a_readable_profile(onebit: Onebit, tmp_path: Path) -> None:
     path = tmp_path / "run.prof"
     ended = onebit(
         "run", "--events", "20", "--learner", "banditron", "--no-report", "--json", "--profile", str(path)

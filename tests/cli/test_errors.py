@@ -17,7 +17,7 @@ def fail(*_: object, **__: object) -> None:
 
 
 @pytest.mark.parametrize("asks", ["flag", "variable", "no"])
-def test_internal_error_has_its_own_exit_code_and_a_traceback_only_where_it_is_asked_for(
+def test_internal_error_prints_a_traceback_only_under_debug(
     onebit: Onebit, monkeypatch: pytest.MonkeyPatch, asks: str
 ) -> None:
     monkeypatch.setattr(learners, "choose", fail)
@@ -28,13 +28,13 @@ def test_internal_error_has_its_own_exit_code_and_a_traceback_only_where_it_is_a
     assert ("Traceback" in ended.err, "--debug" in ended.err) == ((False, True) if asks == "no" else (True, False))
 
 
-def test_internal_error_is_one_line_in_a_log_for_programs(onebit: Onebit, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_internal_error_is_one_line_in_a_json_log(onebit: Onebit, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(learners, "choose", fail)
     ended = onebit("learners", "--log-format", "json")
     assert orjson.loads(ended.err)["exit_code"] == ended.code == ExitCode.CRASHED
 
 
-def test_traceback_of_a_wrong_setting_is_printed_only_under_debug(onebit: Onebit) -> None:
+def test_invalid_setting_prints_a_traceback_only_under_debug(onebit: Onebit) -> None:
     wrong = ("run", "--learner", "nobody")
     ended = [onebit(*wrong), onebit(*wrong, "--debug")]
     assert [(one.code, "Traceback" in one.err) for one in ended] == [(ExitCode.USAGE, False), (ExitCode.USAGE, True)]

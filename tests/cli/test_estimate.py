@@ -61,7 +61,7 @@ def failure(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> str:
 
 
 @pytest.mark.slow
-def test_last_line_has_what_is_promised(log: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_line_has_the_documented_fields(log: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     found = last_line(capsys, [*log, "--policy", "uniform", "--policy", "late-ucb", "--policy", "logged"])
     assert list(found) == ["data", "events", "policies"]
     assert (found["data"], found["events"]) == ("shop", 1_200)
@@ -77,7 +77,7 @@ def test_last_line_has_what_is_promised(log: list[str], capsys: pytest.CaptureFi
             assert (one["anytime_low"] is None) == (one["estimator"] not in ("ips", "dr"))
 
 
-def test_estimates_are_those_of_the_rows(log: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_ips_estimate_equals_weighted_mean_of_rows(log: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     found = last_line(capsys, [*log, "--policy", "uniform"])
     rows = a_log(1_200)
     terms = 0.25 / rows.propensities[:1_100] * rows.rewards[:1_100]
@@ -86,7 +86,7 @@ def test_estimates_are_those_of_the_rows(log: list[str], capsys: pytest.CaptureF
     assert ips["low"] < a_world().value("uniform") < ips["high"]
 
 
-def test_interval_can_be_that_of_bernstein(log: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_interval_can_be_bernstein(log: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     by_bootstrap = last_line(capsys, [*log, "--policy", "uniform"])
     by_bernstein = last_line(capsys, [*log, "--policy", "uniform", "--interval", "bernstein"])
     widths = [
@@ -97,7 +97,7 @@ def test_interval_can_be_that_of_bernstein(log: list[str], capsys: pytest.Captur
     assert widths[0]["ips"] < widths[1]["ips"]
 
 
-def test_model_in_a_file_is_judged(log: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_model_file_is_evaluated(log: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     learner = create("late-ucb", N_CLASSES, N_FEATURES)
     rows = a_log(800, seed=5)
     x = rows.values.reshape(-1, N_FEATURES)
@@ -144,7 +144,7 @@ def plain_encoder(*names: str) -> dict[str, Any]:
         ),
     ],
 )
-def test_model_whose_numbers_mean_something_else_is_refused(
+def test_model_with_different_names_is_rejected(
     log: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], settings: dict[str, Any], says: str
 ) -> None:
     path = tmp_path / "model.npz"
@@ -152,7 +152,7 @@ def test_model_whose_numbers_mean_something_else_is_refused(
     assert says in " ".join(failure(capsys, [*log, "--policy", f"model:{path}"]).split())
 
 
-def test_model_whose_names_are_those_of_the_log_is_judged(
+def test_model_with_the_names_of_the_log_is_evaluated(
     log: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "model.npz"
@@ -161,7 +161,7 @@ def test_model_whose_names_are_those_of_the_log_is_judged(
     assert last_line(capsys, [*log, "--policy", f"model:{path}"])["policies"][0]["policy"] == f"model:{path}"
 
 
-def test_model_of_another_size_is_refused(log: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_model_of_another_size_is_rejected(log: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "model.npz"
     write_file(path, 7, create("late-ucb", N_CLASSES, 7).state())
     assert "has 4 classes and 7 features, but shop has 4 and 5" in " ".join(
@@ -169,7 +169,7 @@ def test_model_of_another_size_is_refused(log: list[str], tmp_path: Path, capsys
     )
 
 
-def test_people_get_a_table_and_the_flags(log: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_text_output_has_a_table_and_flags(log: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main([*log, "--policy", "late-ucb"])
     shown = capsys.readouterr().out
@@ -191,13 +191,13 @@ def test_people_get_a_table_and_the_flags(log: list[str], capsys: pytest.Capture
         (["--policy", "model:nowhere.npz"], "nowhere.npz: expected a file written by `onebit model export`"),
     ],
 )
-def test_what_cannot_be_used_is_said(
+def test_invalid_input_is_rejected_with_a_reason(
     log: list[str], capsys: pytest.CaptureFixture[str], flags: list[str], text: str
 ) -> None:
     assert text in " ".join(failure(capsys, [*log, *flags]).split())
 
 
-def test_rows_that_are_skipped_are_counted(log: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_skipped_rows_are_counted(log: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     path = Path(log[2])
     path.write_text(path.read_text().replace("\nevent-7,", "\nevent-6,"))
     assert "event-6" in failure(capsys, [*log, "--policy", "uniform"])
@@ -210,7 +210,7 @@ def test_rows_that_are_skipped_are_counted(log: list[str], capsys: pytest.Captur
     assert orjson.loads(said.out)["events"] == 1_199
 
 
-def test_learner_that_gets_its_bits_too_late_learns_nothing(log: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_learner_learns_nothing_from_feedback_after_the_log(log: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     path = Path(log[2])
     path.write_text(path.read_text().replace(",1500,", ",,"))
     late = last_line(capsys, [*log, "--policy", "late-ucb:expand=none", "--delay", "fixed:2h"])
@@ -222,9 +222,7 @@ def test_learner_that_gets_its_bits_too_late_learns_nothing(log: list[str], caps
     assert np.diff(learned)[0] > 0.1
 
 
-def test_page_is_written_where_it_is_asked_for(
-    log: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_report_flag_writes_a_page(log: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     page = tmp_path / "shop.html"
     last_line(capsys, [*log, "--policy", "uniform", "--report", str(page)])
     assert "uniform on shop" in page.read_text()

@@ -40,7 +40,7 @@ get = "it is mine"
 
 
 @pytest.mark.slow
-def test_a_definition_of_ones_own_makes_figures_tables_and_a_page(onebit: Onebit) -> None:
+def test_own_definition_produces_figures_tables_and_a_page(onebit: Onebit) -> None:
     Path("mine.svm").write_text("0 1:1\n1 2:1\n" * 30)
     Path("mine.toml").write_text(MINE)
     ended = onebit("experiment", "run", "mine.toml", "--data-dir", ".", "--jobs", "1")
@@ -61,7 +61,7 @@ def test_a_definition_of_ones_own_makes_figures_tables_and_a_page(onebit: Onebit
         assert [row["delay"] for row in csv.DictReader(file)] == ["0", "10"]
 
 
-def test_without_matplotlib_figures_are_in_the_html_page_alone(onebit: Onebit, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_matplotlib_only_the_html_page_has_figures(onebit: Onebit, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stream.experiments.report.can_draw", lambda: False)
     Path("mine.svm").write_text("0 1:1\n1 2:1\n" * 30)
     Path("mine.toml").write_text(MINE)
@@ -73,7 +73,7 @@ def test_without_matplotlib_figures_are_in_the_html_page_alone(onebit: Onebit, m
 
 
 @pytest.mark.slow
-def test_a_report_is_written_again_from_the_rows_alone(onebit: Onebit) -> None:
+def test_report_is_regenerated_from_stored_rows(onebit: Onebit) -> None:
     Path("mine.svm").write_text("0 1:1\n1 2:1\n" * 30)
     Path("mine.toml").write_text(MINE)
     onebit("experiment", "run", "mine.toml", "--data-dir", ".", "--jobs", "1", "--events", "20")
@@ -85,31 +85,31 @@ def test_a_report_is_written_again_from_the_rows_alone(onebit: Onebit) -> None:
     assert page.read_text().split("## What")[0] == first.split("## What")[0]
 
 
-def test_all_that_ship_are_listed(onebit: Onebit) -> None:
+def test_all_shipped_experiments_are_listed(onebit: Onebit) -> None:
     listed = onebit("experiment", "list").out
     assert all(name in listed for name in shipped())
 
 
-def test_an_experiment_that_is_not_there_is_refused_with_what_is_near(onebit: Onebit) -> None:
+def test_unknown_experiment_is_rejected_with_a_suggestion(onebit: Onebit) -> None:
     ended = onebit("experiment", "run", "soba-fig")
     assert ended.code == ExitCode.USAGE
     assert "unknown experiment 'soba-fig'" in ended.err
     assert "soba-fig2" in ended.err
 
 
-def test_a_report_of_what_was_not_run_is_refused(onebit: Onebit) -> None:
+def test_report_without_results_is_rejected(onebit: Onebit) -> None:
     ended = onebit("experiment", "report", "delay")
     assert ended.code == ExitCode.USAGE
     assert "onebit experiment run delay" in ended.err
 
 
-def test_a_sweep_that_is_not_there_is_refused(onebit: Onebit) -> None:
+def test_unknown_sweep_is_rejected(onebit: Onebit) -> None:
     ended = onebit("experiment", "run", "delay", "--sweep", "tales")
     assert ended.code == ExitCode.USAGE
     assert "tails" in ended.err
 
 
-def test_each_sweep_is_told_when_it_begins_and_has_no_more_events_than_its_definition_says(onebit: Onebit) -> None:
+def test_each_sweep_is_announced_and_limited_to_its_events(onebit: Onebit) -> None:
     Path("mine.svm").write_text("0 1:1\n1 2:1\n" * 30)
     short = """
 [[sweeps]]

@@ -74,7 +74,7 @@ def refuse(setup: LearnerSetup) -> LearnerProgram:
 
 
 @pytest.mark.slow
-def test_processes_of_a_simulation_leave_ctrl_c_to_the_first_one() -> None:
+def test_simulation_workers_ignore_ctrl_c() -> None:
     results = run_seeds(refuse, range(400), jobs=2)
     seeds = {next(results).seed}
     for child in multiprocessing.active_children():
@@ -84,7 +84,7 @@ def test_processes_of_a_simulation_leave_ctrl_c_to_the_first_one() -> None:
     assert seeds == set(range(400))
 
 
-def test_ctrl_c_while_the_command_is_loaded_ends_it_without_a_traceback(
+def test_ctrl_c_during_import_prints_no_traceback(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     class Interrupted:
@@ -99,9 +99,7 @@ def test_ctrl_c_while_the_command_is_loaded_ends_it_without_a_traceback(
     assert (ended.value.code, *capsys.readouterr()) == (ExitCode.INTERRUPTED, "", "")
 
 
-def test_what_takes_long_is_announced_and_what_does_not_is_not(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_only_slow_work_is_announced(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     said = threading.Event()
     monkeypatch.setattr(process, "SLOW_S", 60.0)
     with process.announced_when_slow("compiling"):

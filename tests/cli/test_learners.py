@@ -12,7 +12,7 @@ from stream.learners.auto import choose
 from tests.cli.conftest import Onebit
 
 
-def test_with_data_the_costs_are_measured_and_auto_takes_one_of_them(onebit: Onebit) -> None:
+def test_costs_are_measured_on_data_and_auto_choice_is_marked(onebit: Onebit) -> None:
     ended = onebit("learners", "late-ucb", "perceptron", "--data", "optdigits", "--json")
     late_ucb, perceptron = json.loads(ended.out)
 
@@ -21,7 +21,7 @@ def test_with_data_the_costs_are_measured_and_auto_takes_one_of_them(onebit: One
     assert (late_ucb["auto"], perceptron["auto"]) == (choose(10, 64, 33).why, None)
 
 
-def test_people_are_told_the_time_and_what_auto_takes(onebit: Onebit) -> None:
+def test_text_output_has_times_and_the_auto_choice(onebit: Onebit) -> None:
     reported = " ".join(onebit("learners", "perceptron", "--data", "optdigits").out.split())
 
     assert " µs, state 5 kB" in reported
@@ -29,7 +29,7 @@ def test_people_are_told_the_time_and_what_auto_takes(onebit: Onebit) -> None:
     assert "flops" not in reported
 
 
-def test_a_log_is_measured_on_by_its_mapping(onebit: Onebit, tmp_path: Path) -> None:
+def test_costs_are_measured_on_a_mapped_log(onebit: Onebit, tmp_path: Path) -> None:
     log = tmp_path / "clicks.csv"
     log.write_text("shown,price,clicked\n" + "left,0.5,1\nright,0.25,0\n" * 20)
     by = "action=shown,reward=clicked,numeric=price"
@@ -40,7 +40,7 @@ def test_a_log_is_measured_on_by_its_mapping(onebit: Onebit, tmp_path: Path) -> 
     assert "true classes" in perceptron["unmeasured"]
 
 
-def test_people_are_told_how_far_the_measuring_is(onebit: Onebit, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_of_measuring_is_printed(onebit: Onebit, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(learners, "NOTICE_INTERVAL_MS", 0)
     names = ("perceptron", "banditron", "late-ucb")
     reported = onebit("learners", *names, "--data", "optdigits").err
@@ -48,7 +48,7 @@ def test_people_are_told_how_far_the_measuring_is(onebit: Onebit, monkeypatch: p
     assert "measured" not in onebit("learners", *names).err
 
 
-def test_for_a_size_alone_operations_are_counted(onebit: Onebit) -> None:
+def test_without_data_operations_are_counted(onebit: Onebit) -> None:
     (perceptron,) = json.loads(onebit("learners", "perceptron", "--nnz", "10", "--json").out)
     reported = " ".join(onebit("learners", "perceptron", "--nnz", "10").out.split())
 
@@ -58,7 +58,7 @@ def test_for_a_size_alone_operations_are_counted(onebit: Onebit) -> None:
     assert "auto selects late-ucb: 400 features are few" in reported
 
 
-def test_the_parameters_that_auto_gives_are_told_and_measured(onebit: Onebit) -> None:
+def test_parameters_chosen_by_auto_are_printed_and_used_for_costs(onebit: Onebit) -> None:
     reported = " ".join(onebit("learners", "late-ucb", "--n-features", "784", "--nnz", "150").out.split())
     (fields,) = json.loads(onebit("learners", "late-ucb", "--n-features", "784", "--nnz", "150", "--json").out)
 
@@ -66,7 +66,7 @@ def test_the_parameters_that_auto_gives_are_told_and_measured(onebit: Onebit) ->
     assert fields["cost"]["state_bytes"] < 9 * 784 * 784 * 8
 
 
-def test_every_learner_is_told_and_those_that_are_best_for_something_say_so(onebit: Onebit) -> None:
+def test_every_learner_is_listed_with_its_best_use(onebit: Onebit) -> None:
     fields = json.loads(onebit("learners", "--json").out)
     best = {one["name"]: one["best_for"] for one in fields if one["best_for"]}
     reported = " ".join(onebit("learners").out.split())
@@ -76,14 +76,14 @@ def test_every_learner_is_told_and_those_that_are_best_for_something_say_so(oneb
     assert [name for name, text in best.items() if f"best for {text}" not in reported] == []
 
 
-def test_what_takes_too_long_is_estimated(onebit: Onebit) -> None:
+def test_time_of_a_slow_learner_is_estimated(onebit: Onebit) -> None:
     (newtron,) = json.loads(onebit("learners", "newtron", "--data", "synsep", "--json").out)
 
     assert newtron["us_per_event"] is None
     assert newtron["unmeasured"].startswith("not measured: about ")
 
 
-def test_a_large_state_is_not_made_to_be_measured(onebit: Onebit, tmp_path: Path) -> None:
+def test_large_state_is_not_allocated_for_measuring(onebit: Onebit, tmp_path: Path) -> None:
     (tmp_path / "wide.svm").write_text("0 1:1 2:1\n1 1:1 3:1\n0 2:1\n")
     reported = onebit("learners", "late-ucb", "--data", str(tmp_path / "wide.svm"), "--n-features", "9000").out
 
@@ -100,7 +100,7 @@ def test_a_large_state_is_not_made_to_be_measured(onebit: Onebit, tmp_path: Path
         (("--data", "optdigit"), "did you mean optdigits"),
     ],
 )
-def test_what_contradicts_itself_is_refused(flags: tuple[str, ...], reported: str, onebit: Onebit) -> None:
+def test_contradictory_flags_are_rejected(flags: tuple[str, ...], reported: str, onebit: Onebit) -> None:
     ended = onebit("learners", *flags)
 
     assert (ended.code, ended.out) == (ExitCode.USAGE, "")

@@ -30,7 +30,7 @@ def offers(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("offers")
-def test_run_tells_what_the_learner_would_have_earned_with_the_log(onebit: Onebit) -> None:
+def test_run_reports_estimated_reward_of_the_learner(onebit: Onebit) -> None:
     ended = onebit(*RUN, "--play", "logged", "--estimate", "--json")
     assert ended.code == ExitCode.OK
     run = orjson.loads(ended.out)
@@ -57,12 +57,12 @@ def test_run_tells_what_the_learner_would_have_earned_with_the_log(onebit: Onebi
 
 
 @pytest.mark.usefixtures("offers")
-def test_run_says_nothing_of_it_where_it_is_not_asked(onebit: Onebit) -> None:
+def test_run_without_estimate_flag_reports_no_estimate(onebit: Onebit) -> None:
     assert orjson.loads(onebit(*RUN, "--play", "logged", "--json").out)["estimate"] is None
 
 
 @pytest.mark.parametrize("play", ["own", "match"])
-def test_where_the_learner_plays_its_own_there_is_nothing_to_judge(onebit: Onebit, play: str) -> None:
+def test_estimate_requires_play_logged(onebit: Onebit, play: str) -> None:
     ended = onebit("run", "--data", "optdigits", "--play", play, "--estimate", "--no-report")
     assert ended.code == ExitCode.USAGE
     reported = " ".join(ended.err.split())
@@ -103,7 +103,7 @@ def learn_on(onebit: Onebit, monkeypatch: pytest.MonkeyPatch) -> Callable[..., s
     return run
 
 
-def test_running_learner_tells_it_and_begins_anew_after_a_restart(learn_on: Callable[..., str]) -> None:
+def test_running_learner_logs_estimates_since_its_start(learn_on: Callable[..., str]) -> None:
     pipeline = Pipeline(small_task())
     send_logged(pipeline, 0, 120)
     reported = learn_on(pipeline.broker, "--play", "logged", "--estimate")
@@ -119,7 +119,7 @@ def test_running_learner_tells_it_and_begins_anew_after_a_restart(learn_on: Call
     assert "over 30 settled decisions since this program started; logged 0.467" in reported
 
 
-def test_estimate_goes_on_when_the_broker_was_away(learn_on: Callable[..., str]) -> None:
+def test_estimate_continues_after_a_broker_outage(learn_on: Callable[..., str]) -> None:
     pipeline = Pipeline(small_task())
     send_logged(pipeline, 0, 60, waits=20)
     reported = learn_on(
@@ -130,7 +130,7 @@ def test_estimate_goes_on_when_the_broker_was_away(learn_on: Callable[..., str])
     assert "handed-over" not in reported
 
 
-def test_learner_that_is_not_asked_tells_none(learn_on: Callable[..., str]) -> None:
+def test_learner_without_estimate_flag_logs_no_estimate(learn_on: Callable[..., str]) -> None:
     pipeline = Pipeline(small_task())
     send_logged(pipeline, 0, 10)
     reported = learn_on(pipeline.broker, "--play", "logged")
@@ -138,7 +138,7 @@ def test_learner_that_is_not_asked_tells_none(learn_on: Callable[..., str]) -> N
     assert "estimate" not in reported
 
 
-def test_learner_that_plays_its_own_is_refused_by_what_its_pipeline_has(learn_on: Callable[..., str]) -> None:
+def test_estimate_uses_the_play_setting_of_the_pipeline(learn_on: Callable[..., str]) -> None:
     pipeline = Pipeline(small_task())
     assert "got --play own" in learn_on(pipeline.broker, "--estimate")
     send_logged(pipeline, 0, 10)
@@ -146,7 +146,7 @@ def test_learner_that_plays_its_own_is_refused_by_what_its_pipeline_has(learn_on
     assert "estimate: none yet" in learn_on(pipeline.broker, "--estimate"), "the pipeline has --play logged"
 
 
-def test_several_partitions_are_read_as_one(learn_on: Callable[..., str]) -> None:
+def test_estimate_combines_several_partitions(learn_on: Callable[..., str]) -> None:
     pipeline = Pipeline(small_task(), partitions=2)
     for partition, number in ((0, 1), (1, 1), (1, 2)):
         context = {"id": f"event-{number}", "x": {"i": [0]}, "logged": {"action": 0, "propensity": 0.5}}

@@ -39,7 +39,7 @@ def run(dataset: Dataset, **given: Any) -> RunReport:
     return run_embedded(resolve_run(settings, settings.learner[0], dataset, "onebit run"))
 
 
-def test_logged_actions_are_played_and_learned_from_in_the_time_of_the_log() -> None:
+def test_logged_actions_are_replayed_in_log_time() -> None:
     report = run(clicks(ROWS), play="logged", reward="any", speed="60x", delay="logged")
     assert report.ledger_ok
     assert report.ledger == Ledger(contexts=400, decided=400, matched=360, expired=40, feedback=360)
@@ -52,7 +52,7 @@ def test_logged_actions_are_played_and_learned_from_in_the_time_of_the_log() -> 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("learner", ["late-ucb", "stack-igw", "banditron"])
-def test_match_leaves_what_the_log_also_did_and_the_learner_is_judged_by_that(learner: str) -> None:
+def test_play_match_evaluates_only_matching_decisions(learner: str) -> None:
     report = run(clicks(ROWS), learner=[learner], play="match", delay="fixed:50ms")
     ledger = report.ledger
     assert report.ledger_ok
@@ -63,7 +63,7 @@ def test_match_leaves_what_the_log_also_did_and_the_learner_is_judged_by_that(le
 
 
 @pytest.mark.slow
-def test_late_ucb_learns_from_a_uniform_log_what_is_right() -> None:
+def test_late_ucb_learns_the_right_classes_from_a_uniform_log() -> None:
     settings = settings_with(play="logged", delay="none", param=["expand=none"])
     pipeline = prepare_embedded(resolve_run(settings, "late-ucb", clicks(ROWS)))
     pipeline.run_to_end()
@@ -74,7 +74,7 @@ def test_late_ucb_learns_from_a_uniform_log_what_is_right() -> None:
         assert check(pipeline.broker, pipeline.run.topics, 0).ok
 
 
-def test_label_of_a_log_tells_the_bit_of_any_action() -> None:
+def test_log_with_labels_gives_feedback_on_any_action() -> None:
     data = clicks(ROWS)
     labelled = log_of([data.log.outcome(row)._replace(label=(row % 4) % 3) for row in range(ROWS)])
     report = run(labelled, delay="none")
@@ -82,7 +82,7 @@ def test_label_of_a_log_tells_the_bit_of_any_action() -> None:
     assert report.errors.error_rate < 0.1
 
 
-def test_log_without_propensities_is_refused_record_by_record_where_the_learner_weighs_by_them() -> None:
+def test_contexts_without_required_propensity_become_dead_letters() -> None:
     data = clicks(30)
     without = log_of([data.log.outcome(row)._replace(propensity=None) for row in range(30)])
     report = run(without, learner=["banditron"], play="logged", delay="none")
@@ -99,7 +99,7 @@ def test_log_without_propensities_is_refused_record_by_record_where_the_learner_
         ({"loop": True, "events": 5}, "--loop cannot be combined with --events or --epochs"),
     ],
 )
-def test_settings_that_do_not_fit_a_log_are_refused_with_what_to_do(given: dict[str, Any], says: str) -> None:
+def test_settings_unsupported_by_a_log_are_rejected_with_a_remedy(given: dict[str, Any], says: str) -> None:
     settings, data = settings_with(**given), clicks(5, delay_ms=None)
     check = partial(feedback_plan, settings) if "delay" in given else partial(replay_options, settings, partitions=1)
     with pytest.raises(SettingsError) as refused:
@@ -107,7 +107,7 @@ def test_settings_that_do_not_fit_a_log_are_refused_with_what_to_do(given: dict[
     assert str(refused.value).startswith(says)
 
 
-def test_learner_does_not_play_its_own_where_nobody_would_know_the_bit() -> None:
+def test_play_own_requires_a_log_with_labels() -> None:
     with pytest.raises(SettingsError, match=r"^--play own: visits has no true classes.*Use --play logged"):
         check_play("own", clicks(5))
     check_play("logged", clicks(5))
@@ -115,7 +115,9 @@ def test_learner_does_not_play_its_own_where_nobody_would_know_the_bit() -> None
     check_play("own", dataset_of(settings_with()))
 
 
-def test_run_says_so_before_it_begins(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_rejects_play_own_before_it_starts(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(plan, "load", lambda *_: clicks(5))
     with pytest.raises(SystemExit) as ended:
         main(["run"])
@@ -130,7 +132,7 @@ def test_run_says_so_before_it_begins(monkeypatch: pytest.MonkeyPatch, capsys: p
         (["--kafka"], "--data -: "),
     ],
 )
-def test_run_says_what_standard_input_needs(
+def test_run_on_standard_input_names_missing_flags(
     flags: list[str], says: str, onebit: Onebit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Stdin:
@@ -142,19 +144,19 @@ def test_run_says_what_standard_input_needs(
     assert says in " ".join(ended.err.split())
 
 
-def test_logged_delays_need_time() -> None:
+def test_logged_delays_require_feedback_times() -> None:
     with pytest.raises(SettingsError, match="cannot be combined with --speed max"):
         feedback_plan(settings_with(delay="logged", speed="max"), clicks(5))
     assert feedback_speed(settings_with(speed="60x")) == 60.0
 
 
-def test_speed_needs_the_times_of_a_log() -> None:
+def test_speed_requires_a_log_with_times() -> None:
     settings = settings_with(speed="2x", limit=None)
     with pytest.raises(SettingsError, match="--speed 2x: optdigits has no decision times"):
         replay_options(settings, dataset_of(settings), 1)
 
 
-def test_part_of_a_log_is_asked_for_by_time_and_number(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_part_of_a_log_is_selected_by_time_and_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan, "load", lambda *_: clicks(100, gap_ms=60_000))
     given = {"from": "2023-11-14T22:30Z", "to": "2023-11-14T23:00:00+00:00", "limit": 25}
     part = dataset_of(settings_with(**given))
@@ -162,18 +164,18 @@ def test_part_of_a_log_is_asked_for_by_time_and_number(monkeypatch: pytest.Monke
     assert events_of(settings_with(loop=True), part) > 10**9
 
 
-def test_part_is_one_of_a_log_only() -> None:
+def test_part_flags_require_a_log() -> None:
     with pytest.raises(DatasetError, match="optdigits is not a log of decisions"):
         dataset_of(settings_with(limit=3))
 
 
 @pytest.mark.parametrize(("name", "value"), [("speed", "60"), ("speed", "0x"), ("from", "tomorrow"), ("limit", 0)])
-def test_value_that_is_no_speed_time_or_number_is_refused_by_its_flag(name: str, value: object) -> None:
+def test_invalid_speed_time_or_count_is_rejected_by_flag(name: str, value: object) -> None:
     with pytest.raises(SettingsError, match=rf"^--{name}: .*got {value!r}"):
         load_settings({name: value})
 
 
-def test_greedy_class_that_nobody_knows_of_is_left_out_of_its_error() -> None:
+def test_greedy_error_ignores_unknown_outcomes() -> None:
     curve = ErrorCurve()
     for mistake, greedy in ((True, None), (False, True), (False, False), (False, None)):
         curve.add(mistake, greedy)
@@ -181,7 +183,7 @@ def test_greedy_class_that_nobody_knows_of_is_left_out_of_its_error() -> None:
 
 
 @pytest.mark.slow
-def test_warnings_of_a_program_that_nobody_reads_are_found_in_its_log(tmp_path: Path) -> None:
+def test_warnings_are_collected_from_program_logs(tmp_path: Path) -> None:
     programs = object.__new__(_Programs)
     programs.logs = {"replay": tmp_path / "replay.log"}
     code = """
@@ -196,7 +198,7 @@ warn("it slipped [by 2 s]")
     assert programs.warnings("replay") == ["it slipped [by 2 s]"]
 
 
-def test_programs_that_run_are_ended_when_another_cannot_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_running_programs_are_ended_if_one_cannot_start(monkeypatch: pytest.MonkeyPatch) -> None:
     first = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
 
     def start(_self: _Programs, name: str) -> "subprocess.Popen[bytes]":

@@ -23,7 +23,7 @@ class Looks(Event):
         return self._left < 0
 
 
-def test_the_page_names_the_learner_its_window_and_its_instances() -> None:
+def test_page_shows_learner_window_and_instances() -> None:
     pipeline = Pipeline(small_task())
     learner = pipeline.learner(group="test.learner")
     pipeline.context("a", 1)
@@ -39,7 +39,7 @@ def test_the_page_names_the_learner_its_window_and_its_instances() -> None:
     }
 
 
-def test_a_pipeline_is_idle_although_a_tick_is_not_applied() -> None:
+def test_pipeline_with_an_unapplied_tick_is_idle() -> None:
     pipeline = Pipeline(small_task())
     learner = pipeline.learner()
     pipeline.answer("a", 1)

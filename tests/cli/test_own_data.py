@@ -41,7 +41,7 @@ def lines(text: str) -> list[str]:
     return [line.removeprefix("warning: ") for line in text.splitlines()]
 
 
-def test_an_uneven_column_is_named_once_at_the_start_and_not_when_it_is_scaled(uneven: str, onebit: Onebit) -> None:
+def test_uneven_column_is_reported_once_unless_scaled(uneven: str, onebit: Onebit) -> None:
     ran = onebit(*RUN, "--data", uneven, "--learner", "banditron")
     shown = onebit("data", "show", uneven)
 
@@ -53,7 +53,7 @@ def test_an_uneven_column_is_named_once_at_the_start_and_not_when_it_is_scaled(u
         assert UNEVEN not in onebit(*command, "--scale", "standard").err
 
 
-def test_the_scale_is_a_setting_like_any_other(uneven: str, monkeypatch: pytest.MonkeyPatch, onebit: Onebit) -> None:
+def test_scale_can_be_set_by_variable(uneven: str, monkeypatch: pytest.MonkeyPatch, onebit: Onebit) -> None:
     plain = orjson.loads(onebit(*RUN, "--data", uneven).out)
     monkeypatch.setenv("ONEBIT_SCALE", "standard")
     scaled = orjson.loads(onebit(*RUN, "--data", uneven).out)
@@ -64,7 +64,7 @@ def test_the_scale_is_a_setting_like_any_other(uneven: str, monkeypatch: pytest.
     np.testing.assert_allclose((values.mean(axis=0), values.std(axis=0)), ([0.0] * 3, [1.0] * 3), atol=1e-12)
 
 
-def test_a_run_names_empty_cells_decimal_commas_and_latin_1_as_data_show_does(tmp_path: Path, onebit: Onebit) -> None:
+def test_run_and_data_show_report_the_same_data_problems(tmp_path: Path, onebit: Onebit) -> None:
     latin_1 = "köln;5;1;pc\n".encode("latin-1")
     (tmp_path / "log.csv").write_bytes(ROWS.encode() + latin_1 + b"bonn;5;1;pc\n")
     ran = onebit(*RUN, "--data", "log.csv", *LOG, "--on-bad-row", "skip")
@@ -82,7 +82,7 @@ def test_a_run_names_empty_cells_decimal_commas_and_latin_1_as_data_show_does(tm
     assert lines(again.err)[:3] == remarks, "the cached log has the same remarks"
 
 
-def test_the_scale_is_one_of_the_task_without_a_data_set_and_one_of_the_replay_with_one(tmp_path: Path) -> None:
+def test_scale_is_a_task_setting_only_without_a_data_set(tmp_path: Path) -> None:
     def wanted(begun: Mapping[str, Any] | None = None, **given: object) -> TaskSettings:
         return wanted_settings(given_settings({"scale": "standard", **given}), begun or {}, "journal").task
 
@@ -99,7 +99,7 @@ def test_the_scale_is_one_of_the_task_without_a_data_set_and_one_of_the_replay_w
     assert wanted(of_data).scale == "none"
 
 
-def test_named_features_with_the_scale_of_a_log_get_no_second_one(tmp_path: Path) -> None:
+def test_scale_standard_is_rejected_for_an_encoder_with_scales(tmp_path: Path) -> None:
     names = build({"price": (Kind.NUMERIC, None)}, None, scales={"price": Scale(1.0, 2.0)})
     (tmp_path / "own.json").write_bytes(orjson.dumps(to_plain(names)))
     given = {"scale": "standard", "n_classes": 3, "features": tmp_path / "own.json"}

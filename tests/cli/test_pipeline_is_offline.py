@@ -84,12 +84,12 @@ def check(case: Case, pipeline: EmbeddedPipeline) -> None:
 
 
 @pytest.mark.parametrize("name", ["banditron", "late-ucb"])
-def test_with_bits_at_once_the_pipeline_does_what_the_loop_does(name: str) -> None:
+def test_pipeline_equals_loop_with_immediate_feedback(name: str) -> None:
     check(CASES[name], pipeline_of(CASES[name], AT_ONCE))
 
 
 @pytest.mark.parametrize("name", registered())
-def test_with_late_bits_the_pipeline_does_what_the_loop_does(name: str) -> None:
+def test_pipeline_equals_loop_with_late_feedback(name: str) -> None:
     """Uses the most demanding policies that the learner supports."""
     for policies in POLICIES.values():
         with suppress(PolicyError):
@@ -98,12 +98,12 @@ def test_with_late_bits_the_pipeline_does_what_the_loop_does(name: str) -> None:
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_a_learner_that_follows_every_policy_does_what_it_does_in_the_loop(policy: str) -> None:
+def test_pipeline_equals_loop_under_every_policy(policy: str) -> None:
     check(CASES["banditron"], pipeline_of(CASES["banditron"], LATE | POLICIES[policy]))
 
 
 @pytest.mark.parametrize("name", ["soba-diag", "perceptron"])
-def test_partitions_that_share_a_model_do_what_the_loop_does_of_one_that_reads_every_round(name: str) -> None:
+def test_pipeline_with_shared_model_equals_loop_without_lag(name: str) -> None:
     """Only for learners whose decisions do not change the model, as tasks write decisions of a round in any order."""
     case = CASES[name]
     pipeline = pipeline_of(case, {"delay": "fixed:5ms", "model": "shared", "partitions": 3})
@@ -126,7 +126,7 @@ def test_partitions_that_share_a_model_do_what_the_loop_does_of_one_that_reads_e
     assert state_digest([replica.learner.state()]) == digest
 
 
-def test_the_report_tells_the_version_and_the_digest_of_a_shared_model() -> None:
+def test_report_has_version_and_digest_of_a_shared_model() -> None:
     settings = Settings(learner=["late-ucb"], model="shared", partitions=3, delay="fixed:50ms")
     found = run_embedded(resolve_run(settings, "late-ucb", dataset_of(CASES["late-ucb"]))).as_json()
     assert (found["ledger_ok"], found["model"], found["model_version"]) == (True, "shared", 2 * EVENTS)

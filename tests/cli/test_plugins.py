@@ -56,7 +56,7 @@ def example(install: Install) -> None:
 
 
 @pytest.mark.usefixtures("example")
-def test_a_learner_and_a_data_set_of_a_package_are_used_by_their_names(onebit: Onebit) -> None:
+def test_plugin_learner_and_data_set_are_found_by_name(onebit: Onebit) -> None:
     listed = json.loads(onebit("learners", "--json").out)
     (documented,) = json.loads(onebit("learners", "bit-logistic", "--json").out)
     data = json.loads(onebit("data", "list", "--json").out)
@@ -75,7 +75,7 @@ def test_a_learner_and_a_data_set_of_a_package_are_used_by_their_names(onebit: O
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("example")
-def test_a_run_of_a_plugin_is_the_same_in_another_process() -> None:
+def test_plugin_run_is_identical_in_another_process() -> None:
     runs = run("four-corners", learners="bit-logistic", seeds=2, jobs=2, events=300)
     again = run("four-corners", learners="bit-logistic", seeds=2, events=300)
 
@@ -85,7 +85,7 @@ def test_a_run_of_a_plugin_is_the_same_in_another_process() -> None:
 
 @pytest.mark.usefixtures("example")
 @pytest.mark.parametrize(("model", "partitions"), [("own", 1), ("shared", 2)])
-def test_a_replay_of_the_journal_finds_the_state_of_a_plugin_after_a_restart(model: str, partitions: int) -> None:
+def test_journal_replay_restores_plugin_learner_after_a_restart(model: str, partitions: int) -> None:
     pipeline = Pipeline(synsep_task("bit-logistic", model=model), partitions)
     dataset = small_synsep()
     for start in (0, 40):
@@ -108,7 +108,7 @@ def test_a_replay_of_the_journal_finds_the_state_of_a_plugin_after_a_restart(mod
         ("import onebit\nclass Thing(onebit.Learner):\n    name = 'broken'", "broken_one:Thing", "no summary, paper"),
     ],
 )
-def test_a_broken_learner_is_an_error_only_of_who_asks_for_it(
+def test_broken_plugin_learner_fails_only_if_used(
     source: str, entry: str, error: str, install: Install, onebit: Onebit
 ) -> None:
     install("broken-one", source, learners={"broken": entry})
@@ -124,7 +124,7 @@ def test_a_broken_learner_is_an_error_only_of_who_asks_for_it(
     assert onebit("learners", "banditron").err == ""
 
 
-def test_a_broken_data_set_is_an_error_only_of_who_asks_for_it(install: Install, onebit: Onebit) -> None:
+def test_broken_plugin_data_set_fails_only_if_used(install: Install, onebit: Onebit) -> None:
     lying = "import onebit\nthing = onebit.DatasetEntry('broken', 3, 1, 2, 's', 't', lambda seed: 1 / 0)"
     install("broken-two", lying, datasets={"broken": "broken_two:thing", "other": "broken_two:thing"})
     asked = onebit("run", "--data", "broken", "--events", "10")
@@ -136,7 +136,7 @@ def test_a_broken_data_set_is_an_error_only_of_who_asks_for_it(install: Install,
     assert "other = broken_two:thing: ValueError" in " ".join(listed.err.split())
 
 
-def test_a_name_has_one_owner(install: Install, onebit: Onebit) -> None:
+def test_duplicate_plugin_names_are_rejected(install: Install, onebit: Onebit) -> None:
     install("twin-a", "", learners={"twin": "twin_a:X", "banditron": "twin_a:X"})
     install("twin-b", "", learners={"twin": "twin_b:X"})
 
@@ -146,7 +146,7 @@ def test_a_name_has_one_owner(install: Install, onebit: Onebit) -> None:
     assert "is the name of a built-in object" in onebit("learners", "--json").err
 
 
-def test_the_guide_shows_the_example() -> None:
+def test_guide_contains_the_example_plugin() -> None:
     guide = (ROOT / "docs" / "how-to.md").read_text()
 
     assert (EXAMPLE / "bit_logistic.py").read_text() in re.findall(r"```python\n(.*?)```", guide, re.DOTALL)

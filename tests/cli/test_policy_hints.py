@@ -12,13 +12,13 @@ from stream.task.settings import Unsuitable
 from tests.cli.conftest import Onebit
 
 
-def test_every_reason_has_a_remedy_that_names_a_flag() -> None:
+def test_every_policy_error_has_a_remedy_with_a_flag() -> None:
     assert {reason: "--" in hint for reason, hint in POLICY_HINTS.items()} == dict.fromkeys(
         Unsuitable.__members__, True
     )
 
 
-def test_command_line_says_the_reason_and_the_remedy(
+def test_unsupported_policy_is_rejected_with_reason_and_remedy(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     flags = ["--learner", "perceptron", "--on-expiry", "negative", "--events", "5"]
@@ -30,7 +30,7 @@ def test_command_line_says_the_reason_and_the_remedy(
     assert "perceptron learns from labels, and an expired decision has none; use --on-expiry drop" in said
 
 
-def test_run_takes_late_ucb_without_drift_where_late_feedback_is_to_correct(onebit: Onebit) -> None:
+def test_auto_selects_late_ucb_without_drift_if_late_feedback_corrects(onebit: Onebit) -> None:
     policies = ("--on-expiry", "negative", "--late", "correct", "--window", "200ms")
     ran = onebit("run", "--events", "60", *policies, "--no-report", "--json")
     report = orjson.loads(ran.out)

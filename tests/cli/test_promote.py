@@ -51,9 +51,7 @@ def test_better_challenger_is_promoted(monkeypatch: pytest.MonkeyPatch, onebit: 
 
 
 @pytest.mark.parametrize("task", [CHALLENGED, {}], ids=["unknown learner", "no challengers"])
-def test_what_cannot_be_promoted_is_refused(
-    monkeypatch: pytest.MonkeyPatch, onebit: Onebit, task: dict[str, Any]
-) -> None:
+def test_invalid_promotion_is_rejected(monkeypatch: pytest.MonkeyPatch, onebit: Onebit, task: dict[str, Any]) -> None:
     pipeline = pipeline_of(monkeypatch, **task)
     assert onebit("promote", "soba").code == ExitCode.USAGE
     assert promotions(pipeline) == []

@@ -15,7 +15,7 @@ from stream.telemetry.serving import HealthServer
 from tests.pipeline import TOPICS, Pipeline, small_task
 
 
-def test_learner_is_ready_from_its_recovery_on_until_its_last_partition_is_taken_away() -> None:
+def test_learner_is_ready_only_with_a_recovered_partition() -> None:
     pipeline = Pipeline(small_task(), partitions=2)
     first = pipeline.learner("learner-1")
     was_ready = [first.ready]
@@ -33,7 +33,7 @@ def test_learner_is_ready_from_its_recovery_on_until_its_last_partition_is_taken
     assert [learner.ready for learner in (first, *others)] == [bool(count) for count in held]
 
 
-def test_learner_that_waits_for_the_transaction_of_another_is_not_ready() -> None:
+def test_learner_blocked_by_an_open_transaction_is_not_ready() -> None:
     pipeline = Pipeline(small_task())
     other = pipeline.broker.transactional_producer("previous owner")
     other.begin()
@@ -47,7 +47,7 @@ def test_learner_that_waits_for_the_transaction_of_another_is_not_ready() -> Non
     assert [*was_ready, learner.ready] == [False, True]
 
 
-def test_file_is_there_while_the_learner_is_ready_and_its_time_is_renewed(tmp_path: Path) -> None:
+def test_ready_file_exists_and_is_touched_while_ready(tmp_path: Path) -> None:
     path, now_ms = tmp_path / "ready", 0
     path.write_text("left by a killed process")
     ready_file = ReadyFile(path, lambda: now_ms)
@@ -66,7 +66,7 @@ def test_file_is_there_while_the_learner_is_ready_and_its_time_is_renewed(tmp_pa
     assert path.exists()
 
 
-def test_file_that_cannot_be_made_is_refused_at_the_start(tmp_path: Path) -> None:
+def test_unwritable_ready_file_is_rejected_at_start(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"--ready-file .*nowhere/ready: expected a file in a writable folder"):
         ReadyFile(tmp_path / "nowhere" / "ready")
     (tmp_path / "folder").mkdir()
@@ -74,7 +74,7 @@ def test_file_that_cannot_be_made_is_refused_at_the_start(tmp_path: Path) -> Non
         ReadyFile(tmp_path / "folder")
 
 
-def test_file_that_cannot_be_made_later_on_is_told_once_and_stops_nothing(
+def test_ready_file_that_becomes_unwritable_is_reported_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "folder"
@@ -87,7 +87,7 @@ def test_file_that_cannot_be_made_later_on_is_told_once_and_stops_nothing(
 
 
 @pytest.mark.parametrize("unready", ["", "no partition assigned"])
-def test_health_check_of_compose_asks_whether_the_program_is_ready(unready: str) -> None:
+def test_compose_health_check_requests_readiness(unready: str) -> None:
     compose = yaml.safe_load((Path(__file__).parents[2] / "docker/compose.yaml").read_text())
     kind, *command = compose["services"]["learner"]["healthcheck"]["test"]
     heartbeat = Heartbeat("learner", "0", monotonic_ms)

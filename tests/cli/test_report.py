@@ -13,7 +13,7 @@ RUN = ("run", "--learner", "banditron", "--events", "60", "--delay", "fixed:100m
 
 
 @pytest.mark.slow
-def test_each_seed_is_the_run_that_it_would_be_alone_side_by_side_too(onebit: Onebit) -> None:
+def test_parallel_seeds_equal_single_runs(onebit: Onebit) -> None:
     run = (*RUN, "--learner", "perceptron", "--data", "synsep", "--json", "--no-report")
     together = orjson.loads(onebit(*run, "--seed", "3", "--seeds", "2", "--jobs", "2").out)["runs"]
     alone = [orjson.loads(onebit(*run, "--seed", seed).out)["runs"] for seed in ("3", "4")]
@@ -27,14 +27,14 @@ def test_each_seed_is_the_run_that_it_would_be_alone_side_by_side_too(onebit: On
     assert together[0]["state_sha256"] != together[1]["state_sha256"], "rows and draws depend on the seed"
 
 
-def test_seeds_on_kafka_are_refused(onebit: Onebit) -> None:
+def test_seeds_on_kafka_are_rejected(onebit: Onebit) -> None:
     ended = onebit(*RUN, "--kafka", "--seeds", "2")
     assert (ended.code, ended.out) == (ExitCode.USAGE, "")
     assert "--seeds 2 " in ended.err
     assert "--kafka" in ended.err
 
 
-def test_saved_runs_are_laid_side_by_side(onebit: Onebit) -> None:
+def test_report_compares_saved_runs(onebit: Onebit) -> None:
     onebit(*RUN, "--report", "slow.html")
     onebit(*RUN, "--report", "fast.html", "--delay", "none", "--seeds", "2")
     Path("fast.json").write_text(onebit("report", "fast.html", "--json").out)
@@ -51,7 +51,7 @@ def test_saved_runs_are_laid_side_by_side(onebit: Onebit) -> None:
     assert page.name in (page.parent / "index.html").read_text(encoding="utf-8")
 
 
-def test_a_run_knows_what_it_was_made_with_and_what_was_not_the_default(onebit: Onebit) -> None:
+def test_saved_run_has_versions_and_changed_settings(onebit: Onebit) -> None:
     onebit(*RUN, "--report", "page.html")
     (report,) = read_runs(Path("page.html"))
     assert report.changed == ("events", "learner", "delay")
@@ -64,12 +64,12 @@ def test_a_run_knows_what_it_was_made_with_and_what_was_not_the_default(onebit: 
     assert [point.decided for point in report.exploration][-1] == 60
 
 
-def test_a_file_without_runs_is_refused(onebit: Onebit) -> None:
+def test_file_without_runs_is_rejected(onebit: Onebit) -> None:
     Path("other.html").write_text("<p>no run</p>")
     ended = onebit("report", "other.html")
     assert (ended.code, ended.out) == (ExitCode.USAGE, "")
     assert "other.html: expected the page of a run or its JSON" in ended.err
 
 
-def test_a_page_is_not_asked_for_and_refused_at_once(onebit: Onebit) -> None:
+def test_report_with_no_report_is_rejected(onebit: Onebit) -> None:
     assert onebit(*RUN, "--report", "x.html", "--no-report").code == ExitCode.USAGE

@@ -14,19 +14,19 @@ from tests.cli.conftest import Onebit
 
 
 @pytest.mark.parametrize("flag", ["--serve-certificate", "--serve-key"])
-def test_a_certificate_without_its_key_is_refused(flag: str, onebit: Onebit) -> None:
+def test_certificate_without_key_is_rejected(flag: str, onebit: Onebit) -> None:
     ended = onebit("serve", flag, "file.pem")
     assert ended.code == ExitCode.USAGE
     assert "expected --serve-certificate and --serve-key; got one of them" in ended.err
 
 
-def test_without_a_broker_it_ends_like_the_other_programs(onebit: Onebit) -> None:
+def test_serve_without_broker_exits_as_unavailable(onebit: Onebit) -> None:
     ended = onebit("serve", "--bootstrap", "127.0.0.1:1", "--connect-timeout", "0ms")
     assert ended.code == ExitCode.UNAVAILABLE
 
 
 @pytest.mark.parametrize("variable", ["ONEBIT_RATE_MAX", "ONEBIT_TIMEOUT", "ONEBIT_SERVE_PORT"])
-def test_limits_are_above_zero(variable: str, onebit: Onebit, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_limits_must_be_positive(variable: str, onebit: Onebit, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(variable, "0ms" if variable == "ONEBIT_TIMEOUT" else "0")
     ended = onebit("serve")
     assert ended.code == ExitCode.USAGE
@@ -45,12 +45,12 @@ def facts_of(pipeline: EmbeddedPipeline, **settings: object) -> PipelineFacts | 
     return read_facts(pipeline.broker, given_settings(settings), pipeline.partitions)
 
 
-def test_facts_are_known_after_the_first_step() -> None:
+def test_pipeline_facts_are_known_after_the_first_step() -> None:
     assert facts_of(EmbeddedPipeline(n_classes=3, n_features=2)) is None
     assert facts_of(started(learner="banditron")) == PipelineFacts(3, 2, 5)
 
 
-def test_named_features_are_encoded_as_by_the_learner(onebit: Onebit) -> None:
+def test_gateway_encodes_named_features_like_the_learner(onebit: Onebit) -> None:
     Path("rows.csv").write_text("age,country,class\n" + "".join(f"{age},de,{age % 3}\n" for age in range(20)))
     saved = onebit(
         "data", "show", "rows.csv", "--map", "label=class,numeric=age,categorical=country",
@@ -66,14 +66,14 @@ def test_named_features_are_encoded_as_by_the_learner(onebit: Onebit) -> None:
     assert facts.encoder.n_features == facts.n_features
 
 
-def test_a_fallback_that_the_pipeline_lacks_is_refused() -> None:
+def test_fallback_class_unknown_to_the_pipeline_is_rejected() -> None:
     pipeline = started(learner="banditron")
     assert facts_of(pipeline, fallback="2") is not None
     with pytest.raises(SettingsError, match="--fallback: expected uniform, or a class of the pipeline"):
         facts_of(pipeline, fallback="offers")
 
 
-def test_a_pipeline_that_replays_a_log_is_refused() -> None:
+def test_pipeline_that_replays_a_log_is_rejected() -> None:
     pipeline = started(learner="banditron", play="match", propensity_min=0.1)
     pipeline.send("contexts", "visit-2", {"id": "visit-2", "x": [1.0, 2.0], "logged": {"action": 0, "propensity": 0.5}})
     pipeline.work()

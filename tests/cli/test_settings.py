@@ -33,11 +33,11 @@ COMMANDS = {
 }
 
 
-def test_the_docs_list_every_setting_as_the_code_has_it() -> None:
+def test_docs_list_every_setting() -> None:
     assert (DOCS / "settings.md").read_text() == as_markdown()
 
 
-def test_the_docs_list_every_exit_code() -> None:
+def test_docs_list_every_exit_code() -> None:
     assert (DOCS / "exit-codes.md").read_text() == markdown()
 
 
@@ -48,7 +48,7 @@ OWN = {(Program.MONITOR, "--estimate"), (Program.VERIFY, "--timeout")} | {
 
 
 @pytest.mark.parametrize("program", Program)
-def test_a_command_has_the_flags_of_its_program_with_their_help(
+def test_command_has_the_flags_of_its_program_with_their_help(
     program: Program, onebit: Onebit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "400")
@@ -63,7 +63,7 @@ def test_a_command_has_the_flags_of_its_program_with_their_help(
             assert f"[default: ({one.shown_default})]" in shown[0]
 
 
-def test_a_setting_is_a_flag_of_some_command_unless_it_is_secret_and_its_field_ends_with_its_unit() -> None:
+def test_settings_follow_flag_unit_and_help_conventions() -> None:
     for one in described():
         assert bool(one.setting.programs) != one.setting.is_secret, one.name
         assert one.is_duration == one.field.endswith("_ms"), one.field
@@ -71,7 +71,7 @@ def test_a_setting_is_a_flag_of_some_command_unless_it_is_secret_and_its_field_e
     assert {one.panel for one in described()} == set(Panel)
 
 
-def test_flags_win_over_variables_and_variables_over_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flags_override_variables_and_variables_override_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
     Path("onebit.toml").write_text('window = "1s"\nretain = "2s"\norphan_window = "3s"\nepochs = 2\n')
     monkeypatch.setenv("ONEBIT_WINDOW", "10s")
     monkeypatch.setenv("ONEBIT_RETAIN", "20s")
@@ -81,14 +81,14 @@ def test_flags_win_over_variables_and_variables_over_the_file(monkeypatch: pytes
     assert settings.epochs == 2
 
 
-def test_settings_know_which_were_given_wherever_that_was(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_given_settings_are_recorded_from_every_source(monkeypatch: pytest.MonkeyPatch) -> None:
     assert load_settings({}).given == frozenset()
     Path("onebit.toml").write_text('on_expiry = "drop"\n')  # counts as given, although it is the default
     monkeypatch.setenv("ONEBIT_WINDOW", "5m")
     assert load_settings({"rate": 7.0, "seed": None}).given == {"on_expiry", "window_ms", "rate_per_s"}
 
 
-def test_another_process_gets_the_settings_that_were_given_and_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_passes_only_given_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     given = {
         "window": "1500ms", "retention": "forever", "learner": ["banditron", "soba"], "rate": 0.1, "shuffle": True,
         "param": ['comparator=1,2;3,"4'], "topic_prefix": "own.", "events": 7,
@@ -105,9 +105,7 @@ def test_another_process_gets_the_settings_that_were_given_and_no_others(monkeyp
     ("source", "named"),
     [("flag", "--window"), ("variable", "ONEBIT_WINDOW"), ("file", "window in onebit.toml")],
 )
-def test_a_value_that_is_not_accepted_is_named_with_where_it_came_from(
-    source: str, named: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_invalid_value_is_reported_with_its_source(source: str, named: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if source == "variable":
         monkeypatch.setenv("ONEBIT_WINDOW", "5 minutes")
     elif source == "file":
@@ -116,15 +114,13 @@ def test_a_value_that_is_not_accepted_is_named_with_where_it_came_from(
         load_settings({"window": "5 minutes"} if source == "flag" else {})
 
 
-def test_a_name_in_the_file_that_is_no_setting_is_refused_with_the_nearest() -> None:
+def test_unknown_name_in_file_is_rejected_with_a_suggestion() -> None:
     Path("onebit.toml").write_text('windows = "5s"\n')
     with pytest.raises(SettingsError, match=r"windows in onebit\.toml: .*did you mean window\b"):
         load_settings({})
 
 
-def test_a_variable_that_is_no_setting_is_told_with_the_nearest(
-    onebit: Onebit, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unknown_variable_is_reported_with_a_suggestion(onebit: Onebit, monkeypatch: pytest.MonkeyPatch) -> None:
     known = ("ONEBIT_WINDOW", "ONEBIT_KAFKA_PORT", "ONEBIT_KAFKA_HEAP", "ONEBIT_IMAGE", "ONEBIT_TEST_EVENTS")
     for name in known:
         monkeypatch.setenv(name, "5s")
@@ -136,16 +132,14 @@ def test_a_variable_that_is_no_setting_is_told_with_the_nearest(
     assert "did you mean ONEBIT_WINDOW" in ended.err
 
 
-def test_learners_are_separated_by_commas_in_flags_and_variables_and_parameters_keep_theirs(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_commas_separate_learners_but_not_parameters(monkeypatch: pytest.MonkeyPatch) -> None:
     assert load_settings({"learner": ["soba,banditron", "confidit"]}).learner == ["soba", "banditron", "confidit"]
     assert load_settings({"param": ["comparator=1,2"]}).param == ["comparator=1,2"]
     monkeypatch.setenv("ONEBIT_LEARNER", "soba, banditron")
     assert load_settings({}).learner == ["soba", "banditron"]
 
 
-def test_settings_are_shown_with_where_they_come_from(onebit: Onebit, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_config_show_prints_the_source_of_each_setting(onebit: Onebit, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("own.toml").write_text('seed = 3\nclient_config = "client.properties"\n')
     access = f"security.protocol=SASL_SSL\nsasl.mechanism=PLAIN\nsasl.username=ada\nsasl.password={SECRET}\n"
     Path("client.properties").write_text(f"bootstrap.servers=kafka:9094\n{access}")
@@ -175,7 +169,7 @@ def test_settings_are_shown_with_where_they_come_from(onebit: Onebit, monkeypatc
     assert ["window", "90s", "variable", "ONEBIT_WINDOW"] in rows
 
 
-def test_settings_are_listed_with_their_defaults(onebit: Onebit) -> None:
+def test_settings_command_lists_defaults(onebit: Onebit) -> None:
     rows = [line.split()[:2] for line in onebit("settings").out.splitlines()]
     assert ["--window", "5m"] in rows
 
@@ -183,9 +177,7 @@ def test_settings_are_listed_with_their_defaults(onebit: Onebit) -> None:
 SECRET = "correct-horse"  # noqa: S105  # must not appear in any output
 
 
-def test_a_secret_is_shown_nowhere_and_handed_on_to_other_processes(
-    onebit: Onebit, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_secret_is_hidden_but_passed_to_other_processes(onebit: Onebit, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("client.properties").write_text(f"security.protocol=SASL_SSL\nsasl.mechanism=PLAIN\nsasl.password={SECRET}\n")
     monkeypatch.setenv("ONEBIT_SASL_PASSWORD", SECRET)
     monkeypatch.setenv("ONEBIT_SSL_KEY_PASSWORD", SECRET)
@@ -202,14 +194,14 @@ def test_a_secret_is_shown_nowhere_and_handed_on_to_other_processes(
     assert settings.shown()["sasl_password"] == HIDDEN
 
 
-def test_a_secret_that_is_no_text_is_refused_and_not_shown() -> None:
+def test_non_string_secret_is_rejected_without_being_shown() -> None:
     Path("onebit.toml").write_text("sasl_password = 1234567890\n")
     with pytest.raises(SettingsError, match=r"sasl_password in onebit\.toml: ") as refused:
         load_settings({})
     assert "1234567890" not in str(refused.value)
 
 
-def test_the_file_of_properties_gives_the_address_and_settings_win_over_it() -> None:
+def test_settings_override_client_properties() -> None:
     Path("client.properties").write_text("bootstrap.servers=kafka:9094\nsecurity.protocol=SSL\nclient.id=ours\n")
     settings = load_settings({"client_config": "client.properties", "security_protocol": "PLAINTEXT"})
     assert settings.bootstrap == "kafka:9094"
@@ -218,7 +210,7 @@ def test_the_file_of_properties_gives_the_address_and_settings_win_over_it() -> 
     assert load_settings({"client_config": "client.properties", "bootstrap": "own:1"}).bootstrap == "own:1"
 
 
-def test_a_file_of_properties_that_cannot_be_used_ends_a_command_in_one_line(onebit: Onebit) -> None:
+def test_invalid_client_properties_end_a_command_with_one_line(onebit: Onebit) -> None:
     Path("client.properties").write_text("sasl.mecanism=PLAIN\n")
     ended = onebit("topics", "describe", "--client-config", "client.properties")
     assert ended.code == ExitCode.USAGE
@@ -226,12 +218,12 @@ def test_a_file_of_properties_that_cannot_be_used_ends_a_command_in_one_line(one
     assert ended.err.count("\n") == 1
 
 
-def test_the_folder_of_experiments_data_is_a_known_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_experiment_data_variable_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ONEBIT_DATA_DIR", "data")
     assert unknown_variables() == []
 
 
-def test_a_run_does_not_loop(monkeypatch: pytest.MonkeyPatch, onebit: Onebit) -> None:
+def test_run_rejects_loop(monkeypatch: pytest.MonkeyPatch, onebit: Onebit) -> None:
     monkeypatch.setenv("ONEBIT_LOOP", "true")
     ended = onebit("run", "--no-report")
     assert ended.code == ExitCode.USAGE

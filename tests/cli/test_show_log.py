@@ -18,7 +18,7 @@ def log(tmp_path: Path) -> Path:
     return tmp_path / offers.LOG_NAME
 
 
-def test_a_log_is_shown_with_a_mapping_that_can_be_saved(log: Path, tmp_path: Path, onebit: Onebit) -> None:
+def test_log_is_shown_with_a_mapping_to_save(log: Path, tmp_path: Path, onebit: Onebit) -> None:
     shown = onebit("data", "show", str(log))
     assert shown.code == ExitCode.OK
     assert "offers.csv.gz: CSV\n10 columns: visit, shown_at, device" in shown.out
@@ -48,7 +48,7 @@ def test_a_log_is_shown_as_json(log: Path, onebit: Onebit) -> None:
     }
 
 
-def test_what_a_guess_leaves_open_is_told(tmp_path: Path, onebit: Onebit) -> None:
+def test_missing_fields_of_a_guessed_mapping_are_reported(tmp_path: Path, onebit: Onebit) -> None:
     (tmp_path / "log.csv").write_text("which,click,price\nx,1,2.5\ny,0,1.5\n")
     shown = onebit("data", "show", "log.csv")
     assert shown.code == ExitCode.OK
@@ -56,7 +56,7 @@ def test_what_a_guess_leaves_open_is_told(tmp_path: Path, onebit: Onebit) -> Non
     assert "\n# complete it to show rows: map action or label" in shown.out
 
 
-def test_rows_that_are_left_out_are_counted(tmp_path: Path, onebit: Onebit) -> None:
+def test_skipped_rows_are_counted_with_the_first_line(tmp_path: Path, onebit: Onebit) -> None:
     (tmp_path / "log.csv").write_text("action,click,price\nx,1,2.5\ny,0,1.5\nx,7,1.5\n")
     shown = onebit("data", "show", "log.csv").out
     assert "1 row of log skipped: reward: expected 0 or 1" in shown
@@ -71,14 +71,14 @@ def test_rows_that_are_left_out_are_counted(tmp_path: Path, onebit: Onebit) -> N
     assert "3 valid rows" in onebit("data", "show", "log.csv", "--reward-above", "0.5").out
 
 
-def test_what_is_no_log_is_told_what_it_looks_like(tmp_path: Path, onebit: Onebit) -> None:
+def test_unknown_file_is_rejected_with_its_apparent_format(tmp_path: Path, onebit: Onebit) -> None:
     (tmp_path / "notes.md").write_text("# notes\n")
     refused = onebit("data", "show", "notes.md")
     assert (refused.code, refused.out) == (ExitCode.USAGE, "")
     assert "notes.md looks like text with one column that starts with '# notes'" in refused.err
 
 
-def test_svmlight_is_shown_as_before(tmp_path: Path, onebit: Onebit) -> None:
+def test_svmlight_file_is_shown_as_a_data_set(tmp_path: Path, onebit: Onebit) -> None:
     (tmp_path / "letters").write_text("0 1:1\n1 2:0.5\n")
     assert "letters: 2 rows, 2 features" in onebit("data", "show", "letters").out
     for name in ("letters.svm", "letters.txt"):
@@ -88,7 +88,7 @@ def test_svmlight_is_shown_as_before(tmp_path: Path, onebit: Onebit) -> None:
     assert "line 1: expected INDEX:VALUE" in onebit("data", "show", "letters.svm").err
 
 
-def test_named_features_are_saved_for_a_learner(log: Path, tmp_path: Path, onebit: Onebit) -> None:
+def test_feature_encoder_is_saved_for_a_learner(log: Path, tmp_path: Path, onebit: Onebit) -> None:
     saved = onebit("data", "show", str(log), "--map", "offers.toml", "--save-features", "offers.json")
     assert saved.code == ExitCode.OK
     settings = load_settings({"features": tmp_path / "offers.json", "n_classes": 10, "learner": ["late-ucb"]})
@@ -100,7 +100,7 @@ def test_named_features_are_saved_for_a_learner(log: Path, tmp_path: Path, onebi
     assert len(x.indices) == 2
 
 
-def test_a_file_of_features_that_cannot_be_used_is_refused(tmp_path: Path, onebit: Onebit) -> None:
+def test_invalid_features_file_is_rejected(tmp_path: Path, onebit: Onebit) -> None:
     (tmp_path / "bad.json").write_text("{}")
     for name in ("bad.json", "nowhere.json"):
         refused = onebit("learn", "--features", name, "--n-classes", "3")

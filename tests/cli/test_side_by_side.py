@@ -26,7 +26,7 @@ ENDLESS = ("run", "--learner", "banditron,perceptron", "--events", "1000000", "-
 
 
 @pytest.mark.slow
-def test_side_by_side_the_learners_have_the_reports_of_one_after_the_other(onebit: Onebit) -> None:
+def test_parallel_learners_have_the_reports_of_sequential_runs(onebit: Onebit) -> None:
     one_by_one, at_once = (
         orjson.loads(onebit(*SHORT, "--seed", "3", "--jobs", jobs).out)["runs"] for jobs in ("1", "2")
     )
@@ -51,9 +51,7 @@ def when_both_run(monkeypatch: pytest.MonkeyPatch, happens: Callable[[], None]) 
 
 
 @pytest.mark.slow
-def test_ctrl_c_is_heard_by_the_first_process_which_tells_how_far_each_learner_came(
-    onebit: Onebit, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ctrl_c_reports_the_progress_of_each_learner(onebit: Onebit, monkeypatch: pytest.MonkeyPatch) -> None:
     def ctrl_c() -> None:
         for process in multiprocessing.active_children():
             assert process.pid is not None
@@ -71,7 +69,7 @@ def test_ctrl_c_is_heard_by_the_first_process_which_tells_how_far_each_learner_c
 
 
 @pytest.mark.slow
-def test_a_process_that_is_killed_ends_the_others_and_is_named(onebit: Onebit, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_killed_worker_ends_the_others_and_is_named(onebit: Onebit, monkeypatch: pytest.MonkeyPatch) -> None:
     when_both_run(monkeypatch, lambda: multiprocessing.active_children()[0].kill())
     ended = onebit(*ENDLESS)
     assert ended.code == ExitCode.CRASHED
@@ -82,14 +80,14 @@ def test_a_process_that_is_killed_ends_the_others_and_is_named(onebit: Onebit, m
     assert multiprocessing.active_children() == []
 
 
-def test_jobs_on_kafka_are_refused(onebit: Onebit) -> None:
+def test_jobs_on_kafka_are_rejected(onebit: Onebit) -> None:
     ended = onebit(*SHORT, "--kafka", "--jobs", "2")
     assert (ended.code, ended.out) == (ExitCode.USAGE, "")
     assert "--jobs 2 " in ended.err
     assert "--kafka" in ended.err
 
 
-def test_what_a_run_cannot_use_is_told_as_if_it_ran_in_the_first_process(onebit: Onebit) -> None:
+def test_worker_reports_invalid_settings_like_a_sequential_run(onebit: Onebit) -> None:
     one_by_one, at_once = (onebit(*SHORT, "--delay", "logged", "--jobs", jobs) for jobs in ("1", "2"))
     assert (one_by_one.code, at_once.code) == (ExitCode.USAGE, ExitCode.USAGE)
     reported = [ended.err.splitlines()[-1] for ended in (one_by_one, at_once)]  # earlier lines may announce compilation
@@ -98,12 +96,12 @@ def test_what_a_run_cannot_use_is_told_as_if_it_ran_in_the_first_process(onebit:
 
 
 @pytest.mark.parametrize("error", [SettingsError("--delay: no"), BrokenOffError("late-ucb: broken off")])
-def test_an_error_that_can_be_sent_is_sent_with_the_place_where_it_was_raised(error: Exception) -> None:
+def test_picklable_error_is_sent_with_its_traceback(error: Exception) -> None:
     assert _portable(error) is error
     assert str(error) in error.__notes__[0]
 
 
-def test_an_error_of_a_class_that_cannot_be_made_of_its_text_is_sent_by_its_text() -> None:
+def test_unpicklable_error_is_sent_as_text() -> None:
     sent = _portable(PolicyError(Unsuitable.NO_LABEL, "perceptron"))
     assert type(sent) is RuntimeError
     assert str(sent).startswith("PolicyError: perceptron learns from labels")

@@ -8,7 +8,7 @@ from stream.simulation.schedule import EVENTS
 from tests.cli.conftest import Onebit
 
 
-def test_report_counts_what_occurred_and_that_no_seed_failed(onebit: Onebit) -> None:
+def test_report_counts_coverage_and_no_failures(onebit: Onebit) -> None:
     ended = onebit("simulate", "--seeds", "3", "--jobs", "1", "--json")
     assert ended.code == 0
     found = orjson.loads(ended.out)
@@ -18,7 +18,7 @@ def test_report_counts_what_occurred_and_that_no_seed_failed(onebit: Onebit) -> 
     assert (sent, coverage["context"]["seeds"]) == (60, 3)
 
 
-def test_some_items_of_a_seed_are_replayed_with_their_story(onebit: Onebit) -> None:
+def test_selected_items_of_a_seed_are_replayed_with_a_trace(onebit: Onebit) -> None:
     ended = onebit("simulate", "--seed", "3", "--only", "0-4", "--model", "shared")
     assert ended.code == 0
     assert "learner-1" in ended.out
@@ -30,7 +30,7 @@ def test_command_that_repeats_a_seed_names_a_shared_model() -> None:
 
 
 @pytest.mark.parametrize("only", ["9999", "0-9999", "3-1", "0-2,7-5", "", "x", "-1", "1-x"])
-def test_items_that_a_seed_does_not_have_are_refused(onebit: Onebit, only: str) -> None:
+def test_items_outside_a_seed_are_rejected(onebit: Onebit, only: str) -> None:
     ended = onebit("simulate", "--seed", "3", "--only", only)
     assert (ended.code, ended.out) == (2, "")
     assert "--only" in ended.err

@@ -36,15 +36,15 @@ def assert_unloaded(names: set[str], *commands: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_help_and_version_load_no_command() -> None:
+def test_help_and_version_import_no_command() -> None:
     assert_unloaded(UNUSED_BY_HELP, "--help", "-h", "--version")
 
 
-def test_light_commands_load_nothing_heavy() -> None:
+def test_light_commands_import_no_heavy_modules() -> None:
     assert_unloaded(HEAVY, "config show", "settings", "data list", "kafka status", "replay --help")
 
 
-def test_light_commands_of_kafka_load_its_client_alone() -> None:
+def test_light_kafka_commands_import_only_the_client() -> None:
     """The commands fail to connect, because there is no broker."""
     nowhere = "--bootstrap 127.0.0.1:1 --connect-timeout 0ms"
     commands = ("topics describe", "topics create", "tail", "replay --data optdigits")
@@ -52,5 +52,5 @@ def test_light_commands_of_kafka_load_its_client_alone() -> None:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_summary_in_the_help_is_the_first_line_of_the_commands_own(name: str) -> None:
+def test_summary_in_main_help_equals_first_line_of_command_help(name: str) -> None:
     assert LoadedCommands()[name].help.splitlines()[0] == COMMANDS[name].summary

@@ -38,7 +38,7 @@ def tallied(pipeline: Pipeline, tally: Tally) -> Callable[[], None]:
     return run
 
 
-def test_the_reward_rate_is_that_of_the_matched_decisions() -> None:
+def test_reward_rate_covers_matched_decisions() -> None:
     pipeline, tally = Pipeline(small_task()), Tally()
     run = tallied(pipeline, tally)
     assert Tally().reward_rate is None
@@ -52,7 +52,7 @@ def test_the_reward_rate_is_that_of_the_matched_decisions() -> None:
 
 
 @pytest.mark.parametrize(("changes", "alarms"), [(True, 1), (False, 0)])
-def test_a_run_whose_classes_change_their_names_reports_the_drift_alarm(
+def test_run_with_renamed_classes_reports_a_drift_alarm(
     tmp_path: Path, onebit: Onebit, changes: bool, alarms: int
 ) -> None:
     data = tmp_path / "changing.svm"
@@ -62,7 +62,7 @@ def test_a_run_whose_classes_change_their_names_reports_the_drift_alarm(
     assert orjson.loads(ran.out)["drift_alarms"] == alarms
 
 
-def test_misplaced_records_are_told_with_the_remedy_and_again_only_when_there_are_more() -> None:
+def test_misplaced_records_are_reported_only_when_their_number_grows() -> None:
     tally = Tally()
     assert tally.misplaced_warning({0: Ledger(), 1: Ledger()}) == ""
     reported = tally.misplaced_warning({0: Ledger(contexts_misplaced=2), 1: Ledger(feedback_misplaced=1)})
@@ -72,7 +72,7 @@ def test_misplaced_records_are_told_with_the_remedy_and_again_only_when_there_ar
     assert tally.misplaced_warning({1: Ledger(feedback_misplaced=2)}).startswith("2 ")
 
 
-def test_a_learner_that_cannot_read_its_records_says_why_and_only_then() -> None:
+def test_warning_reports_dead_letters_with_the_last_reason() -> None:
     pipeline, tally = Pipeline(small_task()), Tally()
     run = tallied(pipeline, tally)
     for number in range(20):
@@ -90,7 +90,7 @@ def test_a_learner_that_cannot_read_its_records_says_why_and_only_then() -> None
     assert tally.warning() == ""  # 1 of 301 records is too few for a warning
 
 
-def test_feedback_that_waited_long_for_its_context_is_told_though_nothing_else_comes() -> None:
+def test_dropped_orphan_is_reported_without_further_records() -> None:
     pipeline, tally = Pipeline(small_task()), Tally()
     run = tallied(pipeline, tally)
     pipeline.answer("nobody", 1)
@@ -102,14 +102,14 @@ def test_feedback_that_waited_long_for_its_context_is_told_though_nothing_else_c
 
 
 @pytest.mark.parametrize("name", Ledger._fields)
-def test_no_count_of_the_ledger_is_hidden(name: str) -> None:
+def test_status_contains_every_ledger_count(name: str) -> None:
     line = ledger_line(Ledger(**{name: 1_234}))
     if name not in ("contexts", "feedback"):  # these two are sums of other counts
         assert f"{name.replace('_', ' ')} 1,234" in line
     assert ledger_line(Ledger()) == "decided 0, matched 0, pending 0"
 
 
-def test_a_run_is_not_at_its_end_while_feedback_waits_to_be_learned_from() -> None:
+def test_run_is_unfinished_while_feedback_is_unapplied() -> None:
     time_to_go = TimeToGo(events=100, now_s=0.0)
     assert math.isnan(time_to_go.estimate_s(decided=0, pending=0, now_s=1.0))
     assert time_to_go.estimate_s(decided=100, pending=100, now_s=2.0) == 2.0
@@ -132,14 +132,14 @@ def shown(times_s: tuple[float, ...], *calls: dict[str, Any]) -> list[str]:
     return [figures(progress) for progress in seen]
 
 
-def test_progress_tells_what_is_pending_and_how_long_that_takes() -> None:
+def test_progress_shows_pending_decisions_and_eta() -> None:
     waits = [{"decided": 10, "error_rate": 0.9, "pending": pending} for pending in (10, 8)]
     first, second = shown((0.0, 10.0, 70.0), *waits)
     assert first == "10 of 10 events  1 events/s  error 90.0 %  pending 10  ETA 10 s"
     assert second.endswith("pending 8  ETA 4 min 0 s")
 
 
-def test_progress_tells_what_is_waited_for_when_all_is_settled() -> None:
+def test_progress_shows_outstanding_feedback_after_settlement() -> None:
     calls = [{"decided": 10, "pending": pending, "to_come": come} for pending, come in ((1, 13), (0, 12), (0, 0))]
     ends = [line.rpartition("  ")[2] for line in shown((0.0, 19.0, 20.0, 21.0), *calls)]
     assert [ends[0], ends[2]] == ["ETA 1 s", "ETA 0 s"]
@@ -147,7 +147,7 @@ def test_progress_tells_what_is_waited_for_when_all_is_settled() -> None:
     assert " 12 " in ends[1]
 
 
-def test_lines_that_do_not_move_are_announced_now_and_then_and_at_the_end(capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_without_a_terminal_is_printed_at_intervals(capsys: pytest.CaptureFixture[str]) -> None:
     lines = AnnouncedLines()
     half = Progress("newtron", 10, 5, 0, 0.5, 0, 1.0, 5.0)
     lines.show(half)
@@ -162,7 +162,7 @@ def test_lines_that_do_not_move_are_announced_now_and_then_and_at_the_end(capsys
     ]
 
 
-def test_a_slow_learner_is_announced_with_what_is_fast() -> None:
+def test_slow_learner_warning_names_faster_learners() -> None:
     newtron = TaskSettings("newtron", 9, 400, check_parameters("newtron", {}))
     reported = resolve.slow_warning(newtron, 25, 1_000)
     assert reported.startswith("newtron with 9 classes and 400 features: an update takes about 23.4 s")
@@ -174,7 +174,7 @@ def test_a_slow_learner_is_announced_with_what_is_fast() -> None:
         assert (resolve.slow_warning(task, 25, 1_000_000), resolve.records_max(task, 25, 100)) == ("", 100)
 
 
-def test_progress_of_a_slow_learner_is_shown_after_every_update(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_learner_shows_progress_after_every_update(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resolve, "FLOPS_PER_S", 1.0)
     settings = load_settings({"data": "synsep", "events": 30, "rate": 1e9, "delay": "fixed:1s"})
     pipeline = embedded.prepare_embedded(resolve_run(settings, "banditron", synsep(1)))
@@ -188,11 +188,11 @@ def test_progress_of_a_slow_learner_is_shown_after_every_update(monkeypatch: pyt
     ("after_end", "reported"),
     [(math.nan, False), (0.0, False), (0.33, False), (0.34, True), (1.0, True)],
 )
-def test_feedback_that_comes_too_late_to_be_of_use_is_told(after_end: float, reported: bool) -> None:
+def test_feedback_after_the_end_of_the_run_causes_a_warning(after_end: float, reported: bool) -> None:
     assert bool(embedded.feedback_warnings(Answers([10_000], 5_600, after_end), 5_620, 1_000.0)) == reported
 
 
-def test_a_run_that_ends_before_its_feedback_says_so_with_a_rate_that_mends_it(onebit: Onebit) -> None:
+def test_run_that_ends_before_its_feedback_suggests_a_rate(onebit: Onebit) -> None:
     flags = ("--data", "synsep", "--events", "300", "--learner", "banditron", "--delay", "fixed:10s", "--json")
     ended = onebit("run", *flags, "--rate", "1000")
     found = orjson.loads(ended.out)
@@ -206,7 +206,7 @@ def test_a_run_that_ends_before_its_feedback_says_so_with_a_rate_that_mends_it(o
     assert (better["feedback_after_end"], better["warnings"]) == (pytest.approx(0.1, abs=0.01), [])
 
 
-def test_a_run_without_flags_learns_although_its_feedback_is_late(onebit: Onebit) -> None:
+def test_default_run_learns_from_late_feedback(onebit: Onebit) -> None:
     ended = onebit("run", "--json", "--report", "page.html")
     found = orjson.loads(ended.out)
     assert (found["data"], found["events"], found["warnings"]) == ("optdigits", 5_620, [])
@@ -215,7 +215,7 @@ def test_a_run_without_flags_learns_although_its_feedback_is_late(onebit: Onebit
     assert Path("page.html").exists()
 
 
-def test_a_learner_that_does_not_explore_names_the_floor_at_its_start() -> None:
+def test_start_of_a_learner_without_exploration_suggests_a_floor() -> None:
     reported = [
         resolve.exploration_notice(small_task(learner, **changes))
         for learner, changes in (

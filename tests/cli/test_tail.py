@@ -42,13 +42,13 @@ def places(reported: str) -> list[str]:
     return [line.split(" ")[1] for line in reported.splitlines()]
 
 
-def test_life_of_an_event_is_told_across_all_topics(onebit: Onebit, pipeline: Pipeline) -> None:
+def test_tail_id_prints_an_event_across_all_topics(onebit: Onebit, pipeline: Pipeline) -> None:
     reported = onebit("tail", "--id", "a")
     assert places(reported.out) == ["contexts/0@0", "predictions/0@0", "feedback/0@1", "examples/0@0"]
     assert 'outcome="matched"' in reported.out.splitlines()[-1]
 
 
-def test_newest_records_are_told_in_their_order(onebit: Onebit, pipeline: Pipeline) -> None:
+def test_newest_records_are_printed_in_order(onebit: Onebit, pipeline: Pipeline) -> None:
     assert places(onebit("tail", "--last", "2").out) == ["feedback/0@1", "examples/0@0"]
     assert places(onebit("tail").out) == [
         "contexts/0@0", "contexts/0@1", "contexts/0@2", "predictions/0@0", "predictions/0@1", "dead-letter/0@0",
@@ -56,31 +56,31 @@ def test_newest_records_are_told_in_their_order(onebit: Onebit, pipeline: Pipeli
     ]  # fmt: skip
 
 
-def test_ticks_are_not_shown(onebit: Onebit, pipeline: Pipeline) -> None:
+def test_ticks_are_hidden(onebit: Onebit, pipeline: Pipeline) -> None:
     assert places(onebit("tail", "feedback", "--since", "0").out) == ["feedback/0@1"]
 
 
-def test_newest_feedback_is_found_behind_many_ticks(onebit: Onebit, pipeline: Pipeline) -> None:
+def test_newest_feedback_is_found_before_many_ticks(onebit: Onebit, pipeline: Pipeline) -> None:
     for step in range(100):
         pipeline.broker.producer().send(TOPICS.feedback, 0, None, None, tick_headers(step))
     assert places(onebit("tail", "feedback", "--last", "1").out) == ["feedback/0@1"]
 
 
 @pytest.mark.parametrize("since", ["1200", "1970-01-01T00:00:01.2"])
-def test_records_since_a_time_are_told(onebit: Onebit, pipeline: Pipeline, since: str) -> None:
+def test_records_since_a_time_are_printed(onebit: Onebit, pipeline: Pipeline, since: str) -> None:
     assert places(onebit("tail", "--since", since).out) == ["feedback/0@1", "examples/0@0"]
     assert onebit("tail", "--since", "5m").out == ""  # the pipeline's clock is in 1970
     assert datetime.now(UTC).year > 1970
 
 
-def test_a_topic_alone_is_told_as_json_too(onebit: Onebit, pipeline: Pipeline) -> None:
+def test_single_topic_is_printed_as_json(onebit: Onebit, pipeline: Pipeline) -> None:
     [line] = onebit("tail", "dead-letter", "--json").out.splitlines()
     assert {name: json.loads(line)[name] for name in ("topic", "offset", "key", "value")} == {
         "topic": TOPICS.dead_letter, "offset": 0, "key": "c", "value": "?",
     }  # fmt: skip
 
 
-def test_what_comes_is_followed(onebit: Onebit, pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tail_follows_new_records(onebit: Onebit, pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
     show, shown = tail._show, list[str]()
 
     def show_and_go_on(record: Any, topics: Any, *, json: bool) -> None:
@@ -103,7 +103,7 @@ def test_what_comes_is_followed(onebit: Onebit, pipeline: Pipeline, monkeypatch:
         (("--since", "noon"), "--since: expected a duration such as 5m, or a time; expected a time such as"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_told_is_refused(
+def test_invalid_tail_arguments_are_rejected(
     onebit: Onebit, pipeline: Pipeline, arguments: tuple[str, ...], says: str
 ) -> None:
     refused = onebit("tail", *arguments)
@@ -111,7 +111,7 @@ def test_what_cannot_be_told_is_refused(
     assert says in refused.err
 
 
-def test_letters_of_a_reason_are_put_again_after_a_dry_run(onebit: Onebit, pipeline: Pipeline) -> None:
+def test_dead_letters_of_a_reason_are_requeued_after_a_dry_run(onebit: Onebit, pipeline: Pipeline) -> None:
     why = "dead-letter/0@0 contexts/0@2 malformed: value: expected JSON"
     none = onebit("dead-letters", "requeue", "--reason", "orphan")
     assert none.out == "0 written to their topics again, 0 skipped\n"

@@ -33,12 +33,12 @@ def wanted(begun: TaskSettings | None, *, change: bool = False, **given: Any) ->
     return wanted_settings(load_settings(given), stored_settings(begun) if begun else {}, PLACE, change=change).task
 
 
-def test_learner_of_which_only_the_topics_are_given_goes_on_with_all_that_the_pipeline_has() -> None:
+def test_learner_without_flags_uses_the_settings_of_the_pipeline() -> None:
     settings = load_settings({"topic_prefix": "own."})
     assert wanted_settings(settings, stored_settings(BEGUN), PLACE) == (BEGUN, 4, frozenset())
 
 
-def test_new_pipeline_has_the_data_set_of_today_and_the_learner_that_fits_it() -> None:
+def test_new_pipeline_uses_default_data_set_and_auto_learner() -> None:
     made = wanted(None)
     assert (made.learner, made.n_classes, made.n_features) == ("late-ucb", 10, 64)
     assert made.parameters == parameters_of(load_settings({"learner": ["late-ucb"]}), "late-ucb")
@@ -48,13 +48,13 @@ def test_new_pipeline_has_the_data_set_of_today_and_the_learner_that_fits_it() -
     assert wanted(None, n_classes=5, n_features=400).learner == "late-ucb"
 
 
-def test_auto_never_asks_a_pipeline_for_another_learner_than_it_has() -> None:
+def test_auto_keeps_the_learner_of_the_pipeline() -> None:
     assert wanted(BEGUN, learner=["auto"]) == BEGUN
     with pytest.raises(SettingsDifferError, match="learner = 'banditron'; got 'late-ucb'"):
         wanted(BEGUN, learner=["late-ucb"])
 
 
-def test_auto_takes_a_learner_whose_updates_can_be_taken_back_where_that_is_asked_for_or_refuses() -> None:
+def test_auto_selects_a_retractable_learner_if_late_feedback_corrects() -> None:
     correcting: dict[str, Any] = {"on_expiry": "negative", "late": "correct"}
     made = wanted(None, n_classes=5, n_features=400, **correcting)
     assert (made.learner, made.parameters["drift"]) == ("late-ucb", "off")
@@ -66,7 +66,7 @@ def test_auto_takes_a_learner_whose_updates_can_be_taken_back_where_that_is_aske
         wanted(None, n_classes=5, n_features=5_000, **correcting)
 
 
-def test_what_auto_takes_is_stored_by_its_own_name_with_all_its_parameters() -> None:
+def test_learner_chosen_by_auto_is_stored_with_name_and_parameters() -> None:
     pipeline = Pipeline(wanted(None, n_classes=N_CLASSES, n_features=N_FEATURES))
     pipeline.context("a")
     program = pipeline.learner()
@@ -79,19 +79,19 @@ def test_what_auto_takes_is_stored_by_its_own_name_with_all_its_parameters() -> 
     assert program.tasks[0].settings.learner == "late-ucb"
 
 
-def test_what_the_user_gives_for_the_learner_that_auto_takes_wins() -> None:
+def test_given_parameters_override_those_of_auto() -> None:
     assert wanted(None, param=["lam=0.5"]).parameters["lam"] == 0.5
     assert wanted(None, param=["auto.lam=0.5"]).parameters["lam"] == 0.5
 
 
-def test_every_setting_of_a_task_has_a_name_of_the_journal() -> None:
+def test_every_task_setting_has_a_journal_name() -> None:
     names = {name for name in stored_settings(BEGUN) if not name.startswith("parameters.")}
     assert set(STORED_NAMES.values()) == names - {"dated_by"}  # set by virtual time, not by the user
     assert STORED_NAMES.keys() <= Settings.model_fields.keys()
 
 
 @pytest.mark.parametrize("source", ["flag", "variable", "file"])
-def test_setting_is_given_by_flag_variable_or_file(
+def test_setting_counts_as_given_from_every_source(
     source: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     if source == "variable":
@@ -106,21 +106,21 @@ def test_setting_is_given_by_flag_variable_or_file(
     assert given_names(load_settings({})) == (frozenset() if source == "flag" else {"window_ms"})
 
 
-def test_data_set_gives_the_sizes() -> None:
+def test_data_set_determines_sizes() -> None:
     assert given_names(load_settings({"data": "synsep"})) == {"n_classes", "n_features", "class_names"}
     with pytest.raises(SettingsDifferError, match="n_classes = 3; got 9, n_features = 4; got 400"):
         wanted(BEGUN, data="synsep")
 
 
 @pytest.mark.parametrize(("name", "value"), [("n_classes", 12), ("n_features", 5), ("seed", 8), ("learner", ["soba"])])
-def test_one_given_setting_is_asked_for_alone(name: str, value: Any) -> None:
+def test_single_given_setting_is_compared_alone(name: str, value: Any) -> None:
     with pytest.raises(SettingsDifferError) as raised:
         wanted(BEGUN, **{name: value})
     assert [difference.name for difference in raised.value.differences] == [name]
     assert "--change-settings" not in str(with_hint(raised.value, change=False))
 
 
-def test_parameter_is_one_of_the_pipelines_learner() -> None:
+def test_parameters_are_checked_against_the_learner_of_the_pipeline() -> None:
     assert wanted(BEGUN, param=["gamma=0.25"]) == BEGUN
     assert wanted(BEGUN, param=["banditron.gamma=0.25"]) == BEGUN
     with pytest.raises(SettingsDifferError, match=r"parameters.gamma = 0.25; got 0.5"):
@@ -129,7 +129,7 @@ def test_parameter_is_one_of_the_pipelines_learner() -> None:
         wanted(BEGUN, param=["eta=0.5"])
 
 
-def test_hint_names_the_flags_that_would_change() -> None:
+def test_hint_names_the_flags_to_change() -> None:
     with pytest.raises(SettingsDifferError) as raised:
         wanted(BEGUN, window="5s", orphan_window="1s")
     assert str(with_hint(raised.value, change=False)).endswith(
@@ -154,12 +154,12 @@ def test_hint_names_the_flags_that_would_change() -> None:
         ({"play": "match"}, 2, "own"),
     ],
 )
-def test_new_pipeline_of_several_partitions_has_one_model(given: Any, partitions: int, model: str) -> None:
+def test_new_pipeline_of_several_partitions_shares_a_model(given: Any, partitions: int, model: str) -> None:
     assert load_settings(given).model_of(partitions) == model
 
 
 @pytest.mark.parametrize("begun", ["own", "shared"])
-def test_pipeline_keeps_the_model_that_it_has_unless_another_one_is_given(begun: Any) -> None:
+def test_pipeline_keeps_its_kind_of_model_and_rejects_another(begun: Any) -> None:
     has = replace(BEGUN, model=begun)
     for given in ({}, {"model": "auto"}, {"model": begun}):
         for model in ("own", "shared"):
@@ -168,7 +168,7 @@ def test_pipeline_keeps_the_model_that_it_has_unless_another_one_is_given(begun:
         wanted(has, model="own" if begun == "shared" else "shared")
 
 
-def test_model_that_was_imported_says_what_learner_begins_with_it() -> None:
+def test_imported_model_determines_the_learner() -> None:
     model = {"model": "own", **model_settings(BEGUN)}
     made = wanted_settings(load_settings({"window": "5s"}), model, PLACE, "shared").task
     assert made.model == "own"

@@ -43,7 +43,7 @@ def by_metric(samples: list[Sample]) -> dict[str, dict[tuple[str, ...], float | 
     return found
 
 
-def test_a_learner_tells_what_it_has_decided_and_what_waits() -> None:
+def test_learner_exports_decided_and_pending_counts() -> None:
     pipeline, counts = Pipeline(small_task()), LearnerCounts()
     learner = pipeline.learner()
     learner._committed = lambda commits: counts.add(commits, learner.broker_ms)
@@ -97,7 +97,7 @@ def test_a_learner_exports_its_comparison_with_the_holdout() -> None:
     learner.close()
 
 
-def test_values_that_the_encoding_of_named_features_lacks_are_counted_by_feature() -> None:
+def test_unknown_values_of_named_features_are_counted_by_feature() -> None:
     pipeline, counts, tally = Pipeline(small_task(features=NAMED)), LearnerCounts(), Tally()
     learner = pipeline.learner()
 
@@ -118,7 +118,7 @@ def test_values_that_the_encoding_of_named_features_lacks_are_counted_by_feature
     learner.close()
 
 
-def test_every_metric_of_a_program_is_told_by_it_and_no_other() -> None:
+def test_each_program_exports_exactly_its_metrics() -> None:
     pipeline, counts = Pipeline(small_task(features=NAMED)), LearnerCounts()
     learner = pipeline.learner()
     learner._committed = lambda commits: counts.add(commits, learner.broker_ms)
@@ -141,7 +141,7 @@ def test_every_metric_of_a_program_is_told_by_it_and_no_other() -> None:
         assert {sample.metric.name for sample in samples} == expected, program
 
 
-def test_a_program_is_watched_at_its_port_while_it_runs_and_says_why_it_is_not_ready() -> None:
+def test_metrics_port_serves_samples_and_readiness_while_running() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -153,7 +153,7 @@ def test_a_program_is_watched_at_its_port_while_it_runs_and_says_why_it_is_not_r
         urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10)
 
 
-def test_without_a_port_nothing_is_made() -> None:
+def test_without_a_metrics_port_no_samples_are_collected() -> None:
     def samples() -> list[Sample]:
         raise AssertionError
 
@@ -161,7 +161,7 @@ def test_without_a_port_nothing_is_made() -> None:
         program.show("", samples)
 
 
-def test_a_port_that_is_taken_ends_a_program_in_one_line(onebit: Onebit) -> None:
+def test_metrics_port_in_use_ends_the_program_with_one_line(onebit: Onebit) -> None:
     began_ms = monotonic_ms()
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

@@ -55,7 +55,7 @@ def kill_the_leader(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("fail", [freeze_the_follower, kill_the_follower, kill_the_leader])
-def test_feedback_is_matched_if_it_was_appended_up_to_its_deadline_and_expired_otherwise(
+def test_feedback_is_matched_only_if_appended_by_its_deadline(
     fail: object, cluster: Cluster, prefix: str, tmp_path: Path
 ) -> None:
     assert callable(fail)

@@ -45,7 +45,7 @@ def test_record_without_key_and_value_is_written_and_read(broker: Broker, prefix
 
 
 @pytest.mark.parametrize("name", [NOT_UTF_8.decode(errors="surrogateescape"), "ünï", "", "\udc80"])
-def test_header_of_any_name_is_written_and_read(
+def test_headers_with_any_name_are_written_and_read(
     broker: Broker, prefix: str, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     tp = one_partition(broker, prefix + "headers")
@@ -97,7 +97,7 @@ def test_compressed_batches_of_other_clients_are_read(
     assert [record.value for record in read_partition(adapted, tp)] == sent
 
 
-def test_a_batch_that_is_large_when_it_is_unpacked_is_read(adapted: Broker, kafka: LocalKafka, prefix: str) -> None:
+def test_batch_with_large_uncompressed_size_is_read(adapted: Broker, kafka: LocalKafka, prefix: str) -> None:
     tp = one_partition(adapted, prefix + "unpacked")
     sent = 130  # records of 900 kB, in total more than librdkafka accepts in one response by default
     ours: Any = ConfluentProducer(
@@ -128,7 +128,7 @@ class Name(str):
         return NOT_UTF_8
 
 
-def test_records_around_a_header_that_is_not_utf_8_are_read_and_so_is_its_name_where_the_client_can(
+def test_records_around_a_non_utf_8_header_name_are_read(
     adapted: Broker, kafka: LocalKafka, prefix: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     tp = one_partition(adapted, prefix + "latin")
@@ -154,7 +154,7 @@ def test_records_around_a_header_that_is_not_utf_8_are_read_and_so_is_its_name_w
     assert next(iter(reader.poll(5_000, 1))).value == b"3"
 
 
-def test_header_without_a_value_is_read_as_an_empty_one(adapted: Broker, kafka: LocalKafka, prefix: str) -> None:
+def test_null_header_value_is_read_as_empty(adapted: Broker, kafka: LocalKafka, prefix: str) -> None:
     tp = one_partition(adapted, prefix + "null")
     theirs = ConfluentProducer({"bootstrap.servers": kafka.bootstrap})
     theirs.produce(tp.topic, b"value", b"key", 0, headers=[("onebit-step", None), ("given", b"1")])

@@ -32,7 +32,7 @@ def expel(request: pytest.FixtureRequest, broker: Broker) -> Expel:
     return throw_out
 
 
-def test_offsets_are_committed_with_the_transaction_alone(broker: Broker, prefix: str) -> None:
+def test_offsets_are_committed_only_with_the_transaction(broker: Broker, prefix: str) -> None:
     name = topic(broker, prefix)
     tp = TopicPartition(name, 0)
     write(broker, name, "ab")
@@ -74,7 +74,7 @@ def test_a_restarted_member_continues_at_the_committed_offset(broker: Broker, pr
     again.close()
 
 
-def test_equal_partition_numbers_go_to_the_same_member_and_every_record_to_one(broker: Broker, prefix: str) -> None:
+def test_equal_partition_numbers_are_assigned_to_the_same_member(broker: Broker, prefix: str) -> None:
     left, right = topic(broker, prefix, 4, "left"), topic(broker, prefix, 4, "right")
     for name in (left, right):
         for partition in range(4):
@@ -109,7 +109,7 @@ def test_members_of_a_group_are_listed_with_their_partitions(broker: Broker, pre
     until(lambda: broker.members(prefix) == {})
 
 
-def test_topics_with_unequal_partitions_are_refused_to_a_group(broker: Broker, prefix: str) -> None:
+def test_group_rejects_topics_with_unequal_partition_counts(broker: Broker, prefix: str) -> None:
     left, right = topic(broker, prefix, 2, "left"), topic(broker, prefix, 3, "right")
     with pytest.raises(BrokerError, match="same number of partitions"):
         broker.group_consumer(prefix, "m", [left, right], Heard())
@@ -136,7 +136,7 @@ def test_a_member_receives_revocations_before_assignments(broker: Broker, prefix
     assert heard_by_other.events[1:] == []
 
 
-def test_members_that_poll_seldom_and_shortly_join_all_the_same(broker: Broker, prefix: str) -> None:
+def test_members_with_rare_short_polls_join(broker: Broker, prefix: str) -> None:
     name = topic(broker, prefix, 2)
     heard = Heard(), Heard()
     members = [broker.group_consumer(prefix, f"m{number}", [name], heard[number]) for number in range(2)]
@@ -154,7 +154,7 @@ def test_members_that_poll_seldom_and_shortly_join_all_the_same(broker: Broker, 
         member.close()
 
 
-def test_after_a_rebalance_reading_starts_at_the_committed_offset_again(broker: Broker, prefix: str) -> None:
+def test_reading_restarts_at_the_committed_offset_after_a_rebalance(broker: Broker, prefix: str) -> None:
     name = topic(broker, prefix, 2)
     write(broker, name, "abc", partition=0)
     first = broker.group_consumer(prefix, "m0", [name], Heard())
@@ -169,7 +169,7 @@ def test_after_a_rebalance_reading_starts_at_the_committed_offset_again(broker: 
     second.close()
 
 
-def test_a_listener_may_seek_where_reading_is_to_start(broker: Broker, prefix: str) -> None:
+def test_listener_can_seek_on_assignment(broker: Broker, prefix: str) -> None:
     name = topic(broker, prefix)
     write(broker, name, "abc")
 
@@ -184,7 +184,7 @@ def test_a_listener_may_seek_where_reading_is_to_start(broker: Broker, prefix: s
     consumer.close()
 
 
-def test_what_is_about_to_be_revoked_is_still_there(broker: Broker, prefix: str) -> None:
+def test_on_revoked_still_sees_assignment_and_position(broker: Broker, prefix: str) -> None:
     name = topic(broker, prefix)
     tp = TopicPartition(name, 0)
     write(broker, name, "abc")
@@ -204,7 +204,7 @@ def test_what_is_about_to_be_revoked_is_still_there(broker: Broker, prefix: str)
     second.close()
 
 
-def test_what_a_listener_raises_comes_out_of_poll(broker: Broker, prefix: str) -> None:
+def test_poll_raises_errors_of_the_listener(broker: Broker, prefix: str) -> None:
     class Fails(Heard):
         def on_assigned(self, tps: frozenset[TopicPartition]) -> None:
             raise LookupError("no state for these")
@@ -215,7 +215,7 @@ def test_what_a_listener_raises_comes_out_of_poll(broker: Broker, prefix: str) -
     consumer.close()
 
 
-def test_a_paused_partition_of_a_group_stays_paused_until_it_is_resumed(broker: Broker, prefix: str) -> None:
+def test_paused_partition_of_a_group_stays_paused_until_resumed(broker: Broker, prefix: str) -> None:
     name = topic(broker, prefix, 2)
     write(broker, name, "a", partition=0)
     write(broker, name, "b", partition=1)
@@ -231,7 +231,7 @@ def test_a_paused_partition_of_a_group_stays_paused_until_it_is_resumed(broker: 
     consumer.close()
 
 
-def test_a_restarted_member_takes_its_place_at_once_and_fences_the_one_before(broker: Broker, prefix: str) -> None:
+def test_restarted_member_fences_its_predecessor_immediately(broker: Broker, prefix: str) -> None:
     name = topic(broker, prefix)
     tp = TopicPartition(name, 0)
     write(broker, name, "a")
@@ -259,7 +259,7 @@ def test_a_restarted_member_takes_its_place_at_once_and_fences_the_one_before(br
     successor.close()
 
 
-def test_a_replaced_member_leaves_the_others_undisturbed(broker: Broker, prefix: str) -> None:
+def test_replacing_a_member_does_not_rebalance_the_others(broker: Broker, prefix: str) -> None:
     name = topic(broker, prefix, 2)
     heard = Heard()
     first = broker.group_consumer(prefix, "m0", [name], Heard())
@@ -273,7 +273,7 @@ def test_a_replaced_member_leaves_the_others_undisturbed(broker: Broker, prefix:
         consumer.close()
 
 
-def test_offsets_of_a_member_that_was_thrown_out_are_refused(broker: Broker, prefix: str, expel: Expel) -> None:
+def test_offsets_of_a_removed_member_are_rejected(broker: Broker, prefix: str, expel: Expel) -> None:
     name = topic(broker, prefix)
     tp = TopicPartition(name, 0)
     write(broker, name, "a")
@@ -299,9 +299,7 @@ def test_offsets_of_a_member_that_was_thrown_out_are_refused(broker: Broker, pre
     consumer.close()
 
 
-def test_a_member_that_was_thrown_out_and_is_not_to_join_again_is_fenced(
-    broker: Broker, prefix: str, expel: Expel
-) -> None:
+def test_removed_member_that_must_not_rejoin_is_fenced(broker: Broker, prefix: str, expel: Expel) -> None:
     name = topic(broker, prefix)
     tp = TopicPartition(name, 0)
     write(broker, name, "a")
@@ -330,7 +328,7 @@ def test_a_member_that_was_thrown_out_and_is_not_to_join_again_is_fenced(
 
 
 @pytest.mark.parametrize("rejoins", [True, False])
-def test_a_removed_member_detects_it_without_a_commit(
+def test_member_detects_its_removal_without_a_commit(
     broker: Broker, prefix: str, expel: Expel, *, rejoins: bool
 ) -> None:
     name = topic(broker, prefix, 2)
@@ -351,7 +349,7 @@ def test_a_removed_member_detects_it_without_a_commit(
     second.close()
 
 
-def test_a_replaced_member_that_does_not_poll_detects_it_by_check_place(broker: Broker, prefix: str) -> None:
+def test_check_place_detects_replacement_without_a_poll(broker: Broker, prefix: str) -> None:
     name = topic(broker, prefix)
     write(broker, name, "a")
     zombie = broker.group_consumer(prefix, "m", [name], Heard(), rejoins=False)
@@ -364,7 +362,7 @@ def test_a_replaced_member_that_does_not_poll_detects_it_by_check_place(broker: 
     successor.close()
 
 
-def test_offsets_of_a_member_that_has_not_joined_yet_are_refused(broker: Broker, prefix: str) -> None:
+def test_offsets_of_a_member_that_has_not_joined_are_rejected(broker: Broker, prefix: str) -> None:
     name = topic(broker, prefix)
     consumer = broker.group_consumer(prefix, "m", [name], Heard())
     producer = broker.transactional_producer(prefix)
@@ -375,7 +373,7 @@ def test_offsets_of_a_member_that_has_not_joined_yet_are_refused(broker: Broker,
     consumer.close()
 
 
-def test_a_partition_of_a_member_that_leaves_goes_to_the_others_at_once(broker: Broker, prefix: str) -> None:
+def test_partition_of_a_closed_member_is_reassigned_immediately(broker: Broker, prefix: str) -> None:
     name = topic(broker, prefix, 2)
     first = broker.group_consumer(prefix, "m0", [name], Heard())
     second = broker.group_consumer(prefix, "m1", [name], Heard())
@@ -388,7 +386,7 @@ def test_a_partition_of_a_member_that_leaves_goes_to_the_others_at_once(broker: 
 
 
 @pytest.mark.timeout(60)
-def test_a_member_is_closed_at_any_moment_of_its_join(broker: Broker, prefix: str) -> None:
+def test_member_can_be_closed_at_any_time_during_its_join(broker: Broker, prefix: str) -> None:
     name = topic(broker, prefix)
     for hundredths in range(12):
         consumer = broker.group_consumer(prefix, "m", [name], Heard())

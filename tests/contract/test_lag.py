@@ -50,7 +50,7 @@ def read_some(reader: Consumer, records_max: int) -> list[Record]:
     return records
 
 
-def test_lag_is_zero_when_all_records_were_read(broker: Broker, prefix: str) -> None:
+def test_lag_is_zero_after_all_records_are_read(broker: Broker, prefix: str) -> None:
     tp = partition(broker, prefix)
     write(broker, tp.topic, "abc")
     reader = broker.reader([tp])
@@ -96,7 +96,7 @@ def test_lag_does_not_count_a_commit_marker_at_the_end(broker: Broker, prefix: s
     assert reader.lag(tp) == 0
 
 
-def test_lag_does_not_count_an_open_transaction_nor_what_is_behind_it(broker: Broker, prefix: str) -> None:
+def test_lag_excludes_an_open_transaction_and_later_records(broker: Broker, prefix: str) -> None:
     tp = partition(broker, prefix)
     write(broker, tp.topic, "a")
     producer = broker.transactional_producer(prefix)
@@ -118,7 +118,7 @@ def test_lag_does_not_count_an_open_transaction_nor_what_is_behind_it(broker: Br
     reaches_end(reader, tp)
 
 
-def test_lag_becomes_zero_where_only_aborted_records_are_left(broker: Broker, prefix: str) -> None:
+def test_lag_becomes_zero_if_only_aborted_records_remain(broker: Broker, prefix: str) -> None:
     tp = partition(broker, prefix)
     write(broker, tp.topic, "a")
     producer = broker.transactional_producer(prefix)

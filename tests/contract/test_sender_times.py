@@ -51,7 +51,7 @@ def member_of(broker: Broker, topic: str) -> Consumer:
 
 
 @pytest.mark.parametrize("consumer_of", [reader_of, member_of])
-def test_record_that_its_sender_dated_is_refused_as_long_as_its_topic_has_such_times(
+def test_record_with_sender_timestamp_is_rejected_while_topic_uses_create_time(
     adapted: Broker, kafka: LocalKafka, prefix: str, consumer_of: Callable[[Broker, str], Consumer]
 ) -> None:
     topic = prefix + "topic"
@@ -81,7 +81,7 @@ def test_record_that_its_sender_dated_is_refused_as_long_as_its_topic_has_such_t
 
 
 @pytest.mark.parametrize("call", ["flush", "commit"])
-def test_transaction_with_a_record_without_an_append_time_is_refused(
+def test_transaction_without_append_times_is_rejected(
     adapted: Broker, kafka: LocalKafka, prefix: str, call: str
 ) -> None:
     topic = prefix + "topic"
@@ -106,7 +106,7 @@ def test_transaction_with_a_record_without_an_append_time_is_refused(
     producer.close()
 
 
-def test_flush_of_a_record_without_an_append_time_is_refused(adapted: Broker, kafka: LocalKafka, prefix: str) -> None:
+def test_flush_without_append_times_is_rejected(adapted: Broker, kafka: LocalKafka, prefix: str) -> None:
     topic = prefix + "topic"
     adapted.create_topics([TopicSpec(topic, 1)])
     set_times(kafka, topic, "CreateTime")

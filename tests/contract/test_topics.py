@@ -13,7 +13,7 @@ from tests.contract.asking import Heard, joined, read, read_to_end, topic, until
 # Topics
 
 
-def test_topics_are_what_was_asked_for(broker: Broker, prefix: str) -> None:
+def test_created_topics_have_the_requested_settings(broker: Broker, prefix: str) -> None:
     kept, compacted = prefix + "kept", prefix + "compacted"
     broker.create_topics([TopicSpec(kept, 3, retention_ms=86_400_000), TopicSpec(compacted, 1, compacted=True)])
     found = broker.describe_topics([kept, compacted, prefix + "none"])
@@ -23,7 +23,7 @@ def test_topics_are_what_was_asked_for(broker: Broker, prefix: str) -> None:
     }
 
 
-def test_creating_a_topic_again_changes_nothing(broker: Broker, prefix: str) -> None:
+def test_creating_an_existing_topic_has_no_effect(broker: Broker, prefix: str) -> None:
     name = topic(broker, prefix)
     write(broker, name, ["a"])
     broker.create_topics([TopicSpec(name, 1)])
@@ -38,7 +38,7 @@ def test_creating_a_topic_again_changes_nothing(broker: Broker, prefix: str) -> 
         (TopicSpec("", 1, retention_ms=5000), "retention_ms is -1, expected 5000"),
     ],
 )
-def test_a_topic_with_other_settings_is_refused_by_name_and_setting(
+def test_existing_topic_with_different_settings_is_rejected(
     broker: Broker, prefix: str, wrong: TopicSpec, setting: str
 ) -> None:
     name = topic(broker, prefix)
@@ -48,7 +48,7 @@ def test_a_topic_with_other_settings_is_refused_by_name_and_setting(
     assert broker.describe_topics([prefix + "other"]) == {}
 
 
-def test_a_deleted_topic_is_gone_with_its_records_and_offsets(broker: Broker, prefix: str) -> None:
+def test_deleting_a_topic_deletes_its_records_and_offsets(broker: Broker, prefix: str) -> None:
     name = topic(broker, prefix)
     tp = TopicPartition(name, 0)
     write(broker, name, ["a", "b"])
@@ -63,7 +63,7 @@ def test_a_deleted_topic_is_gone_with_its_records_and_offsets(broker: Broker, pr
     until(lambda: broker.committed(prefix, [tp]) == {})
 
 
-def test_a_topic_that_is_made_anew_is_another_one(broker: Broker, prefix: str) -> None:
+def test_recreated_topic_has_a_new_id(broker: Broker, prefix: str) -> None:
     name = topic(broker, prefix)
     other = topic(broker, prefix, name="other")
     before = broker.describe_topics([name, other])
@@ -74,7 +74,7 @@ def test_a_topic_that_is_made_anew_is_another_one(broker: Broker, prefix: str) -
     assert before[other].topic_id == after[other].topic_id != ""
 
 
-def test_what_does_not_exist_is_an_error(broker: Broker, prefix: str) -> None:
+def test_missing_topic_is_an_error(broker: Broker, prefix: str) -> None:
     tp = TopicPartition(prefix + "none", 0)
     with pytest.raises(BrokerError):
         broker.ends([tp])
@@ -87,7 +87,7 @@ def test_what_does_not_exist_is_an_error(broker: Broker, prefix: str) -> None:
 # Records
 
 
-def test_records_come_in_the_order_of_their_offsets_with_all_they_had(broker: Broker, prefix: str) -> None:
+def test_records_are_read_in_offset_order_and_unchanged(broker: Broker, prefix: str) -> None:
     name = topic(broker, prefix, partitions=2)
     producer = broker.producer()
     headers = (("version", b"1"), ("reason", b""))
@@ -104,7 +104,7 @@ def test_records_come_in_the_order_of_their_offsets_with_all_they_had(broker: Br
     ]
 
 
-def test_time_is_the_brokers_and_never_goes_back(broker: Broker, prefix: str) -> None:
+def test_append_times_are_the_brokers_and_never_decrease(broker: Broker, prefix: str) -> None:
     name = topic(broker, prefix)
     acknowledged = [write(broker, name, [str(i)]) for i in range(5)]
     if isinstance(broker, EmbeddedBroker):
@@ -114,7 +114,7 @@ def test_time_is_the_brokers_and_never_goes_back(broker: Broker, prefix: str) ->
     assert [record.append_ms for record in records] == acknowledged == sorted(acknowledged)
 
 
-def test_flush_of_nothing_is_no_time(broker: Broker, prefix: str) -> None:
+def test_flush_without_records_returns_no_time(broker: Broker, prefix: str) -> None:
     producer = broker.producer()
     assert producer.flush() == -1
     producer.close()
@@ -127,7 +127,7 @@ def test_many_records_keep_their_order(broker: Broker, prefix: str) -> None:
     assert values(records) == [str(i) for i in range(30_000)]
 
 
-def test_a_record_that_is_too_large_is_an_error_and_no_record(broker: Broker, prefix: str) -> None:
+def test_oversized_record_is_an_error_and_not_written(broker: Broker, prefix: str) -> None:
     name = topic(broker, prefix)
     producer = broker.producer()
     producer.send(name, 0, b"key", b"x" * RECORD_BYTES_MAX)
@@ -138,7 +138,7 @@ def test_a_record_that_is_too_large_is_an_error_and_no_record(broker: Broker, pr
     assert len(read(broker.reader([TopicPartition(name, 0)]), 1)) == 1
 
 
-def test_a_record_for_a_partition_that_is_not_there_is_an_error(broker: Broker, prefix: str) -> None:
+def test_record_for_a_missing_partition_is_an_error(broker: Broker, prefix: str) -> None:
     name = topic(broker, prefix, partitions=2)
     producer = broker.producer()
     with pytest.raises(BrokerError):
@@ -164,7 +164,7 @@ def test_a_reader_seeks_to_any_offset(broker: Broker, prefix: str) -> None:
     assert reader.position(tp) == 3
 
 
-def test_after_an_offset_that_is_not_there_a_reader_seeks_to_one_that_is(broker: Broker, prefix: str) -> None:
+def test_reader_can_seek_after_an_invalid_offset(broker: Broker, prefix: str) -> None:
     name = topic(broker, prefix, partitions=2)
     first, second = TopicPartition(name, 0), TopicPartition(name, 1)
     write(broker, name, "abc", partition=0)
@@ -187,7 +187,7 @@ def test_after_an_offset_that_is_not_there_a_reader_seeks_to_one_that_is(broker:
     assert values(read(reader, 2)) == list("de")
 
 
-def test_a_paused_partition_waits_where_it_is(broker: Broker, prefix: str) -> None:
+def test_paused_partition_keeps_its_position(broker: Broker, prefix: str) -> None:
     name = topic(broker, prefix, partitions=2)
     first, second = TopicPartition(name, 0), TopicPartition(name, 1)
     write(broker, name, "ab", partition=0)
@@ -200,9 +200,7 @@ def test_a_paused_partition_waits_where_it_is(broker: Broker, prefix: str) -> No
     assert values(read(reader, 2)) == list("ab")
 
 
-def test_a_partition_that_was_paused_in_the_middle_is_read_on_though_another_was_read_to_its_end(
-    broker: Broker, prefix: str
-) -> None:
+def test_resumed_partition_continues_after_another_reached_its_end(broker: Broker, prefix: str) -> None:
     name = topic(broker, prefix, partitions=2)
     first, second = TopicPartition(name, 0), TopicPartition(name, 1)
     write(broker, name, "abcd", partition=0)
@@ -216,7 +214,7 @@ def test_a_partition_that_was_paused_in_the_middle_is_read_on_though_another_was
     assert values(read(reader, 2)) == list("cd")
 
 
-def test_seeking_in_a_partition_of_somebody_else_is_an_error(broker: Broker, prefix: str) -> None:
+def test_seeking_in_an_unassigned_partition_is_an_error(broker: Broker, prefix: str) -> None:
     name = topic(broker, prefix, partitions=2)
     reader = broker.reader([TopicPartition(name, 0)])
     with pytest.raises(BrokerError):

@@ -8,7 +8,7 @@ from stream.wire.records import TopicPartition
 from tests.contract.asking import read, read_to_end, settled, topic, until, values, write
 
 
-def test_an_open_transaction_is_in_the_log_and_not_to_be_read(broker: Broker, prefix: str) -> None:
+def test_records_of_an_open_transaction_are_not_readable(broker: Broker, prefix: str) -> None:
     name = topic(broker, prefix)
     tp = TopicPartition(name, 0)
     write(broker, name, "a")
@@ -26,7 +26,7 @@ def test_an_open_transaction_is_in_the_log_and_not_to_be_read(broker: Broker, pr
     producer.close()
 
 
-def test_an_aborted_transaction_is_never_to_be_read_and_is_passed(broker: Broker, prefix: str) -> None:
+def test_aborted_transaction_is_skipped(broker: Broker, prefix: str) -> None:
     name = topic(broker, prefix)
     tp = TopicPartition(name, 0)
     producer = broker.transactional_producer(prefix)
@@ -45,7 +45,7 @@ def test_an_aborted_transaction_is_never_to_be_read_and_is_passed(broker: Broker
     producer.close()
 
 
-def test_the_position_passes_commit_markers(broker: Broker, prefix: str) -> None:
+def test_position_advances_past_commit_markers(broker: Broker, prefix: str) -> None:
     name = topic(broker, prefix)
     tp = TopicPartition(name, 0)
     producer = broker.transactional_producer(prefix)
@@ -60,7 +60,7 @@ def test_the_position_passes_commit_markers(broker: Broker, prefix: str) -> None
     until(lambda: reader.poll(100, 10) == [] and reader.position(tp) == broker.ends([tp])[tp].stable)
 
 
-def test_a_commit_tells_the_append_time_of_its_last_record(broker: Broker, prefix: str) -> None:
+def test_commit_returns_the_append_time_of_its_last_record(broker: Broker, prefix: str) -> None:
     name = topic(broker, prefix)
     producer = broker.transactional_producer(prefix)
     producer.begin()
@@ -76,7 +76,7 @@ def test_a_commit_tells_the_append_time_of_its_last_record(broker: Broker, prefi
     producer.close()
 
 
-def test_a_flush_tells_the_latest_append_time_of_each_partition_written_to(broker: Broker, prefix: str) -> None:
+def test_flush_returns_the_latest_append_time_of_each_partition(broker: Broker, prefix: str) -> None:
     names = topic(broker, prefix, 2, "a"), topic(broker, prefix, 1, "b")
     tps = [TopicPartition(names[0], 0), TopicPartition(names[0], 1), TopicPartition(names[1], 0)]
     producer = broker.transactional_producer(prefix)
@@ -107,7 +107,7 @@ def test_a_flush_tells_the_latest_append_time_of_each_partition_written_to(broke
     producer.close()
 
 
-def test_a_flush_of_more_records_than_are_queued_at_once_tells_of_all_partitions(broker: Broker, prefix: str) -> None:
+def test_flush_beyond_the_queue_size_covers_all_partitions(broker: Broker, prefix: str) -> None:
     name = topic(broker, prefix, 2)
     producer = broker.transactional_producer(prefix)
     producer.begin()
@@ -126,7 +126,7 @@ def test_a_second_begin_is_an_error(broker: Broker, prefix: str) -> None:
     producer.close()
 
 
-def test_outside_of_a_transaction_nothing_can_be_sent_or_committed(broker: Broker, prefix: str) -> None:
+def test_send_and_commit_require_a_transaction(broker: Broker, prefix: str) -> None:
     name = topic(broker, prefix)
     producer = broker.transactional_producer(prefix)
     with pytest.raises(BrokerError, match="begin"):
@@ -136,9 +136,7 @@ def test_outside_of_a_transaction_nothing_can_be_sent_or_committed(broker: Broke
     producer.close()
 
 
-def test_a_transaction_of_which_a_record_was_refused_can_be_aborted_and_the_next_one_committed(
-    broker: Broker, prefix: str
-) -> None:
+def test_producer_can_abort_after_a_rejected_record_and_continue(broker: Broker, prefix: str) -> None:
     name = topic(broker, prefix)
     producer = broker.transactional_producer(prefix)
     producer.begin()
@@ -165,7 +163,7 @@ def test_closing_a_producer_aborts_its_open_transaction(broker: Broker, prefix: 
     assert read_to_end(broker, TopicPartition(name, 0)) == []
 
 
-def test_a_second_producer_of_an_id_fences_the_first_and_aborts_what_it_had_open(broker: Broker, prefix: str) -> None:
+def test_second_producer_with_same_id_fences_the_first(broker: Broker, prefix: str) -> None:
     name = topic(broker, prefix)
     zombie = broker.transactional_producer(prefix)
     zombie.begin()
@@ -185,7 +183,7 @@ def test_a_second_producer_of_an_id_fences_the_first_and_aborts_what_it_had_open
     assert read_to_end(broker, TopicPartition(name, 0)) == ["successor"]
 
 
-def test_a_fenced_producer_cannot_write_any_more(broker: Broker, prefix: str) -> None:
+def test_fenced_producer_cannot_write(broker: Broker, prefix: str) -> None:
     name = topic(broker, prefix)
     zombie = broker.transactional_producer(prefix)
     zombie.begin()

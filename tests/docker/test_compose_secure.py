@@ -32,7 +32,7 @@ def services(name: str) -> dict[str, Any]:
     return read["services"]  # type: ignore[no-any-return]
 
 
-def test_every_program_comes_in_by_the_file_of_properties_alone() -> None:
+def test_programs_authenticate_with_client_properties_only() -> None:
     plain, secured = services("compose.yaml"), services("compose.secure.yaml")
     programs = {name for name, service in plain.items() if "onebit" in service["image"]}
     comes_in = {
@@ -47,7 +47,7 @@ def test_every_program_comes_in_by_the_file_of_properties_alone() -> None:
     )
 
 
-def test_its_kafka_is_secured_as_the_local_one_is() -> None:
+def test_kafka_is_secured_like_the_local_kafka() -> None:
     environment = services("compose.secure.yaml")["kafka"]["environment"]
     local = LocalSecurity(Path("/")).settings()
     same = [name for name in local if name.startswith(("ssl.", "sasl.", "authorizer."))]
@@ -63,12 +63,12 @@ def test_its_kafka_is_secured_as_the_local_one_is() -> None:
             assert environment[f"KAFKA_LISTENER_NAME_{name}_SSL_CLIENT_AUTH"] == "required"
 
 
-def test_no_secret_stands_in_the_file() -> None:
+def test_compose_file_contains_no_secrets() -> None:
     text = (FOLDER / "compose.secure.yaml").read_text()
     assert [line for line in text.splitlines() if re.search(r"password\s*[:=]", line, re.IGNORECASE)] == []
 
 
-def test_its_files_are_for_the_programs_user_and_the_services_name(tmp_path: Path) -> None:
+def test_certificates_and_users_match_program_user_and_service_name(tmp_path: Path) -> None:
     security = LocalSecurity(tmp_path, user="onebit", names=("kafka", "localhost"))
     password = security.make()
     read = client_config(read_properties(security.client_config))

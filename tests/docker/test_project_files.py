@@ -30,7 +30,7 @@ def _name(requirement: str) -> str:
     return re.split(r"[^A-Za-z0-9._-]", requirement)[0].lower().replace("_", "-")
 
 
-def test_compose_passes_every_setting_on_to_the_programs() -> None:
+def test_compose_passes_every_setting_to_the_programs() -> None:
     passed = set(re.findall(r"^    ONEBIT_(\w+):", (ROOT / "docker/compose.yaml").read_text(), re.MULTILINE))
     # Compose runs one learner on one broker, so it needs neither instance names nor replication. Its health checks use
     # HTTP instead of a ready file, and a profile covers only a single process.
@@ -48,7 +48,7 @@ def test_the_site_lists_every_learner() -> None:
     assert hooks["LEARNERS"] in (ROOT / "docs" / "learners.md").read_text()
 
 
-def test_the_service_in_the_docs_is_the_one_whose_tests_are_run() -> None:
+def test_documented_service_is_the_tested_example() -> None:
     folder = ROOT / "examples/tested_service"
     sources = "".join(path.read_text() for path in sorted(folder.glob("*.py")))
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs/testing.md").read_text(), re.DOTALL)
@@ -59,7 +59,7 @@ def test_the_service_in_the_docs_is_the_one_whose_tests_are_run() -> None:
 
 
 @pytest.mark.parametrize("path", ["prometheus/alerts.yml", "grafana/onebit.json"])
-def test_alerts_and_dashboard_ask_for_metrics_that_there_are(path: str) -> None:
+def test_alerts_and_dashboard_use_existing_metrics(path: str) -> None:
     asked = set(re.findall(r"\bonebit_[a-z_]+", (ROOT / "docker" / path).read_text()))
     there = {metric.name for metric in METRICS}
     there |= {f"{metric.name}_bucket" for metric in METRICS if metric.kind is Kind.HISTOGRAM}
@@ -74,7 +74,7 @@ def test_every_alert_is_tested() -> None:
     assert [alert for alert in alerts if f'alertname="{alert}"' not in tested] == []
 
 
-def test_containers_of_onebit_have_no_rights_and_write_to_their_own_folder_alone() -> None:
+def test_onebit_containers_have_no_capabilities_and_one_writable_volume() -> None:
     compose = (ROOT / "docker/compose.yaml").read_text()
     _, _, ours = compose.partition("x-onebit: &onebit\n")
     ours, _, rest = ours.partition("x-program: &program\n")

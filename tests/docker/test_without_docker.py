@@ -19,7 +19,7 @@ def ended(script: str, programs: Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
-def test_docker_that_is_not_installed_is_told_in_one_line(script: str, tmp_path: Path) -> None:
+def test_missing_docker_is_reported_in_one_line(script: str, tmp_path: Path) -> None:
     done = ended(script, tmp_path)
 
     assert (done.returncode, done.stdout) == (1, "")
@@ -27,7 +27,7 @@ def test_docker_that_is_not_installed_is_told_in_one_line(script: str, tmp_path:
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
-def test_an_engine_that_does_not_answer_is_told_with_what_docker_says(script: str, tmp_path: Path) -> None:
+def test_stopped_docker_engine_is_reported_with_dockers_message(script: str, tmp_path: Path) -> None:
     docker = tmp_path / "docker"
     docker.write_text("#!/usr/bin/env bash\necho 'permission denied' >&2\nexit 1\n")
     docker.chmod(0o755)

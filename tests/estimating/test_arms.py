@@ -17,7 +17,7 @@ def example(event_id: str, reward: int | None) -> Example:
     return Example(event_id, Outcome.MATCHED if reward is not None else Outcome.EXPIRED, 0, 0.5, reward, 10, 10)
 
 
-def test_decisions_count_by_arm_when_all_earlier_ones_are_settled() -> None:
+def test_decisions_count_by_arm_once_all_earlier_ones_are_settled() -> None:
     arms = Arms(0.5)
     arms.take(0, 1, [prediction("a", HOLDOUT), prediction("b", None), prediction("c", None)], [example("b", 1)])
     assert (arms.now().learner.n, arms.now().waiting) == (0, 3)
@@ -29,7 +29,7 @@ def test_decisions_count_by_arm_when_all_earlier_ones_are_settled() -> None:
     assert (arms.now().learner.n, arms.now().learner.without_reward) == (1, 1)
 
 
-def test_a_step_of_another_process_discards_the_decisions_it_may_have_settled() -> None:
+def test_missed_step_discards_pending_decisions() -> None:
     arms = Arms(0.5)
     arms.take(0, 1, [prediction("a", None)], [])
     arms.take(0, 3, [], [example("a", 1)])
@@ -37,7 +37,7 @@ def test_a_step_of_another_process_discards_the_decisions_it_may_have_settled() 
 
 
 @pytest.mark.parametrize("share", [0.05, 0.5])
-def test_the_interval_covers_the_difference_at_all_times_in_most_streams(share: float) -> None:
+def test_interval_covers_the_difference_at_all_times_in_most_streams(share: float) -> None:
     rng = np.random.default_rng(1)
     streams, size, difference, missed = 100, 2_000, 0.2, 0
     for _ in range(streams):
@@ -53,7 +53,7 @@ def test_the_interval_covers_the_difference_at_all_times_in_most_streams(share: 
     assert missed <= 0.05 * streams
 
 
-def test_the_interval_excludes_zero_when_the_arms_differ_and_there_are_enough_decisions() -> None:
+def test_interval_excludes_0_with_different_arms_and_enough_decisions() -> None:
     rng = np.random.default_rng(2)
     arms = Arms(0.05)
     of_holdout = (rng.random(20_000) < 0.05).astype(np.float64)
@@ -62,7 +62,7 @@ def test_the_interval_excludes_zero_when_the_arms_differ_and_there_are_enough_de
     assert 0.0 < low < 0.8 < high < 1.0
 
 
-def test_shares_raise_an_alarm_only_when_they_are_not_as_set() -> None:
+def test_share_alarm_is_raised_only_if_shares_differ_from_the_setting() -> None:
     rng = np.random.default_rng(3)
     alarms = 0
     for _ in range(200):

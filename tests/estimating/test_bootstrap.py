@@ -24,14 +24,14 @@ def test_counts_are_poisson_and_independent() -> None:
     assert np.abs(np.corrcoef(counts[:, :40].T) - np.eye(40)).max() < 0.25
 
 
-def test_counts_do_not_depend_on_how_the_log_is_cut() -> None:
+def test_counts_do_not_depend_on_batch_boundaries() -> None:
     whole = np.concatenate([poisson_counts(chunk, 10) for chunk in all_chunks(500)])
     cut = np.concatenate([poisson_counts(chunk, 10) for chunk in all_chunks(500, batch_rows=33, rows_max=7)])
     assert np.array_equal(whole, cut)
     assert not np.array_equal(whole, np.concatenate([poisson_counts(chunk, 10) for chunk in all_chunks(500, seed=1)]))
 
 
-def test_spread_of_resampled_means_is_the_standard_error() -> None:
+def test_spread_of_resampled_means_equals_the_standard_error() -> None:
     sums = ResampledSums(2, resamples=2_000)
     terms = np.random.default_rng(1).random((1_400, 2))
     terms[:, 0] = 1.0
@@ -45,7 +45,7 @@ def test_spread_of_resampled_means_is_the_standard_error() -> None:
     assert means.std() == pytest.approx(terms[:, 1].std() / np.sqrt(1_400), rel=0.06)
 
 
-def test_resample_without_an_estimate_leaves_no_interval() -> None:
+def test_resample_without_an_estimate_gives_no_interval() -> None:
     assert percentile_interval(np.array([0.1, np.nan, 0.3]), 0.95) is None
     assert percentile_interval(np.zeros(500), 0.95) is None
     low, high = percentile_interval(np.linspace(0.0, 1.0, 1_001), 0.9) or (0.0, 0.0)

@@ -29,7 +29,7 @@ def value(policy: PolicyEvaluation, estimator: str) -> float:
     return found
 
 
-def test_estimates_are_the_naive_sums() -> None:
+def test_estimates_equal_naive_sums() -> None:
     rows = a_log(900)
     policy = judged(rows, "uniform", options=Options(clip=1.2)).policies[0]
     w, r = 0.25 / rows.propensities, rows.rewards
@@ -42,7 +42,7 @@ def test_estimates_are_the_naive_sums() -> None:
     assert tuple(by_name(policy)) == ESTIMATORS
 
 
-def test_estimates_and_interval_are_those_of_vw_estimators() -> None:
+def test_estimates_and_interval_equal_vw_estimators() -> None:
     rows = a_log(2_000)
     learner = create("igw-logistic", N_CLASSES, N_FEATURES)
     policy = judged(rows, Model("model", learner)).policies[0]
@@ -60,7 +60,7 @@ def test_estimates_and_interval_are_those_of_vw_estimators() -> None:
     assert by_name(policy)["ips"].bootstrap == pytest.approx(tuple(normal.get(0.05)), abs=0.005)
 
 
-def test_logged_policy_earns_what_the_log_says() -> None:
+def test_estimate_of_logged_policy_equals_mean_reward() -> None:
     rows = a_log(800)
     policy = judged(rows, "logged").policies[0]
     mean = rows.rewards.mean()
@@ -69,7 +69,7 @@ def test_logged_policy_earns_what_the_log_says() -> None:
     assert (policy.ess, policy.weight_max) == (800, 1.0)
 
 
-def test_replay_of_a_uniform_log_counts_the_rows_in_which_both_agree() -> None:
+def test_replay_of_a_uniform_log_counts_agreeing_rows() -> None:
     rows = a_log(2_000, world=a_world(floor=1.0))
     policy = judged(rows, "constant:b").policies[0]
     agree = rows.actions == 1
@@ -77,7 +77,7 @@ def test_replay_of_a_uniform_log_counts_the_rows_in_which_both_agree() -> None:
     assert value(policy, "replay") == pytest.approx(rows.rewards[agree].mean())
 
 
-def test_doubly_robust_is_right_with_a_wrong_model_and_the_direct_method_is_not() -> None:
+def test_doubly_robust_is_unbiased_with_a_wrong_model_unlike_dm() -> None:
     """All contexts are equal, so the reward model can learn only the mean reward of each action."""
     world = a_world(floor=0.2)
     rows = a_log(20_000, world=world)
@@ -88,7 +88,7 @@ def test_doubly_robust_is_right_with_a_wrong_model_and_the_direct_method_is_not(
     assert abs(value(policy, "dm") - truth) > 0.03
 
 
-def test_a_learner_is_worth_more_than_what_it_learned_from() -> None:
+def test_learner_is_estimated_above_its_logging_policy() -> None:
     rows = a_log(4_000, world=a_world(floor=1.0))
     found = judged(rows, "late-ucb", "logged", options=Options(resamples=50)).policies
     assert found[0].changes
@@ -100,14 +100,14 @@ def test_a_learner_is_worth_more_than_what_it_learned_from() -> None:
     assert all(one.bernstein is None for one in found[0].estimates)
 
 
-def test_intervals_stand_where_they_are_promised() -> None:
+def test_each_estimator_has_its_documented_intervals() -> None:
     estimates = by_name(judged(a_log(1_500), "uniform").policies[0])
     assert {name for name, one in estimates.items() if one.anytime} == {"ips", "dr"}
     assert {name for name, one in estimates.items() if one.bernstein} == set(ESTIMATORS) - {"snips"}
     assert {name for name, one in estimates.items() if one.bootstrap} == set(ESTIMATORS)
 
 
-def test_result_depends_on_the_seed_and_not_on_how_the_log_is_cut() -> None:
+def test_result_depends_on_the_seed_but_not_on_batch_boundaries() -> None:
     rows = a_log(1_300)
     whole = judged(rows, "uniform", "late-ucb").policies
     cut = judged(rows, "uniform", "late-ucb", batch_rows=129).policies
@@ -122,7 +122,7 @@ def test_result_depends_on_the_seed_and_not_on_how_the_log_is_cut() -> None:
     assert value(other[0], "ips") == value(whole[0], "ips")
 
 
-def test_rows_without_an_outcome_are_left_out() -> None:
+def test_rows_without_an_outcome_are_excluded() -> None:
     rows = a_log(1_000)
     lost = rows.rewards.copy()
     lost[600:] = MISSING
@@ -134,7 +134,7 @@ def test_rows_without_an_outcome_are_left_out() -> None:
     assert "outcome-missing" in [flag.name for flag in left.policies[0].flags]
 
 
-def test_without_propensities_only_the_direct_method_says_something() -> None:
+def test_without_propensities_only_dm_has_an_estimate() -> None:
     rows = a_log(300)
     policy = judged(rows._replace(propensities=np.full(300, np.nan)), "uniform").policies[0]
     assert {one.estimator for one in policy.estimates if one.value is not None} == {"dm"}
@@ -142,7 +142,7 @@ def test_without_propensities_only_the_direct_method_says_something() -> None:
     assert [flag.name for flag in policy.flags] == ["propensity-missing"]
 
 
-def test_wrong_propensities_are_flagged_by_the_mean_of_the_weights() -> None:
+def test_mean_weight_flags_wrong_propensities() -> None:
     rows = a_log(3_000)
     right = judged(rows, "uniform", options=Options(resamples=50)).policies[0]
     too_large = rows._replace(propensities=np.minimum(1.25 * rows.propensities, 1.0))
@@ -151,7 +151,7 @@ def test_wrong_propensities_are_flagged_by_the_mean_of_the_weights() -> None:
     assert [flag.name for flag in wrong.flags] == ["weights-off-one"]
 
 
-def test_dr_has_no_intervals_where_the_log_never_plays_what_the_policy_does() -> None:
+def test_dr_has_no_intervals_if_the_log_never_plays_the_policys_actions() -> None:
     rows = a_log(900)
     one_class = rows._replace(actions=np.zeros_like(rows.actions), propensities=np.ones_like(rows.propensities))
     guessed = by_name(judged(one_class, "constant:b").policies[0])
@@ -163,12 +163,12 @@ def test_dr_has_no_intervals_where_the_log_never_plays_what_the_policy_does() ->
     assert given["dr"].anytime is not None, "the option implies that every class is played"
 
 
-def test_least_propensity_of_more_than_one_in_k_is_refused() -> None:
+def test_minimum_propensity_above_one_in_k_is_rejected() -> None:
     with pytest.raises(EstimateError, match=r"0\.3"):
         judged(a_log(60), "uniform", options=Options(propensity_min=0.3))
 
 
-def test_few_rows_that_count_are_flagged() -> None:
+def test_small_effective_sample_size_is_flagged() -> None:
     policy = judged(a_log(150), "constant:a").policies[0]
     assert "ess-low" in [flag.name for flag in policy.flags]
 
@@ -183,7 +183,7 @@ def test_propensities_below_the_given_minimum_are_raised_and_flagged() -> None:
 
 @pytest.mark.filterwarnings("ignore:.*encountered in:RuntimeWarning")
 @pytest.mark.parametrize("propensity", [1e-300, 5e-324])
-def test_weights_that_overflow_leave_intervals_that_say_nothing(propensity: float) -> None:
+def test_overflowing_weights_give_intervals_within_0_and_1(propensity: float) -> None:
     rows = a_log(300)
     rows.propensities[5] = propensity
     (policy,) = judged(rows, "uniform").policies
@@ -192,13 +192,13 @@ def test_weights_that_overflow_leave_intervals_that_say_nothing(propensity: floa
     assert all(0.0 <= one.low <= one.high <= 1.0 for one in intervals if one is not None)
 
 
-def test_log_without_outcomes_is_refused() -> None:
+def test_log_without_outcomes_is_rejected() -> None:
     rows = a_log(20)
     with pytest.raises(EstimateError, match=r"^memory: "):
         judged(rows._replace(rewards=np.full(20, MISSING)), "uniform")
 
 
-def test_path_ends_where_the_estimates_are() -> None:
+def test_path_ends_at_the_estimates() -> None:
     policy = judged(a_log(1_000), "uniform", options=Options(path_points=100)).policies[0]
     assert [point.n for point in policy.path] == list(range(10, 1_001, 10))
     last, estimates = policy.path[-1], by_name(policy)
@@ -207,7 +207,7 @@ def test_path_ends_where_the_estimates_are() -> None:
     assert last.dr_interval == pytest.approx(estimates["dr"].anytime)
 
 
-def test_progress_is_told_in_both_readings() -> None:
+def test_progress_is_reported_in_both_passes() -> None:
     reported: list[tuple[int, int]] = []
     log = MemoryLog(a_log(100), batch_rows=60)
     estimate(log, [parse_policy("uniform", NAMES, N_FEATURES, Training())], None, lambda *at: reported.append(at))

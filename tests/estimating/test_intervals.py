@@ -29,7 +29,7 @@ def weighted_bits(seeds: int, n: int, weight_max: float, value: float) -> tuple[
     return weights * rewards, weights * (1.0 - rewards)
 
 
-def test_bernstein_is_that_of_the_theorem() -> None:
+def test_bernstein_bound_equals_theorem() -> None:
     n, v, b, delta = 50, 0.2, 4.0, 0.05
     log_term = np.log(2 / delta)
     assert bernstein_low(n, 1.0, v, b, delta) == pytest.approx(
@@ -37,14 +37,14 @@ def test_bernstein_is_that_of_the_theorem() -> None:
     )
 
 
-def test_bernstein_errs_in_less_than_its_share_of_samples() -> None:
+def test_bernstein_error_rate_is_below_delta() -> None:
     terms, _ = weighted_bits(2_000, 400, 5.0, 0.3)
     lows = [bernstein_low(400, one.mean(), one.var(ddof=1), 5.0, 0.025) for one in terms]
     assert np.mean(np.array(lows) > 0.3) <= 0.025
 
 
 @given(st.floats(0.0, 1e7), st.floats(0.001, 0.5))
-def test_mixture_is_one_over_delta_at_its_bound(variance_sum: float, delta: float) -> None:
+def test_mixture_equals_one_over_delta_at_its_bound(variance_sum: float, delta: float) -> None:
     s = mixture_bound(np.array([variance_sum]), delta)[0]
     psi = -np.log1p(-LAMBDAS) - LAMBDAS
     exponents = LAMBDAS * s - psi * variance_sum - np.log(LAMBDAS.size)
@@ -52,7 +52,7 @@ def test_mixture_is_one_over_delta_at_its_bound(variance_sum: float, delta: floa
 
 
 @pytest.mark.parametrize(("weight_max", "value"), [(1.0, 0.02), (5.0, 0.3), (20.0, 0.9)])
-def test_sequence_holds_at_all_times_at_once(weight_max: float, value: float) -> None:
+def test_sequence_covers_the_mean_at_all_times(weight_max: float, value: float) -> None:
     seeds, n = 100, 800
     of_reward, of_failure = weighted_bits(seeds, n, weight_max, value)
     missed = 0
@@ -62,7 +62,7 @@ def test_sequence_holds_at_all_times_at_once(weight_max: float, value: float) ->
     assert missed / seeds <= 0.05
 
 
-def test_sequence_holds_for_the_running_mean_of_what_changes() -> None:
+def test_sequence_covers_a_changing_running_mean() -> None:
     seeds, n = 300, 800
     rng = np.random.default_rng(2)
     means = np.where(np.arange(n) < 300, 0.9, 0.1)
@@ -74,7 +74,7 @@ def test_sequence_holds_for_the_running_mean_of_what_changes() -> None:
     assert missed / seeds <= 0.05
 
 
-def test_sequence_of_terms_below_zero_holds() -> None:
+def test_sequence_with_negative_terms_covers_the_mean() -> None:
     rng = np.random.default_rng(4)
     missed = 0
     for _ in range(300):
@@ -83,12 +83,12 @@ def test_sequence_of_terms_below_zero_holds() -> None:
     assert missed / 300 <= 0.05
 
 
-def test_term_below_what_was_promised_is_refused() -> None:
+def test_term_below_the_declared_minimum_is_rejected() -> None:
     with pytest.raises(ValueError, match=r"expected terms of at least -2; got .*-2\.5"):
         LowerSequence(2.0, 0.05).extend(np.array([1.0, -2.5]))
 
 
-def test_sequence_is_the_same_however_the_rows_are_cut() -> None:
+def test_sequence_does_not_depend_on_batch_boundaries() -> None:
     terms = np.random.default_rng(0).random(500)
     whole, cut = LowerSequence(1.0, 0.05), LowerSequence(1.0, 0.05)
     at_once = all_lows(whole, terms)
@@ -97,7 +97,7 @@ def test_sequence_is_the_same_however_the_rows_are_cut() -> None:
     assert cut.now() == pytest.approx(at_once[-1])
 
 
-def test_a_guess_knows_only_the_rows_before_it() -> None:
+def test_predicted_term_uses_only_earlier_rows() -> None:
     terms = np.array([1.0, 0.0, 1.0])
     cumulated: Cumulated = LowerSequence(0.0, 0.05).extend(terms)
     squares = np.diff(cumulated.variance_sums, prepend=0.0)
@@ -105,7 +105,7 @@ def test_a_guess_knows_only_the_rows_before_it() -> None:
 
 
 @pytest.mark.parametrize(("weight_max", "value"), [(1.0, 0.3), (5.0, 0.3), (5.0, 0.02)])
-def test_sequence_is_as_narrow_as_that_of_vw_estimators(weight_max: float, value: float) -> None:
+def test_sequence_is_as_narrow_as_vw_estimators(weight_max: float, value: float) -> None:
     of_reward, of_failure = (terms[0] for terms in weighted_bits(1, 3_000, weight_max, value))
     theirs = cs.Interval()
     for of_bit, of_other in zip(of_reward, of_failure, strict=True):

@@ -45,7 +45,7 @@ def names(found: LiveEstimates) -> list[str]:
     return [flag.name for flag in found.flags if flag.name != "ess-low"]
 
 
-def test_quick_reward_behind_a_decision_that_waits_does_not_count_yet() -> None:
+def test_reward_after_a_pending_decision_does_not_count_yet() -> None:
     live = LiveEstimator()
     live.take(0, 1, agreeing("a", "b", "c"), [matched("b", 1), matched("c", 1)])
     assert (live.now().n, live.now().waiting, live.now().estimates) == (0, 3, ())
@@ -56,7 +56,7 @@ def test_quick_reward_behind_a_decision_that_waits_does_not_count_yet() -> None:
     assert value(found) == pytest.approx(4 / 3)
 
 
-def test_prefix_is_not_flattered_where_right_answers_come_sooner() -> None:
+def test_estimate_is_unbiased_if_positive_rewards_arrive_sooner() -> None:
     rng = np.random.default_rng(5)
     rewards = (rng.random(4_000) < 0.3).astype(int)
     at = np.arange(4_000) + np.where(rewards == 1, 10, 1_000)  # one decision per unit of time
@@ -72,7 +72,7 @@ def test_prefix_is_not_flattered_where_right_answers_come_sooner() -> None:
     assert live.now().n == pytest.approx(1_000, abs=10)
 
 
-def test_decisions_without_an_outcome_let_the_prefix_go_on_and_are_flagged() -> None:
+def test_decisions_without_an_outcome_are_skipped_and_flagged() -> None:
     live = LiveEstimator()
     live.take(0, 1, agreeing("a", "b", "c"), [expired("a"), expired("b", assumed=0), matched("c", 1)])
     found = live.now()
@@ -80,7 +80,7 @@ def test_decisions_without_an_outcome_let_the_prefix_go_on_and_are_flagged() -> 
     assert found.flags[0].text == "2 of 3 settled decisions have no outcome; the estimate covers the others"
 
 
-def test_what_has_no_weight_is_left_out_and_flagged() -> None:
+def test_decisions_without_a_weight_are_excluded_and_flagged() -> None:
     live = LiveEstimator()
     predictions = [decided("a", 1, math.nan, 1), decided("own", 1, 0.5, None), *agreeing("b")]
     live.take(0, 1, predictions, [matched("a", 1), matched("b", 1)])
@@ -89,13 +89,13 @@ def test_what_has_no_weight_is_left_out_and_flagged() -> None:
     assert names(found) == ["propensity-missing", "not-logged"]
 
 
-def test_examples_of_decisions_before_the_beginning_are_passed_over() -> None:
+def test_examples_of_earlier_decisions_are_skipped() -> None:
     live = LiveEstimator()
     live.take(0, 71, agreeing("b"), [matched("a", 1), matched("b", 0)])
     assert (live.now().n, live.now().logged) == (1, 0.0)
 
 
-def test_ids_are_those_of_a_partition() -> None:
+def test_equal_ids_in_two_partitions_are_distinct() -> None:
     live = LiveEstimator()
     live.take(0, 1, agreeing("a"), [])
     live.take(1, 1, agreeing("a"), [matched("a", 1)])
@@ -105,7 +105,7 @@ def test_ids_are_those_of_a_partition() -> None:
 
 
 @pytest.mark.parametrize("how", ["gone", "processed elsewhere for a step"])
-def test_partition_that_another_process_gets_holds_nothing_up(how: str) -> None:
+def test_reassigned_partition_does_not_block_estimates(how: str) -> None:
     live = LiveEstimator()
     live.take(0, 1, agreeing("a", "quick"), [matched("quick", 1)])
     live.take(1, 1, agreeing("b", "c"), [matched("b", 0)])
@@ -123,7 +123,7 @@ def test_partition_that_another_process_gets_holds_nothing_up(how: str) -> None:
     assert live.now().n == (3 if how == "gone" else 4)
 
 
-def test_ips_is_unbiased_over_the_draw_of_the_target() -> None:
+def test_ips_is_unbiased_over_draws_of_the_target() -> None:
     """The number of each case is proportional to its probability, so the mean is the true value up to rounding."""
     logging, own = ((1, 3), (2, 2)), ((3, 1), (1, 3))  # action probabilities in quarters, by context and class
     rewards = ((1, 2), (4, 3))  # reward probabilities in quarters
@@ -158,7 +158,7 @@ class Drawn(Policy):
         return p
 
 
-def test_estimates_are_those_of_the_same_rows_read_as_a_log() -> None:
+def test_live_estimates_equal_estimates_of_the_same_log() -> None:
     rows = a_log(1_500)
     targets = np.random.default_rng(3).integers(N_CLASSES, size=1_500)
     (judged,) = estimate(MemoryLog(rows), [Drawn(targets)]).policies
@@ -188,7 +188,7 @@ def test_estimates_are_those_of_the_same_rows_read_as_a_log() -> None:
     assert ips == pytest.approx(of_log["ips"].anytime)
 
 
-def test_snips_interval_covers_about_as_often_as_it_says() -> None:
+def test_snips_interval_has_about_nominal_coverage() -> None:
     """Uses 200 logs of 400 rows with two classes, played evenly. The policy plays class 0 with probability 0.7."""
     rng = np.random.default_rng(1)
     shape, truth, held = (200, 400), 0.7 * 0.2 + 0.3 * 0.6, 0
@@ -206,7 +206,7 @@ def test_snips_interval_covers_about_as_often_as_it_says() -> None:
     assert 0.9 <= held / 200 <= 0.99
 
 
-def test_few_rows_have_no_normal_interval_and_say_so() -> None:
+def test_few_rows_are_flagged_and_have_no_normal_interval() -> None:
     live = LiveEstimator()
     live.take(0, 1, agreeing(*map(str, range(40))), [matched(str(number), number % 2) for number in range(40)])
     found = live.now()
@@ -216,14 +216,14 @@ def test_few_rows_have_no_normal_interval_and_say_so() -> None:
     assert [flag.name for flag in live.now().flags] == ["weights-off-one"]
 
 
-def test_policy_that_the_log_never_plays_has_no_snips() -> None:
+def test_policy_never_played_by_the_log_has_no_snips() -> None:
     live = LiveEstimator()
     live.take(0, 1, [decided("a", 1, 0.5, 0)], [matched("a", 1)])
     assert live.now().estimates[1] == LiveEstimate("snips", None, None, None)
     assert live.now().estimates[0].anytime == Interval(0.0, 1.0)
 
 
-def test_json_has_the_names_of_a_logs_estimates() -> None:
+def test_json_has_the_same_fields_as_log_estimates() -> None:
     live = LiveEstimator()
     live.take(0, 1, agreeing("a"), [matched("a", 1)])
     found = live.now().as_json()
@@ -234,7 +234,7 @@ def test_json_has_the_names_of_a_logs_estimates() -> None:
     ]
 
 
-def test_memory_is_that_of_the_decisions_behind_the_first_one_that_waits() -> None:
+def test_memory_is_limited_to_decisions_after_the_first_pending_one() -> None:
     live = LiveEstimator()
     for step in range(1, 500):
         predictions = agreeing(f"{step}a", f"{step}b")
@@ -243,7 +243,7 @@ def test_memory_is_that_of_the_decisions_behind_the_first_one_that_waits() -> No
 
 
 @pytest.mark.parametrize("batch", [1, 7, 3_000])
-def test_path_is_what_was_known_after_evenly_many_decisions_however_they_came(batch: int) -> None:
+def test_path_does_not_depend_on_batch_sizes(batch: int) -> None:
     live, last = LiveEstimator(), dict[int, LiveEstimates]()
     for step, first in enumerate(range(0, 1_400, batch), 1):
         ids = [f"e{number}" for number in range(first, min(first + batch, 1_400))]

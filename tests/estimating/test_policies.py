@@ -66,14 +66,14 @@ DELAYS_MS = {
 
 
 @pytest.mark.parametrize("delays_ms", DELAYS_MS.values(), ids=DELAYS_MS)
-def test_learner_has_learned_the_bits_whose_time_lies_before_each_decision(delays_ms: list[int]) -> None:
+def test_learner_applies_feedback_due_before_each_decision(delays_ms: list[int]) -> None:
     rows = with_delays(a_log(40), delays_ms)
     expected = naive_probabilities(rows, delays_ms)
     np.testing.assert_array_equal(probabilities(parsed("late-ucb"), rows), expected)
     np.testing.assert_array_equal(probabilities(parsed("late-ucb"), rows, rows_max=7), expected)
 
 
-def test_delay_that_the_log_does_not_say_comes_from_the_model() -> None:
+def test_missing_delay_is_drawn_from_the_delay_model() -> None:
     rows = a_log(40)
     model = parse_delay("exponential:5s")
     draws = Draws(3, Purpose.DELAY)
@@ -84,7 +84,7 @@ def test_delay_that_the_log_does_not_say_comes_from_the_model() -> None:
     np.testing.assert_array_equal(logged, naive_probabilities(rows, [0] * 40))
 
 
-def test_bit_that_never_comes_is_not_learned() -> None:
+def test_lost_feedback_is_not_learned() -> None:
     rows = a_log(60)
     lost = probabilities(parsed("late-ucb"), rows._replace(rewards=np.full(60, MISSING)))
     assert (lost == 0.0).all()  # rows without an outcome have no probabilities
@@ -96,7 +96,7 @@ def test_bit_that_never_comes_is_not_learned() -> None:
 
 
 @pytest.mark.parametrize(("name", "learns"), [("banditron", False), ("late-ucb", True)])
-def test_row_without_a_propensity_is_learned_from_by_those_who_do_not_weigh(name: str, learns: bool) -> None:
+def test_row_without_a_propensity_is_learned_only_by_unweighted_learners(name: str, learns: bool) -> None:
     rows = a_log(50)
     unknown = rows.propensities.copy()
     unknown[20] = np.nan
@@ -110,20 +110,20 @@ def test_row_without_a_propensity_is_learned_from_by_those_who_do_not_weigh(name
     assert found[0][20].sum() == pytest.approx(1.0)
 
 
-def test_delays_without_times_are_refused() -> None:
+def test_delays_without_times_are_rejected() -> None:
     rows = with_delays(a_log(5), [1_000] * 5)._replace(decided_at_ms=np.full(5, MISSING))
     with pytest.raises(EstimateError, match="event-0"):
         probabilities(parsed("late-ucb"), rows)
 
 
-def test_learner_without_delays_needs_no_times() -> None:
+def test_learner_without_delays_requires_no_times() -> None:
     rows = a_log(30)
     timeless = rows._replace(decided_at_ms=np.full(30, MISSING))
     np.testing.assert_array_equal(probabilities(parsed("late-ucb"), timeless), probabilities(parsed("late-ucb"), rows))
 
 
 @pytest.mark.parametrize("name", evaluable_learners())
-def test_every_judgeable_learner_learns_from_a_log(name: str) -> None:
+def test_every_learner_that_supports_logs_learns_from_a_log(name: str) -> None:
     rows = a_log(60)
     p = probabilities(parsed(name), with_delays(rows, [1_500] * 60))
     np.testing.assert_allclose(p.sum(axis=1), 1.0, atol=1e-9)
@@ -131,13 +131,13 @@ def test_every_judgeable_learner_learns_from_a_log(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(set(registered()) - set(evaluable_learners())))
-def test_learner_that_cannot_learn_from_a_log_is_refused_by_name(name: str) -> None:
+def test_learner_without_log_support_is_rejected_by_name(name: str) -> None:
     reported = "it requires the true class" if registered()[name].needs_label else "its updates assume"
     with pytest.raises(EstimateError, match=f"^{name} cannot be evaluated on a log: {reported}"):
         parsed(name)
 
 
-def test_where_several_classes_may_be_right_a_bit_says_nothing_of_the_others() -> None:
+def test_reward_any_disables_updates_of_other_classes() -> None:
     rows = a_log(80)
     several = Training(reward="any")
     np.testing.assert_array_equal(
@@ -149,7 +149,7 @@ def test_where_several_classes_may_be_right_a_bit_says_nothing_of_the_others() -
         parsed("igw-logistic:others=0.3", several)
 
 
-def test_fixed_policies_play_what_they_say() -> None:
+def test_fixed_policies_have_their_documented_probabilities() -> None:
     rows = a_log(10)
     assert (probabilities(parsed("uniform"), rows) == 0.25).all()
     assert (probabilities(parsed("constant:c"), rows) == [0.0, 0.0, 1.0, 0.0]).all()
@@ -157,7 +157,7 @@ def test_fixed_policies_play_what_they_say() -> None:
     assert [parsed(spec).weight_max(0.05) for spec in ("uniform", "constant:c", "logged", "late-ucb")] == [5, 20, 1, 20]
 
 
-def test_model_does_not_learn() -> None:
+def test_model_policy_does_not_learn() -> None:
     learner = create("igw-logistic", N_CLASSES, N_FEATURES)
     before = learner.state()
     p = probabilities(Model("model:m.npz", learner), a_log(20))
@@ -166,7 +166,7 @@ def test_model_does_not_learn() -> None:
     assert all(np.array_equal(before[name], after[name]) for name in before)
 
 
-def test_parameters_reach_the_learner() -> None:
+def test_parameters_are_passed_to_the_learner() -> None:
     rows = a_log(80)
     played = {spec: probabilities(parsed(spec), rows) for spec in ("igw-logistic", "igw-logistic:step=1,scale=10")}
     assert not np.array_equal(played["igw-logistic"], played["igw-logistic:step=1,scale=10"])
@@ -182,11 +182,11 @@ def test_parameters_reach_the_learner() -> None:
         ("late-ucb:eta", r"expected parameters NAME=VALUE separated by commas; got 'eta'"),
     ],
 )
-def test_policy_that_is_not_one_is_named(spec: str, text: str) -> None:
+def test_unknown_policy_is_rejected_by_name(spec: str, text: str) -> None:
     with pytest.raises(EstimateError, match=text):
         parsed(spec)
 
 
-def test_parameter_that_a_learner_does_not_have_is_named() -> None:
+def test_unknown_parameter_is_rejected_by_name() -> None:
     with pytest.raises(ParameterError, match="'step'"):
         parsed("late-ucb:step=1")

@@ -33,7 +33,7 @@ def best_ridge(z: FloatArray, chunk: Chunk, fold: NDArray[np.int64], f: int) -> 
     return min(losses, key=lambda ridge: losses[ridge])
 
 
-def test_weights_of_a_fold_are_the_ridge_regression_of_all_others() -> None:
+def test_weights_of_a_fold_equal_ridge_regression_on_the_others() -> None:
     chunk = one_chunk(600)
     model = RewardModel(N_FEATURES, N_CLASSES, 5)
     z, fold = model.features(chunk), chunk.folds(5)
@@ -53,7 +53,7 @@ def test_weights_of_a_fold_are_the_ridge_regression_of_all_others() -> None:
 
 
 @pytest.mark.parametrize("unit", [1e-9, 1e12, 1e99])
-def test_units_of_a_feature_make_no_difference(unit: float) -> None:
+def test_predictions_do_not_depend_on_feature_units(unit: float) -> None:
     chunk = one_chunk(500)
     units = np.array([unit, 1.0, 1.0, 1.0, 1.0])
     predictions = []
@@ -67,7 +67,7 @@ def test_units_of_a_feature_make_no_difference(unit: float) -> None:
     np.testing.assert_allclose(predictions[1], predictions[0], atol=1e-7)
 
 
-def test_a_feature_that_hardly_moves_and_one_beyond_all_bounds_are_borne() -> None:
+def test_nearly_constant_and_huge_features_give_finite_weights() -> None:
     chunk = one_chunk(300)
     values = chunk.values.reshape(-1, N_FEATURES).copy()
     values[:, 0] = 1.7e12 + np.arange(300)
@@ -81,7 +81,7 @@ def test_a_feature_that_hardly_moves_and_one_beyond_all_bounds_are_borne() -> No
     assert np.delete(q, 7, axis=0).mean() == pytest.approx(one.rewards.mean(), abs=0.1)
 
 
-def test_model_tells_classes_apart() -> None:
+def test_model_distinguishes_classes() -> None:
     chunk = one_chunk(4_000)
     model = RewardModel(N_FEATURES, N_CLASSES, 5)
     z, fold = model.features(chunk), chunk.folds(5)
@@ -91,7 +91,7 @@ def test_model_tells_classes_apart() -> None:
     assert np.abs(model.predict(z, fold) - truth).mean() < 0.12 < np.abs(truth - truth.mean()).mean()
 
 
-def test_running_model_knows_only_the_rows_before() -> None:
+def test_running_model_uses_only_earlier_rows() -> None:
     chunk = one_chunk(400)
     changed = chunk.rewards.copy()
     changed[300:] = 1 - changed[300:]
@@ -106,7 +106,7 @@ def test_running_model_knows_only_the_rows_before() -> None:
     assert np.ptp(first[REFIT_FIRST]) > 0.0
 
 
-def test_running_model_is_the_same_however_the_rows_are_cut() -> None:
+def test_running_model_does_not_depend_on_batch_boundaries() -> None:
     chunk = one_chunk(500)
     whole, cut = RunningRewardModel(N_FEATURES, N_CLASSES), RunningRewardModel(N_FEATURES, N_CLASSES)
     z = whole.model.features(chunk)
@@ -119,7 +119,7 @@ def test_running_model_is_the_same_however_the_rows_are_cut() -> None:
     )
 
 
-def test_many_features_are_hashed_to_what_the_memory_allows() -> None:
+def test_many_features_are_hashed_to_fit_the_memory_limit() -> None:
     d, K = 200_000, 50
     size = size_of(d, K, 5)
     assert 8 * 5 * K * (size + 1) ** 2 <= 8 * 2**20 < 8 * 5 * K * (size + 3) ** 2

@@ -32,7 +32,7 @@ def with_some(rows: LogBatch, column: str, value: float, every: int = 10) -> Log
     return rows._replace(**{column: changed})
 
 
-def test_log_without_faults_has_no_flags() -> None:
+def test_valid_log_has_no_flags() -> None:
     found = surveyed(a_log(2_000))
     assert found.flags == ()
     assert (found.events, found.judged, found.weighted) == (2_000, 2_000, 2_000)
@@ -50,7 +50,7 @@ def test_log_without_faults_has_no_flags() -> None:
         ("actions", MISSING, "action-missing"),
     ],
 )
-def test_rows_that_cannot_be_used_are_counted(column: str, value: float, flag: str) -> None:
+def test_unusable_rows_are_counted(column: str, value: float, flag: str) -> None:
     found = surveyed(with_some(a_log(1_000), column, value))
     assert [one.name for one in found.flags] == [flag]
     assert found.flags[0].text.startswith("100 of 1,000 events")
@@ -85,7 +85,7 @@ def test_censoring_that_depends_on_the_class_is_flagged() -> None:
     assert flags_of(rows._replace(rewards=rewards, labels=labels)) == ["outcome-missing", "censoring-by-class"]
 
 
-def test_censoring_by_chance_is_hardly_ever_flagged() -> None:
+def test_random_censoring_is_rarely_flagged() -> None:
     rng = np.random.default_rng(2)
     p_values = [
         independence(np.stack((losses := rng.binomial(200, 0.1, 30), 200 - losses), axis=1)) for _ in range(800)
@@ -93,26 +93,26 @@ def test_censoring_by_chance_is_hardly_ever_flagged() -> None:
     assert 0.02 < np.mean(np.array(p_values) < 0.05) < 0.08
 
 
-def test_independence_is_that_of_pearson() -> None:
+def test_independence_equals_pearsons_test() -> None:
     table = np.array([[50, 950], [31, 669], [9, 41]])
     assert independence(table) == pytest.approx(chi2_contingency(table, correction=False).pvalue, rel=1e-12)
 
 
-def test_seldom_classes_are_tested_together() -> None:
+def test_rare_classes_are_pooled_in_the_test() -> None:
     table = np.array([[50, 950], [0, 3], [1, 2], [0, 1]])
     pooled = np.array([[50, 950], [1, 6]])
     assert independence(table) == pytest.approx(independence(pooled))
     assert independence(np.array([[0, 10], [0, 20]])) == 1.0
 
 
-def test_weights_of_mean_one_pass_their_test_and_others_do_not() -> None:
+def test_mean_weight_test_rejects_only_means_other_than_one() -> None:
     assert mean_of_weights(10_000, 1.02, 4.0) == pytest.approx(0.3173, abs=1e-3)
     assert mean_of_weights(10_000, 1.2, 4.0) < 1e-10
     assert mean_of_weights(100, 1.0, 0.0) == 1.0
     assert mean_of_weights(100, 0.5, 0.0) == 0.0
 
 
-def test_effective_sample_size_is_that_of_kish() -> None:
+def test_effective_sample_size_equals_kishs_formula() -> None:
     weights = np.array([1.0, 1.0, 2.0, 0.0])
     assert effective_sample_size(weights.sum(), weights @ weights) == pytest.approx(16 / 6)
     assert effective_sample_size(0.0, 0.0) == 0.0

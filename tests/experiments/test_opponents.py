@@ -32,7 +32,7 @@ def few(events: int, delays: list[int] | None = None) -> Stream:
     return stream if delays is None else stream._replace(delays=np.array(delays))
 
 
-def test_bits_come_in_the_order_of_the_compiled_loop_and_lost_ones_never() -> None:
+def test_feedback_order_equals_compiled_loop() -> None:
     scribe = Scribe()
     play(scribe, few(5, [2, 0, NEVER, 0, 9]))
     assert scribe.calls == [
@@ -40,7 +40,7 @@ def test_bits_come_in_the_order_of_the_compiled_loop_and_lost_ones_never() -> No
     ]  # fmt: skip
 
 
-def test_river_learns_from_the_class_and_from_the_bit() -> None:
+def test_river_learns_from_the_class_or_the_reward() -> None:
     data = linear_models(1)
     stream = stream_of(data, 1, 400, 1, Conditions())
     for model in ("logistic", "linucb"):
@@ -48,6 +48,6 @@ def test_river_learns_from_the_class_and_from_the_bit() -> None:
         assert wrong[-100:].mean() < 0.6, "uniform play has an error rate of 0.8"
 
 
-def test_a_model_that_is_not_there_is_refused() -> None:
+def test_unknown_model_is_rejected() -> None:
     with pytest.raises(ParameterError, match="river: parameter model must be linucb or logistic; got 'tree'"):
         oppose("river", {"model": "tree"}, linear_models(1), few(5))

@@ -36,7 +36,7 @@ def title(name: str) -> str:
     return name.upper()
 
 
-def test_a_line_is_the_mean_of_the_seeds_with_their_deviation_and_one_without_the_parameter_goes_across() -> None:
+def test_line_is_mean_over_seeds_and_horizontal_without_the_parameter() -> None:
     rows = [row(error=e, seed=s, gamma=g) for s, e, g in ((1, 0.2, 0.1), (2, 0.4, 0.1), (1, 0.5, 1.0), (2, 0.5, 1.0))]
     (panel,) = panels_of(figure(), [*rows, row("arow", 0.1)], title)
     soba, arow = panel.lines
@@ -46,25 +46,25 @@ def test_a_line_is_the_mean_of_the_seeds_with_their_deviation_and_one_without_th
     assert arow == Line("arow", None, [0.1], [0.0])
 
 
-def test_against_examples_a_line_is_the_run_at_its_best_parameter() -> None:
+def test_line_over_examples_uses_the_best_parameter() -> None:
     rows = [row(error=0.4, gamma=0.0078125), row(error=0.5, gamma=1.0)]
     (panel,) = panels_of(figure(x="examples", best="gamma"), rows, title)
     assert panel.lines == [Line("soba, gamma 2^-7", [10, 100], [0.5, 0.4], [0.0, 0.0])]
 
 
-def test_a_panel_shows_what_where_asks_for_with_a_line_for_each_value_of_lines() -> None:
+def test_panel_filters_by_where_and_splits_by_lines() -> None:
     rows = [row(drift=drift, delay=delay) for drift in ("off", "class") for delay in (0, 9)]
     (panel,) = panels_of(figure(x="delay", lines=["drift"], where={"delay": 9}), rows, title)
     assert [(line.label, line.x) for line in panel.lines] == [("soba, drift off", [9]), ("soba, drift class", [9])]
 
 
-def test_a_learner_that_lacks_the_parameter_that_where_names_is_shown() -> None:
+def test_where_keeps_learners_without_the_parameter() -> None:
     rows = [row(margin="feedback"), row(margin="decision"), row("late-ucb")]
     (panel,) = panels_of(figure(x="delay", where={"margin": "decision"}), rows, title)
     assert [line.label for line in panel.lines] == ["soba", "late-ucb"]
 
 
-def test_a_field_is_a_parameter_a_condition_a_fact_without_its_name_or_the_policy_in_one_word() -> None:
+def test_field_can_be_a_parameter_condition_fact_or_policy() -> None:
     one = row(u_norm_sq="0.1 squared_norm", exploration="--softmax -l 1", delay=3, late="correct", on_expiry="negative")
     assert field_of(one, "exploration") == "--softmax -l 1"
     assert [field_of(one, name) for name in ("u_norm_sq", "delay", "loss", "policy", "eta", "seed")] == [
@@ -73,7 +73,7 @@ def test_a_field_is_a_parameter_a_condition_a_fact_without_its_name_or_the_polic
     assert [field_of(each, "policy") for each in (row(), row(on_expiry="negative"))] == ["drop", "negative"]
 
 
-def test_the_best_parameter_is_the_one_that_errs_least_on_average_and_not_once() -> None:
+def test_best_parameter_has_the_smallest_mean_error() -> None:
     rows = [row(error=e, gamma=g) for e, g in ((0.1, 0.5), (0.9, 0.5), (0.3, 0.25), (0.4, 0.25))]
     found, best = best_of(rows, "gamma")
     assert (best, [each.error for each in found]) == (0.25, [0.3, 0.4])
@@ -82,7 +82,7 @@ def test_the_best_parameter_is_the_one_that_errs_least_on_average_and_not_once()
 PAPER = [{"data": "digits", "learner": "soba", "value": 20.0, "because": "the moon was full"}]
 
 
-def test_a_table_has_ours_the_papers_and_the_difference_and_says_why_where_they_differ() -> None:
+def test_table_compares_our_result_to_the_papers_with_reasons() -> None:
     table = comparison(paper=PAPER, paper_events=1_000)
     (line,) = compare(table, [row(error=0.3, seed=1), row(error=0.32, seed=2)])
     assert (line.ours, line.se, line.difference) == pytest.approx((31.0, 1.0, 11.0))
@@ -93,18 +93,18 @@ def test_a_table_has_ours_the_papers_and_the_difference_and_says_why_where_they_
     assert sentence(line, table, "half of the rows") == "the moon was full; the data: half of the rows"
 
 
-def test_a_difference_within_the_tolerance_or_within_chance_needs_no_reason() -> None:
+def test_difference_within_tolerance_or_chance_has_no_reason() -> None:
     near = compare(comparison(paper=PAPER), [row(error=0.21)])
     by_chance = compare(comparison(paper=PAPER), [row(error=0.1, seed=1), row(error=0.5, seed=2)])
     assert [sentence(line, comparison(paper=PAPER), "") for line in (*near, *by_chance)] == ["", ""]
 
 
-def test_a_difference_that_nobody_can_explain_is_called_so() -> None:
+def test_unexplained_difference_is_labelled_reason_unknown() -> None:
     table = comparison(paper=[{"data": "digits", "learner": "soba", "value": 20.0}])
     assert sentence(compare(table, [row(error=0.5)])[0], table, "") == "reason unknown"
 
 
-def test_a_learner_that_differs_from_the_marked_one_in_every_fold_is_marked() -> None:
+def test_learner_that_differs_in_every_fold_is_marked() -> None:
     confidit = [0.2 + 0.007 * (fold % 4) for fold in range(10)]
     better = [error + 0.1 + 0.01 * (fold % 3) for fold, error in enumerate(confidit)]
     like_it = [error + 0.01 * (-1) ** fold for fold, error in enumerate(confidit)]
@@ -114,7 +114,7 @@ def test_a_learner_that_differs_from_the_marked_one_in_every_fold_is_marked() ->
     assert {line.learner: line.mark for line in lines} == {"soba": "*", "confidit": "", "arow": ""}
 
 
-def test_figures_are_svg_and_png_with_what_they_show_in_words_and_the_same_bytes_again(tmp_path: Path) -> None:
+def test_figures_are_reproducible_svg_and_png_with_a_text_description(tmp_path: Path) -> None:
     panels = [Panel("digits", [Line("soba", [1, 10], [0.5, 0.25], [0.1, 0.0]), Line("arow", None, [0.1], [0.0])])]
     axes = Axis("delay", "log"), Axis("error rate")
     svg, png = save_figure(tmp_path, "one", "A title", panels, *axes)
@@ -124,7 +124,7 @@ def test_figures_are_svg_and_png_with_what_they_show_in_words_and_the_same_bytes
     assert save_figure(tmp_path, "two", "A title", panels, *axes)[0].read_text() == text
 
 
-def test_laws_and_policies_stand_beside_each_other_as_words(tmp_path: Path) -> None:
+def test_axis_can_have_text_values(tmp_path: Path) -> None:
     panels = [Panel("digits", [Line("soba", ["drop", "negative"], [0.5, 0.25], [0.0, 0.0])])]
     svg, _ = save_figure(tmp_path, "words", "Words", panels, Axis("policy"), Axis("error rate", "log"))
     assert "negative" in svg.read_text()

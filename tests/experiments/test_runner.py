@@ -33,7 +33,7 @@ def figures(row: Row) -> tuple[Any, ...]:
     return row._replace(seconds=0.0)
 
 
-def test_there_is_a_row_for_each_set_learner_parameter_condition_and_seed(tmp_path: Path) -> None:
+def test_every_combination_of_a_sweep_has_a_row(tmp_path: Path) -> None:
     run(experiment(sweep(conditions={"delay": [0, 5]})), tmp_path)
     rows = read_rows(tmp_path / ROWS_FILE)
     assert len({row.key for row in rows}) == len(rows) == 2 * 2 * 3
@@ -44,7 +44,7 @@ def test_there_is_a_row_for_each_set_learner_parameter_condition_and_seed(tmp_pa
 
 
 @pytest.mark.slow
-def test_processes_make_the_rows_that_one_makes(tmp_path: Path) -> None:
+def test_parallel_run_has_the_rows_of_a_sequential_run(tmp_path: Path) -> None:
     one = experiment(sweep())
     run(one, tmp_path / "one")
     run(one, tmp_path / "two", jobs=2)
@@ -52,7 +52,7 @@ def test_processes_make_the_rows_that_one_makes(tmp_path: Path) -> None:
     assert sorted(map(figures, together)) == sorted(map(figures, alone))
 
 
-def test_a_stopped_run_goes_on_where_it_stood(tmp_path: Path) -> None:
+def test_interrupted_run_resumes(tmp_path: Path) -> None:
     one = experiment(sweep())
 
     def stop(far: Progress) -> None:
@@ -69,7 +69,7 @@ def test_a_stopped_run_goes_on_where_it_stood(tmp_path: Path) -> None:
     assert read_rows(tmp_path / ROWS_FILE)[:4] == before
 
 
-def test_what_is_missing_is_named_with_where_to_get_it_and_the_rest_runs(tmp_path: Path) -> None:
+def test_missing_data_set_is_reported_with_its_source_and_skipped(tmp_path: Path) -> None:
     one = experiment(sweep(data=["reuters4", "linear-models"]))
     reported = Sets({}, tmp_path).missing(one)
     assert list(reported) == ["reuters4"]
@@ -79,7 +79,7 @@ def test_what_is_missing_is_named_with_where_to_get_it_and_the_rest_runs(tmp_pat
     assert {row.data for row in read_rows(tmp_path / ROWS_FILE)} == {"linear-models"}
 
 
-def test_a_set_of_ones_own_is_a_file_in_the_folder(tmp_path: Path) -> None:
+def test_own_data_set_is_read_from_the_data_folder(tmp_path: Path) -> None:
     (tmp_path / "mine.svm").write_text("0 1:1\n1 2:1\n" * 20)
     own = {"mine": {"file": "mine.svm", "n_features": 2, "title": "mine", "get": "it is mine"}}
     one = experiment(sweep(data=["mine"], events=None), sets=own)
@@ -87,14 +87,14 @@ def test_a_set_of_ones_own_is_a_file_in_the_folder(tmp_path: Path) -> None:
     assert {(row.data, row.events) for row in read_rows(tmp_path / ROWS_FILE)} == {("mine", 40)}
 
 
-def test_a_run_that_cannot_be_made_is_told_with_its_reason_and_the_rest_runs(tmp_path: Path) -> None:
+def test_unsupported_run_is_reported_with_its_reason_and_skipped(tmp_path: Path) -> None:
     refused = run(experiment(sweep(conditions={"window": 5, "on_expiry": "negative"})), tmp_path)
     assert {one.job.learner for one in refused} == {"perceptron"}
     assert "perceptron learns from labels" in refused[0].reason
     assert {row.learner for row in read_rows(tmp_path / ROWS_FILE)} == {"banditron"}
 
 
-def test_parameters_are_those_that_did_best_in_an_earlier_sweep(tmp_path: Path) -> None:
+def test_best_parameters_of_an_earlier_sweep_are_used(tmp_path: Path) -> None:
     tuned = sweep("tuned", evaluate="split", events=None, seeds=1)
     one = experiment(tuned, sweep("folds", evaluate="folds", best_of="tuned", seeds=1))
     run(one, tmp_path)
@@ -105,7 +105,7 @@ def test_parameters_are_those_that_did_best_in_an_earlier_sweep(tmp_path: Path) 
     assert sorted(row.fold for row in rows["folds"] if row.learner == "banditron") == list(range(10))
 
 
-def test_parameters_that_the_definition_has_no_more_are_not_the_best(tmp_path: Path) -> None:
+def test_removed_parameters_are_not_considered_best(tmp_path: Path) -> None:
     def of(gamma: float) -> Experiment:
         learners = [{"learner": "banditron", "parameters": {"gamma": gamma}}]
         tuned = sweep("tuned", evaluate="split", seeds=1, learners=learners)
@@ -119,7 +119,7 @@ def test_parameters_that_the_definition_has_no_more_are_not_the_best(tmp_path: P
     assert [row.parameters for row in found["then"]] == ['{"gamma": 0.01}']
 
 
-def test_a_state_that_is_lost_or_spread_is_a_worse_one(tmp_path: Path) -> None:
+def test_lost_or_partitioned_state_increases_the_error(tmp_path: Path) -> None:
     conditions = ({"partitions": [1, 8]}, {"forget_every": [0, 50]})
     learner = [{"learner": "perceptron"}]
     one = experiment(*(sweep(str(n), events=1_000, learners=learner, conditions=c) for n, c in enumerate(conditions)))
@@ -132,7 +132,7 @@ def test_a_state_that_is_lost_or_spread_is_a_worse_one(tmp_path: Path) -> None:
         assert max(whole) < min(parted)
 
 
-def test_partitions_that_share_a_model_do_as_one_does_and_worse_when_they_seldom_read_it(tmp_path: Path) -> None:
+def test_error_with_a_shared_model_grows_with_lag(tmp_path: Path) -> None:
     learner = [{"learner": "perceptron"}]
     shared = {"model": "shared", "partitions": 8, "lag": [1, 500]}
     one = experiment(
@@ -146,7 +146,7 @@ def test_partitions_that_share_a_model_do_as_one_does_and_worse_when_they_seldom
     assert max(alone) < min(row.error for row in rows["shared"] if "lag" in row.conditions)
 
 
-def test_a_row_is_known_again_although_conditions_were_added_since() -> None:
+def test_rows_remain_valid_after_conditions_are_added() -> None:
     assert Job(sweep="a", data="b", learner="c", title="d").key == "c0d2df0fef30d41ed1a7bc8a"
     assert Conditions.model_validate({"model": "shared"}).known_by["model"] == "shared"
 
@@ -159,12 +159,12 @@ def test_a_row_is_known_again_although_conditions_were_added_since() -> None:
         ({"model": "shared", "forget_every": 9}, "forget_every requires own models"),
     ],
 )
-def test_conditions_that_exclude_each_other_are_refused(conditions: dict[str, Any], message: str) -> None:
+def test_contradictory_conditions_are_rejected(conditions: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         experiment(sweep(conditions=conditions))
 
 
-def test_rows_of_an_earlier_definition_are_kept_and_not_shown(tmp_path: Path) -> None:
+def test_rows_of_an_earlier_definition_are_kept_but_hidden(tmp_path: Path) -> None:
     run(experiment(sweep()), tmp_path)
     changed = experiment(sweep(learners=[{"learner": "perceptron"}]))
     assert {row.learner for row in rows_of(changed, read_rows(tmp_path / ROWS_FILE))["one"]} == {"perceptron"}
@@ -172,14 +172,14 @@ def test_rows_of_an_earlier_definition_are_kept_and_not_shown(tmp_path: Path) ->
     assert len(read_rows(tmp_path / ROWS_FILE)) == 6
 
 
-def test_a_file_that_holds_no_rows_is_refused(tmp_path: Path) -> None:
+def test_file_without_rows_is_rejected(tmp_path: Path) -> None:
     (tmp_path / ROWS_FILE).write_text("rows")
     with pytest.raises(ExperimentError, match="expected the rows of an experiment as gzipped JSON lines"):
         read_rows(tmp_path / ROWS_FILE)
 
 
 @pytest.mark.parametrize("name", shipped())
-def test_what_ships_names_learners_parameters_and_sets_that_are_there(name: str) -> None:
+def test_shipped_experiments_use_existing_learners_and_data_sets(name: str) -> None:
     one = read_experiment(shipped()[name])
     check_learners(one, ACCEPTED)
     assert Sets(one.sets, None).missing(one) is not None
@@ -195,7 +195,7 @@ def test_what_ships_names_learners_parameters_and_sets_that_are_there(name: str)
         ('title = "x"\nabout = ""\nsweeps = [{name = "a", data = [], learners = [], best_of = "b"}]', "earlier sweep"),
     ],
 )
-def test_a_definition_that_cannot_be_used_is_refused_by_its_file(tmp_path: Path, text: str, message: str) -> None:
+def test_invalid_definition_is_rejected_by_file_name(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "mine.toml").write_text(text)
     with pytest.raises(ExperimentError, match=message):
         read_experiment(tmp_path / "mine.toml")
@@ -206,13 +206,11 @@ def test_a_definition_that_cannot_be_used_is_refused_by_its_file(tmp_path: Path,
     [({"learner": "sobba"}, "unknown learner 'sobba'"),
      ({"learner": "soba", "parameters": {"gama": 1}}, "soba: unknown parameter gama")],
 )  # fmt: skip
-def test_learners_and_parameters_that_are_not_there_are_refused_before_anything_runs(
-    learner: dict[str, Any], message: str
-) -> None:
+def test_unknown_learners_and_parameters_are_rejected_before_the_run(learner: dict[str, Any], message: str) -> None:
     with pytest.raises(ExperimentError, match=message):
         check_learners(experiment(sweep(learners=[learner])), ACCEPTED)
 
 
-def test_a_set_that_nobody_knows_is_refused() -> None:
+def test_unknown_data_set_is_rejected() -> None:
     with pytest.raises(ExperimentError, match="unknown data set 'reuters5'"):
         Sets({}, None).missing(experiment(sweep(data=["reuters5"])))

@@ -22,29 +22,29 @@ def stream(events: int | None = None, epochs: int = 1, seed: int = 3, **conditio
     return stream_of(data(), seed, events, epochs, Conditions(**conditions))
 
 
-def test_a_seed_has_the_same_order_and_draws_whatever_befalls_the_bits() -> None:
+def test_order_and_draws_depend_only_on_the_seed() -> None:
     plain, late = stream(), stream(delay="exponential:20ms", loss=0.2, noise=0.3)
     assert plain.examples.indices.tolist() == late.examples.indices.tolist()
     assert plain.truth.tolist() == late.truth.tolist()
     assert (plain.u.tolist(), plain.v.tolist()) == (late.u.tolist(), late.v.tolist())
 
 
-def test_another_seed_has_another_order() -> None:
+def test_different_seeds_have_different_orders() -> None:
     assert stream(seed=1).examples.indices.tolist() != stream(seed=2).examples.indices.tolist()
 
 
-def test_every_epoch_has_every_row_in_an_order_of_its_own() -> None:
+def test_every_epoch_is_a_different_permutation_of_the_rows() -> None:
     rows = stream(epochs=2).examples.indices
     assert sorted(rows[:ROWS]) == sorted(rows[ROWS:]) == list(range(ROWS))
     assert rows[:ROWS].tolist() != rows[ROWS:].tolist()
 
 
-def test_generated_rows_come_as_they_are() -> None:
+def test_generated_rows_are_not_shuffled() -> None:
     made = stream_of(data(is_generated=True), 3, 50, 1, Conditions())
     assert made.examples.indices.tolist() == list(range(50))
 
 
-def test_noise_replaces_a_share_of_the_labels_that_are_learned_from_and_not_the_truth() -> None:
+def test_noise_changes_labels_but_not_the_truth() -> None:
     labels = np.zeros(20_000, dtype=np.int64)
     changed = noisy(labels, 4, 0.4, np.random.default_rng(1))
     assert np.mean(changed != labels) == pytest.approx(0.4 * 3 / 4, abs=0.02)
@@ -52,14 +52,14 @@ def test_noise_replaces_a_share_of_the_labels_that_are_learned_from_and_not_the_
     assert np.mean(learned.examples.labels != learned.truth) == pytest.approx(0.5 * 5 / 6, abs=0.08)
 
 
-def test_a_lost_bit_never_comes_and_the_others_are_as_late_as_the_law_says() -> None:
+def test_delays_follow_the_law_and_lost_feedback_never_arrives() -> None:
     late = stream(delay="0=fixed:7ms;*=none", loss=0.25)
     assert np.mean(late.delays == NEVER) == pytest.approx(0.25, abs=0.06)
     came = late.delays != NEVER
     assert np.array_equal(late.delays[came], np.where(late.truth[came] == 0, 7, 0))
 
 
-def test_classes_change_their_names_halfway_and_none_keeps_its_own() -> None:
+def test_all_classes_are_renamed_halfway() -> None:
     renamed, plain = stream(change="rename"), stream()
     half = ROWS // 2
     assert renamed.truth[:half].tolist() == plain.truth[:half].tolist()
@@ -67,7 +67,7 @@ def test_classes_change_their_names_halfway_and_none_keeps_its_own() -> None:
     assert len(set(zip(plain.truth[half:].tolist(), renamed.truth[half:].tolist(), strict=True))) == K
 
 
-def test_classes_come_and_go() -> None:
+def test_available_classes_change_over_time() -> None:
     labels = np.random.default_rng(2).integers(0, K, 1_000)
     order = come_and_go(np.arange(1_000), labels, K, np.random.default_rng(0))
     first, second = set(labels[order[:500]].tolist()), set(labels[order[-480:]].tolist())
@@ -76,14 +76,14 @@ def test_classes_come_and_go() -> None:
     assert len(set(order.tolist())) == order.size >= 950, "at most 50 rows are omitted, and none is repeated"
 
 
-def test_the_bit_of_a_part_comes_with_the_last_of_its_events_that_is_not_later() -> None:
+def test_delays_of_a_part_are_mapped_to_its_own_events() -> None:
     whole = stream(10)._replace(delays=np.array([4, 0, 0, 4, 4, 0, 0, 0, 0, NEVER]))
     part = part_of(whole, np.array([0, 3, 4, 9]))
     assert part.delays.tolist() == [2, 1, 0, NEVER]
     assert part.truth.tolist() == whole.truth[[0, 3, 4, 9]].tolist()
 
 
-def test_a_bit_that_outlives_the_state_never_comes() -> None:
+def test_feedback_after_a_restart_is_lost() -> None:
     whole = stream(6)._replace(delays=np.array([0, 1, 2, 0, 1, 2]))
     assert [own.tolist() for own in lives(6, 3)] == [[0, 1, 2], [3, 4, 5]]
     assert life_of(whole, np.arange(3)).delays.tolist() == [0, 1, NEVER]
@@ -96,13 +96,13 @@ def test_every_event_has_one_partition() -> None:
     assert all(part.size > 10 for part in parts)
 
 
-def test_every_row_is_tested_on_in_one_fold_and_never_trained_on_there() -> None:
+def test_folds_partition_rows_into_disjoint_test_sets() -> None:
     folds = [split(103, 1, fold, 10) for fold in range(10)]
     assert sorted(np.concatenate([tested for _, tested in folds]).tolist()) == list(range(103))
     assert all(not set(trained) & set(tested) and trained.size + tested.size == 103 for trained, tested in folds)
 
 
-def test_the_linear_models_tell_the_class_by_five_features() -> None:
+def test_class_of_linear_models_depends_on_five_features() -> None:
     made = linear_models(1)
     X = made.examples.values.reshape(1_000, 9)
     design = np.linalg.lstsq(X, np.eye(5)[made.examples.labels], rcond=None)[0]

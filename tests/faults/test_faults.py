@@ -79,7 +79,7 @@ def test_learner_killed_twenty_times_in_fifty_thousand_events(
     pipeline.assert_model_is_that_of_the_journal()
 
 
-def test_learners_that_come_and_go_over_four_partitions(
+def test_learners_join_and_leave_over_four_partitions(
     kafka: LocalKafka, prefix: str, tmp_path: Path, pipelines: list[Pipeline]
 ) -> None:
     events = 16_000
@@ -130,7 +130,7 @@ def freeze_beyond_the_session(watch: Watch, learner: Program, others: list[str])
     assert "was removed from group" in learner.said()
 
 
-def test_zombie_whose_place_is_taken_writes_nothing_whenever_it_is_frozen(
+def test_replaced_zombie_writes_nothing_whenever_it_was_frozen(
     kafka: LocalKafka, prefix: str, tmp_path: Path, pipelines: list[Pipeline]
 ) -> None:
     events = 12_000
@@ -170,7 +170,7 @@ def kill_unless_thrown_out(learner: Program) -> None:
         assert "was removed from group" in learner.said()
 
 
-def test_three_learners_of_one_model_each_killed_five_times_one_frozen_and_their_broker_killed(
+def test_shared_model_survives_kills_of_three_learners_and_their_broker(
     own_kafka: LocalKafka, tmp_path: Path, pipelines: list[Pipeline]
 ) -> None:
     events, instances = 20_000, "abc"
@@ -218,7 +218,7 @@ def test_three_learners_of_one_model_each_killed_five_times_one_frozen_and_their
     assert {one["state"] for one in found["replay"]} == {found["replicas"][0]["sha256"]}
 
 
-def test_broker_that_is_away_for_longer_than_a_request_and_started_again_on_its_disk(
+def test_programs_survive_a_broker_outage_longer_than_a_request(
     own_kafka: LocalKafka, tmp_path: Path, pipelines: list[Pipeline]
 ) -> None:
     events = 8_000

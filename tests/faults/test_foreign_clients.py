@@ -99,9 +99,7 @@ def is_context(message: Message) -> bool:
     return (message.value() or b"").startswith(b"{")
 
 
-def test_every_context_that_foreign_clients_write_gets_one_prediction_or_one_dead_letter(
-    own_kafka: LocalKafka, tmp_path: Path
-) -> None:
+def test_every_foreign_context_gets_one_prediction_or_one_dead_letter(own_kafka: LocalKafka, tmp_path: Path) -> None:
     raw = Pipeline(own_kafka.bootstrap, RAW, tmp_path, **SETTINGS)
     ours = Pipeline(own_kafka.bootstrap, OURS, tmp_path / "ours", **SETTINGS)
     (tmp_path / "ours").mkdir()

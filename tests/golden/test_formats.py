@@ -66,7 +66,7 @@ def write_golden_files() -> None:
         (HERE / name).write_bytes(content)
 
 
-def test_reader_uses_nothing_of_onebit_and_no_numpy() -> None:
+def test_reader_imports_neither_onebit_nor_numpy() -> None:
     imported = set()
     for name in ("format_reader", "log_reader"):
         tree = ast.parse((HERE / f"{name}.py").read_text(encoding="utf-8"))
@@ -77,7 +77,7 @@ def test_reader_uses_nothing_of_onebit_and_no_numpy() -> None:
     }  # fmt: skip
 
 
-def test_every_section_names_golden_files_that_are_there() -> None:
+def test_every_section_names_existing_golden_files() -> None:
     text = PAGE.read_text(encoding="utf-8")
     sections = re.split(r"^## ", text, flags=re.MULTILINE)[1:]
     without = {section.split("\n", 1)[0] for section in sections if "*Covered by:*" not in section}
@@ -95,7 +95,7 @@ def stored_journal() -> list[bytes]:
     return (HERE / "journal.format1").read_bytes().splitlines()
 
 
-def test_journal_records_hold_settings_counts_changes_and_alarms() -> None:
+def test_journal_records_contain_settings_counts_changes_and_alarms() -> None:
     imported, first, step, changed, alarmed, shared = map(json.loads, stored_journal())
     assert (imported["imported"], "imported" in first) == ("c0ffee", False)
     assert settings(first["settings"])["parameters.margin"] == "feedback"
@@ -120,20 +120,20 @@ def read_small(records: list[tuple[bytes, dict[str, Any]]]) -> Journal:
     return format_reader.journal((version, json.dumps(value).encode()) for version, value in records)
 
 
-def test_each_step_has_the_settings_of_the_newest_change() -> None:
+def test_each_step_has_the_settings_of_the_latest_change() -> None:
     found = read_small(small_journal())
     assert [(step.number, step.settings["window_ms"], step.alarms) for step in found.steps] == [
         (1, 1_000, 0), (2, 300, 0), (3, 300, 2),
     ]  # fmt: skip
 
 
-def test_reader_knows_when_a_step_is_missing() -> None:
+def test_reader_detects_a_missing_step() -> None:
     for missing in (0, 1):
         with pytest.raises(AssertionError):
             read_small([record for place, record in enumerate(small_journal()) if place != missing])
 
 
-def test_reader_refuses_what_it_does_not_know() -> None:
+def test_reader_rejects_unknown_versions_counts_and_settings() -> None:
     with_setting = {"settings": {**small_journal()[1][1]["settings"], "newer": 0}}
     altered: list[tuple[int, bytes, dict[str, Any]]] = [
         (1, b"2", {}), (1, b"1", {"ledger": {"newer": 0}}), (1, b"1", with_setting),
@@ -154,7 +154,7 @@ def headers_of(name: str) -> list[tuple[str, bytes]]:
     return [(header, content.encode()) for header, content in (line.split(": ", 1) for line in lines)]
 
 
-def test_dead_letters_name_their_record() -> None:
+def test_dead_letters_identify_their_record() -> None:
     reason = "id: expected a text; got 1"
     assert dead_letter(headers_of("dead-letter.headers")) == (
         None, "onebit.contexts", 2, 41, "malformed", reason, None, None, [], 0,
@@ -168,11 +168,11 @@ def test_dead_letters_name_their_record() -> None:
     )  # fmt: skip
 
 
-def test_tick_names_its_step() -> None:
+def test_tick_contains_its_step() -> None:
     assert tick(headers_of("feedback.tick.headers")) == 12
 
 
-def test_records_of_updates_hold_entries_with_all_that_a_model_needs() -> None:
+def test_update_records_contain_complete_entries() -> None:
     head, found = update((HERE / "updates.format1").read_bytes())
     assert head == {"partition": 2, "step": 41, "part": 0, "follows": 39}
     x, scores = {0: 1.0, 3: 0.5, 9: -1e300}, [0.0, 1.5, -0.1, 1 / 3, 0.5]
@@ -194,7 +194,7 @@ def golden_generation() -> Generation:
     return found
 
 
-def test_chunk_holds_place_counts_learner_and_blocks() -> None:
+def test_chunk_contains_position_counts_learner_and_blocks() -> None:
     found = golden_generation()
     assert (found.state["step"]["number"], found.state["undated"]) == (7, [39, 40])
     assert settings(found.state["settings"])["learner"] == "banditron"
@@ -220,11 +220,11 @@ def fields_of_the_page(name: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", ["pending", "orphans", "retained"])
-def test_page_has_a_line_for_each_field(name: str) -> None:
+def test_page_documents_each_field(name: str) -> None:
     assert sorted(fields_of_the_page(name)) == sorted(FIELDS[name])
 
 
-def test_page_has_a_line_for_each_column_of_updates_and_says_what_it_means_where_it_is_absent() -> None:
+def test_page_documents_each_update_column_and_its_default() -> None:
     lines = fields_of_the_page("Updates")
     for name in ("name", "values", "arrays"):  # these are in the table of the head, which has no defaults
         del lines[name]
@@ -235,20 +235,20 @@ def test_page_has_a_line_for_each_column_of_updates_and_says_what_it_means_where
     assert lines == {**expected, "x.indices": "–", "x.values": "1"}
 
 
-def test_page_has_a_line_for_each_setting() -> None:
+def test_page_documents_each_setting() -> None:
     (section,) = re.findall(r"^### Settings.*?(?=^##)", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
     lines = [line.strip("| ").split(" | ") for line in section.splitlines() if line.startswith("| `")]
     named = [name for names, *_ in lines for name in re.findall(r"`([^`]+)`", names)]
     assert sorted(named) == sorted((*SETTINGS, "parameters.NAME"))
 
 
-def test_page_has_a_line_for_each_count() -> None:
+def test_page_documents_each_count() -> None:
     (section,) = re.findall(r"^### Counts.*?(?=^##)", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
     lines = [line for line in section.splitlines() if line.startswith("| `")]
     assert [name for line in lines for name in re.findall(r"`([^`]+)`", line.split(" | ")[0])] == list(LEDGER)
 
 
-def test_field_is_needed() -> None:
+def test_field_is_required() -> None:
     (section,) = [section for section in golden_generation().sections if section.name == "pending"]
     entry, *_ = msgspec.msgpack.decode(section.arrays["entries"].content)
     without = section.arrays["entries"]._replace(content=msgspec.msgpack.encode([entry[:-1]]))
@@ -280,7 +280,7 @@ def present() -> Pipeline:
     return pipeline_of(small_task("soba-diag", join=join, on_expiry="negative", late="correct"))
 
 
-def test_reader_finds_in_a_journal_what_onebit_does(present: Pipeline) -> None:
+def test_reader_agrees_with_onebit_on_a_journal(present: Pipeline) -> None:
     records = present.records(TOPICS.journal)
     steps = [decode_step(record) for record in records]
     found = format_reader.journal((dict(record.headers)["onebit-version"], record.value or b"") for record in records)
@@ -292,7 +292,7 @@ def test_reader_finds_in_a_journal_what_onebit_does(present: Pipeline) -> None:
     assert [found.steps[place].settings for place in (0, -1)] == [stored_settings(begun), stored_settings(changed)]
 
 
-def test_reader_finds_in_a_snapshot_what_onebit_does(present: Pipeline) -> None:
+def test_reader_agrees_with_onebit_on_a_snapshot(present: Pipeline) -> None:
     chunks = ((record.key, record.value) for record in present.records(TOPICS.snapshots))
     newest = max(format_reader.whole_generations(chunks), key=lambda each: each.number)
     task = rebuild(present.broker, TOPICS, 0, None, until=newest.number, snapshots=False).task
@@ -319,7 +319,7 @@ def test_reader_finds_in_a_snapshot_what_onebit_does(present: Pipeline) -> None:
     assert all((join.pending, join.deferred, join.shown, join.orphans, join.retained, kept))
 
 
-def test_reader_finds_in_a_model_file_what_was_exported(present: Pipeline, tmp_path: Path) -> None:
+def test_reader_agrees_with_onebit_on_a_model_file(present: Pipeline, tmp_path: Path) -> None:
     model = export_model(present.broker, TOPICS, 0)
     write_model(tmp_path / "model.npz", model)
     meta, state = model_file(tmp_path / "model.npz")

@@ -20,12 +20,12 @@ USER = {"sasl.username": "ada", "sasl.password": SECRET}
 SCRAM = {"security.protocol": "SASL_SSL", "sasl.mechanism": "SCRAM-SHA-512", **USER}
 
 
-def test_properties_make_a_config_and_go_on_to_librdkafka_as_they_are() -> None:
+def test_properties_are_passed_to_librdkafka_unchanged() -> None:
     given = {**SCRAM, "ssl.ca.location": "/ca.pem", "client.id": "onebit"}
     assert client_config(given).librdkafka() == given | {"ssl.endpoint.identification.algorithm": "https"}
 
 
-def test_without_properties_there_is_no_security() -> None:
+def test_empty_properties_configure_no_security() -> None:
     assert client_config({}) == ClientConfig()
     assert ClientConfig().librdkafka() == {
         "security.protocol": "PLAINTEXT", "ssl.endpoint.identification.algorithm": "https"
@@ -75,7 +75,7 @@ def jaas(module: str, options: str) -> str:
     ],
     ids=["case", "SCRAM in JAAS", "PLAIN in JAAS", "truststore", "keystore", "no hostname check", "address only"],
 )
-def test_what_is_written_for_other_clients_means_the_same(java: dict[str, str], meant: dict[str, str]) -> None:
+def test_java_properties_are_equivalent(java: dict[str, str], meant: dict[str, str]) -> None:
     assert client_config(java) == client_config(meant)
 
 
@@ -131,27 +131,27 @@ SASL = {"security.protocol": "SASL_SSL"}
         ),
     ],
 )
-def test_what_cannot_be_used_is_named_with_what_to_do_in_one_line(properties: dict[str, str], message: str) -> None:
+def test_invalid_properties_are_rejected_with_a_one_line_remedy(properties: dict[str, str], message: str) -> None:
     with pytest.raises(ClientConfigError, match=message) as refused:
         client_config(properties)
     assert SECRET not in str(refused.value)
     assert "\n" not in str(refused.value)
 
 
-def test_a_file_with_several_properties_that_are_not_taken_is_told_of_all_of_them() -> None:
+def test_all_unsupported_properties_are_reported_together() -> None:
     handed_out = {"client.dns.lookup": "use_all_dns_ips", "session.timeout.ms": "45000", "acks": "all"}
     with pytest.raises(ClientConfigError) as refused:
         client_config(SCRAM | USER | handed_out)
     assert all(f"{name}: " in str(refused.value) for name in handed_out), refused.value
 
 
-def test_a_file_has_comments_lines_that_go_on_and_values_with_equals_signs(tmp_path: Path) -> None:
+def test_file_supports_comments_continuations_and_equals_signs(tmp_path: Path) -> None:
     path = tmp_path / "client.properties"
     path.write_text('# ours\n! theirs\n\n security.protocol = SSL\nsasl.jaas.config=a required \\\n  b="c=d";\n')
     assert read_properties(path) == {"security.protocol": "SSL", "sasl.jaas.config": 'a required b="c=d";'}
 
 
-def test_a_file_is_read_as_java_has_stored_it(tmp_path: Path) -> None:
+def test_file_stored_by_java_is_read(tmp_path: Path) -> None:
     path = tmp_path / "client.properties"
     meant = 'p\\a"t:h'
     module = "org.apache.kafka.common.security.plain.PlainLoginModule"
@@ -176,7 +176,7 @@ def test_a_file_is_read_as_java_has_stored_it(tmp_path: Path) -> None:
         (None, "cannot read the properties: No such file or directory"),
     ],
 )
-def test_a_line_that_cannot_be_read_is_named_and_not_shown(tmp_path: Path, text: str | None, message: str) -> None:
+def test_invalid_line_is_reported_by_number_without_its_text(tmp_path: Path, text: str | None, message: str) -> None:
     path = tmp_path / "client.properties"
     if text is not None:
         path.write_text(text)
@@ -185,7 +185,7 @@ def test_a_line_that_cannot_be_read_is_named_and_not_shown(tmp_path: Path, text:
     assert SECRET not in str(refused.value)
 
 
-def test_no_secret_shows_in_what_is_printed_of_a_config() -> None:
+def test_printed_config_contains_no_secrets() -> None:
     config = client_config(SCRAM | {"ssl.key.password": SECRET})
     assert isinstance(config.sasl_password, SecretStr)
     for shown in (repr(config), str(config), f"{config}", repr(asdict(config))):
@@ -193,7 +193,7 @@ def test_no_secret_shows_in_what_is_printed_of_a_config() -> None:
     assert [name for name in PROPERTIES if name.endswith("password")] == ["sasl.password", "ssl.key.password"]
 
 
-def test_properties_of_a_local_broker_have_its_present_address(tmp_path: Path) -> None:
+def test_properties_of_a_local_broker_have_its_current_address(tmp_path: Path) -> None:
     security = LocalSecurity(tmp_path)
     security.folder.mkdir()
     security.client_config.write_text("sasl.username=admin\n")

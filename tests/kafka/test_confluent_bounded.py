@@ -17,13 +17,13 @@ from stream.kafka.refusals import Subscription
 from stream.wire.records import TopicPartition
 
 
-def test_what_a_call_gives_or_raises_is_its_caller_s() -> None:
+def test_bounded_call_returns_or_raises_like_the_function() -> None:
     assert bounded(lambda: 3, 10.0) == 3
     with pytest.raises(ZeroDivisionError):
         bounded(lambda: 1 // 0, 10.0)
 
 
-def test_call_that_does_not_come_back_is_not_waited_for() -> None:
+def test_bounded_call_times_out() -> None:
     ended = Event()
     began_s = time.monotonic()
     with pytest.raises(TimeoutError):
@@ -45,7 +45,7 @@ def _producer(connection: ConfluentConnection, monkeypatch: pytest.MonkeyPatch, 
     return TransactionProducer(connection, ConfluentTransactionSink(connection, admin, "learner-1"))
 
 
-def test_client_whose_callback_cleared_the_fatal_error_is_fenced(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_client_with_a_cleared_fatal_error_is_fenced(monkeypatch: pytest.MonkeyPatch) -> None:
     def flush(seconds: float) -> int:
         raise SystemError("flush returned NULL without setting an exception")
 
@@ -55,9 +55,7 @@ def test_client_whose_callback_cleared_the_fatal_error_is_fenced(monkeypatch: py
         producer.flush()
 
 
-def test_offsets_whose_sending_does_not_come_back_leave_the_outcome_unknown_and_the_producer_of_no_use(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_timeout_in_send_offsets_makes_the_producer_unusable(monkeypatch: pytest.MonkeyPatch) -> None:
     ended = Event()
     connection = ConfluentConnection(ConnectionSettings("127.0.0.1:1", request_timeout_ms=50))
     producer = _producer(connection, monkeypatch, send_offsets_to_transaction=lambda *arguments: ended.wait())

@@ -45,14 +45,12 @@ def connection() -> ConfluentConnection:
     return ConfluentConnection(ConnectionSettings("127.0.0.1:1", request_timeout_ms=50))
 
 
-def test_member_whose_broker_was_always_in_reach_was_paused_and_is_out(connection: ConfluentConnection) -> None:
+def test_unknown_member_with_reachable_broker_is_fenced(connection: ConfluentConnection) -> None:
     with pytest.raises(FencedError, match="learner-1 was removed from group"):
         _member(connection, {}).on_unknown_member()
 
 
-def test_member_that_was_cut_off_is_not_out_although_it_has_read_what_came_before(
-    connection: ConfluentConnection,
-) -> None:
+def test_unknown_member_after_an_outage_is_not_fenced(connection: ConfluentConnection) -> None:
     member = _member(connection, {})
     connection.cut_off_s = time.monotonic()
     assert [record.offset for record in member.poll(0, 10)] == [7]
@@ -60,9 +58,7 @@ def test_member_that_was_cut_off_is_not_out_although_it_has_read_what_came_befor
     member.on_unknown_member()
 
 
-def test_member_hears_what_a_producer_has_to_say_of_the_broker_before_it_is_out(
-    connection: ConfluentConnection,
-) -> None:
+def test_member_checks_producer_errors_before_it_is_fenced(connection: ConfluentConnection) -> None:
     def poll(timeout_s: float) -> None:
         connection._on_error(KafkaError(KafkaError._ALL_BROKERS_DOWN))
 
@@ -72,7 +68,7 @@ def test_member_hears_what_a_producer_has_to_say_of_the_broker_before_it_is_out(
     member.on_unknown_member()
 
 
-def test_commit_of_offsets_that_does_not_come_back_is_given_up(
+def test_offset_commit_without_a_response_times_out(
     connection: ConfluentConnection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     member = _member(connection, {})
@@ -86,7 +82,7 @@ def test_commit_of_offsets_that_does_not_come_back_is_given_up(
     member.on_unknown_member()  # the broker did not respond in the meantime
 
 
-def test_records_of_partitions_that_were_taken_back_meanwhile_are_not_kept(connection: ConfluentConnection) -> None:
+def test_buffered_records_of_revoked_partitions_are_discarded(connection: ConfluentConnection) -> None:
     member = _member(connection, {})
     member.pause([CONTEXTS])
     member._positions = {}
@@ -96,7 +92,7 @@ def test_records_of_partitions_that_were_taken_back_meanwhile_are_not_kept(conne
     assert member._take_aside(10) == []
 
 
-def test_member_that_was_cut_off_and_then_paused_is_out(connection: ConfluentConnection) -> None:
+def test_unknown_member_paused_after_an_outage_is_fenced(connection: ConfluentConnection) -> None:
     member = _member(connection, {})
     connection.cut_off_s = time.monotonic()
     member.on_offsets_accepted()
@@ -105,7 +101,7 @@ def test_member_that_was_cut_off_and_then_paused_is_out(connection: ConfluentCon
         member.on_unknown_member()
 
 
-def test_member_that_was_cut_off_while_another_took_its_partitions_is_out(connection: ConfluentConnection) -> None:
+def test_unknown_member_whose_partitions_were_reassigned_is_fenced(connection: ConfluentConnection) -> None:
     member = _member(connection, {"learner-2": frozenset((CONTEXTS,))})
     connection.cut_off_s = time.monotonic()
 

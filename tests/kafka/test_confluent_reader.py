@@ -21,9 +21,7 @@ def reader() -> Iterator[Reader]:
         yield reader
 
 
-def test_poll_waits_for_its_time_and_does_not_ask_the_client_again_and_again(
-    reader: Reader, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_poll_waits_without_busy_polling(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
     receive, asked = reader._receive, 0
 
     def asking(timeout_s: float, count: int) -> list[Any]:

@@ -26,7 +26,7 @@ CLIENTS = ("kafka", "confluent_kafka", "aiokafka")
         ("[::1]:9092", ["[::1]:9092"]),
     ],
 )
-def test_address_is_one_server_or_several(bootstrap: str, servers: list[str]) -> None:
+def test_address_can_list_several_servers(bootstrap: str, servers: list[str]) -> None:
     assert servers_of(bootstrap) == servers
 
 
@@ -42,7 +42,7 @@ def test_invalid_address_is_rejected_with_the_expected_form(bootstrap: str) -> N
 
 
 @pytest.mark.parametrize("client", ADAPTERS)
-def test_every_adapter_is_in_a_package_of_its_own_and_found_by_its_name(client: str) -> None:
+def test_every_adapter_is_found_in_its_own_package(client: str) -> None:
     module, _, name = ADAPTERS[client].adapter.partition(":")
     assert module.startswith("stream.kafka.")
     assert module.rpartition(".")[0] in ONLY_IMPORTER.values()

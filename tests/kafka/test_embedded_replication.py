@@ -52,14 +52,14 @@ def test_ends_do_not_count_records_appended_while_held(broker: EmbeddedBroker) -
     assert broker.ends([HELD])[HELD] == Ends(2, 2)
 
 
-def test_held_record_has_the_time_of_its_append(broker: EmbeddedBroker) -> None:
+def test_held_record_has_its_append_time(broker: EmbeddedBroker) -> None:
     send(broker.producer(), HELD, b"held")
     broker.clock.advance_to(5_000)
     broker.release(HELD)
     assert [record.append_ms for record in broker.reader([HELD]).poll(0, 100)] == [1_000, 1_000]
 
 
-def test_stable_end_is_that_of_a_transaction_opened_before_the_hold(broker: EmbeddedBroker) -> None:
+def test_transaction_opened_before_a_hold_limits_the_stable_end(broker: EmbeddedBroker) -> None:
     producer = begun(broker)
     send(producer, OTHER, b"open")
     send(broker.producer(), OTHER, b"behind")
@@ -69,7 +69,7 @@ def test_stable_end_is_that_of_a_transaction_opened_before_the_hold(broker: Embe
     assert broker.ends([OTHER])[OTHER] == Ends(3, 3)
 
 
-def test_second_hold_leaves_the_high_watermark_where_it_is(broker: EmbeddedBroker) -> None:
+def test_second_hold_does_not_move_the_high_watermark(broker: EmbeddedBroker) -> None:
     send(broker.producer(), HELD, b"held")
     broker.hold(HELD)
     assert broker.ends([HELD])[HELD] == Ends(1, 1)
@@ -93,7 +93,7 @@ def test_flush_and_commit_of_a_transaction_with_records_in_a_held_partition_rais
         producer.commit()
 
 
-def test_flush_that_raised_leaves_the_records_in_the_log(broker: EmbeddedBroker) -> None:
+def test_failed_flush_keeps_the_records_in_the_log(broker: EmbeddedBroker) -> None:
     producer = broker.producer()
     send(producer, HELD, b"held")
     with pytest.raises(BrokerUnavailableError):

@@ -32,7 +32,7 @@ class _Outage:
         return Verdict.PROCEEDS
 
 
-def test_a_reader_that_is_abandoned_while_the_broker_is_away_says_nothing() -> None:
+def test_abandoning_a_reader_during_an_outage_raises_nothing() -> None:
     outage = _Outage()
     reading = read_partition(outage.broker, CONTEXTS)
     assert next(reading).offset == 0
@@ -40,7 +40,7 @@ def test_a_reader_that_is_abandoned_while_the_broker_is_away_says_nothing() -> N
     del reading  # an error while the generator is closed would be printed with a warning
 
 
-def test_all_that_was_read_is_given_although_the_broker_went_away_before_the_end() -> None:
+def test_records_read_before_an_outage_are_returned() -> None:
     outage = _Outage()
     offsets = []
     for record in read_partition(outage.broker, CONTEXTS):
@@ -49,7 +49,7 @@ def test_all_that_was_read_is_given_although_the_broker_went_away_before_the_end
     assert offsets == [0, 1, 2]
 
 
-def test_a_reading_that_the_outage_breaks_off_is_an_error() -> None:
+def test_reading_interrupted_by_an_outage_is_an_error() -> None:
     outage = _Outage()
     reading = read_partition(outage.broker, CONTEXTS)
     outage.away = True
@@ -66,9 +66,7 @@ def many() -> RecordsAt:
     return RecordsAt(pipeline.broker, CONTEXTS)
 
 
-def test_records_are_found_by_their_offsets_in_any_order_and_those_that_are_not_there_are_left_out(
-    many: RecordsAt,
-) -> None:
+def test_records_are_found_by_offset_in_any_order(many: RecordsAt) -> None:
     last = RUN_GAP_MAX + 9
     for offsets in ([5, 3], [4, 6, 7], [3], [last, 2, 2], [8], [], [last, last + 1, 10**15, -1], [0, last]):
         found = many.read(offsets)
@@ -76,7 +74,7 @@ def test_records_are_found_by_their_offsets_in_any_order_and_those_that_are_not_
         assert {offset: record.key for offset, record in found.items()} == {offset: b"e%d" % offset for offset in found}
 
 
-def test_an_outage_is_an_error_of_reading_again() -> None:
+def test_reading_by_offset_during_an_outage_is_an_error() -> None:
     outage = _Outage()
     again = RecordsAt(outage.broker, CONTEXTS)
     assert again.read([1]).keys() == {1}
@@ -102,14 +100,14 @@ def write(broker: EmbeddedBroker, *records: tuple[str, int]) -> None:
         broker.producer().send(topic, 0, None, b"%d" % at_ms)
 
 
-def test_offset_of_a_time_is_that_of_the_first_record_then_or_later(broker: EmbeddedBroker) -> None:
+def test_offset_of_a_time_is_the_first_record_at_or_after_it(broker: EmbeddedBroker) -> None:
     write(broker, *(("one", at_ms) for at_ms in (1_000, 1_005, 1_005, 1_020)))
     found = {at_ms: offset_at(broker, ONE, at_ms) for at_ms in (0, 1_000, 1_001, 1_005, 1_006, 1_020, 1_021)}
     assert found == {0: 0, 1_000: 0, 1_001: 1, 1_005: 1, 1_006: 3, 1_020: 3, 1_021: 4}
     assert offset_at(broker, OTHER, 5) == 0
 
 
-def test_offset_of_a_time_is_found_behind_deleted_and_among_aborted_records(broker: EmbeddedBroker) -> None:
+def test_offset_of_a_time_skips_deleted_and_aborted_records(broker: EmbeddedBroker) -> None:
     write(broker, *(("one", at_ms) for at_ms in (1_000, 1_010)))
     producer = broker.transactional_producer("t")
     producer.begin()
@@ -123,7 +121,7 @@ def test_offset_of_a_time_is_found_behind_deleted_and_among_aborted_records(brok
     assert [record.value for record in kept] == [b"1020"]
 
 
-def test_records_of_several_topics_come_in_the_order_of_their_times(broker: EmbeddedBroker) -> None:
+def test_records_of_several_topics_are_ordered_by_time(broker: EmbeddedBroker) -> None:
     write(broker, ("one", 1_000), ("other", 1_001), ("one", 1_002), ("other", 1_002), ("one", 1_003))
     found = read_in_order(broker, {OTHER: 0, ONE: 1})
     assert [(one.topic, one.append_ms) for one in found] == [
@@ -131,7 +129,7 @@ def test_records_of_several_topics_come_in_the_order_of_their_times(broker: Embe
     ]  # fmt: skip
 
 
-def test_what_comes_is_followed_from_where_the_reading_ended(broker: EmbeddedBroker) -> None:
+def test_follow_continues_where_reading_ended(broker: EmbeddedBroker) -> None:
     write(broker, ("one", 1_000), ("other", 1_001))
     following = follow(broker, {ONE: 1, OTHER: 0})
     assert [one.topic for one in next(following)] == ["other"]

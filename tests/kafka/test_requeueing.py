@@ -29,7 +29,7 @@ def with_an_orphan_and_a_malformed_context() -> Pipeline:
     return pipeline
 
 
-def test_orphan_that_is_put_again_meets_its_decision_and_the_books_are_exact() -> None:
+def test_requeued_orphan_is_matched_and_the_audit_passes() -> None:
     pipeline = with_an_orphan_and_a_malformed_context()
     counts = requeue(pipeline.broker, TOPICS, 1, lambda letter: letter.kind == "orphan")
     work(pipeline)
@@ -39,7 +39,7 @@ def test_orphan_that_is_put_again_meets_its_decision_and_the_books_are_exact() -
     assert [found.ok for found in pipeline.audits()] == [True]
 
 
-def test_record_is_put_again_byte_for_byte_with_a_header_that_names_its_letter() -> None:
+def test_requeued_record_is_identical_plus_a_header() -> None:
     pipeline = Pipeline(small_task(), partitions=2)
     broken = Record(TOPICS.feedback, 1, 7, 0, b"visit-1", feedback_value("other", 1), OWN)
     key, value, headers = encode_dead_letter(broken, "malformed", "why")
@@ -53,7 +53,7 @@ def test_record_is_put_again_byte_for_byte_with_a_header_that_names_its_letter()
     assert reported == [Requeued(letter, 1, 0, Fate.REQUEUED)]
 
 
-def test_letter_is_put_again_once_and_a_record_that_still_cannot_be_used_becomes_another() -> None:
+def test_dead_letter_is_requeued_once() -> None:
     pipeline = with_an_orphan_and_a_malformed_context()
     assert requeue(pipeline.broker, TOPICS, 1) == {Fate.REQUEUED: 2}
     assert requeue(pipeline.broker, TOPICS, 1) == {Fate.BEFORE: 2}
@@ -66,7 +66,7 @@ def test_letter_is_put_again_once_and_a_record_that_still_cannot_be_used_becomes
     assert [found.ok for found in pipeline.audits()] == [True]
 
 
-def test_dry_run_tells_and_writes_nothing() -> None:
+def test_dry_run_writes_nothing() -> None:
     pipeline = with_an_orphan_and_a_malformed_context()
     before, reported = pipeline.ends(), list[Requeued]()
     assert requeue(pipeline.broker, TOPICS, 1, reported=reported.append, dry_run=True) == {Fate.REQUEUED: 2}
@@ -74,7 +74,7 @@ def test_dry_run_tells_and_writes_nothing() -> None:
     assert pipeline.ends() == before
 
 
-def test_what_was_cut_or_is_no_input_or_no_letter_is_passed_over() -> None:
+def test_truncated_and_foreign_dead_letters_are_skipped() -> None:
     pipeline = Pipeline(small_task())
     send = pipeline.broker.producer().send
     large = Record(TOPICS.contexts, 0, 7, 0, b"a", b"x" * 600_000, ())

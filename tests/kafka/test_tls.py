@@ -95,7 +95,7 @@ def tls(ca: str | None = None, **more: str) -> ClientConfig:
     ],
     ids=["expired", "untrusted", "wrong name", "no TLS"],
 )  # fmt: skip
-def test_broker_that_cannot_be_trusted_is_refused_at_once_with_the_reason(
+def test_untrusted_broker_is_rejected_immediately_with_the_reason(
     ca: str, certificate: trustme.LeafCert | None, why: str, client: str
 ) -> None:
     with server(certificate) as bootstrap:
@@ -103,7 +103,7 @@ def test_broker_that_cannot_be_trusted_is_refused_at_once_with_the_reason(
 
 
 @pytest.mark.timeout(60)
-def test_handshake_that_is_not_answered_is_given_up(ca: str) -> None:
+def test_unanswered_handshake_times_out(ca: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:  # accepts connections but sends nothing
         with pytest.raises(BrokerUnavailableError, match="within 300 ms"):
             connect(ConnectionSettings(f"127.0.0.1:{silent.getsockname()[1]}", tls(ca), connect_timeout_ms=300))
@@ -111,7 +111,7 @@ def test_handshake_that_is_not_answered_is_given_up(ca: str) -> None:
 
 
 @pytest.mark.parametrize("client", ADAPTERS)
-def test_command_at_a_broker_whose_certificate_has_expired_ends_with_one_line_and_2(
+def test_expired_certificate_ends_a_command_with_one_line_and_exit_code_2(
     ca: str, client: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     access = ("--security-protocol", "SSL", "--ssl-ca-location", ca)
@@ -123,17 +123,17 @@ def test_command_at_a_broker_whose_certificate_has_expired_ends_with_one_line_an
 
 
 @pytest.mark.parametrize("client", ADAPTERS)
-def test_broker_that_wants_a_certificate_of_the_client_is_heard(ca: str, client: str) -> None:
+def test_required_client_certificate_is_reported(ca: str, client: str) -> None:
     with server(AUTHORITY.issue_cert("127.0.0.1"), wants_certificate=True) as bootstrap:
         assert "ssl.certificate.location and ssl.key.location" in refusal(bootstrap, tls(ca), client)
 
 
-def test_name_of_a_certificate_need_not_be_checked(ca: str) -> None:
+def test_host_name_check_can_be_disabled(ca: str) -> None:
     assert context_of(tls(ca)).check_hostname
     assert not context_of(tls(ca, ssl_endpoint_identification_algorithm="none")).check_hostname
 
 
-def test_clients_own_certificate_and_key_are_read_from_files(ca: str, tmp_path: Path) -> None:
+def test_client_certificate_and_key_are_read_from_files(ca: str, tmp_path: Path) -> None:
     own = tmp_path / "own.pem"
     OWN.private_key_and_cert_chain_pem.write_to_path(str(own))
     context_of(tls(ca, ssl_certificate_location=str(own), ssl_key_location=str(own)))
@@ -150,9 +150,7 @@ def test_clients_own_certificate_and_key_are_read_from_files(ca: str, tmp_path: 
         ),
     ],
 )
-def test_file_of_authorities_that_cannot_be_used_says_what_it_is(
-    tmp_path: Path, content: bytes | None, why: str
-) -> None:
+def test_invalid_ca_file_is_rejected_with_the_reason(tmp_path: Path, content: bytes | None, why: str) -> None:
     path = tmp_path / "ca"
     if content is not None:
         path.write_bytes(content)
@@ -160,7 +158,7 @@ def test_file_of_authorities_that_cannot_be_used_says_what_it_is(
         context_of(tls(str(path)))
 
 
-def test_key_that_cannot_be_used_says_why_without_its_password(ca: str, tmp_path: Path) -> None:
+def test_invalid_key_is_rejected_without_showing_its_password(ca: str, tmp_path: Path) -> None:
     certificate, other, locked = (str(tmp_path / name) for name in ("own.pem", "other.pem", "locked.pem"))
     OWN.cert_chain_pems[0].write_to_path(certificate)
     AUTHORITY.issue_cert("other").private_key_pem.write_to_path(other)

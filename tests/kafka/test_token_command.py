@@ -22,7 +22,7 @@ def jwt(**claims: object) -> str:
     )
 
 
-def test_a_token_is_read_as_it_is_or_as_an_oauth_server_answers() -> None:
+def test_token_can_be_plain_or_an_oauth_response() -> None:
     whole = jwt(exp=2_000, sub="ada")
     assert read_token("opaque\n", NOW_S) == Token("opaque", 0.0)
     assert read_token(whole, NOW_S) == Token(whole, 2_000.0)
@@ -30,14 +30,14 @@ def test_a_token_is_read_as_it_is_or_as_an_oauth_server_answers() -> None:
 
 
 @pytest.mark.parametrize("more", [{}, {"expires_in": None}])
-def test_an_answer_without_a_time_leaves_it_to_the_token(more: dict[str, object]) -> None:
+def test_response_without_expiry_uses_the_expiry_of_the_token(more: dict[str, object]) -> None:
     assert read_token(json.dumps({"access_token": "opaque"} | more), NOW_S) == Token("opaque", 0.0)
     whole = jwt(exp=2_000)
     assert read_token(json.dumps({"access_token": whole} | more), NOW_S) == Token(whole, 2_000.0)
 
 
 @pytest.mark.parametrize("printed", ["", "two words", '{"error": "secret-7"}', "{secret-7", "a\x01b", "tök"])
-def test_what_is_no_token_is_refused_and_not_shown(printed: str) -> None:
+def test_invalid_token_is_rejected_without_being_shown(printed: str) -> None:
     with pytest.raises(AccessError, match="neither a plain token nor JSON with access_token") as refused:
         read_token(printed, NOW_S)
     assert "secret-7" not in str(refused.value)
@@ -52,7 +52,7 @@ def counting(tmp_path: Path, printed: str) -> tuple[TokenCommand, Path]:
     return TokenCommand(f"{sys.executable} {program}"), runs
 
 
-def test_a_token_is_used_again_while_it_lasts_and_not_after(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_token_is_reused_until_shortly_before_it_expires(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     command, runs = counting(tmp_path, json.dumps({"access_token": "opaque", "expires_in": 100}))
     began_s = time.monotonic()
     for now_s, times in ((0.0, 1), (79.0, 1), (80.0, 2), (159.0, 2), (161.0, 3)):
@@ -61,7 +61,7 @@ def test_a_token_is_used_again_while_it_lasts_and_not_after(tmp_path: Path, monk
         assert runs.read_text() == "x" * times
 
 
-def test_a_token_is_used_to_its_end_while_the_command_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_token_is_used_until_expiry_while_the_command_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     began_s = time.monotonic()
     printed = tmp_path / "printed"
     printed.write_text(json.dumps({"access_token": "opaque", "expires_in": 100}))
@@ -75,7 +75,7 @@ def test_a_token_is_used_to_its_end_while_the_command_fails(tmp_path: Path, monk
         command.token()
 
 
-def test_bytes_that_are_no_text_are_refused_and_a_byte_order_mark_is_not(tmp_path: Path) -> None:
+def test_non_utf_8_output_is_rejected_and_a_bom_is_accepted(tmp_path: Path) -> None:
     printed = tmp_path / "printed"
     printed.write_bytes(bytes(range(128, 256)))
     with pytest.raises(AccessError, match="the command printed neither"):
@@ -84,9 +84,7 @@ def test_bytes_that_are_no_text_are_refused_and_a_byte_order_mark_is_not(tmp_pat
     assert TokenCommand(f"cat {printed}").token().value == "opaque"
 
 
-def test_a_command_that_hangs_is_ended_with_all_that_it_has_started(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_hanging_command_is_killed_with_its_children(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stream.kafka.token_command.COMMAND_TIMEOUT_S", 0.5)
     pid = tmp_path / "pid"
     with pytest.raises(AccessError, match=r"took longer than 0.5 s"):
@@ -94,7 +92,7 @@ def test_a_command_that_hangs_is_ended_with_all_that_it_has_started(
     wait_for(lambda: not _runs(int(pid.read_text())), "the process that the command started has ended")
 
 
-def test_what_a_command_that_has_printed_a_token_leaves_behind_may_stay(tmp_path: Path) -> None:
+def test_children_of_a_successful_command_are_not_killed(tmp_path: Path) -> None:
     pid = tmp_path / "pid"
     command = TokenCommand(f"sh -c 'sleep 60 >/dev/null & echo $! > {pid}; echo opaque'")
     assert command.token().value == "opaque"
@@ -107,7 +105,7 @@ def _runs(pid: int) -> bool:
     return psutil.pid_exists(pid) and bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
 
 
-def test_a_token_that_does_not_tell_its_end_is_asked_for_each_time(tmp_path: Path) -> None:
+def test_token_without_expiry_is_requested_each_time(tmp_path: Path) -> None:
     command, runs = counting(tmp_path, "opaque")
     assert [command.token().value for _ in range(2)] == ["opaque", "opaque"]
     assert runs.read_text() == "xx"
@@ -120,7 +118,7 @@ def test_a_token_that_does_not_tell_its_end_is_asked_for_each_time(tmp_path: Pat
         ("sh -c 'echo secret-7 >&2; exit 3'", "the command sh ended with exit code 3"),
     ],
 )
-def test_a_command_that_fails_is_named_without_what_it_says(command: str, why: str) -> None:
+def test_failed_command_is_reported_without_its_output(command: str, why: str) -> None:
     with pytest.raises(AccessError) as refused:
         TokenCommand(command).token()
     assert why in str(refused.value)

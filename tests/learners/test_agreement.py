@@ -89,7 +89,7 @@ def events(seed: int, scale: float, binary: bool = False) -> list[Round]:
     ("data", "late"), [*(("gaussian", late) for late in DELAYS), ("small", DELAYS[-1]), ("binary", DELAYS[-1])]
 )
 @pytest.mark.parametrize("case", CASES)
-def test_agrees_with_the_transcription_at_every_round(case: str, data: str, late: str) -> None:
+def test_agrees_with_the_transcription_in_every_round(case: str, data: str, late: str) -> None:
     name, parameters, make = CASES[case]
     learner, oracle = create(name, n_classes=K, n_features=D, **parameters), make()
     scale = 0.05 if data == "small" else 1.0
@@ -102,7 +102,7 @@ def test_agrees_with_the_transcription_at_every_round(case: str, data: str, late
 
 
 @pytest.mark.parametrize(("scale", "diagonal"), [(1.0, True), (0.05, True), (1.0, False), (0.05, False)])
-def test_the_events_above_bind_the_condition_of_soba(scale: float, diagonal: bool) -> None:
+def test_events_activate_the_condition_of_soba(scale: float, diagonal: bool) -> None:
     oracle = NaiveSoba(K, D, gamma=0.2, diagonal=diagonal)
     learner = create("soba-diag" if diagonal else "soba", n_classes=K, n_features=D, gamma=0.2)
     assert_agree(learner, oracle, events(seed=5, scale=scale), delays("immediate", ROUNDS, np.random.default_rng(6)))
@@ -113,7 +113,7 @@ def test_the_events_above_bind_the_condition_of_soba(scale: float, diagonal: boo
     ("name", "parameters", "fewest", "most"),
     [("newtron", NEWTON, 290, 300), ("newtron", LOOSE, 20, 290), ("pnewtron", NEWTON, 290, 300)],
 )
-def test_the_events_above_need_the_projection_and_also_do_without_it(
+def test_events_require_the_projection_in_some_rounds(
     name: str, parameters: dict[str, Any], fewest: int, most: int
 ) -> None:
     oracle = NaiveNewtron(K, D, diagonal=name == "pnewtron", **parameters)
@@ -122,7 +122,7 @@ def test_the_events_above_need_the_projection_and_also_do_without_it(
     assert fewest <= oracle.projections <= most
 
 
-def test_pnewtron_keeps_its_norm_through_the_refresh() -> None:
+def test_pnewtron_norm_is_unchanged_by_a_refresh() -> None:
     learner = create("pnewtron", n_classes=K, n_features=D, **NEWTON)
     oracle = NaiveNewtron(K, D, diagonal=True, **NEWTON)
     rounds = [r for seed in range(4) for r in events(seed=seed, scale=1.0)]

@@ -32,7 +32,7 @@ from stream.learners.auto import choose, defaults_for
         (200, 1_000, 900.0, "stack-igw", {}, "exceed 64 MB"),
     ],
 )
-def test_the_learner_of_a_size(
+def test_choice_depends_on_size(
     n_classes: int, n_features: int, mean_nnz: float | None, learner: str, parameters: dict[str, Any], why: str
 ) -> None:
     choice = choose(n_classes, n_features, mean_nnz)
@@ -43,13 +43,13 @@ def test_the_learner_of_a_size(
 
 
 @pytest.mark.parametrize(("n_features", "mean_nnz"), [(64, 33.0), (64, 2.0), (400, None), (784, 700.0)])
-def test_where_updates_must_be_taken_back_it_is_late_ucb(n_features: int, mean_nnz: float | None) -> None:
+def test_late_ucb_is_chosen_if_updates_must_be_retractable(n_features: int, mean_nnz: float | None) -> None:
     choice = choose(10, n_features, mean_nnz, correctable=True)
     assert choice.learner == "late-ucb"
     assert (choice.parameters == {"expand": "none"}) == (mean_nnz == 2.0)
 
 
-def test_a_named_learner_has_no_random_features_on_sparse_data() -> None:
+def test_named_late_ucb_has_no_random_features_on_sparse_data() -> None:
     assert defaults_for("late-ucb", 400, 25.0) == {"expand": "none"}
     assert defaults_for("late-ucb", 64, 33.0) == defaults_for("late-ucb", 400, None) == {}
     assert defaults_for("stack-igw", 400, 25.0) == {}
@@ -58,8 +58,6 @@ def test_a_named_learner_has_no_random_features_on_sparse_data() -> None:
 @pytest.mark.parametrize(
     ("n_classes", "n_features", "mean_nnz"), [(10, 5_000, 20.0), (10, 5_000, None), (99, 400, 9.0)]
 )
-def test_where_nothing_that_takes_updates_back_fits_it_is_refused(
-    n_classes: int, n_features: int, mean_nnz: float | None
-) -> None:
+def test_choice_fails_if_no_retractable_learner_fits(n_classes: int, n_features: int, mean_nnz: float | None) -> None:
     with pytest.raises(ParameterError, match="project=256"):
         choose(n_classes, n_features, mean_nnz, correctable=True)

@@ -151,7 +151,7 @@ COPIES: dict[str, Callable[[Learner], Learner]] = {
 
 
 @each
-def test_learners_of_one_state_continue_alike_and_apart(case: Case) -> None:
+def test_copies_continue_identically_and_independently(case: Case) -> None:
     """A repeated run, a loaded state and each kind of copy produce identical decisions and states."""
     data = examples(case, 160)
     np.random.seed(1)  # noqa: NPY002 (tests that the global generator is not used)
@@ -181,7 +181,7 @@ def test_learners_of_one_state_continue_alike_and_apart(case: Case) -> None:
 
 
 @each
-def test_predict_decides_the_same_twice_as_it_would_have_been_played_and_changes_nothing(case: Case) -> None:
+def test_predict_is_deterministic_and_has_no_side_effects(case: Case) -> None:
     data = examples(case, 120)
     learner = case.create()
     trace(learner, data, 0, 60)
@@ -206,7 +206,7 @@ def test_predict_decides_the_same_twice_as_it_would_have_been_played_and_changes
 
 
 @each
-def test_observe_changes_what_is_declared_and_nothing_else(case: Case) -> None:
+def test_observe_changes_only_the_declared_state(case: Case) -> None:
     data = examples(case, 120)
     learner, never = case.create(), case.create()  # `never` receives no calls of `observe`
     u = np.random.default_rng(3).random(120)
@@ -229,7 +229,7 @@ def test_observe_changes_what_is_declared_and_nothing_else(case: Case) -> None:
 
 
 @each
-def test_dense_x_gives_the_bits_of_sparse_x(case: Case) -> None:
+def test_dense_and_sparse_x_give_identical_results(case: Case) -> None:
     data = examples(case, 120)
     sparse, dense = case.create(), case.create()
     u = np.random.default_rng(3).random(120)
@@ -255,7 +255,7 @@ EXTREME_X = {
 
 
 @each
-def test_extreme_input_leaves_a_valid_model(case: Case) -> None:
+def test_model_stays_valid_after_extreme_input(case: Case) -> None:
     """Test empty contexts, very large values, a class that never occurs, and missing feedback."""
     absent = examples(case, 300, absent=1)
     learner = case.create()
@@ -285,9 +285,7 @@ def test_extreme_input_leaves_a_valid_model(case: Case) -> None:
 @each
 @settings(max_examples=6, deadline=None, derandomize=True)
 @given(order=st.permutations(range(24)), decided_first=st.integers(1, 24))
-def test_feedback_in_any_order_gives_a_valid_model_and_the_same_one_again(
-    case: Case, order: list[int], decided_first: int
-) -> None:
+def test_feedback_in_any_order_is_reproducible_and_valid(case: Case, order: list[int], decided_first: int) -> None:
     data = examples(case, 24)
     u = np.random.default_rng(4).random(24)
 
@@ -308,7 +306,7 @@ def test_feedback_in_any_order_gives_a_valid_model_and_the_same_one_again(
 
 @pytest.mark.slow
 @each
-def test_many_events_leave_no_nan(case: Case) -> None:
+def test_model_is_finite_after_many_events(case: Case) -> None:
     size = case.long_run_events
     data = examples(case, size)
     rng = np.random.default_rng(5)
@@ -319,7 +317,7 @@ def test_many_events_leave_no_nan(case: Case) -> None:
 
 
 @each
-def test_decisions_follow_the_distribution(case: Case) -> None:
+def test_decisions_follow_their_distribution(case: Case) -> None:
     """Each action is chosen for a share of the values of u that is equal to its propensity and its probability.
 
     The values of u are the midpoints of a grid.
@@ -350,7 +348,7 @@ def test_decisions_follow_the_distribution(case: Case) -> None:
 
 @each
 @pytest.mark.parametrize("late", ["immediate", "geometric, some lost"])
-def test_the_compiled_loop_gives_the_bits_of_the_calls(case: Case, late: str) -> None:
+def test_compiled_loop_equals_individual_calls(case: Case, late: str) -> None:
     size = 300
     data = examples(case, size)
     rng = np.random.default_rng(7)
@@ -383,14 +381,14 @@ def test_the_compiled_loop_gives_the_bits_of_the_calls(case: Case, late: str) ->
 OF_EITHER_MARGIN = [name for name, cls in registered().items() if any(p.name == "margin" for p in cls.parameters)]
 
 
-def test_these_learners_hold_a_bit_against_the_scores_of_now_or_of_then() -> None:
+def test_these_learners_have_a_margin_parameter() -> None:
     bandits = ["banditron", "soba", "soba-adaptive", "soba-diag"]
     assert sorted(OF_EITHER_MARGIN) == ["arow", *bandits[:1], "perceptron", "second-order-perceptron", *bandits[1:]]
 
 
 @pytest.mark.parametrize("late", [0, 7])
 @pytest.mark.parametrize("name", OF_EITHER_MARGIN)
-def test_both_margins_give_the_same_bits_at_no_delay_and_only_then(name: str, late: int) -> None:
+def test_margins_are_equivalent_only_without_delay(name: str, late: int) -> None:
     case = CASES[name]
     data = examples(case, 400)
     u = np.random.default_rng(7).random(400)
@@ -405,7 +403,7 @@ def test_both_margins_give_the_same_bits_at_no_delay_and_only_then(name: str, la
 
 
 @each
-def test_what_does_not_fit_is_refused(case: Case) -> None:
+def test_invalid_arguments_and_states_are_rejected(case: Case) -> None:
     learner = case.create()
     x = examples(case, 10).features(3)
     smaller = case._replace(n_features=case.n_features - 1).create()
@@ -438,7 +436,7 @@ def test_what_does_not_fit_is_refused(case: Case) -> None:
 
 
 @each
-def test_an_unknown_parameter_is_refused_with_the_accepted_ones(case: Case) -> None:
+def test_unknown_parameter_is_rejected_with_the_accepted_ones(case: Case) -> None:
     with pytest.raises(ParameterError) as refused:
         create(case.name, n_classes=4, n_features=9, **{**case.parameters, "no_such": 1})
     assert all(
@@ -447,7 +445,7 @@ def test_an_unknown_parameter_is_refused_with_the_accepted_ones(case: Case) -> N
 
 
 @each
-def test_what_a_learner_says_of_itself_is_so(case: Case) -> None:
+def test_declared_cost_weights_and_retractability_are_correct(case: Case) -> None:
     """Test the declared cost, the weights, and whether the learner supports `retract`."""
     learner = case.create()
     parameters = {p.name: case.parameters.get(p.name, p.default) for p in learner.parameters}
@@ -485,9 +483,7 @@ def test_what_a_learner_says_of_itself_is_so(case: Case) -> None:
         ("newtron", {}, "pnewtron"),
     ],
 )
-def test_a_state_too_large_is_refused_before_it_is_allocated(
-    name: str, parameters: dict[str, Any], alternative: str
-) -> None:
+def test_oversized_state_is_rejected_before_allocation(name: str, parameters: dict[str, Any], alternative: str) -> None:
     with pytest.raises(ParameterError, match=alternative) as refused:
         create(name, n_classes=4, n_features=47_236, **parameters)
     assert "GB" in str(refused.value)

@@ -61,7 +61,7 @@ def as_logged(learner: KernelLearner, x: Features, decision: Decision) -> Decisi
 
 @pytest.mark.parametrize("delay", [0, 50])
 @pytest.mark.parametrize("case", TOGETHER)
-def test_each_learner_learns_as_alone_from_a_log_and_the_promoted_one_decides_as_alone(case: str, delay: int) -> None:
+def test_each_learner_of_a_challenge_equals_itself_alone(case: str, delay: int) -> None:
     alone, together = TOGETHER[case]()
     size, data, rng = 300, examples(Case("banditron"), 300), np.random.default_rng(5)
     waiting: list[tuple[Decision, list[Decision]]] = []
@@ -103,7 +103,7 @@ def test_copy_shares_no_state_with_its_original() -> None:
         np.testing.assert_array_equal(value, before[name], name)
 
 
-def test_retraction_reaches_both_learners() -> None:
+def test_retraction_applies_to_both_learners() -> None:
     alone, together = pair("banditron", "late-ucb")
     x, u = examples(Case("banditron"), 1).features(0), 0.3
     mine = together.predict(x, u)
@@ -120,7 +120,7 @@ def test_retraction_reaches_both_learners() -> None:
 
 
 @pytest.mark.parametrize("case", TOGETHER)
-def test_overlay_of_decisions_is_taken_off_exactly(case: str) -> None:
+def test_overlay_of_decisions_is_removed_exactly(case: str) -> None:
     _, together = TOGETHER[case]()
     together.promote(1)
     before, overlay, data = together.state(), Overlay(together), examples(Case("banditron"), 20)
@@ -131,7 +131,7 @@ def test_overlay_of_decisions_is_taken_off_exactly(case: str) -> None:
         np.testing.assert_array_equal(value, before[name], name)
 
 
-def test_the_other_learner_chooses_independently_of_the_decision() -> None:
+def test_challenger_chooses_independently_of_the_decision() -> None:
     together = Challenge(Mixture(bare("banditron"), 0.5), Mixture(bare("banditron"), 0.5))
     x = examples(Case("banditron"), 1).features(0)
     counts = np.zeros((K, K))
@@ -142,7 +142,7 @@ def test_the_other_learner_chooses_independently_of_the_decision() -> None:
     assert stats.chisquare(counts.sum(axis=0), p * counts.sum()).pvalue > 0.001
 
 
-def test_eligible_classes_hold_for_all_learners() -> None:
+def test_eligible_classes_limit_all_learners() -> None:
     _, together = nested()
     eligible = np.array([1, 3], np.int32)
     x = examples(Case("banditron"), 1).features(0)
@@ -151,7 +151,7 @@ def test_eligible_classes_hold_for_all_learners() -> None:
 
 
 @pytest.mark.parametrize("name", ["perceptron", "exp4"])
-def test_learner_that_cannot_learn_from_the_decisions_of_another_one_is_refused(name: str) -> None:
+def test_learner_that_cannot_learn_from_others_is_rejected(name: str) -> None:
     other = create(name, K, D)
     assert isinstance(other, KernelLearner)
     for members in ((other, bare("banditron")), (bare("banditron"), other)):

@@ -50,7 +50,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("late", DELAYS)
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
-def test_agrees_with_fig_1_at_every_round(options: dict[str, Any], late: str) -> None:
+def test_agrees_with_fig_1_in_every_round(options: dict[str, Any], late: str) -> None:
     rng = np.random.default_rng(7)
     learner = create("confidit", n_classes=K, n_features=D, **options)
     oracle = NaiveConfidit(K, D, **options)
@@ -62,7 +62,7 @@ def test_agrees_with_fig_1_at_every_round(options: dict[str, Any], late: str) ->
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_a_variant_is_its_row_of_table_2(variant: int) -> None:
+def test_variant_equals_its_row_of_table_2(variant: int) -> None:
     projection, confidence, covariance = VARIANTS[variant]
     one = create("confidit", n_classes=K, n_features=D, variant=variant)
     other = create(
@@ -87,7 +87,7 @@ def test_a_variant_is_its_row_of_table_2(variant: int) -> None:
     ("variant", "eta", "low", "high"),
     [(1, 1.0, 590, 650), (2, 1.0, 190, 235), (3, 1.0, 530, 590), (4, 0.01, 480, 650), (5, 1.0, 215, 265)],
 )
-def test_the_five_variants_make_the_papers_numbers_of_mistakes(variant: int, eta: float, low: int, high: int) -> None:
+def test_variants_make_as_many_mistakes_as_in_the_paper(variant: int, eta: float, low: int, high: int) -> None:
     counts = []
     for seed in range(10):
         X, labels, norm_sq = artificial(np.random.default_rng(seed))
@@ -103,7 +103,7 @@ def test_the_five_variants_make_the_papers_numbers_of_mistakes(variant: int, eta
 
 
 @pytest.mark.parametrize("covariance", ["full", "diag"])
-def test_a_bit_taken_back_leaves_the_model_of_the_real_bit(covariance: str) -> None:
+def test_retraction_gives_the_model_of_the_actual_feedback(covariance: str) -> None:
     wrong_first = create("confidit", n_classes=K, n_features=D, covariance=covariance, alpha=0.5)
     right = create("confidit", n_classes=K, n_features=D, covariance=covariance, alpha=0.5)
     rng = np.random.default_rng(5)
@@ -123,7 +123,7 @@ def test_a_bit_taken_back_leaves_the_model_of_the_real_bit(covariance: str) -> N
     np.testing.assert_allclose(wrong_first.weights(), right.weights(), atol=1e-9)
 
 
-def test_with_projection_nothing_is_taken_back() -> None:
+def test_projection_is_not_retractable() -> None:
     learner = create("confidit", n_classes=K, n_features=D, variant=1)
     assert not learner.retractable
     x = np.ones(D)
@@ -135,7 +135,7 @@ def test_with_projection_nothing_is_taken_back() -> None:
 
 
 @pytest.mark.parametrize("d", [1, 7, 16, 37])
-def test_an_inverse_stays_the_inverse_over_many_updates(d: int) -> None:
+def test_inverse_stays_accurate_over_many_updates(d: int) -> None:
     rng = np.random.default_rng(2)
     learner = create("confidit", n_classes=2, n_features=d, variant=2)
     A = np.array([4.0 * np.eye(d)] * 2)
@@ -153,7 +153,7 @@ def test_an_inverse_stays_the_inverse_over_many_updates(d: int) -> None:
     np.testing.assert_allclose(learner.weights(), fresh, atol=1e-11)
 
 
-def test_the_projection_meets_its_constraints() -> None:
+def test_projection_satisfies_its_constraints() -> None:
     learner = create("confidit", n_classes=K, n_features=D, variant=4, alpha=0.5)
     for x, label, u, v in events(seed=8)[:80]:
         decision = learner.predict(x, u)
@@ -165,7 +165,7 @@ def test_the_projection_meets_its_constraints() -> None:
         learner.update(x, decision, int(decision.action == label), v=v)
 
 
-def test_an_option_out_of_range_is_refused_with_the_accepted_ones() -> None:
+def test_invalid_option_is_rejected_with_the_accepted_values() -> None:
     for options, accepted in (
         ({"projection": "maybe"}, "on .1, True, yes. or off"),
         ({"variant": 6}, r"\[0, 5\]"),
@@ -176,7 +176,7 @@ def test_an_option_out_of_range_is_refused_with_the_accepted_ones() -> None:
             create("confidit", n_classes=K, n_features=D, **options)
 
 
-def test_a_state_too_large_names_the_diagonal() -> None:
+def test_oversized_state_error_suggests_the_diagonal() -> None:
     with pytest.raises(ParameterError, match="covariance=diag"):
         create("confidit", n_classes=4, n_features=47_236)
     create("confidit", n_classes=4, n_features=47_236, variant=5)

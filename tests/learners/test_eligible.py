@@ -60,7 +60,7 @@ MADE = (
 
 
 @pytest.mark.parametrize(("make", "case"), MADE.values(), ids=MADE)
-def test_agrees_with_the_transcription_with_random_sets(make: Callable[[str], Made], case: str) -> None:
+def test_agrees_with_the_transcription_for_random_eligible_classes(make: Callable[[str], Made], case: str) -> None:
     learner, oracle, events = make(case)
     rng = np.random.default_rng(6)
     assert_agree(learner, oracle, events, delays(LATE, len(events), rng), sets_of(learner.n_classes, len(events)))
@@ -96,7 +96,7 @@ def test_decisions_are_among_the_eligible_classes_with_exact_propensities(name: 
 
 
 @pytest.mark.parametrize("name", SUPPORTING)
-def test_all_classes_give_the_bits_of_no_set(name: str) -> None:
+def test_all_classes_eligible_equals_no_restriction(name: str) -> None:
     learner = CASES[name].create()
     x, whole = examples(Case(name), 1).features(0), np.arange(learner.n_classes, dtype=np.int32)
     one, other = learner.predict(x, 0.4), learner.predict(x, 0.4, whole)
@@ -105,13 +105,13 @@ def test_all_classes_give_the_bits_of_no_set(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(registered().keys() - set(SUPPORTING)))
-def test_other_learners_refuse_a_set(name: str) -> None:
+def test_other_learners_reject_eligible_classes(name: str) -> None:
     learner = CASES[name].create()
     with pytest.raises(ParameterError):
         learner.predict(np.ones(learner.n_features), 0.5, np.array([0, 1], np.int32))
 
 
 @pytest.mark.parametrize("eligible", [[], [1, 0], [1, 1], [-1, 0], [3, 4]])
-def test_invalid_sets_are_refused(eligible: list[int]) -> None:
+def test_invalid_eligible_classes_are_rejected(eligible: list[int]) -> None:
     with pytest.raises(ValueError, match="expected increasing classes"):
         create("banditron", 4, 9).predict(np.ones(9), 0.5, np.array(eligible, np.int32))

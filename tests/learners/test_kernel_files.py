@@ -14,16 +14,14 @@ FOLDER = Path(learners.__file__).parent
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in FOLDER.glob("*.py") if path.stem != "__init__"))
-def test_kernels_of_other_files_come_from_files_of_kernels(name: str) -> None:
+def test_shared_kernels_are_defined_in_kernel_files(name: str) -> None:
     found: dict[str, Any] = vars(importlib.import_module(f"stream.learners.{name}"))
     homes = {kernel.py_func.__module__ for kernel in found.values() if isinstance(kernel, CPUDispatcher)}
     elsewhere = homes - {f"stream.learners.{name}"}
     assert [home for home in elsewhere if not home.endswith("kernels")] == []
 
 
-def test_cache_is_another_one_when_any_file_of_kernels_has_changed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cache_key_changes_with_any_kernel_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr(kernels, "__file__", str(tmp_path / "kernels.py"))
     found = []
@@ -36,7 +34,7 @@ def test_cache_is_another_one_when_any_file_of_kernels_has_changed(
     assert set(found[5:]) == {found[5]}
 
 
-def test_kernels_are_compiled_where_no_folder_can_be_written_to(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernels_compile_without_a_writable_cache_directory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NUMBA_CACHE_DIR", "/dev/null/nowhere")
     monkeypatch.setattr(kernels, "CACHE_DIRECTORY", kernels._cache_directory())
     assert kernels.CACHE_DIRECTORY == ""

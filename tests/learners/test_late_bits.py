@@ -105,7 +105,7 @@ def events(data: str, size: int = ROUNDS) -> list[Round]:
 
 @pytest.mark.parametrize(("data", "late"), [*(("gaussian", late) for late in DELAYS), ("positive", DELAYS[-1])])
 @pytest.mark.parametrize("case", CASES)
-def test_agrees_with_the_transcription_at_every_round(case: str, data: str, late: str) -> None:
+def test_agrees_with_the_transcription_in_every_round(case: str, data: str, late: str) -> None:
     name, parameters, make = CASES[case]
     learner, oracle = create(name, n_classes=K, n_features=D, **parameters), make()
     assert_agree(learner, oracle, events(data), delays(late, ROUNDS, np.random.default_rng(6)))
@@ -115,7 +115,7 @@ def test_agrees_with_the_transcription_at_every_round(case: str, data: str, late
 
 @pytest.mark.parametrize(("drift", "data"), [("global", "all renamed"), ("class", "two swapped")])
 @pytest.mark.parametrize("name", LATE)
-def test_agrees_with_the_transcription_when_classes_change_their_names(name: str, drift: str, data: str) -> None:
+def test_agrees_with_the_transcription_when_classes_are_renamed(name: str, drift: str, data: str) -> None:
     size, late = 1_000, 25
     learner = create(name, n_classes=K, n_features=D, drift=drift)
     makers: dict[str, Callable[..., Naive]] = {
@@ -144,7 +144,7 @@ def texts(size: int, d: int, seed: int = 12) -> list[Round]:
 
 
 @pytest.mark.parametrize(("rows_max", "late"), [(32_768, 0), (32_768, 300), (90, 100)])
-def test_word_vectors_are_those_of_the_transcription(rows_max: int, late: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_word_vectors_agree_with_the_transcription(rows_max: int, late: int, monkeypatch: pytest.MonkeyPatch) -> None:
     d = 160
     monkeypatch.setattr("stream.learners.stack_igw.ROWS_MAX", rows_max)
     learner, oracle = create("stack-igw", n_classes=K, n_features=d), NaiveStackIgw(K, d, drift="global")
@@ -157,7 +157,7 @@ def test_word_vectors_are_those_of_the_transcription(rows_max: int, late: int, m
     assert_same_models(learner, oracle)
 
 
-def test_the_state_has_the_vectors_in_use_alone() -> None:
+def test_state_contains_only_vectors_in_use() -> None:
     learner, other = (create("stack-igw", n_classes=3, n_features=20_000) for _ in range(2))
     spare = learner.state()
     assert np.shape(spare["vectors"]) == (0, 128)
@@ -284,7 +284,7 @@ def sparse_events(size: int, d: int, seed: int) -> list[tuple[Features, int, flo
 
 
 @each_expansion
-def test_late_ucb_is_the_ridge_regression_of_the_bits_in_whatever_order_they_come(expand: str) -> None:
+def test_late_ucb_equals_ridge_regression_for_any_feedback_order(expand: str) -> None:
     learner = create("late-ucb", n_classes=5, n_features=12, drift="off", expand=expand)
     rng = np.random.default_rng(3)
     waiting: list[tuple[Features, Decision, int]] = []
@@ -302,7 +302,7 @@ def test_late_ucb_is_the_ridge_regression_of_the_bits_in_whatever_order_they_com
 
 
 @each_expansion
-def test_bits_taken_back_in_another_order_leave_the_model_of_the_real_bits(expand: str) -> None:
+def test_retraction_in_any_order_gives_the_model_of_the_actual_feedback(expand: str) -> None:
     size = 2_000
     made = sparse_events(size, 8, seed=2)
     late = create("late-ucb", n_classes=5, n_features=8, drift="off", expand=expand)
@@ -323,7 +323,7 @@ def test_bits_taken_back_in_another_order_leave_the_model_of_the_real_bits(expan
 
 
 @each_expansion
-def test_bits_are_taken_back_while_changes_of_a_large_p_are_kept_apart(expand: str) -> None:
+def test_retraction_works_with_buffered_changes_of_p(expand: str) -> None:
     d, size = 200, 200
     late = create("late-ucb", n_classes=3, n_features=d, drift="off", expand=expand)
     played = []
@@ -342,7 +342,7 @@ def test_bits_are_taken_back_while_changes_of_a_large_p_are_kept_apart(expand: s
     assert_ridge(late, played, within=1e-8)
 
 
-def test_p_does_not_drift_from_a_fresh_solve() -> None:
+def test_p_stays_close_to_a_fresh_solve() -> None:
     """Process ten thousand events. `benchmarks/late_bits_speed.py --inverses` processes 10⁵."""
     learner = create("late-ucb", n_classes=5, n_features=12, drift="off", expand="none")
     A = np.array([0.03 * np.eye(13)] * 5)
@@ -360,7 +360,7 @@ def test_p_does_not_drift_from_a_fresh_solve() -> None:
 
 
 @pytest.mark.parametrize("nnz", [8, 60, 140])
-def test_a_large_p_whose_changes_are_kept_apart_is_that_of_the_transcription(nnz: int) -> None:
+def test_buffered_changes_of_p_agree_with_the_transcription(nnz: int) -> None:
     d, size, classes = 140, 150, 3
     rng = np.random.default_rng(8)
     X = np.array([rng.normal(size=d) * (rng.permutation(d) < nnz) for _ in range(size)])
@@ -375,7 +375,7 @@ def test_a_large_p_whose_changes_are_kept_apart_is_that_of_the_transcription(nnz
     assert_same_models(learner, oracle)
 
 
-def test_decisions_that_wait_spread_over_the_classes() -> None:
+def test_pending_decisions_spread_over_the_classes() -> None:
     learner = create("late-ucb", n_classes=4, n_features=3)
     x = np.array([1.0, 2.0, 0.5])
     actions = []
@@ -386,7 +386,7 @@ def test_decisions_that_wait_spread_over_the_classes() -> None:
     assert sorted(actions) == [0, 0, 1, 1, 2, 2, 3, 3]
 
 
-def test_observe_believes_the_decisions_own_score_when_the_model_has_moved_since() -> None:
+def test_observe_uses_the_score_at_decision_time() -> None:
     learner = create("late-ucb", n_classes=2, n_features=2, drift="off")
     x = np.array([3.0, 4.0])
     early = learner.predict(x, 0.5)
@@ -402,7 +402,7 @@ def test_observe_believes_the_decisions_own_score_when_the_model_has_moved_since
 
 
 @pytest.mark.parametrize("name", LATE)
-def test_defaults_are_those_of_the_measurements(name: str) -> None:
+def test_defaults_equal_the_measured_configuration(name: str) -> None:
     assert check_parameters(name, {}) == {
         "late-ucb": {
             "lam": 0.0, "eta": 0.1, "shortlist": 4, "bias": 0.3, "expand": "rff", "m": 64, "project": 0,
@@ -427,7 +427,9 @@ def test_defaults_are_those_of_the_measurements(name: str) -> None:
         (9, {"lam": 2}, 2),
     ],
 )
-def test_the_ridge_grows_with_the_features(n_features: int, parameters: dict[str, Any], lam: float) -> None:
+def test_default_ridge_grows_with_the_number_of_features(
+    n_features: int, parameters: dict[str, Any], lam: float
+) -> None:
     P = np.asarray(create("late-ucb", 2, n_features, **parameters).state()["P"])
     assert P[0, 0, 0] == pytest.approx(1.0 / lam)
 
@@ -440,7 +442,7 @@ def test_the_ridge_grows_with_the_features(n_features: int, parameters: dict[str
         (47_236, {}, "use stack-igw for sparse data, or project=256 for dense data"),
     ],
 )
-def test_sizes_that_do_not_fit_are_refused_with_what_to_use(
+def test_oversized_configurations_are_rejected_with_an_alternative(
     n_features: int, parameters: dict[str, Any], says: str
 ) -> None:
     create("late-ucb", 4, 30, expand="quadratic")
@@ -449,12 +451,12 @@ def test_sizes_that_do_not_fit_are_refused_with_what_to_use(
 
 
 @pytest.mark.parametrize("name", ["igw-logistic", "stack-igw"])
-def test_sparse_learners_refuse_what_no_machine_holds(name: str) -> None:
+def test_sparse_learners_reject_oversized_states(name: str) -> None:
     with pytest.raises(ParameterError):
         create(name, 1_000, 10_000_000)
 
 
-def test_late_bits_are_taken_back_by_late_ucb_without_drift_which_is_then_the_default() -> None:
+def test_late_ucb_without_drift_is_retractable_and_the_default_for_corrections() -> None:
     assert registered()["late-ucb"].retractable
     settings = TaskSettings("late-ucb", 3, 4, on_expiry="negative", late="correct")
     assert settings.resolved().parameters["drift"] == "off"
@@ -467,7 +469,7 @@ def test_late_bits_are_taken_back_by_late_ucb_without_drift_which_is_then_the_de
 
 
 @pytest.mark.parametrize("seed", ["PROJECTION_SEED", "WAVES_SEED"])
-def test_a_state_of_other_random_matrices_is_refused(monkeypatch: pytest.MonkeyPatch, seed: str) -> None:
+def test_state_with_other_random_matrices_is_rejected(monkeypatch: pytest.MonkeyPatch, seed: str) -> None:
     state = create("late-ucb", 3, 9, project=4).state()
     create("late-ucb", 3, 9, project=4).load(state)
     monkeypatch.setattr(f"stream.learners.late_ucb.{seed}", 7)
@@ -475,14 +477,14 @@ def test_a_state_of_other_random_matrices_is_refused(monkeypatch: pytest.MonkeyP
         create("late-ucb", 3, 9, project=4).load(state)
 
 
-def test_the_random_matrices_are_the_same_in_every_run() -> None:
+def test_random_matrices_are_reproducible() -> None:
     np.testing.assert_allclose(projection(3, 4, PROJECTION_SEED)[0], GOLDEN_PROJECTION, rtol=1e-15)
     omega, phases = random_waves(3, 4, WAVES_SEED)
     np.testing.assert_allclose(omega[0], GOLDEN_OMEGA, rtol=1e-15)
     np.testing.assert_allclose(phases, GOLDEN_PHASES, rtol=1e-15)
 
 
-def test_the_cosines_are_those_of_numpy() -> None:
+def test_cosines_agree_with_numpy() -> None:
     angles = np.concatenate((np.linspace(-40.0, 40.0, 10_001), [1e6, -1e6, 1e300]))
     ours = angles.copy()
     cosines(ours, 0.5)
@@ -500,7 +502,7 @@ def test_the_cosines_are_those_of_numpy() -> None:
         ([[0.0], [1.0], [2.0], [np.inf]], np.inf),
     ],
 )
-def test_the_bandwidth_is_the_median_of_all_distances_or_one(sample: list[list[float]], expected: float) -> None:
+def test_bandwidth_is_the_median_distance_or_1(sample: list[list[float]], expected: float) -> None:
     found = median_of_distances(np.array(sample))
     assert found == (expected if np.isfinite(expected) else 1.0)
 

@@ -34,9 +34,7 @@ def assert_same_state(learner: Mixture, oracle: FloorOracle) -> None:
 
 @pytest.mark.parametrize("delay", [0, 100])
 @pytest.mark.parametrize(("name", "parameters"), (SOUND | UNSOUND).items(), ids=SOUND | UNSOUND)
-def test_decisions_and_updates_are_those_of_the_bare_learner_as_played(
-    name: str, parameters: dict[str, Any], delay: int
-) -> None:
+def test_decisions_and_updates_agree_with_the_floor_oracle(name: str, parameters: dict[str, Any], delay: int) -> None:
     size, is_sound = 400, name in SOUND
     learner = Mixture(bare(name, parameters), FLOOR)
     assert (learner.from_logs is not FromLogs.UNSOUND) == is_sound
@@ -68,9 +66,7 @@ def test_decisions_and_updates_are_those_of_the_bare_learner_as_played(
 
 @pytest.mark.parametrize("draws", [20_000, pytest.param(1_000_000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("name", "parameters"), (SOUND | UNSOUND).items(), ids=SOUND | UNSOUND)
-def test_each_class_is_played_as_often_as_its_propensity_says(
-    name: str, parameters: dict[str, Any], draws: int
-) -> None:
+def test_classes_are_played_with_their_propensities(name: str, parameters: dict[str, Any], draws: int) -> None:
     learner = Mixture(bare(name, parameters), FLOOR)
     data, rng = examples(Case(name), 60), np.random.default_rng(3)
     for t in range(59):
@@ -111,9 +107,7 @@ def teach(learner: KernelLearner, name: str) -> None:
 
 @pytest.mark.parametrize("policy", [2, "late-ucb"])
 @pytest.mark.parametrize("name", ["banditron", "igw-logistic", "stack-igw", "late-ucb", "exp4"])
-def test_with_a_floor_and_a_holdout_the_propensity_is_the_probability_for_every_draw(
-    name: str, policy: int | str
-) -> None:
+def test_propensity_with_floor_and_holdout_equals_probability(name: str, policy: int | str) -> None:
     learner = Mixture(bare(name, {}), 0.1, 0.2, taught(policy) if isinstance(policy, str) else policy)
     x, size = examples(Case(name), 10).features(3), 2_000
     p, played = learner.distribution(x), np.zeros(K)
@@ -125,7 +119,7 @@ def test_with_a_floor_and_a_holdout_the_propensity_is_the_probability_for_every_
 
 
 @pytest.mark.parametrize("name", ["banditron", "confidit", "newtron"])  # newtron does not support eligible classes
-def test_a_frozen_model_plays_its_greedy_class_and_never_changes(name: str) -> None:
+def test_frozen_model_plays_its_greedy_class_and_never_changes(name: str) -> None:
     frozen = taught(name)
     before = {part: np.array(value) for part, value in frozen.state().items()}
     learner = Mixture(bare("banditron", {}), 0.0, 0.5, frozen)
@@ -155,7 +149,7 @@ def test_a_frozen_model_plays_its_greedy_class_and_never_changes(name: str) -> N
     ids=str,
 )
 @pytest.mark.parametrize("is_scaled", [False, True])
-def test_the_greedy_class_depends_on_the_declared_parts_alone(
+def test_greedy_class_depends_only_on_the_declared_parts(
     name: str, parameters: dict[str, Any], is_scaled: bool
 ) -> None:
     learner, fresh = (
@@ -175,7 +169,7 @@ def test_the_greedy_class_depends_on_the_declared_parts_alone(
     assert len(greedy) > 1
 
 
-def test_an_assumed_bit_of_a_random_class_is_taken_back_only_if_the_learner_learned_it() -> None:
+def test_feedback_on_a_random_class_is_retracted_only_if_it_was_learned() -> None:
     sound = Mixture(bare("banditron", {"margin": "decision"}), FLOOR)
     x = examples(Case("banditron"), 10).features(3)
     decision = sound.predict(x, 0.01)
@@ -185,7 +179,7 @@ def test_an_assumed_bit_of_a_random_class_is_taken_back_only_if_the_learner_lear
     assert np.any(sound.weights() != learned)
 
 
-def test_a_random_class_is_neither_observed_nor_learned_by_a_learner_that_must_choose_itself() -> None:
+def test_on_policy_learner_ignores_random_classes() -> None:
     learner = Mixture(bare("exp4", {}), FLOOR)
     x = examples(Case("exp4"), 10).features(3)
     decision = learner.predict(x, 0.01)
@@ -198,7 +192,7 @@ def test_a_random_class_is_neither_observed_nor_learned_by_a_learner_that_must_c
         np.testing.assert_array_equal(value, before[name])
 
 
-def test_a_floor_that_is_no_probability_is_refused() -> None:
+def test_floor_outside_0_to_1_is_rejected() -> None:
     for floor in (-0.1, 1.1, float("nan")):
         with pytest.raises(ParameterError):
             TaskSettings("banditron", K, D, floor=floor).make_learner()

@@ -140,7 +140,7 @@ CASES: dict[str, tuple[str, dict[str, Any], Make]] = {
 
 @pytest.mark.parametrize("late", DELAYS)
 @pytest.mark.parametrize("case", CASES)
-def test_agrees_with_the_pseudocode_at_every_round(case: str, late: str) -> None:
+def test_agrees_with_the_pseudocode_in_every_round(case: str, late: str) -> None:
     name, parameters, oracle_of = CASES[case]
     learner = create(name, K, D, **parameters)
     oracle = oracle_of(learner)
@@ -169,7 +169,7 @@ def mistakes_of(learner: Learner, X: FloatArray, labels: NDArray[np.int64], seed
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_halving_makes_at_most_its_bound_of_mistakes(seed: int) -> None:
+def test_halving_mistakes_are_within_the_bound(seed: int) -> None:
     n = 400
     learner = create("halving", 3, 2, hypotheses=n, seed=seed)
     rng = np.random.default_rng(seed)
@@ -179,7 +179,7 @@ def test_halving_makes_at_most_its_bound_of_mistakes(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_biased_halving_makes_at_most_its_bounds_of_majority_mistakes_and_right_guesses(seed: int) -> None:
+def test_biased_halving_mistakes_and_guesses_are_within_the_bounds(seed: int) -> None:
     n, alpha = 400, 0.25
     learner = create("biased-halving", 3, 2, hypotheses=n, seed=seed, alpha=alpha)
     rng = np.random.default_rng(seed)
@@ -201,7 +201,7 @@ def test_biased_halving_makes_at_most_its_bounds_of_majority_mistakes_and_right_
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_hypothesis_exhaustion_makes_fewer_mistakes_than_there_are_hypotheses(seed: int) -> None:
+def test_hypothesis_exhaustion_mistakes_are_fewer_than_hypotheses(seed: int) -> None:
     n = 300
     learner = create("hypothesis-exhaustion", 3, 2, hypotheses=n, seed=seed)
     rng = np.random.default_rng(seed)
@@ -210,7 +210,7 @@ def test_hypothesis_exhaustion_makes_fewer_mistakes_than_there_are_hypotheses(se
     assert mistakes_of(learner, X, (X @ hypotheses_of(learner)[truth].T).argmax(axis=1)) <= truth
 
 
-def test_feature_blocks_make_at_most_k_less_one_mistakes_in_each_block() -> None:
+def test_feature_blocks_make_at_most_k_minus_1_mistakes_per_block() -> None:
     margin = 0.3
     X, labels, _ = separable(np.random.default_rng(0), 4_000, 4, 2, margin)
     blocks = {tuple(np.floor(x / (margin / np.sqrt(2)))) for x in X}
@@ -238,7 +238,7 @@ def one_versus_all(rng: np.random.Generator, rounds: int, margin: float) -> tupl
     return X[kept], labels[kept]
 
 
-def test_ova_perceptron_makes_at_most_its_expected_number_of_mistakes() -> None:
+def test_ova_perceptron_mistakes_are_within_the_expected_bound() -> None:
     margin = 0.3
     # The perceptron's bound for each class gives at most M + N ≤ K (2/γ)² updates. The expected number of mistakes is
     # at most M + KN.
@@ -258,7 +258,7 @@ def test_ova_perceptron_makes_at_most_its_expected_number_of_mistakes() -> None:
     assert np.mean(mistakes) <= 3 * updates_max
 
 
-def test_one_sided_banditron_makes_at_most_its_bound_of_mistakes() -> None:
+def test_one_sided_banditron_mistakes_are_within_the_bound() -> None:
     rng = np.random.default_rng(3)
     comparator = np.linalg.svd(np.eye(4) - 0.25)[0][:, :3] @ np.linalg.qr(rng.normal(size=(6, 3)))[0].T  # rows sum to 0
     comparator /= np.linalg.norm(comparator, axis=1).max()
@@ -275,7 +275,7 @@ def test_one_sided_banditron_makes_at_most_its_bound_of_mistakes() -> None:
 
 
 @pytest.mark.parametrize("scale", [0.5, 1.0, 3.0, 100.0])
-def test_the_joint_projection_is_the_nearest_point(scale: float) -> None:
+def test_joint_projection_is_the_nearest_point(scale: float) -> None:
     rng = np.random.default_rng(0)
     for shape in ((3, 2), (4, 5), (9, 20)):
         W = rng.normal(size=shape) * scale
@@ -284,7 +284,7 @@ def test_the_joint_projection_is_the_nearest_point(scale: float) -> None:
         np.testing.assert_allclose(W, expected, atol=1e-10)
 
 
-def test_a_bit_taken_back_leaves_the_model_of_the_real_bit() -> None:
+def test_retraction_gives_the_model_of_the_actual_feedback() -> None:
     for name, parameters in (("ova-perceptron", {}), ("selectron", {"epsilon": 0.3, "alpha": 0.5})):
         corrected, right = create(name, K, D, **parameters), create(name, K, D, **parameters)
         corrections = []
@@ -300,7 +300,7 @@ def test_a_bit_taken_back_leaves_the_model_of_the_real_bit() -> None:
         np.testing.assert_allclose(corrected.weights(), right.weights(), atol=1e-9, err_msg=name)
 
 
-def test_a_logistic_selectron_takes_nothing_back() -> None:
+def test_logistic_selectron_is_not_retractable() -> None:
     learner = create("selectron", K, D, loss="logistic")
     assert not learner.retractable
     with pytest.raises(NotImplementedError):
@@ -308,7 +308,7 @@ def test_a_logistic_selectron_takes_nothing_back() -> None:
 
 
 @pytest.mark.parametrize("name", ["confidit-kernel", "selectron", "feature-blocks"])
-def test_a_full_memory_leaves_the_model_as_it_is(name: str) -> None:
+def test_full_memory_does_not_change_the_model(name: str) -> None:
     parameters: dict[str, dict[str, Any]] = {
         "confidit-kernel": {"support_max": 7},
         "selectron": {"support_max": 7, "loss": "logistic"},
@@ -323,7 +323,7 @@ def test_a_full_memory_leaves_the_model_as_it_is(name: str) -> None:
     assert changed == 7
 
 
-def test_a_full_kernel_perceptron_keeps_the_newest_examples() -> None:
+def test_full_kernel_perceptron_keeps_the_newest_examples() -> None:
     small, large = (create("ova-kernel-perceptron", 2, 1, support_max=size, kernel="rbf") for size in (3, 100))
     xs = [np.array([float(i)]) for i in range(10)]
     for x in xs:
@@ -334,7 +334,7 @@ def test_a_full_kernel_perceptron_keeps_the_newest_examples() -> None:
         np.testing.assert_allclose(small.predict(x, 0.5).scores, large.predict(x, 0.5).scores, atol=1e-12)
 
 
-def test_exp4_draws_action_and_greedy_class_by_their_joint_law_and_estimates_without_bias() -> None:
+def test_exp4_draws_from_the_joint_distribution_and_is_unbiased() -> None:
     learner = create("exp4", 3, 2, hypotheses=40, gamma=0.3, alpha=0.2)
     oracle = notes.NaiveExp4(hypotheses_of(learner), gamma=0.3, alpha=0.2)
     rng = np.random.default_rng(0)
@@ -360,13 +360,13 @@ def test_exp4_draws_action_and_greedy_class_by_their_joint_law_and_estimates_wit
     np.testing.assert_allclose((counts / counts.sum(axis=0) / played).diagonal(), 1.0, atol=0.01)
 
 
-def test_a_version_space_refuses_the_state_of_another_sample() -> None:
+def test_version_space_rejects_the_state_of_another_sample() -> None:
     one, other = create("halving", 3, 2, seed=1), create("halving", 3, 2, seed=2)
     with pytest.raises(ValueError, match="hypotheses"):
         other.load(one.state())
 
 
-def test_a_comparator_is_a_matrix_of_the_right_shape() -> None:
+def test_comparator_must_be_a_matrix_of_the_right_shape() -> None:
     with pytest.raises(ParameterError, match="n_classes"):
         create("kwik-banditron", 3, 2, comparator=[1.0, 2.0])
     with pytest.raises(ParameterError, match="2 rows and 2 columns"):

@@ -30,7 +30,9 @@ def decisions(learner: Learner, size: int) -> list[tuple[Features, Decision, int
 
 
 @pytest.mark.parametrize(("name", "parameters"), ORDER_FREE.items(), ids=ORDER_FREE)
-def test_where_order_is_free_the_model_becomes_that_of_the_real_bits(name: str, parameters: dict[str, Any]) -> None:
+def test_order_independent_retraction_gives_the_model_of_the_actual_feedback(
+    name: str, parameters: dict[str, Any]
+) -> None:
     real, late = (create(name, n_classes=4, n_features=9, **parameters) for _ in range(2))
     made = decisions(real, 120)
     expired = set(range(10, 120, 7))
@@ -44,7 +46,7 @@ def test_where_order_is_free_the_model_becomes_that_of_the_real_bits(name: str, 
 
 
 @pytest.mark.parametrize(("name", "parameters"), ORDER_FREE.items(), ids=ORDER_FREE)
-def test_an_assumed_1_is_taken_back_too(name: str, parameters: dict[str, Any]) -> None:
+def test_assumed_reward_of_1_is_retracted(name: str, parameters: dict[str, Any]) -> None:
     real, late = (create(name, n_classes=4, n_features=9, **parameters) for _ in range(2))
     for t, (x, decision, reward) in enumerate(decisions(real, 60)):
         late.update(x, decision, 1 if t == 20 else reward)
@@ -54,7 +56,7 @@ def test_an_assumed_1_is_taken_back_too(name: str, parameters: dict[str, Any]) -
 
 
 @pytest.mark.parametrize("name", ["soba", "soba-diag"])
-def test_soba_becomes_the_model_of_the_real_bits_while_its_condition_does_not_bind(name: str) -> None:
+def test_soba_retraction_is_exact_while_its_condition_is_inactive(name: str) -> None:
     real, late = (create(name, n_classes=4, n_features=9, gamma=0.3, margin="decision") for _ in range(2))
     data = examples(CASES["banditron"], 80, seed=8)
     events = [(data.features(t), 0.1 + 0.01 * t) for t in range(80) if data.features(t).indices.size]
@@ -69,7 +71,7 @@ def test_soba_becomes_the_model_of_the_real_bits_while_its_condition_does_not_bi
 
 
 @pytest.mark.parametrize("margin", ["feedback", "decision"])
-def test_what_banditron_takes_back_is_the_share_of_the_bit_whatever_came_in_between(margin: str) -> None:
+def test_banditron_retraction_is_independent_of_later_updates(margin: str) -> None:
     learner = create("banditron", n_classes=4, n_features=9, gamma=0.3, margin=margin)
     made = decisions(create("banditron", n_classes=4, n_features=9, gamma=0.3), 60)
     for x, decision, reward in made:
@@ -83,7 +85,7 @@ def test_what_banditron_takes_back_is_the_share_of_the_bit_whatever_came_in_betw
 
 
 @pytest.mark.parametrize("name", ["soba", "soba-diag", "soba-adaptive"])
-def test_soba_refuses_to_take_back_an_assumed_1(name: str) -> None:
+def test_soba_rejects_retraction_of_an_assumed_1(name: str) -> None:
     learner = create(name, n_classes=4, n_features=9)
     x = Features(np.array([1], dtype=np.int32), np.ones(1))
     with pytest.raises(ValueError, match="reward"):

@@ -66,7 +66,7 @@ class Waiting(NamedTuple):
 
 @pytest.mark.parametrize("delay", [0, 300])
 @pytest.mark.parametrize("name", LEARNERS)
-def test_decisions_and_updates_are_those_of_scales_made_anew_from_all_contexts(name: str, delay: int) -> None:
+def test_decisions_and_updates_agree_with_recomputed_scales(name: str, delay: int) -> None:
     size, parameters = 700, LEARNERS[name]
     learner, oracle = RunningScale(bare(name, parameters)), RunningScaleOracle(bare(name, parameters))
     X, rng = columns(size), np.random.default_rng(2)
@@ -96,7 +96,7 @@ def test_decisions_and_updates_are_those_of_scales_made_anew_from_all_contexts(n
         np.testing.assert_allclose(found[key], value, rtol=1e-6, atol=1e-6, err_msg=key)
 
 
-def test_an_assumed_bit_is_taken_back_with_the_scale_of_its_decision() -> None:
+def test_retraction_uses_the_scale_of_the_decision() -> None:
     learner = RunningScale(bare("banditron", {"gamma": 0.3, "margin": "decision"}))
     X, rng = columns(300), np.random.default_rng(2)
     before: dict[int, tuple[Decision, FloatArray]] = {}
@@ -118,7 +118,7 @@ def test_an_assumed_bit_is_taken_back_with_the_scale_of_its_decision() -> None:
         np.testing.assert_allclose(again, share, rtol=1e-9, atol=1e-9)
 
 
-def test_the_state_grows_with_the_scales_and_is_copied_into_an_earlier_one() -> None:
+def test_state_grows_with_the_scales_and_reuses_memory() -> None:
     learner, X = RunningScale(bare("banditron", {})), columns(200)
     copy = learner.state()
     assert arrays_of(copy)["scale.rows"].shape == (0, D, 2)
@@ -135,7 +135,7 @@ def test_the_state_grows_with_the_scales_and_is_copied_into_an_earlier_one() -> 
     assert np.any(arrays_of(learner.state())["scale.rows"])
 
 
-def test_a_decision_of_another_model_is_refused() -> None:
+def test_decision_of_another_model_is_rejected() -> None:
     learner, x = RunningScale(bare("banditron", {})), columns(1)[0]
     decision = learner.predict(x, 0.5)
     for version in (1.0, -1.0, float("nan")):
@@ -147,7 +147,7 @@ def test_a_decision_of_another_model_is_refused() -> None:
         learner.observe_early(x, decision._replace(logged=np.zeros(0)))
 
 
-def test_no_value_is_above_the_limit_and_values_that_no_learner_accepts_stay() -> None:
+def test_values_are_clipped_and_invalid_values_are_kept() -> None:
     learner = RunningScale(bare("banditron", {}))
     for x in columns(FIRST):
         learner.observe(x, learner.predict(x, 0.5))
@@ -162,7 +162,7 @@ def test_no_value_is_above_the_limit_and_values_that_no_learner_accepts_stay() -
     assert changed.any(axis=1).tolist() == [True] + [False] * (D - 1)
 
 
-def test_one_column_in_another_unit_no_longer_matters() -> None:
+def test_error_does_not_depend_on_the_unit_of_a_column() -> None:
     """With a running scale, multiplying one of eight columns by 10,000 does not increase the error."""
     size, rng = 3_000, np.random.default_rng(3)
     X = rng.normal(size=(size, D))

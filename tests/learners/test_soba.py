@@ -14,7 +14,7 @@ def correct_rounds(size: int, K: int, d: int, nnz: int, seed: int) -> list[tuple
     ]
 
 
-def test_w_does_not_drift_from_a_fresh_solve() -> None:
+def test_w_stays_close_to_a_fresh_solve() -> None:
     """Apply hundreds of blocks of updates at K·d = 240. The benchmark applies 10⁵ updates."""
     K, d = 6, 40
     learner = create("soba", n_classes=K, n_features=d, gamma=0.5)
@@ -36,7 +36,7 @@ def test_w_does_not_drift_from_a_fresh_solve() -> None:
 
 
 @pytest.mark.parametrize("updates", [BLOCK - 1, BLOCK, BLOCK + 1])
-def test_the_inverse_is_whole_on_either_side_of_a_block(updates: int) -> None:
+def test_inverse_is_accurate_before_and_after_a_block_update(updates: int) -> None:
     K, d = 3, 7
     learner = create("soba", n_classes=K, n_features=d, a=2.0, margin="decision")
     A = 2.0 * np.eye(K * d)

@@ -23,7 +23,7 @@ EXHAUSTIVE = [(n, k) for k in (1, 2, 3) for n in range(8)] + [(n, 4) for n in ra
 
 
 @pytest.mark.parametrize(("n", "k"), EXHAUSTIVE)
-def test_separable_classes_exist_exactly_when_a_permutation_is_missing(n: int, k: int) -> None:
+def test_separable_classes_exist_if_and_only_if_a_permutation_is_missing(n: int, k: int) -> None:
     solutions = [c for c in product(range(k), repeat=n) if is_separable_by_definition(c)]
     orders = list(permutations(range(k)))
     for weak in product(range(k), repeat=n):
@@ -43,13 +43,13 @@ def test_separable_classes_exist_exactly_when_a_permutation_is_missing(n: int, k
             assert all(c != w for c, w in zip(along, weak, strict=True))
 
 
-def test_separable_means_that_equal_classes_stand_together() -> None:
+def test_is_separable_agrees_with_its_definition() -> None:
     for classes in product(range(3), repeat=6):
         assert is_separable(classes) == is_separable_by_definition(classes)
     assert is_separable([])
 
 
-def test_the_shortest_rows_with_every_permutation_are_found_out() -> None:
+def test_shortest_rows_with_every_permutation_are_detected() -> None:
     # The shortest sequence that contains every permutation of 4 classes as a subsequence has length 12.
     complete = (0, 1, 2, 3, 0, 1, 2, 0, 3, 1, 0, 2)
     assert missing_permutation(complete, 4) is None
@@ -57,7 +57,7 @@ def test_the_shortest_rows_with_every_permutation_are_found_out() -> None:
         assert missing_permutation(complete[:left_out] + complete[left_out + 1 :], 4) is not None
 
 
-def test_many_points_are_no_trouble() -> None:
+def test_many_points_are_solved() -> None:
     weak = [i * i % 10 for i in range(20_000)]  # the last digit of a square is 0, 1, 4, 5, 6 or 9
     classes = separable_classes(weak, 10)
     assert classes is not None
@@ -65,6 +65,6 @@ def test_many_points_are_no_trouble() -> None:
 
 
 @pytest.mark.parametrize(("weak", "k"), [([0, 3], 3), ([-1], 3), ([], 0), ([], 21)])
-def test_labels_and_sizes_out_of_range_are_refused(weak: list[int], k: int) -> None:
+def test_labels_and_sizes_out_of_range_are_rejected(weak: list[int], k: int) -> None:
     with pytest.raises(ValueError, match="weak labels: "):
         missing_permutation(weak, k)

@@ -43,7 +43,7 @@ def step(number: int, contexts: int, **ledger: int) -> JournalStep:
     return JournalStep(number, (0, contexts), (0, ledger.get("feedback", 0)), 0, Ledger(contexts=contexts, **ledger))
 
 
-def test_a_pipeline_that_nothing_comes_to_is_idle() -> None:
+def test_pipeline_without_records_is_idle() -> None:
     monitored = Monitored()
     assert monitored.hear(60_000, 0, None)[0] == Condition.IDLE
     done = step(1, 5, decided=5, matched=5, feedback=5)
@@ -51,7 +51,7 @@ def test_a_pipeline_that_nothing_comes_to_is_idle() -> None:
     assert monitored.hear(60_000, 5, done, feedback=5) == ("idle", "no records are waiting")
 
 
-def test_a_learner_that_makes_steps_is_alive_and_one_that_makes_none_for_what_waits_is_stuck() -> None:
+def test_learner_is_alive_with_steps_and_stuck_without() -> None:
     monitored = Monitored()
     monitored.hear(0, 10, step(1, 10, decided=10, pending=10))
     assert monitored.hear(1_000, 30, step(2, 30, decided=30, pending=30)) == (
@@ -64,7 +64,7 @@ def test_a_learner_that_makes_steps_is_alive_and_one_that_makes_none_for_what_wa
     assert monitored.hear(100, 4_130, step(3, 530, decided=530, pending=530))[0] == "alive"
 
 
-def test_the_time_since_the_last_step_is_told_as_it_passes_and_not_only_when_kafka_answers() -> None:
+def test_time_since_last_step_advances_between_kafka_responses() -> None:
     monitored = Monitored()
     monitored.hear(0, 11, step(1, 10, decided=10, pending=10))
     monitored.ms += 2_600
@@ -75,7 +75,7 @@ def test_the_time_since_the_last_step_is_told_as_it_passes_and_not_only_when_kaf
     assert monitored.dashboard.verdict() == ("unknown", "no response from Kafka for 3 s")
 
 
-def test_decisions_that_are_pending_need_a_step_a_second() -> None:
+def test_pending_decisions_require_regular_steps() -> None:
     monitored = Monitored()
     pending = step(1, 1, decided=1, pending=1)
     monitored.hear(0, 1, pending)
@@ -86,7 +86,7 @@ def test_decisions_that_are_pending_need_a_step_a_second() -> None:
     ]
 
 
-def test_markers_of_transactions_at_an_end_are_no_records_that_wait() -> None:
+def test_transaction_markers_are_not_backlog() -> None:
     monitored = Monitored()
     done = step(1, 10, decided=10, matched=10, feedback=0)._replace(feedback=(0, 10))
     monitored.hear(0, 11, done, feedback=11)
@@ -111,7 +111,7 @@ def test_markers_of_transactions_at_an_end_are_no_records_that_wait() -> None:
         ({"decided": 2}, False),
     ],
 )
-def test_the_ledger_is_shown_as_books_that_add_up_or_do_not(ledger: dict[str, int], balanced: bool) -> None:
+def test_page_shows_whether_the_ledger_adds_up(ledger: dict[str, int], balanced: bool) -> None:
     monitored = Monitored()
     monitored.hear(0, 3, step(1, 3, **ledger))
     shown = monitored.shown()
@@ -120,7 +120,7 @@ def test_the_ledger_is_shown_as_books_that_add_up_or_do_not(ledger: dict[str, in
     assert shown["partitions"][0]["balanced"] is balanced
 
 
-def test_a_state_that_was_kept_is_gone_on_with() -> None:
+def test_restored_state_continues_identically() -> None:
     first, second = Monitored(), Monitored()
     kept: dict[int, bytes] = {}
     for record in RECORDS[:4]:
@@ -132,7 +132,7 @@ def test_a_state_that_was_kept_is_gone_on_with() -> None:
     assert [one["reason"] for one in second.shown()["letters"]] == ["x: expected numbers"]
 
 
-def test_the_monitor_tells_its_metrics_and_no_other() -> None:
+def test_monitor_exports_exactly_its_metrics() -> None:
     monitored = Monitored()
     monitored.dashboard.take([prediction(0)])
     monitored.hear(0, 3, step(1, 3, decided=3, pending=3))
@@ -145,7 +145,7 @@ def test_the_monitor_tells_its_metrics_and_no_other() -> None:
     assert metrics.STUCK.at(1.0) in monitored.dashboard.samples()
 
 
-def test_the_last_minute_is_that_of_the_brokers_time_and_ends_when_traffic_stops() -> None:
+def test_last_minute_uses_broker_time_and_ends_without_traffic() -> None:
     outage, now_ms = 1_000_000, 1_000_000 + 25 * 60_000
     monitored = Monitored()
     for append_ms, reward in ((outage, 0), (now_ms, 1)):
@@ -160,9 +160,7 @@ def test_the_last_minute_is_that_of_the_brokers_time_and_ends_when_traffic_stops
 
 @pytest.mark.parametrize(("faulty", "condition"), [(9, "alive"), (10, "degraded")])
 @pytest.mark.parametrize("fault", ["context_malformed", "contexts_misplaced"])
-def test_a_pipeline_is_degraded_while_5_percent_of_its_records_do_no_good(
-    fault: str, faulty: int, condition: str
-) -> None:
+def test_pipeline_is_degraded_at_5_percent_unusable_records(fault: str, faulty: int, condition: str) -> None:
     monitored = Monitored()
     good = step(1, 1_000, decided=1_000, matched=1_000)
     monitored.hear(0, 1_000, good)
@@ -173,7 +171,7 @@ def test_a_pipeline_is_degraded_while_5_percent_of_its_records_do_no_good(
     assert monitored.hear(60_001, 1_200, bad)[0] == "idle"
 
 
-def test_dead_letters_of_all_partitions_are_counted_by_reason() -> None:
+def test_dead_letters_are_counted_by_reason_over_all_partitions() -> None:
     dashboard = Dashboard(TOPICS, 2, lambda: 0)
     reasons = ["x: expected 3 numbers; got 2", "id: expected a text", "x: expected 3 numbers; got 4"]
     for partition in range(2):
@@ -183,7 +181,7 @@ def test_dead_letters_of_all_partitions_are_counted_by_reason() -> None:
     assert [(one["n"], one["reason"]) for one in found] == [(4, reasons[2]), (2, reasons[1])]
 
 
-def test_the_oldest_decision_that_waits_is_as_old_as_the_brokers_time_says() -> None:
+def test_age_of_oldest_pending_decision_uses_broker_time() -> None:
     monitored = Monitored()
     waiting = step(1, 2, decided=2, pending=2)
     monitored.hear(0, 2, waiting)
@@ -197,7 +195,7 @@ def test_the_oldest_decision_that_waits_is_as_old_as_the_brokers_time_says() -> 
     assert monitored.shown()["oldest_s"] == 0.0
 
 
-def test_the_page_has_the_greedy_error_the_latency_and_what_other_policies_would_have_earned() -> None:
+def test_page_has_greedy_error_latency_and_policy_estimates() -> None:
     monitored = Monitored()
     asked = [Record(TOPICS.contexts, 0, offset, 100, None, b"", ()) for offset in range(10)]
     decided = [prediction(offset, action=1 + offset % 2, append_ms=107) for offset in range(10)]
@@ -211,9 +209,7 @@ def test_the_page_has_the_greedy_error_the_latency_and_what_other_policies_would
 
 
 @pytest.mark.parametrize(("decisions", "is_off"), [(90, False), (110, True)])
-def test_a_policy_whose_weights_are_not_1_in_the_mean_is_marked_when_enough_is_known(
-    decisions: int, is_off: bool
-) -> None:
+def test_policy_with_mean_weight_other_than_1_is_flagged(decisions: int, is_off: bool) -> None:
     monitored = Monitored()
     for number in range(decisions):  # always class 1, although its propensity is only 1/2
         monitored.dashboard.take([prediction(number, action=1), example(number)])
@@ -223,7 +219,7 @@ def test_a_policy_whose_weights_are_not_1_in_the_mean_is_marked_when_enough_is_k
     }
 
 
-def test_a_monitor_that_cannot_follow_looks_at_a_sample_of_ids_says_so_and_looks_at_all_when_it_can() -> None:
+def test_lagging_monitor_samples_ids_until_it_catches_up() -> None:
     monitored = Monitored()
     tps = [TopicPartition(topic, 0) for topic in (TOPICS.predictions, TOPICS.examples)]
 

@@ -13,7 +13,7 @@ def counted(latencies: Latencies) -> tuple[int, float | None]:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_latencies_are_the_same_whichever_topic_is_read_first_and_after_a_restart(seed: int) -> None:
+def test_latencies_do_not_depend_on_read_order_or_restarts(seed: int) -> None:
     # The context at offset 3 is a duplicate without a prediction, and the context at offset 0 is deleted.
     asked = [(offset, 1_000 + offset) for offset in range(1, 9)]
     answered = [(offset, 1_100 + offset) for offset in range(9) if offset != 3]
@@ -30,7 +30,7 @@ def test_latencies_are_the_same_whichever_topic_is_read_first_and_after_a_restar
     assert latencies.state()["contexts"] == latencies.state()["answers"] == []
 
 
-def test_a_backlog_is_bounded_and_what_is_kept_of_it_counts_for_all() -> None:
+def test_bounded_backlog_is_sampled_and_weighted() -> None:
     latencies = Latencies()
     backlog = 20 * WAITING_MAX
     for offset in range(backlog):
@@ -46,7 +46,7 @@ def test_a_backlog_is_bounded_and_what_is_kept_of_it_counts_for_all() -> None:
     assert latencies.state()["stride"] == 1
 
 
-def test_a_sketch_is_a_histogram_of_a_metric() -> None:
+def test_sketch_is_exported_as_a_histogram() -> None:
     latencies = Latencies()
     for offset, latency_ms in enumerate((0, 7, 7, 400, 900_000)):
         latencies.ask(offset, 0)

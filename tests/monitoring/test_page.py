@@ -89,7 +89,7 @@ def served(dashboard: Dashboard, numbers: Iterator[int], port: int = 0) -> Itera
         server.close()
 
 
-def test_the_page_loads_moves_and_goes_on_after_a_restart_and_everybody_can_read_it(tmp_path: Path) -> None:
+def test_page_loads_updates_reconnects_and_is_accessible(tmp_path: Path) -> None:
     assert (BROWSER / "node_modules").is_dir(), f"no browser is installed; run npm ci in {BROWSER}, or make .venv/.dev"
     folder = Path(os.environ.get("ONEBIT_TEST_SCREENSHOTS", tmp_path))
     folder.mkdir(parents=True, exist_ok=True)

@@ -36,7 +36,7 @@ EXAMPLES = [example(2, 1), example(1, 1), example(4, 0), example(3, None)]
 
 
 @pytest.mark.parametrize("order", ["ddddeeee", "eeeedddd", "dedede", "eddeed", "eedd"])
-def test_estimates_are_the_same_whichever_topic_is_read_first_and_after_a_restart(order: str) -> None:
+def test_estimates_do_not_depend_on_read_order_or_restarts(order: str) -> None:
     pending, found = PendingDecisions(), list[Settled]()
     decisions, examples = iter(DECISIONS), iter(EXAMPLES)
     for topic in (*order, *"ddddeeee"):
@@ -59,7 +59,7 @@ def test_estimates_are_the_same_whichever_topic_is_read_first_and_after_a_restar
     assert pending.oldest_ms is None
 
 
-def test_a_decision_counts_when_all_before_it_are_settled_and_the_first_that_waits_is_the_oldest() -> None:
+def test_decision_counts_once_all_earlier_ones_are_settled() -> None:
     pending = PendingDecisions()
     for one in DECISIONS:
         one.taken_by(pending)
@@ -69,7 +69,7 @@ def test_a_decision_counts_when_all_before_it_are_settled_and_the_first_that_wai
     assert (pending.oldest_ms, pending.estimates()[0].weights.n) == (30, 2)
 
 
-def test_what_waits_is_bounded_by_a_sample_of_ids_and_all_are_looked_at_again_when_few_wait() -> None:
+def test_pending_decisions_are_sampled_above_the_limit() -> None:
     pending = PendingDecisions()
     for number in range(8 * PENDING_MAX):
         Decided(number, 1).taken_by(pending)
@@ -82,7 +82,7 @@ def test_what_waits_is_bounded_by_a_sample_of_ids_and_all_are_looked_at_again_wh
     assert pending.estimates()[0].weights.n == PENDING_MAX  # an eighth of 8 * PENDING_MAX decisions
 
 
-def test_a_bit_whose_decision_never_comes_is_forgotten() -> None:
+def test_feedback_without_a_decision_is_forgotten() -> None:
     pending = PendingDecisions()
     pending.settle(7, example(7, 1), 100)
     Decided(8, 1).taken_by(pending, 100 + EARLY_MS)
@@ -99,7 +99,7 @@ def settle_all(pending: PendingDecisions) -> None:
         pending.settle(int(one.id), one, 200)
 
 
-def test_a_policy_that_is_named_after_a_restart_is_judged_from_then_on_and_one_that_is_not_is_forgotten() -> None:
+def test_restart_starts_new_policies_and_drops_removed_ones() -> None:
     before = PendingDecisions((*ALWAYS, "constant:1", "constant:2"))
     for one in DECISIONS[:2]:
         before.decide(one.number, partial(weighed, one, 2.0, 3.0), 100)

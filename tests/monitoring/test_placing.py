@@ -46,7 +46,7 @@ def consumer_of(dashboard: Dashboard) -> Any:
     return consumer
 
 
-def test_it_goes_on_where_the_states_stand_and_leaves_the_changelog_alone() -> None:
+def test_consumer_resumes_at_the_stored_offsets_except_for_the_changelog() -> None:
     dashboard = Dashboard(TOPICS, 1, lambda: 0)
     placed: list[Any] = []
 
@@ -61,7 +61,7 @@ def test_it_goes_on_where_the_states_stand_and_leaves_the_changelog_alone() -> N
     assert placed == [{READ: 0}, {READ: 7}]
 
 
-def test_what_is_fetched_before_it_stands_there_is_not_handed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_records_fetched_before_the_seek_are_discarded(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[set[TP]] = []
 
     async def fetch(self: Any, consumer: Any, partitions: set[TP], *arguments: Any) -> Any:
@@ -83,7 +83,7 @@ def test_what_is_fetched_before_it_stands_there_is_not_handed_over(monkeypatch: 
     assert (batch.offset, len(batch.value.records), batch.value.seeks) == (4, 2, 0)
 
 
-def test_it_is_placed_by_a_seek_and_not_while_partitions_are_given_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_consumer_is_positioned_after_a_seek_but_not_during_a_rebalance(monkeypatch: pytest.MonkeyPatch) -> None:
     consumer = consumer_of(Dashboard(TOPICS, 1, lambda: 0))
     seen: list[bool] = []
 
@@ -98,7 +98,7 @@ def test_it_is_placed_by_a_seek_and_not_while_partitions_are_given_anew(monkeypa
     assert (seen, consumer.is_placed) == ([False, False], False)
 
 
-def test_what_was_on_its_way_before_a_seek_is_not_taken() -> None:
+def test_batches_from_before_a_seek_are_ignored() -> None:
     dashboard = Dashboard(TOPICS, 1, lambda: 0)
     program: Any = object.__new__(MonitorProgram)
     kept: list[int] = []
@@ -119,7 +119,7 @@ def test_what_was_on_its_way_before_a_seek_is_not_taken() -> None:
     assert kept == [0]
 
 
-def test_the_application_goes_on_while_contexts_are_read() -> None:
+def test_reading_contexts_does_not_block_the_event_loop() -> None:
     program: Any = object.__new__(MonitorProgram)
     went_on = Event()
 
@@ -143,7 +143,7 @@ def test_the_application_goes_on_while_contexts_are_read() -> None:
     assert [record.offset for record in taken] == [0]
 
 
-def test_a_batch_that_cannot_be_taken_in_ends_the_application_instead_of_being_passed_over() -> None:
+def test_failed_batch_crashes_the_application_instead_of_being_skipped() -> None:
     program: Any = object.__new__(MonitorProgram)
     crashed: list[Exception] = []
 

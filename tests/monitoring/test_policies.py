@@ -45,7 +45,7 @@ def stands_at(partition: int, step: int) -> Record:
         (prediction(1, 1.0, Target(1, 1.0)), (None, None, None)),  # the action was not drawn at random
     ],
 )
-def test_weights_are_a_policys_probability_of_the_action_by_that_which_it_was_played_with(
+def test_weight_is_policy_probability_divided_by_propensity(
     decision: Prediction, weights: tuple[float | None, ...]
 ) -> None:
     found = Policies().weights(stands_at(0, 1), decision, None)
@@ -54,9 +54,7 @@ def test_weights_are_a_policys_probability_of_the_action_by_that_which_it_was_pl
 
 
 @pytest.mark.parametrize(("arm", "expected"), [(None, (1.25, 0.0)), (HOLDOUT, (0.0, 5.0))])
-def test_with_a_holdout_the_arms_are_policies_whatever_the_propensity(
-    arm: Arm | None, expected: tuple[float, float]
-) -> None:
+def test_holdout_arms_are_weighted_as_policies(arm: Arm | None, expected: tuple[float, float]) -> None:
     policies = Policies(holdout=0.2)
     found = policies.weights(stands_at(0, 1), prediction(1, 1.0)._replace(arm=arm), None)
     assert dict(zip(policies.names, found, strict=True))["holdout"] == expected[1]
@@ -99,9 +97,7 @@ def judged(pipeline: Pipeline, specs: Sequence[str], *, kept_from: int = 0) -> d
     return {one["policy"]: one for one in orjson.loads(dashboard.as_json())["estimates"]}
 
 
-def test_the_policies_that_are_named_are_judged_as_equations_say_and_a_model_on_what_it_cannot_know(
-    pipeline: Pipeline, model: Path
-) -> None:
+def test_named_policies_agree_with_equations_and_models_use_unseen_events(pipeline: Pipeline, model: Path) -> None:
     found = judged(pipeline, ["constant:2", f"model:{model}", "logged", "uniform", "constant:2"])
     assert list(found) == ["greedy", "uniform", "constant:2", f"model:{model}", "logged"]
 
@@ -130,14 +126,12 @@ def test_the_policies_that_are_named_are_judged_as_equations_say_and_a_model_on_
         assert snips[1] == pytest.approx((weights * bits).sum() / weights.sum())
 
 
-def test_decisions_whose_contexts_are_gone_are_left_out_of_a_models_estimate_alone(
-    pipeline: Pipeline, model: Path
-) -> None:
+def test_deleted_contexts_are_excluded_only_from_model_estimates(pipeline: Pipeline, model: Path) -> None:
     found = judged(pipeline, [f"model:{model}", "constant:1"], kept_from=EVENTS - 20)
     assert (found[f"model:{model}"]["n"], found["constant:1"]["n"]) == (20, EVENTS)
 
 
-def test_no_context_is_asked_for_where_no_policy_looks_at_it(pipeline: Pipeline) -> None:
+def test_contexts_are_read_only_for_policies_that_use_them(pipeline: Pipeline) -> None:
     dashboard = Dashboard(TOPICS, 1, lambda: 0)
 
     def asked(wanted: Mapping[int, Sequence[int]]) -> dict[tuple[int, int], Record]:
@@ -159,7 +153,7 @@ def test_no_context_is_asked_for_where_no_policy_looks_at_it(pipeline: Pipeline)
         (Known(None, 40), stands_at(1, 1), 40, False),
     ],
 )
-def test_a_model_may_know_the_decisions_of_its_partition_or_of_all_that_were_made_before_it(
+def test_known_decisions_depend_on_own_or_shared_model(
     known: Known, record: Record, version: int, is_known: bool
 ) -> None:
     assert known.has(record, prediction(1, 0.5, version=version)) == is_known
@@ -174,7 +168,7 @@ def test_a_model_may_know_the_decisions_of_its_partition_or_of_all_that_were_mad
         ("constant", "expected logged, holdout, constant:ACTION"),
     ],
 )
-def test_what_no_live_pipeline_can_tell_of_is_refused_by_its_name(spec: str, says: str) -> None:
+def test_policy_without_live_estimates_is_rejected_by_name(spec: str, says: str) -> None:
     with pytest.raises(EstimateError) as refused:
         check_live(["logged", *ALWAYS, "constant:3", spec])
     assert says in str(refused.value)
@@ -189,7 +183,7 @@ def test_what_no_live_pipeline_can_tell_of_is_refused_by_its_name(spec: str, say
         ("model", {"class_names": [*"abcdefghi"]}, None),
     ],
 )
-def test_a_policy_that_is_not_for_the_pipelines_classes_and_features_is_refused(
+def test_policy_of_other_classes_or_features_is_rejected(
     pipeline: Pipeline, model: Path, spec: str, changed: dict[str, Any], says: str | None
 ) -> None:
     settings, spec = settings_of(pipeline) | changed, f"model:{model}" if spec == "model" else spec

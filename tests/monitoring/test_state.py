@@ -41,7 +41,7 @@ RECORDS = [
 ]  # fmt: skip
 
 
-def test_records_are_counted_by_window_and_class_and_letters_are_kept() -> None:
+def test_records_are_counted_by_window_and_class() -> None:
     state = PartitionState()
     assert all(state.take(TOPICS, record) for record in RECORDS)
     assert state.windows.counts == {0: Counts(2, 1, 2, 1, 1, 1, 2.0, 4.0, 2.0), WINDOW_MS: Counts(1)}
@@ -52,7 +52,7 @@ def test_records_are_counted_by_window_and_class_and_letters_are_kept() -> None:
     assert state.next_offset == {TOPICS.predictions: 4, TOPICS.examples: 5, TOPICS.dead_letter: 1}
 
 
-def test_dead_letters_are_grouped_by_reason_whatever_value_was_found() -> None:
+def test_dead_letters_are_grouped_by_reason_without_values() -> None:
     state = PartitionState()
     for number, reason in enumerate(
         ("x: expected 3 numbers; got 2", "id: expected a text", "x: expected 3 numbers; got 4")
@@ -62,7 +62,7 @@ def test_dead_letters_are_grouped_by_reason_whatever_value_was_found() -> None:
 
 
 @pytest.mark.parametrize("killed_after", range(len(RECORDS) + 1))
-def test_what_is_read_again_after_a_restart_counts_for_nothing(killed_after: int) -> None:
+def test_records_reread_after_a_restart_are_not_counted_again(killed_after: int) -> None:
     whole, state = PartitionState(), PartitionState()
     for record in RECORDS:
         whole.take(TOPICS, record)
@@ -74,7 +74,7 @@ def test_what_is_read_again_after_a_restart_counts_for_nothing(killed_after: int
 
 
 @pytest.mark.parametrize("make", [prediction, example])
-def test_a_record_that_no_learner_wrote_is_counted_and_stops_nothing(make: Callable[[int], Record]) -> None:
+def test_foreign_record_is_counted_and_skipped(make: Callable[[int], Record]) -> None:
     state = PartitionState()
     state.take(TOPICS, make(0)._replace(value=b"hello"))
     state.take(TOPICS, make(1))
@@ -82,7 +82,7 @@ def test_a_record_that_no_learner_wrote_is_counted_and_stops_nothing(make: Calla
     assert sum(state.windows.since(0)) == len([count for count in state.windows.since(0) if count])
 
 
-def test_what_is_kept_is_bounded() -> None:
+def test_state_size_is_bounded() -> None:
     state = PartitionState()
     for number in range(CLASSES_MAX + 10):
         state.take(TOPICS, prediction(number, action=number % 3, append_ms=number * WINDOW_MS))
@@ -96,7 +96,7 @@ def test_what_is_kept_is_bounded() -> None:
     assert len(encode(state)) < 100_000
 
 
-def test_windows_of_partitions_are_added_by_their_time() -> None:
+def test_windows_of_partitions_are_added_by_time() -> None:
     first, second = (
         Windows({0: Counts(1), WINDOW_MS: Counts(2)}),
         Windows({WINDOW_MS: Counts(3), 2 * WINDOW_MS: Counts(4)}),
@@ -106,7 +106,7 @@ def test_windows_of_partitions_are_added_by_their_time() -> None:
     assert (both.since(0), both.since(2 * WINDOW_MS)) == (Counts(10), Counts(4))
 
 
-def test_a_share_is_none_of_none_and_its_interval_stays_between_0_and_1() -> None:
+def test_share_of_nothing_is_none_and_intervals_stay_within_0_and_1() -> None:
     assert share(0, 0) is None
     assert [found and (found.low, found.value, found.high) for found in (share(0, 10), share(10, 10))] == [
         (0.0, 0.0, 0.2775),
@@ -114,7 +114,7 @@ def test_a_share_is_none_of_none_and_its_interval_stays_between_0_and_1() -> Non
     ]
 
 
-def test_quantiles_of_delays_are_those_of_all_within_the_promised_error() -> None:
+def test_delay_quantiles_are_within_the_documented_error() -> None:
     delays_ms = np.random.Generator(np.random.PCG64(3)).lognormal(7.0, 1.5, 5_000).astype(int)
     halves = Sketch(), Sketch()
     for number, delay_ms in enumerate(delays_ms):
@@ -126,7 +126,7 @@ def test_quantiles_of_delays_are_those_of_all_within_the_promised_error() -> Non
     assert sum(count for _, _, count in both.bins()) == both.size == 5_000
 
 
-def test_feedback_that_was_there_before_its_decision_is_a_delay_of_0() -> None:
+def test_feedback_before_its_decision_has_delay_0() -> None:
     sketch = Sketch()
     sketch.add(-40)
     assert (sketch.quantile_s(0.5), sketch.bins()) == (0.0, [Bin(0.0, 0.001, 1)])

@@ -29,7 +29,7 @@ def play(learner: Learner, adversary: Adversary, rounds: int, seed: int) -> tupl
 
 
 @pytest.mark.parametrize("name", ["soba-diag", "banditron", "selectron", "ova-perceptron", "confidit"])
-def test_the_rows_stay_separable_with_the_margin(name: str) -> None:
+def test_rows_stay_separable_with_the_margin(name: str) -> None:
     adversary = Adversary(n_features=4, margin=0.1, rounds=150, seed=1)
     _, X, labels = play(create(name, 2, 4), adversary, 150, seed=2)
     signs = np.where(np.array(labels) == 0, 1.0, -1.0)
@@ -38,7 +38,7 @@ def test_the_rows_stay_separable_with_the_margin(name: str) -> None:
     np.testing.assert_allclose(np.linalg.norm(X, axis=1), 1.0)
 
 
-def test_any_one_point_can_be_cut_off_with_the_margin() -> None:
+def test_every_point_is_separable_from_the_others_with_the_margin() -> None:
     adversary = Adversary(n_features=3, margin=0.02, rounds=100, seed=0)
     n = len(adversary.points)
     assert n > 10
@@ -47,7 +47,7 @@ def test_any_one_point_can_be_cut_off_with_the_margin() -> None:
         assert separator_norm(adversary.points, signs, 0.02) <= 2.0 + 1e-9
 
 
-def test_a_wrong_answer_brings_the_same_row_again() -> None:
+def test_wrong_answer_repeats_the_row() -> None:
     adversary = Adversary(n_features=3, margin=0.05, rounds=100, seed=3)
     first = adversary.next_row(lambda _: 0.5)
     adversary.answered(1 - first.label)
@@ -57,14 +57,14 @@ def test_a_wrong_answer_brings_the_same_row_again() -> None:
     assert not np.array_equal(adversary.next_row(lambda _: 0.5).x.values, first.x.values)
 
 
-def test_a_free_point_is_labelled_against_a_learner_that_is_sure() -> None:
+def test_free_point_gets_the_label_the_learner_considers_unlikely() -> None:
     for probability, label in ((1.0, 1), (0.5, 0), (0.0, 0)):
         adversary = Adversary(n_features=3, margin=0.05, rounds=100, seed=3)
         adversary.answered(adversary.next_row(lambda _: 1.0).label)
         assert adversary.next_row(lambda _, p=probability: p).label == label  # type: ignore[misc]
 
 
-def test_it_looks_at_the_learner_without_moving_it() -> None:
+def test_adversary_does_not_change_the_learner() -> None:
     learner = create("confidit", 2, 3, confidence="theory")  # this learner counts its rounds
     before = learner.state()
     x = Adversary(n_features=3, margin=0.05, rounds=100, seed=0).next_row(lambda _: 0.0).x
@@ -75,7 +75,7 @@ def test_it_looks_at_the_learner_without_moving_it() -> None:
 
 # These algorithms update only after right answers (Assumption 3). The bound is Ω(min(√T, √n)), tested as ½ min(√T, √n).
 @pytest.mark.parametrize("name", ["soba-diag", "soba", "selectron"])
-def test_a_learner_that_learns_from_right_answers_alone_makes_as_many_mistakes_as_the_bound_says(name: str) -> None:
+def test_learner_that_updates_only_on_right_answers_reaches_the_lower_bound(name: str) -> None:
     mistakes = []
     for seed in range(20):
         adversary = Adversary(n_features=4, margin=0.05, rounds=ROUNDS, seed=seed)
@@ -84,7 +84,7 @@ def test_a_learner_that_learns_from_right_answers_alone_makes_as_many_mistakes_a
     assert np.mean(mistakes) >= 0.5 * bound
 
 
-def test_rows_go_on_when_no_point_is_free() -> None:
+def test_rows_continue_without_free_points() -> None:
     adversary = Adversary(n_features=3, margin=0.3, rounds=100, seed=3)
     shown = set()
     for _ in range(100):
@@ -94,6 +94,6 @@ def test_rows_go_on_when_no_point_is_free() -> None:
     assert len(shown) == len(adversary.points) < 100
 
 
-def test_a_margin_that_no_point_can_have_is_refused() -> None:
+def test_unattainable_margin_is_rejected() -> None:
     with pytest.raises(DatasetError, match="margin"):
         Adversary(n_features=3, margin=cut_margin(0.0) + 0.01, rounds=100, seed=0)

@@ -14,7 +14,7 @@ from producers.datasets.catalogue import catalogue, load
 SHIPPED = files("producers.datasets") / "files" / "optdigits.scale.svm.gz"
 
 
-def test_the_catalogue_tells_the_truth() -> None:
+def test_catalogue_entries_match_their_data_sets() -> None:
     assert [entry.name for entry in catalogue()] == ["optdigits", "synnonsep", "synsep"]
     for entry in catalogue():
         data = load(entry.name)
@@ -28,7 +28,7 @@ def test_the_catalogue_tells_the_truth() -> None:
         assert entry.summary
 
 
-def test_optdigits_is_the_whole_data_set() -> None:
+def test_optdigits_is_complete() -> None:
     data = load("optdigits")
     block = data.block(0, data.rows)
     assert data.class_names == tuple("0123456789")
@@ -38,19 +38,19 @@ def test_optdigits_is_the_whole_data_set() -> None:
     assert data.event_id(123) == "optdigits-0-000123"
 
 
-def test_the_shipped_file_is_the_one_that_its_readme_describes() -> None:
+def test_shipped_file_matches_its_readme() -> None:
     readme = (files("producers.datasets") / "files" / "README.md").read_text(encoding="utf-8")
     assert hashlib.sha256(SHIPPED.read_bytes()).hexdigest() in readme
     assert "terms:" in readme
 
 
-def test_a_seed_makes_other_synthetic_data_and_the_same_digits() -> None:
+def test_seed_changes_synthetic_data_but_not_optdigits() -> None:
     assert load("synsep", seed=1).label(0) == load("synsep", seed=1).label(0)
     assert load("synsep", seed=1).id_prefix != load("synsep", seed=2).id_prefix
     assert load("optdigits", seed=1).event_id(0) == load("optdigits", seed=2).event_id(0)
 
 
-def test_a_file_is_loaded_by_its_path(tmp_path: Path) -> None:
+def test_file_is_loaded_by_path(tmp_path: Path) -> None:
     path = tmp_path / "mine.svm"
     path.write_text("a 1:1\nb 2:1\n")
     data = load(str(path), n_features=9)
@@ -66,7 +66,7 @@ def test_a_file_is_loaded_by_its_path(tmp_path: Path) -> None:
         ("", "is a directory; expected an svmlight file or one of optdigits"),
     ],
 )
-def test_an_unknown_name_is_refused_with_the_names_there_are(name: str, message: str) -> None:
+def test_unknown_name_is_rejected_with_the_known_names(name: str, message: str) -> None:
     with pytest.raises(DatasetError, match=re.escape(message)):
         load(name)
 

@@ -58,7 +58,7 @@ class World:
         return [((record.key or b"").decode(), record.append_ms - begun_ms) for record in self.records(TOPICS.contexts)]
 
 
-def test_event_of_a_log_has_its_own_id_and_later_epochs_have_theirs_behind_it() -> None:
+def test_event_id_of_a_log_has_the_epoch_as_suffix() -> None:
     data = at(1, 2, 3)
     assert [slot.event_id for slot in data.schedule(0, 5)] == [
         "visit-0", "visit-1", "visit-2", "visit-0~1", "visit-1~1",
@@ -67,12 +67,12 @@ def test_event_of_a_log_has_its_own_id_and_later_epochs_have_theirs_behind_it() 
 
 
 @pytest.mark.parametrize("event_id", ["", "visit-3", "visit-3~1", "visit-0~0", "visit-0~01", "visit-0~", "~1", "x~1~1"])
-def test_id_that_the_log_does_not_have_is_refused(event_id: str) -> None:
+def test_unknown_id_is_rejected(event_id: str) -> None:
     with pytest.raises(UnknownEventError, match="visits"):
         at(1, 2, 3).known_of(event_id)
 
 
-def test_bit_of_an_action_is_the_logs_own_or_follows_from_the_label_or_is_not_known() -> None:
+def test_reward_of_an_action_is_logged_derived_from_the_label_or_unknown() -> None:
     data = log_of([
         NOTHING._replace(action=1, reward=0), NOTHING._replace(action=2, label=2), NOTHING._replace(action=1, label=1,
         reward=1), NOTHING._replace(action=0),
@@ -81,7 +81,7 @@ def test_bit_of_an_action_is_the_logs_own_or_follows_from_the_label_or_is_not_kn
     assert bits == [[None, 0, None], [0, 0, 1], [0, 1, 0], [None, None, None]]
 
 
-def test_part_of_a_log_is_that_between_two_times_and_its_first_rows() -> None:
+def test_part_of_a_log_is_limited_by_times_and_row_count() -> None:
     data = at(10, 20, 30, 40, 50)
     part = part_of(data, 20, 50, 2)
     assert (part.rows, part.event_id(0), part.event_id(1)) == (2, "visit-1", "visit-2")
@@ -98,7 +98,7 @@ def test_part_of_a_log_is_that_between_two_times_and_its_first_rows() -> None:
     ]
 
 
-def test_part_of_nothing_is_refused() -> None:
+def test_empty_part_is_rejected() -> None:
     with pytest.raises(DatasetError, match="10 to 20 ms"):
         part_of(at(10, 20), 21, None, None)
     with pytest.raises(DatasetError, match="row 0: "):
@@ -106,7 +106,7 @@ def test_part_of_nothing_is_refused() -> None:
 
 
 @pytest.mark.parametrize(("speed", "at_ms"), [(1.0, [0, 1_000, 1_500, 9_000]), (10.0, [0, 100, 150, 900])])
-def test_log_is_replayed_in_its_own_time_so_many_times_faster(speed: float, at_ms: list[int]) -> None:
+def test_speed_scales_the_times_of_a_log(speed: float, at_ms: list[int]) -> None:
     data = at(5_000, 6_000, 6_500, 14_000)
     assert World().replayed(data, 4, speed=speed) == [(f"visit-{row}", at_ms[row]) for row in range(4)]
 
@@ -117,11 +117,11 @@ def test_log_is_replayed_at_once_or_at_a_rate() -> None:
     assert [at_ms for _, at_ms in World().replayed(data, 4, rate_per_s=4.0)] == [0, 250, 500, 750]
 
 
-def test_time_that_goes_back_in_a_log_holds_nothing_up() -> None:
+def test_decreasing_time_in_a_log_does_not_delay_the_replay() -> None:
     assert [at_ms for _, at_ms in World().replayed(at(0, 900, 300, 1_000), 4, speed=1.0)] == [0, 900, 900, 1_000]
 
 
-def test_next_lap_begins_a_mean_gap_after_the_last() -> None:
+def test_next_epoch_starts_one_mean_gap_after_the_last_event() -> None:
     laps = World().replayed(at(100, 200, 700), 7, speed=1.0)
     assert laps == [
         ("visit-0", 0), ("visit-1", 100), ("visit-2", 600), ("visit-0~1", 900), ("visit-1~1", 1_000),
@@ -129,7 +129,7 @@ def test_next_lap_begins_a_mean_gap_after_the_last() -> None:
     ]  # fmt: skip
 
 
-def test_replay_that_goes_on_waits_from_its_own_first_event_on() -> None:
+def test_resumed_replay_schedules_from_its_own_first_event() -> None:
     world, data = World(), at(0, 1_000, 9_000, 10_000)
     world.replayed(data, 2, speed=1.0)
     options = ReplayOptions(4, speed=1.0)
@@ -140,7 +140,7 @@ def test_replay_that_goes_on_waits_from_its_own_first_event_on() -> None:
     assert program.next_due_ms() == begun_ms + 1_000
 
 
-def test_schedule_that_slips_is_kept_and_what_slipped_is_counted() -> None:
+def test_delayed_replay_keeps_its_schedule_and_counts_the_slip() -> None:
     world = World()
     program, begun_ms = world.replay(at(0, 1_000, 1_200, 4_000), 4, speed=1.0), world.clock.now_ms
     program.step(0)
@@ -152,7 +152,7 @@ def test_schedule_that_slips_is_kept_and_what_slipped_is_counted() -> None:
     assert program.timetable.slip == Slip(events=2, worst_ms=2_000), "a delay of 100 ms is normal and not a slip"
 
 
-def test_program_that_is_made_anew_goes_on_by_the_same_schedule() -> None:
+def test_recreated_replay_keeps_its_schedule() -> None:
     world, data = World(), at(0, 1_000, 1_200, 4_000)
     first, begun_ms = world.replay(data, 4, speed=1.0), world.clock.now_ms
     first.step(0)
@@ -164,12 +164,12 @@ def test_program_that_is_made_anew_goes_on_by_the_same_schedule() -> None:
     assert first.timetable.slip == Slip(events=2, worst_ms=2_000)
 
 
-def test_row_without_a_time_is_due_with_the_one_before_it() -> None:
+def test_row_without_a_time_is_due_with_the_previous_row() -> None:
     data = log_of([NOTHING._replace(decided_at_ms=at_ms) for at_ms in (100, 700, None, 900)])
     assert [at_ms for _, at_ms in World().replayed(data, 4, speed=1.0)] == [0, 600, 600, 800]
 
 
-def test_context_of_a_log_carries_what_was_done() -> None:
+def test_context_of_a_log_contains_the_logged_action() -> None:
     world = World()
     world.replayed(log_of([NOTHING._replace(action=2, propensity=0.25), NOTHING._replace(action=1), NOTHING]), 3)
     assert [value.get("logged") for value in world.values(TOPICS.contexts)] == [
@@ -217,7 +217,7 @@ OUTCOMES = [
 ]
 
 
-def test_log_answers_for_its_own_action_and_where_it_has_the_label_for_any() -> None:
+def test_log_gives_feedback_on_its_own_action_or_by_label() -> None:
     plan = FeedbackPlan(1, parse_delay("fixed:50ms"))
     assert answered(log_of(OUTCOMES), [1, 2, 2, 0, 0], plan) == [
         ("visit-0", 1, 50),
@@ -227,14 +227,14 @@ def test_log_answers_for_its_own_action_and_where_it_has_the_label_for_any() -> 
 
 
 @pytest.mark.parametrize(("speed", "at_ms"), [(1.0, [900, 3_000]), (60.0, [15, 50])])
-def test_feedback_comes_as_late_as_in_the_log_in_the_time_of_its_replay(speed: float, at_ms: list[int]) -> None:
+def test_feedback_delay_of_a_log_is_scaled_by_speed(speed: float, at_ms: list[int]) -> None:
     plan = FeedbackPlan(1, None)
     assert answered(log_of(OUTCOMES), [1, 2, 2, 0, 0], plan, speed=speed) == [
         ("visit-2", 1, at_ms[0]), ("visit-0", 1, at_ms[1]),
     ]  # fmt: skip
 
 
-def test_outcome_of_a_log_without_its_time_is_told_once() -> None:
+def test_outcome_without_a_time_is_reported_once() -> None:
     said: list[str] = []
     untimed = [LoggedOutcome(1, None, 1, 0.5, 1, None)] * 3
     assert answered(log_of([OUTCOMES[0], *untimed]), [1, 1, 1, 1], FeedbackPlan(1, None), said.append) == [
@@ -248,7 +248,7 @@ def test_outcome_of_a_log_without_its_time_is_told_once() -> None:
     assert len(said) == 1, "with a delay model, no warning is expected"
 
 
-def test_feedback_of_a_log_is_lost_and_comes_twice_as_any_other() -> None:
+def test_loss_and_duplicates_apply_to_feedback_of_a_log() -> None:
     data = clicks(200)
     actions = [data.known_of(f"visit-{row}").action or 0 for row in range(200)]
     assert len(answered(data, actions, FeedbackPlan(1, None))) == 180
@@ -256,11 +256,11 @@ def test_feedback_of_a_log_is_lost_and_comes_twice_as_any_other() -> None:
     assert 190 < len(answered(data, actions, FeedbackPlan(1, None, duplicates=0.2))) < 240
 
 
-def test_delays_of_a_log_are_those_of_its_first_rows_with_an_outcome() -> None:
+def test_logged_delays_are_taken_from_the_first_rows_with_an_outcome() -> None:
     assert logged_delays_ms(log_of(OUTCOMES)) == [3_000, 600, 900]
     assert logged_delays_ms(at(1, 2)) == []
 
 
-def test_label_that_is_not_known_is_of_no_class_that_a_delay_names() -> None:
+def test_unknown_label_uses_the_default_delay() -> None:
     plan = FeedbackPlan(1, parse_delay("0=fixed:1s;*=fixed:2s"))
     assert (plan("a", None), plan("a", 0), Known().bit(0)) == ([2_000], [1_000], None)

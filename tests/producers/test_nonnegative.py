@@ -6,7 +6,7 @@ from producers.datasets.nonnegative import nnls
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_it_finds_what_scipy_finds(seed: int) -> None:
+def test_nnls_agrees_with_scipy(seed: int) -> None:
     rng = np.random.default_rng(seed)
     m, n = int(rng.integers(1, 12)), int(rng.integers(1, 30))
     A, b = rng.normal(size=(m, n)), rng.normal(size=m)
@@ -22,7 +22,7 @@ def test_it_finds_what_scipy_finds(seed: int) -> None:
     assert norm == pytest.approx(their_norm, abs=1e-9)
 
 
-def test_where_nothing_helps_all_are_zero() -> None:
+def test_nnls_returns_zeros_if_nothing_reduces_the_residual() -> None:
     x, norm = nnls(np.array([[-1.0, -2.0], [0.0, 0.0]]), np.array([1.0, 1.0]))
     assert x.tolist() == [0.0, 0.0]
     assert norm == pytest.approx(np.sqrt(2.0))

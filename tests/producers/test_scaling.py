@@ -31,9 +31,7 @@ def dense(dataset: Dataset) -> FloatArray:
     return x
 
 
-def test_a_dense_column_gets_mean_0_and_deviation_1_a_sparse_one_keeps_its_zeros_and_a_constant_one_its_values() -> (
-    None
-):
+def test_scaling_of_dense_sparse_and_constant_columns() -> None:
     rng = np.random.default_rng(1)
     x = np.column_stack((rng.normal(300.0, 5.0, 40), np.full(40, 7.0), np.zeros(40), np.zeros(40), rng.normal(size=40)))
     x[:5, 2] = 10.0
@@ -48,7 +46,7 @@ def test_a_dense_column_gets_mean_0_and_deviation_1_a_sparse_one_keeps_its_zeros
 
 @given(st.lists(st.lists(st.floats(-1e6, 1e6).filter(lambda value: value == 0.0 or abs(value) > 1e-3), min_size=3,
                          max_size=3), min_size=2, max_size=30))  # fmt: skip
-def test_a_column_in_memory_has_the_scale_of_the_same_column_in_a_log(rows: list[list[float]]) -> None:
+def test_columns_in_memory_and_in_a_log_have_equal_scales(rows: list[list[float]]) -> None:
     x = np.array(rows)
     scaled = dense(standardised(data_of(x)))
 
@@ -59,9 +57,7 @@ def test_a_column_in_memory_has_the_scale_of_the_same_column_in_a_log(rows: list
 
 
 @pytest.mark.parametrize(("factor", "warns"), [(10_000.0, True), (500.0, False)])
-def test_a_column_that_varies_a_thousand_times_as_much_as_the_others_is_named(
-    tmp_path: Path, factor: float, warns: bool
-) -> None:
+def test_column_with_a_thousand_times_the_spread_is_reported(tmp_path: Path, factor: float, warns: bool) -> None:
     x = np.random.default_rng(2).normal(size=(50, 4))
     x[:, 2] *= factor
     lines = (f"{row % 2} {' '.join(f'{i + 1}:{v!r}' for i, v in enumerate(x[row].tolist()))}\n" for row in range(50))
@@ -72,7 +68,7 @@ def test_a_column_that_varies_a_thousand_times_as_much_as_the_others_is_named(
     assert uneven_of(standardised(dataset)) == ""
 
 
-def test_a_single_column_and_constant_columns_are_compared_with_nothing() -> None:
+def test_single_and_constant_columns_are_never_uneven() -> None:
     x = np.column_stack((np.arange(1.0, 41.0) * 1e6, np.full(40, 1e-6)))
 
     assert uneven_of(data_of(x)) == ""
@@ -88,7 +84,7 @@ MAPPING = mapping_of({"action": "a", "features": {"numeric": ["age", "income"], 
 
 
 @pytest.mark.parametrize("scale", ["none", "standard"])
-def test_numbers_of_a_log_are_scaled_and_an_empty_cell_has_no_entry(tmp_path: Path, scale: Scaling) -> None:
+def test_numbers_of_a_log_are_scaled_and_empty_cells_are_omitted(tmp_path: Path, scale: Scaling) -> None:
     (tmp_path / "log.csv").write_text(LOG)
     log = open_log(tmp_path / "log.csv", MAPPING, scale=scale)
     (batch,) = log.batches()

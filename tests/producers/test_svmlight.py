@@ -30,7 +30,7 @@ def test_rows_are_read_with_indices_from_0(path: Path) -> None:
     assert (data.n_features, data.n_classes, data.class_names) == (3, 2, ("0", "1"))
 
 
-def test_arrays_have_the_types_of_features(path: Path) -> None:
+def test_arrays_have_the_dtypes_of_features(path: Path) -> None:
     path.write_text("0 1:1\n1 1:1\n")
     row = read(path).row(0)
     assert (row.x.indices.dtype.name, row.x.values.dtype.name) == ("int32", "float64")
@@ -39,41 +39,41 @@ def test_arrays_have_the_types_of_features(path: Path) -> None:
     assert row.x.indices.flags.writeable  # numba would compile again for read-only arrays
 
 
-def test_a_compressed_file_is_known_by_its_first_bytes(path: Path) -> None:
+def test_compressed_file_is_detected_by_its_first_bytes(path: Path) -> None:
     path.write_bytes(gzip.compress(b"0 1:1\n1 2:1\n"))
     assert entries(read(path)) == [(0, {0: 1.0}), (1, {1: 1.0})]
 
 
-def test_comments_blank_lines_and_windows_line_ends_are_passed_over(path: Path) -> None:
+def test_comments_blank_lines_and_crlf_are_ignored(path: Path) -> None:
     path.write_bytes(b"# a comment\r\n\r\n0 1:1 # seen 2:3\r\n  \n1\t2:1")
     assert entries(read(path)) == [(0, {0: 1.0}), (1, {1: 1.0})]
 
 
-def test_a_file_with_an_index_0_counts_from_0(path: Path) -> None:
+def test_file_with_index_0_is_zero_based(path: Path) -> None:
     path.write_text("0 1:1\n1 0:1 3:1\n")
     assert entries(read(path)) == [(0, {1: 1.0}), (1, {0: 1.0, 3: 1.0})]
     assert read(path).n_features == 4
 
 
-def test_labels_that_only_python_reads_as_numbers_are_words(path: Path) -> None:
+def test_labels_in_python_only_number_syntax_are_strings(path: Path) -> None:
     path.write_text("10 1:1\n1_0 1:1\n10.0 1:1\n١ 1:1\n")
     assert read(path).class_names == ("10", "1_0", "10.0", "١")
 
 
 @pytest.mark.parametrize("entry", ["1:1_0", "1_0:1", "1:١", "1:0x1", "1:1e"])
-def test_entries_that_only_python_or_nobody_reads_as_numbers_are_refused(path: Path, entry: str) -> None:
+def test_entries_in_invalid_or_python_only_number_syntax_are_rejected(path: Path, entry: str) -> None:
     path.write_text(f"0 1:1\n1 {entry}\n")
     with pytest.raises(DatasetError, match="line 2: "):
         read(path)
 
 
-def test_the_index_base_can_be_given(path: Path) -> None:
+def test_index_base_can_be_given(path: Path) -> None:
     path.write_text("0 1:1\n1 2:1\n")
     assert entries(read(path, index_base=0)) == [(0, {1: 1.0}), (1, {2: 1.0})]
     assert read(path, index_base=0).n_features == 3
 
 
-def test_the_number_of_features_can_be_given(path: Path) -> None:
+def test_number_of_features_can_be_given(path: Path) -> None:
     path.write_text("0 1:1\n1 2:1\n")
     assert read(path, 47_236).n_features == 47_236
     assert read(path, 2).n_features == 2
@@ -90,7 +90,9 @@ def test_the_number_of_features_can_be_given(path: Path) -> None:
         (["größer", "kleiner"], [0, 1], ("größer", "kleiner")),
     ],
 )
-def test_labels_become_classes(path: Path, labels: list[str], classes: list[int], class_names: tuple[str, ...]) -> None:
+def test_labels_are_numbered_as_classes(
+    path: Path, labels: list[str], classes: list[int], class_names: tuple[str, ...]
+) -> None:
     path.write_text("".join(f"{label} 1:1\n" for label in labels), encoding="utf-8")
     data = read(path)
     assert data.class_names == class_names
@@ -124,7 +126,7 @@ def test_labels_become_classes(path: Path, labels: list[str], classes: list[int]
         ("\udcff 1:1", "expected a label in UTF-8; got '\\\\xff'"),
     ],
 )
-def test_a_wrong_line_is_named_with_what_was_expected(path: Path, line: str, message: str) -> None:
+def test_invalid_line_is_reported_with_its_number_and_the_expected_form(path: Path, line: str, message: str) -> None:
     path.write_text(
         f"0 7:1\n# the wrong line is the third\n{line}\n0 1:1\n", encoding="utf-8", errors="surrogateescape"
     )
@@ -132,13 +134,13 @@ def test_a_wrong_line_is_named_with_what_was_expected(path: Path, line: str, mes
         read(path)
 
 
-def test_an_index_beyond_the_given_number_of_features_is_refused(path: Path) -> None:
+def test_index_beyond_the_number_of_features_is_rejected(path: Path) -> None:
     path.write_text("0 1:1\n1 5:1\n")
     with pytest.raises(DatasetError, match=r"line 2: .*n_features=5"):
         read(path, 4)
 
 
-def test_an_index_0_is_refused_where_indices_are_said_to_count_from_1(path: Path) -> None:
+def test_index_0_is_rejected_with_index_base_1(path: Path) -> None:
     path.write_text("0 1:1\n1 0:1\n")
     with pytest.raises(DatasetError, match=r"line 2: .*index_base"):
         read(path, index_base=1)
@@ -155,13 +157,13 @@ def test_an_index_0_is_refused_where_indices_are_said_to_count_from_1(path: Path
         (b"\x1f\x8bno gzip at all", "is damaged or truncated"),
     ],
 )
-def test_a_file_without_a_data_set_is_refused(path: Path, content: bytes, message: str) -> None:
+def test_file_without_rows_is_rejected(path: Path, content: bytes, message: str) -> None:
     path.write_bytes(content)
     with pytest.raises(DatasetError, match=f"{re.escape(str(path))}.*{message}"):
         read(path)
 
 
-def test_a_file_that_is_not_there_is_refused(path: Path) -> None:
+def test_missing_file_is_rejected(path: Path) -> None:
     with pytest.raises(DatasetError, match=f"cannot read {re.escape(str(path))}: No such file"):
         read(path)
 
@@ -176,7 +178,7 @@ def test_a_file_that_is_not_there_is_refused(path: Path) -> None:
         ("x" * 300, "x" * 64),
     ],
 )
-def test_a_data_set_is_named_after_its_file(file: str, name: str) -> None:
+def test_data_set_is_named_after_its_file(file: str, name: str) -> None:
     assert name_of(Path(file)) == name
 
 
@@ -192,9 +194,7 @@ ROWS = st.lists(
 
 @given(ROWS, st.booleans(), st.sampled_from([0, 1]))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_what_is_written_is_read_back(
-    path: Path, rows: list[tuple[int, dict[int, float]]], packed: bool, base: int
-) -> None:
+def test_written_rows_round_trip(path: Path, rows: list[tuple[int, dict[int, float]]], packed: bool, base: int) -> None:
     rows = [(label, dict(sorted(x.items()))) for label, x in [*rows, (-4, {0: 1.0})]]
     text = "".join(f"{label} {' '.join(f'{i + base}:{v!r}' for i, v in x.items())}\n" for label, x in rows).encode()
     path.write_bytes(gzip.compress(text) if packed else text)

@@ -49,7 +49,7 @@ def labels() -> NDArray[np.int64]:
     return synsep(SEED).block(0, N).labels
 
 
-def test_rows_keep_their_values() -> None:
+def test_rows_are_stable() -> None:
     row = synsep(seed=3).row(5)
     assert row.label == 8
     assert row.x.indices.tolist() == [
@@ -92,7 +92,7 @@ def test_values_are_one_and_indices_strictly_increase() -> None:
         assert (np.diff(block.indices[start:stop]) > 0).all()
 
 
-def test_a_row_has_the_keywords_of_its_class_but_5_and_20_common_words(
+def test_row_has_all_but_5_keywords_of_its_class_and_20_common_words(
     x: NDArray[np.float64], labels: NDArray[np.int64]
 ) -> None:
     lists = keyword_lists(draw_keywords(SEED))
@@ -107,13 +107,13 @@ def test_classes_are_uniform(labels: NDArray[np.int64]) -> None:
     assert stats.chisquare(np.bincount(labels, minlength=N_CLASSES)).pvalue > FALSE_ALARM
 
 
-def test_every_keyword_is_off_as_often_as_the_others(x: NDArray[np.float64], labels: NDArray[np.int64]) -> None:
+def test_all_keywords_are_absent_equally_often(x: NDArray[np.float64], labels: NDArray[np.int64]) -> None:
     for label, keywords in enumerate(keyword_lists(draw_keywords(SEED))):
         own = x[labels == label][:, keywords]
         assert subset_p_value(own.shape[0] - own.sum(axis=0), own.shape[0], 5) > FALSE_ALARM / N_CLASSES
 
 
-def test_every_common_word_is_on_as_often_as_the_others(x: NDArray[np.float64]) -> None:
+def test_all_common_words_are_present_equally_often(x: NDArray[np.float64]) -> None:
     assert subset_p_value(x[:, N_KEYWORDS:].sum(axis=0), N, 20) > FALSE_ALARM
 
 
@@ -129,7 +129,7 @@ def subset_p_value(counts: NDArray[np.float64], draws: int, k: int) -> float:
     return float(stats.chi2.sf(statistic, n - 1))
 
 
-def test_pairs_of_common_words_are_as_frequent_as_without_replacement(x: NDArray[np.float64]) -> None:
+def test_pair_frequencies_match_sampling_without_replacement(x: NDArray[np.float64]) -> None:
     common = x[:, N_KEYWORDS:]
     together = common.T @ common
     pairs = together[np.triu_indices(N_COMMON, 1)]
@@ -165,7 +165,7 @@ def test_synnonsep_has_the_features_of_synsep(x: NDArray[np.float64]) -> None:
     assert (dense(synnonsep(SEED), 2_000) == x[:2_000]).all()
 
 
-def test_5_percent_of_the_labels_of_synnonsep_are_wrong_uniformly(labels: NDArray[np.int64]) -> None:
+def test_5_percent_of_synnonsep_labels_are_replaced_uniformly(labels: NDArray[np.int64]) -> None:
     noisy = synnonsep(SEED).block(0, N).labels
     wrong = noisy != labels
     assert stats.binomtest(int(wrong.sum()), N, 0.05).pvalue > FALSE_ALARM
@@ -177,7 +177,7 @@ def test_5_percent_of_the_labels_of_synnonsep_are_wrong_uniformly(labels: NDArra
 
 
 @pytest.mark.parametrize("make", [synsep, synnonsep])
-def test_a_row_is_the_same_alone_and_in_any_block(make: Callable[[int], Dataset]) -> None:
+def test_row_is_the_same_alone_and_in_any_block(make: Callable[[int], Dataset]) -> None:
     data = make(SEED)
     for start, stop in ((0, 50), (40, 60), (999_990, 1_000_000), (7, 7)):
         block = data.block(start, stop)
@@ -192,20 +192,20 @@ def test_a_row_is_the_same_alone_and_in_any_block(make: Callable[[int], Dataset]
             assert type(alone.label) is type(data.label(row)) is int
 
 
-def test_the_number_of_rows_does_not_move_a_row() -> None:
+def test_row_does_not_depend_on_the_number_of_rows() -> None:
     assert synsep(SEED, rows=10).row(9).x.indices.tolist() == synsep(SEED, rows=ROWS).row(9).x.indices.tolist()
 
 
-def test_another_seed_is_other_data() -> None:
+def test_different_seeds_give_different_data() -> None:
     assert synsep(1).block(0, 100).labels.tolist() != synsep(2).block(0, 100).labels.tolist()
     assert keyword_lists(draw_keywords(1)) != keyword_lists(draw_keywords(2))
 
 
-def test_the_greatest_seed_is_a_seed() -> None:
+def test_largest_seed_is_accepted() -> None:
     assert 35 <= synsep(2**64 - 1).row(999_999).x.indices.size <= 55
 
 
-def test_a_seed_or_a_number_of_rows_out_of_range_is_refused() -> None:
+def test_seed_or_number_of_rows_out_of_range_is_rejected() -> None:
     for seed in (-1, 2**64):
         with pytest.raises(DatasetError):
             synsep(seed)

@@ -60,17 +60,17 @@ def laws() -> st.SearchStrategy[Law]:
         (" fixed:1s ", Fixed(1_000)),
     ],
 )
-def test_a_specification_names_a_law(spec: str, law: Law) -> None:
+def test_specification_is_parsed_into_a_law(spec: str, law: Law) -> None:
     assert parse_delay(spec) == DelayModel(spec, law)
 
 
-def test_a_specification_per_class_names_a_law_for_each_true_label() -> None:
+def test_specification_per_class_gives_each_label_a_law() -> None:
     spec = "0=fixed:1s; 1 = lognormal:1m,1.0;*=none"
     assert parse_delay(spec) == DelayModel(spec, Fixed(0), {0: Fixed(1_000), 1: LogNormal(60_000, 1.0)})
     assert [parse_delay(spec).draw_ms(label, 0.5) for label in range(4)] == [1_000, 60_000, 0, 0]
 
 
-def test_an_empirical_delay_is_read_from_a_file(tmp_path: Path) -> None:
+def test_empirical_delays_are_read_from_a_file(tmp_path: Path) -> None:
     path = tmp_path / "delays;of=may,1.txt"
     path.write_text("30\n\n10.4\n 20 \n10\n")
     assert parse_delay(f"empirical:{path}").otherwise == Empirical((10, 10, 20, 30))
@@ -103,27 +103,27 @@ def test_an_empirical_delay_is_read_from_a_file(tmp_path: Path) -> None:
         ("0=1s;*=none", "delay '0=1s;*=none': expected none"),
     ],
 )
-def test_a_wrong_specification_is_refused_with_what_was_expected(spec: str, message: str) -> None:
+def test_invalid_specification_is_rejected_with_the_expected_form(spec: str, message: str) -> None:
     with pytest.raises(DelayError, match=re.escape(message)):
         parse_delay(spec)
 
 
 @pytest.mark.parametrize("line", ["-1", "nan", "1s", "x", "1e300", "1_0", "١"])
-def test_a_wrong_line_in_a_file_of_delays_is_named(tmp_path: Path, line: str) -> None:
+def test_invalid_line_in_a_file_of_delays_is_reported(tmp_path: Path, line: str) -> None:
     path = tmp_path / "delays.txt"
     path.write_text(f"10\n{line}\n")
     with pytest.raises(DelayError, match=re.escape(f"{path}, line 2: expected a number of milliseconds")):
         parse_delay(f"empirical:{path}")
 
 
-def test_a_file_without_delays_is_refused(tmp_path: Path) -> None:
+def test_file_without_delays_is_rejected(tmp_path: Path) -> None:
     path = tmp_path / "delays.txt"
     path.write_text("\n")
     with pytest.raises(DelayError):
         parse_delay(f"empirical:{path}")
 
 
-def test_a_class_that_the_data_does_not_have_is_refused() -> None:
+def test_unknown_class_in_a_specification_is_rejected() -> None:
     delay = parse_delay("3=fixed:1s;*=none")
     delay.check_classes(4)
     with pytest.raises(DelayError, match="class 3"):
@@ -131,7 +131,7 @@ def test_a_class_that_the_data_does_not_have_is_refused() -> None:
 
 
 @given(laws(), UNIFORMS, UNIFORMS)
-def test_a_delay_is_whole_bounded_and_grows_with_its_uniform(law: Law, one: float, other: float) -> None:
+def test_delay_is_a_bounded_integer_that_increases_with_u(law: Law, one: float, other: float) -> None:
     low, high = sorted((one, other))
     delays_ms = [law.quantile_ms(u) for u in (0.0, low, high, LARGEST_U)]
     assert all(type(delay_ms) is int for delay_ms in delays_ms)
@@ -141,7 +141,7 @@ def test_a_delay_is_whole_bounded_and_grows_with_its_uniform(law: Law, one: floa
 
 
 @given(UNIFORMS.filter(lambda u: u > 0.0))
-def test_quantiles_are_those_of_the_named_distributions(u: float) -> None:
+def test_quantiles_agree_with_scipy(u: float) -> None:
     expected: dict[Law, float] = {
         Exponential(10_000): stats.expon.ppf(u, scale=10_000),
         LogNormal(10_000, 1.5): stats.lognorm.ppf(u, s=1.5, scale=10_000),
@@ -152,7 +152,7 @@ def test_quantiles_are_those_of_the_named_distributions(u: float) -> None:
 
 
 @given(st.integers(1, 10_000), UNIFORMS)
-def test_a_geometric_delay_is_the_first_tick_with_enough_probability(mean_ms: int, u: float) -> None:
+def test_geometric_delay_is_the_smallest_tick_with_sufficient_probability(mean_ms: int, u: float) -> None:
     n = Geometric(mean_ms).quantile_ms(u)
     survival_log = math.log1p(-1.0 / mean_ms) if mean_ms > 1 else -math.inf
     assert n == 1 or survival_log * (n - 1) > math.log1p(-u) * (1.0 + 1e-12)
@@ -169,9 +169,7 @@ def test_a_geometric_delay_is_the_first_tick_with_enough_probability(mean_ms: in
         ("weibull:10s,2", 10_000 * math.gamma(1.5), 10_000 * math.sqrt(math.gamma(2) - math.gamma(1.5) ** 2)),
     ],
 )
-def test_the_mean_of_the_drawn_delays_is_that_of_the_law(
-    spec: str, mean_ms: float, standard_deviation_ms: float
-) -> None:
+def test_mean_of_drawn_delays_equals_mean_of_the_law(spec: str, mean_ms: float, standard_deviation_ms: float) -> None:
     plan = FeedbackPlan(1, parse_delay(spec))
     delays_ms = [plan(event_id, 0)[0] for event_id in EVENT_IDS]
     tolerance = stats.norm.isf(FALSE_ALARM / 2) * standard_deviation_ms / math.sqrt(len(EVENT_IDS))
@@ -179,16 +177,16 @@ def test_the_mean_of_the_drawn_delays_is_that_of_the_law(
 
 
 @given(st.lists(st.integers(0, 1_000), min_size=1, max_size=20).map(sorted))
-def test_an_empirical_law_gives_each_delay_its_share(delays_ms: list[int]) -> None:
+def test_empirical_law_draws_each_delay_with_its_frequency(delays_ms: list[int]) -> None:
     law = Empirical(tuple(delays_ms))
     assert [law.quantile_ms((rank + 0.5) / len(delays_ms)) for rank in range(len(delays_ms))] == delays_ms
 
 
-def test_no_delay_sends_one_feedback_at_once() -> None:
+def test_delay_none_sends_one_feedback_immediately() -> None:
     assert FeedbackPlan(1, NO_DELAY)("a", 0) == [0]
 
 
-def test_a_plan_is_pure() -> None:
+def test_plan_is_pure() -> None:
     spec = "0=fixed:1s;*=exponential:10s"
     plans = [FeedbackPlan(3, parse_delay(spec), loss=0.2, duplicates=0.3) for _ in range(2)]
     forwards = [plans[0](event_id, row % 3) for row, event_id in enumerate(EVENT_IDS[:500])]
@@ -196,14 +194,14 @@ def test_a_plan_is_pure() -> None:
     assert forwards == backwards[::-1]
 
 
-def test_shares_lost_and_duplicated_are_as_asked() -> None:
+def test_loss_and_duplicates_have_the_requested_rates() -> None:
     plan = FeedbackPlan(1, parse_delay("exponential:10s"), loss=0.02, duplicates=0.01)
     sent = [len(plan(event_id, 0)) for event_id in EVENT_IDS]
     assert stats.binomtest(sent.count(0), len(sent), 0.02).pvalue > FALSE_ALARM
     assert stats.binomtest(sent.count(2), len(sent) - sent.count(0), 0.01).pvalue > FALSE_ALARM
 
 
-def test_a_copy_has_a_delay_of_its_own() -> None:
+def test_duplicate_has_its_own_delay() -> None:
     plan = FeedbackPlan(1, parse_delay("exponential:10s"), duplicates=1.0)
     first, copy = np.array([plan(event_id, 0) for event_id in EVENT_IDS], dtype=float).T
     bound = stats.norm.isf(FALSE_ALARM / 2) / math.sqrt(len(EVENT_IDS))
@@ -211,7 +209,7 @@ def test_a_copy_has_a_delay_of_its_own() -> None:
     assert stats.ks_2samp(first, copy).pvalue > FALSE_ALARM
 
 
-def test_loss_and_duplication_do_not_move_a_delay() -> None:
+def test_loss_and_duplicates_do_not_change_delays() -> None:
     delay = parse_delay("lognormal:10s,1.0")
     alone = FeedbackPlan(1, delay)
     among = FeedbackPlan(1, delay, loss=0.5, duplicates=0.5)
@@ -219,13 +217,13 @@ def test_loss_and_duplication_do_not_move_a_delay() -> None:
         assert among(event_id, 0)[:1] in ([], alone(event_id, 0))
 
 
-def test_probability_one_loses_and_duplicates_everything() -> None:
+def test_probability_1_loses_or_duplicates_everything() -> None:
     assert FeedbackPlan(1, loss=1.0)("a", 0) == []
     assert FeedbackPlan(1, parse_delay("fixed:1s"), duplicates=1.0)("a", 0) == [1_000, 1_000]
 
 
 @pytest.mark.parametrize("value", [-0.1, 1.1, math.nan])
-def test_a_loss_or_duplication_out_of_range_is_refused(value: float) -> None:
+def test_loss_or_duplicates_out_of_range_is_rejected(value: float) -> None:
     with pytest.raises(DelayError, match="loss"):
         FeedbackPlan(1, loss=value)
     with pytest.raises(DelayError, match="duplicates"):
@@ -233,7 +231,7 @@ def test_a_loss_or_duplication_out_of_range_is_refused(value: float) -> None:
 
 
 @pytest.mark.parametrize("spec", ["none", "fixed:1s", "lognormal:10s,1.0", "0=fixed:1s;*=none"])
-def test_a_plan_that_is_pickled_is_the_same_plan(spec: str) -> None:
+def test_unpickled_plan_is_identical(spec: str) -> None:
     plan = FeedbackPlan(3, parse_delay(spec), loss=0.2, duplicates=0.2)
     ids = [f"event-{number}" for number in range(50)]
     copied = pickle.loads(pickle.dumps(plan))  # noqa: S301

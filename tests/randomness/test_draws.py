@@ -22,7 +22,7 @@ STREAMS = {
 }
 
 
-def test_draws_keep_their_values() -> None:
+def test_draws_are_stable() -> None:
     golden = {
         (0, Purpose.ACTION, ""): 0.2974295452030694,
         (1, Purpose.ACTION, "optdigits-0-000123"): 0.8272803584028373,
@@ -38,7 +38,7 @@ def test_draws_keep_their_values() -> None:
 
 
 @given(st.integers(0, SEED_MAX), st.sampled_from(Purpose), st.text(st.characters(exclude_categories=["Cs"])))
-def test_a_draw_is_the_upper_53_bits_of_the_keyed_hash(seed: int, purpose: Purpose, event_id: str) -> None:
+def test_draw_is_the_upper_53_bits_of_the_keyed_hash(seed: int, purpose: Purpose, event_id: str) -> None:
     digest = blake2b(
         event_id.encode(), digest_size=8, key=seed.to_bytes(8, "little"), person=purpose.value.encode()
     ).digest()
@@ -49,7 +49,7 @@ def test_a_draw_is_the_upper_53_bits_of_the_keyed_hash(seed: int, purpose: Purpo
     assert 0.0 <= draw(event_id) < 1.0
 
 
-def test_a_draw_does_not_depend_on_the_draws_before_it() -> None:
+def test_draw_does_not_depend_on_earlier_draws() -> None:
     draw = Draws(7, Purpose.DELAY)
     forwards = [draw(event_id) for event_id in EVENT_IDS[:100]]
     backwards = [draw(event_id) for event_id in reversed(EVENT_IDS[:100])]
@@ -61,7 +61,7 @@ def test_draws_are_uniform() -> None:
         assert stats.kstest(stream, "uniform").pvalue > FALSE_ALARM / len(STREAMS), key
 
 
-def test_draws_of_other_purposes_seeds_and_neighbouring_events_are_uncorrelated() -> None:
+def test_draws_of_different_purposes_seeds_and_events_are_uncorrelated() -> None:
     streams = list(STREAMS.values())
     pairs = [*itertools.combinations(streams, 2), *((stream[1:], stream[:-1]) for stream in streams)]
     # The sample correlation of n independent pairs is approximately normal with variance 1/n.
@@ -70,7 +70,7 @@ def test_draws_of_other_purposes_seeds_and_neighbouring_events_are_uncorrelated(
 
 
 @pytest.mark.parametrize("seed", [-1, SEED_MAX + 1])
-def test_a_seed_out_of_range_is_refused(seed: int) -> None:
+def test_seed_out_of_range_is_rejected(seed: int) -> None:
     with pytest.raises(ValueError, match="seed"):
         uniform(seed, Purpose.ACTION, "a")
 
@@ -78,7 +78,7 @@ def test_a_seed_out_of_range_is_refused(seed: int) -> None:
 WORDS = st.integers(0, 2**64 - 1)
 
 
-def test_first_words_are_those_of_the_authors() -> None:
+def test_first_words_equal_the_reference_implementation() -> None:
     # Output of Vigna's reference implementation, splitmix64.c, with the seed 1234567.
     assert words(1_234_567, 3).tolist() == [
         6_457_827_717_110_365_317,
@@ -88,11 +88,11 @@ def test_first_words_are_those_of_the_authors() -> None:
 
 
 @given(WORDS, st.integers(1, 5))
-def test_array_is_the_numbers_one_by_one(state: int, n: int) -> None:
+def test_array_of_draws_equals_individual_draws(state: int, n: int) -> None:
     one_by_one = [mix((state + k * GAMMA) % 2**64) for k in range(1, n + 1)]
     assert words(state, n).tolist() == one_by_one
 
 
-def test_compiled_form_is_the_same_function() -> None:
+def test_compiled_function_equals_the_python_function() -> None:
     for word in words(7, 50):
         assert int(synthetic._mix(np.uint64(word))) == mix(int(word))

@@ -93,17 +93,17 @@ def clients(kafka: LocalKafka) -> Iterator[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("name", CONSUMER)
-def test_consumer_of_kafka_python_has(clients: dict[str, Any], name: str) -> None:
+def test_kafka_python_consumer_has_attribute(clients: dict[str, Any], name: str) -> None:
     assert_has(clients["consumer"], name)
 
 
 @pytest.mark.parametrize("name", PRODUCER)
-def test_producer_of_kafka_python_has(clients: dict[str, Any], name: str) -> None:
+def test_kafka_python_producer_has_attribute(clients: dict[str, Any], name: str) -> None:
     assert_has(clients["producer"], name)
 
 
 @pytest.mark.parametrize("name", IMPORTED)
-def test_module_of_kafka_python_has(name: str) -> None:
+def test_kafka_python_module_has_attribute(name: str) -> None:
     module, _, path = name.partition(":")
     first, *rest = path.split(".")
     assert_has(getattr(__import__(module, fromlist=[first]), first), ".".join(rest))
@@ -121,24 +121,24 @@ def assert_has(start: Any, path: str) -> None:
     reduce(follow, path.split("."), start)
 
 
-def test_fetcher_reads_by_the_adapters_records(clients: dict[str, Any]) -> None:
+def test_fetcher_uses_the_adapters_record_class(clients: dict[str, Any]) -> None:
     assert clients["consumer"]._fetcher.PartitionRecords is PartitionRecords
 
 
-def test_zombie_asks_for_no_new_epoch(clients: dict[str, Any]) -> None:
+def test_fenced_producer_requests_no_new_epoch(clients: dict[str, Any]) -> None:
     manager = clients["producer"]._transaction_manager
     assert manager.classify_batch_error(InvalidProducerEpochError(), None) == manager.ERROR_CLASS_ABORTABLE
     lost = manager.classify_batch_error(OutOfOrderSequenceNumberError(), None)
     assert lost == manager.ERROR_CLASS_NEEDS_EPOCH_BUMP
 
 
-def test_sockets_of_kafka_python_are_the_adapters() -> None:
+def test_kafka_python_uses_the_adapters_sockets() -> None:
     assert type(KafkaNetSocket("direct://")) is connection._Socket, (
         "this version of kafka-python does not select a socket class by the scheme of proxy_url; the adapter needs this"
     )
 
 
-def test_transports_of_kafka_python_hold_their_socket() -> None:
+def test_kafka_python_transport_has_its_socket() -> None:
     with socket.socket() as sock:
         assert KafkaTCPTransport(None, sock)._sock is sock, (
             "the transports of this version of kafka-python have no _sock, which the adapter needs for handshakes"
@@ -146,7 +146,7 @@ def test_transports_of_kafka_python_hold_their_socket() -> None:
     assert issubclass(KafkaSSLTransport, KafkaTCPTransport)
 
 
-def test_client_that_is_closed_while_it_writes_leaves_no_socket_open(kafka: LocalKafka) -> None:
+def test_client_closed_during_a_write_closes_its_socket(kafka: LocalKafka) -> None:
     broker = KafkaBroker(ConnectionSettings(kafka.bootstrap))
     broker.create_topics([TopicSpec("written", 1)])
     reader = broker.reader([TopicPartition("written", 0)])
@@ -166,7 +166,7 @@ def test_client_that_is_closed_while_it_writes_leaves_no_socket_open(kafka: Loca
     assert [one.fileno() for one in sockets] == [-1] * len(sockets)
 
 
-def test_every_private_name_that_the_adapter_uses_is_in_these_lists() -> None:
+def test_every_private_attribute_used_by_the_adapter_is_listed() -> None:
     listed = {part for name in (*CONSUMER, *PRODUCER, *IMPORTED) for part in name.partition(":")[2].split(".")}
     listed |= {part for name in (*CONSUMER, *PRODUCER) for part in name.split(".")}
     used: set[str] = set()

@@ -140,7 +140,7 @@ def test_program_ends_when_its_topics_are_altered(
     assert re.search(says.format(**topics._asdict()), capsys.readouterr().err)
 
 
-def test_record_that_its_sender_dated_ends_the_learner_at_once_and_is_not_applied(
+def test_record_with_sender_timestamp_ends_the_learner_unapplied(
     kafka: LocalKafka, prefix: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, client: str
 ) -> None:
     topics = Topics.with_prefix(prefix)
@@ -189,5 +189,5 @@ def test_record_that_its_sender_dated_ends_the_learner_at_once_and_is_not_applie
     broker.close()
 
 
-def test_topics_are_looked_at_often_enough_to_notice_within_a_minute() -> None:
+def test_topics_are_checked_at_least_every_30_seconds() -> None:
     assert connection.WATCH_INTERVAL_MS <= 30_000

@@ -33,7 +33,7 @@ def send(broker: Broker, topic: str, event_id: str, value: bytes) -> None:
     producer.close()
 
 
-def test_delays_and_deadlines_count_from_the_tick_of_the_deciding_step(
+def test_delays_and_deadlines_start_at_the_tick_of_the_step(
     kafka: LocalKafka, prefix: str, tmp_path: Path, client: str
 ) -> None:
     pipeline = Pipeline(kafka.bootstrap, prefix, tmp_path, **SETTINGS, client=client)

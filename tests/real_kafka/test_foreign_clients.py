@@ -56,9 +56,7 @@ def feedback(event_id: str) -> tuple[bytes, bytes, None]:
     return event_id.encode(), json.dumps({"id": event_id, "reward": 1}).encode(), None
 
 
-def test_nothing_that_other_clients_write_stops_learner_or_audit(
-    ours: Pipeline, kafka: LocalKafka, client: str
-) -> None:
+def test_foreign_records_stop_neither_learner_nor_audit(ours: Pipeline, kafka: LocalKafka, client: str) -> None:
     topics, foreign = ours.topics, Foreign(kafka.bootstrap)
     own: list[tuple[str, bytes]] = [("traceparent", b"00-ab"), ("onebit-offset", b"77"), ("onebit-kind", b"orphan")]
     foreign.write(topics.contexts, (None, None, None), (None, None, own), (b"key", b"{", own))

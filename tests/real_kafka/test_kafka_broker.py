@@ -55,7 +55,7 @@ def test_partition_for_agrees_with_the_clients_default_partitioner(partitions: i
         assert partition_for(key, partitions) == theirs.partition("topic", key, key, None, None, Cluster())
 
 
-def test_a_broker_that_is_down_is_waited_for_and_then_named(unused_port: int, client: str) -> None:
+def test_connect_waits_for_a_stopped_broker_then_names_it(unused_port: int, client: str) -> None:
     said: list[str] = []
     started_s = time.monotonic()
     with pytest.raises(BrokerUnavailableError, match=rf"127\.0\.0\.1:{unused_port} within 3000 ms.*onebit kafka up"):
@@ -65,7 +65,7 @@ def test_a_broker_that_is_down_is_waited_for_and_then_named(unused_port: int, cl
     assert f"waiting for Kafka at 127.0.0.1:{unused_port}" in said[0]
 
 
-def test_a_broker_that_comes_up_later_is_connected_to(tmp_path: Path, unused_port: int, client: str) -> None:
+def test_connect_succeeds_once_the_broker_starts(tmp_path: Path, unused_port: int, client: str) -> None:
     starter = threading.Thread(target=local_kafka.start, args=(unused_port, tmp_path))
     starter.start()
     broker = connect(ConnectionSettings(f"127.0.0.1:{unused_port}", connect_timeout_ms=60_000), client)
@@ -97,9 +97,7 @@ def test_closing_leaves_no_thread_and_no_socket(kafka: LocalKafka, prefix: str, 
     until(lambda: threads_and_sockets() <= before)  # a joined thread stays in /proc for a moment
 
 
-def test_a_transaction_that_took_too_long_was_aborted_by_the_broker_and_says_so(
-    kafka: LocalKafka, prefix: str, client: str
-) -> None:
+def test_commit_of_a_timed_out_transaction_reports_the_timeout(kafka: LocalKafka, prefix: str, client: str) -> None:
     broker = connect(ConnectionSettings(kafka.bootstrap, transaction_timeout_ms=1_000), client)
     broker.create_topics([TopicSpec(prefix, 1)])
     tp = TopicPartition(prefix, 0)
@@ -113,7 +111,7 @@ def test_a_transaction_that_took_too_long_was_aborted_by_the_broker_and_says_so(
     broker.close()
 
 
-def test_a_transaction_that_took_too_long_takes_no_more_records(kafka: LocalKafka, prefix: str, client: str) -> None:
+def test_timed_out_transaction_accepts_no_more_records(kafka: LocalKafka, prefix: str, client: str) -> None:
     broker = connect(ConnectionSettings(kafka.bootstrap, transaction_timeout_ms=1_000), client)
     broker.create_topics([TopicSpec(prefix, 2)])
     tp = TopicPartition(prefix, 0)
@@ -135,7 +133,7 @@ def test_a_transaction_that_took_too_long_takes_no_more_records(kafka: LocalKafk
     broker.close()
 
 
-def test_all_clients_go_on_after_the_broker_was_killed_and_started_again(own_kafka: LocalKafka, client: str) -> None:
+def test_all_clients_continue_after_a_broker_restart(own_kafka: LocalKafka, client: str) -> None:
     broker = connect(
         ConnectionSettings(own_kafka.bootstrap, request_timeout_ms=30_000, session_timeout_ms=60_000), client
     )
@@ -170,7 +168,7 @@ def test_all_clients_go_on_after_the_broker_was_killed_and_started_again(own_kaf
     broker.close()
 
 
-def test_a_frozen_broker_wedges_nothing(own_kafka: LocalKafka, client: str) -> None:
+def test_calls_to_a_frozen_broker_time_out(own_kafka: LocalKafka, client: str) -> None:
     tp = TopicPartition("topic", 0)
     patient = connect(own_kafka.bootstrap, client=client)
     patient.create_topics([TopicSpec("topic", 1)])
@@ -236,9 +234,7 @@ def answers(question: Callable[[], object]) -> bool:
     return True
 
 
-def test_offsets_that_are_no_longer_kept_are_an_error_and_are_not_skipped(
-    kafka: LocalKafka, prefix: str, client: str
-) -> None:
+def test_reading_deleted_offsets_is_an_error(kafka: LocalKafka, prefix: str, client: str) -> None:
     broker = connect(kafka.bootstrap, client=client)
     broker.create_topics([TopicSpec(prefix, 1)])
     tp = TopicPartition(prefix, 0)
@@ -275,7 +271,7 @@ def test_offsets_that_are_no_longer_kept_are_an_error_and_are_not_skipped(
     broker.close()
 
 
-def test_partitions_that_are_added_are_found_at_once(kafka: LocalKafka, prefix: str, client: str) -> None:
+def test_added_partitions_are_found_immediately(kafka: LocalKafka, prefix: str, client: str) -> None:
     broker = connect(kafka.bootstrap, client=client)
     broker.create_topics([TopicSpec(prefix, 1)])
     old, added = TopicPartition(prefix, 0), TopicPartition(prefix, 1)
@@ -291,9 +287,7 @@ def test_partitions_that_are_added_are_found_at_once(kafka: LocalKafka, prefix: 
     broker.close()
 
 
-def test_batch_that_was_damaged_on_the_disk_is_named_with_its_place_again_and_again(
-    kafka: LocalKafka, prefix: str, client: str
-) -> None:
+def test_damaged_batch_is_reported_with_its_offset_on_every_poll(kafka: LocalKafka, prefix: str, client: str) -> None:
     broker = connect(kafka.bootstrap, client=client)
     broker.create_topics([TopicSpec(prefix, 2)])
     damaged, whole = TopicPartition(prefix, 0), TopicPartition(prefix, 1)
@@ -327,7 +321,7 @@ def test_batch_that_was_damaged_on_the_disk_is_named_with_its_place_again_and_ag
     broker.close()
 
 
-def test_batch_of_a_codec_that_is_not_installed_is_named_with_its_place(
+def test_batch_with_a_missing_codec_is_reported_with_its_offset(
     kafka: LocalKafka, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker = KafkaBroker(ConnectionSettings(kafka.bootstrap))
@@ -342,7 +336,7 @@ def test_batch_of_a_codec_that_is_not_installed_is_named_with_its_place(
     broker.close()
 
 
-def test_refusal_to_delete_topics_is_told_for_each_of_them(tmp_path: Path, unused_port: int) -> None:
+def test_rejected_topic_deletions_are_reported_for_each_topic(tmp_path: Path, unused_port: int) -> None:
     kafka = local_kafka.start(unused_port, tmp_path, settings={"delete.topic.enable": "false"})
     try:
         broker = KafkaBroker(ConnectionSettings(kafka.bootstrap))

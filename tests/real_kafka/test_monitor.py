@@ -50,7 +50,7 @@ def a_model(folder: Path) -> Path:
     return path
 
 
-def test_monitor_that_is_killed_repeatedly_counts_what_verify_counts_and_sees_a_learner_die(
+def test_repeatedly_killed_monitor_agrees_with_verify_and_detects_a_dead_learner(
     kafka: LocalKafka, prefix: str, tmp_path: Path
 ) -> None:
     port = free_port()
@@ -103,9 +103,7 @@ def test_monitor_that_is_killed_repeatedly_counts_what_verify_counts_and_sees_a_
         pipeline.close()
 
 
-def test_a_monitor_that_is_stopped_while_much_waits_stops_at_once_and_goes_on_where_it_stood(
-    kafka: LocalKafka, prefix: str, tmp_path: Path
-) -> None:
+def test_monitor_stops_quickly_under_backlog_and_resumes(kafka: LocalKafka, prefix: str, tmp_path: Path) -> None:
     port, events = free_port(), 12_000
     pipeline = Pipeline(
         kafka.bootstrap, prefix, tmp_path, learner="banditron", n_classes=3, n_features=4, page_port=port

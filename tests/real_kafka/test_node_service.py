@@ -30,7 +30,7 @@ def own_service(pipeline: KafkaPipeline) -> "subprocess.CompletedProcess[str]":
     )
 
 
-def test_service_in_javascript_gets_its_predictions_and_all_its_records_meet(
+def test_javascript_service_gets_predictions_and_all_its_feedback_is_matched(
     onebit_pipeline: Callable[..., KafkaPipeline],
 ) -> None:
     pipeline = onebit_pipeline(n_classes=3, n_features=4, learner="banditron", partitions=3, client=CLIENTS[0])

@@ -21,7 +21,7 @@ def own_service(*arguments: str, **variables: str) -> "subprocess.CompletedProce
     )  # fmt: skip
 
 
-def test_own_service_gets_a_prediction_for_every_visitor_and_its_learner_learns(
+def test_own_service_gets_all_predictions_and_its_learner_improves(
     kafka: LocalKafka, prefix: str, tmp_path: Path
 ) -> None:
     pipeline = Pipeline(
@@ -43,9 +43,7 @@ def test_own_service_gets_a_prediction_for_every_visitor_and_its_learner_learns(
         pipeline.close()
 
 
-def test_own_service_without_topics_or_without_a_learner_says_so_and_exits_with_1(
-    kafka: LocalKafka, prefix: str, tmp_path: Path
-) -> None:
+def test_own_service_without_topics_or_learner_exits_with_1(kafka: LocalKafka, prefix: str, tmp_path: Path) -> None:
     where = ("--bootstrap", kafka.bootstrap, "--topic-prefix", prefix, "--timeout-s", "5")
     nowhere = own_service(*where)
     assert (nowhere.returncode, nowhere.stdout) == (1, "")

@@ -46,7 +46,7 @@ def pipeline(kafka: LocalKafka, prefix: str, tmp_path: Path) -> Iterator[MakePip
         one.close()
 
 
-def test_partition_that_ends_with_the_marker_of_a_commit_is_read_without_waiting_for_more(
+def test_partition_ending_with_a_commit_marker_is_read_without_waiting(
     kafka: LocalKafka, prefix: str, client: str
 ) -> None:
     broker = connect(kafka.bootstrap, client=client)
@@ -65,9 +65,7 @@ def test_partition_that_ends_with_the_marker_of_a_commit_is_read_without_waiting
     broker.close()
 
 
-def test_transaction_that_is_open_is_waited_for_where_that_is_asked_for(
-    kafka: LocalKafka, prefix: str, client: str
-) -> None:
+def test_read_to_end_can_wait_for_an_open_transaction(kafka: LocalKafka, prefix: str, client: str) -> None:
     broker = connect(kafka.bootstrap, client=client)
     tp = TopicPartition(Topics.with_prefix(prefix).examples, 0)
     broker.create_topics(Topics.with_prefix(prefix).specs(1))
@@ -85,9 +83,7 @@ def test_transaction_that_is_open_is_waited_for_where_that_is_asked_for(
     broker.close()
 
 
-def test_run_on_kafka_starts_all_programs_and_ends_with_the_same_report(
-    kafka: LocalKafka, prefix: str, tmp_path: Path
-) -> None:
+def test_run_on_kafka_starts_all_programs_and_reports(kafka: LocalKafka, prefix: str, tmp_path: Path) -> None:
     pipeline = Pipeline(kafka.bootstrap, prefix, tmp_path, data="optdigits", partitions=2, model="own")
     flags = "--events 1500 --rate 500 --delay exponential:100ms --window 2s --loss 0.02 --duplicates 0.02"
     page = tmp_path / "page.html"
@@ -110,7 +106,7 @@ def test_run_on_kafka_starts_all_programs_and_ends_with_the_same_report(
     pipeline.assert_every_context_is_decided_and_settled_once(1_500)
 
 
-def test_run_on_kafka_starts_a_learner_that_was_frozen_beyond_its_session_again(
+def test_run_on_kafka_restarts_a_learner_whose_session_timed_out(
     kafka: LocalKafka, prefix: str, tmp_path: Path
 ) -> None:
     pipeline = Pipeline(kafka.bootstrap, prefix, tmp_path, **STREAM)
@@ -138,9 +134,7 @@ def child(parent: int, command: str) -> int | None:
     return None
 
 
-def test_stream_of_another_client_is_counted_record_by_record(
-    pipeline: MakePipeline, kafka: LocalKafka, client: str
-) -> None:
+def test_every_record_of_another_client_is_counted(pipeline: MakePipeline, kafka: LocalKafka, client: str) -> None:
     ours = pipeline(
         n_classes=3, n_features=4, window="4s", orphan_window="15s", partitions=2, model="own", client=client
     )
@@ -222,7 +216,7 @@ def test_stream_of_another_client_is_counted_record_by_record(
     }  # fmt: skip
 
 
-def test_topics_with_a_retention_are_made_accepted_by_its_flag_and_warned_of(
+def test_topics_with_retention_require_a_flag_and_cause_a_warning(
     kafka: LocalKafka, prefix: str, tmp_path: Path
 ) -> None:
     pipeline = Pipeline(kafka.bootstrap, prefix, tmp_path)
@@ -249,9 +243,7 @@ def test_topics_with_a_retention_are_made_accepted_by_its_flag_and_warned_of(
     assert (code, "--retention: expected a duration above 0ms, or forever" in said) == (2, True)
 
 
-def test_verify_of_topics_that_retention_has_cut_says_where_they_begin_and_not_that_the_books_are_wrong(
-    pipeline: MakePipeline,
-) -> None:
+def test_verify_reports_deleted_records_instead_of_wrong_counts(pipeline: MakePipeline) -> None:
     ours = pipeline(**{**STREAM, "events": 200})
     ours.start("learn")
     ours.start("feedback")
@@ -267,7 +259,7 @@ def test_verify_of_topics_that_retention_has_cut_says_where_they_begin_and_not_t
     assert ours.verify()["partitions"][0]["gone"] != []
 
 
-def test_sigterm_ends_every_program_with_0_and_nothing_uncommitted(pipeline: MakePipeline, client: str) -> None:
+def test_sigterm_ends_every_program_with_exit_code_0(pipeline: MakePipeline, client: str) -> None:
     ours = pipeline(
         **STREAM | {"rate": 60}, partitions=2, model="own", client=client
     )  # the replay must run longer than the learner
@@ -296,7 +288,7 @@ def test_sigterm_ends_every_program_with_0_and_nothing_uncommitted(pipeline: Mak
     ours.assert_every_context_is_decided_and_settled_once(EVENTS)
 
 
-def test_program_without_a_broker_waits_says_so_and_exits_with_4(tmp_path: Path, client: str) -> None:
+def test_program_without_a_broker_waits_then_exits_with_4(tmp_path: Path, client: str) -> None:
     bootstrap = f"127.0.0.1:{free_port()}"
     nowhere = Pipeline(bootstrap, "none.", tmp_path, connect_timeout="3s", client=client)
     started_s = time.monotonic()
@@ -308,7 +300,7 @@ def test_program_without_a_broker_waits_says_so_and_exits_with_4(tmp_path: Path,
         assert "onebit kafka up" in program.said()
 
 
-def test_learner_that_waits_for_a_broker_ends_at_once_when_asked_to(tmp_path: Path) -> None:
+def test_learner_waiting_for_a_broker_stops_immediately_on_sigterm(tmp_path: Path) -> None:
     learner = Pipeline(f"127.0.0.1:{free_port()}", "none.", tmp_path).start("learn", "--connect-timeout", "1m")
     learner.wait_until_it_says("waiting for Kafka")
     started_s = time.monotonic()
@@ -316,7 +308,7 @@ def test_learner_that_waits_for_a_broker_ends_at_once_when_asked_to(tmp_path: Pa
     assert time.monotonic() - started_s < 10
 
 
-def test_run_goes_on_when_kafka_is_stopped_and_started_again(tmp_path: Path, client: str) -> None:
+def test_programs_continue_after_a_kafka_restart(tmp_path: Path, client: str) -> None:
     home, port = tmp_path / "kafka", free_port()
     ready = tmp_path / "ready"
     events = EVENTS // 2
@@ -342,7 +334,7 @@ def test_run_goes_on_when_kafka_is_stopped_and_started_again(tmp_path: Path, cli
         local_kafka.stop(home)
 
 
-def test_learner_killed_again_and_again_decides_every_context_once(pipeline: MakePipeline, client: str) -> None:
+def test_repeatedly_killed_learner_decides_every_context_once(pipeline: MakePipeline, client: str) -> None:
     ours = pipeline(**STREAM, client=client)
     ours.start("feedback")
     replay = ours.start("replay")
@@ -356,9 +348,7 @@ def test_learner_killed_again_and_again_decides_every_context_once(pipeline: Mak
         ours.assert_every_context_is_decided_and_settled_once(EVENTS)
 
 
-def test_replay_and_feedback_that_are_killed_and_started_again_leave_nothing_out(
-    pipeline: MakePipeline, client: str
-) -> None:
+def test_restarted_replay_and_feedback_omit_nothing(pipeline: MakePipeline, client: str) -> None:
     ours = pipeline(**STREAM, client=client)
     ours.start("learn")
     with ours.watch() as watch:
@@ -379,7 +369,7 @@ def test_replay_and_feedback_that_are_killed_and_started_again_leave_nothing_out
         watch.wait_until(lambda ledger: ledger.feedback_duplicates > 0, sent_again)
 
 
-def test_learner_frozen_beyond_its_session_is_fenced_when_it_wakes_writes_nothing_and_says_why(
+def test_resumed_learner_with_timed_out_session_is_fenced_and_writes_nothing(
     pipeline: MakePipeline, client: str
 ) -> None:
     ours = pipeline(**STREAM, client=client)
@@ -405,7 +395,7 @@ def test_learner_frozen_beyond_its_session_is_fenced_when_it_wakes_writes_nothin
     ("others", "frozen_s"),
     [(0, 5), (1, 20)],  # longer than the session; in the last case, also longer than the request timeout
 )
-def test_learner_frozen_beyond_its_session_is_fenced_although_nobody_has_its_place(
+def test_learner_with_timed_out_session_is_fenced_even_without_a_successor(
     pipeline: MakePipeline, client: str, others: int, frozen_s: int
 ) -> None:
     ours = pipeline(**STREAM, partitions=2, model="own", client=client)

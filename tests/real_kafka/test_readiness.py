@@ -19,7 +19,7 @@ def age_s(path: Path) -> float:
     return float("inf")
 
 
-def test_ready_file_is_fresh_while_the_learner_runs_its_partitions_and_only_then(
+def test_ready_file_is_fresh_only_while_the_learner_processes_partitions(
     kafka: LocalKafka, prefix: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "ready"

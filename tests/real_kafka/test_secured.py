@@ -105,7 +105,7 @@ def token(subject: str) -> str:
 
 @pytest.mark.each_client
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"])
-def test_every_mechanism_lets_in(users: Secured, tmp_path: Path, mechanism: str, client: str) -> None:
+def test_every_sasl_mechanism_authenticates(users: Secured, tmp_path: Path, mechanism: str, client: str) -> None:
     file = users.file_of(PLAIN_USER if mechanism == "PLAIN" else "learner", sasl_mechanism=mechanism)
     if mechanism == "OAUTHBEARER":
         printed = tmp_path / "token.json"
@@ -121,7 +121,7 @@ def test_every_mechanism_lets_in(users: Secured, tmp_path: Path, mechanism: str,
                 pass
 
 
-def test_a_name_of_scram_may_have_the_characters_that_mean_something_there(secured: Secured, client: str) -> None:
+def test_scram_user_name_may_contain_special_characters(secured: Secured, client: str) -> None:
     secured.add_users("a,b=c")
     config = client_config(read_properties(secured.file_of("a,b=c")))
     with (
@@ -153,7 +153,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_who_is_not_let_in_hears_why_in_one_line(users: Secured, said: list[str], case: str, client: str) -> None:
+def test_rejected_login_is_reported_in_one_line(users: Secured, said: list[str], case: str, client: str) -> None:
     changes, why = REFUSED[case]
     ended = run(users.file_of("learner", **changes), "topics", "describe", client=client)
     said.append(ended.said)
@@ -163,7 +163,7 @@ def test_who_is_not_let_in_hears_why_in_one_line(users: Secured, said: list[str]
     assert why in ended.said
 
 
-def test_certificate_of_another_authority_is_not_trusted(users: Secured, tmp_path: Path, client: str) -> None:
+def test_certificate_of_another_ca_is_not_trusted(users: Secured, tmp_path: Path, client: str) -> None:
     trustme.CA().cert_pem.write_to_path(str(tmp_path / "other.pem"))
     file = users.file_of("learner", ssl_ca_location=str(tmp_path / "other.pem"))
     ended = run(file, "topics", "describe", client=client)
@@ -173,7 +173,7 @@ def test_certificate_of_another_authority_is_not_trusted(users: Secured, tmp_pat
     assert "ssl.ca.location" in ended.said
 
 
-def test_client_that_speaks_another_protocol_hears_what_to_look_at(users: Secured) -> None:
+def test_wrong_security_protocol_is_reported(users: Secured) -> None:
     file = users.file_of("", security_protocol="PLAINTEXT", sasl_mechanism="", sasl_password="", ssl_ca_location="")
     ended = run(file, "topics", "describe", "--connect-timeout", "500ms")
     assert ended.code == ExitCode.UNAVAILABLE
@@ -181,7 +181,7 @@ def test_client_that_speaks_another_protocol_hears_what_to_look_at(users: Secure
     assert "onebit kafka up" not in ended.said
 
 
-def test_home_of_a_secured_broker_is_secured_for_good(users: Secured, tmp_path: Path) -> None:
+def test_data_dir_of_a_secured_broker_stays_secured(users: Secured, tmp_path: Path) -> None:
     storage = tmp_path / "storage"
     storage.mkdir()
     (storage / "meta.properties").write_text("version=1\n")
@@ -226,9 +226,7 @@ def needed_by(*users: str) -> list[Allowed]:
 
 
 @pytest.mark.parametrize("missing", needed_by("replay", "auditor", "learner"), ids=str)
-def test_program_without_one_of_its_acls_names_it(
-    begun: Secured, said: list[str], missing: Allowed, client: str
-) -> None:
+def test_program_reports_its_missing_acl(begun: Secured, said: list[str], missing: Allowed, client: str) -> None:
     assert_names(begun, said, missing, client)
     wait_for(lambda: not open_transactions(begun), "no transaction remains open", timeout_s=20)
 
@@ -251,7 +249,7 @@ def answered(begun: Secured, tmp_path_factory: pytest.TempPathFactory) -> Secure
 
 
 @pytest.mark.parametrize("missing", needed_by("feedback"), ids=str)
-def test_feedback_program_without_one_of_its_acls_names_it(
+def test_feedback_program_reports_its_missing_acl(
     answered: Secured, said: list[str], missing: Allowed, client: str
 ) -> None:
     assert_names(answered, said, missing, client)
@@ -302,7 +300,7 @@ class Own:
 SIZES = ("--learner", "banditron", "--n-classes", "3", "--n-features", "4", "--window", "10m")
 
 
-def test_learner_of_a_shared_model_without_one_of_its_acls_names_it(
+def test_learner_of_a_shared_model_reports_its_missing_acl(
     users: Secured, said: list[str], tmp_path: Path, client: str
 ) -> None:
     assert set(OF_SHARED_MODELS) < set(allowed_by_the_page())
@@ -320,7 +318,7 @@ def test_learner_of_a_shared_model_without_one_of_its_acls_names_it(
         assert_names(users, said, missing, client, command)
 
 
-def test_learner_that_may_not_write_any_more_says_so_and_loses_nothing(
+def test_learner_with_revoked_write_acl_reports_it_and_loses_nothing(
     users: Secured, said: list[str], tmp_path: Path, client: str
 ) -> None:
     own = Own(users, prefix := f"revoked.{client}.", client)
@@ -358,7 +356,7 @@ def assert_names(begun: Secured, said: list[str], missing: Allowed, client: str,
     assert f"kafka-acls --add --allow-principal User:{missing.user} --operation {missing.operation}" in line
 
 
-def test_with_the_acls_of_the_page_nothing_is_lost_and_no_secret_shows(
+def test_documented_acls_suffice_and_no_secret_is_printed(
     begun: Secured, said: list[str], tmp_path: Path, client: str
 ) -> None:
     events = EVENTS + 10 * (1 + CLIENTS.index(client))  # so that each client has new events
@@ -404,6 +402,6 @@ def posted(port: int, operation: str, body: object) -> int:
     return 0
 
 
-def test_learner_that_may_not_read_its_snapshots_says_so(begun: Secured, said: list[str], client: str) -> None:
+def test_learner_without_read_acl_on_snapshots_reports_it(begun: Secured, said: list[str], client: str) -> None:
     assert NEEDS_SNAPSHOTS in allowed_by_the_page()
     assert_names(begun, said, NEEDS_SNAPSHOTS, client)  # now that the topic has snapshots

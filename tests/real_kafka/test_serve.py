@@ -49,7 +49,7 @@ class Gateway:
         return self.post("/v1/decide", {"id": f"visit-{visit}", "x": {"i": [visit % 4], "v": [1.0]}}, **headers)
 
 
-def test_the_same_id_gets_the_same_decision_after_a_kill_and_from_another_gateway(
+def test_same_id_gets_the_same_decision_from_restarted_and_other_gateways(
     kafka: LocalKafka, prefix: str, tmp_path: Path, client: str
 ) -> None:
     settings = {"n_classes": 3, "n_features": 4, "partitions": 2, "model": "own", "client": client}

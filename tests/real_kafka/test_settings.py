@@ -42,7 +42,7 @@ def until(pipeline: Pipeline, program: Program, claim: Callable[[int, int], bool
     assert program.wait() == 0
 
 
-def test_learner_goes_on_with_what_the_pipeline_has_and_changes_only_what_it_is_told_to(pipeline: Pipeline) -> None:
+def test_restarted_learner_changes_only_settings_it_is_asked_to_change(pipeline: Pipeline) -> None:
     send_contexts(pipeline, "a", "b")
     until(pipeline, pipeline.start("learn", *BEGUN), lambda decided, _: decided == 2, "two decisions")
 

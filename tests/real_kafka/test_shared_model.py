@@ -42,7 +42,7 @@ def pipeline(kafka: LocalKafka, prefix: str, tmp_path: Path) -> Iterator[MakePip
         one.close()
 
 
-def test_three_learners_of_which_one_is_killed_have_one_model(pipeline: MakePipeline, client: str) -> None:
+def test_three_learners_share_one_model_although_one_is_killed(pipeline: MakePipeline, client: str) -> None:
     shared = pipeline(**STREAM, client=client)
     assert shared.start("topics", "create").wait() == 0
     learners = {name: shared.start("learn", "--instance", name) for name in "abc"}

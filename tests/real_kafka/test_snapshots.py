@@ -74,9 +74,7 @@ def work_on(program: LearnerProgram, broker: Broker, topics: Topics, name: str) 
         program.step(50)
 
 
-def test_learner_that_dies_after_any_step_of_a_commit_with_a_part_of_a_snapshot_recovers_to_the_bit(
-    broker: Broker, prefix: str
-) -> None:
+def test_learner_killed_while_writing_a_snapshot_recovers_bit_for_bit(broker: Broker, prefix: str) -> None:
     topics = Topics.with_prefix(prefix)
     broker.create_topics(topics.specs(1))
     for number, nth in [*((number, 12) for number in COMMIT_STEPS), (5, 1), (6, 1)]:

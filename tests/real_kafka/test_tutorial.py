@@ -20,7 +20,7 @@ def commands() -> list[str]:
     return re.findall(r"^\$ (.*)$", TUTORIAL.read_text(), flags=re.MULTILINE)
 
 
-def test_the_tutorial_does_what_it_says(kafka: LocalKafka, tmp_path: Path) -> None:
+def test_tutorial_has_the_documented_results(kafka: LocalKafka, tmp_path: Path) -> None:
     (program,) = re.findall(r"```python\n(.*?)```", TUTORIAL.read_text(), flags=re.DOTALL)
     (tmp_path / "shop.py").write_text(program)
     environment = {name: value for name, value in os.environ.items() if not name.startswith("ONEBIT_")} | {
@@ -60,5 +60,5 @@ def test_the_tutorial_does_what_it_says(kafka: LocalKafka, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("count", [8])
-def test_the_commands_of_the_tutorial_are_found(count: int) -> None:
+def test_tutorial_commands_are_found(count: int) -> None:
     assert len(commands()) == count

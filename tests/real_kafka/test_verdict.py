@@ -41,9 +41,7 @@ def test_verify_waits_for_the_replay_and_ends_with_verdict_and_error(
         pipeline.close()
 
 
-def test_verify_without_any_feedback_says_that_the_error_is_not_known(
-    kafka: LocalKafka, prefix: str, tmp_path: Path
-) -> None:
+def test_verify_without_feedback_reports_an_unknown_error(kafka: LocalKafka, prefix: str, tmp_path: Path) -> None:
     pipeline = Pipeline(kafka.bootstrap, prefix, tmp_path, data="synsep", events=5, window="1s")
     try:
         pipeline.create_topics()

@@ -23,7 +23,7 @@ NAMES = ("igw-logistic", "late-ucb:m=2,drift=off", "banditron")
 
 
 @pytest.mark.parametrize("shared", [{}, {"model": "shared", "partitions": 2}], ids=["own", "shared"])
-def test_promotion_holds_from_its_place_in_the_topic_on_over_restarts(shared: dict[str, Any]) -> None:
+def test_promotion_applies_from_its_offset_across_restarts(shared: dict[str, Any]) -> None:
     rng = np.random.default_rng(4)
     with onebit.embedded(**SETTINGS, **shared) as pipeline:
         for t in range(120):
@@ -46,7 +46,7 @@ def test_promotion_holds_from_its_place_in_the_topic_on_over_restarts(shared: di
         assert all({one.champion, *one.choices} == set(NAMES) and len(one.choices) == 2 for one in found.values())
 
 
-def test_order_in_which_challengers_are_given_does_not_matter() -> None:
+def test_order_of_challengers_does_not_matter() -> None:
     orders: list[dict[str, dict[str, Any]]] = [{"late-ucb": {}, "banditron": {}}, {"banditron": {}, "late-ucb": {}}]
     one, other = (small_task("igw-logistic", challengers=order) for order in orders)
     assert one.members == other.members == ("igw-logistic", "banditron", "late-ucb")
@@ -55,7 +55,7 @@ def test_order_in_which_challengers_are_given_does_not_matter() -> None:
     assert states[0].keys() == states[1].keys()
 
 
-def test_policy_that_a_challenger_cannot_follow_names_the_challenger() -> None:
+def test_policy_unsupported_by_a_challenger_is_rejected_by_its_name() -> None:
     task = small_task("igw-logistic", reward="any", parameters={"others": 0.0}, challengers={"soba": {}})
     with pytest.raises(PolicyError) as refused:
         task.make_learner()

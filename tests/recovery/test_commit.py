@@ -60,7 +60,7 @@ def faultless() -> tuple[str, Ledger]:
 
 @pytest.mark.parametrize("number", COMMIT_STEPS)
 @pytest.mark.parametrize("nth", [1, 2, 60])
-def test_learner_that_dies_after_a_commit_step_ends_as_the_one_that_never_died(
+def test_learner_that_dies_after_a_commit_step_recovers_exactly(
     nth: int, number: int, faultless: tuple[str, Ledger]
 ) -> None:
     pipeline = Pipeline(synsep_task())
@@ -72,7 +72,7 @@ def test_learner_that_dies_after_a_commit_step_ends_as_the_one_that_never_died(
     assert [p["id"] for p in pipeline.values(TOPICS.predictions)] == [c["id"] for c in pipeline.values(TOPICS.contexts)]
 
 
-def test_learner_that_dies_again_and_again_ends_as_the_one_that_never_died(faultless: tuple[str, Ledger]) -> None:
+def test_repeatedly_dying_learner_recovers_exactly(faultless: tuple[str, Ledger]) -> None:
     pipeline = Pipeline(synsep_task())
     learner = whole_run(pipeline, {(nth, 1 + nth % len(COMMIT_STEPS)) for nth in range(1, 100, 7)})
     assert learner.crashed > 10
@@ -81,7 +81,7 @@ def test_learner_that_dies_again_and_again_ends_as_the_one_that_never_died(fault
 
 
 @pytest.mark.parametrize("number", COMMIT_STEPS)
-def test_step_is_visible_as_a_whole_after_its_commit_and_not_at_all_before(number: int) -> None:
+def test_step_becomes_visible_atomically_at_its_commit(number: int) -> None:
     pipeline = Pipeline(small_task())
     pipeline.context("a")
     pipeline.answer("a", 1)
@@ -118,7 +118,7 @@ def settled_pipeline(**changes: Any) -> tuple[Pipeline, LearnerProgram]:
     return pipeline, learner
 
 
-def test_recovery_gives_the_state_of_the_last_commit_and_writes_nothing() -> None:
+def test_recovery_restores_the_last_commit_and_writes_nothing() -> None:
     pipeline, learner = settled_pipeline()
     before = pipeline.ends()
     recovered = recover(pipeline.broker, TOPICS, 0, pipeline.settings)
@@ -128,7 +128,7 @@ def test_recovery_gives_the_state_of_the_last_commit_and_writes_nothing() -> Non
     assert pipeline.ends() == before
 
 
-def test_recovery_of_a_task_that_has_made_no_step_starts_at_the_first_record_that_is_kept() -> None:
+def test_recovery_without_steps_starts_at_the_first_retained_record() -> None:
     pipeline = Pipeline(small_task())
     for number in range(5):
         pipeline.context(f"event-{number}")
@@ -152,14 +152,14 @@ def test_recovery_of_a_task_that_has_made_no_step_starts_at_the_first_record_tha
         (replace(small_task(), n_classes=4), "n_classes = 3; got 4"),
     ],
 )
-def test_recovery_with_other_settings_is_refused_and_the_setting_named(changed: Any, names: str) -> None:
+def test_recovery_with_other_settings_is_rejected_by_setting(changed: Any, names: str) -> None:
     pipeline, _ = settled_pipeline()
     with pytest.raises(JournalError, match=names):
         run_until_idle(pipeline.learner(settings=changed))
 
 
 @pytest.mark.parametrize("topic", [TOPICS.contexts, TOPICS.feedback])
-def test_recovery_is_refused_when_retention_has_deleted_its_inputs(topic: str) -> None:
+def test_recovery_is_rejected_if_inputs_are_deleted(topic: str) -> None:
     pipeline, _ = settled_pipeline()
     pipeline.broker.delete_records(TopicPartition(topic, 0), 3)
     with pytest.raises(JournalError, match=rf"{topic}/0 from offset 0; it begins at 3. .*retention.ms"):
@@ -167,7 +167,7 @@ def test_recovery_is_refused_when_retention_has_deleted_its_inputs(topic: str) -
 
 
 @pytest.mark.parametrize("before", [1, 3, 100])
-def test_recovery_is_refused_when_retention_has_deleted_the_journal(before: int) -> None:
+def test_recovery_is_rejected_if_the_journal_is_deleted(before: int) -> None:
     pipeline, _ = settled_pipeline()
     pipeline.broker.delete_records(TopicPartition(TOPICS.journal, 0), before)
     with pytest.raises(JournalError, match=r"from step 1 on; .* retention.ms to -1"):
@@ -175,7 +175,7 @@ def test_recovery_is_refused_when_retention_has_deleted_the_journal(before: int)
 
 
 @pytest.mark.parametrize(("topic", "applied"), [(TOPICS.contexts, 6), (TOPICS.feedback, 12)])
-def test_recovery_is_refused_when_an_input_was_made_anew(topic: str, applied: int) -> None:
+def test_recovery_is_rejected_if_an_input_topic_was_recreated(topic: str, applied: int) -> None:
     pipeline, _ = settled_pipeline()
     pipeline.broker.delete_topics([topic])
     pipeline.broker.create_topics(TOPICS.specs(1))
@@ -183,7 +183,7 @@ def test_recovery_is_refused_when_an_input_was_made_anew(topic: str, applied: in
         run_until_idle(pipeline.learner())
 
 
-def test_recovery_is_refused_when_the_inputs_are_others_than_those_applied() -> None:
+def test_recovery_is_rejected_if_the_inputs_differ() -> None:
     pipeline, _ = settled_pipeline()
     pipeline.broker.delete_topics([TOPICS.feedback])
     pipeline.broker.create_topics(TOPICS.specs(1))
@@ -193,7 +193,7 @@ def test_recovery_is_refused_when_the_inputs_are_others_than_those_applied() -> 
         run_until_idle(pipeline.learner())
 
 
-def test_recovery_is_refused_when_a_step_stands_in_the_journal_twice() -> None:
+def test_recovery_is_rejected_if_a_step_is_in_the_journal_twice() -> None:
     pipeline, _ = settled_pipeline()
     twice = pipeline.records(TOPICS.journal)[-1]
     pipeline.broker.producer().send(TOPICS.journal, 0, None, twice.value, twice.headers)
@@ -201,7 +201,7 @@ def test_recovery_is_refused_when_a_step_stands_in_the_journal_twice() -> None:
         run_until_idle(pipeline.learner())
 
 
-def test_learner_that_finds_other_partitions_than_at_its_last_step_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_learner_rejects_a_changed_partition_count(monkeypatch: pytest.MonkeyPatch) -> None:
     pipeline, _ = settled_pipeline()
     describe = pipeline.broker.describe_topics
 
@@ -217,7 +217,7 @@ def test_learner_that_finds_other_partitions_than_at_its_last_step_is_refused(mo
     run_until_idle(pipeline.learner())
 
 
-def test_misplaced_records_are_counted_and_recovered_and_audited() -> None:
+def test_misplaced_records_are_counted_by_learner_recovery_and_audit() -> None:
     pipeline = Pipeline(small_task(), partitions=2)
     first = pipeline.learner(snapshot_interval_ms=0)
     for event_id, key in (("a", b"a"), ("d", b"d"), ("f", None)):  # d and f belong to partition 1
@@ -236,7 +236,7 @@ def test_misplaced_records_are_counted_and_recovered_and_audited() -> None:
     assert replay_journal(pipeline.broker, TOPICS, 0).ok
 
 
-def test_every_step_names_where_the_one_before_it_ended() -> None:
+def test_every_step_starts_where_the_previous_one_ended() -> None:
     pipeline, _ = settled_pipeline()
     steps = pipeline.journal()
     assert [step.number for step in steps] == list(range(1, len(steps) + 1))
@@ -245,7 +245,7 @@ def test_every_step_names_where_the_one_before_it_ended() -> None:
     assert all(step.ledger.balances for step in steps)
 
 
-def test_record_too_large_for_a_dead_letter_is_cut_rather_than_stop_the_learner() -> None:
+def test_oversized_record_is_truncated_in_its_dead_letter() -> None:
     # A broker may accept larger records than the producer can send, such as compressed records.
     pipeline = Pipeline(small_task())
     learner = pipeline.learner()
@@ -277,7 +277,7 @@ def test_second_learner_of_the_same_instance_fences_the_first() -> None:
 
 
 @pytest.mark.parametrize("number", [*COMMIT_STEPS][:-1])
-def test_learner_that_is_replaced_in_the_middle_of_a_commit_is_fenced(number: int) -> None:
+def test_learner_replaced_during_a_commit_is_fenced(number: int) -> None:
     pipeline = Pipeline(small_task())
     new: list[LearnerProgram] = []
 
@@ -303,7 +303,7 @@ def events(pipeline: Pipeline, count: int, name: str) -> None:
 
 
 @pytest.mark.parametrize("leaves", ["close", "expel"])
-def test_partitions_of_a_learner_that_leaves_go_on_with_another(leaves: str) -> None:
+def test_partitions_of_a_leaving_learner_continue_on_another(leaves: str) -> None:
     pipeline = Pipeline(small_task(), partitions=3)
     first, second = pipeline.learner("learner-1"), pipeline.learner("learner-2")
     events(pipeline, 30, "before")
@@ -336,7 +336,7 @@ def test_partitions_of_a_learner_that_leaves_go_on_with_another(leaves: str) -> 
 
 
 @pytest.mark.parametrize("number", COMMIT_STEPS)
-def test_learner_that_is_expelled_in_the_middle_of_a_commit_does_nothing_twice(number: int) -> None:
+def test_learner_expelled_during_a_commit_applies_nothing_twice(number: int) -> None:
     pipeline = Pipeline(small_task(), partitions=3)
     second = pipeline.learner("learner-2")
     expelled: list[int] = []
@@ -360,7 +360,7 @@ def test_learner_that_is_expelled_in_the_middle_of_a_commit_does_nothing_twice(n
     assert pipeline.ledger().matched == 30
 
 
-def test_learner_whose_partitions_nobody_has_taken_is_fenced_all_the_same_when_its_session_has_ended() -> None:
+def test_expelled_learner_is_fenced_even_without_a_successor() -> None:
     pipeline, learner = settled_pipeline()
     pipeline.broker.expel("onebit-learner", "learner-1")
     pipeline.context("next")
@@ -376,9 +376,7 @@ def test_learner_whose_partitions_nobody_has_taken_is_fenced_all_the_same_when_i
 
 
 @pytest.mark.parametrize("is_expelled", [True, False])
-def test_learner_that_nothing_was_answered_to_in_time_asks_whether_it_still_has_its_place(
-    monkeypatch: pytest.MonkeyPatch, *, is_expelled: bool
-) -> None:
+def test_learner_checks_its_membership_after_a_timeout(monkeypatch: pytest.MonkeyPatch, *, is_expelled: bool) -> None:
     pipeline, learner = settled_pipeline()
 
     def unanswered(*_: object) -> NoReturn:
@@ -392,7 +390,7 @@ def test_learner_that_nothing_was_answered_to_in_time_asks_whether_it_still_has_
         learner.step(0)
 
 
-def test_learner_that_died_with_an_open_transaction_holds_up_its_partitions_until_it_is_ended() -> None:
+def test_open_transaction_of_a_dead_learner_blocks_its_partitions() -> None:
     pipeline = Pipeline(small_task())
     dead = pipeline.learner("learner-1", crash_point=crash_at(5))
     pipeline.context("a")
@@ -409,7 +407,7 @@ def test_learner_that_died_with_an_open_transaction_holds_up_its_partitions_unti
     assert pipeline.audits()[0].ok
 
 
-def test_decision_made_after_an_outage_waits_as_long_as_any_other() -> None:
+def test_decision_after_an_outage_has_the_full_window() -> None:
     pipeline = Pipeline(small_task())
     pipeline.learner().close()
     pipeline.context("a")
@@ -422,7 +420,7 @@ def test_decision_made_after_an_outage_waits_as_long_as_any_other() -> None:
     assert [(e["outcome"], e["delay_ms"]) for e in pipeline.values(TOPICS.examples)] == [("matched", 1_000)]
 
 
-def test_feedback_that_came_during_an_outage_is_matched_or_late_by_its_append_time() -> None:
+def test_feedback_during_an_outage_is_judged_by_its_append_time() -> None:
     pipeline = Pipeline(small_task())
     learner = pipeline.learner()
     for name in "abc":
@@ -440,7 +438,7 @@ def test_feedback_that_came_during_an_outage_is_matched_or_late_by_its_append_ti
     assert pipeline.audits()[0].ok
 
 
-def test_backlog_of_one_input_is_not_read_into_memory_while_the_other_is_waited_for() -> None:
+def test_backlog_of_one_input_is_not_buffered_while_waiting_for_the_other() -> None:
     pipeline = Pipeline(small_task())
     for number in range(2_000):
         pipeline.context(f"event-{number}")
@@ -456,7 +454,7 @@ def test_backlog_of_one_input_is_not_read_into_memory_while_the_other_is_waited_
     assert pipeline.ledger().decided == 2_000
 
 
-def test_learner_continues_after_an_error_only_as_a_new_program() -> None:
+def test_learner_cannot_continue_after_an_error() -> None:
     pipeline, _ = settled_pipeline()
     learner = pipeline.learner(crash_point=crash_at(2))
     pipeline.context("next")
@@ -471,7 +469,7 @@ def test_learner_continues_after_an_error_only_as_a_new_program() -> None:
     assert orjson.loads(pipeline.records(TOPICS.journal)[-1].value or b"")["contexts"][1] == 8
 
 
-def test_orphan_waits_for_a_context_in_the_backlog_of_an_outage() -> None:
+def test_orphan_waits_for_its_context_in_a_backlog() -> None:
     pipeline = Pipeline(small_task())
     pipeline.answer("a", 1)
     pipeline.clock.advance_to(1_400)
@@ -483,7 +481,7 @@ def test_orphan_waits_for_a_context_in_the_backlog_of_an_outage() -> None:
     assert (pipeline.ledger().matched, pipeline.ledger().orphans_dropped) == (1, 0)
 
 
-def test_decisions_expire_although_contexts_keep_coming_faster_than_they_are_applied() -> None:
+def test_decisions_expire_while_the_context_backlog_grows() -> None:
     pipeline = Pipeline(small_task())
     learner = pipeline.learner(records_max=5)
     for number in range(300):

@@ -72,16 +72,14 @@ def rewritten(pipeline: Pipeline, alter: Alter) -> Pipeline:
     return copy
 
 
-def test_a_learner_without_detectors_has_no_alarms_and_others_one_count_for_each_and_one_for_all() -> None:
+def test_learner_has_one_alarm_count_per_detector() -> None:
     assert create("banditron", 3, 4).alarms.tolist() == []
     for name in ("late-ucb", "igw-logistic", "stack-igw"):
         assert create(name, 3, 4).alarms.tolist() == [0, 0, 0, 0]
 
 
 @pytest.mark.parametrize(("learner", "drift"), CASES)
-def test_the_example_that_raised_an_alarm_names_its_detector_and_the_journal_counts_it(
-    learner: str, drift: str
-) -> None:
+def test_example_names_its_alarms_detector_and_the_journal_counts_it(learner: str, drift: str) -> None:
     pipeline, program = drifting(learner, drift)
     raised = [fields for fields in pipeline.values(TOPICS.examples) if "drift" in fields]
     assert [fields["drift"] for fields in raised] == ["global" if drift == "global" else 0]
@@ -118,7 +116,7 @@ def test_recovery_replay_and_audit_see_the_same_alarms(learner: str, drift: str)
 
 
 @pytest.mark.parametrize("number", [2, 4, 6])
-def test_an_alarm_of_a_learner_that_dies_in_its_commit_is_raised_once(number: int) -> None:
+def test_alarm_is_raised_once_if_the_learner_dies_during_the_commit(number: int) -> None:
     pipeline = Pipeline(small_task("late-ucb"))
     first = pipeline.learner()
     send(pipeline, [0] * BEFORE, first)
@@ -138,7 +136,7 @@ def test_an_alarm_of_a_learner_that_dies_in_its_commit_is_raised_once(number: in
     assert pipeline.audits()[0].ok
 
 
-def test_a_step_that_is_applied_again_with_other_alarms_is_refused() -> None:
+def test_recovery_rejects_a_step_with_different_alarms() -> None:
     def one_more(topic: str, fields: dict[str, Any]) -> dict[str, Any]:
         return {**fields, "alarms": 2} if "alarms" in fields else fields
 
@@ -147,7 +145,7 @@ def test_a_step_that_is_applied_again_with_other_alarms_is_refused() -> None:
         recover(wrong.broker, TOPICS, 0, wrong.settings)
 
 
-def test_the_audit_knows_when_journal_and_examples_tell_of_other_alarms() -> None:
+def test_audit_detects_alarms_that_differ_between_journal_and_examples() -> None:
     twice, program = drifting()
     send(twice, [0] * BEFORE + [-1] * BEFORE, program)
     assert twice.audits()[0].ok
@@ -172,9 +170,7 @@ def test_the_audit_knows_when_journal_and_examples_tell_of_other_alarms() -> Non
 
 
 @pytest.mark.parametrize(("drift", "anew"), [("global", "all classes are reset"), ("class", "class 0 is reset")])
-def test_the_learner_program_warns_once_with_step_time_and_detector_and_its_status_counts(
-    drift: str, anew: str
-) -> None:
+def test_learner_logs_each_alarm_once_and_counts_it_in_its_status(drift: str, anew: str) -> None:
     pipeline, tally = Pipeline(small_task("late-ucb", parameters={"drift": drift} | PLAIN["late-ucb"])), Tally()
     reported: list[tuple[int, str]] = []
 

@@ -61,7 +61,7 @@ def test_open_classes_keep_their_indices_and_names_across_restarts(snapshot_inte
         assert sorted(found.values()) == list(range(K))
 
 
-def test_a_name_beyond_the_room_is_a_dead_letter_and_later_contexts_go_on() -> None:
+def test_context_with_too_many_class_names_is_a_dead_letter() -> None:
     with onebit.embedded(classes_max=2, n_features=1, learner="banditron") as pipeline:
         pipeline.decide("first", [1.0], eligible=["a", "b"])
         pipeline.test.context("full", [1.0], eligible=["c"])
@@ -79,7 +79,7 @@ def test_invalid_eligible_classes_are_dead_letters(eligible: object) -> None:
     assert dict(letter.headers)["onebit-kind"] == DEAD_LETTER_MALFORMED.encode()
 
 
-def test_learners_that_cannot_limit_their_decisions_are_refused_or_reject_the_context() -> None:
+def test_learners_without_eligible_classes_reject_the_setting_or_context() -> None:
     with pytest.raises(onebit.OnebitError), onebit.embedded(classes_max=3, n_features=2, learner="halving"):
         pass
     with onebit.embedded(n_classes=3, n_features=2, learner="exp4") as pipeline:
@@ -87,7 +87,7 @@ def test_learners_that_cannot_limit_their_decisions_are_refused_or_reject_the_co
         assert pipeline.ledger.context_malformed == 1
 
 
-def test_an_imported_model_brings_the_names_of_its_classes(tmp_path: Path) -> None:
+def test_imported_model_contains_its_class_names(tmp_path: Path) -> None:
     with onebit.embedded(classes_max=3, n_features=1, learner="banditron") as first:
         first.decide("visit", [1.0], eligible=["news", "help"])
         model = export_model(first.test.broker, first.test.topics, 0)
@@ -102,7 +102,7 @@ def test_an_imported_model_brings_the_names_of_its_classes(tmp_path: Path) -> No
     second.close()
 
 
-def test_a_malformed_context_adds_no_names() -> None:
+def test_malformed_context_adds_no_class_names() -> None:
     classes = Classes(2, is_open=True)
     with pytest.raises(MalformedError):
         decode_context(logged(["junk"], action=1), 1, LogReading(2), None, classes)
@@ -132,7 +132,7 @@ def test_at_most_one_trace_header_of_each_name_is_copied(given: Headers, expecte
     assert trace_of(Record("contexts", 0, 0, 0, None, b"", (*HEADERS, *given))) == expected
 
 
-def test_trace_headers_pass_from_the_context_to_prediction_and_example_across_a_restart() -> None:
+def test_trace_headers_are_copied_to_prediction_and_example_across_a_restart() -> None:
     trace = (("traceparent", b"00-1"), ("tracestate", b"a=1"))
     with onebit.embedded(n_classes=2, n_features=1, learner="banditron", snapshot_interval="1s") as pipeline:
         test = pipeline.test
@@ -154,7 +154,7 @@ def test_trace_headers_pass_from_the_context_to_prediction_and_example_across_a_
     [change(0, action=2, greedy=2), change(0, scores=[0.0, 0.0, 0.0]), change(0, arm="holdout")],
     ids=["class", "scores", "arm"],
 )
-def test_the_audit_finds_a_decision_outside_the_eligible_classes_or_in_another_arm(edit: Any) -> None:
+def test_audit_detects_an_ineligible_decision_or_wrong_arm(edit: Any) -> None:
     pipeline = Pipeline(small_task())
     learner = pipeline.learner()
     pipeline.send(TOPICS.contexts, context([0, 1]))
@@ -165,7 +165,7 @@ def test_the_audit_finds_a_decision_outside_the_eligible_classes_or_in_another_a
 
 
 @pytest.mark.parametrize("settings", [{}, {"model": "shared", "partitions": 2}], ids=["own", "shared"])
-def test_the_arm_follows_from_the_id_and_the_propensity_from_both_policies(settings: dict[str, Any]) -> None:
+def test_arm_depends_on_the_id_and_propensity_on_both_policies(settings: dict[str, Any]) -> None:
     arms = {}
     held: dict[str, Any] = {"learner": "late-ucb", "holdout": 0.3, "holdout_policy": "constant:1", **settings}
     with onebit.embedded(n_classes=3, n_features=1, **held) as pipeline:

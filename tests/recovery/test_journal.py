@@ -77,28 +77,28 @@ def read(value: bytes | None, headers: Headers = journal.HEADERS) -> JournalStep
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_record_is_read_as_it_was_written(step: JournalStep) -> None:
+def test_journal_record_round_trips(step: JournalStep) -> None:
     assert read(encode_step(step)) == step
 
 
-def test_every_count_of_a_ledger_is_read_as_it_was_written() -> None:
+def test_every_ledger_count_round_trips() -> None:
     step = STEP._replace(ledger=Ledger(*range(1, len(Ledger._fields) + 1)))
     assert read(encode_step(step)) == step
 
 
-def test_records_are_the_golden_ones_byte_for_byte() -> None:
+def test_journal_records_equal_the_golden_file() -> None:
     golden = (GOLDEN / "journal.format1").read_bytes().splitlines()
     assert [encode_step(step) for step in STEPS] == golden
     assert dict(journal.HEADERS) == {"onebit-version": b"1"}
 
 
 @pytest.mark.parametrize("headers", [(), *((("onebit-version", other),) for other in (b"0", b"2", b"", b"01"))])
-def test_record_of_another_format_is_refused(headers: Headers) -> None:
+def test_record_of_another_format_is_rejected(headers: Headers) -> None:
     with pytest.raises(JournalError, match=r"^journal/2 offset 7: .*onebit-version=1; got"):
         read(encode_step(STEP), headers)
 
 
-def test_counts_that_are_absent_are_0_and_unknown_ones_are_refused() -> None:
+def test_missing_counts_are_0_and_unknown_counts_are_rejected() -> None:
     fields = orjson.loads(encode_step(STEP))
     assert fields["ledger"] == {"contexts": 150, "decided": 149, "context_malformed": 1}
     fields["ledger"]["newer"] = 3
@@ -107,7 +107,7 @@ def test_counts_that_are_absent_are_0_and_unknown_ones_are_refused() -> None:
 
 
 @pytest.mark.parametrize("value", [b"", None, b"{", b"[]", b"3", b'{"number": 2}', b'{"settings": {}}'])
-def test_record_that_cannot_be_read_is_refused_with_its_place(value: bytes | None) -> None:
+def test_unreadable_record_is_rejected_with_its_offset(value: bytes | None) -> None:
     with pytest.raises(JournalError, match=r"^journal/2 offset 7: expected a journal record"):
         read(value)
 
@@ -126,13 +126,13 @@ def changed(change: dict[str, Any]) -> bytes:
         (changed({"learner": "newest"}), "newest"),
     ],
 )
-def test_unknown_settings_are_refused_and_named(value: bytes, name: str) -> None:
+def test_unknown_settings_are_rejected_by_name(value: bytes, name: str) -> None:
     with pytest.raises(JournalError, match=rf"^journal/2 offset 7: .*{name}"):
         read(value)
 
 
 @pytest.mark.parametrize("name", stored_settings(SETTINGS))
-def test_each_setting_is_needed(name: str) -> None:
+def test_each_setting_is_required(name: str) -> None:
     fields = orjson.loads(encode_step(FIRST))
     del fields["settings"][name]
     with pytest.raises(JournalError, match=r"^journal/2 offset 7: "):
@@ -156,7 +156,7 @@ def test_last_step_is_found_from_the_end(steps: int) -> None:
 
 
 @pytest.mark.parametrize("gaps", [0, 3])
-def test_steps_are_read_from_any_number(gaps: int) -> None:
+def test_journal_is_read_from_any_step_number(gaps: int) -> None:
     pipeline = Pipeline(small_task())
     producer = pipeline.broker.transactional_producer("gaps")
 
@@ -179,7 +179,7 @@ def test_steps_are_read_from_any_number(gaps: int) -> None:
         pipeline.broker.delete_records(JOURNAL, pipeline.records(TOPICS.journal)[6].offset)
 
 
-def test_step_is_not_waited_for_without_an_end_where_nothing_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reading_fails_if_the_expected_step_does_not_arrive(monkeypatch: pytest.MonkeyPatch) -> None:
     pipeline = Pipeline(SETTINGS)
     write(pipeline, FIRST)
     monkeypatch.setattr(EmbeddedConsumer, "poll", lambda consumer, timeout_ms, records_max: [])
@@ -196,7 +196,7 @@ STRANGERS: list[tuple[bytes | None, Headers]] = [
 
 
 @pytest.mark.parametrize(("value", "headers"), STRANGERS)
-def test_record_of_another_program_is_refused_with_its_place(value: bytes | None, headers: Headers) -> None:
+def test_record_of_another_program_is_rejected_with_its_offset(value: bytes | None, headers: Headers) -> None:
     pipeline = Pipeline(small_task())
     learner = pipeline.learner()
     pipeline.context("a")
@@ -238,17 +238,17 @@ def resolved(wanted: TaskSettings, given: Given, *, change: bool = False) -> Tas
     return resolve(stored_settings(BEGUN), wanted, given, change=change, place=PLACE)
 
 
-def test_new_pipeline_has_what_the_user_gave_and_defaults() -> None:
+def test_new_pipeline_uses_given_settings_and_defaults() -> None:
     assert resolve({}, BEGUN, ("seed",), place=PLACE) == BEGUN
     assert resolve({}, TaskSettings("banditron", 3, 4), None, place=PLACE).parameters.keys() == {"gamma", "margin"}
 
 
 @pytest.mark.parametrize("change", [False, True])
-def test_what_the_user_leaves_unset_is_the_pipelines(change: bool) -> None:
+def test_unset_settings_are_taken_from_the_pipeline(change: bool) -> None:
     assert resolved(TODAY, (), change=change) == BEGUN
 
 
-def test_what_the_user_gave_may_be_what_the_pipeline_has() -> None:
+def test_given_settings_may_equal_those_of_the_pipeline() -> None:
     assert resolved(BEGUN, None) == BEGUN
     assert resolved(replace(TODAY, learner="banditron", seed=7), ("learner", "seed")) == BEGUN
     parameter = replace(TODAY, learner="banditron", parameters={"gamma": 0.25, "margin": "feedback"})
@@ -266,7 +266,7 @@ OTHERS: dict[str, Any] = {
 }  # fmt: skip
 
 
-def test_every_setting_is_tried_here() -> None:
+def test_every_setting_is_covered() -> None:
     assert {*OTHERS, "parameters.gamma"} == stored_settings(BEGUN).keys()
 
 
@@ -278,7 +278,7 @@ def with_other(name: str) -> TaskSettings:
 
 @pytest.mark.parametrize("name", [*OTHERS, "parameters.gamma"])
 @pytest.mark.parametrize("all_given", [True, False])
-def test_given_setting_that_differs_is_refused_and_named(name: str, all_given: bool) -> None:
+def test_given_setting_that_differs_is_rejected_by_name(name: str, all_given: bool) -> None:
     begun = stored_settings(BEGUN)
     wanted = with_other(name)
     with pytest.raises(
@@ -292,13 +292,13 @@ def test_given_setting_that_differs_is_refused_and_named(name: str, all_given: b
 
 
 @pytest.mark.parametrize("name", sorted(CHANGEABLE - {"late"}))
-def test_given_setting_that_may_change_does_when_it_was_asked_for(name: str) -> None:
+def test_changeable_setting_changes_on_request(name: str) -> None:
     wanted = with_other(name)
     assert resolved(wanted, (name,), change=True) == resolved(wanted, None, change=True) == wanted != BEGUN
 
 
 @pytest.mark.parametrize("name", [name for name in [*OTHERS, "parameters.gamma"] if name not in CHANGEABLE] + ["late"])
-def test_given_setting_that_cannot_change_is_refused_with_what_to_do(name: str) -> None:
+def test_unchangeable_setting_is_rejected_with_a_remedy(name: str) -> None:
     with pytest.raises(SettingsDifferError, match=rf"{name} = .*: this cannot change .* `onebit model export`"):
         resolved(with_other(name), (name,), change=True)
     both = replace(with_other(name), join=replace(BEGUN.join, window_ms=5))
@@ -307,7 +307,7 @@ def test_given_setting_that_cannot_change_is_refused_with_what_to_do(name: str) 
     assert [difference.name for difference in raised.value.differences] == [name]
 
 
-def test_corrections_can_end_and_cannot_begin() -> None:
+def test_corrections_can_be_disabled_but_not_enabled() -> None:
     correcting = replace(BEGUN, learner="soba-diag", parameters={}, late="correct")
     ending = replace(correcting, late="ignore")
     assert resolve(stored_settings(correcting), ending, place=PLACE, change=True).late == "ignore"
@@ -315,7 +315,7 @@ def test_corrections_can_end_and_cannot_begin() -> None:
         resolve(stored_settings(ending), correcting, place=PLACE, change=True)
 
 
-def test_several_differences_are_named_together_but_of_another_learner_only_that() -> None:
+def test_several_differences_are_listed_unless_the_learner_differs() -> None:
     wanted = replace(BEGUN, seed=8, join=replace(BEGUN.join, window_ms=5))
     with pytest.raises(SettingsDifferError, match="has seed = 7; got 8, window_ms = 1000; got 5: ") as raised:
         resolved(wanted, None)
@@ -325,7 +325,7 @@ def test_several_differences_are_named_together_but_of_another_learner_only_that
     assert [difference.name for difference in raised.value.differences] == ["learner"]
 
 
-def test_parameter_that_the_pipelines_learner_does_not_have_is_refused() -> None:
+def test_parameter_unknown_to_the_pipelines_learner_is_rejected() -> None:
     foreign = next(
         name for name in stored_settings(TODAY) if name.startswith("parameters.") and name not in stored_settings(BEGUN)
     )
@@ -333,7 +333,7 @@ def test_parameter_that_the_pipelines_learner_does_not_have_is_refused() -> None
         resolved(TODAY, (foreign,))
 
 
-def test_model_that_was_imported_gives_its_own_settings_and_no_others() -> None:
+def test_imported_model_determines_only_its_own_settings() -> None:
     model = check_settings(model_settings(BEGUN))
     assert model.keys() == {
         "learner",
@@ -350,7 +350,7 @@ def test_model_that_was_imported_gives_its_own_settings_and_no_others() -> None:
         resolve(model, TODAY, ("n_features",), place=PLACE)
 
 
-def test_settings_are_stored_and_read_back() -> None:
+def test_settings_round_trip() -> None:
     assert task_settings(stored_settings(BEGUN)) == BEGUN
     full = task_settings(stored_settings(TODAY))
     assert full.parameters.keys() == {parameter.name for parameter in registered()["soba-diag"].parameters}
@@ -400,12 +400,12 @@ def read_back(published: Published, number: int) -> list[str]:
 
 
 @pytest.mark.parametrize(("first", "steps"), [(0, [2, 3, 4, 5]), (0, [4, 5]), (2, [3, 4, 5]), (1, [5])])
-def test_steps_are_read_from_any_step_on(first: int, steps: list[int]) -> None:
+def test_decisions_are_read_back_from_any_step(first: int, steps: list[int]) -> None:
     published = Published(written(), TOPICS, 0, first)
     assert [read_back(published, number) for number in steps] == [PUBLISHED_STEPS[number] for number in steps]
 
 
-def test_records_without_the_number_of_a_step_are_skipped_and_counted() -> None:
+def test_predictions_without_a_step_number_are_skipped_and_counted() -> None:
     broker = written()
     broker.producer().send(TOPICS.predictions, 0, None, b"{}", ())
     after = journal_step(6, ["g"])
@@ -416,13 +416,13 @@ def test_records_without_the_number_of_a_step_are_skipped_and_counted() -> None:
 
 
 @pytest.mark.parametrize("ids", [["a", "b", "c"], ["b", "a"], ["a", "x"]], ids=["additional", "reordered", "different"])
-def test_predictions_that_differ_from_the_digest_are_refused(ids: list[str]) -> None:
+def test_predictions_that_differ_from_the_digest_are_rejected(ids: list[str]) -> None:
     published = Published(written(), TOPICS, 0, 0)
     with pytest.raises(UnrecoverableError):
         published.decisions(journal_step(2, ids))
 
 
-def test_predictions_that_were_deleted_are_refused() -> None:
+def test_deleted_predictions_are_reported() -> None:
     broker = written()
     broker.delete_topics([TOPICS.predictions])
     broker.create_topics(TOPICS.specs(1, shares_model=True))
@@ -430,7 +430,7 @@ def test_predictions_that_were_deleted_are_refused() -> None:
         read_back(Published(broker, TOPICS, 0, 0), 2)
 
 
-def test_records_that_were_appended_again_hide_no_step() -> None:
+def test_duplicate_predictions_do_not_hide_a_step() -> None:
     broker = written()
     for number in (4, 2, 3, 2):
         for _ in range(5):

@@ -70,7 +70,7 @@ def hold_up(pipeline: Pipeline, topic: str, partition: int) -> Any:
     return producer
 
 
-def test_steps_never_ask_where_their_inputs_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_steps_never_request_end_offsets(monkeypatch: pytest.MonkeyPatch) -> None:
     pipeline = Pipeline(small_task())
     learner = pipeline.learner(snapshot_interval_ms=0)
     pipeline.answer("first", 1)  # the first step checks for an imported model
@@ -87,7 +87,7 @@ def test_steps_never_ask_where_their_inputs_end(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("topic", [TOPICS.journal, TOPICS.snapshots])
-def test_blocked_partition_blocks_no_other_and_is_not_read_and_logged_once(topic: str) -> None:
+def test_blocked_partition_is_paused_alone_and_logged_once(topic: str) -> None:
     pipeline = Pipeline(small_task(), partitions=2)
     before = hold_up(pipeline, topic, 0)
     names = [next(ids_of(partition, 2)) for partition in (0, 1)]
@@ -126,7 +126,7 @@ def test_partition_blocked_again_is_logged_again() -> None:
         learner.on_assigned(inputs)
 
 
-def test_what_was_assigned_before_is_read_on_when_more_is_assigned() -> None:
+def test_existing_partitions_continue_after_an_additional_assignment() -> None:
     pipeline = Pipeline(small_task(), partitions=2)
     first, second = pipeline.learner("learner-1"), pipeline.learner("learner-2")
     run_until_idle(first, second)
@@ -141,7 +141,7 @@ def test_what_was_assigned_before_is_read_on_when_more_is_assigned() -> None:
 
 
 @pytest.mark.parametrize("start_ms", [0, 1_000])
-def test_snapshot_is_taken_when_its_interval_has_passed_and_not_a_millisecond_before(start_ms: int) -> None:
+def test_snapshot_is_taken_exactly_when_its_interval_has_passed(start_ms: int) -> None:
     pipeline = Pipeline(small_task(), clock=VirtualClock(start_ms))
     learner = pipeline.learner(snapshot_interval_ms=50)
     counts = []
@@ -170,7 +170,7 @@ def test_idle_task_writes_a_snapshot_after_an_interval_without_records(interval_
 
 
 @pytest.mark.parametrize("model", ["own", "shared"])
-def test_steps_make_no_cycles_and_a_task_that_is_dropped_is_freed_without_a_collector(model: str) -> None:
+def test_steps_create_no_reference_cycles_and_dropped_tasks_are_freed(model: str) -> None:
     pipeline = Pipeline(small_task(model=model))
     learner = pipeline.learner()
 
@@ -199,7 +199,7 @@ def test_steps_make_no_cycles_and_a_task_that_is_dropped_is_freed_without_a_coll
 
 
 @pytest.mark.parametrize("is_its_own", [True, False])
-def test_snapshot_that_is_being_written_ends_with_its_own_partition_and_with_no_other(*, is_its_own: bool) -> None:
+def test_only_revoking_its_partition_aborts_a_snapshot(*, is_its_own: bool) -> None:
     pipeline = Pipeline(small_task(), partitions=2)
     learner = pipeline.learner(snapshot_interval_ms=50, snapshot_bytes_max=1, snapshot_chunk_bytes=300)
     counts = [0, 0]
@@ -228,7 +228,7 @@ def generations(pipeline: Pipeline, partition: int) -> int:
     return 0 if stored.newest is None else 1
 
 
-def test_next_step_without_records_is_due_after_a_deadline_and_no_sooner_than_a_tick_may_be_written() -> None:
+def test_idle_step_is_due_after_the_deadline_and_the_tick_interval() -> None:
     pipeline = Pipeline(small_task())
     learner = pipeline.learner(snapshot_interval_ms=0)
     run_until_idle(learner)
@@ -246,7 +246,7 @@ def test_next_step_without_records_is_due_after_a_deadline_and_no_sooner_than_a_
     assert learner.next_due_ms() is None
 
 
-def test_input_is_not_read_on_while_as_much_as_may_wait_does_and_is_when_there_is_room() -> None:
+def test_input_is_paused_while_its_buffer_is_full() -> None:
     pipeline = Pipeline(small_task())
     learner = pipeline.learner()
     run_until_idle(learner)
@@ -297,7 +297,7 @@ def test_change_of_settings_applies_and_is_logged_after_a_single_step() -> None:
     assert [(step.number, step.settings_from) for step in pipeline.journal()][1:2] == [(2, 2)]
 
 
-def test_records_that_came_before_their_task_was_recovered_are_read_once() -> None:
+def test_records_that_arrive_before_recovery_are_read_once() -> None:
     pipeline = Pipeline(small_task())
     for number in range(5):
         pipeline.send(TOPICS.contexts, context_value(f"event-{number}"))
@@ -310,7 +310,7 @@ def test_records_that_came_before_their_task_was_recovered_are_read_once() -> No
     assert pipeline.ledger().decided == 5
 
 
-def test_step_returns_the_number_of_tasks_recovered_and_stepped() -> None:
+def test_step_returns_the_number_of_recoveries_and_steps() -> None:
     pipeline = Pipeline(small_task(), partitions=3)
     learner = pipeline.learner()
     assert learner.step(0) == 3
@@ -321,7 +321,7 @@ def test_step_returns_the_number_of_tasks_recovered_and_stepped() -> None:
     assert learner.step(0) == 0
 
 
-def test_pause_in_a_step_without_records_does_not_make_the_next_ones_smaller() -> None:
+def test_pause_in_an_idle_step_does_not_reduce_the_step_size() -> None:
     pipeline = Pipeline(small_task(join=JoinSettings(window_ms=60_000, orphan_ms=500, retain_ms=100_000)))
     pauses: list[int] = []
 
@@ -349,7 +349,7 @@ def test_feedback_is_applied_before_any_time_is_known() -> None:
 
 
 @pytest.mark.parametrize("lag", [0, 1])
-def test_buffered_ticks_are_applied_without_records_only_if_no_context_may_precede_them(lag: int) -> None:
+def test_buffered_ticks_are_applied_only_if_no_context_can_precede_them(lag: int) -> None:
     contexts, feedback = TopicPartition(TOPICS.contexts, 0), TopicPartition(TOPICS.feedback, 0)
     tick = Record(*feedback, 0, 1_000, None, None, tick_headers(1))
     partition: Any = SimpleNamespace(contexts=Input(contexts, 0), feedback=Input(feedback, 0, deque([tick])))

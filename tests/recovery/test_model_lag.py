@@ -67,7 +67,7 @@ def test_blocked_learner_continues_or_stops_deciding_as_configured(lag_max_ms: i
     assert not any("updates" in line for line in partitions), "updates are reported once, for the shared model"
 
 
-def test_learner_that_is_started_again_under_its_name_ends_its_transaction_at_once() -> None:
+def test_restarted_learner_immediately_aborts_its_old_transaction() -> None:
     pipeline, left = held_up(1_000)
     pipeline.clock.advance_to(pipeline.clock.now_ms + 1_001)
     send(pipeline, 12, 24)
@@ -103,7 +103,7 @@ def test_transaction_of_another_program_blocks_the_log_until_it_ends() -> None:
     assert decided(pipeline) == 3
 
 
-def test_lag_counts_from_when_reading_has_stood_at_one_offset() -> None:
+def test_lag_is_measured_since_the_offset_last_advanced() -> None:
     pipeline = Pipeline(small_task("late-ucb", model="shared"))
     model = SharedModel(pipeline.broker, TOPICS, pipeline.settings, pipeline.now_ms, lag_max_ms=500)
 

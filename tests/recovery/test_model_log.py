@@ -73,7 +73,7 @@ def ends_after_a_while(pipeline: Pipeline, learner: LearnerProgram) -> None:
         run_until_idle(learner)
 
 
-def test_a_recreated_log_is_refused() -> None:
+def test_recreated_log_is_rejected() -> None:
     pipeline = decided()
     make_log_anew(pipeline)
     learner, said = listening(pipeline)
@@ -83,7 +83,7 @@ def test_a_recreated_log_is_refused() -> None:
     ends_after_a_while(pipeline, learner)
 
 
-def test_a_log_that_ends_before_the_model_snapshot_is_refused() -> None:
+def test_log_that_ends_before_the_model_snapshot_is_rejected() -> None:
     pipeline = decided(snapshot_interval_ms=50)
     newest = read_model_snapshots(pipeline.broker, TOPICS).newest
     assert newest is not None
@@ -121,7 +121,7 @@ def test_a_temporary_stale_log_end_is_tolerated() -> None:
 
 
 @pytest.mark.parametrize("interval_ms", [0, 50])
-def test_a_log_without_its_beginning_is_refused(interval_ms: int) -> None:
+def test_log_without_its_beginning_is_rejected(interval_ms: int) -> None:
     pipeline = decided(snapshot_interval_ms=interval_ms)
     learner = pipeline.learner()
     pipeline.context("e")
@@ -132,7 +132,7 @@ def test_a_log_without_its_beginning_is_refused(interval_ms: int) -> None:
         run_until_idle(pipeline.learner())
 
 
-def test_a_log_kept_from_the_model_snapshot_on_is_accepted() -> None:
+def test_log_retained_from_the_model_snapshot_on_is_accepted() -> None:
     pipeline = decided(snapshot_interval_ms=50)
     model = SharedModel(pipeline.broker, TOPICS, pipeline.settings, lambda: 0)
     pipeline.broker.delete_records(LOG, model.replica.offset)
@@ -212,9 +212,7 @@ def test_a_learner_reading_a_long_log_polls_reports_progress_and_can_be_stopped(
     assert [line for line in slow.said if "log" in line] == ["recovering partition 0: offset 3 of 4 in the model's log"]
 
 
-def test_a_running_learner_reads_a_long_log_for_as_long_as_a_step_may_take_and_decides_on_what_it_has_read(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_running_learner_limits_log_reading_per_step_and_keeps_deciding(monkeypatch: pytest.MonkeyPatch) -> None:
     pipeline = Pipeline(small_task("late-ucb", model="shared"))
     slow = SlowToRead(pipeline, monkeypatch, 300, step_max_ms=500)
     assert slow.learner is not None
@@ -259,7 +257,7 @@ def test_a_task_too_far_ahead_of_its_log_pauses_deciding_then_resumes_without_lo
     assert all(finding.ok for finding in pipeline.audits())
 
 
-def test_a_learner_whose_decisions_do_not_move_its_model_is_not_held_back() -> None:
+def test_learner_whose_decisions_do_not_change_the_model_is_not_paused() -> None:
     pipeline = Pipeline(small_task("banditron", model="shared"))
     learner = pipeline.learner(ahead_max=3)
     open_in_log(pipeline)
@@ -269,7 +267,7 @@ def test_a_learner_whose_decisions_do_not_move_its_model_is_not_held_back() -> N
     assert pipeline.ledger().decided == 5
 
 
-def test_the_model_is_written_to_its_snapshots_while_nothing_comes_to_the_task_that_writes_them() -> None:
+def test_idle_snapshot_task_still_writes_model_snapshots() -> None:
     pipeline = Pipeline(small_task("late-ucb", model="shared"), partitions=2)
     learner = pipeline.learner(snapshot_interval_ms=50)
     run_until_idle(learner)
@@ -289,7 +287,7 @@ def test_the_model_is_written_to_its_snapshots_while_nothing_comes_to_the_task_t
     assert len(pipeline.journal(0)) <= steps + 2, "a complete model snapshot is not written again"
 
 
-def test_the_model_is_written_to_its_snapshots_by_a_process_to_which_nothing_comes() -> None:
+def test_idle_process_still_writes_model_snapshots() -> None:
     pipeline = Pipeline(small_task("late-ucb", model="shared"))
     learner = pipeline.learner(snapshot_interval_ms=50)
     pipeline.send(TOPICS.contexts, b"{")  # its task starts and decides nothing
@@ -317,7 +315,7 @@ SECTION = b"".join(encode_section(Section("learner", {})))
         (SECTION, UPDATE_HEADERS),
     ],
 )
-def test_a_record_in_the_log_that_is_no_update_is_passed_over_and_named(value: bytes, headers: Headers) -> None:
+def test_foreign_log_record_is_skipped_and_reported(value: bytes, headers: Headers) -> None:
     pipeline = Pipeline(small_task("late-ucb", model="shared"))
     learner, said = listening(pipeline)
     for name in "ab":

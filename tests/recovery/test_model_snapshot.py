@@ -42,13 +42,13 @@ def read_back(writer: ChunkWriter) -> Stored:
     return stored
 
 
-def test_bytes_of_a_snapshot_of_a_model_are_those_of_format_1() -> None:
+def test_model_snapshot_equals_the_golden_file_of_format_1() -> None:
     # If this fails, the format has changed and existing snapshots can no longer be read.
     (message,) = model_writer(SNAPSHOT, "b").portion(10**9)
     assert message == (b"0/model/b/0", GOLDEN.read_bytes())
 
 
-def test_what_is_written_is_read_back_from_any_number_of_chunks() -> None:
+def test_model_snapshot_round_trips_with_any_number_of_chunks() -> None:
     for chunk_bytes in (10, 100, 10_000):
         newest = read_back(model_writer(SNAPSHOT, "a", chunk_bytes)).newest
         assert newest is not None
@@ -59,7 +59,7 @@ def test_what_is_written_is_read_back_from_any_number_of_chunks() -> None:
         assert [found.learner[name] for name in ("note", "rate")] == ["text", 0.5]
 
 
-def test_a_reader_of_the_page_finds_it_and_takes_it_for_no_snapshot_of_a_task() -> None:
+def test_documented_reader_distinguishes_model_and_task_snapshots() -> None:
     record = b"0/model/b/0", GOLDEN.read_bytes()
     assert list(format_reader.whole_generations([record])) == []
     (found,) = format_reader.whole_generations([record], of_model=True)
@@ -74,7 +74,7 @@ def test_a_reader_of_the_page_finds_it_and_takes_it_for_no_snapshot_of_a_task() 
     assert found.learner().keys() == {"W", "note", "rate"}
 
 
-def test_one_that_lacks_something_is_refused() -> None:
+def test_incomplete_model_snapshot_is_rejected() -> None:
     newest = read_back(model_writer(SNAPSHOT._replace(settings={}), "a")).newest
     assert newest is not None
     cut = newest._replace(payloads=[payload[:200] for payload in newest.payloads])

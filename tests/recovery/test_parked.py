@@ -31,7 +31,7 @@ def assert_nothing_is_lost(pipeline: Pipeline, learner: LearnerProgram, decided:
 
 @pytest.mark.parametrize("model", ["own", "shared"])
 @pytest.mark.parametrize("moves_on", [False, True])
-def test_task_that_comes_back_resumes_unless_its_journal_has_moved_on(model: str, moves_on: bool) -> None:
+def test_reassigned_task_resumes_unless_its_journal_has_new_steps(model: str, moves_on: bool) -> None:
     pipeline, learner = begun(model)
     before = learner.tasks[0]
     said: list[str] = []
@@ -50,7 +50,7 @@ def test_task_that_comes_back_resumes_unless_its_journal_has_moved_on(model: str
 
 
 @pytest.mark.parametrize(("passed_ms", "kept"), [(PARKED_MS - 1, [0, 1]), (PARKED_MS, [0])])
-def test_task_whose_partition_another_process_has_is_kept_for_a_while(passed_ms: int, kept: list[int]) -> None:
+def test_task_of_a_lost_partition_is_parked_for_a_limited_time(passed_ms: int, kept: list[int]) -> None:
     pipeline = Pipeline(small_task(), partitions=2)
     learner = pipeline.learner("learner-1")
     for name in "abcdef":  # some for each partition
@@ -64,7 +64,7 @@ def test_task_whose_partition_another_process_has_is_kept_for_a_while(passed_ms:
 
 
 @pytest.mark.parametrize("number", COMMIT_STEPS)
-def test_only_the_commit_that_failed_is_sent_again(number: int) -> None:
+def test_only_the_failed_commit_is_retried(number: int) -> None:
     armed: list[bool] = []
 
     def fails(reached: int) -> None:
@@ -88,7 +88,7 @@ def test_only_the_commit_that_failed_is_sent_again(number: int) -> None:
     assert_nothing_is_lost(pipeline, again, "abcd")
 
 
-def test_step_that_the_group_refuses_is_sent_again_if_its_task_stays() -> None:
+def test_step_rejected_by_the_group_is_retried_if_its_task_stays() -> None:
     armed: list[bool] = []
 
     def rebalances(reached: int) -> None:
@@ -105,7 +105,7 @@ def test_step_that_the_group_refuses_is_sent_again_if_its_task_stays() -> None:
     assert_nothing_is_lost(pipeline, learner, "abc")
 
 
-def test_program_that_is_given_nothing_recovers() -> None:
+def test_program_without_parked_tasks_recovers() -> None:
     pipeline, learner = begun()
     task = learner.tasks[0]
     learner.close()

@@ -79,7 +79,7 @@ def faultless() -> tuple[str, Ledger]:
 
 @pytest.mark.parametrize("scale", ["none", "standard"])
 @pytest.mark.parametrize("learner", ["soba", "kwik-banditron", "halving", "stack-igw"])
-def test_recovery_with_snapshots_is_recovery_without_them_to_the_bit(learner: str, scale: str) -> None:
+def test_recovery_with_and_without_snapshots_is_identical_bit_for_bit(learner: str, scale: str) -> None:
     pipeline = Pipeline(small_task(learner, scale=scale))
     program = pipeline.learner(snapshot_interval_ms=50, snapshot_bytes_max=1)
     for number in range(60):
@@ -107,7 +107,7 @@ def large_task() -> TaskSettings:
     return TaskSettings("soba", 3, 200)
 
 
-def test_large_state_is_written_over_many_steps_and_finished_without_any_events() -> None:
+def test_large_snapshot_is_written_over_many_steps_and_completed_while_idle() -> None:
     pipeline = Pipeline(large_task())
     program = pipeline.learner(snapshot_interval_ms=50, snapshot_bytes_max=1)
     shares = []
@@ -149,7 +149,7 @@ def test_idle_pipeline_writes_no_further_snapshots() -> None:
 
 @pytest.mark.parametrize("number", COMMIT_STEPS)
 @pytest.mark.parametrize("nth", [2, 41, 42])
-def test_learner_that_dies_in_a_commit_with_a_snapshot_ends_as_the_one_that_never_died(
+def test_learner_that_dies_in_a_commit_with_a_snapshot_recovers_exactly(
     nth: int, number: int, faultless: tuple[str, Ledger]
 ) -> None:
     pipeline = Pipeline(synsep_task())
@@ -161,7 +161,7 @@ def test_learner_that_dies_in_a_commit_with_a_snapshot_ends_as_the_one_that_neve
     assert pipeline.audits()[0].ok
 
 
-def test_learner_that_dies_again_and_again_recovers_from_its_snapshots(faultless: tuple[str, Ledger]) -> None:
+def test_repeatedly_dying_learner_recovers_from_its_snapshots(faultless: tuple[str, Ledger]) -> None:
     pipeline = Pipeline(synsep_task())
     learner = whole_run(pipeline, {(nth, 1 + nth % 6) for nth in range(1, 100, 7)})
     assert learner.crashed > 10
@@ -216,7 +216,7 @@ def spoil(pipeline: Pipeline, *numbers: int) -> None:
             log.records[index] = record._replace(value=bytes(value))
 
 
-def test_torn_snapshot_gives_way_to_the_one_before() -> None:
+def test_incomplete_snapshot_falls_back_to_the_previous_one() -> None:
     pipeline, program = many_snapshots()
     before = generations(pipeline)
     spoil(pipeline, before[-1])
@@ -227,7 +227,7 @@ def test_torn_snapshot_gives_way_to_the_one_before() -> None:
     assert digests(recovered.task) == digests(program.tasks[0])
 
 
-def test_recovery_reads_the_journal_from_the_snapshot_on_and_needs_nothing_of_before() -> None:
+def test_recovery_needs_no_records_before_the_snapshot() -> None:
     pipeline, program = many_snapshots()
     found = rebuild(pipeline.broker, TOPICS, 0, None)
     assert found.stored.newest is not None
@@ -246,7 +246,7 @@ def test_recovery_reads_the_journal_from_the_snapshot_on_and_needs_nothing_of_be
         (TOPICS.feedback, r"needs test.feedback/0 from offset \d+; it begins at \d+. .*retention.ms"),
     ],
 )
-def test_recovery_is_refused_when_what_it_needs_beside_the_snapshot_is_gone(topic: str, says: str) -> None:
+def test_recovery_is_rejected_if_records_after_the_snapshot_are_deleted(topic: str, says: str) -> None:
     pipeline, _ = many_snapshots()
     spoil(pipeline, *generations(pipeline)[1:])
     pipeline.broker.delete_records(TopicPartition(topic, 0), pipeline.ends()[TopicPartition(topic, 0)] - 1)
@@ -256,7 +256,7 @@ def test_recovery_is_refused_when_what_it_needs_beside_the_snapshot_is_gone(topi
     assert pipeline.ends() == ends
 
 
-def test_learner_is_refused_when_contexts_that_it_never_applied_are_gone() -> None:
+def test_learner_rejects_deletion_of_unapplied_contexts() -> None:
     pipeline, program = many_snapshots()
     program.close()
     for number in range(5):
@@ -266,7 +266,7 @@ def test_learner_is_refused_when_contexts_that_it_never_applied_are_gone() -> No
         run_until_idle(pipeline.learner())
 
 
-def test_journal_made_anew_is_refused_while_a_snapshot_of_before_is_there() -> None:
+def test_recreated_journal_is_rejected_if_an_old_snapshot_exists() -> None:
     pipeline, _ = many_snapshots()
     pipeline.broker.delete_topics([TOPICS.journal])
     pipeline.broker.create_topics(TOPICS.specs(1))
@@ -274,13 +274,13 @@ def test_journal_made_anew_is_refused_while_a_snapshot_of_before_is_there() -> N
         run_until_idle(pipeline.learner())
 
 
-def test_snapshot_under_other_settings_is_refused_and_the_setting_named() -> None:
+def test_snapshot_with_other_settings_is_rejected_by_setting() -> None:
     pipeline, _ = many_snapshots()
     with pytest.raises(JournalError, match=r"^test.journal/0 has seed = 5; got 6"):
         run_until_idle(pipeline.learner(settings=synsep_task(seed=6)))
 
 
-def test_snapshot_of_another_format_is_refused_with_its_place() -> None:
+def test_snapshot_of_another_format_is_rejected_with_its_offset() -> None:
     pipeline, _ = many_snapshots()
     record = pipeline.records(TOPICS.snapshots)[0]
     later = (record.value or b"").replace(b'"format":%d' % FORMAT, b'"format":%d' % (FORMAT + 1))
@@ -289,7 +289,7 @@ def test_snapshot_of_another_format_is_refused_with_its_place() -> None:
         run_until_idle(pipeline.learner())
 
 
-def test_state_at_an_earlier_step_is_that_of_a_run_that_stopped_there() -> None:
+def test_state_at_an_earlier_step_equals_a_run_that_stopped_there() -> None:
     pipeline, _ = many_snapshots()
     last = pipeline.journal()[-1].number
     stored = generations(pipeline)
@@ -303,7 +303,7 @@ def test_state_at_an_earlier_step_is_that_of_a_run_that_stopped_there() -> None:
         assert task.task.join.ledger() == pipeline.journal()[number - 1].ledger
 
 
-def test_tasks_that_move_between_programs_take_their_snapshots_with_them() -> None:
+def test_moved_tasks_recover_from_their_snapshots() -> None:
     pipeline = Pipeline(small_task("soba-diag"), partitions=3)
     options: dict[str, Any] = {"snapshot_interval_ms": 20, "snapshot_bytes_max": 1}
     first = pipeline.learner("learner-1", **options)
@@ -332,7 +332,7 @@ def test_tasks_that_move_between_programs_take_their_snapshots_with_them() -> No
     assert pipeline.ledger().matched == 60
 
 
-def test_idle_task_takes_its_snapshot_so_that_retention_may_delete_all_that_it_has_applied() -> None:
+def test_idle_task_takes_a_snapshot_that_makes_applied_records_deletable() -> None:
     pipeline = Pipeline(small_task())
     learner = pipeline.learner(snapshot_interval_ms=60_000)
     for number in range(6):
@@ -357,7 +357,7 @@ def test_idle_task_takes_its_snapshot_so_that_retention_may_delete_all_that_it_h
     assert digests(again.tasks[0]) == state
 
 
-def test_old_generations_are_written_over_and_longer_ones_taken_away() -> None:
+def test_old_generations_are_overwritten_and_surplus_chunks_deleted() -> None:
     pipeline, _ = many_snapshots()
     records = pipeline.records(TOPICS.snapshots)
     kept = {record.key: record for record in records}  # simulates compaction
@@ -383,7 +383,7 @@ def test_recovery_reports_its_progress() -> None:
 
 
 @pytest.mark.parametrize("comes_back", [True, False])
-def test_task_that_is_taken_away_during_its_long_recovery_is_recovered_again_or_left(comes_back: bool) -> None:
+def test_task_revoked_during_recovery_is_recovered_only_if_reassigned(comes_back: bool) -> None:
     pipeline, program = many_snapshots()
     program.close()
     learner = pipeline.learner("learner-2", snapshot_interval_ms=0)
@@ -413,7 +413,7 @@ def test_task_that_is_taken_away_during_its_long_recovery_is_recovered_again_or_
     assert pipeline.audits()[0].ok
 
 
-def test_task_that_is_taken_away_while_another_one_is_recovered_is_left() -> None:
+def test_task_revoked_during_another_recovery_is_not_recovered() -> None:
     pipeline = Pipeline(small_task(), partitions=2)
     names = {partition_for(f"event-{number}".encode(), 2): f"event-{number}" for number in range(20)}
     learner = pipeline.learner()
@@ -448,7 +448,7 @@ def snapshot_position(pipeline: Pipeline) -> tuple[int, int]:
     return found.number, next(record.offset for record in records if decode_step(record).number == found.number)
 
 
-def test_journal_before_the_snapshot_is_searched_and_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_journal_before_the_snapshot_is_searched_but_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     pipeline, program = many_snapshots()
     state, (_, unread) = digests(program.tasks[0]), snapshot_position(pipeline)
     read: list[int] = []
@@ -464,7 +464,7 @@ def test_journal_before_the_snapshot_is_searched_and_not_read(monkeypatch: pytes
     assert len(probed) <= last.bit_length()
 
 
-def test_journal_may_be_deleted_up_to_where_the_snapshot_says_and_no_further() -> None:
+def test_journal_may_be_deleted_up_to_the_snapshot() -> None:
     pipeline, program = many_snapshots()
     _, journal_offset = snapshot_position(pipeline)
     pipeline.broker.delete_records(JOURNAL, journal_offset + 1)
@@ -489,7 +489,7 @@ def idle_with_snapshot() -> Pipeline:
     return pipeline
 
 
-def test_snapshot_of_the_last_step_needs_nothing_of_the_journal_before_that_step() -> None:
+def test_snapshot_of_the_last_step_requires_only_that_journal_record() -> None:
     pipeline = idle_with_snapshot()
     number, journal_offset = snapshot_position(pipeline)
     pipeline.broker.delete_records(JOURNAL, journal_offset)
@@ -498,14 +498,14 @@ def test_snapshot_of_the_last_step_needs_nothing_of_the_journal_before_that_step
     assert found.stored.taken_ms == found.task.join.stream_ms
 
 
-def test_journal_that_was_deleted_as_a_whole_is_refused_for_what_it_may_have_held() -> None:
+def test_fully_deleted_journal_is_rejected() -> None:
     pipeline = idle_with_snapshot()
     pipeline.broker.delete_records(JOURNAL, pipeline.ends()[JOURNAL])
     with pytest.raises(JournalError, match=r"recovery needs test.journal/0 from step \d+ on; "):
         rebuild(pipeline.broker, TOPICS, 0, None)
 
 
-def test_journal_that_ends_before_the_snapshot_was_made_anew() -> None:
+def test_journal_that_ends_before_the_snapshot_is_rejected() -> None:
     pipeline, _ = many_snapshots()
     number, _ = snapshot_position(pipeline)
     records = pipeline.records(TOPICS.journal)
@@ -522,7 +522,7 @@ def test_journal_that_ends_before_the_snapshot_was_made_anew() -> None:
 
 
 @pytest.mark.parametrize("change", [{"updates": 1_000}, {"ledger": {"conflicts": 77}}])
-def test_step_that_leaves_another_state_than_the_journal_says_is_refused(change: dict[str, Any]) -> None:
+def test_step_whose_state_differs_from_the_journal_is_rejected(change: dict[str, Any]) -> None:
     pipeline, _ = many_snapshots()
     log = pipeline.broker.log(JOURNAL)
     fields = orjson.loads(log.records[9].value or b"")
@@ -534,7 +534,7 @@ def test_step_that_leaves_another_state_than_the_journal_says_is_refused(change:
         rebuild(pipeline.broker, TOPICS, 0, None, snapshots=False)
 
 
-def test_inputs_are_looked_at_from_the_first_step_on_before_a_learner_goes_on() -> None:
+def test_inputs_are_checked_before_a_learner_continues_after_its_first_step() -> None:
     pipeline = Pipeline(small_task())
     program = pipeline.learner(snapshot_interval_ms=0)
     pipeline.answer("a", 1)
@@ -551,7 +551,7 @@ def test_inputs_are_looked_at_from_the_first_step_on_before_a_learner_goes_on() 
         recover(pipeline.broker, TOPICS, 0, pipeline.settings)
 
 
-def test_progress_towards_an_earlier_step_ends_with_that_step() -> None:
+def test_progress_of_recovery_to_an_earlier_step_ends_there() -> None:
     pipeline, _ = many_snapshots()
     reported: list[Progress] = []
     rebuild(pipeline.broker, TOPICS, 0, None, reported.append, until=20, snapshots=False)

@@ -72,7 +72,7 @@ def same_everywhere(pipeline: Pipeline, program: LearnerProgram) -> None:
 
 
 @pytest.mark.parametrize("claim", CHANGES)
-def test_pipeline_goes_on_under_other_settings_and_everybody_follows(claim: str) -> None:
+def test_recovery_replay_and_audit_follow_a_change_of_settings(claim: str) -> None:
     pipeline, snapshot_interval_ms = Pipeline(BEGUN), 50
     program = pipeline.learner(snapshot_interval_ms=snapshot_interval_ms)
     traffic(pipeline, program, range(100))
@@ -115,7 +115,7 @@ def begun(**options: Any) -> tuple[Pipeline, LearnerProgram]:
 SHORTER = CHANGES["shorter window"]
 
 
-def test_given_setting_that_differs_is_refused_before_anything_is_written() -> None:
+def test_different_setting_is_rejected_before_any_write() -> None:
     pipeline, _ = begun()
     ends = pipeline.ends()
     program = pipeline.learner(settings=SHORTER)
@@ -124,7 +124,7 @@ def test_given_setting_that_differs_is_refused_before_anything_is_written() -> N
     assert pipeline.ends() == ends
 
 
-def test_settings_that_are_not_given_are_the_pipelines_and_cost_no_step() -> None:
+def test_unset_settings_are_the_pipelines_and_require_no_step() -> None:
     pipeline, program = begun()
     state = task_digest(program.tasks[0])
     others = small_task("banditron", seed=9, join=JoinSettings(), on_expiry="negative")
@@ -136,14 +136,14 @@ def test_settings_that_are_not_given_are_the_pipelines_and_cost_no_step() -> Non
     assert changes(pipeline) == {}
 
 
-def test_change_that_changes_nothing_is_not_written() -> None:
+def test_change_without_effect_is_not_written() -> None:
     pipeline, _ = begun()
     again = pipeline.learner(settings=BEGUN, change_settings=True)
     traffic(pipeline, again, range(60, 70))
     assert changes(pipeline) == {}
 
 
-def test_idle_task_takes_the_change_with_a_step_of_its_own_and_at_once() -> None:
+def test_idle_task_applies_a_change_immediately_in_its_own_step() -> None:
     pipeline, _ = begun()
     last = pipeline.journal()[-1]
     again = pipeline.learner(settings=SHORTER, change_settings=True)
@@ -168,7 +168,7 @@ def test_learner_logs_changed_settings() -> None:
 
 @pytest.mark.parametrize("number", COMMIT_STEPS)
 @pytest.mark.parametrize("snapshot_interval_ms", [0, 1])
-def test_learner_that_dies_in_the_commit_of_a_change_has_made_it_or_not(number: int, snapshot_interval_ms: int) -> None:
+def test_change_is_atomic_if_the_learner_dies_during_its_commit(number: int, snapshot_interval_ms: int) -> None:
     pipeline, _ = begun()
     steps = len(pipeline.journal())
 
@@ -211,7 +211,7 @@ def test_state_at_every_step_has_the_settings_of_that_step_with_and_without_snap
         assert meta["settings"]["join"]["window_ms"] == one.task.settings.join.window_ms
 
 
-def test_settings_are_known_although_retention_has_deleted_their_record() -> None:
+def test_settings_are_known_after_retention_deleted_their_record() -> None:
     pipeline, _ = begun(snapshot_interval_ms=50)
     program = pipeline.learner(settings=SHORTER, change_settings=True, snapshot_interval_ms=50)
     traffic(pipeline, program, range(60, 80))
@@ -230,7 +230,7 @@ def test_settings_are_known_although_retention_has_deleted_their_record() -> Non
     assert task_digest(rebuild(pipeline.broker, TOPICS, 0, None).task) == task_digest(again.tasks[0])
 
 
-def test_settings_in_force_are_not_known_where_a_change_was_deleted_that_no_snapshot_has() -> None:
+def test_settings_are_unknown_if_a_change_outside_snapshots_was_deleted() -> None:
     pipeline, _ = begun(snapshot_interval_ms=50)
     program = pipeline.learner(settings=SHORTER, change_settings=True, snapshot_interval_ms=0)
     traffic(pipeline, program, range(60, 80))
@@ -242,9 +242,7 @@ def test_settings_in_force_are_not_known_where_a_change_was_deleted_that_no_snap
         recover(pipeline.broker, TOPICS, 0, BEGUN, given=())
 
 
-def test_recovery_goes_by_the_settings_that_it_has_come_to_whatever_was_found_before_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_recovery_uses_the_recovered_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     pipeline, _ = begun()
     monkeypatch.setattr("stream.journal.recover.settings_in_force", lambda *_: {})  # as if the task had not started
     assert recover(pipeline.broker, TOPICS, 0, SHORTER, given=()).settings.join == LIMITS
@@ -288,7 +286,7 @@ DAMAGE: dict[str, tuple[Callable[[list[Record]], list[Record]], str, str]] = {
 
 
 @pytest.mark.parametrize("claim", DAMAGE)
-def test_damage_to_the_record_of_a_change_is_found_by_recovery_and_by_the_audit(claim: str) -> None:
+def test_recovery_and_audit_detect_a_damaged_change_record(claim: str) -> None:
     # The change has no other effect, because no decision is pending for longer than either window.
     pipeline = Pipeline(BEGUN)
     program = pipeline.learner()
@@ -316,7 +314,7 @@ def test_damage_to_the_record_of_a_change_is_found_by_recovery_and_by_the_audit(
     assert any(audit_says in fault for fault in finding.faults), finding.faults
 
 
-def test_task_that_has_not_begun_takes_over_what_the_pipeline_has() -> None:
+def test_new_task_uses_the_settings_of_the_pipeline() -> None:
     pipeline = Pipeline(BEGUN, partitions=2)
     assert pipeline_settings(pipeline.broker, TOPICS, 2) == {}
     pipeline.context("a")
@@ -329,7 +327,7 @@ def test_task_that_has_not_begun_takes_over_what_the_pipeline_has() -> None:
     assert pipeline_settings(pipeline.broker, TOPICS, 2) == stored_settings(SHORTER)
 
 
-def test_policy_that_the_learner_cannot_follow_is_refused_before_anything_is_written() -> None:
+def test_unsupported_policy_is_rejected_before_any_write() -> None:
     pipeline = Pipeline(small_task("perceptron"))
     program = pipeline.learner()
     pipeline.context("a")
@@ -365,7 +363,7 @@ def window(window_ms: int) -> TaskSettings:
     return by_context(join=replace(small_task().join, window_ms=window_ms))
 
 
-def test_decisions_that_wait_fall_due_by_the_new_window_before_anything_else_in_its_first_step() -> None:
+def test_pending_decisions_expire_by_the_new_window_at_the_start_of_its_first_step() -> None:
     task, inputs = task_with(by_context(), "a", "b", "c", stream_ms=1_200)
     task.change_settings(window(195))
     assert task.join.next_deadline_ms() == 1_195
@@ -377,13 +375,13 @@ def test_decisions_that_wait_fall_due_by_the_new_window_before_anything_else_in_
 
 
 @pytest.mark.parametrize(("window_ms", "expired"), [(1_500, 0), (200, 0), (199, 1)])
-def test_deadline_itself_is_in_time_by_the_new_window_too(window_ms: int, expired: int) -> None:
+def test_feedback_at_the_new_deadline_is_in_time(window_ms: int, expired: int) -> None:
     task, _ = task_with(by_context(), "a", stream_ms=1_200)
     task.change_settings(window(window_ms))
     assert len(task.step([], 2).examples) == expired
 
 
-def test_what_is_beyond_the_new_limits_is_settled_oldest_first_and_counted() -> None:
+def test_entries_beyond_new_limits_are_settled_oldest_first() -> None:
     settings = by_context(on_expiry="negative")
     task, inputs = task_with(settings, *"abcde")
     orphans = [inputs.feedback(f"orphan-{number}", 1, 1_050 + number) for number in range(4)]
@@ -401,7 +399,7 @@ def test_what_is_beyond_the_new_limits_is_settled_oldest_first_and_counted() -> 
     assert task.join.ledger().balances
 
 
-def test_ids_beyond_the_new_limit_are_forgotten_although_nothing_else_is_settled() -> None:
+def test_settled_ids_beyond_the_new_limit_are_forgotten() -> None:
     task, inputs = task_with(by_context(), *"abc")
     task.step([inputs.feedback(event_id, 1, 1_050) for event_id in "abc"], 2)
     task.change_settings(by_context(join=replace(small_task().join, retained_max=2)))
@@ -410,7 +408,7 @@ def test_ids_beyond_the_new_limit_are_forgotten_although_nothing_else_is_settled
     assert task.join.overflows() == (0, 0, 1, 0)
 
 
-def test_what_was_assumed_stays_so_and_what_expires_from_now_on_is_assumed_by_the_new_policy() -> None:
+def test_new_expiry_policy_applies_only_to_later_expiries() -> None:
     task, inputs = task_with(by_context(), "a", "b")
     first = task.step([inputs.tick(0, 2_005)], 2)
     task.change_settings(by_context(on_expiry="negative"))
@@ -419,7 +417,7 @@ def test_what_was_assumed_stays_so_and_what_expires_from_now_on_is_assumed_by_th
 
 
 @pytest.mark.parametrize(("late", "updates"), [("correct", 1), ("ignore", 0)])
-def test_late_feedback_corrects_nothing_any_more_when_corrections_have_ended(late: Any, updates: int) -> None:
+def test_late_feedback_corrects_nothing_after_corrections_are_disabled(late: Any, updates: int) -> None:
     correcting = by_context("soba-diag", on_expiry="negative", late="correct")
     task, inputs = task_with(correcting, "a", stream_ms=2_500)
     before = task.version
@@ -428,6 +426,6 @@ def test_late_feedback_corrects_nothing_any_more_when_corrections_have_ended(lat
     assert (task.join.ledger().late, task.version - before) == (1, updates)
 
 
-def test_record_of_a_step_has_all_settings() -> None:
+def test_change_record_contains_all_settings() -> None:
     step = JournalStep(3, (0, 1), (0, 1), 0, Ledger(), 3, settings=BEGUN)
     assert orjson.loads(encode_step(step))["settings"] == stored_settings(BEGUN)

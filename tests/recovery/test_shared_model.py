@@ -128,7 +128,7 @@ def whole_run(
 
 
 @each
-def test_two_processes_decide_on_one_model_and_what_it_was_can_be_made_again(learner: str) -> None:
+def test_two_processes_share_one_reproducible_model(learner: str) -> None:
     pipeline = Pipeline(LEARNERS[learner], partitions=3)
     one, other = whole_run(pipeline)
     assert replicas(one.program)[0][0] > 50
@@ -140,7 +140,7 @@ def test_two_processes_decide_on_one_model_and_what_it_was_can_be_made_again(lea
 
 
 @pytest.mark.parametrize("number", COMMIT_STEPS)
-def test_a_learner_that_dies_after_a_commit_step_leaves_no_trace_in_the_model(number: int) -> None:
+def test_death_after_a_commit_step_does_not_affect_the_model(number: int) -> None:
     pipeline = Pipeline(LEARNERS["late-ucb"], partitions=2)
     one, other = whole_run(pipeline, ({(5, number), (30, number)}, {(9, number)}))
     assert one.crashed + other.crashed == 3
@@ -154,7 +154,7 @@ def test_a_learner_that_dies_after_a_commit_step_leaves_no_trace_in_the_model(nu
 
 
 @each
-def test_a_task_goes_on_from_its_snapshot_with_decisions_read_back_from_its_predictions(learner: str) -> None:
+def test_task_continues_from_snapshot_and_own_predictions(learner: str) -> None:
     pipeline = Pipeline(LEARNERS[learner], partitions=2)
     one, other = whole_run(pipeline, ({(20, 6)}, {(25, 3), (40, 6)}), snapshot_interval_ms=50)
     assert len(pipeline.records(TOPICS.snapshots, 0)) > 1
@@ -162,7 +162,7 @@ def test_a_task_goes_on_from_its_snapshot_with_decisions_read_back_from_its_pred
     assert replicas(one.program) == replicas(other.program)
 
 
-def test_a_task_that_waits_is_recovered_to_the_bit_with_what_its_decisions_log() -> None:
+def test_pending_decisions_are_recovered_bit_for_bit_with_logged_values() -> None:
     pipeline = Pipeline(small_task("late-ucb", model="shared"))
     for name in "abc":
         pipeline.context(name)
@@ -175,7 +175,7 @@ def test_a_task_that_waits_is_recovered_to_the_bit_with_what_its_decisions_log()
     assert all(p.decision.logged.size for p in recovered.task.join.pending.values())
 
 
-def test_an_id_that_a_step_decides_twice_is_recovered_as_it_was() -> None:
+def test_id_decided_twice_in_a_step_is_recovered_exactly() -> None:
     limits = JoinSettings(window_ms=1_000, orphan_ms=500, retain_ms=10_000, retained_max=1)
     pipeline = Pipeline(small_task("late-ucb", model="shared", join=limits))
     learner = pipeline.learner()
@@ -203,7 +203,7 @@ def decided(model: str = "shared", **changes: Any) -> Pipeline:
     return pipeline
 
 
-def test_a_task_is_recovered_when_no_transaction_of_another_program_is_open_before_its_predictions() -> None:
+def test_recovery_waits_for_open_transactions_before_its_predictions() -> None:
     pipeline = Pipeline(small_task("late-ucb", model="shared"))
     running = pipeline.learner()
     run_until_idle(running)
@@ -227,7 +227,7 @@ def test_a_task_is_recovered_when_no_transaction_of_another_program_is_open_befo
     assert list(learner.tasks) == [0]
 
 
-def test_a_task_never_continues_below_the_version_of_its_last_step(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_task_never_continues_below_the_version_of_its_last_step(monkeypatch: pytest.MonkeyPatch) -> None:
     pipeline = Pipeline(small_task("banditron", parameters={"gamma": 0.4}, model="shared"), partitions=2)
     names = [next(f"e{n}" for n in range(99) if partition_for(b"e%d" % n, 2) == partition) for partition in range(2)]
     learner = pipeline.learner()
@@ -250,7 +250,7 @@ def test_a_task_never_continues_below_the_version_of_its_last_step(monkeypatch: 
 
 
 @pytest.mark.parametrize("forged", [False, True])
-def test_predictions_that_are_gone_are_not_made_up(forged: bool) -> None:
+def test_deleted_predictions_make_recovery_fail(forged: bool) -> None:
     pipeline = decided()
     pipeline.broker.delete_topics([TOPICS.predictions])
     pipeline.broker.create_topics(TOPICS.specs(1))
@@ -260,7 +260,7 @@ def test_predictions_that_are_gone_are_not_made_up(forged: bool) -> None:
         recover(pipeline.broker, TOPICS, 0, pipeline.settings)
 
 
-def test_a_transaction_that_is_open_in_the_log_holds_up_what_is_read_of_it_and_not_the_decisions() -> None:
+def test_open_transaction_blocks_log_reading_but_not_decisions() -> None:
     pipeline = Pipeline(small_task("late-ucb", model="shared"))
     learner = pipeline.learner()
     run_until_idle(learner)
@@ -288,7 +288,7 @@ def log_entries(pipeline: Pipeline) -> list[Entry]:
 
 
 @pytest.mark.parametrize(("begun", "given"), [("own", "shared"), ("shared", "own")])
-def test_a_pipeline_keeps_the_model_that_it_began_with(begun: Any, given: Any) -> None:
+def test_pipeline_keeps_its_kind_of_model(begun: Any, given: Any) -> None:
     pipeline = decided(begun)
     other = replace(pipeline.settings, model=given)
     with pytest.raises(SettingsDifferError, match=f"model = '{begun}'; got '{given}'"):
@@ -296,12 +296,12 @@ def test_a_pipeline_keeps_the_model_that_it_began_with(begun: Any, given: Any) -
     assert recover(pipeline.broker, TOPICS, 0, other, given=("seed",)).settings.model == begun
 
 
-def test_what_a_shared_model_cannot_do_yet_is_refused() -> None:
+def test_shared_model_rejects_play_logged() -> None:
     with pytest.raises(ParameterError, match="model shared: expected play own; got logged"):
         Task(small_task("late-ucb", model="shared", play="logged"), TOPICS.contexts)
 
 
-def test_a_context_that_no_record_of_the_log_has_room_for_is_malformed_whenever_it_is_applied() -> None:
+def test_context_too_large_for_a_log_record_is_malformed() -> None:
     pipeline = Pipeline(replace(small_task(model="shared"), n_features=80_000))
     run_until_idle(pipeline.learner())
     pipeline.send(TOPICS.contexts, orjson.dumps({"id": "large", "x": {"i": list(range(75_000))}}))
@@ -320,7 +320,7 @@ def snapshots_of_the_model(pipeline: Pipeline) -> list[str]:
 
 
 @each
-def test_a_replica_begins_with_the_newest_snapshot_of_the_model_and_is_the_one_that_read_it_all(learner: str) -> None:
+def test_replica_started_from_a_snapshot_equals_one_that_read_the_whole_log(learner: str) -> None:
     pipeline = Pipeline(LEARNERS[learner], partitions=2)
     one, other = whole_run(pipeline, ({(30, 5)}, {(21, 2)}), snapshot_interval_ms=40, snapshot_chunk_bytes=20_000)
     assert {key.split("/")[2] for key in snapshots_of_the_model(pipeline)} == {"a", "b"}
@@ -337,7 +337,7 @@ def test_a_replica_begins_with_the_newest_snapshot_of_the_model_and_is_the_one_t
     assert replicas(one.program, other.program) == [expected] * 2
 
 
-def test_owner_of_partition_0_writes_the_model_snapshots_and_keeps_a_whole_one() -> None:
+def test_owner_of_partition_0_writes_model_snapshots_and_keeps_a_complete_one() -> None:
     pipeline = Pipeline(small_task("late-ucb", parameters={"expand": "none"}, model="shared"))
     options: dict[str, Any] = {"snapshot_interval_ms": 1, "snapshot_bytes_max": 1, "snapshot_chunk_bytes": 400}
     versions = []
@@ -354,7 +354,7 @@ def test_owner_of_partition_0_writes_the_model_snapshots_and_keeps_a_whole_one()
     assert 0 < versions[0] < versions[1] < versions[2]
 
 
-def test_a_snapshot_of_another_model_is_refused() -> None:
+def test_snapshot_of_another_model_is_rejected() -> None:
     pipeline = Pipeline(LEARNERS["late-ucb"], partitions=2)
     whole_run(pipeline, snapshot_interval_ms=40)
     other = replace(pipeline.settings, parameters={"project": 4})

@@ -157,7 +157,7 @@ def whole(found: Stored) -> Generation:
 
 
 @given(snapshots)
-def test_what_is_decoded_is_what_was_encoded(snapshot: Snapshot) -> None:
+def test_snapshot_round_trips(snapshot: Snapshot) -> None:
     assert same(decode(whole(stored(*chunks(snapshot)))), snapshot)
 
 
@@ -196,7 +196,7 @@ TASKS = (
 
 
 @pytest.mark.parametrize("settings", TASKS.values(), ids=TASKS)
-def test_restored_task_equals_the_original_and_continues_equally(settings: TaskSettings) -> None:
+def test_restored_task_equals_the_original_and_continues_identically(settings: TaskSettings) -> None:
     task = used_task(settings)
     ledger = task.join.ledger()
     assert ledger.pending
@@ -220,7 +220,7 @@ def test_restored_task_equals_the_original_and_continues_equally(settings: TaskS
     assert task_digest(again) == task_digest(task)
 
 
-def test_snapshot_keeps_what_late_feedback_corrects_and_what_overflowed() -> None:
+def test_snapshot_contains_correctable_decisions_and_overflow_counts() -> None:
     limits = JoinSettings(window_ms=100, orphan_ms=500, retain_ms=10_000, pending_max=3, orphans_max=1, retained_max=9)
     settings = small_task("soba-diag", join=limits, on_expiry="negative", late="correct")
     task = used_task(settings)
@@ -232,7 +232,7 @@ def test_snapshot_keeps_what_late_feedback_corrects_and_what_overflowed() -> Non
     assert same(taken(again), snapshot)
 
 
-def test_snapshot_contains_the_whole_state_of_a_task_and_its_join() -> None:
+def test_snapshot_contains_the_complete_state_of_task_and_join() -> None:
     task = Task(small_task(), TOPICS.contexts)
     assert set(vars(task)) == {
         "settings", "model", "join", "undated", "classes",
@@ -251,7 +251,7 @@ def test_snapshot_contains_the_whole_state_of_a_task_and_its_join() -> None:
 
 
 @pytest.mark.parametrize("pending_max", [1, 1_000_000])
-def test_later_steps_change_nothing_of_what_was_taken(pending_max: int) -> None:
+def test_later_steps_do_not_change_a_snapshot(pending_max: int) -> None:
     join = replace(small_task().join, pending_max=pending_max)
     task = used_task(small_task("soba-diag", join=join, on_expiry="negative", late="correct"))
     snapshot = taken(task)
@@ -273,7 +273,7 @@ def used_inputs() -> list[Record]:
 
 
 @pytest.mark.parametrize("settings", TASKS.values(), ids=TASKS)
-def test_state_copied_into_an_earlier_one_is_the_state(settings: TaskSettings) -> None:
+def test_state_copied_into_an_earlier_one_equals_the_state(settings: TaskSettings) -> None:
     task = Task(settings, TOPICS.contexts)
     spare = task.learner.state()
     task = used_task(settings)
@@ -282,7 +282,7 @@ def test_state_copied_into_an_earlier_one_is_the_state(settings: TaskSettings) -
     assert not any(np.shares_memory(copied[name], array) for name, array in getattr(task.learner, "arrays", {}).items())
 
 
-def test_snapshot_is_taken_into_the_memory_of_an_earlier_one() -> None:
+def test_snapshot_reuses_the_memory_of_an_earlier_one() -> None:
     task = used_task(small_task())
     spare = task.learner.state()
     learner = taken(task, spare).learner
@@ -291,7 +291,7 @@ def test_snapshot_is_taken_into_the_memory_of_an_earlier_one() -> None:
     assert all(np.shares_memory(learner[name], array) for name, array in arrays.items())
 
 
-def test_snapshot_keeps_headers_of_any_names_in_orphans() -> None:
+def test_snapshot_keeps_arbitrary_header_names_of_orphans() -> None:
     headers = (("trace", b"\xff"), (b"\xff\xfe name".decode(errors="surrogateescape"), b""), ("ä", b"1"))
     task = used_task(small_task())
     record = Record(TOPICS.feedback, 0, 1, 5, None, b"value", headers)
@@ -309,13 +309,13 @@ def large() -> Snapshot:
 CHUNKS = chunks(large())
 
 
-def test_chunks_stay_under_the_limit_of_a_record_and_join_to_the_whole() -> None:
+def test_chunks_respect_the_size_limit_and_join_to_the_whole_snapshot() -> None:
     assert len(CHUNKS) == 5
     assert max(map(len, CHUNKS)) < CHUNK_BYTES + 500
     assert same(decode(whole(stored(*CHUNKS))), large())
 
 
-def test_writer_gives_out_bounded_portions_and_takes_away_what_an_earlier_generation_has_left() -> None:
+def test_writer_returns_bounded_portions_and_deletes_surplus_chunks() -> None:
     writing = writer(large(), "3", "b", chunks_before=7)
     portions = []
     while not writing.done:
@@ -326,7 +326,7 @@ def test_writer_gives_out_bounded_portions_and_takes_away_what_an_earlier_genera
     assert [message.value for message in messages] == [*CHUNKS, None, None]
 
 
-def test_portion_ends_with_the_chunk_that_fills_it() -> None:
+def test_portion_ends_after_the_chunk_that_reaches_its_limit() -> None:
     for bytes_max, count in ((1, 1), (len(CHUNKS[0]), 1), (len(CHUNKS[0]) + 1, 2)):
         assert len(writer(large()).portion(bytes_max)) == count
 
@@ -356,7 +356,7 @@ OLDER = chunks(large()._replace(step=large().step._replace(number=3)))
         [CHUNKS[0], *CHUNKS],
     ],
 )  # fmt: skip
-def test_torn_generation_is_ignored_and_the_previous_one_is_used(values: list[bytes]) -> None:
+def test_incomplete_generation_is_ignored_and_the_previous_one_used(values: list[bytes]) -> None:
     found = stored(*values)
     assert found.newest is None
     found = stored(*OLDER)
@@ -366,7 +366,7 @@ def test_torn_generation_is_ignored_and_the_previous_one_is_used(values: list[by
     assert found.next_slot == "b"
 
 
-def test_newest_whole_generation_is_found_and_the_next_goes_to_the_other_slot() -> None:
+def test_newest_complete_generation_is_found_and_the_other_slot_is_next() -> None:
     found = stored(*OLDER)
     for index, value in enumerate(CHUNKS):
         found.add(chunk_record(message_key("0", "b", index), value))
@@ -375,7 +375,7 @@ def test_newest_whole_generation_is_found_and_the_next_goes_to_the_other_slot() 
     assert whole(stored(*CHUNKS, number_max=7)).number == 7
 
 
-def test_chunks_that_were_taken_away_count_no_more() -> None:
+def test_deleted_chunks_are_not_counted() -> None:
     found = stored(*CHUNKS)
     found.add(chunk_record(message_key("0", "a", 4), None))
     assert found.chunks_in("a") == 4
@@ -383,7 +383,7 @@ def test_chunks_that_were_taken_away_count_no_more() -> None:
 
 
 @pytest.mark.parametrize("key", [None, b"", b"0/a", b"0/a/x", b"\xff/a/0", b"0/a/1/2"])
-def test_record_with_another_key_is_passed_over(key: bytes | None) -> None:
+def test_record_with_another_key_is_skipped(key: bytes | None) -> None:
     found = Stored("0")
     found.add(chunk_record(key, CHUNKS[0]))
     assert (found.newest, found.chunks_in("a")) == (None, 0)
@@ -398,7 +398,7 @@ def test_record_with_another_key_is_passed_over(key: bytes | None) -> None:
         {"format": 1, "generation": 1, "index": 0, "count": "1"},
     ],
 )
-def test_what_a_stranger_has_written_under_a_chunks_key_is_passed_over(head: dict[str, object]) -> None:
+def test_foreign_record_with_the_key_of_a_chunk_is_skipped(head: dict[str, object]) -> None:
     found = stored(*CHUNKS)
     nothing = sha256(b"").hexdigest()
     strangers = headed({**head, "sha256": nothing, "whole": sha256(sha256(b"").digest()).hexdigest()})
@@ -409,7 +409,7 @@ def test_what_a_stranger_has_written_under_a_chunks_key_is_passed_over(head: dic
     assert found.chunks_in("b") == 0, "number of records that the next snapshot would delete"
 
 
-def test_chunk_far_behind_the_others_is_none_that_would_be_taken_away() -> None:
+def test_chunk_with_a_far_too_large_index_is_not_counted() -> None:
     far = 10**12
     chunk = headed({"format": FORMAT, "generation": 7, "index": far, "sha256": sha256(b"").hexdigest()})
     found = stored(*CHUNKS)
@@ -417,7 +417,7 @@ def test_chunk_far_behind_the_others_is_none_that_would_be_taken_away() -> None:
     assert (whole(found).number, found.chunks_in("a")) == (7, 5)
 
 
-def test_snapshot_that_claims_more_entries_than_it_holds_is_refused_with_its_place() -> None:
+def test_snapshot_with_an_excessive_entry_count_is_rejected_with_its_offset() -> None:
     for name in (b'"W"', b'"entries"'):
         state = b"".join(encode(taken(used_task(small_task()))))
         at = state.index(b"[" + name)
@@ -430,7 +430,7 @@ def test_snapshot_that_claims_more_entries_than_it_holds_is_refused_with_its_pla
             decode(Generation(7, "a", "snapshots/0 offset 3", [memoryview(changed)]))
 
 
-def test_imported_model_stands_beside_the_generations() -> None:
+def test_imported_model_is_separate_from_the_generations() -> None:
     found = stored(*CHUNKS, slot="import")
     assert found.newest is None
     assert found.imported is not None
@@ -450,7 +450,7 @@ def golden_snapshot() -> Snapshot:
     return snapshot._replace(pending=logging(snapshot.pending))
 
 
-def test_snapshot_of_the_current_format_is_read_as_it_was_written() -> None:
+def test_snapshot_equals_the_golden_file() -> None:
     # If this fails, the format has changed and existing snapshots can no longer be read.
     (chunk,) = chunks(golden_snapshot())
     assert chunk == (GOLDEN / f"snapshot.format{FORMAT}").read_bytes()
@@ -458,7 +458,7 @@ def test_snapshot_of_the_current_format_is_read_as_it_was_written() -> None:
 
 
 @pytest.mark.parametrize("late", ["ignore", "correct"])
-def test_tick_after_a_snapshot_dates_what_its_step_decided_although_nothing_of_it_waits(late: Any) -> None:
+def test_tick_after_a_snapshot_dates_decisions_that_are_already_settled(late: Any) -> None:
     settings = small_task("soba-diag", join=JoinSettings(pending_max=0), on_expiry="negative", late=late)
     task, inputs = Task(settings, TOPICS.contexts), Inputs()
     task.step([inputs.context("a", 10)], 1)
@@ -470,7 +470,7 @@ def test_tick_after_a_snapshot_dates_what_its_step_decided_although_nothing_of_i
 
 
 @pytest.mark.parametrize("other", [b"0", b"2"])
-def test_snapshot_of_another_format_is_refused_with_its_place(other: bytes) -> None:
+def test_snapshot_of_another_format_is_rejected_with_its_offset(other: bytes) -> None:
     with pytest.raises(SnapshotError, match=r"^snapshots/0 offset 0: generation 7: expected format 1; got"):
         stored(CHUNKS[0].replace(b'"format":1', b'"format":' + other))
 
@@ -487,7 +487,7 @@ BLOCKS: dict[str, tuple[Any, ...]] = {
 
 
 @pytest.mark.parametrize("name", BLOCKS)
-def test_block_with_another_number_of_fields_or_too_few_bytes_is_refused(name: str) -> None:
+def test_block_with_wrong_field_count_or_truncated_bytes_is_rejected(name: str) -> None:
     block = encode_block(name, [BLOCKS[name]])
     assert same(decode_block(name, block), [BLOCKS[name]])
     (plain,) = msgpack.decode(block)
@@ -506,7 +506,7 @@ def rewritten(old: bytes, new: bytes) -> Generation:
     return Generation(7, "a", "snapshots/0 offset 3", [memoryview(changed)])
 
 
-def test_count_that_is_absent_is_0_and_an_unknown_one_is_refused() -> None:
+def test_missing_count_is_0_and_an_unknown_count_is_rejected() -> None:
     ledger = taken(used_task(small_task())).step.ledger
     assert ledger.expired > 0
     found = decode(rewritten(b'"expired":%d,' % ledger.expired, b""))
@@ -516,7 +516,7 @@ def test_count_that_is_absent_is_0_and_an_unknown_one_is_refused() -> None:
             decode(rewritten(old, new))
 
 
-def test_state_that_does_not_fit_the_learner_is_refused() -> None:
+def test_state_of_another_learner_is_rejected() -> None:
     snapshot = taken(used_task(small_task()))
     with pytest.raises(SnapshotError, match="does not fit soba-diag"):
         restore(snapshot, small_task("soba-diag"), TOPICS.contexts)

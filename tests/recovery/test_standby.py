@@ -39,7 +39,7 @@ class SlowReader:
         return self._inner.poll(timeout_ms, 1)
 
 
-def test_recovery_ends_soon_when_the_program_is_asked_to_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recovery_ends_soon_after_a_stop_request(monkeypatch: pytest.MonkeyPatch) -> None:
     pipeline = with_a_long_journal()
     reader = pipeline.broker.reader
     monkeypatch.setattr(pipeline.broker, "reader", lambda tps: SlowReader(pipeline, reader(tps), 100))
@@ -102,7 +102,7 @@ def slow_to_decode(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("slow", [slow_to_read, slow_to_decode])
-def test_stop_is_heard_while_a_large_snapshot_is_read(
+def test_stop_request_interrupts_reading_a_large_snapshot(
     monkeypatch: pytest.MonkeyPatch, slow: Callable[[Pipeline, pytest.MonkeyPatch], None]
 ) -> None:
     pipeline = with_a_large_snapshot(monkeypatch)

@@ -40,7 +40,7 @@ def decided(**options: Any) -> tuple[Pipeline, LearnerProgram]:
     return pipeline, learner
 
 
-def test_each_step_that_decides_has_a_tick_and_no_other_step_has() -> None:
+def test_exactly_the_deciding_steps_have_a_tick() -> None:
     pipeline, learner = decided()
     pipeline.context("b")
     pipeline.context("c")
@@ -52,7 +52,7 @@ def test_each_step_that_decides_has_a_tick_and_no_other_step_has() -> None:
     assert list(map(tick_step, ticks(pipeline))) == deciding
 
 
-def test_decision_has_the_append_time_of_its_tick_although_clocks_differ() -> None:
+def test_decision_has_the_append_time_of_its_tick_despite_clock_skew() -> None:
     pipeline, learner = decided()
     pipeline.clock.advance_to(5_000)
     pipeline.context("b")  # its broker's clock is ahead
@@ -66,7 +66,7 @@ def test_decision_has_the_append_time_of_its_tick_although_clocks_differ() -> No
     assert [tick.append_ms for tick in ticks(pipeline)[:2]] == [1_000, 5_000]
 
 
-def test_feedback_in_time_that_is_not_replicated_yet_is_matched_and_nothing_expires_before_it() -> None:
+def test_unreplicated_feedback_in_time_is_matched_and_delays_expiry() -> None:
     pipeline, learner = decided()
     run_until_idle(learner)
     pipeline.broker.hold(FEEDBACK)
@@ -99,7 +99,7 @@ def test_decision_without_feedback_expires_by_a_tick_of_an_idle_learner() -> Non
     assert len(ticks(pipeline)) == written  # no decision is pending
 
 
-def test_idle_learner_writes_a_tick_in_each_interval_and_none_before() -> None:
+def test_idle_learner_writes_one_tick_per_interval() -> None:
     pipeline, learner = decided()
     run_until_idle(learner)
     wait(pipeline, IDLE_MS - 1)
@@ -134,7 +134,7 @@ def test_feedback_before_the_tick_of_its_decision_has_no_delay() -> None:
 
 
 @pytest.mark.parametrize("number", [4, 5])
-def test_tick_of_a_learner_that_is_fenced_does_not_count(number: int) -> None:
+def test_tick_of_a_fenced_learner_is_ignored(number: int) -> None:
     pipeline = Pipeline(small_task())
     new: list[LearnerProgram] = []
 
@@ -171,7 +171,7 @@ def test_stream_time_and_dates_survive_recovery(snapshot_interval_ms: int) -> No
     assert task_digest(recovered.task) == task_digest(running)
 
 
-def test_every_snapshot_has_the_decisions_that_are_not_dated_yet() -> None:
+def test_every_snapshot_contains_the_undated_decisions() -> None:
     pipeline = Pipeline(small_task())
     learner = pipeline.learner(snapshot_interval_ms=1)
     learner.step(0)
@@ -188,7 +188,7 @@ def test_every_snapshot_has_the_decisions_that_are_not_dated_yet() -> None:
     assert undated > 10
 
 
-def test_learner_that_dies_before_it_reads_a_tick_dates_its_decision_by_it() -> None:
+def test_decision_is_dated_by_its_tick_after_the_learner_dies() -> None:
     pipeline, learner = decided()
     learner.close()
     pipeline.clock.advance_to(3_000)

@@ -27,13 +27,13 @@ def errors(scale: str, unit: float) -> float:
     return float(np.mean(wrong[EVENTS // 2 :]))
 
 
-def test_one_column_in_another_unit_does_not_matter_with_a_running_scale() -> None:
+def test_running_scale_makes_the_error_independent_of_column_units() -> None:
     original = errors("none", 1.0)
     assert errors("none", 1e4) > original + 0.2
     assert errors("standard", 1e4) < original + 0.05
 
 
-def test_a_floor_gives_every_class_its_propensity_over_a_restart() -> None:
+def test_floor_gives_every_class_its_propensity_across_a_restart() -> None:
     x = [1.0, 0.0, 0.5, 0.2]
     settings: dict[str, Any] = {"learner": "late-ucb", "floor": 0.3, "scale": "standard"}
     with onebit.embedded(n_classes=K, n_features=D, **settings) as pipeline:

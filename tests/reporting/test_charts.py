@@ -22,7 +22,7 @@ console.log(JSON.stringify(page.loaded));
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("language", "taken"), [("en-US@posix", "en-US"), ("de", "de")])
-def test_the_charts_are_drawn_whatever_a_browser_without_a_locale_calls_its_language(language: str, taken: str) -> None:
+def test_charts_are_drawn_in_a_browser_with_an_invalid_language(language: str, taken: str) -> None:
     code = LOADED.replace("LANGUAGE", json.dumps(language)).replace("TEXT", json.dumps(script().text))
     ran = subprocess.run(
         [executable.ROOT_DIR + "/bin/node", "-"], input=code, capture_output=True, text=True, check=False

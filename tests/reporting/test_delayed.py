@@ -71,7 +71,7 @@ def test_every_point_agrees_with_plain_counting(lives: list[Life]) -> None:
             assert point.error_rate == sum(life.reward == 0 for life in matched) / len(matched)
 
 
-def test_what_is_outstanding_when_the_last_decision_is_made_is_counted_and_not_revealed() -> None:
+def test_outcomes_after_the_last_decision_are_counted_but_not_revealed() -> None:
     matched = Outcome.MATCHED
     lives = [
         Life(0, 5, matched, 1),
@@ -132,7 +132,7 @@ class Pupil(base.Classifier):
 
 
 @pytest.mark.parametrize("name", ["late-ucb", "banditron", "perceptron", "stack-igw"])
-def test_curve_and_error_are_those_of_rivers_progressive_validation_with_delay(name: str) -> None:
+def test_curve_and_error_agree_with_rivers_delayed_progressive_validation(name: str) -> None:
     settings = settings_with(learner=[name])
     rounds = Rounds(settings)
     pupil, accuracy = Pupil(create(name, 10, 64), rounds), metrics.Accuracy()  # type: ignore[no-untyped-call]
@@ -154,7 +154,7 @@ def test_curve_and_error_are_those_of_rivers_progressive_validation_with_delay(n
             assert point.error_rate == pytest.approx(by_answers[point.matched], abs=1e-12)
 
 
-def test_run_that_loses_feedback_has_a_curve_of_its_expired_decisions() -> None:
+def test_run_with_lost_feedback_has_a_curve_of_expired_decisions() -> None:
     settings = settings_with(loss=0.5, window="1s", learner=["late-ucb"], delay="fixed:75ms")
     report = run_embedded(resolve_run(settings, "late-ucb", dataset_of(settings)))
     last = report.delayed[-1]
@@ -173,7 +173,7 @@ def captions_of(report: RunReport) -> dict[str, str]:
     return {chart.title: chart.caption for chart in (*error_charts(names, found), *time_charts(names, found))}
 
 
-def test_run_without_losses_has_no_figure_of_what_expired() -> None:
+def test_run_without_losses_has_no_figure_of_expired_decisions() -> None:
     settings = settings_with(learner=["late-ucb"], events=50)
     report = run_embedded(resolve_run(settings, "late-ucb", dataset_of(settings)))
     assert "Expired" not in captions_of(report)

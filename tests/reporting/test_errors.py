@@ -65,7 +65,7 @@ def errors_of(mistakes: list[tuple[bool, bool]]) -> Errors:
     return curve.summary()
 
 
-def test_examples_in_the_docstrings_hold() -> None:
+def test_doctests_pass() -> None:
     assert [doctest.testmod(module).failed for module in (errors, run_report_module, tables)] == [0, 0, 0]
 
 
@@ -95,14 +95,14 @@ def test_every_point_of_the_curve_agrees_with_plain_counting(mistakes: list[tupl
 
 
 @pytest.mark.parametrize("events", [1, 2, 7, 399, 5620, 200_000])
-def test_points_are_few_ascending_and_reach_from_the_first_to_the_last_event(events: int) -> None:
+def test_curve_points_are_limited_ascending_and_include_both_ends(events: int) -> None:
     at = [point.events for point in errors_of([(False, True)] * events).points]
     assert (at[0], at[-1]) == (1, events)
     assert at == sorted(set(at))
     assert len(at) <= CURVE_POINTS_MAX
 
 
-def test_curve_goes_on_after_a_summary() -> None:
+def test_curve_can_continue_after_a_summary() -> None:
     curve = ErrorCurve()
     curve.add(True, True)
     before = curve.summary()
@@ -110,7 +110,7 @@ def test_curve_goes_on_after_a_summary() -> None:
     assert (before.error_rate, curve.summary().error_rate, curve.error_rate, len(curve)) == (1.0, 0.5, 0.5, 2)
 
 
-def test_curve_takes_the_booleans_of_numpy() -> None:
+def test_curve_accepts_numpy_booleans() -> None:
     curve = ErrorCurve()
     curve.add(np.True_, np.False_)  # type: ignore[arg-type]
     assert (curve.summary().error_rate, curve.summary().greedy_error_rate) == (1.0, 0.0)
@@ -148,7 +148,7 @@ def test_best_constant_answer_is_the_most_frequent_class() -> None:
     assert math.isnan(constant_error_rate([0, 0]))
 
 
-def test_json_starts_with_the_promised_keys_in_their_order() -> None:
+def test_json_starts_with_the_documented_keys_in_order() -> None:
     promised = [
         "data", "learner", "params", "seed", "events", "classes", "features", "decided", "matched", "expired",
         "pending", "late", "duplicates", "orphans", "conflicts", "malformed", "mistakes", "error_rate",
@@ -182,11 +182,11 @@ def test_json_takes_its_counts_from_the_ledger_and_the_errors() -> None:
     assert {key: found[key] for key in expected} == expected
 
 
-def test_json_says_when_the_ledger_does_not_balance() -> None:
+def test_json_reports_an_unbalanced_ledger() -> None:
     assert run_report(ledger=BALANCED._replace(expired=16)).as_json()["ledger_ok"] is False
 
 
-def test_json_is_strict_json_even_when_nothing_was_decided() -> None:
+def test_json_is_strict_json_even_without_decisions() -> None:
     report = run_report(
         ledger=Ledger(),
         errors=ErrorCurve().summary(),
@@ -209,13 +209,13 @@ def test_runs_are_compared_in_one_table() -> None:
     assert table.notes[0] == "The same for all: 15 expired and 11 duplicate."
 
 
-def test_counts_of_a_single_run_are_below_its_table() -> None:
+def test_counts_of_a_single_run_follow_its_table() -> None:
     table = comparison([run_report()])
     assert table.columns == ("learner", "error", "last fifth", "greedy", "wall time")
     assert table.notes[0] == "80 matched, 15 expired, 6 late and 11 duplicate."
 
 
-def test_an_interval_over_blocks_is_that_of_independent_decisions_where_they_are_and_leaves_a_trend_out() -> None:
+def test_block_interval_equals_the_binomial_interval_and_ignores_a_trend() -> None:
     draws = np.random.default_rng(1)
     steady = half_width(draws.random(20_000) < 0.2)
     assert steady == pytest.approx(1.96 * math.sqrt(0.2 * 0.8 / 20_000), rel=0.25)
@@ -225,14 +225,14 @@ def test_an_interval_over_blocks_is_that_of_independent_decisions_where_they_are
 
 
 @pytest.mark.parametrize("outcome", ["unmatched", "unshown"])
-def test_outcome_that_few_runs_have_gets_a_column_where_there_are_any(outcome: str) -> None:
+def test_rare_outcome_has_a_column_only_if_it_occurs(outcome: str) -> None:
     some = run_report(ledger=Ledger(contexts=9, decided=9, matched=2)._replace(**{outcome: 7}))
     table = comparison([run_report(), some])
     assert [row[table.columns.index(outcome)] for row in table.rows] == ["0", "7"]
     assert outcome not in comparison([run_report()]).columns
 
 
-def test_labels_tell_runs_of_the_same_learner_apart_by_what_differs() -> None:
+def test_labels_distinguish_runs_of_a_learner_by_their_parameters() -> None:
     reports = [
         run_report(params={"gamma": 0.05, "a": 1.0}),
         run_report(params={"gamma": 0.0078125, "a": 1.0}),
@@ -248,14 +248,14 @@ def test_labels_of_equal_runs_are_numbered() -> None:
 
 
 @given(st.floats(0, 1))
-def test_percentages_are_within_their_last_digit(rate: float) -> None:
+def test_percentages_are_rounded_to_the_last_digit(rate: float) -> None:
     text = percent(rate)
     if not text.startswith("<"):
         assert float(text.removesuffix(" %")) == pytest.approx(100 * rate, rel=0.06, abs=0.0005)
 
 
 @given(st.floats(0, 1e6))
-def test_durations_never_show_sixty_of_a_unit(seconds: float) -> None:
+def test_durations_never_show_60_seconds_or_minutes(seconds: float) -> None:
     words = duration(seconds).split()
     values = {unit: float(value.replace(",", "")) for value, unit in zip(words[::2], words[1::2], strict=True)}
     assert values.get("s", 0) < 60

@@ -22,7 +22,7 @@ def found() -> Estimates:
     return estimate(MemoryLog(a_log(400), name="<shop>"), policies, Options(resamples=100))
 
 
-def test_page_says_every_estimate(found: Estimates) -> None:
+def test_page_contains_every_estimate(found: Estimates) -> None:
     page = estimate_page(found, 0.95, "onebit estimate --data shop.csv")
     for policy in found.policies:
         for one in policy.estimates:
@@ -33,7 +33,7 @@ def test_page_says_every_estimate(found: Estimates) -> None:
     assert "onebit</span> <span>estimate" in page
 
 
-def test_page_says_the_flags(found: Estimates) -> None:
+def test_page_contains_the_flags(found: Estimates) -> None:
     page = unescape(estimate_page(found, 0.95, "onebit"))
     flags = [flag for policy in found.policies for flag in policy.flags]
     assert "ess-low" in [flag.name for flag in flags]
@@ -50,7 +50,7 @@ def test_page_shows_intervals_paths_and_weights(found: Estimates) -> None:
     assert re.findall(r'data-chart="(\w+)"', content) == ["intervals", "path", "weights"]
 
 
-def test_page_is_the_same_each_time_fetches_nothing_and_escapes_names(found: Estimates) -> None:
+def test_page_is_reproducible_self_contained_and_escaped(found: Estimates) -> None:
     page = estimate_page(found, 0.95, "onebit")
     assert page == estimate_page(found, 0.95, "onebit")
     assert "<shop>" not in page
@@ -58,7 +58,7 @@ def test_page_is_the_same_each_time_fetches_nothing_and_escapes_names(found: Est
     assert "src=" not in re.sub(r"<script.*?</script>", "", page, flags=re.DOTALL)
 
 
-def test_policy_without_weights_has_a_page_of_what_there_is() -> None:
+def test_page_of_a_policy_without_weights_has_one_figure() -> None:
     rows = a_log(100)._replace(propensities=np.full(100, np.nan))
     policy = parse_policy("uniform", tuple("abcd"), N_FEATURES, Training())
     page = estimate_page(estimate(MemoryLog(rows), [policy], Options(resamples=50)), 0.95, "onebit")

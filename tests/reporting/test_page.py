@@ -109,7 +109,7 @@ def run_report(learner: str = "banditron", errors: tuple[float, float] = (0.9, 0
 THREE = [run_report("perceptron", (0.3, 0.05), full_information=True), run_report(), run_report("soba-diag")]
 
 
-def test_page_says_in_one_sentence_what_was_run() -> None:
+def test_page_summarizes_the_run_in_one_sentence() -> None:
     assert (
         "1,000 events of optdigits (10 classes, 64 features) at 1,000 events/s, feedback after 9.9 s (median; "
         "99th percentile 1 min 43 s; drawn from lognormal:10s,1.0), 2 % lost, 1 % sent twice."
@@ -125,11 +125,11 @@ def test_page_says_in_one_sentence_what_was_run() -> None:
         ([run_report("a"), run_report("b", settings={"delay": "none"})], "a and b on optdigits"),
     ],
 )
-def test_the_title_is_what_was_run_and_how_late_the_bits_are(reports: list[RunReport], title: str) -> None:
+def test_title_names_data_set_and_delay(reports: list[RunReport], title: str) -> None:
     assert title_of(reports) == title
 
 
-def test_page_says_so_when_there_was_no_delay_or_none_is_known() -> None:
+def test_page_describes_no_delay_and_unknown_delay() -> None:
     assert "immediate feedback" in page([run_report(settings={"delay": "none"})])
     assert "feedback after a delay drawn from fixed:1s" in page(
         [run_report(settings={"delay": "fixed:1s"}, delays=None)]
@@ -137,7 +137,7 @@ def test_page_says_so_when_there_was_no_delay_or_none_is_known() -> None:
     assert "feedback after a delay." in page([run_report(settings={}, delays=None)])
 
 
-def test_page_names_the_best_learner_from_one_bit_apart_from_those_told_the_class() -> None:
+def test_page_names_the_best_learner_with_one_bit_feedback_separately() -> None:
     text = Reader(page(THREE)).text
     assert "has the smallest error of the learners with one-bit feedback" in text
     assert "perceptron , which learns from the class, has an error of" in text
@@ -150,14 +150,14 @@ def test_page_shows_the_results_settings_parameters_and_command() -> None:
         assert expected in text
 
 
-def test_page_and_json_show_how_often_drift_was_seen() -> None:
+def test_page_and_json_show_the_number_of_drift_alarms() -> None:
     alarmed = run_report("stack-igw", drift_alarms=1_207)
     assert "1,207" in Reader(page([alarmed])).text
     assert "1,207" not in Reader(page([run_report("stack-igw")])).text
     assert [report.as_json()["drift_alarms"] for report in (alarmed, run_report())] == [1_207, 0]
 
 
-def test_page_loads_nothing_and_runs_its_own_script_alone() -> None:
+def test_page_loads_no_resources_and_runs_only_its_own_script() -> None:
     content = page(THREE)
     found = Reader(content)
     assert not {tag for tag, _ in found.elements} & {"link", "iframe", "img", "object", "embed", "base"}
@@ -174,7 +174,7 @@ def test_page_loads_nothing_and_runs_its_own_script_alone() -> None:
     assert all(str(a["href"]).startswith("#") for _, a in found.elements if "href" in a)
 
 
-def test_policy_of_the_page_lets_its_script_run_and_no_other() -> None:
+def test_content_security_policy_allows_only_the_pages_script() -> None:
     content = page(THREE)
     policy = Reader(content).all("meta")[2]["content"]
     (run,) = re.findall(r"<script>(.*?)</script>", content, flags=re.DOTALL)
@@ -190,11 +190,11 @@ def test_identifiers_are_unique_and_every_reference_has_its_target() -> None:
     assert set(re.findall(r'href="#([^"]*)"', content) + re.findall(r"url\(#([^)]*)\)", content)) <= set(identifiers)
 
 
-def test_page_is_the_same_each_time() -> None:
+def test_page_is_reproducible() -> None:
     assert page(THREE) == page(THREE)
 
 
-def test_text_from_outside_is_escaped_everywhere() -> None:
+def test_external_text_is_escaped_everywhere() -> None:
     hostile = "<script>alert('x')</script>&\"$y $"
     content = page(
         [
@@ -212,7 +212,7 @@ def test_text_from_outside_is_escaped_everywhere() -> None:
     assert "alert('x')</script>" not in content
 
 
-def test_every_figure_is_described_in_words_with_its_final_figures() -> None:
+def test_every_figure_has_a_text_description_with_final_values() -> None:
     content = page(THREE)
     reported = re.findall(r'<p class="alt">(.*?)</p>', content)
     assert len(reported) == len(Reader(content).all("figure")) == 3
@@ -232,7 +232,7 @@ def test_every_table_has_a_caption_and_headers_with_a_scope() -> None:
     assert {attributes.get("scope") for attributes in found.all("th")} == {"col", "row"}
 
 
-def test_page_fits_a_phone_and_a_dark_room() -> None:
+def test_page_supports_small_screens_and_a_dark_theme() -> None:
     content = page(THREE)
     assert '<meta name="viewport" content="width=device-width, initial-scale=1">' in content
     assert "@media screen and (prefers-color-scheme: dark)" in content
@@ -257,7 +257,7 @@ def contrast(one: str, other: str) -> float:
     return (high + 0.05) / (low + 0.05)
 
 
-def test_text_has_contrast_by_day_and_by_night() -> None:
+def test_text_has_sufficient_contrast_in_both_themes() -> None:
     light, dark = palettes(page(THREE))
     assert light.keys() == dark.keys()
     for palette in (light, dark):
@@ -266,14 +266,14 @@ def test_text_has_contrast_by_day_and_by_night() -> None:
             assert contrast(palette[name], palette["card"]) >= 4.5 or name.startswith("series"), name
 
 
-def test_ledger_is_spelled_out_and_ticked() -> None:
+def test_balanced_ledger_is_shown_as_equations_with_check_marks() -> None:
     text = Reader(page([run_report()])).text
     assert "1,000 decided = 0 pending + 980 matched + 20 expired ✓ adds up" in text
     assert "Of the 12 duplicate feedback records, 2 contradicted the first" in text
     assert "✗" not in text
 
 
-def test_ledger_that_does_not_add_up_is_crossed_out_with_the_difference() -> None:
+def test_unbalanced_ledger_is_marked_with_the_difference() -> None:
     wrong = run_report()
     wrong = run_report(ledger=wrong.ledger._replace(late=12))
     text = Reader(page([wrong, run_report("soba-diag")])).text
@@ -281,7 +281,7 @@ def test_ledger_that_does_not_add_up_is_crossed_out_with_the_difference() -> Non
     assert "The ledger of banditron does not balance." in text
 
 
-def test_misplaced_records_and_warnings_of_the_run_are_told() -> None:
+def test_page_shows_misplaced_records_and_warnings() -> None:
     misplaced = run_report().ledger._replace(contexts_misplaced=3, feedback_misplaced=4)
     text = Reader(page([run_report(ledger=misplaced, warnings=("too <late>",))])).text
     assert "7 records whose key belongs to another partition" in text
@@ -289,11 +289,11 @@ def test_misplaced_records_and_warnings_of_the_run_are_told() -> None:
     assert "Note:" not in page(THREE)
 
 
-def test_learners_with_the_same_ledger_share_one_account() -> None:
+def test_learners_with_equal_ledgers_share_one_table() -> None:
     assert page(THREE).count('class="ledger"') == 1
 
 
-def test_settings_that_differ_between_runs_are_told_apart() -> None:
+def test_different_settings_are_listed_per_run() -> None:
     reports = [run_report("a", settings={"window": 1, "command": "one"}), run_report("b", settings={"command": "two"})]
     text = Reader(page(reports)).text
     assert "a: 1; b: –" in text
@@ -302,7 +302,7 @@ def test_settings_that_differ_between_runs_are_told_apart() -> None:
 
 @pytest.mark.parametrize("events", [1, 2, 10, 11])
 @pytest.mark.parametrize("errors", [(0.0, 0.0), (1.0, 1.0)])
-def test_short_runs_are_drawn_too(events: int, errors: tuple[float, float]) -> None:
+def test_short_runs_have_figures(events: int, errors: tuple[float, float]) -> None:
     assert len(Reader(page([run_report(events=events, errors=errors)])).all("figure")) == 3
 
 
@@ -318,7 +318,7 @@ def test_small_errors_are_drawn_on_logarithmic_axes() -> None:
     assert '"scale":"log"' not in page(THREE)
 
 
-def test_no_report_is_refused() -> None:
+def test_page_without_reports_is_rejected() -> None:
     with pytest.raises(ValueError, match="at least one run; got none"):
         page([])
 
@@ -326,7 +326,7 @@ def test_no_report_is_refused() -> None:
 AT = datetime(2026, 3, 1, 12, 30, 5, tzinfo=UTC)
 
 
-def test_written_page_replaces_the_old_one_and_leaves_nothing_else(tmp_path: Path) -> None:
+def test_written_page_replaces_the_old_one_and_leaves_no_other_files(tmp_path: Path) -> None:
     path = tmp_path / "new" / "run.html"
     assert write_page(path, THREE, AT) == path
     assert write_page(path, THREE[:1], AT) == path
@@ -334,7 +334,7 @@ def test_written_page_replaces_the_old_one_and_leaves_nothing_else(tmp_path: Pat
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_page_that_cannot_be_written_leaves_the_old_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_write_keeps_the_old_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "run.html"
     path.write_text("old", encoding="utf-8")
 
@@ -348,7 +348,7 @@ def test_page_that_cannot_be_written_leaves_the_old_one(tmp_path: Path, monkeypa
     assert path.read_text(encoding="utf-8") == "old"
 
 
-def test_each_run_has_a_page_of_its_own_and_the_index_lists_them_newest_first(tmp_path: Path) -> None:
+def test_each_run_has_its_own_page_and_the_index_lists_the_newest_first(tmp_path: Path) -> None:
     hostile = run_report("<b>&\"'", data="dir/<i>.svm", ledger=Ledger(contexts=1))
     paths = [
         add_page(tmp_path, THREE, AT),
@@ -370,7 +370,7 @@ def test_each_run_has_a_page_of_its_own_and_the_index_lists_them_newest_first(tm
     assert paths[0].name not in (tmp_path / INDEX).read_text(encoding="utf-8")
 
 
-def test_files_in_the_folder_that_are_no_pages_of_runs_are_left_alone(tmp_path: Path) -> None:
+def test_other_files_in_the_folder_are_not_changed(tmp_path: Path) -> None:
     (tmp_path / "other.html").write_bytes(b"<p>\xff something else</p>")
     (tmp_path / "notes.txt").write_text("kept", encoding="utf-8")
     path = add_page(tmp_path, THREE, AT)
@@ -378,25 +378,25 @@ def test_files_in_the_folder_that_are_no_pages_of_runs_are_left_alone(tmp_path: 
     assert (tmp_path / "other.html").read_bytes() == b"<p>\xff something else</p>"
 
 
-def test_many_parameters_wrap_one_by_one_so_that_the_digest_stays_in_sight() -> None:
+def test_many_parameters_wrap_individually() -> None:
     many = {f"parameter_{number}": "theory" for number in range(12)}
     content = page([run_report(params=many)])
     assert "<span>parameter_0 = theory,</span> <span>parameter_1 = theory,</span>" in content
     assert "<span>parameter_11 = theory</span></td>" in content
 
 
-def test_numbers_that_are_not_known_are_dashes() -> None:
+def test_unknown_numbers_are_shown_as_dashes() -> None:
     assert tables.number_text(math.nan) == "–"
 
 
-def test_counts_of_a_log_are_told_where_there_is_one() -> None:
+def test_unmatched_count_is_shown_for_replayed_logs() -> None:
     ledger = run_report().ledger
     of_log = ledger._replace(unmatched=7, contexts=ledger.contexts + 7, decided=ledger.decided + 7)
     text = Reader(page([run_report(ledger=of_log)])).text
     assert "1,007 decided = 0 pending + 980 matched + 20 expired + 7 unmatched ✓ adds up" in text
 
 
-def test_page_tells_what_the_learners_own_policies_would_have_earned_where_that_was_asked() -> None:
+def test_page_shows_requested_policy_estimates() -> None:
     one = LiveEstimate("ips", 0.25, Interval(0.125, 0.375), Interval(0.0625, 0.5))
     path = (LivePoint(500, 0.2, Interval(0.0, 0.75), 0.15), LivePoint(1000, 0.25, Interval(0.0625, 0.5), 0.1))
     flag = Flag("outcome-missing", "5 of 1,005 settled decisions have no outcome")
@@ -411,7 +411,7 @@ def test_page_tells_what_the_learners_own_policies_would_have_earned_where_that_
     assert "would have earned" not in page([run_report()])
 
 
-def test_estimate_of_nothing_settled_has_no_figure() -> None:
+def test_estimate_without_settled_decisions_has_no_figure() -> None:
     nothing = LiveEstimates(0, 0, 7, 0.0, 0.0, math.nan, (), (), ())
     assert "The estimate over the decisions" not in page([run_report(estimate=nothing)])
 
@@ -442,7 +442,7 @@ def test_page_shows_the_estimates_of_the_challengers() -> None:
 
 
 @pytest.mark.parametrize("shares_differ", [False, True])
-def test_page_warns_of_shares_that_are_not_as_set(shares_differ: bool) -> None:
+def test_page_warns_if_shares_differ_from_the_settings(shares_differ: bool) -> None:
     reader = Reader(page([run_report("soba", arms=COMPARED._replace(shares_differ=shares_differ))]))
     warnings = [element for element in reader.all("p") if element.get("class") == "warning"]
     assert len(warnings) == shares_differ

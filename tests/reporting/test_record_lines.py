@@ -35,11 +35,11 @@ def line(topic: str, value: bytes | None, key: bytes | None = b"a", headers: Hea
         (TOPICS.dead_letter, b"x", "dead-letter/0@7 a not a dead letter of Onebit's: x"),
     ],
 )
-def test_record_has_its_time_its_place_its_id_and_its_content(topic: str, value: bytes | None, says: str) -> None:
+def test_record_line_has_time_offset_id_and_content(topic: str, value: bytes | None, says: str) -> None:
     assert line(topic, value) == f"{TIME} {says}"
 
 
-def test_dead_letter_says_why_and_where_its_record_stood() -> None:
+def test_dead_letter_line_has_reason_and_original_offset() -> None:
     wrong = Record(TOPICS.feedback, 1, 5, 0, b"a", b'{"id":"a","reward":2}', HEADERS)
     key, value, headers = encode_dead_letter(wrong, "malformed", "reward: expected 0 or 1; got 2\x1b")
     assert line(TOPICS.dead_letter, value, key, headers) == (
@@ -47,7 +47,7 @@ def test_dead_letter_says_why_and_where_its_record_stood() -> None:
     )
 
 
-def test_record_of_a_step_says_which_and_long_members_are_cut() -> None:
+def test_record_line_has_step_and_truncates_long_fields() -> None:
     value = b'{"id":"a","scores":[%s0]}' % (b"0," * 100)
     assert line(TOPICS.predictions, value, headers=step_headers(12)) == (
         f"{TIME} predictions/0@7 a scores=[{'0,' * 59}0… step=12"
@@ -58,11 +58,11 @@ def test_record_of_a_step_says_which_and_long_members_are_cut() -> None:
     ("key", "value", "found"),
     [(b"a", b'{"id":"b"}', "b"), (b"a", b"?", "a"), (None, b"[]", None), (b"\xff", b'{"id":1}', "\\xff")],
 )
-def test_event_of_a_record_is_that_of_its_value_or_its_key(key: bytes | None, value: bytes, found: str | None) -> None:
+def test_event_id_is_taken_from_value_or_key(key: bytes | None, value: bytes, found: str | None) -> None:
     assert event_id_of(Record("t", 0, 7, AT_MS, key, value, ())) == found
 
 
-def test_record_for_programs_has_all_of_it() -> None:
+def test_record_json_contains_the_complete_record() -> None:
     headers = (("h\udcff", b"1"), ("i", b"\xff"))
     assert json.loads(record_json(Record("t", 1, 7, AT_MS, None, b"\xff", headers))) == {
         "topic": "t", "partition": 1, "offset": 7, "append_ms": AT_MS, "key": None, "value": {"base64": "/w=="},

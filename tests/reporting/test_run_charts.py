@@ -34,13 +34,13 @@ def charts(reports: list[RunReport]) -> dict[str, Chart]:
     return {chart.key: chart for chart in (*error_charts(names, found), *time_charts(names, found))}
 
 
-def test_runs_that_differ_in_their_seed_alone_are_one_series() -> None:
+def test_runs_that_differ_only_in_the_seed_are_one_series() -> None:
     other = replace(of_seed(4), settings={"delay": "none"})
     found = series_of([of_seed(1), other, of_seed(2), of_seed(1), of_seed(3, learner="soba-diag")])
     assert [[run.seed for run in series.runs] for series in found] == [[1, 2], [4], [1], [3]], "no run is dropped"
 
 
-def test_a_series_is_its_mean_with_its_interval_over_the_seeds() -> None:
+def test_series_is_the_mean_with_its_interval_over_seeds() -> None:
     line = charts([of_seed(1, 0.2), of_seed(2, 0.3), of_seed(3, 0.7)])["windowed"].lines[0]
     half = 4.302653 * np.std([0.2, 0.3, 0.7], ddof=1) / math.sqrt(3)  # Student's t with 2 degrees of freedom
     assert line.label == "banditron"
@@ -49,12 +49,12 @@ def test_a_series_is_its_mean_with_its_interval_over_the_seeds() -> None:
     assert (list(alone.low), list(alone.high)) == ([], [])
 
 
-def test_bands_end_at_none_and_at_all() -> None:
+def test_bands_are_clipped_to_0_and_1() -> None:
     line = charts([of_seed(1, 0.0), of_seed(2, 1.0)])["progressive"].lines[0]
     assert (min(line.low), max(line.high)) == (0.0, 1.0)
 
 
-def test_table_of_several_seeds_has_their_means() -> None:
+def test_table_of_several_seeds_has_means() -> None:
     table = comparison([of_seed(1, 0.2), of_seed(2, 0.3), of_seed(3, 0.7), of_seed(1, 0.5, "soba-diag")])
     assert table.columns[:3] == ("learner", "seeds", "error")
     assert [row[:3] for row in table.rows] == [("banditron", "3", "40.0±65.7 %"), ("soba-diag", "1", "50.0±2.8 %")]
@@ -62,7 +62,7 @@ def test_table_of_several_seeds_has_their_means() -> None:
     assert "seeds" not in comparison([of_seed(1)]).columns
 
 
-def test_page_of_several_seeds_tells_what_its_means_are_over_and_keeps_each_run() -> None:
+def test_page_of_several_seeds_names_them_and_lists_each_run() -> None:
     text = Reader(page([of_seed(1), of_seed(2)])).text
     assert "Means over the seeds 1 and 2." in text
     assert "banditron, seed 1" in text
@@ -70,7 +70,7 @@ def test_page_of_several_seeds_tells_what_its_means_are_over_and_keeps_each_run(
     assert "Means over" not in page([of_seed(1)])
 
 
-def test_page_of_runs_under_different_settings_tells_what_differs() -> None:
+def test_page_of_runs_with_different_settings_lists_the_differences() -> None:
     slow, fast = (
         run_report(settings={"delay": delay, "loss": 0.1}, data=data, changed=("delay",))
         for delay, data in (("fixed:1m", "optdigits"), ("fixed:1s", "other"))
@@ -81,7 +81,7 @@ def test_page_of_runs_under_different_settings_tells_what_differs() -> None:
     assert "What differs" not in page([slow, run_report("soba-diag", settings=slow.settings)])
 
 
-def test_settings_that_are_not_the_defaults_come_first() -> None:
+def test_changed_settings_are_listed_first() -> None:
     text = Reader(page([run_report(settings={"rate": 5.0, "loss": 0.25, "window": "10s"}, changed=("loss",))])).text
     before, _, after = text.partition("The others, which have their defaults")
     assert "setting value loss 0.25" in before
@@ -103,7 +103,7 @@ def test_regret_counts_the_wrong_decisions() -> None:
     assert charts([report])["regret"].lines[0].y[-1] == report.errors.mistakes
 
 
-def test_lines_that_are_the_same_are_one() -> None:
+def test_identical_lines_are_merged() -> None:
     delays = Sketch({151: 1, 156: 2, 161: 1})
     reports = [replace(of_seed(1, learner=name), delay_counts=delays) for name in ("banditron", "soba-diag")]
     (line,) = charts(reports)["delays"].lines
@@ -115,7 +115,7 @@ def test_lines_that_are_the_same_are_one() -> None:
     assert "soba-diag: median 1.5 s, 99th percentile 1.5 s." in drawn.alt.replace("\N{NO-BREAK SPACE}", " ")
 
 
-def test_exploration_and_latency_have_charts_where_they_are_known() -> None:
+def test_exploration_and_latency_have_charts_if_known() -> None:
     known = replace(
         of_seed(1),
         exploration=(SharePoint(50, 0.5), SharePoint(1000, 0.0)),
@@ -127,7 +127,7 @@ def test_exploration_and_latency_have_charts_where_they_are_known() -> None:
     assert not {"exploration", "latency-decision", "latency-step"} & charts([of_seed(1)]).keys()
 
 
-def test_charts_are_handed_to_the_script_with_few_digits_and_no_element() -> None:
+def test_chart_data_has_few_digits_and_no_html_elements() -> None:
     lines = [Line(0, "<a>", [1, 2], [1 / 3, float("nan")]), Line(1, "b", [1, 2], [1.0, 2.0], [0.5, 1.5], [1.5, 2.5])]
     chart = Chart("key", "t", "c", "a", Axis("x", "count"), Axis("y", "share"), lines)
     text = chart_json([chart])
@@ -140,14 +140,14 @@ def test_charts_are_handed_to_the_script_with_few_digits_and_no_element() -> Non
     ]
 
 
-def test_every_chart_of_a_page_has_the_figure_that_the_script_looks_for() -> None:
+def test_every_chart_has_its_figure_element() -> None:
     content = page([replace(of_seed(1), delay_counts=Sketch({151: 1}), first_feedback=3)])
     (text,) = re.findall(r'<script type="application/json" id="charts">(.*?)</script>', content)
     figures = [attributes.get("data-chart") for attributes in Reader(content).all("figure")]
     assert [chart["key"] for chart in json.loads(text)] == figures == ["progressive", "windowed", "regret", "delays"]
 
 
-def test_ledger_is_drawn_with_its_counts_and_nothing_that_is_not_there() -> None:
+def test_ledger_flow_shows_only_nonzero_counts() -> None:
     ledger = Ledger(
         contexts=1_010, context_malformed=10, decided=1_000, matched=950, expired=50, feedback=955, late=5
     )  # fmt: skip
@@ -168,7 +168,7 @@ def test_ledger_is_drawn_with_its_counts_and_nothing_that_is_not_there() -> None
     assert ledger_flow(Ledger(), "key") == []
 
 
-def test_labels_of_a_narrow_ledger_of_millions_do_not_collide() -> None:
+def test_labels_of_a_narrow_ledger_flow_do_not_overlap() -> None:
     ledger = Ledger(
         contexts=9_234_567, decided=9_234_000, context_duplicates=500, context_malformed=67, feedback=9_220_300,
         matched=9_210_000, expired=24_000, late=1_500, feedback_duplicates=8_000, mismatched=300, orphans_dropped=400,

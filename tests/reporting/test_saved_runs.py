@@ -62,7 +62,7 @@ def full_report(**changes: Any) -> RunReport:
     return run_report(**(given | changes))
 
 
-def test_reports_are_read_from_their_page_as_they_were_and_make_the_same_page(tmp_path: Path) -> None:
+def test_reports_round_trip_through_their_page(tmp_path: Path) -> None:
     empty = run_report("empty", events=0, ledger=Ledger(), delays=None)  # a run without events has no rates
     reports = [full_report(), run_report("soba-diag"), empty]
     read = read_runs(write_page(tmp_path / "page.html", reports, AT))
@@ -74,7 +74,7 @@ def test_reports_are_read_from_their_page_as_they_were_and_make_the_same_page(tm
     assert math.isnan(read[2].errors.error_rate)
 
 
-def test_runs_of_format_1_are_read_and_written_as_they_were() -> None:
+def test_runs_of_format_1_round_trip() -> None:
     (read,) = read_runs(GOLDEN)
     assert runs_json([read]) == GOLDEN.read_bytes()
     assert (read.learner, read.first_feedback, read.delay_counts) == ("banditron", 7, Sketch({151: 5, 156: 20, 161: 5}))
@@ -92,7 +92,7 @@ def test_runs_of_format_1_are_read_and_written_as_they_were() -> None:
         ('{"format": 1, "runs": [{"learner": "soba"}]}', "damaged runs: KeyError: 'ledger'"),
     ],
 )
-def test_what_is_no_saved_run_is_refused(tmp_path: Path, content: str, reported: str) -> None:
+def test_files_without_saved_runs_are_rejected(tmp_path: Path, content: str, reported: str) -> None:
     path = tmp_path / "some"
     path.write_text(content, encoding="utf-8")
     with pytest.raises(SavedRunsError, match=reported):
@@ -101,7 +101,7 @@ def test_what_is_no_saved_run_is_refused(tmp_path: Path, content: str, reported:
         read_runs(tmp_path / "none")
 
 
-def test_json_of_runs_has_all_that_the_command_line_prints() -> None:
+def test_saved_json_contains_all_fields_of_printed_json() -> None:
     report = full_report()
     (saved,) = orjson.loads(runs_json([report]))["runs"]
     printed = report.as_json()
@@ -109,7 +109,7 @@ def test_json_of_runs_has_all_that_the_command_line_prints() -> None:
     assert {name: saved[name] for name in printed} == orjson.loads(orjson.dumps(printed))
 
 
-def test_curve_of_mistakes_is_saved_in_whole_numbers() -> None:
+def test_curve_of_mistakes_is_saved_as_integers() -> None:
     curve = ErrorCurve()
     for mistake in (True, False, False):
         curve.add(mistake, mistake)

@@ -41,7 +41,7 @@ def test_a_context_is_answered_with_its_prediction() -> None:
     assert got.json == {name: prediction[name] for name in ("id", "action", "propensity", "model_version")}
 
 
-def test_the_name_of_a_class_is_in_the_answer_where_predictions_have_it() -> None:
+def test_response_has_the_class_name_if_the_prediction_has_one() -> None:
     pipeline = a_pipeline()
     with served(pipeline, learns=False) as door, ThreadPoolExecutor(1) as pool:
         asked = pool.submit(door.decide, "visit-1")
@@ -54,21 +54,21 @@ def test_the_name_of_a_class_is_in_the_answer_where_predictions_have_it() -> Non
         assert asked.result().json == {"id": "visit-1", "action": 1, "class": "offers", "model_version": 4}
 
 
-def test_an_event_without_an_id_gets_a_new_one() -> None:
+def test_event_without_an_id_gets_a_new_id() -> None:
     with served(a_pipeline()) as door:
         first, second = door.decide(None).json, door.decide(None).json
         assert first["id"] != second["id"]
         assert door.ask("GET", f"/v1/decisions/{first['id']}").json == first
 
 
-def test_the_same_id_gets_the_same_answer_and_its_context_is_written_once() -> None:
+def test_repeated_id_gets_the_same_response_and_one_context() -> None:
     with served(a_pipeline()) as door:
         first = door.decide("visit-1")
         assert door.decide("visit-1", (0.0, 9.0)).json == first.json
         assert [record.key for record in contexts(door)] == [b"visit-1"]
 
 
-def test_another_gateway_and_one_after_a_restart_give_the_same_answer() -> None:
+def test_other_and_restarted_gateways_give_the_same_response() -> None:
     pipeline = a_pipeline()
     with served(pipeline) as door:
         first = door.decide("visit-1").json
@@ -102,7 +102,7 @@ def test_contexts_go_to_the_partition_of_their_key() -> None:
         assert door.pipeline.ledger().decided == 20
 
 
-def test_trace_headers_become_headers_of_the_context_and_no_others_do() -> None:
+def test_only_trace_headers_become_context_headers() -> None:
     trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
     with served(a_pipeline()) as door:
         door.decide("visit-1", traceparent=trace, tracestate="a=1", other="2")
@@ -126,7 +126,7 @@ def test_invalid_eligible_classes_are_rejected(shared_door: Door, eligible: obje
     assert got.status == 422
 
 
-def test_open_classes_are_named_by_the_requests() -> None:
+def test_requests_can_add_open_classes() -> None:
     pipeline = EmbeddedPipeline(classes_max=3, n_features=2, learner="banditron")
     with served(pipeline, facts=FACTS._replace(class_names=None, open_classes=True)) as door:
         got = door.ask("POST", "/v1/decide", {"id": "visit-1", "x": [1.0, 0.5], "eligible": ["hats", "shoes"]})
@@ -142,7 +142,7 @@ def test_a_fallback_that_is_not_eligible_is_a_504() -> None:
     assert (got.status, other.json["class"]) == (504, "help")
 
 
-def test_deferred_decision_is_pending_once_it_was_shown() -> None:
+def test_deferred_decision_is_pending_once_shown() -> None:
     with served(a_pipeline()) as door:
         assert door.ask("POST", "/v1/decide", {"id": "visit-1", "x": [1.0, 0.5], "deferred": True}).status == 200
         assert door.pipeline.ledger().deferred == 1
@@ -173,7 +173,7 @@ def test_invalid_request_is_rejected_with_its_field(shared_door: Door, path: str
     assert (got.status, got.json["error"].split(":")[0]) == (422, field)
 
 
-def test_feedback_is_accepted_and_learned() -> None:
+def test_feedback_is_accepted_and_applied() -> None:
     with served(a_pipeline()) as door:
         action = door.decide("visit-1").json["action"]
         bit = {"id": "visit-1", "reward": 1, "action": action}
@@ -182,13 +182,13 @@ def test_feedback_is_accepted_and_learned() -> None:
         assert door.pipeline.example("visit-1")["reward"] == 1
 
 
-def test_a_decision_that_is_not_remembered_is_not_found() -> None:
+def test_forgotten_decision_is_not_found() -> None:
     with served(a_pipeline()) as door:
         got = door.ask("GET", "/v1/decisions/a/b%20c")
     assert (got.status, got.json["id"]) == (404, "a/b c")
 
 
-def test_without_a_prediction_in_time_the_status_is_504_with_the_id() -> None:
+def test_missing_prediction_is_a_504_with_the_id() -> None:
     with served(a_pipeline(), timeout_s=0.2, learns=False) as door:
         got = door.decide("visit-1")
         named = door.decide(None)
@@ -197,7 +197,7 @@ def test_without_a_prediction_in_time_the_status_is_504_with_the_id() -> None:
     assert (named.status, len(named.json["id"])) == (504, 32)
 
 
-def test_without_a_prediction_in_time_the_fallback_is_the_answer_until_the_prediction_arrives() -> None:
+def test_fallback_is_returned_until_the_prediction_arrives() -> None:
     with served(a_pipeline(), timeout_s=0.2, fallback="uniform", learns=False) as door:
         fallback = fallback_answer("uniform", "visit-1", FACTS)
         expected = {"id": "visit-1", "action": fallback.action, "class": fallback.class_name, "propensity": 1 / 3}
@@ -235,7 +235,7 @@ def test_invalid_context_is_rejected_with_its_field_and_not_written(shared_door:
     assert got.json["error"].startswith(error)
 
 
-def test_only_the_form_of_x_is_checked_before_the_number_of_features_is_known() -> None:
+def test_only_the_structure_of_x_is_checked_before_sizes_are_known() -> None:
     with served(a_pipeline(), facts=None, timeout_s=0.1, learns=False) as door:
         found = [door.decide("a", x).status for x in ([1, 2, 3], {"i": [999]}, {"age": 3}, [1, "b"], {"i": ["b"]}, "b")]
     assert found == [504, 504, 504, 422, 422, 422]
@@ -247,7 +247,7 @@ def test_body_that_is_not_json_is_rejected(shared_door: Door) -> None:
     assert got.json["error"].startswith("body: expected JSON; ")
 
 
-def test_requests_without_the_token_are_refused_and_health_needs_none() -> None:
+def test_requests_without_the_token_are_rejected_except_health_checks() -> None:
     with served(a_pipeline(), limits=Limits("secret")) as door:
         none, wrong = door.decide("a"), door.decide("a", Authorization="Bearer other")
         right = door.ask("POST", "/v1/decide", {"id": "a", "x": [1, 2]}, {"Authorization": "bearer secret"})
@@ -259,7 +259,7 @@ def test_requests_without_the_token_are_refused_and_health_needs_none() -> None:
     assert operations["/v1/decide"]["post"]["security"] == [{"HTTPBearer": []}]
 
 
-def test_requests_beyond_the_rate_are_refused_until_later() -> None:
+def test_requests_beyond_the_rate_limit_are_rejected_temporarily() -> None:
     now_s = [0.0]
     with served(a_pipeline(), limits=Limits(rate=RateLimit(2.0, lambda: now_s[0]))) as door:
         statuses = [door.decide(f"visit-{number}").status for number in range(3)]
@@ -270,7 +270,7 @@ def test_requests_beyond_the_rate_are_refused_until_later() -> None:
     assert refused.headers["retry-after"] == "1"
 
 
-def test_requests_beyond_the_limit_of_concurrent_ones_are_refused_and_health_checks_are_not() -> None:
+def test_requests_beyond_the_concurrency_limit_are_rejected_except_health_checks() -> None:
     with ThreadPoolExecutor(1) as pool, served(a_pipeline(), limits=Limits(requests_max=1), learns=False) as door:
         asked = pool.submit(door.decide, "visit-1")
         wait_for(lambda: len(contexts(door)) == 1, "a request is waiting", WAIT_S)
@@ -280,7 +280,7 @@ def test_requests_beyond_the_limit_of_concurrent_ones_are_refused_and_health_che
         assert door.decide("visit-1").status == 200
 
 
-def test_a_body_beyond_the_limit_is_refused_whether_or_not_its_length_is_announced() -> None:
+def test_oversized_body_is_rejected_with_and_without_content_length() -> None:
     with served(a_pipeline(), limits=Limits(body_bytes_max=1_000)) as door:
         announced = door.ask("POST", "/v1/decide", raw=b"x" * 1_001)
         with closing(socket.create_connection((HOST, door.port), WAIT_S)) as client:
@@ -292,7 +292,7 @@ def test_a_body_beyond_the_limit_is_refused_whether_or_not_its_length_is_announc
     assert chunked.startswith(b"HTTP/1.1 413 ")
 
 
-def test_a_body_that_does_not_arrive_is_refused() -> None:
+def test_missing_body_times_out() -> None:
     with (
         served(a_pipeline(), limits=Limits(body_s=0.1)) as door,
         closing(socket.create_connection((HOST, door.port), WAIT_S)) as client,
@@ -301,7 +301,7 @@ def test_a_body_that_does_not_arrive_is_refused() -> None:
         assert client.recv(1_000).startswith(b"HTTP/1.1 408 ")
 
 
-def test_a_client_that_leaves_in_the_middle_of_a_body_is_counted_and_nothing_is_written() -> None:
+def test_disconnect_during_a_body_is_counted_and_writes_nothing() -> None:
     with served(a_pipeline()) as door:
         with closing(socket.create_connection((HOST, door.port), WAIT_S)) as client:
             client.sendall(b"POST /v1/decide HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\n{")
@@ -310,7 +310,7 @@ def test_a_client_that_leaves_in_the_middle_of_a_body_is_counted_and_nothing_is_
         assert contexts(door) == []
 
 
-def test_while_the_broker_is_away_requests_get_503_and_afterwards_they_are_answered() -> None:
+def test_requests_get_503_during_a_broker_outage() -> None:
     with served(a_pipeline()) as door:
         known = door.decide("visit-1").json
         door.broker.is_away = True
@@ -325,13 +325,13 @@ def test_while_the_broker_is_away_requests_get_503_and_afterwards_they_are_answe
     assert any("reconnecting: no answer from the broker" in line for line in door.said)
 
 
-def test_a_write_that_fails_is_a_503() -> None:
+def test_failed_write_is_a_503() -> None:
     with served(a_pipeline()) as door:
         door.broker.is_away = True  # the first write or the reader notices it
         assert door.decide("visit-1").status == 503
 
 
-def test_a_record_that_the_broker_refuses_is_a_503_and_does_not_disturb_the_next() -> None:
+def test_rejected_record_is_a_503_and_does_not_affect_the_next() -> None:
     with served(a_pipeline()) as door:
         door.broker.refusal = BrokerError("too large")
         got = door.decide("visit-1")
@@ -341,7 +341,7 @@ def test_a_record_that_the_broker_refuses_is_a_503_and_does_not_disturb_the_next
         assert door.decide("visit-2").status == 200
 
 
-def test_a_failure_that_no_new_connection_can_end_ends_the_program() -> None:
+def test_permanent_broker_failure_ends_the_program() -> None:
     with served(a_pipeline()) as door:
         door.broker.refusal = AccessError("not allowed")
         assert door.decide("visit-1").status == 503
@@ -349,7 +349,7 @@ def test_a_failure_that_no_new_connection_can_end_ends_the_program() -> None:
         assert door.ask("GET", "/readyz").status == 503
 
 
-def test_an_internal_error_is_a_500_and_is_reported() -> None:
+def test_internal_error_is_a_500_and_is_logged() -> None:
     with served(a_pipeline()) as door:
         door.link.check_ready = None  # type: ignore[assignment, method-assign]
         got = door.decide("visit-1")
@@ -378,7 +378,7 @@ def test_responses_are_counted_by_path_and_code() -> None:
     assert found['onebit_build_info{program="serve",version="1.2.3"}'] == 1
 
 
-def test_a_request_that_waits_when_the_server_stops_is_answered() -> None:
+def test_pending_request_is_answered_during_shutdown() -> None:
     pipeline = a_pipeline()
     with ThreadPoolExecutor(2) as pool:
         with served(pipeline, learns=False) as door:
@@ -399,7 +399,7 @@ def _refuses(port: int) -> bool:
         return client.connect_ex((HOST, port)) != 0
 
 
-def test_with_a_certificate_the_port_speaks_tls(tmp_path: Path) -> None:
+def test_port_uses_tls_with_a_certificate(tmp_path: Path) -> None:
     authority = trustme.CA()
     own = authority.issue_cert("localhost")
     certificate, key = tmp_path / "certificate.pem", tmp_path / "key.pem"

@@ -15,14 +15,14 @@ def at(append_ms: int, action: int = 0) -> Answer:
     return Answer(action, 0.5, append_ms=append_ms)
 
 
-def test_the_first_answer_of_an_event_stays() -> None:
+def test_first_answer_of_an_event_is_kept() -> None:
     decisions = Decisions(1_000)
     decisions.add([("a", at(10, action=1)), ("a", at(20, action=2))])
     decisions.add([("a", at(30, action=0))])
     assert decisions.find("a") == at(10, action=1)
 
 
-def test_an_answer_is_forgotten_when_it_is_older_than_the_newest_by_more_than_the_horizon() -> None:
+def test_answer_is_forgotten_beyond_the_horizon() -> None:
     decisions = Decisions(1_000)
     decisions.add([("a", at(10)), ("b", at(11)), ("c", at(1_010))])
     assert decisions.find("a") is not None
@@ -36,7 +36,7 @@ def test_the_oldest_answer_is_forgotten_beyond_the_limit() -> None:
     assert (decisions.find("a"), decisions.remembered) == (None, 2)
 
 
-def test_all_requests_for_an_event_get_its_answer_and_none_waits_any_longer() -> None:
+def test_answer_completes_all_requests_for_its_event() -> None:
     async def ask() -> tuple[int, list[Answer], int]:
         decisions = Decisions(1_000)
         with decisions.expected("a") as one, decisions.expected("a") as other, decisions.expected("b") as third:
@@ -48,7 +48,7 @@ def test_all_requests_for_an_event_get_its_answer_and_none_waits_any_longer() ->
     assert asyncio.run(ask()) == (3, [at(1, action=2), at(1, action=2), at(2)], 0)
 
 
-def test_a_request_that_was_given_up_does_not_stop_the_others() -> None:
+def test_cancelled_request_does_not_affect_the_others() -> None:
     async def ask() -> Answer:
         decisions = Decisions(1_000)
         with decisions.expected("a") as one, decisions.expected("a") as other:
@@ -59,7 +59,7 @@ def test_a_request_that_was_given_up_does_not_stop_the_others() -> None:
     assert asyncio.run(ask()) == at(1)
 
 
-def test_a_uniform_fallback_plays_every_class_equally_often_and_the_same_for_the_same_event() -> None:
+def test_uniform_fallback_is_uniform_and_deterministic_per_event() -> None:
     actions = [fallback_answer("uniform", f"visit-{number}", FACTS).action for number in range(3_000)]
     assert [abs(actions.count(action) - 1_000) < 100 for action in range(3)] == [True] * 3
     assert fallback_answer("uniform", "visit-5", FACTS) == Answer(actions[5], 1 / 3)
@@ -80,12 +80,12 @@ def test_a_fallback_is_among_the_eligible_classes() -> None:
 
 
 @pytest.mark.parametrize("given", ["3", "-1", "offers", "²"])
-def test_a_fallback_that_is_no_class_is_refused(given: str) -> None:
+def test_fallback_of_an_unknown_class_is_rejected(given: str) -> None:
     with pytest.raises(FallbackError, match=r"expected uniform, or a class of the pipeline \(0 to 2\); got "):
         fallback_answer(given, "a", FACTS)
 
 
-def test_a_fallback_that_names_a_class_wins_over_its_number_and_uniform() -> None:
+def test_fallback_is_resolved_as_class_name_first() -> None:
     facts = FACTS._replace(class_names=("1", "uniform", "0"))
     found = [fallback_answer(given, "a", facts) for given in ("0", "1", "2", "uniform")]
     assert [(one.action, one.class_name, one.propensity) for one in found] == [

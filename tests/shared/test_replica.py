@@ -34,7 +34,7 @@ def step(offset: int, number: int, follows: int, *entries: Entry, partition: int
     return record(offset, value)
 
 
-def test_steps_of_each_task_follow_on_each_other_and_their_numbers_may_have_gaps() -> None:
+def test_steps_of_a_task_are_consecutive_but_may_have_number_gaps() -> None:
     one = replica()
     records = [step(0, 3, 0), step(2, 1, 0, partition=1), step(5, 7, 3), step(6, 2, 1, partition=1)]
     assert one.read(records[:3]) == 3
@@ -43,7 +43,7 @@ def test_steps_of_each_task_follow_on_each_other_and_their_numbers_may_have_gaps
     assert one.places == {0: Place(7, 1, 0), 1: Place(2, 1, 0)}
 
 
-def test_parts_of_a_step_follow_on_each_other() -> None:
+def test_parts_of_a_step_are_consecutive() -> None:
     entries = [settled(), settled(0), settled(2)]
     whole, cut = replica(), replica()
     whole.read([step(0, 1, 0, *entries)])
@@ -64,7 +64,7 @@ def test_decisions_of_each_task_are_counted() -> None:
     assert (one.place_of(0).decided, one.place_of(1).decided) == (3, 0)
 
 
-def test_a_record_that_comes_twice_is_passed_over() -> None:
+def test_duplicate_record_is_skipped() -> None:
     one, other = replica(), replica()
     one.read([step(0, 1, 0), step(1, 2, 1), step(2, 1, 0), step(3, 2, 1)])
     other.read([step(0, 1, 0), step(1, 2, 1)])
@@ -88,7 +88,7 @@ def test_records_of_other_programs_are_skipped_and_reported() -> None:
         ([step(0, 1, 0)._replace(headers=((HEADERS[0][0], b"2"),))], "onebit-version=1; got b'2'"),
     ],
 )
-def test_what_is_missing_or_cannot_be_read_is_refused(records: list[Record], message: str) -> None:
+def test_missing_and_unreadable_records_are_rejected(records: list[Record], message: str) -> None:
     with pytest.raises(UpdatesError, match=message):
         replica().read(records)
 
@@ -104,7 +104,7 @@ def test_what_is_missing_or_cannot_be_read_is_refused(records: list[Record], mes
         ("perceptron", settled(), "label: expected 0 to 2; got -1"),
     ],
 )
-def test_what_does_not_fit_the_model_is_refused_with_its_place(name: str, entry: Entry, message: str) -> None:
+def test_update_that_does_not_fit_the_model_is_rejected_with_its_offset(name: str, entry: Entry, message: str) -> None:
     fits = () if name == "late-ucb" else (step(0, 1, 0, settled(label=1)),)
     one = replica(name)
     before = state_digest([one.learner.state()])
@@ -113,7 +113,7 @@ def test_what_does_not_fit_the_model_is_refused_with_its_place(name: str, entry:
     assert state_digest([one.learner.state()]) == before
 
 
-def test_features_may_fall_from_one_event_to_the_next() -> None:
+def test_feature_indices_may_decrease_between_events() -> None:
     empty = Features(np.zeros(0, np.int32), np.zeros(0))
     entries = [settled(x=empty), settled(), settled(x=empty), settled(), settled(x=empty)]
     assert replica().read([step(0, 1, 0, *entries)]) == 5

@@ -133,7 +133,7 @@ def same(one: Decision, other: Decision) -> bool:
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_decisions_and_replicas_are_those_of_models_that_are_made_anew_from_the_log(case: Case) -> None:
+def test_decisions_and_replicas_agree_with_models_rebuilt_from_the_log(case: Case) -> None:
     oracle = SharedModel(case.fresh)
     processes = [Process(case, range(2)), Process(case, range(2, 3))]
     log, differing = play(case, processes, oracle, steps=60)
@@ -158,7 +158,7 @@ MOVED_BY_DECISIONS = [
 
 
 @pytest.mark.parametrize("case", MOVED_BY_DECISIONS, ids=str)
-def test_a_step_leaves_the_model_as_it_was_to_the_bit(case: Case) -> None:
+def test_step_restores_the_model_bit_for_bit(case: Case) -> None:
     replica = Replica(case.fresh())
     view = View(replica, 0)
     before = state_digest([replica.learner.state()])
@@ -169,7 +169,7 @@ def test_a_step_leaves_the_model_as_it_was_to_the_bit(case: Case) -> None:
     assert state_digest([replica.learner.state()]) == before
 
 
-def test_a_step_that_fails_leaves_the_model_as_it_was_too() -> None:
+def test_failed_step_restores_the_model() -> None:
     replica = Replica(Case("late-ucb").fresh())
     view = View(replica, 0)
     before = state_digest([replica.learner.state()])
@@ -195,13 +195,13 @@ def test_a_view_tolerates_a_task_continued_by_another_process() -> None:
             assert state_digest([replica.learner.state()]) == before
 
 
-def test_replica_reads_nothing_while_a_task_decides_on_it() -> None:
+def test_replica_cannot_read_during_a_step() -> None:
     replica = Replica(Case("late-ucb").fresh())
     with View(replica, 0).step(), pytest.raises(AssertionError, match="undo them first"):
         replica.read([])
 
 
-def test_a_learner_whose_decisions_do_not_move_it_writes_none() -> None:
+def test_learner_whose_decisions_do_not_change_the_model_writes_no_entries() -> None:
     view = View(Replica(Case("soba-diag").fresh()), 0)
     event = events(1)[0]
     with view.step() as entries:

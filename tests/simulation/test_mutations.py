@@ -454,7 +454,7 @@ def caught_by(mutation: Mutation, seeds_max: int = SEEDS_MAX) -> tuple[int, str]
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
-def test_mistake_is_caught(mutation: Mutation) -> None:
+def test_mutation_is_detected(mutation: Mutation) -> None:
     caught = caught_by(mutation)
     assert caught is not None
     assert not caught[1].startswith(("TypeError", "AttributeError", "NameError"))  # an error in the mutation itself

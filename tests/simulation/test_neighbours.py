@@ -67,7 +67,7 @@ def run_to(pipeline: Pipeline, until_ms: int, *programs: Program) -> None:
         pipeline.clock.advance_to(min(until_ms, *(max(due_ms, pipeline.now_ms() + 1) for due_ms in dues)))
 
 
-def test_feedback_that_is_answered_again_after_a_crash_changes_nothing(once: Published) -> None:
+def test_feedback_resent_after_a_crash_has_no_effect(once: Published) -> None:
     pipeline = pipeline_of()
     learner = pipeline.learner(idle_ms=1)
     replay = pipeline.replay(DATASET, EVENTS)
@@ -112,7 +112,7 @@ def context_of(pipeline: Pipeline, position: int) -> tuple[bytes | None, int, by
 
 
 @pytest.mark.parametrize("back", [1, 20, 100])
-def test_contexts_that_are_replayed_again_after_a_crash_change_nothing(back: int, once: Published) -> None:
+def test_contexts_resent_after_a_crash_have_no_effect(back: int, once: Published) -> None:
     pipeline = pipeline_of()
     learner = pipeline.learner(idle_ms=1)
     pipeline.run((Again(pipeline, back), pipeline.feedback(DATASET, LATE)), learner)
@@ -122,9 +122,7 @@ def test_contexts_that_are_replayed_again_after_a_crash_change_nothing(back: int
 
 
 @pytest.mark.parametrize("writes", [True, False], ids=["written", "not written"])
-def test_programs_whose_flush_failed_start_anew_and_nothing_is_lost_or_learned_twice(
-    writes: bool, once: Published
-) -> None:
+def test_restart_after_a_failed_flush_loses_and_repeats_nothing(writes: bool, once: Published) -> None:
     pipeline = pipeline_of(broker=lambda clock: Forgetful(clock, writes=writes))
     learner = pipeline.learner(idle_ms=1)
     replay, feedback = Resumed(pipeline), Reanswering(pipeline)
@@ -241,7 +239,7 @@ def answers(pipeline: Pipeline, sent: set[str]) -> list[tuple[int, bytes, bytes]
 
 
 @pytest.mark.parametrize("headers", [HEADERS, ()], ids=["with version", "plain"])
-def test_plain_producer_of_feedback_that_writes_everything_again_changes_nothing(headers: Headers) -> None:
+def test_feedback_resent_by_a_plain_producer_has_no_effect(headers: Headers) -> None:
     def run(times: int) -> tuple[Published, Ledger]:
         pipeline = pipeline_of()
         learner = pipeline.learner(idle_ms=1)

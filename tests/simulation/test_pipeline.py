@@ -52,7 +52,7 @@ def assert_books_hold(pipeline: Pipeline) -> Ledger:
 
 
 @pytest.mark.parametrize(("learner", "partitions"), [("soba-diag", 1), ("soba-diag", 3), ("perceptron", 3)])
-def test_every_decision_is_settled_although_feedback_is_late_lost_and_doubled(learner: str, partitions: int) -> None:
+def test_every_decision_is_settled_with_late_lost_and_duplicate_feedback(learner: str, partitions: int) -> None:
     def run() -> tuple[str, Ledger]:
         pipeline = Pipeline(synsep_task(learner), partitions)
         program = pipeline.learner()
@@ -70,7 +70,7 @@ def test_every_decision_is_settled_although_feedback_is_late_lost_and_doubled(le
     assert run() == (state, ledger)  # the same seed gives the same run, bit for bit
 
 
-def test_other_seed_gives_another_state() -> None:
+def test_different_seeds_give_different_states() -> None:
     states = set()
     for seed in (1, 2):
         pipeline = Pipeline(synsep_task("banditron", seed=seed, parameters={"gamma": 0.5}))
@@ -80,7 +80,7 @@ def test_other_seed_gives_another_state() -> None:
     assert len(states) == 2
 
 
-def test_without_delay_every_example_is_learned_before_the_next_context() -> None:
+def test_immediate_feedback_is_applied_before_the_next_context() -> None:
     pipeline = Pipeline(synsep_task())
     pipeline.run((pipeline.replay(DATASET, 100), pipeline.feedback(DATASET, plan())), pipeline.learner())
     predictions = pipeline.values(TOPICS.predictions)
@@ -92,13 +92,13 @@ def test_without_delay_every_example_is_learned_before_the_next_context() -> Non
     assert assert_books_hold(pipeline).matched == 100
 
 
-def test_fixed_delay_is_the_delay_of_every_example() -> None:
+def test_fixed_delay_applies_to_every_example() -> None:
     pipeline = Pipeline(synsep_task())
     pipeline.run((pipeline.replay(DATASET, 100), pipeline.feedback(DATASET, plan("fixed:70ms"))), pipeline.learner())
     assert {example["delay_ms"] for example in pipeline.values(TOPICS.examples)} == {70}
 
 
-def test_lost_feedback_expires_when_its_window_has_passed_and_not_before() -> None:
+def test_decision_without_feedback_expires_exactly_at_its_deadline() -> None:
     pipeline = Pipeline(synsep_task())
     pipeline.run((pipeline.replay(DATASET, 50), pipeline.feedback(DATASET, plan(loss=1.0))), pipeline.learner())
     ledger = assert_books_hold(pipeline)
@@ -108,7 +108,7 @@ def test_lost_feedback_expires_when_its_window_has_passed_and_not_before() -> No
     assert min(waited) > 500
 
 
-def test_decision_expires_while_contexts_come_that_decide_nothing() -> None:
+def test_decision_expires_while_only_malformed_contexts_arrive() -> None:
     pipeline = Pipeline(small_task())
     learner = pipeline.learner()
     pipeline.context("a")
@@ -119,14 +119,14 @@ def test_decision_expires_while_contexts_come_that_decide_nothing() -> None:
     assert pipeline.ledger().expired == 1
 
 
-def test_negative_policy_learns_from_what_expires() -> None:
+def test_negative_policy_learns_from_expired_decisions() -> None:
     pipeline = Pipeline(synsep_task("banditron", on_expiry="negative"))
     pipeline.run((pipeline.replay(DATASET, 50), pipeline.feedback(DATASET, plan(loss=1.0))), pipeline.learner())
     assert {value["reward"] for value in pipeline.values(TOPICS.examples)} == {0}
     assert pipeline.journal()[-1].updates == 50
 
 
-def test_clock_that_stands_still_stops_nothing() -> None:
+def test_pipeline_works_while_the_clock_does_not_advance() -> None:
     pipeline = Pipeline(small_task())
     learner = pipeline.learner()
     for number in range(30):
@@ -140,7 +140,7 @@ def test_clock_that_stands_still_stops_nothing() -> None:
     assert pipeline.audits()[0].ok
 
 
-def test_feedback_may_come_before_its_context() -> None:
+def test_feedback_may_arrive_before_its_context() -> None:
     pipeline = Pipeline(small_task())
     learner = pipeline.learner()
     for number in range(10):
@@ -157,7 +157,7 @@ def test_feedback_may_come_before_its_context() -> None:
     assert [dict(r.headers)["onebit-kind"] for r in pipeline.records(TOPICS.dead_letter)] == [b"orphan"] * 2
 
 
-def test_hand_made_stream_is_counted_record_by_record() -> None:
+def test_every_record_of_a_hand_made_stream_is_counted() -> None:
     pipeline = Pipeline(small_task())
     learner = pipeline.learner()
 
@@ -199,7 +199,7 @@ def test_hand_made_stream_is_counted_record_by_record() -> None:
     assert [letter.value for letter in letters][: len(bad_contexts)] == bad_contexts
 
 
-def test_records_of_a_transaction_that_was_aborted_are_never_seen() -> None:
+def test_records_of_an_aborted_transaction_are_ignored() -> None:
     pipeline = Pipeline(small_task())
     learner = pipeline.learner()
     producer = pipeline.broker.transactional_producer("service")
@@ -239,7 +239,7 @@ def test_no_decision_expires_while_a_transaction_of_feedback_is_open() -> None:
     assert pipeline.values(TOPICS.examples)[0]["delay_ms"] == 500
 
 
-def test_feedback_program_that_dies_loses_nothing_and_the_join_drops_what_comes_twice() -> None:
+def test_restarted_feedback_program_loses_nothing_and_duplicates_are_dropped() -> None:
     pipeline = Pipeline(synsep_task(join=JoinSettings(window_ms=60_000)))
     learner = pipeline.learner()
     replay = pipeline.replay(DATASET, EVENTS)
@@ -256,7 +256,7 @@ def test_feedback_program_that_dies_loses_nothing_and_the_join_drops_what_comes_
     assert ledger.feedback_duplicates > 0
 
 
-def test_replay_that_dies_is_resumed_without_leaving_out_or_repeating_an_event() -> None:
+def test_resumed_replay_omits_and_repeats_no_event() -> None:
     pipeline = Pipeline(synsep_task(), partitions=3)
     options = ReplayOptions(EVENTS, partitions=3, shuffle_seed=4)
     first = ReplayProgram(pipeline.broker, TOPICS, DATASET, options, pipeline.now_ms)
@@ -358,7 +358,7 @@ class Learners:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_books_hold_whoever_dies_whenever(seed: int) -> None:
+def test_ledger_balances_after_random_faults(seed: int) -> None:
     luck = random.Random(seed)
     pipeline = Pipeline(synsep_task(luck.choice(["soba-diag", "banditron"])), partitions=3)
     chaos = Chaos(pipeline, luck, members=luck.randint(1, 3))
@@ -383,7 +383,7 @@ def test_books_hold_whoever_dies_whenever(seed: int) -> None:
     assert digest(alone) == ran
 
 
-def test_feedback_program_goes_on_where_predictions_are_still_kept_and_says_which_are_not() -> None:
+def test_feedback_program_continues_after_deleted_predictions_and_reports_them() -> None:
     pipeline = Pipeline(synsep_task())
     predictions = TopicPartition(TOPICS.predictions, 0)
     feedback = pipeline.feedback(DATASET, plan())

@@ -42,7 +42,7 @@ SEEDS = {"own": 500, "shared": 200}
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("model", ["own", "shared"])
-def test_no_seed_fails_and_everything_occurs(model: Sharing) -> None:
+def test_no_seed_fails_and_coverage_is_complete(model: Sharing) -> None:
     campaign = run_campaign(make_learner, range(SEEDS[model]), jobs=os.cpu_count() or 1, model=model)
     assert [(failure.seed, failure.wrong) for failure in campaign.failures] == []
     assert campaign.seeds == SEEDS[model]
@@ -51,7 +51,7 @@ def test_no_seed_fails_and_everything_occurs(model: Sharing) -> None:
 
 
 @pytest.mark.slow
-def test_seed_is_the_same_run_in_another_process() -> None:
+def test_seed_is_reproducible_in_another_process() -> None:
     code = (
         "from stream.app.simulate import make_learner; from stream.simulation.campaign import trace;"
         "from stream.simulation.schedule import draw_schedule; from stream.simulation.tracing import trace_digest;"
@@ -71,20 +71,20 @@ def test_seed_is_the_same_run_in_another_process() -> None:
     assert len(set(runs[0].split())) == 5
 
 
-def test_kinds_are_the_world_outside_or_faults() -> None:
+def test_every_kind_is_either_an_input_or_a_fault() -> None:
     faults = {*TIMED_FAULTS, *SHARED_FAULTS}
     assert ENVIRONMENT.isdisjoint(faults)
     assert ENVIRONMENT | faults == set(Kind)
     assert set(TIMELESS_FAULTS) < set(TIMED_FAULTS)
 
 
-def test_faults_of_a_timeless_run_take_no_time() -> None:
+def test_faults_of_a_timeless_run_have_zero_duration() -> None:
     schedules = [schedule for seed in range(200) if (schedule := draw_schedule(seed)).timeless]
     assert {item.for_ms for schedule in schedules for item in schedule.items} == {0}
     assert all(item.polls for schedule in schedules for item in schedule.items)
 
 
-def test_trace_tells_what_came_and_what_failed_with_its_time() -> None:
+def test_trace_contains_timed_inputs_and_faults() -> None:
     crashing = [s for s in map(draw_schedule, range(50)) if any(i.kind is Kind.CRASH_IN_COMMIT for i in s.items)]
     traces = (trace(make_learner, schedule) for schedule in crashing)  # a scheduled crash may never occur
     lines = next(lines for lines in traces if any(line.what == "is dead" for line in lines))
@@ -105,7 +105,7 @@ def counts_duplicates_twice(
     return receive_context(join, event_id, decide, *rest)
 
 
-def test_failing_schedule_is_cut_down_to_what_it_takes_to_fail() -> None:
+def test_failing_schedule_is_shrunk_to_a_minimal_one() -> None:
     with patch.object(Join, "receive_context", counts_duplicates_twice):
         seed = next(seed for seed in range(100) if run_seed(make_learner, seed).wrong)
         schedule = draw_schedule(seed)
@@ -116,11 +116,11 @@ def test_failing_schedule_is_cut_down_to_what_it_takes_to_fail() -> None:
 
 
 @pytest.mark.parametrize("indices", [[0], [0, 1], [3, 5, 6, 7, 11], [0, 2, 4]])
-def test_ranges_are_read_as_they_are_written(indices: list[int]) -> None:
+def test_ranges_round_trip(indices: list[int]) -> None:
     assert parse_ranges(ranges(indices)) == indices
 
 
-def test_what_never_occurs_fails_a_long_campaign_and_no_short_one() -> None:
+def test_missing_coverage_fails_only_a_long_campaign() -> None:
     campaign = Campaign()
     name = expected_coverage()[-1]
     for seed in range(COVERED_FROM_SEEDS):
@@ -134,7 +134,7 @@ def test_what_never_occurs_fails_a_long_campaign_and_no_short_one() -> None:
     assert not campaign.ok
 
 
-def test_dice_are_uniform() -> None:
+def test_simulation_draws_are_uniform() -> None:
     luck = Luck(7)
     counts = [0] * 6
     for _ in range(6_000):

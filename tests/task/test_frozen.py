@@ -45,7 +45,7 @@ def write_frozen(path: Path, task: TaskSettings, seed: int = 1) -> str:
 
 
 @pytest.mark.parametrize("name", ["banditron", "late-ucb", "stack-igw"])
-def test_a_model_is_read_as_it_was_written(name: str) -> None:
+def test_frozen_model_round_trips(name: str) -> None:
     text = model_of(small_task(name)).to_text()
     found = Frozen.of_text(text)
     assert found.to_text() == text
@@ -58,12 +58,12 @@ def test_a_model_is_read_as_it_was_written(name: str) -> None:
 
 
 @pytest.mark.parametrize("edit", [lambda text: text[:-4], lambda text: text + "~", lambda text: "model:a.npz"])
-def test_a_damaged_model_is_refused(edit: Callable[[str], str]) -> None:
+def test_damaged_model_is_rejected(edit: Callable[[str], str]) -> None:
     with pytest.raises(ParameterError):
         Frozen.of_text(edit(model_of(small_task()).to_text()))
 
 
-def test_a_model_that_is_too_large_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_oversized_model_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(frozen, "TEXT_MAX", 100)
     with pytest.raises(ParameterError):
         model_of(small_task()).to_text()
@@ -81,13 +81,13 @@ def test_a_model_that_is_too_large_is_refused(monkeypatch: pytest.MonkeyPatch) -
     ],
     ids=["classes", "features", "open classes", "class names", "feature names", "state"],
 )
-def test_a_model_of_other_classes_or_features_is_refused(task: dict[str, Any], of_model: dict[str, Any]) -> None:
+def test_model_of_other_classes_or_features_is_rejected(task: dict[str, Any], of_model: dict[str, Any]) -> None:
     text = model_of(small_task())._replace(**of_model).to_text()
     with pytest.raises(ParameterError):
         replace(small_task(holdout=0.5, holdout_policy=text), **task).make_learner()
 
 
-def test_a_restart_with_another_file_is_refused(tmp_path: Path) -> None:
+def test_restart_with_another_model_is_rejected(tmp_path: Path) -> None:
     sizes = {"n_classes": N_CLASSES, "n_features": N_FEATURES, "learner": ["banditron"], "holdout": 0.5}
     one, other = (write_frozen(tmp_path / f"{seed}.npz", small_task(), seed) for seed in (1, 2))
     first = wanted_settings(load_settings({**sizes, "holdout_policy": one}), {}, "journal").task
@@ -103,9 +103,7 @@ def test_a_restart_with_another_file_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("settings", [{}, {"model": "shared", "partitions": 2}], ids=["own", "shared"])
-def test_the_holdout_plays_the_model_across_restarts_and_a_replay_without_its_file(
-    settings: dict[str, Any], tmp_path: Path
-) -> None:
+def test_holdout_keeps_its_model_across_restarts_without_the_file(settings: dict[str, Any], tmp_path: Path) -> None:
     policy = write_frozen(tmp_path / "model.npz", small_task("late-ucb"))
     learner = learner_of(small_task("late-ucb"))
     rng, played = np.random.default_rng(3), set()

@@ -396,7 +396,7 @@ ROWS = [
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.claim)
-def test_join_does_what_its_table_says(row: Row) -> None:
+def test_join_follows_its_table(row: Row) -> None:
     driver = Driver(LIMITS)
     assert (driver.run(row.script), driver.join.ledger()) == (row.happens, row.ledger)
     assert driver.join.ledger().balances
@@ -435,7 +435,7 @@ GIVE = {
 
 
 @pytest.mark.parametrize(("state", "happened"), TRANSITIONS)
-def test_each_transition_leads_to_the_state_that_the_table_names(state: State, happened: Input) -> None:
+def test_each_transition_leads_to_its_documented_state(state: State, happened: Input) -> None:
     driver = Driver(LIMITS)
     driver.run(REACH[state])
     assert driver.join.state_of("a") is state
@@ -451,7 +451,7 @@ def test_pending_overflow_expires_the_oldest_decision_and_counts_it() -> None:
     assert driver.join.ledger() == Ledger(contexts=3, decided=3, pending=2, expired=1, feedback=1, late=1)
 
 
-def test_overflow_leaves_the_oldest_deferred_decision_unshown_and_counts_it() -> None:
+def test_overflow_settles_the_oldest_deferred_decision_as_unshown() -> None:
     driver = Driver(JoinSettings(pending_max=2))
     assert driver.run("deferred a@0, deferred b@1, context c@2") == ["unshown a None"]
     assert driver.join.overflows() == Overflows(deferred=1)
@@ -460,7 +460,7 @@ def test_overflow_leaves_the_oldest_deferred_decision_unshown_and_counts_it() ->
 @pytest.mark.parametrize(
     ("script", "expired"), [("shown a@1, context b@2, context c@3", "a"), ("context b@1, shown a@2, context c@3", "b")]
 )
-def test_overflow_without_deferred_decisions_expires_the_one_that_is_due_first(script: str, expired: str) -> None:
+def test_overflow_without_deferred_decisions_expires_the_earliest_deadline(script: str, expired: str) -> None:
     driver = Driver(JoinSettings(pending_max=2))
     assert driver.run(f"deferred a@0, {script}") == [f"expired {expired} None"]
     assert driver.join.overflows() == Overflows(pending=1)
@@ -497,21 +497,21 @@ def test_retained_overflow_forgets_the_oldest_settled_id_and_counts_it() -> None
     )
 
 
-def test_limits_of_zero_settle_everything_at_once() -> None:
+def test_limits_of_0_settle_everything_immediately() -> None:
     driver = Driver(JoinSettings(pending_max=0, orphans_max=0, retained_max=0))
     assert driver.run("context a@0, right b@0, context a@0") == ["expired a None", "dropped b", "expired a None"]
     assert driver.join.ledger().balances
     assert driver.join.overflows() == Overflows(pending=2, orphans=1, retained=2)
 
 
-def test_expiry_assumes_reward_0_where_the_policy_is_negative() -> None:
+def test_negative_policy_assumes_reward_0_at_expiry() -> None:
     driver = Driver(LIMITS, negative=True)
     assert driver.run("context a@0, time@101") == ["expired a 0"]
     assert driver.join.retained["a"].reward == 0
 
 
 @pytest.mark.parametrize("corrects", [True, False])
-def test_expired_decision_is_kept_for_correction_only_where_asked_and_only_once(corrects: bool) -> None:
+def test_expired_decision_is_retained_for_one_correction_if_enabled(corrects: bool) -> None:
     driver = Driver(LIMITS, negative=True, corrects=corrects)
     driver.run("context a@0, time@101")
     join = driver.join
@@ -529,7 +529,7 @@ def test_expired_decision_is_kept_for_correction_only_where_asked_and_only_once(
     assert join.ledger().late == 2
 
 
-def test_matched_decision_is_not_kept() -> None:
+def test_matched_decision_is_not_retained_for_correction() -> None:
     driver = Driver(LIMITS, negative=True, corrects=True)
     driver.run("context a@0, right a@1")
     assert driver.join.retained["a"].pending is None
@@ -549,13 +549,13 @@ def test_matched_decision_is_not_kept() -> None:
         ("deferred a@7, shown a@10", 110),
     ],
 )
-def test_next_deadline_is_that_of_the_oldest_who_waits(script: str, due_ms: int | None) -> None:
+def test_next_deadline_is_the_earliest_pending_one(script: str, due_ms: int | None) -> None:
     driver = Driver(LIMITS)
     driver.run(script)
     assert driver.join.next_deadline_ms() == due_ms
 
 
-def test_malformed_records_are_counted_under_their_input() -> None:
+def test_malformed_records_are_counted_by_input() -> None:
     join = Join(LIMITS)
     join.count("contexts", "context_malformed")
     join.count("feedback", "feedback_malformed")
@@ -563,7 +563,7 @@ def test_malformed_records_are_counted_under_their_input() -> None:
     assert join.ledger() == Ledger(contexts=1, context_malformed=1, feedback=2, feedback_malformed=2)
 
 
-def test_counts_of_a_stored_state_are_taken_over() -> None:
+def test_stored_counts_are_restored() -> None:
     driver = Driver(JoinSettings(orphans_max=0))
     driver.run("context a@0, right a@1, right b@1")
     other = Join(JoinSettings(orphans_max=0))

@@ -110,11 +110,11 @@ def changes() -> list[Change]:
     return found
 
 
-def test_join_does_what_the_oracle_says() -> None:
+def test_join_agrees_with_the_oracle() -> None:
     check_all()
 
 
-def test_a_change_of_one_rule_is_refused_or_noticed() -> None:
+def test_every_changed_rule_is_rejected_or_detected() -> None:
     unnoticed = []
     for change in changes():
         try:
@@ -141,7 +141,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("edit", REFUSED)
-def test_rule_that_contradicts_itself_is_refused_when_the_table_is_loaded(edit: str) -> None:
+def test_contradictory_rule_is_rejected_on_load(edit: str) -> None:
     with pytest.raises(TableError, match=r"MATCHED \+ FEEDBACK"):
         Join(LIMITS, table={**TRANSITIONS, (State.MATCHED, Input.FEEDBACK): REFUSED[edit]})
 
@@ -151,13 +151,13 @@ def replacing(state: State) -> dict[tuple[State, Input], Rule]:
     return {**TRANSITIONS, (state, Input.FEEDBACK): rule._replace(move=Move.REPLACE)}
 
 
-def test_second_bit_replaces_that_of_an_orphan_by_an_edit_of_the_table() -> None:
+def test_edited_table_can_replace_the_reward_of_an_orphan() -> None:
     driver = Driver(LIMITS)
     driver.join = Join(LIMITS, table=replacing(State.ORPHAN))
     assert driver.run("right a@0, wrong a@5, context a@10") == ["feedback conflict", "matched a 0"]
 
 
-def test_second_bit_replaces_that_of_a_matched_decision_by_an_edit_of_the_table() -> None:
+def test_edited_table_can_replace_the_reward_of_a_matched_decision() -> None:
     driver = Driver(LIMITS)
     driver.join = Join(LIMITS, assumes_negative=True, corrects=True, table=replacing(State.MATCHED))
     driver.run("context a@0, right a@5")
@@ -168,6 +168,6 @@ def test_second_bit_replaces_that_of_a_matched_decision_by_an_edit_of_the_table(
     assert driver.join.ledger().balances
 
 
-def test_second_bit_cannot_replace_that_of_a_matched_decision_where_late_bits_do_not_correct() -> None:
+def test_replacing_a_matched_reward_requires_corrections() -> None:
     with pytest.raises(TableError):
         Join(LIMITS, table=replacing(State.MATCHED))

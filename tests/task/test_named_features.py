@@ -22,7 +22,7 @@ def settings() -> TaskSettings:
     return replace(small_task(features=to_plain(ENCODER)), n_features=3)
 
 
-def test_named_features_decide_as_their_indices_do() -> None:
+def test_named_features_give_the_same_decision_as_their_indices() -> None:
     task, inputs = Task(settings(), TOPICS.contexts), Inputs()
     other, others = Task(replace(settings(), features=None), TOPICS.contexts), Inputs()
     for number, (by_name_, by_index) in enumerate(
@@ -54,33 +54,33 @@ def test_named_features_decide_as_their_indices_do() -> None:
         ({"price": [1]}, "x: price: expected a finite number; got [1]"),
     ],
 )
-def test_names_and_values_that_do_not_fit_make_a_dead_letter(x: dict[str, object], reason: str) -> None:
+def test_unknown_names_and_invalid_values_make_a_dead_letter(x: dict[str, object], reason: str) -> None:
     task, inputs = Task(settings(), TOPICS.contexts), Inputs()
     effects = task.step([inputs.add(TOPICS.contexts, 1, orjson.dumps({"id": "a", "x": x}))], 0, -1)
     assert [letter.reason for letter in effects.dead_letters] == [reason]
     assert effects.predictions == []
 
 
-def test_without_the_setting_names_are_malformed() -> None:
+def test_named_features_without_an_encoder_are_malformed() -> None:
     record = Inputs().add(TOPICS.contexts, 1, b'{"id":"a","x":{"price":1}}')
     with pytest.raises(MalformedError, match=r"^x\.i: "):
         decode_context(record, 3)
 
 
-def test_an_encoder_that_does_not_fit_the_learner_is_refused() -> None:
+def test_encoder_that_does_not_fit_the_learner_is_rejected() -> None:
     with pytest.raises(ParameterError, match="n_features: expected 3"):
         replace(settings(), n_features=4).make_learner()
     with pytest.raises(ParameterError, match=r"features: feature encoder: .*`version`"):
         replace(settings(), features={}).make_learner()
 
 
-def test_the_setting_is_stored_only_where_there_are_names() -> None:
+def test_encoder_is_stored_only_if_set() -> None:
     stored = orjson.loads(orjson.dumps(stored_settings(settings())))
     assert task_settings(stored) == settings().resolved()
     assert stored_settings(small_task())["features"] is None
 
 
-def test_names_cannot_come_or_go_in_a_running_pipeline() -> None:
+def test_encoder_cannot_be_added_to_or_removed_from_a_running_pipeline() -> None:
     plain = replace(settings(), features=None)
     for begun, wanted in ((plain, settings()), (settings(), plain)):
         with pytest.raises(SettingsDifferError, match="features = "):
@@ -90,7 +90,7 @@ def test_names_cannot_come_or_go_in_a_running_pipeline() -> None:
         assert resolve(stored_settings(begun), wanted, (), place="journal 0").features == begun.features
 
 
-def test_audit_and_a_restarted_learner_read_the_names_as_the_learner_did() -> None:
+def test_audit_and_restarted_learner_decode_the_same_names() -> None:
     pipeline = Pipeline(settings())
     for number in range(4):
         learner = pipeline.learner()  # a new process, which recovers the state of the previous one

@@ -9,7 +9,7 @@ from stream.task.placement import count_misplaced
 
 @settings(deadline=None)  # the first call compiles the function
 @given(st.lists(st.binary(max_size=20), max_size=20), st.integers(2, 1_000), st.data())
-def test_count_is_that_of_the_partitioner(keys: list[bytes], partitions: int, data: st.DataObject) -> None:
+def test_misplaced_count_agrees_with_the_partitioner(keys: list[bytes], partitions: int, data: st.DataObject) -> None:
     partition = data.draw(st.integers(0, partitions - 1) | st.sampled_from([partition_for(b"", partitions)]))
     expected = sum(partition_for(key, partitions) != partition for key in keys)
     assert count_misplaced(keys, partition, partitions) == expected

@@ -38,7 +38,7 @@ def other_than(action: int) -> int:
     return (action + 1) % 3
 
 
-def test_log_is_not_looked_at_where_the_learner_plays_its_own() -> None:
+def test_play_own_ignores_the_logged_field() -> None:
     task, inputs = Task(small_task(), TOPICS.contexts), Inputs()
     effects = play(task, logged_context(inputs, "a", 1, Logged(2, 0.5)))
     bad = inputs.add(TOPICS.contexts, 2, b'{"id":"b","x":{"i":[0]},"logged":"none of yours"}')
@@ -52,7 +52,7 @@ FROM_LOGS = (
 
 
 @pytest.mark.parametrize("learner", FROM_LOGS)
-def test_logged_action_is_played_and_learned_from_and_the_learners_own_is_the_target(learner: str) -> None:
+def test_play_logged_applies_the_logged_action_and_records_the_learners_target(learner: str) -> None:
     settings = small_task(learner, play="logged")
     task, inputs = Task(settings, TOPICS.contexts), Inputs()
     by_hand = settings.make_learner()
@@ -72,7 +72,7 @@ def test_logged_action_is_played_and_learned_from_and_the_learners_own_is_the_ta
     assert task.join.ledger() == Ledger(contexts=6, decided=6, matched=6, feedback=6)
 
 
-def test_small_propensity_is_published_as_it_is_and_learned_from_as_the_least() -> None:
+def test_small_propensity_is_published_unchanged_but_raised_for_learning() -> None:
     task, inputs = Task(small_task(play="logged", propensity_min=0.2), TOPICS.contexts), Inputs()
     effects = play(task, logged_context(inputs, "a", 1, Logged(1, 0.001)), inputs.feedback("a", 1, 2))
     assert [p.decision.propensity for p, _ in effects.predictions] == [0.001]
@@ -81,7 +81,7 @@ def test_small_propensity_is_published_as_it_is_and_learned_from_as_the_least() 
     assert task.join.ledger() == Ledger(contexts=1, decided=1, matched=1, feedback=1, propensities_floored=1)
 
 
-def test_regression_of_the_bit_is_given_no_floor_and_needs_no_propensity() -> None:
+def test_regression_learner_needs_no_propensity_and_no_minimum() -> None:
     task, inputs = Task(small_task("late-ucb", play="logged", propensity_min=0.2), TOPICS.contexts), Inputs()
     records = [logged_context(inputs, "a", 1, Logged(2)), logged_context(inputs, "b", 2, Logged(1, 0.001))]
     effects = play(task, *records, inputs.feedback("a", 1, 3))
@@ -110,7 +110,7 @@ def test_context_without_required_logged_fields_is_malformed(
     assert task.join.ledger() == Ledger(contexts=1, context_malformed=1)
 
 
-def test_match_counts_what_the_log_also_did_and_settles_the_rest_at_once_without_a_trace() -> None:
+def test_play_match_settles_other_actions_immediately_without_updates() -> None:
     settings = small_task("stack-igw", play="match")
     task, inputs = Task(settings, TOPICS.contexts), Inputs()
     untouched = state_digest([task.learner.state()])
@@ -130,7 +130,7 @@ def test_match_counts_what_the_log_also_did_and_settles_the_rest_at_once_without
     assert (task.join.ledger().matched, task.version) == (1, 1)
 
 
-def test_unmatched_teaches_nothing_even_where_an_expired_decision_does() -> None:
+def test_unmatched_decision_causes_no_update_under_the_negative_policy() -> None:
     settings = small_task(play="match", on_expiry="negative", late="correct")
     task, inputs = Task(settings, TOPICS.contexts), Inputs()
     action = predict(settings, "a").action
@@ -153,20 +153,20 @@ def matched_rewards(settings: TaskSettings, events: int) -> tuple[float, int]:
     return float(np.mean(bits)), len(bits)
 
 
-def test_what_rejection_leaves_of_a_log_that_was_not_uniform_is_the_value_of_the_learner() -> None:
+def test_rejection_sampling_of_a_nonuniform_log_is_unbiased() -> None:
     uniform = small_task(parameters={"gamma": 1.0}, play="match", propensity_min=0.1)
     mean, count = matched_rewards(uniform, 6_000)
     assert count == pytest.approx(600, abs=4 * math.sqrt(600)), "expected a tenth of the events"
     assert mean == pytest.approx(0.5, abs=4 * 0.5 / math.sqrt(count)), "the logged mean is 0.74"
 
 
-def test_propensity_below_the_least_of_the_log_is_counted_where_decisions_must_match() -> None:
+def test_play_match_counts_propensities_below_the_minimum() -> None:
     task, inputs = Task(small_task(play="match", propensity_min=0.2), TOPICS.contexts), Inputs()
     play(task, logged_context(inputs, "a", 1, Logged(1, 0.1)), logged_context(inputs, "b", 2, Logged(1, 0.2)))
     assert task.join.ledger().propensities_floored == 1
 
 
-def test_every_learner_declares_what_it_needs_of_a_log() -> None:
+def test_every_learner_declares_its_log_requirements() -> None:
     assert {name: cls.from_logs is FromLogs.LABEL for name, cls in registered().items()} == {
         name: cls.needs_label for name, cls in registered().items()
     }
@@ -178,7 +178,7 @@ def test_every_learner_declares_what_it_needs_of_a_log() -> None:
     }  # fmt: skip
 
 
-def test_learner_that_cannot_learn_from_a_log_is_refused_by_name_with_those_that_can() -> None:
+def test_learner_without_log_support_is_rejected_with_alternatives() -> None:
     with pytest.raises(PolicyError, match=r"^halving .*late-ucb") as raised:
         small_task("halving", play="logged").make_learner()
     assert raised.value.reason is Unsuitable.NOT_FROM_LOGS
@@ -186,7 +186,7 @@ def test_learner_that_cannot_learn_from_a_log_is_refused_by_name_with_those_that
 
 
 @pytest.mark.parametrize("learner", ["banditron", "perceptron", "newtron", "soba"])
-def test_learner_of_one_right_class_is_refused_by_name_where_several_may_be_right(learner: str) -> None:
+def test_single_class_learner_is_rejected_if_several_classes_can_be_right(learner: str) -> None:
     with pytest.raises(PolicyError, match=rf"^{learner}.*igw-logistic, late-ucb, stack-igw") as raised:
         small_task(learner, reward="any").make_learner()
     assert raised.value.reason is Unsuitable.ONE_RIGHT_CLASS
@@ -199,7 +199,7 @@ def test_projection_of_confidit_requires_one_right_class() -> None:
 
 
 @pytest.mark.parametrize("learner", ["igw-logistic", "stack-igw"])
-def test_positive_reward_does_not_affect_other_classes_if_several_can_be_right(learner: str) -> None:
+def test_positive_reward_does_not_affect_other_classes_with_reward_any(learner: str) -> None:
     changed: dict[Any, set[int]] = {}
     for reward in ("exclusive", "any"):
         model = small_task(learner, reward=reward).make_learner()
@@ -216,14 +216,14 @@ def test_positive_reward_does_not_affect_other_classes_if_several_can_be_right(l
         check_parameters(learner, {"others": 0.3}, any_right=True)
 
 
-def test_action_of_a_log_that_is_no_class_is_refused() -> None:
+def test_unknown_logged_action_is_rejected() -> None:
     learner = create("banditron", n_classes=3, n_features=4)
     decision = learner.predict(X, 0.5)
     with pytest.raises(ValueError, match=r"0\.\.2; got 3"):
         learner.as_played(X, decision, 3, 0.5)
 
 
-def test_stored_context_with_a_log_is_read_as_one_without_where_it_is_not_asked_for() -> None:
+def test_logged_field_is_ignored_unless_requested() -> None:
     record = Record("contexts", 0, 0, 0, None, encode_context("a", X, Logged(1, 0.5)), ())
     assert orjson.loads(record.value or b"")["logged"] == {"action": 1, "propensity": 0.5}
     assert decode_context(record, 4).logged is None

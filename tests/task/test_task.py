@@ -43,7 +43,7 @@ def timeline(topic: str, times: list[int]) -> deque[Record]:
         ([30, 20], [25], "", "f25 c30 c20"),  # contexts stay in offset order even if an append time goes back
     ],
 )
-def test_merge_waits_for_the_other_input_only_while_the_broker_has_more_of_it(
+def test_merge_waits_for_the_other_input_only_while_it_has_lag(
     contexts: list[int], feedback: list[int], more: str, taken: str
 ) -> None:
     left = timeline("contexts", contexts), timeline("feedback", feedback)
@@ -53,7 +53,7 @@ def test_merge_waits_for_the_other_input_only_while_the_broker_has_more_of_it(
 
 
 @pytest.mark.parametrize(("records_max", "taken"), [(2, [10, 20]), (3, [10, 20, 25]), (4, [10, 20, 25, 30])])
-def test_merge_limits_the_number_of_records_and_leaves_the_rest_in_order(records_max: int, taken: list[int]) -> None:
+def test_merge_limits_the_number_of_records_and_keeps_the_rest_in_order(records_max: int, taken: list[int]) -> None:
     contexts, feedback = timeline("contexts", [10, 30]), timeline("feedback", [20, 25, 40])
     merged = merge(contexts, feedback, contexts_lag=0, feedback_lag=0, records_max=records_max)
     assert [record.append_ms for record in merged] == taken
@@ -70,7 +70,7 @@ def run(task: Task, records: list[Record], end_ms: int = -1) -> Effects:
     return task.step([*records, *([Inputs().tick(0, end_ms)] if end_ms >= 0 else [])], 1)
 
 
-def test_tick_dates_the_decisions_of_its_step_alone() -> None:
+def test_tick_dates_only_the_decisions_of_its_step() -> None:
     task, inputs = Task(small_task(), TOPICS.contexts), Inputs()
     task.step([inputs.context("a", 10), inputs.context("b", 11)], 1)
     task.step([inputs.context("c", 12)], 2)
@@ -79,7 +79,7 @@ def test_tick_dates_the_decisions_of_its_step_alone() -> None:
     assert (times, list(task.undated), task.join.stream_ms) == ([15, 15, None], [2], 16)
 
 
-def test_decisions_are_dated_in_order_though_the_clock_of_a_new_leader_is_behind() -> None:
+def test_decision_times_never_decrease_despite_leader_clock_skew() -> None:
     task, inputs = Task(small_task(), TOPICS.contexts), Inputs()
     task.step([inputs.context("a", 10)], 1)
     task.step([inputs.tick(1, 500), inputs.context("b", 11)], 2)
@@ -103,13 +103,13 @@ def test_feedback_before_the_tick_of_its_decision_has_no_delay() -> None:
     assert task.undated == {}
 
 
-def test_ticks_are_in_no_count() -> None:
+def test_ticks_are_not_counted() -> None:
     task, inputs = Task(small_task(), TOPICS.contexts), Inputs()
     task.step([inputs.tick(1, 10), inputs.tick(2, 11)], 3)
     assert task.join.ledger() == Ledger()
 
 
-def test_task_refuses_steps_after_one_that_raised() -> None:
+def test_task_rejects_steps_after_a_failed_one() -> None:
     task, inputs = Task(small_task(), TOPICS.contexts), Inputs()
     with pytest.raises(AttributeError):
         task.step([inputs.context("a", 10), None], 1)  # type: ignore[list-item]
@@ -127,7 +127,7 @@ def test_example_contains_the_outcome_of_the_decision() -> None:
     ]
 
 
-def test_feedback_before_its_context_gives_no_delay_and_an_update() -> None:
+def test_feedback_before_its_context_is_applied_with_delay_0() -> None:
     task, inputs = Task(by_context(), TOPICS.contexts), Inputs()
     effects = run(task, [inputs.feedback("a", 1, 10), inputs.context("a", 40)])
     assert [(example.outcome, example.delay_ms, offset) for example, offset in effects.examples] == [
@@ -136,7 +136,7 @@ def test_feedback_before_its_context_gives_no_delay_and_an_update() -> None:
     assert task.version == 1
 
 
-def test_prediction_names_the_updates_that_the_model_had_seen() -> None:
+def test_prediction_contains_the_model_version() -> None:
     task, inputs = Task(by_context(), TOPICS.contexts), Inputs()
     records = [
         inputs.context("a", 10), inputs.feedback("a", 0, 11), inputs.context("b", 12), inputs.context("b", 13),
@@ -150,7 +150,7 @@ def test_prediction_names_the_updates_that_the_model_had_seen() -> None:
     ]
 
 
-def test_update_is_the_learners_own_with_the_draws_of_the_event() -> None:
+def test_update_uses_the_draws_of_the_event() -> None:
     chosen = by_context(seed=9, parameters={"gamma": 0.5})
     task, inputs = Task(chosen, TOPICS.contexts), Inputs()
     effects = run(task, [inputs.context("a", 10, 1, 3), inputs.feedback("a", 1, 20)])
@@ -162,7 +162,7 @@ def test_update_is_the_learners_own_with_the_draws_of_the_event() -> None:
     assert state_digest([alone.state()]) == state_digest([task.learner.state()])
 
 
-def test_decision_is_observed_once_and_before_anything_is_learned_from_it() -> None:
+def test_decision_is_observed_once_before_its_update() -> None:
     task, inputs = Task(by_context("late-ucb"), TOPICS.contexts), Inputs()
     run(
         task,
@@ -178,7 +178,7 @@ def test_decision_is_observed_once_and_before_anything_is_learned_from_it() -> N
 
 
 @pytest.mark.parametrize(("on_expiry", "reward", "updates"), [("drop", None, 0), ("negative", 0, 1)])
-def test_expired_decision_teaches_what_the_policy_says(on_expiry: Any, reward: int | None, updates: int) -> None:
+def test_expired_decision_is_applied_according_to_the_policy(on_expiry: Any, reward: int | None, updates: int) -> None:
     task = Task(by_context(on_expiry=on_expiry), TOPICS.contexts)
     effects = run(task, [Inputs().context("a", 10)], end_ms=1_011)
     assert [(example.outcome, example.reward) for example, _ in effects.examples] == [(Outcome.EXPIRED, reward)]
@@ -241,7 +241,7 @@ def test_malformed_record_becomes_a_dead_letter_and_changes_nothing_else(topic: 
     assert task.join.ledger() == counted[topic == TOPICS.feedback]
 
 
-def test_malformed_feedback_passes_the_time_as_any_other() -> None:
+def test_malformed_feedback_advances_stream_time() -> None:
     task, inputs = Task(by_context(), TOPICS.contexts), Inputs()
     run(task, [inputs.context("a", 10), inputs.add(TOPICS.feedback, 1_011, b"{")])
     assert task.join.ledger().expired == 1
@@ -254,7 +254,7 @@ def test_record_of_a_later_version_is_malformed() -> None:
 
 
 @pytest.mark.parametrize("policy", [{}, {"on_expiry": "negative"}, {"on_expiry": "negative", "late": "correct"}])
-def test_decision_that_is_not_shown_teaches_nothing_even_later(policy: dict[str, Any]) -> None:
+def test_unshown_decision_never_causes_an_update(policy: dict[str, Any]) -> None:
     task, inputs = Task(by_context(**policy), TOPICS.contexts), Inputs()
     effects = run(task, [inputs.context("a", 10, deferred=True)], end_ms=1_011)
     before = state_digest([task.learner.state()])
@@ -263,7 +263,7 @@ def test_decision_that_is_not_shown_teaches_nothing_even_later(policy: dict[str,
     assert (state_digest([task.learner.state()]), task.version, task.join.ledger().late) == (before, 0, 2)
 
 
-def test_window_of_a_deferred_decision_begins_when_it_is_shown() -> None:
+def test_window_of_a_deferred_decision_starts_when_it_is_shown() -> None:
     task, inputs = Task(by_context(on_expiry="negative"), TOPICS.contexts), Inputs()
     records = [inputs.context("a", 10, deferred=True), inputs.context("b", 10, deferred=True)]
     records += [inputs.shown("a", 900), inputs.shown("b", 900), inputs.feedback("a", 1, 1_900)]
@@ -273,7 +273,7 @@ def test_window_of_a_deferred_decision_begins_when_it_is_shown() -> None:
     ]  # fmt: skip
 
 
-def test_window_of_a_decision_shown_before_the_tick_of_an_earlier_one_is_not_longer() -> None:
+def test_earlier_undated_decision_does_not_extend_a_shown_decisions_window() -> None:
     task, inputs = Task(small_task(), TOPICS.contexts), Inputs()
     task.step([inputs.context("a", 10, deferred=True)], 1)
     task.step([inputs.tick(1, 15), inputs.context("b", 20)], 2)
@@ -282,21 +282,21 @@ def test_window_of_a_decision_shown_before_the_tick_of_an_earlier_one_is_not_lon
     assert [example.id for example, _ in effects.examples] == ["a"]
 
 
-def test_shown_record_whose_context_does_not_come_becomes_a_dead_letter() -> None:
+def test_shown_record_without_a_context_becomes_a_dead_letter() -> None:
     task, inputs = Task(by_context(), TOPICS.contexts), Inputs()
     shown = inputs.shown("a", 10)
     effects = run(task, [shown], end_ms=511)
     assert [(letter.record, letter.kind) for letter in effects.dead_letters] == [(shown, DEAD_LETTER_ORPHAN)]
 
 
-def test_shorter_activation_window_settles_what_is_overdue_at_the_next_step() -> None:
+def test_shorter_activation_window_settles_overdue_decisions_at_the_next_step() -> None:
     task, inputs = Task(by_context(), TOPICS.contexts), Inputs()
     run(task, [inputs.context("a", 10, deferred=True)], end_ms=300)
     task.change_settings(by_context(join=replace(small_task().join, activation_ms=200)))
     assert [example.outcome for example, _ in task.step([], 2).examples] == [Outcome.UNSHOWN]
 
 
-def test_orphan_that_is_dropped_becomes_a_dead_letter_with_its_reason() -> None:
+def test_dropped_orphan_becomes_a_dead_letter_with_its_reason() -> None:
     limits = JoinSettings(orphan_ms=500, orphans_max=1)
     task, inputs = Task(by_context(join=limits), TOPICS.contexts), Inputs()
     first, second = inputs.feedback("a", 1, 10), inputs.feedback("b", 1, 20)
@@ -333,7 +333,7 @@ def test_feedback_without_a_label_is_malformed_for_a_full_information_learner() 
         ({"n_features": 0}, "n_features"),
     ],
 )
-def test_settings_that_cannot_work_are_refused_at_the_start(changes: dict[str, Any], says: str) -> None:
+def test_invalid_settings_are_rejected_at_start(changes: dict[str, Any], says: str) -> None:
     given = {"learner": "banditron", "n_classes": N_CLASSES, "n_features": N_FEATURES, **changes}
     with pytest.raises(ParameterError, match=says):
         Task(TaskSettings(**given), TOPICS.contexts)
@@ -347,7 +347,7 @@ def test_settings_that_cannot_work_are_refused_at_the_start(changes: dict[str, A
         ("soba", {"on_expiry": "negative", "late": "correct"}, Unsuitable.NOT_RETRACTABLE),
     ],
 )
-def test_policy_that_a_learner_cannot_follow_is_refused_with_its_reason(
+def test_policy_unsupported_by_a_learner_is_rejected_with_its_reason(
     learner: str, policies: dict[str, Any], reason: Unsuitable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(type(create("soba", 2, 1)), "retractable", False)
@@ -357,7 +357,7 @@ def test_policy_that_a_learner_cannot_follow_is_refused_with_its_reason(
     assert "--" not in str(refused.value)
 
 
-def test_feedback_of_another_action_becomes_a_dead_letter_and_teaches_nothing() -> None:
+def test_feedback_for_another_action_becomes_a_dead_letter_without_an_update() -> None:
     task, inputs = Task(by_context(), TOPICS.contexts), Inputs()
     decided = run(task, [inputs.context("a", 10)]).predictions[0][0].decision.action
     before = state_digest([task.learner.state()])
@@ -380,7 +380,7 @@ def decided_action() -> int:
     return run(Task(by_context(), TOPICS.contexts), [Inputs().context("a", 10)]).predictions[0][0].decision.action
 
 
-def test_orphan_of_another_action_becomes_a_dead_letter_when_its_context_comes() -> None:
+def test_orphan_for_another_action_becomes_a_dead_letter_when_its_context_arrives() -> None:
     task, inputs = Task(by_context(), TOPICS.contexts), Inputs()
     wrong = inputs.feedback("a", 1, 10, action=(decided_action() + 1) % N_CLASSES)
     effects = run(task, [wrong, inputs.context("a", 40)])
@@ -389,7 +389,7 @@ def test_orphan_of_another_action_becomes_a_dead_letter_when_its_context_comes()
     assert task.join.ledger() == Ledger(contexts=1, decided=1, pending=1, feedback=1, mismatched=1)
 
 
-def test_late_feedback_of_another_action_corrects_nothing() -> None:
+def test_late_feedback_for_another_action_corrects_nothing() -> None:
     task, inputs = Task(by_context(on_expiry="negative", late="correct"), TOPICS.contexts), Inputs()
     run(task, [inputs.context("a", 10)], end_ms=1_011)
     before = state_digest([task.learner.state()])
@@ -406,7 +406,7 @@ def placed(record: Record, partition: int, key: bytes | None) -> Record:
 
 
 @pytest.mark.parametrize("with_key", [True, False])
-def test_records_that_belong_to_another_partition_are_counted_and_applied(with_key: bool) -> None:
+def test_misplaced_records_are_counted_and_applied(with_key: bool) -> None:
     # Kafka's partitioner assigns keys d and f to partition 1 of 2, and key a to partition 0.
     task, inputs = Task(by_context(), TOPICS.contexts), Inputs()
     records = [
@@ -421,7 +421,7 @@ def test_records_that_belong_to_another_partition_are_counted_and_applied(with_k
     assert task.join.ledger().balances
 
 
-def test_malformed_record_is_misplaced_by_its_key_and_without_one_by_nothing() -> None:
+def test_malformed_record_counts_as_misplaced_only_by_its_key() -> None:
     task, inputs = Task(by_context(), TOPICS.contexts), Inputs()
     bad = [inputs.add(TOPICS.contexts, 10, b"{"), inputs.add(TOPICS.feedback, 11, None)]
     task.step([placed(record, 0, None) for record in bad], 1, 2)
@@ -431,7 +431,7 @@ def test_malformed_record_is_misplaced_by_its_key_and_without_one_by_nothing() -
     assert (task.join.ledger().contexts_misplaced, task.join.ledger().feedback_misplaced) == (1, 1)
 
 
-def test_no_record_is_misplaced_where_there_is_one_partition() -> None:
+def test_no_record_is_misplaced_with_one_partition() -> None:
     task, inputs = Task(by_context(), TOPICS.contexts), Inputs()
     run(task, [placed(inputs.context(event_id, 10), 0, event_id.encode()) for event_id in "adf"])
     assert task.join.ledger().contexts_misplaced == 0
@@ -474,7 +474,7 @@ def reported(task: Task, steps: list[Effects]) -> tuple[object, ...]:
     learner=st.sampled_from(["banditron", "soba-diag"]),
     negative=st.booleans(),
 )
-def test_what_is_decided_and_learned_does_not_depend_on_how_records_fall_into_steps(
+def test_results_do_not_depend_on_step_boundaries(
     records: list[Record], cuts: set[int], learner: str, negative: bool
 ) -> None:
     chosen = by_context(learner, on_expiry="negative" if negative else "drop")
@@ -487,9 +487,7 @@ def test_what_is_decided_and_learned_does_not_depend_on_how_records_fall_into_st
 
 @settings(max_examples=60, deadline=None)
 @given(records=streams(), portions=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), max_size=60))
-def test_merge_gives_the_same_order_however_the_inputs_are_read(
-    records: list[Record], portions: list[tuple[int, int]]
-) -> None:
+def test_merge_order_does_not_depend_on_read_sizes(records: list[Record], portions: list[tuple[int, int]]) -> None:
     contexts = deque(record for record in records if record.topic == TOPICS.contexts)
     feedback = deque(record for record in records if record.topic == TOPICS.feedback)
     read: tuple[deque[Record], deque[Record]] = (deque(), deque())
@@ -502,7 +500,7 @@ def test_merge_gives_the_same_order_however_the_inputs_are_read(
 
 
 @pytest.mark.parametrize("learner", ["banditron", "soba-diag"])
-def test_what_was_compiled_before_is_not_compiled_in_the_first_step(learner: str) -> None:
+def test_first_step_compiles_nothing_after_warm_up(learner: str) -> None:
     """The first step compiles no kernel for another signature."""
     small_task(learner).warm_up()
     before = _compiled()

@@ -24,7 +24,7 @@ def no_samples() -> tuple[Sample, ...]:
     return ()
 
 
-def test_a_program_is_ready_while_its_loop_comes_round_and_says_so() -> None:
+def test_program_is_ready_while_its_loop_runs_and_reports_it() -> None:
     host = Host()
     reported = [host.heartbeat.ready()]
     host.heartbeat.set_unready("waiting for Kafka")
@@ -45,7 +45,7 @@ def test_a_program_is_ready_while_its_loop_comes_round_and_says_so() -> None:
     ]
 
 
-def test_a_loop_that_hangs_is_dead_and_one_that_is_not_begun_or_gives_a_sign_is_not() -> None:
+def test_only_a_started_loop_without_beats_is_dead() -> None:
     host = Host()
     host.ms += 10 * HANGS_MS  # such as during compilation
     alive = [host.heartbeat.alive().ok]
@@ -59,7 +59,7 @@ def test_a_loop_that_hangs_is_dead_and_one_that_is_not_begun_or_gives_a_sign_is_
     assert alive == [True, True, False]
 
 
-def test_numbers_are_made_anew_when_they_are_old_or_the_state_changes() -> None:
+def test_samples_are_recomputed_when_old_or_the_state_changes() -> None:
     host, made = Host(), 0
 
     def samples() -> list[Sample]:
@@ -98,7 +98,7 @@ def asked(connection: HTTPConnection, path: str) -> tuple[int, str]:
     return response.status, response.read().decode()
 
 
-def test_health_is_a_status_and_a_reason(served: tuple[Host, HTTPConnection]) -> None:
+def test_health_check_returns_status_and_reason(served: tuple[Host, HTTPConnection]) -> None:
     host, connection = served
     answers = [asked(connection, "/readyz"), asked(connection, "/healthz")]
     host.heartbeat.show("", no_samples)
@@ -114,7 +114,7 @@ def test_health_is_a_status_and_a_reason(served: tuple[Host, HTTPConnection]) ->
     ]
 
 
-def test_a_scrape_is_what_prometheus_reads(served: tuple[Host, HTTPConnection]) -> None:
+def test_scrape_has_the_prometheus_format(served: tuple[Host, HTTPConnection]) -> None:
     host, connection = served
     counts = Counts((1, 0, 2, *[0] * 10, 1), 400.5)
     host.heartbeat.show(
@@ -144,7 +144,7 @@ def test_a_scrape_is_what_prometheus_reads(served: tuple[Host, HTTPConnection]) 
     assert "process_resident_memory_bytes" in text
 
 
-def test_events_are_told_as_long_as_somebody_listens_and_pages_need_nothing_from_elsewhere() -> None:
+def test_server_streams_events_and_serves_self_contained_pages() -> None:
     reported = iter((b'{"n": 1}', b'{"n": 2}'))
     site = Site({"/": Page("text/html", b"<!doctype html>")}, lambda: next(reported))
     server = HealthServer(Host().heartbeat, "127.0.0.1", 0, site)

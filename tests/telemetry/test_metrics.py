@@ -17,7 +17,7 @@ DOCS = Path(__file__).parents[2] / "docs" / "metrics.md"
 UNITS = ("_seconds", "_records", "_ratio", "_events", "_decisions", "_orphans", "_info", "_version", "_requests")
 
 
-def test_names_follow_the_conventions_of_prometheus() -> None:
+def test_metric_names_follow_prometheus_conventions() -> None:
     assert len({metric.name for metric in METRICS}) == len(METRICS)
     for metric in METRICS:
         assert re.fullmatch(r"onebit_[a-z]+(_[a-z]+)*", metric.name)
@@ -28,7 +28,7 @@ def test_names_follow_the_conventions_of_prometheus() -> None:
         assert list(metric.bounds) == sorted(set(metric.bounds))
 
 
-def test_the_docs_list_every_metric_as_the_code_has_it() -> None:
+def test_docs_list_every_metric() -> None:
     rows = [line for line in DOCS.read_text().splitlines() if line.startswith("| `onebit_")]
     assert rows == [
         f"| `{metric.name}` | {metric.kind} | {', '.join(metric.labels) or '–'} | {', '.join(metric.programs)} "
@@ -37,7 +37,7 @@ def test_the_docs_list_every_metric_as_the_code_has_it() -> None:
     ]
 
 
-def test_a_ledger_is_told_whole() -> None:
+def test_metrics_contain_every_ledger_count() -> None:
     """Every count is a different power of two, so each sum shows which counts it includes."""
     ledger = Ledger(*(2**bit for bit in range(len(Ledger._fields))))
     reported = {(sample.metric.name, sample.labels): sample.value for sample in ledger_samples(3, ledger, 5, 7)}
@@ -60,11 +60,11 @@ def test_a_ledger_is_told_whole() -> None:
 
 
 @pytest.mark.parametrize(("ledger", "balanced"), [(Ledger(), 1.0), (Ledger(decided=1), 0.0)])
-def test_a_ledger_that_does_not_add_up_is_told(ledger: Ledger, balanced: float) -> None:
+def test_unbalanced_ledger_is_exported(ledger: Ledger, balanced: float) -> None:
     assert metrics.LEDGER_BALANCED.at(balanced, "0") in tuple(ledger_samples(0, ledger, 0, 0))
 
 
-def test_a_value_that_is_a_bound_counts_below_it_and_a_negative_one_as_none() -> None:
+def test_histogram_bounds_are_inclusive_and_negative_values_count_as_0() -> None:
     found = Sketch.of([5, 6, -1, 320_000]).sample_of(metrics.DECISION_LATENCY).value
     assert isinstance(found, Counts)
     assert found.buckets == (2, 1, *[0] * 11, 1)
@@ -75,7 +75,7 @@ def matched(rewards: Sequence[int]) -> list[Example]:
     return [Example(str(at), Outcome.MATCHED, 0, 0.5, reward, 200, 0) for at, reward in enumerate(rewards)]
 
 
-def test_rewards_are_those_of_matched_decisions_and_the_ratio_that_of_the_last_ones() -> None:
+def test_rewards_cover_matched_decisions_and_the_ratio_recent_ones() -> None:
     counts = RewardCounts()
     assert metrics.REWARD_RATIO not in [sample.metric for sample in counts.samples()]
     counts.add([Example("never answered", Outcome.EXPIRED, 0, 0.5, 0, None, 0), *matched([0, 1])])

@@ -45,19 +45,19 @@ def is_cut_off(client: socket.socket, pause_s: float, bytes_max: int) -> bool:
     return False
 
 
-def test_a_client_that_sends_a_byte_now_and_then_is_cut_off() -> None:
+def test_slow_client_is_disconnected() -> None:
     with served(request_s=0.3) as port, connected(port) as client:
         assert is_cut_off(client, 0.02, bytes_max=500)
 
 
-def test_a_connection_over_the_limit_is_closed_at_once() -> None:
+def test_connection_over_the_limit_is_closed_immediately() -> None:
     with served() as port, ExitStack() as clients:
         for _ in range(CONNECTIONS_MAX):
             clients.enter_context(connected(port)).sendall(b"GET ")
         assert clients.enter_context(connected(port)).recv(1) == b""
 
 
-def test_a_closed_connection_leaves_room_for_another() -> None:
+def test_closed_connection_frees_its_slot() -> None:
     with served() as port:
         for _ in range(CONNECTIONS_MAX + 1):
             with connected(port) as client:
@@ -81,7 +81,7 @@ HOSTS = {
 
 
 @pytest.mark.parametrize("path", ["/", "/events"])
-def test_pages_and_events_are_for_known_host_names(path: str) -> None:
+def test_pages_and_events_require_a_known_host_name(path: str) -> None:
     with served() as port:
         statuses = {}
         for host in HOSTS:
@@ -90,13 +90,13 @@ def test_pages_and_events_are_for_known_host_names(path: str) -> None:
     assert statuses == HOSTS
 
 
-def test_metrics_are_for_any_host_name() -> None:
+def test_metrics_accept_any_host_name() -> None:
     with served() as port, answer(port, "GET", "/metrics", "learner.example") as response:
         assert response.status == 200
 
 
 @pytest.mark.parametrize("path", ["/", "/healthz"])
-def test_head_is_answered_with_the_headers_of_get(path: str) -> None:
+def test_head_returns_the_headers_of_get(path: str) -> None:
     with served() as port:
         with answer(port, "GET", path) as got:
             length = len(got.read())
@@ -104,12 +104,12 @@ def test_head_is_answered_with_the_headers_of_get(path: str) -> None:
             assert (head.status, head.headers["Content-Length"], head.read()) == (200, str(length), b"")
 
 
-def test_head_of_events_ends() -> None:
+def test_head_request_for_events_completes() -> None:
     with served() as port, answer(port, "HEAD", "/events") as response:
         assert (response.status, response.headers["Content-Type"]) == (200, "text/event-stream; charset=utf-8")
 
 
-def test_clients_share_an_event_until_it_is_old() -> None:
+def test_clients_share_an_event_until_it_expires() -> None:
     numbers, now_s = count(1), [0.0]
     event = SharedEvent(lambda: b"%d" % next(numbers), lambda: now_s[0])
     assert [event.current(), event.current()] == [b"1", b"1"]

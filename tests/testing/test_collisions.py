@@ -12,11 +12,11 @@ from onebit import CollisionError, check_packages, collisions
 ROOT = Path(__file__).parents[2]
 
 
-def test_packages_of_this_environment_are_onebits() -> None:
+def test_packages_of_this_environment_belong_to_onebit() -> None:
     check_packages()
 
 
-def test_package_that_is_found_first_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shadowing_package_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "consumers").mkdir()
     (tmp_path / "consumers/__init__.py").touch()
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -28,7 +28,7 @@ def test_package_that_is_found_first_is_named(tmp_path: Path, monkeypatch: pytes
     assert f" package consumers in {ROOT}: " in message
 
 
-def test_package_that_another_distribution_has_written_over_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_package_overwritten_by_another_distribution_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(collisions, "FILES", {"producers": ("gone.py",)})
     monkeypatch.setattr(collisions, "packages_distributions", lambda: {"producers": ["onebit", "kafka-producers"]})
     with pytest.raises(CollisionError) as refused:
@@ -37,7 +37,7 @@ def test_package_that_another_distribution_has_written_over_is_noticed(monkeypat
 
 
 @pytest.mark.slow
-def test_program_says_so_in_one_line(tmp_path: Path) -> None:
+def test_program_reports_a_collision_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "stream.py").touch()
     environment = os.environ | {"PYTHONPATH": os.pathsep.join((str(tmp_path), str(ROOT)))}
     done = subprocess.run(

@@ -12,7 +12,7 @@ Make = Callable[..., EmbeddedPipeline]
 SIZES = {"n_classes": 2, "n_features": 2, "learner": "banditron"}
 
 
-def test_feedback_in_time_is_matched_and_after_the_window_it_is_late(onebit_embedded: Make) -> None:
+def test_feedback_is_matched_within_the_window_and_late_after_it(onebit_embedded: Make) -> None:
     pipeline = onebit_embedded(**SIZES, window="10s", partitions=3)
     for name in ("in-time", "too-late"):
         pipeline.context(name, [1.0, 0.5])
@@ -29,7 +29,7 @@ def test_feedback_in_time_is_matched_and_after_the_window_it_is_late(onebit_embe
     pipeline.wait_until(lambda ledger: ledger.late == 1, "one feedback record is late")
 
 
-def test_learner_that_is_killed_goes_on_where_it_stood(onebit_embedded: Make) -> None:
+def test_killed_learner_resumes(onebit_embedded: Make) -> None:
     pipeline = onebit_embedded(**SIZES)
     pipeline.context("a", {"i": [0]})
     before = pipeline.prediction("a")
@@ -41,14 +41,14 @@ def test_learner_that_is_killed_goes_on_where_it_stood(onebit_embedded: Make) ->
     ]  # fmt: skip
 
 
-def test_variables_of_the_shell_do_not_reach_a_test(onebit_embedded: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_variables_do_not_affect_a_test(onebit_embedded: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ONEBIT_N_CLASSES", "7")
     pipeline = onebit_embedded(n_features=2, n_classes=2, learner="banditron")
     pipeline.context("a", [1.0, 0.5])
     assert len(pipeline.prediction("a")["scores"]) == 2
 
 
-def test_the_story_has_the_ledger_of_the_last_step_also_when_it_was_not_read_before() -> None:
+def test_story_contains_the_ledger_of_the_last_step() -> None:
     pipeline = EmbeddedPipeline(n_classes=2, n_features=2, learner="banditron")
     for number in range(3):
         pipeline.context(f"visit-{number}", [1.0, 0.5])
@@ -56,7 +56,7 @@ def test_the_story_has_the_ledger_of_the_last_step_also_when_it_was_not_read_bef
     assert "Ledger(contexts=3, decided=3" in pipeline.story()
 
 
-def test_programs_find_relative_paths_from_the_working_directory_that_is_given(tmp_path: Path) -> None:
+def test_programs_resolve_paths_in_the_given_directory(tmp_path: Path) -> None:
     (tmp_path / "mine.svm").write_text("a 1:1\nb 2:1\n")
     (tmp_path / "logs").mkdir()
     program = Programs(tmp_path / "logs", {}, tmp_path).start("data", "show", "mine.svm")

@@ -41,7 +41,7 @@ def reported(pytester: pytest.Pytester) -> list[str]:
     ).outlines
 
 
-def test_failed_test_tells_the_life_of_its_events_and_a_wrong_ledger_fails_a_test(reported: list[str]) -> None:
+def test_failed_test_prints_its_events_and_an_unbalanced_ledger_fails_a_test(reported: list[str]) -> None:
     text = "\n".join(reported)
     assert "failed" in reported[-1]
     first = text[text.index("__ test_that_fails __") : text.index("__ test_that_waits_in_vain __")]
@@ -58,7 +58,7 @@ def test_failed_test_tells_the_life_of_its_events_and_a_wrong_ledger_fails_a_tes
     assert "AssertionError: the ledger does not add up:" in text
 
 
-def test_a_project_whose_warnings_are_errors_can_load_kafka_python(pytester: pytest.Pytester) -> None:
+def test_kafka_python_loads_with_warnings_as_errors(pytester: pytest.Pytester) -> None:
     pytester.makeini("[pytest]\nfilterwarnings = error")
     pytester.makepyfile("""
 import warnings

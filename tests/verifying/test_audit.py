@@ -17,7 +17,7 @@ from tests.pipeline import TOPICS, Pipeline, run_until_idle, small_task
 from tests.verifying.tampering import GOOD, Edit, again, appended, change, drop, garbage, header, made_by_hand, tampered
 
 
-def test_good_run_is_found_good(good: Pipeline) -> None:
+def test_audit_of_a_valid_run_passes(good: Pipeline) -> None:
     finding = tampered(good, TOPICS.contexts, list)
     assert finding == Finding(0, GOOD, GOOD, (), 0, 0, latencies=Sketch.of([0] * 4))
     assert finding.ok
@@ -64,7 +64,7 @@ def mismatched() -> Pipeline:
     return pipeline
 
 
-def test_feedback_of_another_action_is_counted_in_every_state(mismatched: Pipeline) -> None:
+def test_feedback_for_another_action_is_counted_in_every_state(mismatched: Pipeline) -> None:
     finding = audit_partition(mismatched.broker, TOPICS, 0)
     ledger = finding.audited
     assert finding == Finding(0, ledger, ledger, (), 0, 0, latencies=Sketch.of([0] * 6))
@@ -77,7 +77,7 @@ def test_feedback_of_another_action_is_counted_in_every_state(mismatched: Pipeli
 
 @pytest.mark.parametrize("offset", range(1, 8))
 @pytest.mark.parametrize("names", ["another action", "no action"])
-def test_feedback_whose_action_is_another_than_it_was_is_found(mismatched: Pipeline, offset: int, names: str) -> None:
+def test_audit_detects_a_changed_action_in_feedback(mismatched: Pipeline, offset: int, names: str) -> None:
     """Rejected feedback is edited to name the decided action or none, accepted feedback to name another or none."""
     actions = {value["id"]: value["action"] for value in mismatched.values(TOPICS.predictions)}
     sent = orjson.loads(mismatched.records(TOPICS.feedback)[offset].value or b"")
@@ -90,13 +90,13 @@ def test_feedback_whose_action_is_another_than_it_was_is_found(mismatched: Pipel
     assert len(refused) == (not finding.ok)
 
 
-def test_step_that_has_published_and_is_not_in_the_journal_is_found(good: Pipeline) -> None:
+def test_audit_detects_a_published_step_missing_from_the_journal(good: Pipeline) -> None:
     finding = tampered(good, TOPICS.journal, lambda records: records[:-2])
     assert not finding.ok
     assert finding.faults
 
 
-def test_decision_that_waits_beyond_its_deadline_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_audit_detects_a_decision_pending_beyond_its_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     def never(join: Join, stream_ms: int) -> Iterator[Settled | DroppedOrphan]:
         join.stream_ms = max(join.stream_ms, stream_ms)
         return iter(())
@@ -116,7 +116,7 @@ def test_decision_that_waits_beyond_its_deadline_is_found(monkeypatch: pytest.Mo
     assert any("expected expired 'overdue'; got" in fault for fault in finding.faults), finding
 
 
-def test_feedback_of_a_decided_event_that_was_dropped_as_an_orphan_is_found(good: Pipeline) -> None:
+def test_audit_detects_an_orphan_drop_of_a_decided_event(good: Pipeline) -> None:
     offsets = [offset for _, offset in map(decode_example, good.records(TOPICS.examples)) if offset is not None]
     feedback_offset = offsets[-1]
     headers = dead_letter_headers(TOPICS.feedback, 0, feedback_offset, DEAD_LETTER_ORPHAN, "")
@@ -129,7 +129,7 @@ def test_feedback_of_a_decided_event_that_was_dropped_as_an_orphan_is_found(good
 
 
 @pytest.mark.parametrize("field", Ledger._fields)
-def test_wrong_count_of_the_learner_is_found_in_every_row(good: Pipeline, field: str) -> None:
+def test_audit_detects_a_wrong_value_of_every_count(good: Pipeline, field: str) -> None:
     def edit(records: list[Record]) -> list[Record]:
         fields = orjson.loads(records[-1].value or b"")
         fields["ledger"][field] = fields["ledger"].get(field, 0) + 1
@@ -356,7 +356,7 @@ TAMPERINGS = [
 
 
 @pytest.mark.parametrize("tampering", TAMPERINGS, ids=lambda tampering: tampering.claim)
-def test_audit_finds_what_was_changed_and_names_the_place(good: Pipeline, tampering: Tampering) -> None:
+def test_audit_detects_an_edit_and_names_its_location(good: Pipeline, tampering: Tampering) -> None:
     finding = tampered(good, tampering.topic, tampering.edit)
     assert not finding.ok
     assert any(tampering.place in fault for fault in finding.faults), finding
@@ -374,14 +374,14 @@ MISCOUNTS: dict[str, tuple[str, Edit, dict[str, int]]] = {
 
 
 @pytest.mark.parametrize("claim", MISCOUNTS)
-def test_audit_counts_for_itself(good: Pipeline, claim: str) -> None:
+def test_audit_recomputes_counts_independently(good: Pipeline, claim: str) -> None:
     topic, edit, counts = MISCOUNTS[claim]
     finding = tampered(good, topic, edit)
     assert not finding.ok
     assert finding.audited == GOOD._replace(**counts)
 
 
-def test_decision_that_expired_though_its_feedback_was_in_time_is_a_fault(good: Pipeline) -> None:
+def test_expired_decision_with_feedback_in_time_is_a_fault(good: Pipeline) -> None:
     finding = tampered(good, TOPICS.feedback, appended(7, 2_100))
     assert finding.faults[0].startswith(
         f"{TOPICS.examples}/0 offset 2, step 4: expected matched 'expired'; got expired 'expired'"
@@ -395,7 +395,7 @@ def test_assumed_reward_of_the_negative_policy_is_expected() -> None:
     assert finding.faults == (f"{TOPICS.examples}/0 offset 2, step 4: expected reward 0; got None",)
 
 
-def test_faults_are_shown_up_to_a_limit() -> None:
+def test_number_of_reported_faults_is_limited() -> None:
     pipeline = Pipeline(small_task())
     learner = pipeline.learner()
     for number in range(3 * FAULTS_SHOWN_MAX):
@@ -406,7 +406,7 @@ def test_faults_are_shown_up_to_a_limit() -> None:
     assert finding.audited.decided == 0
 
 
-def test_decision_expired_before_its_time_is_a_fault_also_after_more_decisions_than_may_be_pending() -> None:
+def test_early_expiry_is_a_fault_even_after_a_pending_overflow() -> None:
     pipeline = Pipeline(small_task(join=JoinSettings(window_ms=1_000, orphan_ms=500, pending_max=2)))
     learner = pipeline.learner()
 

@@ -14,7 +14,7 @@ from tests.pipeline import TOPICS, Pipeline, run_until_idle, small_task
 from tests.verifying.tampering import GOOD, made_by_hand
 
 
-def test_records_that_are_not_applied_yet_are_behind_and_no_fault() -> None:
+def test_unapplied_records_are_backlog_not_faults() -> None:
     pipeline = made_by_hand()
     pipeline.context("next")
     pipeline.answer("pending", 1)
@@ -22,7 +22,7 @@ def test_records_that_are_not_applied_yet_are_behind_and_no_fault() -> None:
     assert audit_partition(pipeline.broker, TOPICS, 0) == Finding(0, GOOD, GOOD, (), 1, 2, latencies=Sketch.of([0] * 4))
 
 
-def test_learner_that_goes_on_during_the_audit_is_audited_as_it_was_at_its_beginning() -> None:
+def test_audit_covers_the_state_at_its_start() -> None:
     pipeline = made_by_hand()
     learner = pipeline.learner()
 
@@ -41,7 +41,7 @@ def test_learner_that_goes_on_during_the_audit_is_audited_as_it_was_at_its_begin
     assert audit_partition(pipeline.broker, TOPICS, 0).audited.decided == before.audited.decided + len(decided)
 
 
-def test_feedback_is_late_although_an_earlier_one_was_dropped_to_make_room() -> None:
+def test_feedback_after_a_dropped_orphan_is_late_not_a_duplicate() -> None:
     pipeline = Pipeline(small_task(join=JoinSettings(window_ms=1_000, orphan_ms=500, pending_max=1, orphans_max=1)))
     learner = pipeline.learner()
     makes: list[Callable[[], None]] = [
@@ -59,7 +59,7 @@ def test_feedback_is_late_although_an_earlier_one_was_dropped_to_make_room() -> 
     assert pipeline.audits()[0].ok
 
 
-def test_id_that_was_forgotten_may_be_decided_again() -> None:
+def test_forgotten_id_can_be_decided_again() -> None:
     pipeline = Pipeline(small_task())
     learner = pipeline.learner()
     for start_ms in (1_000, 20_000, 40_000):
@@ -77,7 +77,7 @@ def test_id_that_was_forgotten_may_be_decided_again() -> None:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_feedback_of_an_id_that_was_forgotten_to_make_room_waits_as_an_orphan_would(seed: int) -> None:
+def test_feedback_for_a_forgotten_id_becomes_an_orphan(seed: int) -> None:
     luck = Random(seed)
     limits = JoinSettings(window_ms=1_000, orphan_ms=1_000, retain_ms=60_000, retained_max=luck.choice((1, 2, 5)))
     pipeline = Pipeline(small_task(join=limits))
@@ -100,9 +100,7 @@ def test_feedback_of_an_id_that_was_forgotten_to_make_room_waits_as_an_orphan_wo
 
 @pytest.mark.parametrize("dated_by", ["tick", "context"])
 @pytest.mark.parametrize("seed", range(20))
-def test_audit_agrees_with_the_learner_where_clocks_step_back_and_others_write_ticks(
-    seed: int, dated_by: DatedBy
-) -> None:
+def test_audit_agrees_with_the_learner_under_clock_steps_and_foreign_ticks(seed: int, dated_by: DatedBy) -> None:
     luck = Random(seed)
     limits = JoinSettings(
         window_ms=luck.choice((20, 200)),

@@ -12,7 +12,7 @@ from tests.pipeline import TOPICS, Pipeline, feedback_value, run_until_idle, sma
 from tests.verifying.tampering import GOOD, drop, header, made_by_hand, tampered
 
 
-def test_partition_without_a_journal_is_good_only_when_nothing_was_written() -> None:
+def test_partition_without_a_journal_is_valid_only_without_output() -> None:
     pipeline = Pipeline(small_task())
     pipeline.context("a")
     pipeline.send(TOPICS.feedback, feedback_value("a", 1))
@@ -26,7 +26,7 @@ def test_journal_without_its_first_record_cannot_be_audited(good: Pipeline) -> N
         tampered(good, TOPICS.journal, drop(0))
 
 
-def test_dead_letters_of_other_programs_are_not_the_audits_business(good: Pipeline) -> None:
+def test_audit_ignores_dead_letters_of_other_programs(good: Pipeline) -> None:
     def foreign(records: list[Record]) -> list[Record]:
         letter = header(0, "topic", TOPICS.predictions)(records)[0]
         return [*records, letter._replace(append_ms=records[-1].append_ms)]
@@ -44,9 +44,7 @@ FOREIGN_HEADERS: dict[str, Any] = {
 
 @pytest.mark.parametrize("headers", FOREIGN_HEADERS)
 @pytest.mark.parametrize("topic", [TOPICS.predictions, TOPICS.examples, TOPICS.dead_letter])
-def test_records_that_no_learner_wrote_are_named_and_counted_and_change_no_count(
-    good: Pipeline, topic: str, headers: str
-) -> None:
+def test_foreign_records_are_listed_and_do_not_change_the_ledger(good: Pipeline, topic: str, headers: str) -> None:
     def slip_in(records: list[Record]) -> list[Record]:
         foreign = records[0]._replace(headers=FOREIGN_HEADERS[headers], key=None, append_ms=records[-1].append_ms)
         return [*records, foreign, foreign._replace(value=None)]
@@ -57,7 +55,7 @@ def test_records_that_no_learner_wrote_are_named_and_counted_and_change_no_count
     assert finding.foreign[0].startswith(f"{topic}/0 offset {len(good.records(topic))} ")
 
 
-def test_foreign_records_are_shown_up_to_a_limit_and_all_counted(good: Pipeline) -> None:
+def test_number_of_listed_foreign_records_is_limited(good: Pipeline) -> None:
     def slip_in(records: list[Record]) -> list[Record]:
         return [*records, *[records[-1]._replace(headers=(), key=None)] * (FAULTS_SHOWN_MAX + 1)]
 
@@ -66,7 +64,7 @@ def test_foreign_records_are_shown_up_to_a_limit_and_all_counted(good: Pipeline)
 
 
 @pytest.mark.parametrize("topic", [topic for topic in TOPICS if topic != TOPICS.snapshots])
-def test_ledger_of_which_records_were_deleted_is_not_said_to_differ_but_to_be_gone(topic: str) -> None:
+def test_deleted_records_are_reported_instead_of_differences(topic: str) -> None:
     pipeline = made_by_hand()
     pipeline.broker.delete_records(TopicPartition(topic, 0), 1)
     (finding,) = pipeline.audits()
@@ -77,7 +75,7 @@ def test_ledger_of_which_records_were_deleted_is_not_said_to_differ_but_to_be_go
     assert "retention.ms" in said
 
 
-def test_all_that_retention_has_deleted_is_told_at_once() -> None:
+def test_all_deleted_records_are_reported_together() -> None:
     pipeline = made_by_hand()
     for topic in TOPICS.of_events():
         pipeline.broker.delete_records(TopicPartition(topic, 0), 2)
@@ -85,7 +83,7 @@ def test_all_that_retention_has_deleted_is_told_at_once() -> None:
     assert {said.split("/")[0] for said in finding.gone} == set(TOPICS.of_events())
 
 
-def test_what_was_deleted_before_the_first_step_is_not_missed() -> None:
+def test_records_deleted_before_the_first_step_are_not_required() -> None:
     pipeline = Pipeline(small_task())
     for event_id in "abcd":
         pipeline.context(event_id)

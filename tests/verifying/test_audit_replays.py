@@ -25,7 +25,7 @@ def replayed(play: Play) -> Pipeline:
 
 
 @pytest.mark.parametrize("claimed", ["unmatched", "expired"])
-def test_decision_is_unmatched_where_the_log_has_another_action_and_nowhere_else(claimed: str) -> None:
+def test_audit_detects_a_wrong_unmatched_outcome(claimed: str) -> None:
     pipeline = replayed("match")
     (finding,) = pipeline.audits()
     assert finding.ok, finding
@@ -47,7 +47,7 @@ def test_decision_is_unmatched_where_the_log_has_another_action_and_nowhere_else
         ("own", {"target": {"action": 1, "propensity": 0.5}}),
     ],
 )
-def test_prediction_is_what_the_play_of_a_log_asks_for(play: Play, changes: dict[str, Any]) -> None:
+def test_audit_detects_a_prediction_that_contradicts_play(play: Play, changes: dict[str, Any]) -> None:
     pipeline = replayed(play)
     assert pipeline.audits()[0].ok
     faults = tampered(pipeline, TOPICS.predictions, change(2, **changes)).faults

@@ -10,7 +10,7 @@ from stream.wire.ledger import Ledger
 from tests.pipeline import TOPICS, Pipeline, run_until_idle, small_task
 
 
-def test_finding_as_plain_values_names_all_that_it_holds() -> None:
+def test_finding_as_json_has_all_fields() -> None:
     ledger, audited = Ledger(contexts=1), Ledger(contexts=2)
     finding = Finding(3, ledger, audited, ("a fault",), 4, 5, ("gone",), ("foreign",), 6, Sketch.of([7]))
     assert finding.as_json() == {
@@ -28,9 +28,7 @@ def test_finding_as_plain_values_names_all_that_it_holds() -> None:
     }
 
 
-def test_progress_through_a_long_topic_is_told_after_so_many_records(
-    good: Pipeline, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_progress_is_reported_at_record_intervals(good: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(audit, "PROGRESS_RECORDS", 3)
     reported: list[str] = []
     audit_partition(good.broker, TOPICS, 0, reported.append)
@@ -39,7 +37,7 @@ def test_progress_through_a_long_topic_is_told_after_so_many_records(
     ]  # fmt: skip
 
 
-def test_decisions_are_timed_from_their_contexts_to_their_predictions() -> None:
+def test_decision_latency_is_measured_from_context_to_prediction() -> None:
     pipeline = Pipeline(small_task())
     learner = pipeline.learner()
     for event_id, waits_ms in (("a", 5), ("b", 0), ("c", 40)):

@@ -44,7 +44,7 @@ def run() -> Pipeline:
 
 
 @pytest.mark.parametrize("number", [1, 2, 30, 57])
-def test_model_at_a_step_is_that_of_a_run_that_stopped_there(run: Pipeline, number: int) -> None:
+def test_model_at_a_step_equals_a_run_that_stopped_there(run: Pipeline, number: int) -> None:
     model = export_model(run.broker, TOPICS, 0, number=number)
     alone = rebuild(run.broker, TOPICS, 0, None, until=number, snapshots=False).task
     step = run.journal()[number - 1]
@@ -56,7 +56,7 @@ def test_model_at_a_step_is_that_of_a_run_that_stopped_there(run: Pipeline, numb
     assert (model.meta["learner"], model.meta["updates"]) == ("soba-diag", step.updates)
 
 
-def test_model_at_a_time_is_that_of_the_last_step_in_the_journal_then(run: Pipeline) -> None:
+def test_model_at_a_time_is_the_model_of_the_last_earlier_step(run: Pipeline) -> None:
     records = run.records(TOPICS.journal)
     times = [record.append_ms for record in records]
     for at_ms in (times[0], times[7], times[20] + 1, times[-1], times[-1] + 1_000_000):
@@ -67,7 +67,7 @@ def test_model_at_a_time_is_that_of_the_last_step_in_the_journal_then(run: Pipel
     assert (early.value.place, early.value.first_ms) == (f"{TOPICS.journal}/0", times[0])
 
 
-def test_model_of_a_step_that_was_not_made_is_refused(run: Pipeline) -> None:
+def test_model_of_a_missing_step_is_rejected(run: Pipeline) -> None:
     with pytest.raises(ModelError, match=r"test.journal/0: expected a step from 1 to \d+; got 100000"):
         export_model(run.broker, TOPICS, 0, number=100_000)
     with pytest.raises(ModelError, match="is empty: the task has not started"):
@@ -85,7 +85,7 @@ def test_exporting_writes_nothing_to_the_topics(run: Pipeline) -> None:
     [*(small_task(name) for name in sorted(registered())), small_task("late-ucb", scale="standard")],
     ids=lambda settings: f"{settings.learner}, scale {settings.scale}",
 )
-def test_model_read_from_a_file_is_the_one_written(settings: TaskSettings, tmp_path: Path) -> None:
+def test_model_file_round_trips(settings: TaskSettings, tmp_path: Path) -> None:
     pipeline = Pipeline(settings)
     pipeline.context("a", 1, 2)
     run_until_idle(pipeline.learner())
@@ -99,7 +99,7 @@ def test_model_read_from_a_file_is_the_one_written(settings: TaskSettings, tmp_p
     }
 
 
-def test_file_that_is_no_model_or_was_changed_is_refused(run: Pipeline, tmp_path: Path) -> None:
+def test_invalid_or_modified_model_file_is_rejected(run: Pipeline, tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="expected a file written by `onebit model export`"):
         read_model(tmp_path / "missing.npz")
     (tmp_path / "text.npz").write_text("no")
@@ -119,7 +119,7 @@ def test_file_that_is_no_model_or_was_changed_is_refused(run: Pipeline, tmp_path
         write_model(tmp_path / "no" / "such.npz", model)
 
 
-def test_a_model_that_is_not_written_to_its_end_leaves_the_file_of_before(
+def test_failed_model_write_keeps_the_existing_file(
     run: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "a.npz"
@@ -137,7 +137,7 @@ def test_a_model_that_is_not_written_to_its_end_leaves_the_file_of_before(
     assert [entry.name for entry in tmp_path.iterdir()] == ["a.npz"]
 
 
-def test_export_at_a_time_ends_when_the_broker_has_gone_away(run: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_export_at_a_time_fails_during_a_broker_outage(run: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
     consumer = type(run.broker.reader([JOURNAL]))
     polls = itertools.count()
 
@@ -150,7 +150,7 @@ def test_export_at_a_time_ends_when_the_broker_has_gone_away(run: Pipeline, monk
         export_model(run.broker, TOPICS, 0, at_ms=2_000)
 
 
-def test_comparison_tells_what_differs_and_by_how_much() -> None:
+def test_comparison_reports_differing_arrays_and_maximum_difference() -> None:
     first = Model({}, {"W": np.array([[1.0, 2.0, np.nan]]), "n": 3, "only": np.ones(2), "zero": np.array([0.0])})
     second = Model({}, {"W": np.array([[1.0, 2.5, np.nan]]), "n": 3, "W2": np.ones(2), "zero": np.array([-0.0])})
     found = {difference.name: difference for difference in compare_models(first, second)}
@@ -176,7 +176,7 @@ def go_on(pipeline: Pipeline, start: int, events: int) -> LearnerProgram:
 
 
 @pytest.mark.parametrize("scale", ["none", "standard"])
-def test_learner_begins_with_an_imported_model_and_so_do_its_recovery_and_its_replay(scale: str) -> None:
+def test_learner_recovery_and_replay_start_from_an_imported_model(scale: str) -> None:
     model = export_model(ran(scale=scale)[0].broker, TOPICS, 0)
     pipeline = imported(model, scale=scale)
     first = pipeline.learner()
@@ -197,14 +197,14 @@ def test_learner_begins_with_an_imported_model_and_so_do_its_recovery_and_its_re
     assert pipeline.audits()[0].ok
 
 
-def test_model_without_a_parameter_of_its_learner_is_refused(run: Pipeline) -> None:
+def test_model_without_a_learner_parameter_is_rejected(run: Pipeline) -> None:
     model = export_model(run.broker, TOPICS, 0)
     without = {name: value for name, value in model.meta["parameters"].items() if name != "margin"}
     with pytest.raises(ModelError, match="margin"):
         imported(model._replace(meta={**model.meta, "parameters": without}))
 
 
-def test_model_is_imported_only_where_no_learner_has_begun(run: Pipeline) -> None:
+def test_model_can_be_imported_only_before_the_first_step(run: Pipeline) -> None:
     model = export_model(run.broker, TOPICS, 0)
     before = run.ends()
     with pytest.raises(ModelError, match=r"test.journal/0: expected an empty journal"):
@@ -215,7 +215,7 @@ def test_model_is_imported_only_where_no_learner_has_begun(run: Pipeline) -> Non
         import_model(pipeline.broker, TOPICS, 0, model, "import")
 
 
-def test_learner_waits_for_an_import_that_is_under_way(run: Pipeline) -> None:
+def test_learner_waits_for_an_import_in_progress(run: Pipeline) -> None:
     pipeline = Pipeline(synsep_task())
     producer = pipeline.broker.transactional_producer("import")
     producer.begin()
@@ -228,7 +228,7 @@ def test_learner_waits_for_an_import_that_is_under_way(run: Pipeline) -> None:
     assert list(program.tasks) == [0]
 
 
-def test_model_imported_while_a_learner_waits_for_its_first_event_is_what_it_begins_with(run: Pipeline) -> None:
+def test_idle_learner_starts_from_a_model_imported_before_its_first_event(run: Pipeline) -> None:
     model = export_model(run.broker, TOPICS, 0)
     pipeline = Pipeline(synsep_task())
     waiting = pipeline.learner()
@@ -240,7 +240,7 @@ def test_model_imported_while_a_learner_waits_for_its_first_event_is_what_it_beg
     assert replay_journal(pipeline.broker, TOPICS, 0).ok
 
 
-def test_learner_with_other_parameters_than_the_imported_model_is_refused(run: Pipeline) -> None:
+def test_learner_that_differs_from_the_imported_model_is_rejected(run: Pipeline) -> None:
     model = export_model(run.broker, TOPICS, 0)
     pipeline = imported(model)
     with pytest.raises(
@@ -249,14 +249,14 @@ def test_learner_with_other_parameters_than_the_imported_model_is_refused(run: P
         run_until_idle(pipeline.learner(settings=synsep_task("banditron")))
 
 
-def test_model_that_does_not_fit_its_learner_is_not_imported(run: Pipeline) -> None:
+def test_model_that_does_not_fit_its_learner_is_rejected(run: Pipeline) -> None:
     model = export_model(run.broker, TOPICS, 0)
     wrong = Model({**model.meta, "n_features": 7}, model.state)
     with pytest.raises(ModelError, match="does not fit its learner"):
         import_model(Pipeline(small_task()).broker, TOPICS, 0, wrong, "import")
 
 
-def test_journal_begun_with_an_imported_model_is_refused_without_it(run: Pipeline) -> None:
+def test_journal_started_from_an_imported_model_requires_it(run: Pipeline) -> None:
     pipeline = imported(export_model(run.broker, TOPICS, 0))
     go_on(pipeline, 60, 10)
     pipeline.broker.delete_topics([TOPICS.snapshots])
@@ -265,7 +265,7 @@ def test_journal_begun_with_an_imported_model_is_refused_without_it(run: Pipelin
         run_until_idle(pipeline.learner())
 
 
-def test_replay_of_the_whole_journal_finds_the_state_of_the_recovery() -> None:
+def test_replay_of_the_whole_journal_equals_recovery() -> None:
     pipeline, program = ran(events=40)
     replay = replay_journal(pipeline.broker, TOPICS, 0)
     assert replay.ok
@@ -278,7 +278,7 @@ def test_replay_of_the_whole_journal_finds_the_state_of_the_recovery() -> None:
     assert nothing == Replay(0, 0, 0, "", "", "", "")
 
 
-def test_replay_tells_a_snapshot_that_is_not_what_the_journal_comes_to() -> None:
+def test_replay_detects_a_snapshot_that_differs_from_the_journal() -> None:
     pipeline, program = ran(events=40)
     running = program._running[0]
     program.tasks[0].learner.update(*_right_answer(program))
@@ -292,7 +292,7 @@ def test_replay_tells_a_snapshot_that_is_not_what_the_journal_comes_to() -> None
     assert not replay.ok
 
 
-def test_replay_tells_a_prediction_that_the_journal_does_not_come_to() -> None:
+def test_replay_detects_a_prediction_that_differs_from_the_journal() -> None:
     pipeline, program = ran(events=40)
     running = program._running[0]
     running.snapshots.taken_ms = pipeline.now_ms() + 10**9  # so that no snapshot contains the altered model
@@ -310,7 +310,7 @@ def _right_answer(program: LearnerProgram) -> Any:
     return x, program.tasks[0].learner.predict(x, 0.0), 1
 
 
-def test_replay_tells_inputs_that_are_gone() -> None:
+def test_replay_reports_deleted_inputs() -> None:
     pipeline, _ = ran(events=40)
     pipeline.broker.delete_records(TopicPartition(TOPICS.contexts, 0), 3)
     replay = replay_journal(pipeline.broker, TOPICS, 0)
@@ -329,7 +329,7 @@ def test_replay_tells_inputs_that_are_gone() -> None:
         (3_600_000, 0, "-1"),
     ],
 )
-def test_retention_that_is_too_short_for_a_recovery_is_warned_of(
+def test_retention_too_short_for_recovery_causes_a_warning(
     retention_ms: int, snapshot_interval_ms: int, remedy: str | None
 ) -> None:
     topics = Topics.with_prefix("a.")
@@ -345,7 +345,7 @@ def test_retention_that_is_too_short_for_a_recovery_is_warned_of(
         assert all(warning.endswith(f" {remedy}") for warning in warnings)
 
 
-def test_retention_of_what_a_shared_model_is_recovered_from_is_warned_of() -> None:
+def test_retention_too_short_for_a_shared_model_causes_a_warning() -> None:
     topics = Topics.with_prefix("a.")
     pipeline = Pipeline(small_task())
     pipeline.broker.create_topics(topics.specs(2, retention_ms=60_000, shares_model=True))
@@ -357,7 +357,7 @@ def test_retention_of_what_a_shared_model_is_recovered_from_is_warned_of() -> No
     assert (last.split()[0], last.split()[-1]) == ("a.updates", "-1")
 
 
-def test_times_are_read_with_their_zone_or_in_utc_or_in_milliseconds() -> None:
+def test_times_are_parsed_with_zone_as_utc_or_as_milliseconds() -> None:
     assert (
         time_ms("2026-03-01T12:00:00Z")
         == time_ms("2026-03-01T13:00:00+01:00")

@@ -166,7 +166,7 @@ CASES: dict[str, tuple[tuple[Line, ...], dict[str, int]]] = {
 
 
 @pytest.mark.parametrize("claim", CASES)
-def test_records_are_counted_by_the_rules(claim: str) -> None:
+def test_oracle_counts_follow_the_rules(claim: str) -> None:
     lines, expected = CASES[claim]
     oracle = played(*lines)
     assert counts(oracle) == expected
@@ -229,7 +229,7 @@ def test_decision_dated_by_its_context_expires_a_window_after_it() -> None:
     [(DECIDED, prediction("a", 1)), ((), None), ((), prediction("b", 1))],
     ids=["decided again", "no prediction", "prediction of another event"],
 )
-def test_wrong_prediction_of_a_context_is_reported(before: tuple[Line, ...], published: Prediction | None) -> None:
+def test_wrong_prediction_for_a_context_is_reported(before: tuple[Line, ...], published: Prediction | None) -> None:
     oracle = played(*before)
     decided = oracle.counts["decided"]
     record = Record(TOPICS.contexts, 0, 9, 1_100, None, b"", ())

@@ -53,7 +53,7 @@ def assert_all_adds_up(pipeline: Pipeline) -> None:
 
 
 @pytest.mark.parametrize("interval_ms", [0, 40])
-def test_all_tasks_begin_with_the_imported_model_and_their_journals_name_it(model: Model, interval_ms: int) -> None:
+def test_all_tasks_start_from_the_imported_model_and_record_it(model: Model, interval_ms: int) -> None:
     pipeline = imported(model)
     for start in (60, 90):
         go_on(pipeline, start, 30, snapshot_interval_ms=interval_ms)
@@ -73,7 +73,7 @@ def test_all_tasks_begin_with_the_imported_model_and_their_journals_name_it(mode
     assert decided[0] != decided[1]
 
 
-def test_settings_are_those_of_the_imported_model_which_all_share(model: Model) -> None:
+def test_shared_imported_model_determines_settings(model: Model) -> None:
     begun = pipeline_settings(imported(model).broker, TOPICS, PARTITIONS)
     assert (begun["learner"], begun["model"], begun["parameters.project"]) == ("late-ucb", "shared", 8)
     other = imported(model)
@@ -81,7 +81,7 @@ def test_settings_are_those_of_the_imported_model_which_all_share(model: Model) 
         run_until_idle(other.learner(settings=replace(TASK, parameters={"project": 4})))
 
 
-def test_model_imported_while_learners_wait_for_their_first_events_is_what_they_begin_with(model: Model) -> None:
+def test_idle_learners_start_from_a_model_imported_before_their_first_events(model: Model) -> None:
     pipeline = Pipeline(TASK, PARTITIONS)
     waiting = [pipeline.learner(name) for name in "ab"]
     run_until_idle(*waiting)
@@ -95,7 +95,7 @@ def test_model_imported_while_learners_wait_for_their_first_events_is_what_they_
     assert {one.sha256 for one in reported} == {model.meta["digest"]}
 
 
-def test_tasks_wait_for_an_import_for_all_that_is_under_way(model: Model) -> None:
+def test_tasks_wait_for_a_shared_import_in_progress(model: Model) -> None:
     pipeline = Pipeline(TASK, PARTITIONS)
     producer = pipeline.broker.transactional_producer("import")
     producer.begin()
@@ -108,7 +108,7 @@ def test_tasks_wait_for_an_import_for_all_that_is_under_way(model: Model) -> Non
     assert sorted(learner.tasks) == list(range(PARTITIONS))
 
 
-def test_model_is_imported_for_all_only_where_nothing_has_begun(model: Model) -> None:
+def test_shared_model_can_be_imported_only_before_any_step(model: Model) -> None:
     pipeline = imported(model)
     again = r"test.snapshots/0 already contains a model"
     with pytest.raises(ModelError, match=again):
@@ -124,7 +124,7 @@ def test_model_is_imported_for_all_only_where_nothing_has_begun(model: Model) ->
         import_shared_model(pipeline.broker, TOPICS, PARTITIONS, model, "import")
 
 
-def test_task_that_began_with_another_model_than_there_is_now_is_not_recovered(model: Model) -> None:
+def test_recovery_requires_the_imported_model_of_the_first_step(model: Model) -> None:
     pipeline = imported(model)
     go_on(pipeline, 60, 20)
     chunks = list(read_partition(pipeline.broker, TopicPartition(TOPICS.snapshots, 0)))
@@ -139,7 +139,7 @@ def test_task_that_began_with_another_model_than_there_is_now_is_not_recovered(m
     assert recover(pipeline.broker, TOPICS, 1, TASK).step.number > 0
 
 
-def test_digest_of_version_0_is_that_of_the_file(model: Model) -> None:
+def test_digest_of_version_0_equals_the_imported_file(model: Model) -> None:
     pipeline = imported(model)
     learner = pipeline.learner()
     run_until_idle(learner)

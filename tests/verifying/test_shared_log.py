@@ -37,7 +37,7 @@ def copied(pipeline: Pipeline, change: dict[str, list[tuple[bytes | None, Header
     return audit_log(other.broker, TOPICS, PARTITIONS)
 
 
-def test_the_log_and_the_journals_of_a_run_agree(pipeline: Pipeline) -> None:
+def test_log_and_journals_of_a_run_agree(pipeline: Pipeline) -> None:
     found = audit_log(pipeline.broker, TOPICS, PARTITIONS)
     assert (found.faults, found.warnings) == ((), ())
     entries = [step.log.entries for number in range(PARTITIONS) for step in pipeline.journal(number) if step.log]
@@ -51,14 +51,14 @@ def test_the_log_and_the_journals_of_a_run_agree(pipeline: Pipeline) -> None:
     assert shares_model(pipeline.broker, TOPICS, PARTITIONS)
 
 
-def test_every_task_tells_in_its_first_step_who_runs_it(pipeline: Pipeline) -> None:
+def test_first_step_of_every_task_names_its_instance(pipeline: Pipeline) -> None:
     firsts = [pipeline.journal(partition)[0] for partition in range(PARTITIONS)]
     assert sorted(step.replica.instance for step in firsts if step.replica) == ["a", "a", "b"]
     reported = [step.replica for number in range(PARTITIONS) for step in pipeline.journal(number) if step.replica]
     assert PARTITIONS + 2 < len(reported) < sum(len(pipeline.journal(number)) for number in range(PARTITIONS)) / 2
 
 
-def test_record_that_is_missing_in_the_log_is_named(pipeline: Pipeline) -> None:
+def test_missing_log_record_is_reported(pipeline: Pipeline) -> None:
     records = [(record.value, record.headers) for record in pipeline.records(TOPICS.updates)]
     middle = copied(pipeline, {TOPICS.updates: records[:5] + records[6:]})
     assert any("the previous one in the log" in fault for fault in middle.faults)
@@ -67,9 +67,7 @@ def test_record_that_is_missing_in_the_log_is_named(pipeline: Pipeline) -> None:
     assert "but the log ends before it" in end.faults[0]
 
 
-def test_record_that_stands_twice_in_the_log_counts_once_and_one_of_another_program_is_named(
-    pipeline: Pipeline,
-) -> None:
+def test_duplicate_log_record_is_ignored_and_a_foreign_one_is_reported(pipeline: Pipeline) -> None:
     records = [(record.value, record.headers) for record in pipeline.records(TOPICS.updates)]
     found = copied(pipeline, {TOPICS.updates: [*records[:5], records[4], (b"hello", ()), *records[5:]]})
     assert found.faults == ()
@@ -86,7 +84,7 @@ def test_replicas_that_differ_at_one_version_are_a_fault(pipeline: Pipeline) -> 
     assert not found.ok
 
 
-def test_step_that_counts_other_entries_than_the_log_has_is_named(pipeline: Pipeline) -> None:
+def test_step_whose_entry_count_differs_from_the_log_is_reported(pipeline: Pipeline) -> None:
     journal = [orjson.loads(record.value or b"") for record in pipeline.records(TOPICS.journal)]
     step = next(value for value in journal if value.get("log", {}).get("entries"))
     step["log"]["entries"] += 1
@@ -97,7 +95,7 @@ def test_step_that_counts_other_entries_than_the_log_has_is_named(pipeline: Pipe
     )
 
 
-def test_pipeline_with_models_of_their_own_shares_none() -> None:
+def test_pipeline_with_own_models_has_no_shared_log() -> None:
     pipeline = Pipeline(synsep_task("late-ucb"), 1)
     assert not shares_model(pipeline.broker, TOPICS, 1)
     pipeline.run((pipeline.replay(small_synsep(), 5),), pipeline.learner())

@@ -65,7 +65,7 @@ def with_other(pipeline: Pipeline, topic: str, change: dict[int, bytes]) -> Pipe
 
 
 @pytest.mark.parametrize("learner", LEARNERS)
-def test_every_decision_is_made_again_on_its_version(learner: str) -> None:
+def test_every_decision_is_reproduced_on_its_version(learner: str) -> None:
     pipeline = run_of(learner)
     found = replays(pipeline)
     assert [(one.fault, one.ok) for one in found] == [("", True)] * PARTITIONS
@@ -74,7 +74,7 @@ def test_every_decision_is_made_again_on_its_version(learner: str) -> None:
     assert read_model_snapshots(pipeline.broker, TOPICS).newest is not None
 
 
-def test_replica_that_is_not_what_the_log_makes_is_a_fault(pipeline: Pipeline) -> None:
+def test_replica_that_differs_from_the_log_is_a_fault(pipeline: Pipeline) -> None:
     journal = [orjson.loads(record.value or b"") for record in pipeline.records(TOPICS.journal)]
     number, reported = next((n, value) for n, value in enumerate(journal) if n > 20 and "replica" in value)
     reported["replica"]["sha256"] = "0" * 64
@@ -99,14 +99,14 @@ def last_bit(state: State) -> None:
     array.flat[0] = np.nextafter(array.flat[0], np.inf)
 
 
-def test_snapshot_of_the_model_that_differs_is_a_fault(pipeline: Pipeline) -> None:
+def test_model_snapshot_that_differs_is_a_fault(pipeline: Pipeline) -> None:
     found = replays(with_snapshot(pipeline, last_bit))
     assert "the newest snapshot of the model has" in found[0].fault
     assert found[1].ok
     assert all(one.ok for one in replays(with_snapshot(pipeline, lambda state: None)))
 
 
-def test_decision_that_is_not_what_its_version_makes_is_a_fault(pipeline: Pipeline) -> None:
+def test_decision_that_differs_from_its_version_is_a_fault(pipeline: Pipeline) -> None:
     records = pipeline.records(TOPICS.predictions)
     prediction = orjson.loads(records[30].value or b"")
     prediction["scores"][0] += 1e-12
@@ -115,7 +115,7 @@ def test_decision_that_is_not_what_its_version_makes_is_a_fault(pipeline: Pipeli
 
 
 @pytest.mark.parametrize("topic", [TOPICS.predictions, TOPICS.examples])
-def test_records_of_other_programs_under_the_numbers_of_steps_are_passed_over_and_named(topic: str) -> None:
+def test_foreign_records_with_a_step_number_are_skipped_and_reported(topic: str) -> None:
     pipeline = run_of("late-ucb", forged=[(topic, b"{}")])
     records = pipeline.records(topic)
     last = records[-1]
@@ -128,7 +128,7 @@ def test_records_of_other_programs_under_the_numbers_of_steps_are_passed_over_an
     assert found[1].foreign == ""
 
 
-def test_audit_knows_by_the_journal_which_predictions_are_of_another_program() -> None:
+def test_audit_identifies_foreign_predictions_by_the_journal() -> None:
     topic = TOPICS.predictions
     pipeline = run_of("late-ucb", forged=[(topic, b"{}")])
     last = pipeline.records(topic)[-1]
@@ -144,14 +144,14 @@ def test_audit_knows_by_the_journal_which_predictions_are_of_another_program() -
     )
 
 
-def test_prediction_that_another_program_wrote_before_a_steps_own_is_a_fault(pipeline: Pipeline) -> None:
+def test_foreign_prediction_before_those_of_its_step_is_a_fault(pipeline: Pipeline) -> None:
     number = next(step.number for step in pipeline.journal() if step.log and step.log.predictions)
     found = run_of("late-ucb", forged=[(TOPICS.predictions, b"{}")], step=number).audits()
     assert [one.ok for one in found] == [False, True]
     assert any(fault.startswith(f"step {number}: {TOPICS.predictions}") for fault in found[0].faults)
 
 
-def test_audit_of_a_journal_that_lacks_a_step_still_reads_the_predictions(pipeline: Pipeline) -> None:
+def test_audit_reads_predictions_despite_a_missing_journal_step(pipeline: Pipeline) -> None:
     number = next(n for n, step in enumerate(pipeline.journal()) if n > 5)
     lacking = Pipeline(pipeline.settings, PARTITIONS)
     for topic in TOPICS:
@@ -165,7 +165,7 @@ def test_audit_of_a_journal_that_lacks_a_step_still_reads_the_predictions(pipeli
     assert not any("differs from the digest" in fault for fault in faults)
 
 
-def test_audit_finds_predictions_other_than_the_journal_tells(pipeline: Pipeline) -> None:
+def test_audit_detects_predictions_that_differ_from_the_journal_digest(pipeline: Pipeline) -> None:
     prediction = orjson.loads(pipeline.records(TOPICS.predictions)[3].value or b"")
     prediction["scores"][0] += 1e-12
     found = with_other(pipeline, TOPICS.predictions, {3: orjson.dumps(prediction)}).audits()
@@ -174,15 +174,13 @@ def test_audit_finds_predictions_other_than_the_journal_tells(pipeline: Pipeline
     assert found[1].ok
 
 
-def test_example_that_a_step_does_not_publish_when_made_again_is_a_fault_where_its_own_is_missing(
-    pipeline: Pipeline,
-) -> None:
+def test_example_not_reproduced_by_its_step_is_a_fault(pipeline: Pipeline) -> None:
     found = replays(with_other(pipeline, TOPICS.examples, {3: b"{}"}))
     assert f"{TOPICS.examples}/0 offset 3: " in found[0].fault
     assert "got b'{}'" in found[0].fault
 
 
-def test_predictions_that_are_not_those_of_the_journal_are_a_fault(pipeline: Pipeline) -> None:
+def test_predictions_that_differ_from_the_journal_are_a_fault(pipeline: Pipeline) -> None:
     journal = [orjson.loads(record.value or b"") for record in pipeline.records(TOPICS.journal)]
     number, step = next((n, value) for n, value in enumerate(journal) if value.get("log", {}).get("predictions"))
     step["log"]["sha256"] = "0" * 64
@@ -191,7 +189,7 @@ def test_predictions_that_are_not_those_of_the_journal_are_a_fault(pipeline: Pip
     assert f"{step['log']['predictions']} predictions with digest {'0' * 16}" in found[0].fault
 
 
-def test_log_that_holds_other_updates_than_the_steps_made_is_a_fault(pipeline: Pipeline) -> None:
+def test_log_updates_that_differ_from_the_steps_are_a_fault(pipeline: Pipeline) -> None:
     records = pipeline.records(TOPICS.updates)
     last = {update.partition: number for number, record in enumerate(records) if (update := decode_update(record))}
     value = records[last[0]].value or b""
@@ -204,7 +202,7 @@ def test_log_that_holds_other_updates_than_the_steps_made_is_a_fault(pipeline: P
     assert "the step has different ones" in found[0].fault
 
 
-def test_models_of_any_version_come_out_of_the_log(pipeline: Pipeline, tmp_path: Path) -> None:
+def test_model_of_any_version_can_be_exported_from_the_log(pipeline: Pipeline, tmp_path: Path) -> None:
     whole = export_model(pipeline.broker, TOPICS, 0)
     step = pipeline.journal(1)[30]
     then = export_model(pipeline.broker, TOPICS, 1, number=step.number)
@@ -227,7 +225,7 @@ def test_models_of_any_version_come_out_of_the_log(pipeline: Pipeline, tmp_path:
     assert read.moment == f"at version {replica.version:,} of the shared model"
 
 
-def test_versions_that_there_are_not_are_refused(pipeline: Pipeline) -> None:
+def test_missing_versions_are_rejected(pipeline: Pipeline) -> None:
     with pytest.raises(ModelError, match=r"expected a version at the end of a record; got 10000.*the last"):
         export_model(pipeline.broker, TOPICS, 0, version=10_000)
     with pytest.raises(ModelError, match=r"has no step 10000"):

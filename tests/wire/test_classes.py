@@ -56,7 +56,7 @@ def test_invalid_lists_are_rejected_and_add_no_names(classes: Classes, given: Se
     assert list(classes.names or ()) == before
 
 
-def test_a_list_with_one_name_too_many_adds_none_of_its_names() -> None:
+def test_list_with_too_many_names_adds_none() -> None:
     classes = Classes(3, NAMED[:2], is_open=True)
     with pytest.raises(ClassesError):
         classes.eligible(["sport", "weather"])

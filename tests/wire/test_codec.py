@@ -79,33 +79,33 @@ def same_features(one: Features, other: Features) -> bool:
 
 
 @given(IDS, features())
-def test_context_is_read_as_it_was_written_to_the_last_bit(event_id: str, x: Features) -> None:
+def test_context_round_trips_bit_for_bit(event_id: str, x: Features) -> None:
     read = codec.decode_context(record(codec.encode_context(event_id, x), event_id.encode()), N_FEATURES)
     assert read.id == event_id
     assert same_features(read.x, x)
 
 
 @given(st.lists(FLOATS, min_size=N_FEATURES, max_size=N_FEATURES))
-def test_dense_context_holds_the_nonzeros_of_the_list(dense: list[float]) -> None:
+def test_dense_context_contains_the_nonzero_values(dense: list[float]) -> None:
     x = codec.decode_context(record(json(id="a", x=dense)), N_FEATURES).x
     assert x.indices.tolist() == [i for i, value in enumerate(dense) if value != 0.0]
     assert x.values.tolist() == [value for value in dense if value != 0.0]
     assert (x.indices.dtype.str, x.values.dtype.str) == ("<i4", "<f8")
 
 
-def test_values_that_are_all_one_are_left_out_and_read_as_ones() -> None:
+def test_values_of_all_ones_are_omitted_and_restored() -> None:
     value = codec.encode_context("a", Features(np.array([1, 3], dtype=np.int32), np.ones(2)))
     assert orjson.loads(value) == {"id": "a", "x": {"i": [1, 3]}}
     assert codec.decode_context(record(value), N_FEATURES).x.values.tolist() == [1.0, 1.0]
 
 
-def test_context_without_any_feature_is_a_context() -> None:
+def test_context_without_features_is_valid() -> None:
     x = codec.decode_context(record(b'{"id":"a","x":{"i":[]}}'), N_FEATURES).x
     assert (x.indices.size, x.values.size, x.indices.dtype.str) == (0, 0, "<i4")
 
 
 @given(IDS, decisions(), COUNTS, COUNTS)
-def test_prediction_is_read_as_it_was_written(event_id: str, decision: Decision, version: int, offset: int) -> None:
+def test_prediction_round_trips(event_id: str, decision: Decision, version: int, offset: int) -> None:
     written = Prediction(event_id, decision, version)
     value = codec.encode_prediction(written, offset)
     read, read_offset = codec.decode_prediction(record(value, event_id.encode()))
@@ -125,7 +125,7 @@ CLASSES = st.none() | st.integers(0, N_CLASSES - 1)
 
 
 @given(IDS, st.integers(0, 1), CLASSES, CLASSES)
-def test_feedback_is_read_as_it_was_written(event_id: str, reward: int, label: int | None, action: int | None) -> None:
+def test_feedback_round_trips(event_id: str, reward: int, label: int | None, action: int | None) -> None:
     written = Feedback(event_id, reward, label, action)
     assert codec.decode_feedback(record(codec.encode_feedback(written)), N_CLASSES) == written
 
@@ -137,7 +137,7 @@ def test_feedback_is_read_as_it_was_written(event_id: str, reward: int, label: i
     ),
     st.none() | COUNTS,
 )  # fmt: skip
-def test_example_is_read_as_it_was_written(written: Example, offset: int | None) -> None:
+def test_example_round_trips(written: Example, offset: int | None) -> None:
     assert codec.decode_example(record(codec.encode_example(written, offset))) == (written, offset)
 
 
@@ -180,7 +180,7 @@ BAD_VALUES = [
 
 
 @pytest.mark.parametrize("bad", BAD_VALUES, ids=lambda bad: bad.name)
-def test_what_is_no_event_at_all_is_refused_by_every_decoder(bad: Bad) -> None:
+def test_every_decoder_rejects_values_that_are_not_events(bad: Bad) -> None:
     for decode in DECODERS.values():
         with pytest.raises(MalformedError) as refused:
             decode(record(bad.value, bad.key, bad.headers))
@@ -194,7 +194,7 @@ def test_what_is_no_event_at_all_is_refused_by_every_decoder(bad: Bad) -> None:
         ("a", b"b"), ("a", b""), ("a", b"a "),
     ],
 )  # fmt: skip
-def test_bad_id_is_refused_by_every_decoder(event_id: object, key: bytes | None) -> None:
+def test_every_decoder_rejects_an_invalid_id(event_id: object, key: bytes | None) -> None:
     for name, decode in DECODERS.items():
         decode(record(json(**EVENTS[name]), b"a"))
         with pytest.raises(MalformedError) as refused:
@@ -202,7 +202,7 @@ def test_bad_id_is_refused_by_every_decoder(event_id: object, key: bytes | None)
         assert field_of(refused.value) == "id"
 
 
-def test_event_without_an_id_is_refused_by_every_decoder() -> None:
+def test_every_decoder_rejects_a_missing_id() -> None:
     for name, decode in DECODERS.items():
         without = {field: value for field, value in EVENTS[name].items() if field != "id"}
         with pytest.raises(MalformedError) as refused:
@@ -264,7 +264,7 @@ NO_SCHEMA_CONTEXTS = [
 
 
 @pytest.mark.parametrize("bad", BAD_CONTEXTS + NO_SCHEMA_CONTEXTS, ids=lambda bad: bad.name)
-def test_bad_context_is_refused_with_what_was_expected_and_what_came(bad: Bad) -> None:
+def test_invalid_context_is_rejected_by_field(bad: Bad) -> None:
     with pytest.raises(MalformedError) as refused:
         codec.decode_context(record(bad.value), N_FEATURES)
     assert field_of(refused.value) == bad.field
@@ -305,7 +305,7 @@ BAD_FEEDBACK = [
 
 
 @pytest.mark.parametrize("bad", BAD_FEEDBACK, ids=lambda bad: bad.name)
-def test_bad_feedback_is_refused_with_what_was_expected_and_what_came(bad: Bad) -> None:
+def test_invalid_feedback_is_rejected_by_field(bad: Bad) -> None:
     with pytest.raises(MalformedError) as refused:
         codec.decode_feedback(record(bad.value), N_CLASSES)
     assert field_of(refused.value) == bad.field
@@ -315,7 +315,7 @@ def test_bad_feedback_is_refused_with_what_was_expected_and_what_came(bad: Bad) 
     ("written", "means"),
     [("1", 1), ("1.0", 1), ("1e0", 1), ("true", 1), ("0", 0), ("0.0", 0), ("-0.0", 0), ("0e9", 0), ("false", 0)],
 )
-def test_reward_is_what_json_means_by_it(written: str, means: int) -> None:
+def test_reward_accepts_every_json_notation_of_0_and_1(written: str, means: int) -> None:
     found = codec.decode_feedback(record(b'{"id":"a","reward":%s}' % written.encode()), N_CLASSES)
     assert isinstance(found, Feedback)
     assert (found, type(found.reward)) == (Feedback("a", means), int)
@@ -331,7 +331,7 @@ def test_record_with_shown_and_a_reward_is_feedback() -> None:
     assert codec.decode_feedback(record(feedbacks(b'"shown":true,"reward":1')), N_CLASSES) == Feedback("a", 1)
 
 
-def test_action_that_is_null_is_none_given() -> None:
+def test_null_action_equals_a_missing_action() -> None:
     assert codec.decode_feedback(record(feedbacks(b'"reward":1,"action":null')), N_CLASSES) == Feedback("a", 1)
 
 
@@ -358,9 +358,7 @@ BAD_LOGGED = [
 
 
 @pytest.mark.parametrize(("log", "value", "field"), BAD_LOGGED)
-def test_logged_decision_that_cannot_be_played_is_refused_where_it_is_needed(
-    log: LogReading, value: bytes, field: str
-) -> None:
+def test_invalid_logged_decision_is_rejected_only_if_required(log: LogReading, value: bytes, field: str) -> None:
     with pytest.raises(MalformedError) as refused:
         codec.decode_context(record(value), N_FEATURES, log)
     assert field_of(refused.value) == field
@@ -377,12 +375,12 @@ def test_logged_decision_that_cannot_be_played_is_refused_where_it_is_needed(
         (UNIFORM, Logged(1, 0.25001)),
     ],
 )
-def test_logged_decision_is_read_as_it_was_written(log: LogReading, written: Logged) -> None:
+def test_logged_decision_round_trips(log: LogReading, written: Logged) -> None:
     value = codec.encode_context("a", Features(np.array([1], dtype=np.int32), np.ones(1)), written)
     assert codec.decode_context(record(value), N_FEATURES, log).logged == written
 
 
-def test_target_and_a_propensity_that_the_log_does_not_tell_are_read_as_they_were_written() -> None:
+def test_target_and_unknown_propensity_round_trip() -> None:
     decision = Decision(1, 0, math.nan, np.array([1.0, 0.5]))
     written = Prediction("a", decision, 0, Target(0, 0.75))
     read, _ = codec.decode_prediction(record(codec.encode_prediction(written, 3)))
@@ -404,7 +402,7 @@ def test_prediction_with_the_most_numbers_fits_into_a_record() -> None:
     assert len(codec.encode_prediction(prediction, 2**63 - 1)) <= VALUE_BYTES_MAX
 
 
-def test_class_of_a_prediction_is_a_text() -> None:
+def test_class_of_a_prediction_is_a_string() -> None:
     with pytest.raises(MalformedError, match=r"^class: "):
         codec.decode_prediction(record(orjson.dumps({**PREDICTION, "class": 2})))
 
@@ -419,13 +417,13 @@ def test_class_of_a_prediction_is_a_text() -> None:
         ({"action": 0, "propensity": 0.0}, "target.propensity"),
     ],
 )
-def test_target_that_cannot_be_one_is_refused_by_its_name(target: object, field: str) -> None:
+def test_invalid_target_is_rejected_by_field(target: object, field: str) -> None:
     with pytest.raises(MalformedError) as refused:
         codec.decode_prediction(record(orjson.dumps({**PREDICTION, "target": target})))
     assert field_of(refused.value) == field
 
 
-def test_feedback_without_label_is_malformed_only_for_a_learner_that_needs_it() -> None:
+def test_feedback_without_label_is_malformed_only_if_required() -> None:
     without = record(b'{"id":"a","reward":1}')
     assert codec.decode_feedback(without, N_CLASSES) == Feedback("a", 1)
     with pytest.raises(MalformedError, match=r"^label: "):
@@ -452,7 +450,7 @@ EXAMPLE: dict[str, Any] = {
         *[(name, value) for name in ("model_version", "context_offset") for value in (-1, 0.5, None)],
     ],
 )
-def test_prediction_with_one_bad_field_is_refused_by_its_name(field: str, value: object) -> None:
+def test_prediction_with_an_invalid_field_is_rejected_by_field(field: str, value: object) -> None:
     codec.decode_prediction(record(orjson.dumps(PREDICTION)))
     with pytest.raises(MalformedError, match=rf"^{field}[:\[]"):
         codec.decode_prediction(record(orjson.dumps({**PREDICTION, field: value})))
@@ -471,14 +469,14 @@ def test_prediction_with_one_bad_field_is_refused_by_its_name(field: str, value:
         *[("drift", value) for value in ("class", -1, True, 0.0)],
     ],
 )
-def test_example_with_one_bad_field_is_refused_by_its_name(field: str, value: object) -> None:
+def test_example_with_an_invalid_field_is_rejected_by_field(field: str, value: object) -> None:
     codec.decode_example(record(orjson.dumps(EXAMPLE)))
     with pytest.raises(MalformedError, match=rf"^{field}[:\[]"):
         codec.decode_example(record(orjson.dumps({**EXAMPLE, field: value})))
 
 
 @given(IDS, decisions(), COUNTS, COUNTS)
-def test_answer_is_the_part_of_a_prediction_that_feedback_needs(
+def test_answer_contains_the_fields_needed_for_feedback(
     event_id: str, decision: Decision, version: int, offset: int
 ) -> None:
     value = codec.encode_prediction(Prediction(event_id, decision, version), offset)
@@ -490,13 +488,13 @@ def test_answer_is_the_part_of_a_prediction_that_feedback_needs(
     ("field", "value"),
     [("action", 2), ("action", True), ("greedy", -1), ("scores", [1.0]), ("scores", None), ("context_offset", -1)],
 )
-def test_answer_with_one_bad_field_is_refused_by_its_name(field: str, value: object) -> None:
+def test_answer_with_an_invalid_field_is_rejected_by_field(field: str, value: object) -> None:
     with pytest.raises(MalformedError, match=rf"^{field}[:\[]"):
         codec.decode_answer(record(orjson.dumps({**PREDICTION, field: value})))
 
 
 @pytest.mark.parametrize("headers", [None, (), (("trace", b"abc"),), (("trace", b"abc"), VERSION_HEADER)])
-def test_unknown_fields_and_headers_and_a_missing_version_are_tolerated(headers: Headers | None) -> None:
+def test_unknown_fields_headers_and_missing_version_are_accepted(headers: Headers | None) -> None:
     headers = HEADERS if headers is None else headers
     context = record(b'{"id":"a","x":{"i":[2],"w":3},"source":{"deep":[1]}}', b"a", headers)
     assert codec.decode_context(context, N_FEATURES).x.indices.tolist() == [2]
@@ -506,14 +504,14 @@ def test_unknown_fields_and_headers_and_a_missing_version_are_tolerated(headers:
     assert codec.decode_example(record(json(**EXAMPLE, more=1), b"a", headers))[1] == 3
 
 
-def test_large_finite_numbers_are_read() -> None:
+def test_large_finite_numbers_are_accepted() -> None:
     dense = [1.7e308, 1.7e308, -1.7e308, 2**64 - 1, -(2**63), 1e-320, 0, 0, 0, 0]
     x = codec.decode_context(record(json(id="a", x=dense)), N_FEATURES).x
     assert x.values.tolist() == [float(value) for value in dense[:6]]
     assert math.isfinite(x.values.max())
 
 
-def test_integer_beyond_64_bits_is_read_as_the_nearest_float() -> None:
+def test_integer_beyond_64_bits_becomes_the_nearest_float() -> None:
     # JSON has only one number type. Fields that require an integer, such as an index or a reward, refuse this value.
     x = codec.decode_context(record(contexts(b'{"i":[1],"v":[1%s]}' % (b"0" * 30))), N_FEATURES).x
     assert x.values.tolist() == [1e30]
@@ -568,9 +566,7 @@ def assert_read_or_refused(given_record: Record) -> None:
 
 
 @given(st.none() | st.binary(max_size=60), st.none() | st.binary(max_size=4), HEADER_TUPLES)
-def test_any_bytes_are_read_or_refused_and_nothing_else(
-    value: bytes | None, key: bytes | None, headers: Headers
-) -> None:
+def test_arbitrary_bytes_are_decoded_or_rejected(value: bytes | None, key: bytes | None, headers: Headers) -> None:
     assert_read_or_refused(record(value, key, headers))
 
 
@@ -579,7 +575,7 @@ def test_any_bytes_are_read_or_refused_and_nothing_else(
         st.sampled_from(["i", "v"]), JSON_VALUES | st.lists(st.integers(-2, 12)))}),
     st.dictionaries(NAMES, JSON_VALUES, max_size=8),
 )  # fmt: skip
-def test_any_json_is_read_or_refused_and_nothing_else(fields: dict[str, Any], more: dict[str, Any]) -> None:
+def test_arbitrary_json_is_decoded_or_rejected(fields: dict[str, Any], more: dict[str, Any]) -> None:
     for filled in (more | fields, PREDICTION | more, EXAMPLE | more):
         try:
             value = orjson.dumps(filled)
@@ -635,12 +631,12 @@ GOLDEN_VALUES = {
 
 
 @pytest.mark.parametrize("name", GOLDEN_VALUES)
-def test_bytes_on_the_wire_are_those_of_version_1(name: str) -> None:
+def test_encoded_bytes_equal_the_golden_files_of_version_1(name: str) -> None:
     # A difference here is a format change: existing records or running programs become incompatible.
     assert GOLDEN_VALUES[name] == (GOLDEN / f"{name}.json").read_bytes().rstrip(b"\n")
 
 
-def test_golden_bytes_are_still_read() -> None:
+def test_golden_bytes_are_decoded() -> None:
     def golden(name: str) -> Record:
         return record((GOLDEN / f"{name}.json").read_bytes())
 

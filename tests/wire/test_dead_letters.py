@@ -20,7 +20,7 @@ def record(value: bytes | None, key: bytes | None = None, headers: Headers = HEA
 
 
 @given(TEXTS, COUNTS, COUNTS, TEXTS, TEXTS)
-def test_dead_letter_names_the_record_it_holds(topic: str, partition: int, offset: int, kind: str, reason: str) -> None:
+def test_dead_letter_identifies_its_record(topic: str, partition: int, offset: int, kind: str, reason: str) -> None:
     headers = dead_letter_headers(topic, partition, offset, kind, reason)
     assert decode_dead_letter(record(b"anything", headers=headers))[:4] == (topic, partition, offset, kind)
 
@@ -36,7 +36,7 @@ HEADER_NAMES = st.sampled_from(OUR_NAMES) | TEXTS | st.binary().map(lambda name:
 
 
 @given(st.lists(st.tuples(HEADER_NAMES, st.binary()), max_size=8).map(tuple))
-def test_dead_letter_keeps_the_records_own_headers_and_is_read_by_ours(own: Headers) -> None:
+def test_dead_letter_keeps_the_original_headers_and_is_decoded(own: Headers) -> None:
     letter = letter_of(record(None, None, own))
     assert decode_dead_letter(letter)[:4] == ("topic", 0, 7, "malformed")
     assert (letter.key, letter.value) == (None, None)
@@ -49,7 +49,7 @@ def test_dead_letter_keeps_the_records_own_headers_and_is_read_by_ours(own: Head
     assert all(name == given for (name, _), (given, _) in zip(kept, own, strict=True) if not given.startswith("o"))
 
 
-def test_dead_letter_can_be_written_whatever_its_record_and_its_reason_are() -> None:
+def test_dead_letter_size_is_limited_for_any_record_and_reason() -> None:
     wrong = record(b"x" * 1_000_000, b"k" * 1_000_000, (("name", b"h" * 1_000_000), *[("n" * 100, b"c" * 100)] * 9_000))
     key, value, headers = encode_dead_letter(wrong, "malformed", "é" * 1_000_000)
     assert key is not None
@@ -59,7 +59,7 @@ def test_dead_letter_can_be_written_whatever_its_record_and_its_reason_are() -> 
     assert len(key) + len(value) + content + overhead < 2**20
 
 
-def test_dead_letter_of_headers_that_look_like_ours_tells_them_apart() -> None:
+def test_original_headers_with_onebit_names_are_prefixed() -> None:
     own = (("onebit-offset", b"5"), ("original-onebit-offset", b"6"), ("original-", b"7"), ("trace", b"8"))
     assert letter_of(record(b"", headers=own)).headers[6:] == (
         ("original-onebit-offset", b"5"), ("original-original-onebit-offset", b"6"), ("original-", b"7"),
@@ -67,7 +67,7 @@ def test_dead_letter_of_headers_that_look_like_ours_tells_them_apart() -> None:
     )  # fmt: skip
 
 
-def test_dead_letter_of_an_earlier_version_is_still_read() -> None:
+def test_dead_letter_of_an_earlier_version_is_decoded() -> None:
     lines = (GOLDEN / "dead-letter.headers").read_text().splitlines()
     headers = tuple((name, content.encode()) for name, content in (line.split(": ", 1) for line in lines))
     assert decode_dead_letter(record(b"", headers=headers))[:4] == ("onebit.contexts", 2, 41, "malformed")
@@ -76,7 +76,7 @@ def test_dead_letter_of_an_earlier_version_is_still_read() -> None:
 @pytest.mark.parametrize(
     ("key_bytes", "value_bytes", "large_bytes"), [(0, 0, 5_000_000), (400_000, 5_000_000, 300_000), (10**6, 10**6, 1)]
 )
-def test_dead_letter_of_too_many_headers_keeps_those_that_fit_and_says_so(
+def test_dead_letter_with_too_many_headers_keeps_those_that_fit(
     key_bytes: int, value_bytes: int, large_bytes: int
 ) -> None:
     own = (("large", b"x" * large_bytes), *((f"small-{number}", b"y") for number in range(2_000)))
@@ -90,7 +90,7 @@ def test_dead_letter_of_too_many_headers_keeps_those_that_fit_and_says_so(
     assert dict(letter.headers)["onebit-headers"] == b"2001"
 
 
-def test_dead_letter_with_room_for_a_megabyte_of_headers_keeps_them() -> None:
+def test_dead_letter_keeps_large_headers_that_fit() -> None:
     own = (("large", b"x" * 1_000_000),)
     headers = letter_of(record(b"", headers=own)).headers
     assert headers[6:] == own
@@ -98,7 +98,7 @@ def test_dead_letter_with_room_for_a_megabyte_of_headers_keeps_them() -> None:
 
 
 @pytest.mark.parametrize("missing", ["onebit-topic", "onebit-partition", "onebit-offset", "onebit-kind"])
-def test_dead_letter_without_a_header_is_refused(missing: str) -> None:
+def test_dead_letter_without_a_required_header_is_rejected(missing: str) -> None:
     headers = tuple(header for header in dead_letter_headers("t", 0, 1, "malformed", "why") if header[0] != missing)
     with pytest.raises(MalformedError, match=missing):
         decode_dead_letter(record(b"", headers=headers))
@@ -128,10 +128,10 @@ GOLDEN_HEADERS = {
 
 
 @pytest.mark.parametrize("name", GOLDEN_HEADERS)
-def test_golden_headers_are_those_of_version_1(name: str) -> None:
+def test_headers_equal_the_golden_files_of_version_1(name: str) -> None:
     assert lines_of(GOLDEN_HEADERS[name]) == (GOLDEN / name).read_text()
 
 
-def test_key_and_value_of_a_dead_letter_are_cut() -> None:
+def test_key_and_value_of_a_dead_letter_are_truncated() -> None:
     letter = cut_letter()
     assert (letter.key, letter.value) == (b"k" * 500_000, b"v" * 500_000)

@@ -37,40 +37,40 @@ BESIDE = ("conflicts", "contexts_misplaced", "feedback_misplaced", "propensities
 """Fields that count records which other fields also count."""
 
 
-def test_examples_in_the_docstrings_hold() -> None:
+def test_doctests_pass() -> None:
     assert doctest.testmod(ledger).failed == 0
 
 
-def test_ledger_in_which_every_record_is_counted_once_balances() -> None:
+def test_ledger_balances_if_every_record_is_counted_once() -> None:
     assert BALANCED.balances
     assert Ledger().balances
 
 
 @pytest.mark.parametrize("field", [field for field in Ledger._fields if field not in BESIDE])
-def test_one_record_too_many_in_any_field_is_an_imbalance(field: str) -> None:
+def test_adding_1_to_any_count_unbalances_the_ledger(field: str) -> None:
     changed = BALANCED._replace(**{field: getattr(BALANCED, field) + 1})
     assert not changed.balances
 
 
 @pytest.mark.parametrize("field", BESIDE)
-def test_what_is_counted_beside_the_equations_does_not_change_them(field: str) -> None:
+def test_counts_outside_the_equations_do_not_affect_balance(field: str) -> None:
     assert BALANCED._replace(**{field: 0}).balances
 
 
-def test_imbalance_names_the_identity_and_its_numbers() -> None:
+def test_imbalance_names_the_equation_and_its_values() -> None:
     assert BALANCED._replace(late=7).imbalances() == (
         "feedback 119 != 120 = matched 80 + late 7 + feedback_duplicates 4 + mismatched 5 + orphans_waiting 2 "
         "+ orphans_dropped 3 + feedback_malformed 3 + feedback_unmatched 9 + shown 7",
     )
 
 
-def test_ledgers_of_partitions_add_up_field_by_field() -> None:
+def test_ledgers_of_partitions_are_added_field_by_field() -> None:
     both = total_ledger([BALANCED, BALANCED])
     assert both == Ledger(*(2 * count for count in BALANCED))
     assert both.balances
     assert total_ledger([]) == Ledger()
 
 
-def test_ledger_is_not_added_to_anything_else() -> None:
+def test_ledger_can_be_added_only_to_a_ledger() -> None:
     with pytest.raises(TypeError):
         BALANCED + 1

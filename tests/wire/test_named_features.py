@@ -48,31 +48,31 @@ ENCODED: list[tuple[dict[str, Any], dict[int, float]]] = [
 
 
 @pytest.mark.parametrize(("x", "expected"), ENCODED)
-def test_numbers_are_values_categories_one_hot_and_texts_words(x: dict[str, Any], expected: dict[int, float]) -> None:
+def test_numbers_categories_and_texts_are_encoded(x: dict[str, Any], expected: dict[int, float]) -> None:
     assert entries(OWN, x) == expected
     assert OWN.n_features == 6
 
 
-def test_hashes_stand_behind_all_others() -> None:
+def test_hashed_features_follow_all_others() -> None:
     index = 6 + (hash_of("user", "u1") & 1_023)
     assert HASHED.n_features == 6 + 1_024
     assert entries(HASHED, {"user": "u1", "price": -2.5}) == {0: -2.5, index: 1.0}
 
 
-def test_what_is_in_no_vocabulary_is_hashed_where_anything_is() -> None:
+def test_value_outside_the_vocabulary_is_hashed_if_hashing_is_enabled() -> None:
     assert entries(HASHED, {"country": "it"}) == {6 + (hash_of("country", "it") & 1_023): 1.0}
 
 
-def test_values_that_share_an_index_are_added_up() -> None:
+def test_values_with_a_common_index_are_summed() -> None:
     narrow = build({"a": (Kind.TEXT, None)}, 1)
     assert sum(entries(narrow, {"a": "one two three four"}).values()) == 4.0
 
 
-def test_hashes_are_the_same_in_every_version() -> None:
+def test_hashes_are_stable() -> None:
     assert [hash_of("user", "u1"), hash_of("", "é\ud800")] == [12836274488596726787, 8070977805385675112]
 
 
-def test_an_encoder_without_names_hashes_them_all() -> None:
+def test_encoder_without_names_hashes_all_features() -> None:
     anything = build({}, 20, unknown=True)
     assert anything.n_features == 1 << 20
     found = entries(anything, {"price": 2.5, "country": "de"})
@@ -91,13 +91,13 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("x", "message"), REFUSED)
-def test_what_does_not_fit_is_refused(x: dict[str, Any], message: str) -> None:
+def test_invalid_features_are_rejected(x: dict[str, Any], message: str) -> None:
     with pytest.raises(NamedFeaturesError) as caught:
         OWN.encode(x)
     assert str(caught.value).startswith(message)
 
 
-def test_a_name_that_a_sender_made_up_does_not_fill_the_message() -> None:
+def test_long_unknown_name_is_truncated_in_the_message() -> None:
     encoder = build({}, 10, unknown=True)
     for given in ([1], {"a": 1}, 10**400):
         with pytest.raises(NamedFeaturesError) as refused:
@@ -107,12 +107,12 @@ def test_a_name_that_a_sender_made_up_does_not_fill_the_message() -> None:
         encoder.encode({"\x1b[2J": [1]})
 
 
-def test_numbers_that_share_an_index_and_are_too_large_together_are_refused() -> None:
+def test_overflowing_sum_at_one_index_is_rejected() -> None:
     with pytest.raises(NamedFeaturesError, match="finite sum"):
         build({}, 1, unknown=True).encode({str(n): 1e308 for n in range(6)})
 
 
-def test_only_numbers_are_scaled_and_the_centre_has_no_entry() -> None:
+def test_only_numbers_are_scaled_and_the_mean_has_no_entry() -> None:
     assert entries(SCALED, {"price": 0, "country": "de"}) == {0: -2.0, 1: 1.0}
     assert entries(SCALED, {"price": 4, "country": "de"}) == entries(SCALED, {"country": "de"})
     assert [one.get("scale") for one in to_plain(SCALED)["names"]] == [(4.0, 2.0), None, None, None]
@@ -120,7 +120,7 @@ def test_only_numbers_are_scaled_and_the_centre_has_no_entry() -> None:
 
 
 @pytest.mark.parametrize("encoder", [OWN, HASHED, SCALED, build({}, 5, unknown=True)])
-def test_an_encoder_comes_back_from_json(encoder: FeatureEncoder) -> None:
+def test_encoder_round_trips_through_json(encoder: FeatureEncoder) -> None:
     assert from_plain(json.loads(json.dumps(to_plain(encoder)))) == encoder
 
 
@@ -143,13 +143,13 @@ def test_an_encoder_comes_back_from_json(encoder: FeatureEncoder) -> None:
         [],
     ],
 )
-def test_what_is_no_encoder_is_refused(fields: dict[str, Any]) -> None:
+def test_invalid_encoder_is_rejected(fields: dict[str, Any]) -> None:
     with pytest.raises(NamedFeaturesError):
         from_plain(fields)
 
 
 @pytest.mark.parametrize(("distinct", "bits"), [(2, 4), (30, 8), (300, 8), (300, 10)])
-def test_sharing_is_how_many_values_have_company(distinct: int, bits: int) -> None:
+def test_sharing_counts_values_with_a_common_index(distinct: int, bits: int) -> None:
     shared = 0
     for trial in range(100):
         taken = Counter(hash_of(f"{trial}", str(n)) & ((1 << bits) - 1) for n in range(distinct))

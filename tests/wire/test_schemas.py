@@ -46,7 +46,7 @@ def is_accepted(topic: str, value: bytes | None) -> bool:
 
 
 @pytest.mark.parametrize("topic", EVENTS)
-def test_each_schema_is_one(topic: str) -> None:
+def test_each_schema_is_valid(topic: str) -> None:
     Draft202012Validator.check_schema(schema_of(topic))
 
 
@@ -67,13 +67,13 @@ SMALL_BAD = [bad for bad in (*BAD_CONTEXTS, *BAD_FEEDBACK) if len(bad.value or b
 
 
 @pytest.mark.parametrize("bad", SMALL_BAD, ids=lambda bad: bad.name)
-def test_bad_value_is_refused_where_a_schema_can_say_why(bad: Bad) -> None:
+def test_invalid_value_is_rejected_if_expressible_in_a_schema(bad: Bad) -> None:
     topic = "contexts" if bad in BAD_CONTEXTS else "feedback"
     assert is_accepted(topic, bad.value) == (bad.name in BEYOND_A_SCHEMA)
 
 
 @pytest.mark.parametrize("bad", [value for _, value, _ in BAD_LOGGED if b'"action":1' not in value or b":0}" in value])
-def test_bad_decision_of_a_log_is_refused(bad: bytes) -> None:
+def test_invalid_logged_decision_is_rejected(bad: bytes) -> None:
     of_the_learner = b'"action":4' in bad or b'"logged"' not in bad  # depends on n_classes or on `play`
     assert is_accepted("contexts", bad) == of_the_learner
 
@@ -90,7 +90,7 @@ def test_bad_decision_of_a_log_is_refused(bad: bytes) -> None:
         *[("examples", EXAMPLE, "drift", value) for value in ("class", -1, True)],
     ],
 )
-def test_event_with_one_bad_field_is_refused(topic: str, good: dict[str, Any], field: str, value: object) -> None:
+def test_event_with_an_invalid_field_is_rejected(topic: str, good: dict[str, Any], field: str, value: object) -> None:
     assert VALIDATORS[topic].is_valid({**good, "a_later_version": 1})
     assert not VALIDATORS[topic].is_valid({**good, field: value})
 
@@ -113,7 +113,7 @@ HASHED = FeatureEncoder({}, 0, 10)
 
 
 @given(CONTEXTS)
-def test_context_that_can_be_read_is_accepted(fields: dict[str, Any]) -> None:
+def test_decodable_context_is_accepted(fields: dict[str, Any]) -> None:
     readings: list[Any] = [
         lambda one: codec.decode_context(one, N_FEATURES),
         lambda one: codec.decode_context(one, N_FEATURES, LogReading(N_CLASSES)),
@@ -127,7 +127,7 @@ def test_context_that_can_be_read_is_accepted(fields: dict[str, Any]) -> None:
 
 
 @given(FEEDBACK)
-def test_feedback_that_can_be_read_is_accepted(fields: dict[str, Any]) -> None:
+def test_decodable_feedback_is_accepted(fields: dict[str, Any]) -> None:
     value = orjson.dumps(fields)
     if can_be_read(lambda one: codec.decode_feedback(one, N_CLASSES), record(value)):
         assert is_accepted("feedback", value)

@@ -11,7 +11,7 @@ def record(key: bytes | None, value: bytes | None, headers: Headers) -> Record:
 
 
 @pytest.mark.parametrize("step", [1, 12, 10**18 - 1])
-def test_tick_names_its_step(step: int) -> None:
+def test_tick_contains_its_step(step: int) -> None:
     tick = record(None, None, tick_headers(step))
     assert (is_tick(tick), tick_step(tick)) == (True, step)
 
@@ -20,7 +20,7 @@ def test_tick_names_its_step(step: int) -> None:
     ("key", "value", "headers"),
     [(None, None, HEADERS), (None, b"{}", tick_headers(1)), (b"a", None, tick_headers(1))],
 )
-def test_record_with_a_key_or_a_value_or_without_the_header_is_no_tick(
+def test_record_with_key_or_value_or_without_header_is_not_a_tick(
     key: bytes | None, value: bytes | None, headers: Headers
 ) -> None:
     other = record(key, value, headers)
@@ -28,6 +28,6 @@ def test_record_with_a_key_or_a_value_or_without_the_header_is_no_tick(
 
 
 @pytest.mark.parametrize("content", [b"", b"-1", b"x", b"1" * 19])
-def test_tick_of_no_step_that_can_be_read_is_still_no_feedback(content: bytes) -> None:
+def test_tick_with_an_invalid_step_is_not_feedback(content: bytes) -> None:
     tick = record(None, None, ((TICK_HEADER, content),))
     assert (is_tick(tick), tick_step(tick)) == (True, None)

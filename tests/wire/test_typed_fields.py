@@ -138,14 +138,14 @@ def as_bytes(found: Any) -> object:
 @example(b'{"id":"a","x":{"i":[1],"v":[1,2]}}')
 @example(b'{"id":"a","x":{"i":[1,2],"v":[-0,0.1]}}')
 @given(CONTEXTS)
-def test_context_is_what_python_reads(value: bytes) -> None:
+def test_context_agrees_with_python_reference(value: bytes) -> None:
     found = as_bytes(decoded(lambda record: codec.decode_context(record, N_FEATURES), value))
     assert found == expected(context, value)
 
 
 @example(b'{"id":"a","reward":1,"action":null}')
 @given(FEEDBACK)
-def test_feedback_is_what_python_reads(value: bytes) -> None:
+def test_feedback_agrees_with_python_reference(value: bytes) -> None:
     found = decoded(lambda record: codec.decode_feedback(record, N_CLASSES), value)
     assert found == expected(feedback, value)
 
@@ -155,5 +155,5 @@ def test_feedback_is_what_python_reads(value: bytes) -> None:
     b'"context_offset":18446744073709551616}'
 )
 @given(PREDICTIONS)
-def test_answer_is_what_python_reads(value: bytes) -> None:
+def test_answer_agrees_with_python_reference(value: bytes) -> None:
     assert decoded(codec.decode_answer, value) == expected(answer, value)

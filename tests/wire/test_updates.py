@@ -64,7 +64,7 @@ entries = st.builds(
 
 @settings(max_examples=30)
 @given(st.lists(entries, min_size=1, max_size=8), st.integers(1, 500))
-def test_what_is_written_is_read_in_as_many_parts_as_it_takes(made: list[Entry], bytes_max: int) -> None:
+def test_updates_round_trip_in_bounded_parts(made: list[Entry], bytes_max: int) -> None:
     updates = [decoded(value) for value in encode_updates(3, 41, 39, made, bytes_max)]
     assert [update[:4] for update in updates] == [(3, 41, part, 39) for part in range(len(updates))]
     assert_same(joined([update.entries for update in updates]), columns_of(made))
@@ -73,7 +73,7 @@ def test_what_is_written_is_read_in_as_many_parts_as_it_takes(made: list[Entry],
         assert len(sizes) == 1 or sum(sizes) <= bytes_max
 
 
-def test_a_record_is_no_larger_than_its_entries_and_a_head_of_a_kilobyte() -> None:
+def test_record_exceeds_its_entries_by_at_most_a_kilobyte() -> None:
     x = Features(np.arange(30, dtype=np.int32), np.full(30, 0.5))
     made = [entry(CORRECTED, x, np.ones(5), 1, 0, 0.5, 2)] * 100
     (value,) = encode_updates(0, 1, 0, made)
@@ -95,7 +95,7 @@ GOLDEN_STEPS = {
 
 
 @pytest.mark.parametrize("name", GOLDEN_STEPS)
-def test_bytes_of_the_log_are_those_of_format_1(name: str) -> None:
+def test_log_records_equal_the_golden_files_of_format_1(name: str) -> None:
     # A difference here is a format change: existing logs or running programs become incompatible.
     partition, step, follows, made = GOLDEN_STEPS[name]
     assert encode_updates(partition, step, follows, made) == [(GOLDEN / name).read_bytes()]
@@ -104,7 +104,7 @@ def test_bytes_of_the_log_are_those_of_format_1(name: str) -> None:
     assert_same(update.entries, columns_of(made))
 
 
-def test_a_record_without_a_version_is_of_another_program() -> None:
+def test_record_without_a_version_is_foreign() -> None:
     assert decode_update(Record("u", 0, 7, 0, None, b"{}", ())) is None
 
 
@@ -121,9 +121,7 @@ ONE = columns_of([entry(SETTLED, Features(np.array([4], np.int32), np.array([2.0
         ({"reward": None}, "KeyError.*reward"),
     ],
 )
-def test_a_record_that_is_not_as_the_format_says_is_refused_with_its_place(
-    changed: dict[str, Any], message: str
-) -> None:
+def test_invalid_record_is_rejected_with_its_offset(changed: dict[str, Any], message: str) -> None:
     columns: dict[str, Any] = {
         "kind": ONE.kinds, "action": ONE.actions, "greedy": ONE.greedy, "propensity": ONE.propensities,
         "scores": ONE.scores, "reward": ONE.rewards, "nnz": ONE.sizes, "x.indices": ONE.indices,
@@ -134,7 +132,7 @@ def test_a_record_that_is_not_as_the_format_says_is_refused_with_its_place(
         decoded(b"".join(encode_section(section)))
 
 
-def test_a_record_that_claims_more_entries_than_it_holds_is_refused_with_its_place() -> None:
+def test_record_with_an_excessive_entry_count_is_rejected_with_its_offset() -> None:
     head = headed({"name": "updates", "values": {}, "arrays": [["kind", "|i1", [10**12]]]})
     with pytest.raises(UpdatesError, match=r"^u/0 offset 7: .*bytes left"):
         decoded(head + b"x")

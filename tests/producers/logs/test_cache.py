@@ -42,7 +42,7 @@ def keeper(tmp_path: Path) -> Keeper:
     return Keeper(tmp_path / "cache" / "logs")
 
 
-def test_file_is_read_once_and_again_when_anything_that_counts_has_changed(
+def test_file_is_reread_only_after_a_relevant_change(
     tmp_path: Path, keeper: Keeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, by = write(tmp_path, as_jsonl(ROWS)), mapping(propensity=None)
@@ -61,7 +61,7 @@ def test_file_is_read_once_and_again_when_anything_that_counts_has_changed(
     assert len(list(keeper.folder.iterdir())) == 6, "each log has its own name, and none is incomplete"
 
 
-def test_log_that_cannot_be_read_leaves_nothing_behind(tmp_path: Path, keeper: Keeper) -> None:
+def test_failed_read_leaves_the_cache_empty(tmp_path: Path, keeper: Keeper) -> None:
     path = write(tmp_path, as_jsonl([*ROWS, {**ROWS[0], "r": 7}]))
     with pytest.raises(DatasetError, match="reward"):
         keeper.keep(path, mapping())
@@ -70,7 +70,7 @@ def test_log_that_cannot_be_read_leaves_nothing_behind(tmp_path: Path, keeper: K
         keeper.keep(tmp_path / "missing", mapping())
 
 
-def test_standard_input_is_kept_under_no_name(keeper: Keeper, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_standard_input_is_not_cached(keeper: Keeper, monkeypatch: pytest.MonkeyPatch) -> None:
     class Stdin:
         buffer = io.BytesIO(as_jsonl(ROWS))
 
@@ -81,7 +81,7 @@ def test_standard_input_is_kept_under_no_name(keeper: Keeper, monkeypatch: pytes
     assert stored.row_of(stored.event_id(1)) == 1
 
 
-def test_columns_that_another_process_has_kept_meanwhile_are_taken(
+def test_entry_cached_by_another_process_is_used(
     tmp_path: Path, keeper: Keeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, by = write(tmp_path, as_jsonl(ROWS)), mapping()
@@ -97,7 +97,7 @@ def test_columns_that_another_process_has_kept_meanwhile_are_taken(
 
 
 @pytest.mark.parametrize("damage", ["empty", "content", "missing", "short", "long"])
-def test_columns_that_are_damaged_are_read_anew(tmp_path: Path, keeper: Keeper, damage: str) -> None:
+def test_damaged_entry_is_rebuilt(tmp_path: Path, keeper: Keeper, damage: str) -> None:
     path = write(tmp_path, as_jsonl(ROWS))
     whole = plain(keeper.keep(path, mapping()).batches())
     (folder,) = keeper.folder.iterdir()
@@ -117,7 +117,7 @@ def test_columns_that_are_damaged_are_read_anew(tmp_path: Path, keeper: Keeper, 
     assert (keeper.readings, list(keeper.folder.iterdir())) == (2, [folder])
 
 
-def test_columns_whose_date_may_not_be_set_are_used(
+def test_entry_whose_time_cannot_be_set_is_used(
     tmp_path: Path, keeper: Keeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def forbidden(path: Path) -> None:
@@ -130,7 +130,7 @@ def test_columns_whose_date_may_not_be_set_are_used(
     assert keeper.readings == 1
 
 
-def test_what_nobody_has_opened_for_a_month_is_deleted_when_another_is_kept(tmp_path: Path, keeper: Keeper) -> None:
+def test_entries_unused_for_a_month_are_deleted(tmp_path: Path, keeper: Keeper) -> None:
     path = write(tmp_path, as_jsonl(ROWS))
     keeper.keep(path, mapping())
     keeper.keep(path, mapping(propensity=None))

@@ -39,7 +39,7 @@ KNOWN = [
 
 
 @pytest.mark.parametrize(("head", "kind"), KNOWN)
-def test_formats_are_known_by_their_content(head: bytes, kind: Format) -> None:
+def test_formats_are_detected_by_content(head: bytes, kind: Format) -> None:
     assert format_of(head, "log") is kind
 
 
@@ -60,14 +60,14 @@ UNKNOWN = [
 
 
 @pytest.mark.parametrize(("head", "what"), UNKNOWN)
-def test_what_cannot_be_read_is_told_what_it_looks_like(head: bytes, what: str) -> None:
+def test_unknown_format_is_rejected_with_its_apparent_format(head: bytes, what: str) -> None:
     with pytest.raises(DatasetError, match=r"^log looks like") as caught:
         format_of(head, "log")
     assert what in str(caught.value)
     assert "CSV with a header, JSON lines, Parquet, VW dsjson" in str(caught.value)
 
 
-def test_archives_and_other_tables_are_named(tmp_path: Path) -> None:
+def test_archives_and_unsupported_tables_are_rejected_by_name(tmp_path: Path) -> None:
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as archive:
         archive.writestr("log.csv", "a,b\n1,2\n")
@@ -79,14 +79,14 @@ def test_archives_and_other_tables_are_named(tmp_path: Path) -> None:
         open_log(tmp_path / "log.parquet", mapping())
 
 
-def test_files_that_are_not_there_or_are_folders_are_refused(tmp_path: Path) -> None:
+def test_missing_files_and_directories_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match="nowhere"):
         open_log(tmp_path / "nowhere", mapping())
     with pytest.raises(DatasetError):
         open_log(tmp_path, mapping())
 
 
-def test_parquet_within_gzip_is_refused(tmp_path: Path) -> None:
+def test_parquet_within_gzip_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "log").write_bytes(gzip.compress(b"PAR1" + b"\x15" * 100))
     with pytest.raises(DatasetError, match="Parquet"):
         open_log(tmp_path / "log", mapping())
@@ -95,7 +95,7 @@ def test_parquet_within_gzip_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "line", [b"0.0625 " * 500, b"1:" * 2_000, b"1 " * 2_000 + b"|" * 9, b'"' * 5_001, b"1:0:" * 999]
 )
-def test_odd_lines_take_no_time(line: bytes) -> None:
+def test_format_detection_is_fast_on_unusual_lines(line: bytes) -> None:
     started = time.process_time()
     with contextlib.suppress(DatasetError):
         format_of(line + b"x\n" + line, "log")

@@ -30,7 +30,7 @@ text = ["title"]
 """
 
 
-def test_a_mapping_file_is_read(tmp_path: Path) -> None:
+def test_mapping_file_is_read(tmp_path: Path) -> None:
     mapping = read_mapping(write(tmp_path, TOML.encode()))
     assert (mapping.id, mapping.classes, mapping.unit_of_delay()) == ("event", ("a", "7"), "s")
     assert mapping.columns() == ("event", "at", "item", "click", "p", "y", "wait", "price", "country", "title")
@@ -60,7 +60,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("fields", "message"), REFUSED)
-def test_what_a_mapping_cannot_say_is_refused(fields: dict[str, Any], message: str) -> None:
+def test_invalid_mapping_fields_are_rejected(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(DatasetError) as caught:
         mapping_of(fields, "m.toml")
     assert str(caught.value).startswith("mapping m.toml")
@@ -68,7 +68,7 @@ def test_what_a_mapping_cannot_say_is_refused(fields: dict[str, Any], message: s
 
 
 @pytest.mark.parametrize("content", [b"action = ", b"\xff"])
-def test_a_mapping_that_is_not_toml_is_refused(tmp_path: Path, content: bytes) -> None:
+def test_mapping_that_is_not_toml_is_rejected(tmp_path: Path, content: bytes) -> None:
     with pytest.raises(DatasetError):
         read_mapping(write(tmp_path, content))
     with pytest.raises(DatasetError):
@@ -84,11 +84,11 @@ def test_a_mapping_that_is_not_toml_is_refused(tmp_path: Path, content: bytes) -
         ("days_to_buy", "d"), ("delayDays", "d"),
     ],
 )  # fmt: skip
-def test_the_unit_of_a_delay_is_in_its_name(name: str, unit: str) -> None:
+def test_unit_of_a_delay_is_taken_from_the_column_name(name: str, unit: str) -> None:
     assert LogMapping(action="a", delay=name, **NUMERIC).unit_of_delay() == unit
 
 
-def test_a_mapping_is_guessed_from_names_and_values(tmp_path: Path) -> None:
+def test_mapping_is_guessed_from_names_and_values(tmp_path: Path) -> None:
     rows = [
         {
             "Event ID": f"e{n}", "timestamp": f"2024-01-01T00:00:{n:02}Z", "item_id": n % 4, "click": n % 2,
@@ -112,7 +112,7 @@ def test_a_mapping_is_guessed_from_names_and_values(tmp_path: Path) -> None:
     assert read_mapping(saved) == mapping_of(guessed.fields, "guessed")
 
 
-def test_what_cannot_be_guessed_is_a_remark(tmp_path: Path) -> None:
+def test_fields_that_cannot_be_guessed_are_reported_as_remarks(tmp_path: Path) -> None:
     path = write(tmp_path, as_jsonl([{"propensity": 2.0, "reward": 0.5, "x": 1.5}] * 3))
     guessed = guess(next(tables(Source(str(path)))))
     assert guessed.fields == {"features": {"numeric": ["x"]}}
@@ -124,7 +124,7 @@ def test_what_cannot_be_guessed_is_a_remark(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-def test_the_outcome_is_no_feature_and_a_few_bad_rows_do_not_hide_what_a_column_is(tmp_path: Path) -> None:
+def test_guess_excludes_outcome_columns_and_tolerates_bad_rows(tmp_path: Path) -> None:
     header = "when,banner title,spend,chosen,prob,bought,minutes_to_buy,Clicked"
     lines = [
         f"2024-01-01T00:{n // 60:02}:{n % 60:02}Z,banner {n % 3},{n / 7},b{n % 4},0.25,{n % 2},{n / 9},{n % 2}"
@@ -148,7 +148,7 @@ def test_the_outcome_is_no_feature_and_a_few_bad_rows_do_not_hide_what_a_column_
     )
 
 
-def test_how_a_table_is_written_may_be_why_it_is_not_understood(tmp_path: Path) -> None:
+def test_guess_remarks_on_missing_headers_and_decimal_commas(tmp_path: Path) -> None:
     path = write(tmp_path, b"1,2.5,3\n4,5,6\n")
     assert [
         remark for remark in guess(next(csv_tables.tables(Source(str(path)), None))).remarks if "names" in remark
@@ -170,13 +170,13 @@ def test_how_a_table_is_written_may_be_why_it_is_not_understood(tmp_path: Path) 
         ("click_latency_ms", [5, 7], "delay"), ("hoursToBuy", [5, None], "delay"), ("when", [1e9, 1e9], "timestamp"),
     ],
 )  # fmt: skip
-def test_many_names_of_a_role_are_known(tmp_path: Path, column: str, values: list[object], role: str) -> None:
+def test_guess_knows_many_column_names(tmp_path: Path, column: str, values: list[object], role: str) -> None:
     action = {} if role == "action" else {"action": "a"}
     path = write(tmp_path, as_jsonl([{**action, column: value, "x": 0.5} for value in values]))
     assert guess(next(tables(Source(str(path))))).fields[role] == column
 
 
-def test_an_outcome_that_cannot_be_used_is_no_feature_either(tmp_path: Path) -> None:
+def test_unusable_outcome_column_is_not_a_feature(tmp_path: Path) -> None:
     path = write(tmp_path, as_jsonl([{"action": "a", "bought": "yes", "wait_s": "long", "miles_to_shop": 1.5}] * 3))
     guessed = guess(next(tables(Source(str(path)))))
     assert guessed.fields == {"action": "action", "features": {"numeric": ["miles_to_shop"]}}
@@ -185,13 +185,13 @@ def test_an_outcome_that_cannot_be_used_is_no_feature_either(tmp_path: Path) -> 
     ]  # fmt: skip
 
 
-def test_pairs_can_be_longer_than_a_file_name() -> None:
+def test_mapping_pairs_can_be_longer_than_a_file_name() -> None:
     columns = [f"column{number}" for number in range(100)]
     mapping = read_mapping(f"action=item,reward=click,numeric={'+'.join(columns)}")
     assert list(mapping.features.numeric) == columns
 
 
-def test_pairs_say_the_same_as_a_file() -> None:
+def test_mapping_pairs_are_equivalent_to_a_file() -> None:
     pairs = "action=item,reward=click,propensity=p,classes=a+b,numeric=price, categorical=device+user.region"
     assert read_mapping(pairs) == mapping_of(
         {
@@ -212,6 +212,6 @@ def test_pairs_say_the_same_as_a_file() -> None:
         ("action=item", "no features: list columns"),
     ],
 )
-def test_pairs_that_are_no_mapping_are_refused(pairs: str, says: str) -> None:
+def test_invalid_mapping_pairs_are_rejected(pairs: str, says: str) -> None:
     with pytest.raises(DatasetError, match=re.escape(says)):
         read_mapping(pairs)

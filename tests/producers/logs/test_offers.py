@@ -15,13 +15,13 @@ def shipped() -> LogFile:
         return open_log(folder / offers.LOG_NAME, read_mapping(folder / offers.MAPPING_NAME))
 
 
-def test_the_shipped_log_is_the_one_that_the_script_makes() -> None:
+def test_shipped_log_equals_the_output_of_its_script() -> None:
     folder = files("producers.datasets") / "files"
     assert gzip.decompress((folder / offers.LOG_NAME).read_bytes()) == offers.content()
     assert (folder / offers.MAPPING_NAME).read_text() == offers.MAPPING
 
 
-def test_the_shipped_log_is_read() -> None:
+def test_shipped_log_is_readable() -> None:
     log = shipped()
     batches = list(log.batches())
     assert sum(len(batch.ids) for batch in batches) == offers.ROWS
@@ -35,7 +35,7 @@ def test_the_shipped_log_is_read() -> None:
     assert 25_000 < batch.delays_ms[known].mean() < 35_000
 
 
-def test_clicks_are_drawn_from_the_truth() -> None:
+def test_click_rates_match_the_true_probabilities() -> None:
     batch = next(shipped().batches())
     known = batch.rewards >= 0
     probabilities = offers.truth().click(offers.visits())[np.arange(offers.ROWS), batch.actions][known]

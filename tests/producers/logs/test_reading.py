@@ -69,7 +69,7 @@ def read(path: Path, **options: Any) -> tuple[LogFile, list[dict[str, Any]]]:
 
 
 @pytest.mark.parametrize("write_as", [as_csv, as_jsonl, as_parquet])
-def test_the_same_rows_come_out_of_every_format(tmp_path: Path, write_as: Callable[..., bytes]) -> None:
+def test_every_format_gives_the_same_rows(tmp_path: Path, write_as: Callable[..., bytes]) -> None:
     log, rows = read(write(tmp_path, write_as(ROWS)))
     assert rows == READ
     assert (log.name, log.n_features, log.class_names, log.skipped) == ("log", 3, ("left", "right"), {})
@@ -82,7 +82,7 @@ def in_two_members(data: bytes) -> bytes:
 
 @pytest.mark.parametrize("pack", [gzip.compress, zstandard.compress, in_two_members])
 @pytest.mark.parametrize("write_as", [as_csv, as_jsonl])
-def test_packed_files_are_known_by_their_content(
+def test_compressed_files_are_detected_by_content(
     tmp_path: Path, write_as: Callable[..., bytes], pack: Callable[[bytes], bytes]
 ) -> None:
     assert read(write(tmp_path, pack(write_as(ROWS)), "log.json"))[1] == READ
@@ -101,7 +101,7 @@ VALUES = st.fixed_dictionaries(
 
 @given(st.lists(VALUES, min_size=1, max_size=30))
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_any_values_come_back_from_every_format(tmp_path: Path, values: list[dict[str, Any]]) -> None:
+def test_arbitrary_values_round_trip_in_every_format(tmp_path: Path, values: list[dict[str, Any]]) -> None:
     rows = [*ROWS, *values]
     classes = ["left", "right", 'ümlaut, "quoted"', "two\nlines"]
     for write_as in (as_csv, as_jsonl, as_parquet):
@@ -129,7 +129,7 @@ BAD = [
 
 @pytest.mark.parametrize("write_as", [as_csv, as_jsonl, as_parquet])
 @pytest.mark.parametrize(("fields", "reason"), BAD)
-def test_a_bad_row_is_named_or_counted(
+def test_invalid_row_is_reported_or_counted(
     tmp_path: Path, write_as: Callable[..., bytes], fields: dict[str, Any], reason: str
 ) -> None:
     rows = [ROWS[0], {**ROWS[0], **fields}, *ROWS[1:]]
@@ -148,7 +148,7 @@ def test_a_bad_row_is_named_or_counted(
 
 
 @pytest.mark.parametrize("field", ["p", "t"])
-def test_an_empty_text_is_nothing(tmp_path: Path, field: str) -> None:
+def test_empty_string_is_a_missing_value(tmp_path: Path, field: str) -> None:
     rows = [{**row, "p": str(row["p"]), "t": str(n)} for n, row in enumerate(ROWS)]
     path = write(tmp_path, as_jsonl([rows[0], {**rows[0], field: ""}, *rows[1:]]))
     log, found = read(path, mapping=mapping(timestamp="t"), on_bad_row="skip")
@@ -156,7 +156,7 @@ def test_an_empty_text_is_nothing(tmp_path: Path, field: str) -> None:
     assert sum(log.skipped.values()) == 1
 
 
-def test_an_unknown_class_is_a_bad_row_that_is_named(tmp_path: Path) -> None:
+def test_unknown_class_makes_the_row_invalid(tmp_path: Path) -> None:
     path = write(tmp_path, as_jsonl([*ROWS, {**ROWS[0], "a": "up"}]))
     log, found = read(path, mapping=mapping(classes=["right", "left"]), on_bad_row="skip")
     assert log.skipped == {"action: expected one of the 2 classes": 1}
@@ -165,14 +165,14 @@ def test_an_unknown_class_is_a_bad_row_that_is_named(tmp_path: Path) -> None:
         read(path, classes=["left", "right"])
 
 
-def test_columns_of_mixed_types_are_read_value_by_value(tmp_path: Path) -> None:
+def test_columns_can_have_mixed_types(tmp_path: Path) -> None:
     rows = [{**ROWS[0], "price": price} for price in (1, "2.5", True, "x", [1], {"y": 1}, "", None, 10**400)]
     log, found = read(write(tmp_path, as_jsonl(rows + ROWS)), on_bad_row="skip")
     assert log.skipped == {"price: expected a finite number": 3, "line: expected one JSON object": 0} | log.skipped
     assert [row["x"].get(0) for row in found] == [1.0, 2.5, 1.0, None, None, 2.5, None, -1.0]
 
 
-def test_numbers_and_texts_of_a_category_are_written_alike(tmp_path: Path) -> None:
+def test_equal_numbers_and_strings_are_one_category(tmp_path: Path) -> None:
     rows = [{**ROWS[0], "country": value} for value in (3, "3", 3.0, True, "true")]
     log, found = read(write(tmp_path, as_jsonl([*rows, ROWS[1]])))
     assert [row["x"] for row in found[:5]] == [{0: 2.5, 1: 1.0}] * 3 + [{0: 2.5, 2: 1.0}] * 2
@@ -192,7 +192,7 @@ TIMES = [
 
 
 @pytest.mark.parametrize("write_as", [as_csv, as_jsonl])
-def test_times_are_iso_8601_or_numbers_by_their_size(tmp_path: Path, write_as: Callable[..., bytes]) -> None:
+def test_times_can_be_iso_8601_or_numbers_in_a_guessed_unit(tmp_path: Path, write_as: Callable[..., bytes]) -> None:
     timed = mapping(timestamp="t")
     together = write(tmp_path, write_as([{**ROWS[n % 2], "t": time} for n, (time, _) in enumerate(TIMES)]))
     assert [row["decided_at_ms"] for row in read(together, mapping=timed)[1]] == [time_ms for _, time_ms in TIMES]
@@ -201,14 +201,14 @@ def test_times_are_iso_8601_or_numbers_by_their_size(tmp_path: Path, write_as: C
         assert [row["decided_at_ms"] for row in read(alone, mapping=timed)[1]] == [time_ms] * 3
 
 
-def test_the_unit_of_times_that_are_numbers_is_told(tmp_path: Path) -> None:
+def test_unit_of_numeric_times_is_reported(tmp_path: Path) -> None:
     for time, note in ((1_574_553_637, ["s"]), (1_574_553_637_000, ["ms"]), ("2019-11-24T00:00:36", [])):
         path = write(tmp_path, as_csv([{**row, "t": time} for row in ROWS]))
         notes = open_log(path, mapping(timestamp="t")).notes
         assert notes == tuple(f"numeric times in t are interpreted as {unit} since 1970" for unit in note)
 
 
-def test_times_of_parquet_have_their_own_types(tmp_path: Path) -> None:
+def test_parquet_timestamps_are_read_in_their_own_unit(tmp_path: Path) -> None:
     for unit, per_ms in (("s", 0.001), ("ms", 1), ("us", 1_000), ("ns", 1_000_000)):
         times = pa.array([int(1_574_553_634_000 * per_ms)] * 3, pa.int64()).cast(pa.timestamp(unit, "Europe/Berlin"))
         table = pa.Table.from_pylist(ROWS).append_column("t", times)
@@ -218,14 +218,14 @@ def test_times_of_parquet_have_their_own_types(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("time", ["yesterday", "2019-13-01T00:00:00Z", -5, 1e300, True, ""])
-def test_what_is_no_time_is_a_bad_row(tmp_path: Path, time: object) -> None:
+def test_invalid_time_makes_the_row_invalid(tmp_path: Path, time: object) -> None:
     path = write(tmp_path, as_jsonl([{**ROWS[0], "t": time}, *({**row, "t": 1} for row in ROWS)]))
     log, found = read(path, mapping=mapping(timestamp="t"), on_bad_row="skip")
     assert len(found) == 3
     assert sum(log.skipped.values()) == 1
 
 
-def test_a_time_that_goes_back_is_a_bad_row_and_moves_no_clock(tmp_path: Path) -> None:
+def test_decreasing_time_makes_the_row_invalid(tmp_path: Path) -> None:
     rows = [{**ROWS[n % 2], "t": 1_000 + time} for n, time in enumerate((0, 5, 3, 4, 5, 6))]
     path = write(tmp_path, as_jsonl(rows))
     log, found = read(path, mapping=mapping(timestamp="t"), on_bad_row="skip")
@@ -235,7 +235,7 @@ def test_a_time_that_goes_back_is_a_bad_row_and_moves_no_clock(tmp_path: Path) -
         read(path, mapping=mapping(timestamp="t"))
 
 
-def test_ids_are_the_logs_own_and_duplicates_are_bad_rows(tmp_path: Path) -> None:
+def test_duplicate_ids_make_the_row_invalid(tmp_path: Path) -> None:
     rows = [{**ROWS[n % 2], "id": one} for n, one in enumerate(["x", "y", "x", "z", "y", "x"])]
     path = write(tmp_path, as_csv(rows))
     log, found = read(path, mapping=mapping(id="id"), on_bad_row="skip")
@@ -257,7 +257,7 @@ def test_duplicates_are_found_across_batches(tmp_path: Path, monkeypatch: pytest
     assert sum(log.skipped.values()) == 2
 
 
-def test_delays_are_durations_or_numbers_in_the_unit_of_their_name(tmp_path: Path) -> None:
+def test_delays_can_be_durations_or_numbers_in_the_column_unit(tmp_path: Path) -> None:
     rows = [{**ROWS[n % 2], "wait_ms": wait} for n, wait in enumerate([1500, "2s", None, 0.4])]
     found = read(write(tmp_path, as_jsonl(rows)), mapping=mapping(delay="wait_ms"))[1]
     assert [row.get("delays_ms") for row in found] == [1_500, 2_000, None, 0]
@@ -265,7 +265,7 @@ def test_delays_are_durations_or_numbers_in_the_unit_of_their_name(tmp_path: Pat
     assert [row.get("delays_ms") for row in found] == [1_500_000, 2_000, None, 400]
 
 
-def test_delays_come_from_feedback_times_and_are_not_negative(tmp_path: Path) -> None:
+def test_delays_are_computed_from_feedback_times(tmp_path: Path) -> None:
     rows = [{**ROWS[n % 2], "t": 1_000, "f": time} for n, time in enumerate([1_002.5, None, 999, 1_000])]
     timed = mapping(timestamp="t", feedback_time="f")
     log, found = read(write(tmp_path, as_jsonl(rows)), mapping=timed, on_bad_row="skip")
@@ -273,14 +273,14 @@ def test_delays_come_from_feedback_times_and_are_not_negative(tmp_path: Path) ->
     assert log.skipped == {"f: expected a time at or after the decision": 1}
 
 
-def test_rewards_become_one_bit_above_a_threshold(tmp_path: Path) -> None:
+def test_rewards_above_the_threshold_become_1(tmp_path: Path) -> None:
     rows = [{**ROWS[n % 2], "r": reward} for n, reward in enumerate([0.2, 3, None, 0.5, -1])]
     log, found = read(write(tmp_path, as_jsonl(rows)), reward_above=0.5)
     assert [row.get("rewards") for row in found] == [0, 1, None, 0, 0]
     assert log.skipped == {}
 
 
-def test_labels_and_actions_share_their_classes(tmp_path: Path) -> None:
+def test_labels_and_actions_share_classes(tmp_path: Path) -> None:
     rows = [{"a": a, "y": y, "price": 1} for a, y in [("10", "9"), ("9", "2"), ("9", None)]]
     given = mapping(label="y", propensity=None, reward=None, features={"numeric": ["price"]})
     log, found = read(write(tmp_path, as_csv(rows)), mapping=given)
@@ -288,7 +288,7 @@ def test_labels_and_actions_share_their_classes(tmp_path: Path) -> None:
     assert [(row["actions"], row.get("labels")) for row in found] == [(2, 1), (1, 0), (1, None)]
 
 
-def test_a_large_vocabulary_is_hashed_and_the_collisions_are_told(tmp_path: Path) -> None:
+def test_large_vocabulary_is_hashed_and_collisions_are_reported(tmp_path: Path) -> None:
     rows = [{**ROWS[n % 2], "country": f"c{n}", "note": "red  Red blue"} for n in range(300)]
     given = mapping(features={"numeric": ["price"], "categorical": ["country"], "text": ["note"]})
     log, found = read(write(tmp_path, as_jsonl(rows)), mapping=given, vocabulary_max=100, hash_bits=8)
@@ -301,7 +301,7 @@ def test_a_large_vocabulary_is_hashed_and_the_collisions_are_told(tmp_path: Path
         assert dict(zip(x.indices.tolist(), x.values.tolist(), strict=True)) == one["x"]
 
 
-def test_an_encoder_can_be_given_and_counts_what_it_does_not_know(tmp_path: Path) -> None:
+def test_given_encoder_counts_unknown_values(tmp_path: Path) -> None:
     first, _ = read(write(tmp_path, as_csv(ROWS)))
     encoder = from_plain(json.loads(json.dumps(to_plain(first.encoder))))
     other = write(tmp_path, as_csv([ROWS[1], {**ROWS[0], "country": "it"}]), "other")
@@ -325,9 +325,7 @@ def test_standard_input_is_read_like_a_file(monkeypatch: pytest.MonkeyPatch, con
 
 
 @pytest.mark.parametrize("pack", [gzip.compress, zstandard.compress])
-def test_a_packed_file_that_is_cut_off_is_refused_or_its_rest_counted(
-    tmp_path: Path, pack: Callable[[bytes], bytes]
-) -> None:
+def test_truncated_compressed_file_is_rejected_or_counted(tmp_path: Path, pack: Callable[[bytes], bytes]) -> None:
     generator = np.random.Generator(np.random.PCG64(1))
     rows = [{**ROWS[n % 2], "price": float(generator.normal())} for n in range(20_000)]
     packed = pack(as_jsonl(rows))
@@ -340,7 +338,7 @@ def test_a_packed_file_that_is_cut_off_is_refused_or_its_rest_counted(
     assert [row["x"].get(0) for row in found] == [row["price"] for row in rows[: len(found)]]
 
 
-def test_a_damaged_packed_file_is_refused(tmp_path: Path) -> None:
+def test_damaged_compressed_file_is_rejected(tmp_path: Path) -> None:
     packed = bytearray(gzip.compress(as_jsonl(ROWS * 100)))
     packed[60:90] = b"\xff" * 30
     with pytest.raises(DatasetError):
@@ -348,7 +346,7 @@ def test_a_damaged_packed_file_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("write_as", [as_csv, as_jsonl])
-def test_a_row_of_100_megabytes_is_a_bad_row(tmp_path: Path, write_as: Callable[..., bytes]) -> None:
+def test_row_of_100_megabytes_is_invalid(tmp_path: Path, write_as: Callable[..., bytes]) -> None:
     path = tmp_path / "log"
     with path.open("wb") as file:
         file.write(write_as(ROWS))
@@ -363,9 +361,7 @@ def test_a_row_of_100_megabytes_is_a_bad_row(tmp_path: Path, write_as: Callable[
 
 
 @pytest.mark.parametrize("behind", [0, 5, 6_000])  # 6,000 lines exceed the maximum length of a row
-def test_a_quotation_mark_that_is_never_closed_does_not_take_the_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, behind: int
-) -> None:
+def test_unclosed_quote_does_not_consume_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, behind: int) -> None:
     monkeypatch.setattr(streams, "BLOCK_BYTES", 4 << 10)
     monkeypatch.setattr(csv_tables, "LINE_BYTES_MAX", 64 << 10)
     path = write(tmp_path, as_csv(ROWS) + b'left,0.5,1,1,"de\n' + b"left,0.5,1,1,de\n" * behind)
@@ -376,7 +372,7 @@ def test_a_quotation_mark_that_is_never_closed_does_not_take_the_file(
     assert log.skipped == {"row: expected a closing quotation mark": 1}
 
 
-def test_a_row_may_reach_over_several_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_row_can_span_several_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streams, "BLOCK_BYTES", 64)
     monkeypatch.setattr(streams, "_PACKED_BYTES", 64)
     long = {**ROWS[0], "country": "line\n" * 50}
@@ -388,7 +384,7 @@ def test_a_row_may_reach_over_several_blocks(tmp_path: Path, monkeypatch: pytest
 
 @given(st.text('ab,"\n\r\udcff', max_size=60), st.integers(1, 40))
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_rows_of_csv_do_not_depend_on_where_a_block_ends(tmp_path: Path, text: str, size: int) -> None:
+def test_csv_rows_do_not_depend_on_block_boundaries(tmp_path: Path, text: str, size: int) -> None:
     path = write(tmp_path, b"x,y\n" + text.encode("utf-8", "surrogateescape"))
 
     def rows() -> list[Any]:
@@ -411,13 +407,13 @@ def test_rows_of_csv_do_not_depend_on_where_a_block_ends(tmp_path: Path, text: s
 
 
 @pytest.mark.parametrize("last", ['"', 'left,0.5,1,1,"', '"left\nleft,0.5,1,1,de', '""",'])
-def test_a_quotation_mark_that_is_open_at_the_end_is_counted(tmp_path: Path, last: str) -> None:
+def test_quote_left_open_at_the_end_is_counted(tmp_path: Path, last: str) -> None:
     log, found = read(write(tmp_path, as_csv(ROWS) + last.encode()), on_bad_row="skip")
     assert log.first_skipped["row: expected a closing quotation mark"].startswith("line 5; got ")
     assert [row["id"][-1] for row in found] == ["0", "1", "2", *(["4"] if "de" in last else [])]
 
 
-def test_a_quotation_mark_may_be_open_for_at_most_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unclosed_quote_is_limited_to_the_maximum_row_length(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streams, "BLOCK_BYTES", 1_000)
     monkeypatch.setattr(csv_tables, "LINE_BYTES_MAX", 2_000)
     path = write(tmp_path, as_csv(ROWS) + b'left,0.5,1,1,"de\n' + b"left,0.5,1,1,de\n" * 1_000)
@@ -436,14 +432,14 @@ def test_binary_garbage_between_rows_is_counted(tmp_path: Path) -> None:
     assert sum(log.skipped.values()) == sum(1 for line in lines if line.strip("\r\n"))
 
 
-def test_a_number_is_written_in_digits_and_nothing_else(tmp_path: Path) -> None:
+def test_only_plain_decimal_numbers_are_accepted(tmp_path: Path) -> None:
     for odd in ("1_0", "nan", "inf", "\u0661", "0x10", "1e999", "1,5", "null"):
         log, found = read(write(tmp_path, as_csv([*ROWS, {**ROWS[0], "price": odd}])), on_bad_row="skip")
         assert log.skipped == {"price: expected a finite number": 1}
         assert len(found) == 3
 
 
-def test_parquet_without_its_reader_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_parquet_reader_error_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(tmp_path, as_parquet(ROWS))
     monkeypatch.delitem(sys.modules, "producers.datasets.logs.parquet_tables", raising=False)
     monkeypatch.delattr("producers.datasets.logs.parquet_tables", raising=False)
@@ -452,7 +448,7 @@ def test_parquet_without_its_reader_names_the_extra(tmp_path: Path, monkeypatch:
         open_log(path, mapping())
 
 
-def test_lines_are_counted_over_quoted_line_ends_and_blank_lines(tmp_path: Path) -> None:
+def test_line_numbers_include_quoted_and_blank_lines(tmp_path: Path) -> None:
     content = b'a,p,r,price,country\n\nleft,1,1,1,"d\ne"\nright,1,1,1,fr\nleft,2,1,1,de\nleft,1,1\n'
     with pytest.raises(DatasetError, match="line 6, p: "):
         read(write(tmp_path, content.replace(b"left,1,1\n", b"")))
@@ -463,26 +459,26 @@ def test_lines_are_counted_over_quoted_line_ends_and_blank_lines(tmp_path: Path)
     assert [row["id"] for row in found] == ["log-000000", "log-000001"]
 
 
-def test_csv_with_other_delimiters_and_windows_line_ends_is_read(tmp_path: Path) -> None:
+def test_csv_with_other_delimiters_and_crlf_is_read(tmp_path: Path) -> None:
     for delimiter in (b";", b"\t", b"|"):
         content = b"\xef\xbb\xbf" + as_csv(ROWS).replace(b",", delimiter).replace(b"\n", b"\r\n")
         assert read(write(tmp_path, content))[1] == READ
 
 
-def test_text_that_is_not_utf_8_is_a_bad_row(tmp_path: Path) -> None:
+def test_non_utf_8_text_makes_the_row_invalid(tmp_path: Path) -> None:
     long = as_csv(ROWS * 3_000)
     log, _ = read(write(tmp_path, long + b'"left","1","1","1","\xff\xfe"\n'), on_bad_row="skip")
     assert log.skipped == {"row: expected UTF-8 text": 1}
 
 
-def test_a_column_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_missing_column_is_named(tmp_path: Path) -> None:
     for write_as in (as_csv, as_jsonl, as_parquet):
         path = write(tmp_path, write_as(ROWS))
         with pytest.raises(DatasetError, match=r"'contry'.*country"):
             open_log(path, mapping(features={"categorical": ["contry"]}))
 
 
-def test_columns_within_objects_have_dotted_names(tmp_path: Path) -> None:
+def test_nested_columns_have_dotted_names(tmp_path: Path) -> None:
     rows = [
         {"a": row["a"], "p": row["p"], "r": row["r"], "x": {"price": row["price"], "country": row["country"]}}
         for row in ROWS
@@ -492,12 +488,12 @@ def test_columns_within_objects_have_dotted_names(tmp_path: Path) -> None:
         assert read(write(tmp_path, write_as(rows)), mapping=given)[1] == READ
 
 
-def test_a_table_needs_a_mapping(tmp_path: Path) -> None:
+def test_table_requires_a_mapping(tmp_path: Path) -> None:
     with pytest.raises(DatasetError):
         open_log(write(tmp_path, as_csv(ROWS)))
 
 
-def test_a_damaged_parquet_file_is_refused(tmp_path: Path) -> None:
+def test_damaged_parquet_file_is_rejected(tmp_path: Path) -> None:
     content = as_parquet(ROWS)
     for damaged in (content[:-20], content[:4] + b"x" * 100 + content[104:]):
         with pytest.raises(DatasetError, match="Parquet"):
@@ -505,14 +501,14 @@ def test_a_damaged_parquet_file_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("write_as", [as_jsonl, as_parquet])
-def test_a_list_is_refused_with_where_its_numbers_belong(tmp_path: Path, write_as: Callable[..., bytes]) -> None:
+def test_list_column_is_rejected_with_a_remedy(tmp_path: Path, write_as: Callable[..., bytes]) -> None:
     path = write(tmp_path, write_as([{**row, "price": [0.5, 1.5]} for row in ROWS]))
     with pytest.raises(DatasetError, match=r"price: .*\[0.5, 1.5\]"):
         read(path)
 
 
 @pytest.mark.parametrize("write_as", [as_csv, as_jsonl, as_parquet])
-def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path: Path, write_as: Callable[..., bytes]) -> None:
+def test_file_that_changes_during_reading_is_rejected(tmp_path: Path, write_as: Callable[..., bytes]) -> None:
     path = write(tmp_path, write_as(ROWS))
     log = open_log(path, mapping())
     path.write_bytes(write_as([*ROWS, ROWS[0]]))
@@ -521,9 +517,7 @@ def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path: Path, write_a
 
 
 @pytest.mark.parametrize("on_bad_row", ["stop", "skip"])
-def test_a_packed_file_that_is_still_written_has_changed_rather_than_been_cut_off(
-    tmp_path: Path, on_bad_row: OnBadRow
-) -> None:
+def test_growing_compressed_file_is_reported_as_changed(tmp_path: Path, on_bad_row: OnBadRow) -> None:
     packed = gzip.compress(as_jsonl(ROWS))
     path = write(tmp_path, packed[:-10])
     log = open_log(path, mapping(classes=["left", "right"]), encoder=build({}, 4, unknown=True), on_bad_row=on_bad_row)
@@ -532,7 +526,7 @@ def test_a_packed_file_that_is_still_written_has_changed_rather_than_been_cut_of
         plain(log.batches())
 
 
-def test_a_text_of_parquet_is_at_most_as_long_as_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parquet_strings_are_limited_to_the_maximum_row_length(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(columns, "LINE_BYTES_MAX", 100)
     path = write(tmp_path, as_parquet([*ROWS, {**ROWS[0], "country": "x" * 101}, {**ROWS[1], "country": "y" * 100}]))
     log, found = read(path, on_bad_row="skip")

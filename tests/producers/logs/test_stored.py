@@ -16,7 +16,7 @@ from tests.producers.logs.test_reading import ROWS, as_jsonl, write
 MANY = [{**ROWS[n % 3], "id": f"é-{n}", "t": 1_000 + n, "wait": n % 5} for n in range(200)]
 
 
-def test_every_row_comes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stored_log_returns_every_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streams, "BLOCK_BYTES", 1_000)
     path = write(tmp_path, as_jsonl([*MANY, MANY[3]]))
     log = open_log(path, mapping(id="id", timestamp="t", delay="wait"), on_bad_row="skip")
@@ -42,7 +42,7 @@ def test_every_row_comes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert row.x.indices.flags.writeable  # numba would compile again for read-only arrays
 
 
-def test_a_stored_log_can_be_opened_again_and_is_never_written_to(tmp_path: Path) -> None:
+def test_stored_log_can_be_reopened_and_is_read_only(tmp_path: Path) -> None:
     log = open_log(write(tmp_path, as_jsonl(ROWS)), mapping())
     stored = store_log(log, tmp_path / "stored")
     stored.row(0).x.values[0] = 9.0
@@ -50,7 +50,7 @@ def test_a_stored_log_can_be_opened_again_and_is_never_written_to(tmp_path: Path
     assert plain(again.batches()) == plain(log.batches())
 
 
-def test_a_log_that_was_stored_before_the_first_bad_rows_were_noted_can_be_opened(tmp_path: Path) -> None:
+def test_stored_log_without_first_skipped_rows_can_be_opened(tmp_path: Path) -> None:
     stored = store_log(open_log(write(tmp_path, as_jsonl(ROWS)), mapping()), tmp_path / "stored")
     content = json.loads((tmp_path / "stored" / "log.json").read_text())
     del content["first_skipped"]
@@ -59,7 +59,7 @@ def test_a_log_that_was_stored_before_the_first_bad_rows_were_noted_can_be_opene
     assert (again.first_skipped, plain(again.batches())) == ({}, plain(stored.batches()))
 
 
-def test_a_log_without_features_or_rows_is_stored_or_refused(tmp_path: Path) -> None:
+def test_log_without_features_is_stored_and_without_rows_rejected(tmp_path: Path) -> None:
     given = mapping(classes=["left", "right"], features={"numeric": ["price"]})
     nothing = write(tmp_path, as_jsonl([{**ROWS[0], "price": None}] * 3))
     assert plain(store_log(open_log(nothing, given), tmp_path / "a").batches())[2]["x"] == {}
@@ -68,7 +68,7 @@ def test_a_log_without_features_or_rows_is_stored_or_refused(tmp_path: Path) -> 
         store_log(bad, tmp_path / "b")
 
 
-def test_folders_that_are_not_empty_or_hold_no_log_are_refused(tmp_path: Path) -> None:
+def test_non_empty_and_invalid_directories_are_rejected(tmp_path: Path) -> None:
     log = open_log(write(tmp_path, as_jsonl(ROWS)), mapping())
     with pytest.raises(DatasetError):
         store_log(log, tmp_path)

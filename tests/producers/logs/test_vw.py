@@ -34,7 +34,7 @@ def changed(**fields: Any) -> dict[str, Any]:
     return {key: value for key, value in {**DECISION, "EventId": "e2", **fields}.items() if value != "left out"}
 
 
-def test_a_decision_of_dsjson_is_read(tmp_path: Path) -> None:
+def test_dsjson_decision_is_read(tmp_path: Path) -> None:
     log, rows = dsjson(tmp_path, DECISION)
     assert log.format is Format.VW_DSJSON
     assert log.class_names == ("1", "2", "3")
@@ -52,12 +52,12 @@ def test_a_decision_of_dsjson_is_read(tmp_path: Path) -> None:
     assert any("_multi" in note for note in log.notes)
 
 
-def test_a_line_without_a_cost_is_a_decision_without_an_outcome(tmp_path: Path) -> None:
+def test_line_without_a_cost_has_no_outcome(tmp_path: Path) -> None:
     _, rows = dsjson(tmp_path, DECISION, changed(_label_cost="left out"), changed(_label_cost=0, EventId="e3"))
     assert [row.get("rewards") for row in rows] == [1, None, 0]
 
 
-def test_an_outcome_without_its_decision_is_counted(tmp_path: Path) -> None:
+def test_outcome_without_a_decision_is_counted(tmp_path: Path) -> None:
     dangling = {"RewardValue": 1.0, "EnqueuedTimeUtc": "2021-02-04T16:31:29Z", "EventId": "e0"}
     log, rows = dsjson(tmp_path, dangling, DECISION)
     assert [row["id"] for row in rows] == ["e1"]
@@ -65,12 +65,12 @@ def test_an_outcome_without_its_decision_is_counted(tmp_path: Path) -> None:
     assert log.first_skipped == {"an outcome without its decision": "line 1"}
 
 
-def test_label_index_says_it_where_a_and_p_are_not(tmp_path: Path) -> None:
+def test_label_index_replaces_missing_a_and_p(tmp_path: Path) -> None:
     _, rows = dsjson(tmp_path, DECISION, changed(a="left out", p="left out"))
     assert [(row["actions"], row["propensities"]) for row in rows] == [(1, 0.8), (1, 0.8)]
 
 
-def test_every_action_that_could_be_played_is_a_class(tmp_path: Path) -> None:
+def test_every_available_action_is_a_class(tmp_path: Path) -> None:
     log, _ = dsjson(tmp_path, DECISION, changed(a=[1, 11], p=[0.5, 0.5]))
     assert log.class_names == tuple(map(str, range(1, 12)))
 
@@ -91,7 +91,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("fields", "reason"), BAD)
-def test_a_bad_line_of_dsjson_is_named_or_counted(tmp_path: Path, fields: dict[str, Any], reason: str) -> None:
+def test_invalid_dsjson_line_is_reported_or_counted(tmp_path: Path, fields: dict[str, Any], reason: str) -> None:
     log, rows = dsjson(tmp_path, DECISION, changed(**fields), changed(EventId="e3"), on_bad_row="skip")
     assert log.skipped == {reason: 1}
     assert [row["id"] for row in rows] == ["e1", "e3"]
@@ -100,7 +100,7 @@ def test_a_bad_line_of_dsjson_is_named_or_counted(tmp_path: Path, fields: dict[s
     assert f"decisions, line 2, {reason}; got " in str(caught.value)
 
 
-def test_a_context_that_is_nested_by_the_hundred_is_a_bad_row(tmp_path: Path) -> None:
+def test_deeply_nested_context_is_invalid(tmp_path: Path) -> None:
     deep = orjson.dumps(changed(c={})).replace(b'"c":{}', b'"c":' + b'{"x":' * 900 + b"{}" + b"}" * 900)
     (tmp_path / "log").write_bytes(orjson.dumps(DECISION) + b"\n" + deep + b"\n")
     log = open_log(tmp_path / "log", on_bad_row="skip")
@@ -157,7 +157,7 @@ BAD_TEXT = [
 
 
 @pytest.mark.parametrize(("line", "reason"), BAD_TEXT)
-def test_a_bad_line_of_text_is_named_or_counted(tmp_path: Path, line: str, reason: str) -> None:
+def test_invalid_text_line_is_reported_or_counted(tmp_path: Path, line: str, reason: str) -> None:
     path = tmp_path / "log.vw"
     path.write_text(TEXT * 1_000 + f"{line}\n")  # after the part of the file that determines the format
     log = open_log(path, on_bad_row="skip")
@@ -168,13 +168,13 @@ def test_a_bad_line_of_text_is_named_or_counted(tmp_path: Path, line: str, reaso
     assert f"log, line 5001, {reason}; got " in str(caught.value)
 
 
-def test_numbers_that_are_huge_and_finite_stay(tmp_path: Path) -> None:
+def test_huge_finite_numbers_are_kept(tmp_path: Path) -> None:
     path = tmp_path / "log.vw"
     path.write_text(TEXT + "1:0:0.5 | a:1e308 a:-1e308 b:1e307\n")
     assert sorted(plain(open_log(path).batches())[-1]["x"].values()) == [0.0, 1e307]
 
 
-def test_what_says_itself_what_is_what_takes_no_mapping(tmp_path: Path) -> None:
+def test_vw_formats_reject_a_mapping(tmp_path: Path) -> None:
     (tmp_path / "log.vw").write_text(TEXT)
     with pytest.raises(DatasetError, match="mapping"):
         open_log(tmp_path / "log.vw", mapping())
