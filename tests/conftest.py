@@ -92,7 +92,7 @@ def frozen_modules() -> Iterator[None]:
     """Exclude the imported modules from garbage collection.
 
     Each run unfreezes all objects and collects garbage. With the modules of all tests, that took a quarter of the time
-    of the tests of commands. `tests/cli/test_collecting.py` tests the freezing itself.
+    of the tests of commands. `tests/cli/test_garbage_collection.py` tests the freezing itself.
     """
     gc.collect()
     gc.freeze()

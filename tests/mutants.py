@@ -24,7 +24,7 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-WORKPLACE = Path("mutants")
+WORK_DIR = Path("mutants")
 CAUGHT = ("killed", "timeout", "segfault", "check was interrupted by user")
 """mutmut's names of the statuses that count as caught; the last one means that a test file could not be imported."""
 
@@ -66,7 +66,7 @@ def main(arguments: Sequence[str]) -> int:
             print(f"{name}\n{changes[name].diff()}\n")
         return 0
     # Copies from an earlier run would miss later changes to the tests and to files that are not mutated.
-    shutil.rmtree(WORKPLACE, ignore_errors=True)
+    shutil.rmtree(WORK_DIR, ignore_errors=True)
     subprocess.run([sys.executable, "-m", "mutmut", "run", "--max-children", str(given.children), *names], check=True)
     statuses = outcomes(names, changes)
     print(report(statuses, changes))

@@ -90,7 +90,7 @@ class CrashError(Exception):
 
 
 @dataclass
-class Together:
+class LearnerGroup:
     """Several learners that step in turn, as one program."""
 
     clock: VirtualClock
@@ -108,7 +108,7 @@ class Together:
 
 
 @dataclass
-class Fragile:
+class CrashingLearner:
     """A learner that crashes at the given points and restarts immediately."""
 
     make: Callable[[Callable[[int], None]], LearnerProgram]
@@ -184,7 +184,7 @@ class Pipeline:
 
     def run(self, sources: Sequence[Program], *learners: Program) -> None:
         """Run the programs until no work is left. The learners begin with the records already in the topics."""
-        run_until_settled(self.clock, sources, Together(self.clock, learners))
+        run_until_settled(self.clock, sources, LearnerGroup(self.clock, learners))
 
     def send(self, topic: str, value: bytes | None, partition: int = 0, key: bytes | None = None) -> None:
         self.broker.producer().send(topic, partition, key, value, HEADERS)

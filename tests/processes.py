@@ -48,13 +48,13 @@ def freeze(pid: int) -> None:
     """Stop a process and wait until all its threads have stopped, which takes a while on a busy machine."""
     os.kill(pid, signal.SIGSTOP)
 
-    def stands_still() -> bool:
+    def is_stopped() -> bool:
         with suppress(FileNotFoundError):  # a thread has just ended
             threads = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/stat")]
             return all(stat.rpartition(")")[2].split()[0] == "T" for stat in threads)
         return False
 
-    wait_for(stands_still, f"all threads of process {pid} are stopped")
+    wait_for(is_stopped, f"all threads of process {pid} are stopped")
 
 
 def kill_broker(kafka: LocalKafka, down_s: float = 0.0) -> None:
@@ -147,7 +147,7 @@ class Pipeline:
         assert self.committed_ids(self.topics.predictions) == once
         assert self.committed_ids(self.topics.examples) == once
 
-    def assert_model_is_that_of_the_journal(self) -> None:
+    def assert_model_equals_replay(self) -> None:
         """Check that replaying the journal from its first step, without a snapshot, results in the current model."""
         found = self.verify("--replay", timeout_s=300)
         assert found["ok"], found
@@ -191,7 +191,7 @@ class Watch:
         """The `--instance` names of the learners in the consumer group."""
         return sorted(self._holdings())
 
-    def wait_until_dealt(self, instances: Iterable[str]) -> None:
+    def wait_until_assigned(self, instances: Iterable[str]) -> None:
         """Wait until exactly these learners are in the group and each has partitions, with no rebalance in progress."""
         wanted = sorted(instances)
         wait_for(

@@ -60,7 +60,7 @@ class Allowed(NamedTuple):
         return f"{self.user}-{self.operation}-{self.kind}-{self.name}"
 
 
-def allowed_by_the_page() -> list[Allowed]:
+def documented_acls() -> list[Allowed]:
     """The ACLs that the commands in docs/security.md add."""
     commands = re.findall(r"^\$ kafka-acls (.*)$", PAGE.read_text(), re.MULTILINE)
     return [one for command in commands for one in read_command(command)]

@@ -119,13 +119,13 @@ def test_environment_variables_and_config_file_are_ignored(monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize(
-    ("settings", "says"),
+    ("settings", "message"),
     [({"widow": "5s"}, "widow"), ({"window": "5 parsecs"}, "window"), ({"delay": "soon"}, "delay")],
 )
-def test_invalid_setting_error_has_name_and_exit_code(settings: dict[str, Any], says: str) -> None:
-    with pytest.raises(onebit.OnebitError, match=f"^{says}: ") as refused:
+def test_invalid_setting_error_has_name_and_exit_code(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(onebit.OnebitError, match=f"^{message}: ") as raised:
         onebit.run("optdigits", **settings)
-    assert refused.value.exit_code is onebit.ExitCode.USAGE
+    assert raised.value.exit_code is onebit.ExitCode.USAGE
 
 
 def test_estimate_has_a_row_for_each_policy_and_estimator(tmp_path: Path) -> None:
@@ -184,9 +184,9 @@ def test_embedded_pipeline_recovers_after_a_restart() -> None:
 
 
 def test_verify_reports_an_unresponsive_broker() -> None:
-    with pytest.raises(onebit.OnebitError) as refused:
+    with pytest.raises(onebit.OnebitError) as raised:
         onebit.verify(bootstrap="127.0.0.1:1", connect_timeout="0ms")
-    assert refused.value.exit_code is onebit.ExitCode.UNAVAILABLE
+    assert raised.value.exit_code is onebit.ExitCode.UNAVAILABLE
 
 
 def test_learner_works_without_a_pipeline() -> None:

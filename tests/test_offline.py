@@ -11,7 +11,7 @@ from stream.task.settings import PolicyError
 from stream.wire.records import Decision, Features, FloatArray, IndexArray
 
 
-class Scribe(Learner):
+class CallRecorder(Learner):
     """A learner without kernels that records the calls of its methods."""
 
     name = "scribe"
@@ -71,7 +71,7 @@ ALL_RIGHT = FOUR._replace(labels=np.zeros(4, dtype=np.int64))
     ],
 )
 def test_feedback_is_applied_by_due_round_then_event(delays: list[int], calls: str) -> None:
-    scribe = Scribe()
+    scribe = CallRecorder()
     run(scribe, ALL_RIGHT, np.zeros(4), delays=np.array(delays, dtype=np.int64))
     words = {"d": "decide", "l": "learn"}
     assert scribe.calls == [f"{words[call[0]]} {call[1]}" for call in calls.split()]
@@ -96,7 +96,7 @@ def test_feedback_is_applied_by_due_round_then_event(delays: list[int], calls: s
 def test_decision_expires_in_the_round_after_its_window_before_feedback(
     policies: dict[str, Any], calls: list[str]
 ) -> None:
-    scribe = Scribe()
+    scribe = CallRecorder()
     result = run(scribe, ALL_RIGHT, np.zeros(4), delays=np.array([2, 0, 2, NEVER]), patience=Patience(1, **policies))
     assert scribe.calls == calls
     assert (result.matched, result.expired, result.late) == (1, 3, 2)

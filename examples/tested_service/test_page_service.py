@@ -23,7 +23,7 @@ def test_service_learns_which_page_a_visitor_wants(onebit_embedded: Callable[...
     assert sum(right[30:]) >= 27
 
 
-def test_visitor_who_never_leaves_teaches_nothing(onebit_embedded: Callable[..., EmbeddedPipeline]) -> None:
+def test_visitor_who_never_leaves_expires(onebit_embedded: Callable[..., EmbeddedPipeline]) -> None:
     pipeline = onebit_embedded(**SIZES, window="30s")
     PageService(pipeline.send).visitor_arrives("visit-1", [1.0, 0.0, 0.0])
     pipeline.advance("31s")

@@ -13,7 +13,7 @@ from stream.cli.app import main
 from stream.cli.console import LogLines
 
 
-class Ended(NamedTuple):
+class CommandResult(NamedTuple):
     """The exit code and output of a command."""
 
     code: int
@@ -21,7 +21,7 @@ class Ended(NamedTuple):
     err: str
 
 
-Onebit = Callable[..., Ended]
+Onebit = Callable[..., CommandResult]
 
 
 @pytest.fixture(autouse=True)
@@ -46,9 +46,9 @@ def default_ctrl_c() -> Iterator[None]:
 def onebit(capsys: pytest.CaptureFixture[str]) -> Onebit:
     """Run a command in this process."""
 
-    def run(*arguments: str) -> Ended:
+    def run(*arguments: str) -> CommandResult:
         with pytest.raises(SystemExit) as ended:
             main(arguments)
-        return Ended(int(ended.value.code or 0), *capsys.readouterr())
+        return CommandResult(int(ended.value.code or 0), *capsys.readouterr())
 
     return run

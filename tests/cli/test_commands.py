@@ -143,18 +143,20 @@ def test_compacted_event_topics_are_rejected(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "says"),
+    ("changes", "message"),
     [
         (None, r"topic onebit\.updates .*create --partitions 2 --model shared$"),
         ({"partitions": 2}, r"topic onebit\.updates: expected one partition; got 2"),
         ({"compacted": True}, r"topic onebit\.updates: expected cleanup\.policy delete; got compact"),
     ],
 )
-def test_shared_model_log_requires_one_partition_and_full_retention(changes: dict[str, Any] | None, says: str) -> None:
+def test_shared_model_log_requires_one_partition_and_full_retention(
+    changes: dict[str, Any] | None, message: str
+) -> None:
     broker = EmbeddedBroker(VirtualClock(0))
     log, *specs = Topics.with_prefix().specs(2, shares_model=True)
     broker.create_topics(specs if changes is None else [log._replace(**changes), *specs])
-    with pytest.raises(SettingsError, match=says):
+    with pytest.raises(SettingsError, match=message):
         require_topics(broker, load_settings({}), shares_model=True)
     assert require_topics(broker, load_settings({})) == 2
 
@@ -241,8 +243,8 @@ def test_verdict_reports_the_number_of_partitions(
 def test_integers_may_contain_underscores_in_every_source(
     onebit: Onebit, monkeypatch: pytest.MonkeyPatch, written: str
 ) -> None:
-    refused = onebit("replay", "--events", "1_2__0")
-    assert (refused.code, "'--events': Input should be a valid integer" in refused.err) == (ExitCode.USAGE, True)
+    raised = onebit("replay", "--events", "1_2__0")
+    assert (raised.code, "'--events': Input should be a valid integer" in raised.err) == (ExitCode.USAGE, True)
     assert load_settings({"events": written}).events == 12_000
     Path("onebit.toml").write_text(f"events = {written}\n", encoding="utf-8")
     monkeypatch.setenv("ONEBIT_CONFIG", "onebit.toml")

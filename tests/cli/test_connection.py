@@ -21,7 +21,7 @@ def kafka(partitions: int) -> Broker:
     return broker
 
 
-def made_anew(broker: Broker) -> Broker:
+def recreated(broker: Broker) -> Broker:
     topics = Topics.with_prefix()
     broker.delete_topics([topics.feedback])
     broker.create_topics(topics.specs(2))
@@ -55,7 +55,7 @@ def test_topics_altered_during_an_outage_end_the_program(monkeypatch: pytest.Mon
 
 def test_topic_recreated_during_an_outage_ends_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(SettingsError, match=r"feedback was deleted and recreated"):
-        run(monkeypatch, iter([kafka(2), kafka(2), made_anew(kafka(2))]))
+        run(monkeypatch, iter([kafka(2), kafka(2), recreated(kafka(2))]))
 
 
 def test_topic_deleted_during_an_outage_ends_the_program(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,8 +19,8 @@ def test_status_is_printed_only_when_it_changes(capsys: pytest.CaptureFixture[st
     status = Status()
     for lines in ([], ["a: 1", "b: 1"], ["a: 1", "b: 1"], ["a: 1", "b: 2"], ["a: 1", "b: 2"], ["a: 1"]):
         status.show(lines)
-    said = [line.split(" ", 1)[1] for line in capsys.readouterr().err.splitlines()]
-    assert said == ["a: 1", "b: 1", "a: 1", "b: 2", "a: 1"]
+    messages = [line.split(" ", 1)[1] for line in capsys.readouterr().err.splitlines()]
+    assert messages == ["a: 1", "b: 1", "a: 1", "b: 2", "a: 1"]
 
 
 ENDING = """
@@ -49,17 +49,17 @@ def test_signal_during_interpreter_exit_keeps_the_exit_code(number: signal.Signa
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("first", "said"), [("", "stopping"), ("all is sent", "stopping: all is sent")])
-def test_stop_request_announces_remaining_work(first: str, said: str) -> None:
-    asking = f"import os; from stream.cli.console import *; s = StopRequest({first!r}); os.kill(os.getpid(), 15); s()"
-    ended = subprocess.run([sys.executable, "-c", asking], capture_output=True, timeout=60, check=True)
-    assert ended.stderr.decode().strip().split(" ", 1)[1] == said
+@pytest.mark.parametrize(("first", "expected"), [("", "stopping"), ("all is sent", "stopping: all is sent")])
+def test_stop_request_announces_remaining_work(first: str, expected: str) -> None:
+    code = f"import os; from stream.cli.console import *; s = StopRequest({first!r}); os.kill(os.getpid(), 15); s()"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60, check=True)
+    assert ended.stderr.decode().strip().split(" ", 1)[1] == expected
 
 
 def test_similar_log_lines_are_limited_and_suppressed_ones_counted() -> None:
     lines = LogLines()
-    said = [lines.admitted(Level.INFO, f"{n} of 1,000 wait", n) for n in range(LINES_MAX + 3)]
-    assert said == [f"{n} of 1,000 wait" for n in range(LINES_MAX)] + [None] * 3
+    messages = [lines.admitted(Level.INFO, f"{n} of 1,000 wait", n) for n in range(LINES_MAX + 3)]
+    assert messages == [f"{n} of 1,000 wait" for n in range(LINES_MAX)] + [None] * 3
     assert lines.admitted(Level.WARNING, "7 of 1,000 wait", 99) == "7 of 1,000 wait"
     assert lines.admitted(Level.INFO, "another", 99) == "another"
     line = lines.admitted(Level.INFO, "5 of 1,000 wait", INTERVAL_MS)
@@ -93,15 +93,17 @@ def test_json_log_has_one_object_per_line(onebit: Onebit, monkeypatch: pytest.Mo
     assert all(line["time"].endswith("Z") for line in lines)
 
 
-@pytest.mark.parametrize(("level", "said"), [("info", ["announced", "warned"]), ("warning", ["warned"]), ("error", [])])
+@pytest.mark.parametrize(
+    ("level", "messages"), [("info", ["announced", "warned"]), ("warning", ["warned"]), ("error", [])]
+)
 def test_log_lines_below_the_level_are_suppressed(
-    onebit: Onebit, capsys: pytest.CaptureFixture[str], level: str, said: list[str]
+    onebit: Onebit, capsys: pytest.CaptureFixture[str], level: str, messages: list[str]
 ) -> None:
     onebit("config", "show", "--given")
     onebit("topics", "describe", "--schema", "--log-level", level)
     announce("announced")
     warn("warned")
-    assert [line.split(" ", 1)[1] for line in capsys.readouterr().err.splitlines()] == said
+    assert [line.split(" ", 1)[1] for line in capsys.readouterr().err.splitlines()] == messages
 
 
 def test_profile_flag_writes_a_readable_profile(onebit: Onebit, tmp_path: Path) -> None:
@@ -112,6 +114,6 @@ def test_profile_flag_writes_a_readable_profile(onebit: Onebit, tmp_path: Path) 
     assert ended.code == ExitCode.OK
     assert f"python -m pstats {path}" in ended.err
     assert any(name == "step" for _, _, name in pstats.Stats(str(path)).stats)  # type: ignore[attr-defined]
-    refused = onebit("run", "--profile", str(tmp_path / "nowhere" / "run.prof"))
-    assert refused.code == ExitCode.USAGE
-    assert "cannot write: No such file or directory" in refused.err
+    raised = onebit("run", "--profile", str(tmp_path / "nowhere" / "run.prof"))
+    assert raised.code == ExitCode.USAGE
+    assert "cannot write: No such file or directory" in raised.err

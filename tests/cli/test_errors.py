@@ -16,16 +16,18 @@ def fail(*_: object, **__: object) -> None:
     raise ZeroDivisionError("raised by the test")
 
 
-@pytest.mark.parametrize("asks", ["flag", "variable", "no"])
+@pytest.mark.parametrize("debug_source", ["flag", "variable", "no"])
 def test_internal_error_prints_a_traceback_only_under_debug(
-    onebit: Onebit, monkeypatch: pytest.MonkeyPatch, asks: str
+    onebit: Onebit, monkeypatch: pytest.MonkeyPatch, debug_source: str
 ) -> None:
     monkeypatch.setattr(learners, "choose", fail)
-    if asks == "variable":
+    if debug_source == "variable":
         monkeypatch.setenv("ONEBIT_DEBUG", "1")
-    ended = onebit("learners", *(["--debug"] if asks == "flag" else []))
+    ended = onebit("learners", *(["--debug"] if debug_source == "flag" else []))
     assert (ended.code, ended.out) == (ExitCode.CRASHED, "")
-    assert ("Traceback" in ended.err, "--debug" in ended.err) == ((False, True) if asks == "no" else (True, False))
+    assert ("Traceback" in ended.err, "--debug" in ended.err) == (
+        (False, True) if debug_source == "no" else (True, False)
+    )
 
 
 def test_internal_error_is_one_line_in_a_json_log(onebit: Onebit, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -128,7 +128,7 @@ def plain_encoder(*names: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("settings", "says"),
+    ("settings", "message"),
     [
         (
             {"class_names": ["a", "c", "b", "d"]},
@@ -145,11 +145,11 @@ def plain_encoder(*names: str) -> dict[str, Any]:
     ],
 )
 def test_model_with_different_names_is_rejected(
-    log: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], settings: dict[str, Any], says: str
+    log: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], settings: dict[str, Any], message: str
 ) -> None:
     path = tmp_path / "model.npz"
     write_file(path, N_FEATURES, create("late-ucb", N_CLASSES, N_FEATURES).state(), **settings)
-    assert says in " ".join(failure(capsys, [*log, "--policy", f"model:{path}"]).split())
+    assert message in " ".join(failure(capsys, [*log, "--policy", f"model:{path}"]).split())
 
 
 def test_model_with_the_names_of_the_log_is_evaluated(

@@ -9,7 +9,7 @@ from stream.errors import ExitCode
 from stream.experiments.definition import shipped
 from tests.cli.conftest import Onebit
 
-MINE = """
+DEFINITION = """
 title = "Mine"
 about = "What a delay costs here."
 [[sweeps]]
@@ -42,7 +42,7 @@ get = "it is mine"
 @pytest.mark.slow
 def test_own_definition_produces_figures_tables_and_a_page(onebit: Onebit) -> None:
     Path("mine.svm").write_text("0 1:1\n1 2:1\n" * 30)
-    Path("mine.toml").write_text(MINE)
+    Path("mine.toml").write_text(DEFINITION)
     ended = onebit("experiment", "run", "mine.toml", "--data-dir", ".", "--jobs", "1")
     assert ended.code == ExitCode.OK
     assert "skipped: reuters4 (Reuters4" in ended.err
@@ -64,7 +64,7 @@ def test_own_definition_produces_figures_tables_and_a_page(onebit: Onebit) -> No
 def test_without_matplotlib_only_the_html_page_has_figures(onebit: Onebit, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stream.experiments.report.can_draw", lambda: False)
     Path("mine.svm").write_text("0 1:1\n1 2:1\n" * 30)
-    Path("mine.toml").write_text(MINE)
+    Path("mine.toml").write_text(DEFINITION)
     assert onebit("experiment", "run", "mine.toml", "--data-dir", ".", "--jobs", "1").code == ExitCode.OK
     folder = Path("reports") / "experiments" / "mine"
     assert {path.suffix for path in folder.iterdir()} == {".md", ".html", ".gz", ".csv", ".json"}
@@ -75,7 +75,7 @@ def test_without_matplotlib_only_the_html_page_has_figures(onebit: Onebit, monke
 @pytest.mark.slow
 def test_report_is_regenerated_from_stored_rows(onebit: Onebit) -> None:
     Path("mine.svm").write_text("0 1:1\n1 2:1\n" * 30)
-    Path("mine.toml").write_text(MINE)
+    Path("mine.toml").write_text(DEFINITION)
     onebit("experiment", "run", "mine.toml", "--data-dir", ".", "--jobs", "1", "--events", "20")
     page = Path("reports/experiments/mine/README.md")
     first = page.read_text()
@@ -119,7 +119,7 @@ events = 10
 learners = [{ learner = "banditron" }]
 [[figures]]
 """
-    Path("mine.toml").write_text(MINE.replace("[[figures]]", short, 1))
+    Path("mine.toml").write_text(DEFINITION.replace("[[figures]]", short, 1))
     ended = onebit("experiment", "run", "mine.toml", "--data-dir", ".", "--jobs", "1", "--events", "20")
     assert "mine one: 0 of 4 runs" in ended.err
     assert "mine short: 0 of 1 runs" in ended.err

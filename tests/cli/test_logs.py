@@ -92,19 +92,19 @@ def test_contexts_without_required_propensity_become_dead_letters() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "says"),
+    ("given", "message"),
     [
         ({"delay": "logged"}, "--delay logged: visits has no feedback times"),
         ({"speed": "2x", "shuffle": True}, "--speed 2x cannot be combined with --shuffle"),
         ({"loop": True, "events": 5}, "--loop cannot be combined with --events or --epochs"),
     ],
 )
-def test_settings_unsupported_by_a_log_are_rejected_with_a_remedy(given: dict[str, Any], says: str) -> None:
+def test_settings_unsupported_by_a_log_are_rejected_with_a_remedy(given: dict[str, Any], message: str) -> None:
     settings, data = settings_with(**given), clicks(5, delay_ms=None)
     check = partial(feedback_plan, settings) if "delay" in given else partial(replay_options, settings, partitions=1)
-    with pytest.raises(SettingsError) as refused:
+    with pytest.raises(SettingsError) as raised:
         check(data)
-    assert str(refused.value).startswith(says)
+    assert str(raised.value).startswith(message)
 
 
 def test_play_own_requires_a_log_with_labels() -> None:
@@ -126,14 +126,14 @@ def test_run_rejects_play_own_before_it_starts(
 
 
 @pytest.mark.parametrize(
-    ("flags", "says"),
+    ("flags", "message"),
     [
         ([], "standard input is CSV, which requires a mapping"),
         (["--kafka"], "--data -: "),
     ],
 )
 def test_run_on_standard_input_names_missing_flags(
-    flags: list[str], says: str, onebit: Onebit, monkeypatch: pytest.MonkeyPatch
+    flags: list[str], message: str, onebit: Onebit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Stdin:
         buffer = io.BytesIO(b"x,y\n1,2\n")
@@ -141,7 +141,7 @@ def test_run_on_standard_input_names_missing_flags(
     monkeypatch.setattr(sys, "stdin", Stdin)
     ended = onebit("run", *flags, "--data", "-")
     assert ended.code == ExitCode.USAGE
-    assert says in " ".join(ended.err.split())
+    assert message in " ".join(ended.err.split())
 
 
 def test_logged_delays_require_feedback_times() -> None:

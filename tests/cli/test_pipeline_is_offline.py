@@ -53,7 +53,7 @@ def pipeline_of(case: Case, settings: dict[str, Any]) -> EmbeddedPipeline:
     return replace(prepare_embedded(resolve_run(Settings(**given), case.name, dataset_of(case))), poll_ms=0)
 
 
-def looped(dataset: Dataset, pipeline: EmbeddedPipeline) -> tuple[Run, str]:
+def run_loop(dataset: Dataset, pipeline: EmbeddedPipeline) -> tuple[Run, str]:
     """Run the loop with the pipeline's draws; return the result and the digest of the learner's state."""
     task = pipeline.run.task
     ids = [dataset.event_id(t) for t in range(EVENTS)]
@@ -71,7 +71,7 @@ def check(case: Case, pipeline: EmbeddedPipeline) -> None:
     topic = TopicPartition(pipeline.run.topics.predictions, 0)
     decisions = [decode_prediction(record)[0].decision for record in read_partition(pipeline.broker, topic)]
     task = pipeline.learner.tasks[0]
-    result, digest = looped(dataset_of(case), pipeline)
+    result, digest = run_loop(dataset_of(case), pipeline)
     assert [decision.action for decision in decisions] == result.actions.tolist()
     assert [decision.propensity for decision in decisions] == result.propensities.tolist()
     ledger = task.join.ledger()
@@ -115,7 +115,7 @@ def test_pipeline_with_shared_model_equals_loop_without_lag(name: str) -> None:
         for prediction, _ in map(decode_prediction, read_partition(pipeline.broker, topic))
     }
     dataset = dataset_of(case)
-    result, digest = looped(dataset, pipeline)
+    result, digest = run_loop(dataset, pipeline)
     in_order = [decisions[dataset.event_id(t)] for t in range(EVENTS)]
     assert [decision.action for decision in in_order] == result.actions.tolist()
     assert [decision.propensity for decision in in_order] == result.propensities.tolist()

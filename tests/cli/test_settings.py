@@ -196,9 +196,9 @@ def test_secret_is_hidden_but_passed_to_other_processes(onebit: Onebit, monkeypa
 
 def test_non_string_secret_is_rejected_without_being_shown() -> None:
     Path("onebit.toml").write_text("sasl_password = 1234567890\n")
-    with pytest.raises(SettingsError, match=r"sasl_password in onebit\.toml: ") as refused:
+    with pytest.raises(SettingsError, match=r"sasl_password in onebit\.toml: ") as raised:
         load_settings({})
-    assert "1234567890" not in str(refused.value)
+    assert "1234567890" not in str(raised.value)
 
 
 def test_settings_override_client_properties() -> None:

@@ -73,9 +73,9 @@ def test_skipped_rows_are_counted_with_the_first_line(tmp_path: Path, onebit: On
 
 def test_unknown_file_is_rejected_with_its_apparent_format(tmp_path: Path, onebit: Onebit) -> None:
     (tmp_path / "notes.md").write_text("# notes\n")
-    refused = onebit("data", "show", "notes.md")
-    assert (refused.code, refused.out) == (ExitCode.USAGE, "")
-    assert "notes.md looks like text with one column that starts with '# notes'" in refused.err
+    raised = onebit("data", "show", "notes.md")
+    assert (raised.code, raised.out) == (ExitCode.USAGE, "")
+    assert "notes.md looks like text with one column that starts with '# notes'" in raised.err
 
 
 def test_svmlight_file_is_shown_as_a_data_set(tmp_path: Path, onebit: Onebit) -> None:
@@ -103,6 +103,6 @@ def test_feature_encoder_is_saved_for_a_learner(log: Path, tmp_path: Path, onebi
 def test_invalid_features_file_is_rejected(tmp_path: Path, onebit: Onebit) -> None:
     (tmp_path / "bad.json").write_text("{}")
     for name in ("bad.json", "nowhere.json"):
-        refused = onebit("learn", "--features", name, "--n-classes", "3")
-        assert refused.code == ExitCode.USAGE
-        assert f"--features {name}: expected a file from `onebit data show --save-features`" in refused.err
+        raised = onebit("learn", "--features", name, "--n-classes", "3")
+        assert raised.code == ExitCode.USAGE
+        assert f"--features {name}: expected a file from `onebit data show --save-features`" in raised.err

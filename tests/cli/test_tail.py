@@ -83,20 +83,20 @@ def test_single_topic_is_printed_as_json(onebit: Onebit, pipeline: Pipeline) -> 
 def test_tail_follows_new_records(onebit: Onebit, pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
     show, shown = tail._show, list[str]()
 
-    def show_and_go_on(record: Any, topics: Any, *, json: bool) -> None:
+    def show_and_write(record: Any, topics: Any, *, json: bool) -> None:
         shown.append(record.key.decode())
         if len(shown) == 2:
             raise KeyboardInterrupt
         pipeline.context("next", 1)
         show(record, topics, json=json)
 
-    monkeypatch.setattr(tail, "_show", show_and_go_on)
+    monkeypatch.setattr(tail, "_show", show_and_write)
     assert onebit("tail", "contexts", "--last", "1", "--follow").code == ExitCode.INTERRUPTED
     assert shown == ["c", "next"]
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "message"),
     [
         (("prediction",), "TOPIC: expected one of contexts, predictions, feedback, examples, dead-letter, journal, "
          "snapshots; did you mean predictions?"),
@@ -104,11 +104,11 @@ def test_tail_follows_new_records(onebit: Onebit, pipeline: Pipeline, monkeypatc
     ],
 )  # fmt: skip
 def test_invalid_tail_arguments_are_rejected(
-    onebit: Onebit, pipeline: Pipeline, arguments: tuple[str, ...], says: str
+    onebit: Onebit, pipeline: Pipeline, arguments: tuple[str, ...], message: str
 ) -> None:
-    refused = onebit("tail", *arguments)
-    assert refused.code == ExitCode.USAGE
-    assert says in refused.err
+    raised = onebit("tail", *arguments)
+    assert raised.code == ExitCode.USAGE
+    assert message in raised.err
 
 
 def test_dead_letters_of_a_reason_are_requeued_after_a_dry_run(onebit: Onebit, pipeline: Pipeline) -> None:

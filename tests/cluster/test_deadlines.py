@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from stream.testing.processes import wait_for
-from tests.cluster.answering import Answering
 from tests.cluster.brokers import SESSION_S, Cluster
-from tests.judge import judge_deadlines
+from tests.cluster.feedback_sender import FeedbackSender
+from tests.independent_reader import judge_deadlines
 from tests.processes import Pipeline
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(1_800)]
@@ -65,11 +65,11 @@ def test_feedback_is_matched_only_if_appended_by_its_deadline(
     )  # fmt: skip
     topics = pipeline.topics
     cluster.create_topics(topics, feedback_on=[LEADER, FOLLOWER])
-    answering = Answering(cluster.bootstrap, prefix, WINDOW_MS, DECISIONS)
+    sender = FeedbackSender(cluster.bootstrap, prefix, WINDOW_MS, DECISIONS)
     failures_ms = []
     try:
         pipeline.start("learn").wait_until_it_says("started as instance")
-        answering.start()
+        sender.start()
         pipeline.start("replay")
         with pipeline.watch() as watch:
             for number in range(DECISIONS // DECISIONS_PER_FAULT):
@@ -83,7 +83,7 @@ def test_feedback_is_matched_only_if_appended_by_its_deadline(
         found = pipeline.verify("--wait-events", str(DECISIONS), "--timeout", "120s")
         assert found["ok"], found
     finally:
-        answering.close()
+        sender.close()
         pipeline.close()
     judged = judge_deadlines(cluster.bootstrap, prefix, WINDOW_MS)
     late_ms = sorted(judged.lateness_ms.values())

@@ -54,7 +54,7 @@ def test_headers_with_any_name_are_written_and_read(
     producer.send(*tp, b"key", b"value", headers)
     producer.close()
     (record,) = read_partition(broker, tp)
-    if is_utf_8(name) or not leaves_names_out(broker):
+    if is_utf_8(name) or not drops_header_names(broker):
         assert record.headers == headers
     else:
         assert record.headers == headers[:1]
@@ -69,7 +69,7 @@ def is_utf_8(name: str) -> bool:
     return name.encode(errors="replace").decode() == name
 
 
-def leaves_names_out(broker: Broker) -> bool:
+def drops_header_names(broker: Broker) -> bool:
     """Whether the broker's client can neither read nor write header names that are not UTF-8."""
     return isinstance(broker, ConfluentBroker)
 
@@ -140,14 +140,14 @@ def test_records_around_a_non_utf_8_header_name_are_read(
     records = list(read_partition(adapted, tp))
     assert [record.value for record in records] == [b"%d" % number for number in range(100)]
     plain, latin, last = ("plain", b"1"), (NOT_UTF_8.decode(errors="surrogateescape"), b"2"), ("last", b"")
-    known = (plain, last) if leaves_names_out(adapted) else (plain, latin, last)
+    known = (plain, last) if drops_header_names(adapted) else (plain, latin, last)
     assert [record.headers for record in records] == [
         known if number % 3 == 2 else (plain, last) for number in range(100)
     ]
     omitted = f"omitted 1 of its headers, among them {NOT_UTF_8!r}, because their names are not UTF-8"
     reported = f"{tp.topic}/0, offset 98: {omitted}"
     assert (reported in caplog.messages, len(caplog.messages)) == (
-        (True, 33) if leaves_names_out(adapted) else (False, 0)
+        (True, 33) if drops_header_names(adapted) else (False, 0)
     )
     reader = adapted.reader([tp])
     reader.seek(tp, 3)  # an offset in the middle of the batch

@@ -11,7 +11,7 @@ from stream.devkafka.local_kafka import LocalKafka
 from stream.kafka.embedded import EmbeddedBroker
 from stream.kafka.port import Broker, BrokerError, FencedError, StaleMemberError
 from stream.wire.records import TopicPartition
-from tests.contract.asking import Heard, joined, read, topic, until, values, write
+from tests.contract.records import RebalanceLog, joined, read, topic, until, values, write
 
 Expel = Callable[[str, str], None]
 
@@ -20,7 +20,7 @@ Expel = Callable[[str, str], None]
 def expel(request: pytest.FixtureRequest, broker: Broker) -> Expel:
     """A function that removes a member from its group as a session timeout does, through a separate admin client."""
 
-    def throw_out(group: str, member: str) -> None:
+    def remove_member(group: str, member: str) -> None:
         if isinstance(broker, EmbeddedBroker):
             broker.expel(group, member)
             return
@@ -29,14 +29,14 @@ def expel(request: pytest.FixtureRequest, broker: Broker) -> Expel:
         admin.remove_group_members(group, [MemberToRemove(member_id="", group_instance_id=member, reason="expelled")])
         admin.close()
 
-    return throw_out
+    return remove_member
 
 
 def test_offsets_are_committed_only_with_the_transaction(broker: Broker, prefix: str) -> None:
     name = topic(broker, prefix)
     tp = TopicPartition(name, 0)
     write(broker, name, "ab")
-    consumer = broker.group_consumer(prefix, "m", [name], Heard())
+    consumer = broker.group_consumer(prefix, "m", [name], RebalanceLog())
     read(consumer, 2)
     producer = broker.transactional_producer(prefix)
     producer.begin()
@@ -55,7 +55,7 @@ def test_offsets_can_be_committed_without_a_transaction(broker: Broker, prefix: 
     name = topic(broker, prefix)
     tp = TopicPartition(name, 0)
     write(broker, name, "ab")
-    consumer = broker.group_consumer(prefix, "m", [name], Heard())
+    consumer = broker.group_consumer(prefix, "m", [name], RebalanceLog())
     read(consumer, 2)
     consumer.commit({tp: 1})
     assert broker.committed(prefix, [tp]) == {tp: 1}
@@ -65,11 +65,11 @@ def test_offsets_can_be_committed_without_a_transaction(broker: Broker, prefix: 
 def test_a_restarted_member_continues_at_the_committed_offset(broker: Broker, prefix: str) -> None:
     name = topic(broker, prefix)
     write(broker, name, "abc")
-    consumer = broker.group_consumer(prefix, "m", [name], Heard())
+    consumer = broker.group_consumer(prefix, "m", [name], RebalanceLog())
     assert values(read(consumer, 3)) == list("abc")
     consumer.commit({TopicPartition(name, 0): 1})
     consumer.close()
-    again = broker.group_consumer(prefix, "m", [name], Heard())
+    again = broker.group_consumer(prefix, "m", [name], RebalanceLog())
     assert values(read(again, 2)) == list("bc")
     again.close()
 
@@ -79,7 +79,7 @@ def test_equal_partition_numbers_are_assigned_to_the_same_member(broker: Broker,
     for name in (left, right):
         for partition in range(4):
             write(broker, name, [f"{name}/{partition}"], partition)
-    members = [broker.group_consumer(prefix, member, [left, right], Heard()) for member in ("m0", "m1")]
+    members = [broker.group_consumer(prefix, member, [left, right], RebalanceLog()) for member in ("m0", "m1")]
     joined(*members, partitions=8)
     assert [{tp.partition for tp in member.assignment()} for member in members] == [{0, 1}, {2, 3}]
     assert all({tp.topic for tp in member.assignment()} == {left, right} for member in members)
@@ -95,15 +95,15 @@ def test_equal_partition_numbers_are_assigned_to_the_same_member(broker: Broker,
 def test_members_of_a_group_are_listed_with_their_partitions(broker: Broker, prefix: str) -> None:
     left, right = topic(broker, prefix, 2, "left"), topic(broker, prefix, 2, "right")
     assert broker.members(prefix) == {}
-    members = [broker.group_consumer(prefix, member, [left, right], Heard()) for member in ("m0", "m1", "m2")]
+    members = [broker.group_consumer(prefix, member, [left, right], RebalanceLog()) for member in ("m0", "m1", "m2")]
 
-    def dealt() -> bool:
+    def is_assigned() -> bool:
         for member in members:
             member.poll(50, 100)
         holds = {f"m{number}": member.assignment() for number, member in enumerate(members)}
         return sorted(map(len, holds.values())) == [0, 2, 2] and broker.members(prefix) == holds
 
-    until(dealt)
+    until(is_assigned)
     for member in members:
         member.close()
     until(lambda: broker.members(prefix) == {})
@@ -112,18 +112,18 @@ def test_members_of_a_group_are_listed_with_their_partitions(broker: Broker, pre
 def test_group_rejects_topics_with_unequal_partition_counts(broker: Broker, prefix: str) -> None:
     left, right = topic(broker, prefix, 2, "left"), topic(broker, prefix, 3, "right")
     with pytest.raises(BrokerError, match="same number of partitions"):
-        broker.group_consumer(prefix, "m", [left, right], Heard())
+        broker.group_consumer(prefix, "m", [left, right], RebalanceLog())
 
 
 def test_a_member_receives_revocations_before_assignments(broker: Broker, prefix: str) -> None:
     name = topic(broker, prefix, 2)
     zero, one = TopicPartition(name, 0), TopicPartition(name, 1)
-    heard, heard_by_other = Heard(), Heard()
-    first = broker.group_consumer(prefix, "m0", [name], heard)
+    rebalances, heard_by_other = RebalanceLog(), RebalanceLog()
+    first = broker.group_consumer(prefix, "m0", [name], rebalances)
     joined(first, partitions=2)
     second = broker.group_consumer(prefix, "m1", [name], heard_by_other)
     joined(first, second, partitions=2)
-    assert heard.events == [
+    assert rebalances.events == [
         ("assigned", frozenset({zero, one})),
         ("revoked", frozenset({zero, one})),
         ("assigned", frozenset({zero})),
@@ -132,24 +132,24 @@ def test_a_member_receives_revocations_before_assignments(broker: Broker, prefix
     second.close()
     joined(first, partitions=2)
     first.close()
-    assert heard.events[3:] == [("revoked", frozenset({zero})), ("assigned", frozenset({zero, one}))]
+    assert rebalances.events[3:] == [("revoked", frozenset({zero})), ("assigned", frozenset({zero, one}))]
     assert heard_by_other.events[1:] == []
 
 
 def test_members_with_rare_short_polls_join(broker: Broker, prefix: str) -> None:
     name = topic(broker, prefix, 2)
-    heard = Heard(), Heard()
-    members = [broker.group_consumer(prefix, f"m{number}", [name], heard[number]) for number in range(2)]
+    rebalances = RebalanceLog(), RebalanceLog()
+    members = [broker.group_consumer(prefix, f"m{number}", [name], rebalances[number]) for number in range(2)]
 
-    def dealt() -> bool:
+    def is_assigned() -> bool:
         for member in members:
             member.poll(3, 100)
             time.sleep(0.2)  # long enough for a join to complete between two polls
         return all(len(member.assignment()) == 1 for member in members)
 
-    until(dealt)
+    until(is_assigned)
     # One assignment for the first member alone, then one for each member.
-    assert [kind for one in heard for kind, _ in one.events].count("assigned") <= 3
+    assert [kind for one in rebalances for kind, _ in one.events].count("assigned") <= 3
     for member in members:
         member.close()
 
@@ -157,10 +157,10 @@ def test_members_with_rare_short_polls_join(broker: Broker, prefix: str) -> None
 def test_reading_restarts_at_the_committed_offset_after_a_rebalance(broker: Broker, prefix: str) -> None:
     name = topic(broker, prefix, 2)
     write(broker, name, "abc", partition=0)
-    first = broker.group_consumer(prefix, "m0", [name], Heard())
+    first = broker.group_consumer(prefix, "m0", [name], RebalanceLog())
     read(first, 3)
     first.commit({TopicPartition(name, 0): 1})
-    second = broker.group_consumer(prefix, "m1", [name], Heard())
+    second = broker.group_consumer(prefix, "m1", [name], RebalanceLog())
     records = joined(first, second, partitions=2)
     if len(records) < 2:
         records += read(first, 2 - len(records))
@@ -173,13 +173,13 @@ def test_listener_can_seek_on_assignment(broker: Broker, prefix: str) -> None:
     name = topic(broker, prefix)
     write(broker, name, "abc")
 
-    class Seeks(Heard):
+    class SeekingListener(RebalanceLog):
         def on_assigned(self, tps: frozenset[TopicPartition]) -> None:
             assert {tp: consumer.position(tp) for tp in tps} == dict.fromkeys(tps, 0)
             for tp in tps:
                 consumer.seek(tp, 2)
 
-    consumer = broker.group_consumer(prefix, "m", [name], Seeks())
+    consumer = broker.group_consumer(prefix, "m", [name], SeekingListener())
     assert values(read(consumer, 1)) == ["c"]
     consumer.close()
 
@@ -190,13 +190,13 @@ def test_on_revoked_still_sees_assignment_and_position(broker: Broker, prefix: s
     write(broker, name, "abc")
     seen: list[tuple[frozenset[TopicPartition], int]] = []
 
-    class Looks(Heard):
+    class PositionLog(RebalanceLog):
         def on_revoked(self, tps: frozenset[TopicPartition]) -> None:
             seen.append((first.assignment(), first.position(tp)))
 
-    first = broker.group_consumer(prefix, "m1", [name], Looks())
+    first = broker.group_consumer(prefix, "m1", [name], PositionLog())
     read(first, 3)
-    second = broker.group_consumer(prefix, "m0", [name], Heard())
+    second = broker.group_consumer(prefix, "m0", [name], RebalanceLog())
     until(lambda: bool(first.poll(50, 100) or second.poll(50, 100)))
     assert seen == [(frozenset({tp}), 3)]
     assert first.assignment() == frozenset()
@@ -205,11 +205,11 @@ def test_on_revoked_still_sees_assignment_and_position(broker: Broker, prefix: s
 
 
 def test_poll_raises_errors_of_the_listener(broker: Broker, prefix: str) -> None:
-    class Fails(Heard):
+    class FailingListener(RebalanceLog):
         def on_assigned(self, tps: frozenset[TopicPartition]) -> None:
             raise LookupError("no state for these")
 
-    consumer = broker.group_consumer(prefix, "m", [topic(broker, prefix)], Fails())
+    consumer = broker.group_consumer(prefix, "m", [topic(broker, prefix)], FailingListener())
     with pytest.raises(LookupError, match="no state"):
         joined(consumer, partitions=2)
     consumer.close()
@@ -220,11 +220,11 @@ def test_paused_partition_of_a_group_stays_paused_until_resumed(broker: Broker, 
     write(broker, name, "a", partition=0)
     write(broker, name, "b", partition=1)
 
-    class Pauses(Heard):
+    class PausingListener(RebalanceLog):
         def on_assigned(self, tps: frozenset[TopicPartition]) -> None:
             consumer.pause([TopicPartition(name, 0)])
 
-    consumer = broker.group_consumer(prefix, "m", [name], Pauses())
+    consumer = broker.group_consumer(prefix, "m", [name], PausingListener())
     assert values(read(consumer, 1)) == ["b"]
     consumer.resume([TopicPartition(name, 0)])
     assert values(read(consumer, 1)) == ["a"]
@@ -235,10 +235,10 @@ def test_restarted_member_fences_its_predecessor_immediately(broker: Broker, pre
     name = topic(broker, prefix)
     tp = TopicPartition(name, 0)
     write(broker, name, "a")
-    zombie = broker.group_consumer(prefix, "m", [name], Heard())
+    zombie = broker.group_consumer(prefix, "m", [name], RebalanceLog())
     read(zombie, 1)
     started_s = time.monotonic()
-    successor = broker.group_consumer(prefix, "m", [name], Heard())
+    successor = broker.group_consumer(prefix, "m", [name], RebalanceLog())
     assert values(read(successor, 1)) == ["a"]
     assert time.monotonic() - started_s < 5  # does not wait for the session timeout
     producer = broker.transactional_producer(prefix)
@@ -261,14 +261,14 @@ def test_restarted_member_fences_its_predecessor_immediately(broker: Broker, pre
 
 def test_replacing_a_member_does_not_rebalance_the_others(broker: Broker, prefix: str) -> None:
     name = topic(broker, prefix, 2)
-    heard = Heard()
-    first = broker.group_consumer(prefix, "m0", [name], Heard())
-    second = broker.group_consumer(prefix, "m1", [name], heard)
+    rebalances = RebalanceLog()
+    first = broker.group_consumer(prefix, "m0", [name], RebalanceLog())
+    second = broker.group_consumer(prefix, "m1", [name], rebalances)
     joined(first, second, partitions=2)
-    before = list(heard.events)
-    successor = broker.group_consumer(prefix, "m0", [name], Heard())
+    before = list(rebalances.events)
+    successor = broker.group_consumer(prefix, "m0", [name], RebalanceLog())
     joined(successor, second, partitions=2)
-    assert heard.events == before
+    assert rebalances.events == before
     for consumer in (first, successor, second):
         consumer.close()
 
@@ -277,8 +277,8 @@ def test_offsets_of_a_removed_member_are_rejected(broker: Broker, prefix: str, e
     name = topic(broker, prefix)
     tp = TopicPartition(name, 0)
     write(broker, name, "a")
-    heard = Heard()
-    consumer = broker.group_consumer(prefix, "m0", [name], heard)
+    rebalances = RebalanceLog()
+    consumer = broker.group_consumer(prefix, "m0", [name], rebalances)
     read(consumer, 1)
     expel(prefix, "m0")
     producer = broker.transactional_producer(prefix)
@@ -290,7 +290,7 @@ def test_offsets_of_a_removed_member_are_rejected(broker: Broker, prefix: str, e
         consumer.commit({tp: 1})
     assert broker.committed(prefix, [tp]) == {}
     until(lambda: bool(consumer.poll(100, 10)))  # the member rejoins and reads from the committed offset
-    assert [event for event, _ in heard.events] == ["assigned", "revoked", "assigned"]
+    assert [event for event, _ in rebalances.events] == ["assigned", "revoked", "assigned"]
     producer.begin()
     producer.send_offsets({tp: 1}, consumer)
     producer.commit()
@@ -303,7 +303,7 @@ def test_removed_member_that_must_not_rejoin_is_fenced(broker: Broker, prefix: s
     name = topic(broker, prefix)
     tp = TopicPartition(name, 0)
     write(broker, name, "a")
-    consumer = broker.group_consumer(prefix, "m0", [name], Heard(), rejoins=False)
+    consumer = broker.group_consumer(prefix, "m0", [name], RebalanceLog(), rejoins=False)
     read(consumer, 1)
     consumer.check_place()
     expel(prefix, "m0")
@@ -312,11 +312,11 @@ def test_removed_member_that_must_not_rejoin_is_fenced(broker: Broker, prefix: s
     with pytest.raises(FencedError, match="member m0 was removed from group"):
         producer.send_offsets({tp: 1}, consumer)
     producer.abort()
-    for refused in (lambda: consumer.poll(100, 10), lambda: consumer.commit({tp: 1}), consumer.check_place):
+    for raised in (lambda: consumer.poll(100, 10), lambda: consumer.commit({tp: 1}), consumer.check_place):
         with pytest.raises(FencedError, match="member m0 was removed from group"):
-            refused()
+            raised()
     assert broker.committed(prefix, [tp]) == {}
-    successor = broker.group_consumer(prefix, "m0", [name], Heard(), rejoins=False)
+    successor = broker.group_consumer(prefix, "m0", [name], RebalanceLog(), rejoins=False)
     assert values(read(successor, 1)) == ["a"]
     consumer.close()
     producer.begin()
@@ -332,15 +332,15 @@ def test_member_detects_its_removal_without_a_commit(
     broker: Broker, prefix: str, expel: Expel, *, rejoins: bool
 ) -> None:
     name = topic(broker, prefix, 2)
-    heard = Heard()
-    first = broker.group_consumer(prefix, "m0", [name], heard, rejoins=rejoins)
-    second = broker.group_consumer(prefix, "m1", [name], Heard(), rejoins=False)
+    rebalances = RebalanceLog()
+    first = broker.group_consumer(prefix, "m0", [name], rebalances, rejoins=rejoins)
+    second = broker.group_consumer(prefix, "m1", [name], RebalanceLog(), rejoins=False)
     joined(first, second, partitions=2)
     expel(prefix, "m0")
     if rejoins:
         first.check_place()
         joined(first, second, partitions=2)
-        assert [event for event, _ in heard.events][-2:] == ["revoked", "assigned"]
+        assert [event for event, _ in rebalances.events][-2:] == ["revoked", "assigned"]
     else:
         with pytest.raises(FencedError, match="member m0 was removed from group"):
             until(lambda: bool(first.poll(100, 10) or second.poll(100, 10)))
@@ -352,9 +352,9 @@ def test_member_detects_its_removal_without_a_commit(
 def test_check_place_detects_replacement_without_a_poll(broker: Broker, prefix: str) -> None:
     name = topic(broker, prefix)
     write(broker, name, "a")
-    zombie = broker.group_consumer(prefix, "m", [name], Heard(), rejoins=False)
+    zombie = broker.group_consumer(prefix, "m", [name], RebalanceLog(), rejoins=False)
     read(zombie, 1)
-    successor = broker.group_consumer(prefix, "m", [name], Heard(), rejoins=False)
+    successor = broker.group_consumer(prefix, "m", [name], RebalanceLog(), rejoins=False)
     read(successor, 1)
     with pytest.raises(FencedError, match="was replaced"):
         zombie.check_place()
@@ -364,7 +364,7 @@ def test_check_place_detects_replacement_without_a_poll(broker: Broker, prefix: 
 
 def test_offsets_of_a_member_that_has_not_joined_are_rejected(broker: Broker, prefix: str) -> None:
     name = topic(broker, prefix)
-    consumer = broker.group_consumer(prefix, "m", [name], Heard())
+    consumer = broker.group_consumer(prefix, "m", [name], RebalanceLog())
     producer = broker.transactional_producer(prefix)
     producer.begin()
     with pytest.raises(StaleMemberError):
@@ -375,8 +375,8 @@ def test_offsets_of_a_member_that_has_not_joined_are_rejected(broker: Broker, pr
 
 def test_partition_of_a_closed_member_is_reassigned_immediately(broker: Broker, prefix: str) -> None:
     name = topic(broker, prefix, 2)
-    first = broker.group_consumer(prefix, "m0", [name], Heard())
-    second = broker.group_consumer(prefix, "m1", [name], Heard())
+    first = broker.group_consumer(prefix, "m0", [name], RebalanceLog())
+    second = broker.group_consumer(prefix, "m1", [name], RebalanceLog())
     joined(first, second, partitions=2)
     started_s = time.monotonic()
     first.close()
@@ -389,6 +389,6 @@ def test_partition_of_a_closed_member_is_reassigned_immediately(broker: Broker, 
 def test_member_can_be_closed_at_any_time_during_its_join(broker: Broker, prefix: str) -> None:
     name = topic(broker, prefix)
     for hundredths in range(12):
-        consumer = broker.group_consumer(prefix, "m", [name], Heard())
+        consumer = broker.group_consumer(prefix, "m", [name], RebalanceLog())
         time.sleep(hundredths / 100)
         consumer.close()

@@ -2,7 +2,7 @@
 
 from stream.kafka.port import Broker, Consumer
 from stream.wire.records import Record, TopicPartition
-from tests.contract.asking import Heard, joined, read, settled, topic, until, values, write
+from tests.contract.records import RebalanceLog, joined, read, settled, topic, until, values, write
 
 
 def partition(broker: Broker, prefix: str) -> TopicPartition:
@@ -138,14 +138,14 @@ def test_lag_becomes_zero_if_only_aborted_records_remain(broker: Broker, prefix:
 def test_lag_of_a_member_of_a_group_counts_from_the_committed_offset(broker: Broker, prefix: str) -> None:
     tp = partition(broker, prefix)
     write(broker, tp.topic, "abcd")
-    consumer = broker.group_consumer(prefix, "m", [tp.topic], Heard())
+    consumer = broker.group_consumer(prefix, "m", [tp.topic], RebalanceLog())
     found = len(joined(consumer, partitions=1))
     while found < 1:
         found += len(consumer.poll(100, 1))
     assert consumer.lag(tp) == 4 - found
     consumer.commit({tp: 1})
     consumer.close()
-    again = broker.group_consumer(prefix, "m", [tp.topic], Heard())
+    again = broker.group_consumer(prefix, "m", [tp.topic], RebalanceLog())
     read(again, 3)
     assert again.lag(tp) == 0
     again.close()

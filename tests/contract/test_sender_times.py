@@ -12,7 +12,7 @@ from stream.kafka.port import Broker, Consumer, TopicSettingsError
 from stream.kafka.reading import read_partition
 from stream.wire.records import TopicPartition
 from stream.wire.topics import TopicSpec
-from tests.contract.asking import Heard, until
+from tests.contract.records import RebalanceLog, until
 
 confluent: Any = confluent_admin  # mypy does not recognize the names that the module exports
 
@@ -39,13 +39,13 @@ def reader_of(broker: Broker, topic: str) -> Consumer:
 
 
 def member_of(broker: Broker, topic: str) -> Consumer:
-    consumer = broker.group_consumer(f"{topic}.group", "m", [topic], Heard())
+    consumer = broker.group_consumer(f"{topic}.group", "m", [topic], RebalanceLog())
 
-    def begins() -> bool:
+    def begins_reading() -> bool:
         consumer.poll(50, 1)
         return bool(consumer.assignment())
 
-    until(begins)
+    until(begins_reading)
     consumer.seek(TopicPartition(topic, 0), 0)
     return consumer
 

@@ -8,7 +8,7 @@ from stream.kafka.embedded import EmbeddedBroker
 from stream.kafka.port import RECORD_BYTES_MAX, Broker, BrokerError, Ends, TopicSettingsError
 from stream.wire.records import Record, TopicPartition
 from stream.wire.topics import TopicDescription, TopicSpec
-from tests.contract.asking import Heard, joined, read, read_to_end, topic, until, values, write
+from tests.contract.records import RebalanceLog, joined, read, read_to_end, topic, until, values, write
 
 # Topics
 
@@ -52,7 +52,7 @@ def test_deleting_a_topic_deletes_its_records_and_offsets(broker: Broker, prefix
     name = topic(broker, prefix)
     tp = TopicPartition(name, 0)
     write(broker, name, ["a", "b"])
-    consumer = broker.group_consumer(prefix, "m", [name], Heard())
+    consumer = broker.group_consumer(prefix, "m", [name], RebalanceLog())
     joined(consumer, partitions=1)
     consumer.commit({tp: 2})
     consumer.close()
@@ -81,7 +81,7 @@ def test_missing_topic_is_an_error(broker: Broker, prefix: str) -> None:
     with pytest.raises(BrokerError):
         broker.reader([tp])
     with pytest.raises(BrokerError, match="create them first"):
-        broker.group_consumer(prefix, "m", [tp.topic], Heard())
+        broker.group_consumer(prefix, "m", [tp.topic], RebalanceLog())
 
 
 # Records

@@ -5,7 +5,7 @@ import pytest
 from stream.kafka.embedded import EmbeddedBroker
 from stream.kafka.port import Broker, BrokerError, Ends, FencedError
 from stream.wire.records import TopicPartition
-from tests.contract.asking import read, read_to_end, settled, topic, until, values, write
+from tests.contract.records import read, read_to_end, settled, topic, until, values, write
 
 
 def test_records_of_an_open_transaction_are_not_readable(broker: Broker, prefix: str) -> None:

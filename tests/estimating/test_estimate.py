@@ -14,7 +14,9 @@ from tests.estimating.logs import N_CLASSES, N_FEATURES, MemoryLog, a_log, a_wor
 NAMES = tuple("abcd")
 
 
-def judged(rows: LogBatch, *policies: str | Policy, options: Options | None = None, batch_rows: int = 700) -> Estimates:
+def evaluate(
+    rows: LogBatch, *policies: str | Policy, options: Options | None = None, batch_rows: int = 700
+) -> Estimates:
     made = [parse_policy(one, NAMES, N_FEATURES, Training()) if isinstance(one, str) else one for one in policies]
     return estimate(MemoryLog(rows, batch_rows=batch_rows), made, options)
 
@@ -31,7 +33,7 @@ def value(policy: PolicyEvaluation, estimator: str) -> float:
 
 def test_estimates_equal_naive_sums() -> None:
     rows = a_log(900)
-    policy = judged(rows, "uniform", options=Options(clip=1.2)).policies[0]
+    policy = evaluate(rows, "uniform", options=Options(clip=1.2)).policies[0]
     w, r = 0.25 / rows.propensities, rows.rewards
     assert value(policy, "ips") == pytest.approx((w * r).mean())
     assert value(policy, "snips") == pytest.approx((w * r).sum() / w.sum())
@@ -45,7 +47,7 @@ def test_estimates_equal_naive_sums() -> None:
 def test_estimates_and_interval_equal_vw_estimators() -> None:
     rows = a_log(2_000)
     learner = create("igw-logistic", N_CLASSES, N_FEATURES)
-    policy = judged(rows, Model("model", learner)).policies[0]
+    policy = evaluate(rows, Model("model", learner)).policies[0]
     theirs = {"ips": ips.Estimator(), "snips": snips.Estimator()}
     normal = gaussian.Interval()
     x = rows.values.reshape(-1, N_FEATURES)
@@ -62,7 +64,7 @@ def test_estimates_and_interval_equal_vw_estimators() -> None:
 
 def test_estimate_of_logged_policy_equals_mean_reward() -> None:
     rows = a_log(800)
-    policy = judged(rows, "logged").policies[0]
+    policy = evaluate(rows, "logged").policies[0]
     mean = rows.rewards.mean()
     for name in ("replay", "ips", "snips", "clipped-ips", "dr"):
         assert value(policy, name) == pytest.approx(mean)
@@ -71,7 +73,7 @@ def test_estimate_of_logged_policy_equals_mean_reward() -> None:
 
 def test_replay_of_a_uniform_log_counts_agreeing_rows() -> None:
     rows = a_log(2_000, world=a_world(floor=1.0))
-    policy = judged(rows, "constant:b").policies[0]
+    policy = evaluate(rows, "constant:b").policies[0]
     agree = rows.actions == 1
     assert by_name(policy)["replay"].n == agree.sum()
     assert value(policy, "replay") == pytest.approx(rows.rewards[agree].mean())
@@ -82,7 +84,7 @@ def test_doubly_robust_is_unbiased_with_a_wrong_model_unlike_dm() -> None:
     world = a_world(floor=0.2)
     rows = a_log(20_000, world=world)
     blind = rows._replace(values=np.zeros_like(rows.values))
-    policy = judged(blind, "constant:a", options=Options(resamples=50)).policies[0]
+    policy = evaluate(blind, "constant:a", options=Options(resamples=50)).policies[0]
     truth = world.value("a")
     assert abs(value(policy, "dr") - truth) < 0.02
     assert abs(value(policy, "dm") - truth) > 0.03
@@ -90,7 +92,7 @@ def test_doubly_robust_is_unbiased_with_a_wrong_model_unlike_dm() -> None:
 
 def test_learner_is_estimated_above_its_logging_policy() -> None:
     rows = a_log(4_000, world=a_world(floor=1.0))
-    found = judged(rows, "late-ucb", "logged", options=Options(resamples=50)).policies
+    found = evaluate(rows, "late-ucb", "logged", options=Options(resamples=50)).policies
     assert found[0].changes
     assert not found[1].changes
     learned, logged = (one["dr"] for one in map(by_name, found))
@@ -101,7 +103,7 @@ def test_learner_is_estimated_above_its_logging_policy() -> None:
 
 
 def test_each_estimator_has_its_documented_intervals() -> None:
-    estimates = by_name(judged(a_log(1_500), "uniform").policies[0])
+    estimates = by_name(evaluate(a_log(1_500), "uniform").policies[0])
     assert {name for name, one in estimates.items() if one.anytime} == {"ips", "dr"}
     assert {name for name, one in estimates.items() if one.bernstein} == set(ESTIMATORS) - {"snips"}
     assert {name for name, one in estimates.items() if one.bootstrap} == set(ESTIMATORS)
@@ -109,9 +111,9 @@ def test_each_estimator_has_its_documented_intervals() -> None:
 
 def test_result_depends_on_the_seed_but_not_on_batch_boundaries() -> None:
     rows = a_log(1_300)
-    whole = judged(rows, "uniform", "late-ucb").policies
-    cut = judged(rows, "uniform", "late-ucb", batch_rows=129).policies
-    other = judged(rows, "uniform", options=Options(seed=1)).policies
+    whole = evaluate(rows, "uniform", "late-ucb").policies
+    cut = evaluate(rows, "uniform", "late-ucb", batch_rows=129).policies
+    other = evaluate(rows, "uniform", options=Options(seed=1)).policies
     for first, second in zip(whole, cut, strict=True):
         for one, two in zip(first.estimates, second.estimates, strict=True):
             for interval, again in ((one.bootstrap, two.bootstrap), (one.anytime, two.anytime)):
@@ -127,8 +129,8 @@ def test_rows_without_an_outcome_are_excluded() -> None:
     lost = rows.rewards.copy()
     lost[600:] = MISSING
     head = next(iter(MemoryLog(rows, batch_rows=600).batches()))
-    left = judged(rows._replace(rewards=lost), "uniform")
-    alone = judged(head, "uniform")
+    left = evaluate(rows._replace(rewards=lost), "uniform")
+    alone = evaluate(head, "uniform")
     assert (left.events, left.judged) == (1_000, 600)
     assert [one.value for one in left.policies[0].estimates] == [one.value for one in alone.policies[0].estimates]
     assert "outcome-missing" in [flag.name for flag in left.policies[0].flags]
@@ -136,7 +138,7 @@ def test_rows_without_an_outcome_are_excluded() -> None:
 
 def test_without_propensities_only_dm_has_an_estimate() -> None:
     rows = a_log(300)
-    policy = judged(rows._replace(propensities=np.full(300, np.nan)), "uniform").policies[0]
+    policy = evaluate(rows._replace(propensities=np.full(300, np.nan)), "uniform").policies[0]
     assert {one.estimator for one in policy.estimates if one.value is not None} == {"dm"}
     assert all(one.bootstrap is one.bernstein is one.anytime is None for one in policy.estimates if one.value is None)
     assert [flag.name for flag in policy.flags] == ["propensity-missing"]
@@ -144,9 +146,9 @@ def test_without_propensities_only_dm_has_an_estimate() -> None:
 
 def test_mean_weight_flags_wrong_propensities() -> None:
     rows = a_log(3_000)
-    right = judged(rows, "uniform", options=Options(resamples=50)).policies[0]
+    right = evaluate(rows, "uniform", options=Options(resamples=50)).policies[0]
     too_large = rows._replace(propensities=np.minimum(1.25 * rows.propensities, 1.0))
-    wrong = judged(too_large, "uniform", options=Options(resamples=50)).policies[0]
+    wrong = evaluate(too_large, "uniform", options=Options(resamples=50)).policies[0]
     assert right.flags == ()
     assert [flag.name for flag in wrong.flags] == ["weights-off-one"]
 
@@ -154,28 +156,28 @@ def test_mean_weight_flags_wrong_propensities() -> None:
 def test_dr_has_no_intervals_if_the_log_never_plays_the_policys_actions() -> None:
     rows = a_log(900)
     one_class = rows._replace(actions=np.zeros_like(rows.actions), propensities=np.ones_like(rows.propensities))
-    guessed = by_name(judged(one_class, "constant:b").policies[0])
+    guessed = by_name(evaluate(one_class, "constant:b").policies[0])
     assert guessed["dr"].value is not None
     assert (guessed["dr"].bootstrap, guessed["dr"].bernstein, guessed["dr"].anytime) == (None, None, None)
     assert guessed["ips"].anytime == (0.0, 1.0)
-    assert by_name(judged(rows, "constant:b").policies[0])["dr"].anytime is not None
-    given = by_name(judged(one_class, "constant:b", options=Options(propensity_min=0.1)).policies[0])
+    assert by_name(evaluate(rows, "constant:b").policies[0])["dr"].anytime is not None
+    given = by_name(evaluate(one_class, "constant:b", options=Options(propensity_min=0.1)).policies[0])
     assert given["dr"].anytime is not None, "the option implies that every class is played"
 
 
 def test_minimum_propensity_above_one_in_k_is_rejected() -> None:
     with pytest.raises(EstimateError, match=r"0\.3"):
-        judged(a_log(60), "uniform", options=Options(propensity_min=0.3))
+        evaluate(a_log(60), "uniform", options=Options(propensity_min=0.3))
 
 
 def test_small_effective_sample_size_is_flagged() -> None:
-    policy = judged(a_log(150), "constant:a").policies[0]
+    policy = evaluate(a_log(150), "constant:a").policies[0]
     assert "ess-low" in [flag.name for flag in policy.flags]
 
 
 def test_propensities_below_the_given_minimum_are_raised_and_flagged() -> None:
     rows = a_log(600)
-    policy = judged(rows, "uniform", options=Options(propensity_min=0.2)).policies[0]
+    policy = evaluate(rows, "uniform", options=Options(propensity_min=0.2)).policies[0]
     w = 0.25 / np.maximum(rows.propensities, 0.2)
     assert value(policy, "ips") == pytest.approx((w * rows.rewards).mean())
     assert "propensity-below-minimum" in [flag.name for flag in policy.flags]
@@ -186,7 +188,7 @@ def test_propensities_below_the_given_minimum_are_raised_and_flagged() -> None:
 def test_overflowing_weights_give_intervals_within_0_and_1(propensity: float) -> None:
     rows = a_log(300)
     rows.propensities[5] = propensity
-    (policy,) = judged(rows, "uniform").policies
+    (policy,) = evaluate(rows, "uniform").policies
     intervals = [one for estimate in policy.estimates for one in (estimate.bernstein, estimate.anytime)]
     intervals += [one for point in policy.path for one in (point.ips_interval, point.dr_interval)]
     assert all(0.0 <= one.low <= one.high <= 1.0 for one in intervals if one is not None)
@@ -195,11 +197,11 @@ def test_overflowing_weights_give_intervals_within_0_and_1(propensity: float) ->
 def test_log_without_outcomes_is_rejected() -> None:
     rows = a_log(20)
     with pytest.raises(EstimateError, match=r"^memory: "):
-        judged(rows._replace(rewards=np.full(20, MISSING)), "uniform")
+        evaluate(rows._replace(rewards=np.full(20, MISSING)), "uniform")
 
 
 def test_path_ends_at_the_estimates() -> None:
-    policy = judged(a_log(1_000), "uniform", options=Options(path_points=100)).policies[0]
+    policy = evaluate(a_log(1_000), "uniform", options=Options(path_points=100)).policies[0]
     assert [point.n for point in policy.path] == list(range(10, 1_001, 10))
     last, estimates = policy.path[-1], by_name(policy)
     assert last.ips == pytest.approx(value(policy, "ips"))
@@ -223,7 +225,7 @@ def test_intervals_cover_the_truth() -> None:
     truths = {policy: world.value(policy) for policy in ("uniform", "a")}
     hits = {"bootstrap": [], "bernstein": [], "anytime": []}  # type: dict[str, list[bool]]
     for seed in range(SEEDS):
-        found = judged(
+        found = evaluate(
             a_log(600, seed), "uniform", "constant:a", options=Options(seed=seed, resamples=200, path_points=600)
         )
         for policy in found.policies:

@@ -143,7 +143,7 @@ def test_ips_is_unbiased_over_draws_of_the_target() -> None:
     assert value(found, "snips") == pytest.approx(truth, abs=1e-12), "the mean weight is 1"
 
 
-class Drawn(Policy):
+class PredrawnPolicy(Policy):
     """A policy whose action for each event was drawn in advance and has probability 1."""
 
     name = "drawn"
@@ -161,7 +161,7 @@ class Drawn(Policy):
 def test_live_estimates_equal_estimates_of_the_same_log() -> None:
     rows = a_log(1_500)
     targets = np.random.default_rng(3).integers(N_CLASSES, size=1_500)
-    (judged,) = estimate(MemoryLog(rows), [Drawn(targets)]).policies
+    (judged,) = estimate(MemoryLog(rows), [PredrawnPolicy(targets)]).policies
     live = LiveEstimator()
     for step, start in enumerate(range(0, 1_500, 70), start=1):
         places = range(start, min(start + 70, 1_500))

@@ -13,7 +13,7 @@ from stream.learners import ParameterError
 from stream.offline import NEVER
 
 
-class Scribe:
+class CallRecorder:
     """A learner that records the calls of its methods."""
 
     def __init__(self) -> None:
@@ -27,14 +27,14 @@ class Scribe:
         self.calls.append(f"learn {kept}")
 
 
-def few(events: int, delays: list[int] | None = None) -> Stream:
+def small_stream(events: int, delays: list[int] | None = None) -> Stream:
     stream = stream_of(linear_models(1), 1, events, 1, Conditions())
     return stream if delays is None else stream._replace(delays=np.array(delays))
 
 
 def test_feedback_order_equals_compiled_loop() -> None:
-    scribe = Scribe()
-    play(scribe, few(5, [2, 0, NEVER, 0, 9]))
+    scribe = CallRecorder()
+    play(scribe, small_stream(5, [2, 0, NEVER, 0, 9]))
     assert scribe.calls == [
         "decide 0", "decide 1", "learn 1", "decide 2", "learn 0", "decide 3", "learn 3", "decide 4",
     ]  # fmt: skip
@@ -50,4 +50,4 @@ def test_river_learns_from_the_class_or_the_reward() -> None:
 
 def test_unknown_model_is_rejected() -> None:
     with pytest.raises(ParameterError, match="river: parameter model must be linucb or logistic; got 'tree'"):
-        oppose("river", {"model": "tree"}, linear_models(1), few(5))
+        oppose("river", {"model": "tree"}, linear_models(1), small_stream(5))

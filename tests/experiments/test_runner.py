@@ -88,9 +88,9 @@ def test_own_data_set_is_read_from_the_data_folder(tmp_path: Path) -> None:
 
 
 def test_unsupported_run_is_reported_with_its_reason_and_skipped(tmp_path: Path) -> None:
-    refused = run(experiment(sweep(conditions={"window": 5, "on_expiry": "negative"})), tmp_path)
-    assert {one.job.learner for one in refused} == {"perceptron"}
-    assert "perceptron learns from labels" in refused[0].reason
+    raised = run(experiment(sweep(conditions={"window": 5, "on_expiry": "negative"})), tmp_path)
+    assert {one.job.learner for one in raised} == {"perceptron"}
+    assert "perceptron learns from labels" in raised[0].reason
     assert {row.learner for row in read_rows(tmp_path / ROWS_FILE)} == {"banditron"}
 
 

@@ -76,7 +76,7 @@ def test_learner_killed_twenty_times_in_fifty_thousand_events(
         ledger = watch.ledger()
         assert (ledger.late > 0, ledger.expired > 0, ledger.feedback_duplicates > 0) == (True, True, True)
     assert [running[name].stop() for name in ("learn", "feedback")] == [0, 0]
-    pipeline.assert_model_is_that_of_the_journal()
+    pipeline.assert_model_equals_replay()
 
 
 def test_learners_join_and_leave_over_four_partitions(
@@ -110,21 +110,23 @@ def test_learners_join_and_leave_over_four_partitions(
                 learners.pop(draw.choice(present)).kill()
             else:
                 instance = draw.choice(present)
-                watch.wait_until_dealt(present)  # a learner that is still joining would not be removed from the group
-                freeze_beyond_the_session(watch, learners.pop(instance), others=sorted(learners))
+                watch.wait_until_assigned(
+                    present
+                )  # a learner that is still joining would not be removed from the group
+                freeze_past_session(watch, learners.pop(instance), others=sorted(learners))
             watch.wait_until_decided(min(events, (number + 1) * events // (len(changes) + 4)))
         assert replay.wait(300) == 0, replay.said()
         pipeline.assert_every_context_is_decided_and_settled_once(events)
     for instance, learner in learners.items():
         assert learner.stop() == 0, (instance, learner.said())
-    pipeline.assert_model_is_that_of_the_journal()
+    pipeline.assert_model_equals_replay()
 
 
-def freeze_beyond_the_session(watch: Watch, learner: Program, others: list[str]) -> None:
+def freeze_past_session(watch: Watch, learner: Program, others: list[str]) -> None:
     """Freeze a learner until it is out of the group and the others have its partitions; check that it then exits."""
     assert others
     learner.signal(signal.SIGSTOP)
-    watch.wait_until_dealt(others)
+    watch.wait_until_assigned(others)
     learner.signal(signal.SIGCONT)
     assert learner.wait() == 3, learner.said()
     assert "was removed from group" in learner.said()
@@ -158,10 +160,10 @@ def test_replaced_zombie_writes_nothing_whenever_it_was_frozen(
         assert replay.wait(300) == 0, replay.said()
         pipeline.assert_every_context_is_decided_and_settled_once(events)
     assert learner.stop() == 0
-    pipeline.assert_model_is_that_of_the_journal()
+    pipeline.assert_model_equals_replay()
 
 
-def kill_unless_thrown_out(learner: Program) -> None:
+def kill_unless_expelled(learner: Program) -> None:
     """Kill a learner, unless it has exited because its session timed out during the outage of the broker."""
     if learner.process.poll() is None:
         learner.kill()
@@ -184,7 +186,7 @@ def test_shared_model_survives_kills_of_three_learners_and_their_broker(
     learners = {name: pipeline.start("learn", "--instance", name) for name in instances}
     faults = ["freeze", *(instances * 2), "broker", *(instances * 3)]
     with pipeline.watch() as watch:
-        watch.wait_until_dealt(instances)
+        watch.wait_until_assigned(instances)
         start(pipeline, "feedback")
         replay = start(pipeline, "replay")
         for number, fault in enumerate(faults, start=1):
@@ -195,10 +197,10 @@ def test_shared_model_survives_kills_of_three_learners_and_their_broker(
                 continue
             name = draw.choice(instances) if fault == "freeze" else fault
             if fault == "freeze":
-                watch.wait_until_dealt(instances)
-                freeze_beyond_the_session(watch, learners[name], others=[one for one in instances if one != name])
+                watch.wait_until_assigned(instances)
+                freeze_past_session(watch, learners[name], others=[one for one in instances if one != name])
             elif "broker" in faults[:number]:
-                kill_unless_thrown_out(learners[name])
+                kill_unless_expelled(learners[name])
             else:
                 learners[name].kill()
             learners[name] = pipeline.start("learn", "--instance", name)
@@ -243,7 +245,7 @@ def test_programs_survive_a_broker_outage_longer_than_a_request(
         watch.wait_until_decided(events)
     pipeline.assert_every_context_is_decided_and_settled_once(events)
     assert [program.stop() for program in programs[:2]] == [0, 0]
-    pipeline.assert_model_is_that_of_the_journal()
+    pipeline.assert_model_equals_replay()
 
 
 def start(pipeline: Pipeline, name: str) -> Program:

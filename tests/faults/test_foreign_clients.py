@@ -11,7 +11,7 @@ from confluent_kafka import Message
 from stream.devkafka.local_kafka import LocalKafka
 from stream.testing.processes import WAIT_S, wait_for
 from tests.faults.kafka_tools import Tool, class_path
-from tests.judge import committed, header, value
+from tests.independent_reader import committed, header, value
 from tests.processes import Pipeline, kill_broker
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(600)]

@@ -116,12 +116,12 @@ def small_journal() -> list[tuple[bytes, dict[str, Any]]]:
     return [(b"1", record) for record in records]
 
 
-def read_small(records: list[tuple[bytes, dict[str, Any]]]) -> Journal:
+def read_small_journal(records: list[tuple[bytes, dict[str, Any]]]) -> Journal:
     return format_reader.journal((version, json.dumps(value).encode()) for version, value in records)
 
 
 def test_each_step_has_the_settings_of_the_latest_change() -> None:
-    found = read_small(small_journal())
+    found = read_small_journal(small_journal())
     assert [(step.number, step.settings["window_ms"], step.alarms) for step in found.steps] == [
         (1, 1_000, 0), (2, 300, 0), (3, 300, 2),
     ]  # fmt: skip
@@ -130,7 +130,7 @@ def test_each_step_has_the_settings_of_the_latest_change() -> None:
 def test_reader_detects_a_missing_step() -> None:
     for missing in (0, 1):
         with pytest.raises(AssertionError):
-            read_small([record for place, record in enumerate(small_journal()) if place != missing])
+            read_small_journal([record for place, record in enumerate(small_journal()) if place != missing])
 
 
 def test_reader_rejects_unknown_versions_counts_and_settings() -> None:
@@ -142,7 +142,7 @@ def test_reader_rejects_unknown_versions_counts_and_settings() -> None:
         records = small_journal()
         records[place] = (version, {**records[place][1], **more})
         with pytest.raises(UnknownError):
-            read_small(records)
+            read_small_journal(records)
     chunk = (HERE / "snapshot.format1").read_bytes()
     for number in (0, 2):
         with pytest.raises(UnknownError):

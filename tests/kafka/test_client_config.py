@@ -132,17 +132,17 @@ SASL = {"security.protocol": "SASL_SSL"}
     ],
 )
 def test_invalid_properties_are_rejected_with_a_one_line_remedy(properties: dict[str, str], message: str) -> None:
-    with pytest.raises(ClientConfigError, match=message) as refused:
+    with pytest.raises(ClientConfigError, match=message) as raised:
         client_config(properties)
-    assert SECRET not in str(refused.value)
-    assert "\n" not in str(refused.value)
+    assert SECRET not in str(raised.value)
+    assert "\n" not in str(raised.value)
 
 
 def test_all_unsupported_properties_are_reported_together() -> None:
     handed_out = {"client.dns.lookup": "use_all_dns_ips", "session.timeout.ms": "45000", "acks": "all"}
-    with pytest.raises(ClientConfigError) as refused:
+    with pytest.raises(ClientConfigError) as raised:
         client_config(SCRAM | USER | handed_out)
-    assert all(f"{name}: " in str(refused.value) for name in handed_out), refused.value
+    assert all(f"{name}: " in str(raised.value) for name in handed_out), raised.value
 
 
 def test_file_supports_comments_continuations_and_equals_signs(tmp_path: Path) -> None:
@@ -180,9 +180,9 @@ def test_invalid_line_is_reported_by_number_without_its_text(tmp_path: Path, tex
     path = tmp_path / "client.properties"
     if text is not None:
         path.write_text(text)
-    with pytest.raises(ClientConfigError, match=f"{path}.*{message}") as refused:
+    with pytest.raises(ClientConfigError, match=f"{path}.*{message}") as raised:
         read_properties(path)
-    assert SECRET not in str(refused.value)
+    assert SECRET not in str(raised.value)
 
 
 def test_printed_config_contains_no_secrets() -> None:

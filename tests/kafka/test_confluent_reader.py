@@ -10,12 +10,12 @@ from stream.kafka.confluent.connection import ConfluentConnection
 from stream.kafka.confluent.consumers import Reader, make_consumer
 from stream.kafka.connection import ConnectionSettings
 
-NOBODY_THERE = "127.0.0.1:1"
+NO_BROKER = "127.0.0.1:1"
 
 
 @pytest.fixture
 def reader() -> Iterator[Reader]:
-    connection = ConfluentConnection(ConnectionSettings(NOBODY_THERE, request_timeout_ms=1_000))
+    connection = ConfluentConnection(ConnectionSettings(NO_BROKER, request_timeout_ms=1_000))
     admin: Any = None  # used only after records were read
     with closing(Reader(connection, admin, make_consumer(connection, group_id="nobody"), {})) as reader:
         yield reader

@@ -58,7 +58,7 @@ def test_reading_interrupted_by_an_outage_is_an_error() -> None:
 
 
 @pytest.fixture
-def many() -> RecordsAt:
+def offset_reader() -> RecordsAt:
     """A reader by offset of the contexts e0, e1, ..., which are enough for two separate runs of reading."""
     pipeline = Pipeline(small_task())
     for number in range(RUN_GAP_MAX + 10):
@@ -66,10 +66,10 @@ def many() -> RecordsAt:
     return RecordsAt(pipeline.broker, CONTEXTS)
 
 
-def test_records_are_found_by_offset_in_any_order(many: RecordsAt) -> None:
+def test_records_are_found_by_offset_in_any_order(offset_reader: RecordsAt) -> None:
     last = RUN_GAP_MAX + 9
     for offsets in ([5, 3], [4, 6, 7], [3], [last, 2, 2], [8], [], [last, last + 1, 10**15, -1], [0, last]):
-        found = many.read(offsets)
+        found = offset_reader.read(offsets)
         assert found.keys() == {offset for offset in offsets if 0 <= offset <= last}
         assert {offset: record.key for offset, record in found.items()} == {offset: b"e%d" % offset for offset in found}
 

@@ -10,7 +10,7 @@ OWN = (*HEADERS, ("onebit-trace", b"\xff"), ("trace", b"8"))
 BAD = b'{"id":"bad","x":{"i":[99]}}'
 
 
-def work(pipeline: Pipeline) -> None:
+def run_learner(pipeline: Pipeline) -> None:
     """Run a learner until it has applied all records."""
     learner = pipeline.learner()
     while learner.step(0):
@@ -18,21 +18,21 @@ def work(pipeline: Pipeline) -> None:
     learner.close()
 
 
-def with_an_orphan_and_a_malformed_context() -> Pipeline:
+def pipeline_with_dead_letters() -> Pipeline:
     """Feedback for `late` was dropped before its context arrived; `bad` has a feature index out of range."""
     pipeline = Pipeline(small_task())
     pipeline.send(TOPICS.contexts, BAD, key=b"bad")
     pipeline.answer("late", 1)
     pipeline.run([], pipeline.learner())  # until the orphan is dropped
     pipeline.context("late", 1)
-    work(pipeline)
+    run_learner(pipeline)
     return pipeline
 
 
 def test_requeued_orphan_is_matched_and_the_audit_passes() -> None:
-    pipeline = with_an_orphan_and_a_malformed_context()
+    pipeline = pipeline_with_dead_letters()
     counts = requeue(pipeline.broker, TOPICS, 1, lambda letter: letter.kind == "orphan")
-    work(pipeline)
+    run_learner(pipeline)
     assert counts == {Fate.REQUEUED: 1}
     ledger = pipeline.ledger()
     assert (ledger.feedback, ledger.orphans_dropped, ledger.matched) == (2, 1, 1)
@@ -54,20 +54,20 @@ def test_requeued_record_is_identical_plus_a_header() -> None:
 
 
 def test_dead_letter_is_requeued_once() -> None:
-    pipeline = with_an_orphan_and_a_malformed_context()
+    pipeline = pipeline_with_dead_letters()
     assert requeue(pipeline.broker, TOPICS, 1) == {Fate.REQUEUED: 2}
     assert requeue(pipeline.broker, TOPICS, 1) == {Fate.BEFORE: 2}
-    work(pipeline)
+    run_learner(pipeline)
     assert requeue(pipeline.broker, TOPICS, 1) == {Fate.BEFORE: 2, Fate.REQUEUED: 1}
     marks = [dict(record.headers).get(REQUEUED_HEADER) for record in pipeline.records(TOPICS.contexts)]
     letters = len(pipeline.records(TOPICS.dead_letter))
     assert marks == [None, None, b"0@0", b"0@%d" % (letters - 1)]
-    work(pipeline)
+    run_learner(pipeline)
     assert [found.ok for found in pipeline.audits()] == [True]
 
 
 def test_dry_run_writes_nothing() -> None:
-    pipeline = with_an_orphan_and_a_malformed_context()
+    pipeline = pipeline_with_dead_letters()
     before, reported = pipeline.ends(), list[Requeued]()
     assert requeue(pipeline.broker, TOPICS, 1, reported=reported.append, dry_run=True) == {Fate.REQUEUED: 2}
     assert [one.letter.key for one in reported] == [b"bad", b"late"]

@@ -74,10 +74,10 @@ def server(certificate: trustme.LeafCert | None, *, wants_certificate: bool = Fa
 
 
 def refusal(bootstrap: str, config: ClientConfig, client: str) -> str:
-    with pytest.raises(AccessError) as refused:
+    with pytest.raises(AccessError) as raised:
         connect(ConnectionSettings(bootstrap, config, connect_timeout_ms=3_000), client)
-    assert "\n" not in str(refused.value)
-    return str(refused.value)
+    assert "\n" not in str(raised.value)
+    return str(raised.value)
 
 
 def tls(ca: str | None = None, **more: str) -> ClientConfig:

@@ -38,9 +38,9 @@ def test_response_without_expiry_uses_the_expiry_of_the_token(more: dict[str, ob
 
 @pytest.mark.parametrize("printed", ["", "two words", '{"error": "secret-7"}', "{secret-7", "a\x01b", "tök"])
 def test_invalid_token_is_rejected_without_being_shown(printed: str) -> None:
-    with pytest.raises(AccessError, match="neither a plain token nor JSON with access_token") as refused:
+    with pytest.raises(AccessError, match="neither a plain token nor JSON with access_token") as raised:
         read_token(printed, NOW_S)
-    assert "secret-7" not in str(refused.value)
+    assert "secret-7" not in str(raised.value)
 
 
 def counting(tmp_path: Path, printed: str) -> tuple[TokenCommand, Path]:
@@ -119,7 +119,7 @@ def test_token_without_expiry_is_requested_each_time(tmp_path: Path) -> None:
     ],
 )
 def test_failed_command_is_reported_without_its_output(command: str, why: str) -> None:
-    with pytest.raises(AccessError) as refused:
+    with pytest.raises(AccessError) as raised:
         TokenCommand(command).token()
-    assert why in str(refused.value)
-    assert "secret-7" not in str(refused.value)
+    assert why in str(raised.value)
+    assert "secret-7" not in str(raised.value)

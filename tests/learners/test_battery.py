@@ -437,11 +437,9 @@ def test_invalid_arguments_and_states_are_rejected(case: Case) -> None:
 
 @each
 def test_unknown_parameter_is_rejected_with_the_accepted_ones(case: Case) -> None:
-    with pytest.raises(ParameterError) as refused:
+    with pytest.raises(ParameterError) as raised:
         create(case.name, n_classes=4, n_features=9, **{**case.parameters, "no_such": 1})
-    assert all(
-        name in str(refused.value) for name in ("no_such", *(p.name for p in registered()[case.name].parameters))
-    )
+    assert all(name in str(raised.value) for name in ("no_such", *(p.name for p in registered()[case.name].parameters)))
 
 
 @each
@@ -484,6 +482,6 @@ def test_declared_cost_weights_and_retractability_are_correct(case: Case) -> Non
     ],
 )
 def test_oversized_state_is_rejected_before_allocation(name: str, parameters: dict[str, Any], alternative: str) -> None:
-    with pytest.raises(ParameterError, match=alternative) as refused:
+    with pytest.raises(ParameterError, match=alternative) as raised:
         create(name, n_classes=4, n_features=47_236, **parameters)
-    assert "GB" in str(refused.value)
+    assert "GB" in str(raised.value)

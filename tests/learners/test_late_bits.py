@@ -435,7 +435,7 @@ def test_default_ridge_grows_with_the_number_of_features(
 
 
 @pytest.mark.parametrize(
-    ("n_features", "parameters", "says"),
+    ("n_features", "parameters", "message"),
     [
         (31, {"expand": "quadratic"}, "527.*511.*expand=none"),
         (9, {"expand": "quadratic", "project": 4}, "expand=quadratic and project"),
@@ -443,10 +443,10 @@ def test_default_ridge_grows_with_the_number_of_features(
     ],
 )
 def test_oversized_configurations_are_rejected_with_an_alternative(
-    n_features: int, parameters: dict[str, Any], says: str
+    n_features: int, parameters: dict[str, Any], message: str
 ) -> None:
     create("late-ucb", 4, 30, expand="quadratic")
-    with pytest.raises(ParameterError, match=says):
+    with pytest.raises(ParameterError, match=message):
         create("late-ucb", 4, n_features, **parameters)
 
 

@@ -89,14 +89,14 @@ def test_classes_are_played_with_their_propensities(name: str, parameters: dict[
     assert stats.chisquare(counts, draws * propensities / propensities.sum()).pvalue > 1e-4
 
 
-def taught(name: str) -> KernelLearner:
+def trained(name: str) -> KernelLearner:
     """A learner whose greedy class depends on x."""
     learner = bare(name, {})
-    teach(learner, name)
+    train(learner, name)
     return learner
 
 
-def teach(learner: KernelLearner, name: str) -> None:
+def train(learner: KernelLearner, name: str) -> None:
     data, rng = examples(Case(name), 200), np.random.default_rng(4)
     for t in range(200):
         decision = learner.predict(data.features(t), float(rng.random()))
@@ -108,7 +108,7 @@ def teach(learner: KernelLearner, name: str) -> None:
 @pytest.mark.parametrize("policy", [2, "late-ucb"])
 @pytest.mark.parametrize("name", ["banditron", "igw-logistic", "stack-igw", "late-ucb", "exp4"])
 def test_propensity_with_floor_and_holdout_equals_probability(name: str, policy: int | str) -> None:
-    learner = Mixture(bare(name, {}), 0.1, 0.2, taught(policy) if isinstance(policy, str) else policy)
+    learner = Mixture(bare(name, {}), 0.1, 0.2, trained(policy) if isinstance(policy, str) else policy)
     x, size = examples(Case(name), 10).features(3), 2_000
     p, played = learner.distribution(x), np.zeros(K)
     for u in (np.arange(size) + 0.5) / size:
@@ -120,7 +120,7 @@ def test_propensity_with_floor_and_holdout_equals_probability(name: str, policy:
 
 @pytest.mark.parametrize("name", ["banditron", "confidit", "newtron"])  # newtron does not support eligible classes
 def test_frozen_model_plays_its_greedy_class_and_never_changes(name: str) -> None:
-    frozen = taught(name)
+    frozen = trained(name)
     before = {part: np.array(value) for part, value in frozen.state().items()}
     learner = Mixture(bare("banditron", {}), 0.0, 0.5, frozen)
     data, played = examples(Case(name), 100), set()
@@ -155,7 +155,7 @@ def test_greedy_class_depends_only_on_the_declared_parts(
     learner, fresh = (
         RunningScale(learner) if is_scaled else learner for learner in (bare(name, parameters), bare(name, parameters))
     )
-    teach(learner, name)
+    train(learner, name)
     assert learner.greedy_parts is not None
     kept = {part: value for part, value in learner.state().items() if part in learner.greedy_parts}
     assert kept.keys() != learner.state().keys()

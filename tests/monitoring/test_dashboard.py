@@ -25,7 +25,7 @@ class Monitored:
         self.ms = 0
         self.dashboard = Dashboard(TOPICS, 1, lambda: self.ms)
 
-    def hear(self, after_ms: int, contexts: int, step: JournalStep | None, feedback: int = 0) -> tuple[str, str]:
+    def update(self, after_ms: int, contexts: int, step: JournalStep | None, feedback: int = 0) -> tuple[str, str]:
         """Update the end offsets of the inputs and the last step after a delay, and return the verdict."""
         self.ms += after_ms
         tps = {TopicPartition(TOPICS.contexts, 0): contexts, TopicPartition(TOPICS.feedback, 0): feedback}
@@ -45,28 +45,28 @@ def step(number: int, contexts: int, **ledger: int) -> JournalStep:
 
 def test_pipeline_without_records_is_idle() -> None:
     monitored = Monitored()
-    assert monitored.hear(60_000, 0, None)[0] == Condition.IDLE
+    assert monitored.update(60_000, 0, None)[0] == Condition.IDLE
     done = step(1, 5, decided=5, matched=5, feedback=5)
-    monitored.hear(500, 5, done, feedback=5)
-    assert monitored.hear(60_000, 5, done, feedback=5) == ("idle", "no records are waiting")
+    monitored.update(500, 5, done, feedback=5)
+    assert monitored.update(60_000, 5, done, feedback=5) == ("idle", "no records are waiting")
 
 
 def test_learner_is_alive_with_steps_and_stuck_without() -> None:
     monitored = Monitored()
-    monitored.hear(0, 10, step(1, 10, decided=10, pending=10))
-    assert monitored.hear(1_000, 30, step(2, 30, decided=30, pending=30)) == (
+    monitored.update(0, 10, step(1, 10, decided=10, pending=10))
+    assert monitored.update(1_000, 30, step(2, 30, decided=30, pending=30)) == (
         "alive",
         "20.0 decisions/s, 0.0 settled/s",
     )
-    assert monitored.hear(2_000, 4_130, step(2, 30, decided=30, pending=30))[0] == "alive"
-    reported = monitored.hear(1, 4_130, step(2, 30, decided=30, pending=30))
+    assert monitored.update(2_000, 4_130, step(2, 30, decided=30, pending=30))[0] == "alive"
+    reported = monitored.update(1, 4_130, step(2, 30, decided=30, pending=30))
     assert reported == ("stuck", "no step for 2.0 s while 4,100 contexts wait")
-    assert monitored.hear(100, 4_130, step(3, 530, decided=530, pending=530))[0] == "alive"
+    assert monitored.update(100, 4_130, step(3, 530, decided=530, pending=530))[0] == "alive"
 
 
 def test_time_since_last_step_advances_between_kafka_responses() -> None:
     monitored = Monitored()
-    monitored.hear(0, 11, step(1, 10, decided=10, pending=10))
+    monitored.update(0, 11, step(1, 10, decided=10, pending=10))
     monitored.ms += 2_600
     assert monitored.dashboard.verdict() == ("stuck", "no step for 2.6 s while 1 context waits")
     monitored.ms += 400
@@ -78,8 +78,8 @@ def test_time_since_last_step_advances_between_kafka_responses() -> None:
 def test_pending_decisions_require_regular_steps() -> None:
     monitored = Monitored()
     pending = step(1, 1, decided=1, pending=1)
-    monitored.hear(0, 1, pending)
-    conditions = [monitored.hear(3_000, 1, pending), monitored.hear(1, 1, pending)]
+    monitored.update(0, 1, pending)
+    conditions = [monitored.update(3_000, 1, pending), monitored.update(1, 1, pending)]
     assert conditions == [
         ("alive", "1 decision is pending; the learner is making progress"),
         ("stuck", "no step for 3.0 s while 1 decision is pending"),
@@ -89,7 +89,7 @@ def test_pending_decisions_require_regular_steps() -> None:
 def test_transaction_markers_are_not_backlog() -> None:
     monitored = Monitored()
     done = step(1, 10, decided=10, matched=10, feedback=0)._replace(feedback=(0, 10))
-    monitored.hear(0, 11, done, feedback=11)
+    monitored.update(0, 11, done, feedback=11)
     assert monitored.dashboard.inputs_to_count() == []  # too early for the pipeline to count as stuck
     monitored.ms += 1_000
     assert monitored.dashboard.inputs_to_count() == [
@@ -97,10 +97,10 @@ def test_transaction_markers_are_not_backlog() -> None:
     ]  # fmt: skip
     for tp, start in monitored.dashboard.inputs_to_count():
         monitored.dashboard.count_waiting(tp, start, 0)
-    assert monitored.hear(9_000, 11, done, feedback=11)[0] == "idle"
-    assert monitored.hear(1, 12, done, feedback=11) == ("stuck", "no step for 10.0 s while 2 contexts wait")
+    assert monitored.update(9_000, 11, done, feedback=11)[0] == "idle"
+    assert monitored.update(1, 12, done, feedback=11) == ("stuck", "no step for 10.0 s while 2 contexts wait")
     monitored.dashboard.count_waiting(TopicPartition(TOPICS.contexts, 0), 10, 1)
-    assert monitored.hear(1, 12, done, feedback=11) == ("stuck", "no step for 10.0 s while 1 context waits")
+    assert monitored.update(1, 12, done, feedback=11) == ("stuck", "no step for 10.0 s while 1 context waits")
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_transaction_markers_are_not_backlog() -> None:
 )
 def test_page_shows_whether_the_ledger_adds_up(ledger: dict[str, int], balanced: bool) -> None:
     monitored = Monitored()
-    monitored.hear(0, 3, step(1, 3, **ledger))
+    monitored.update(0, 3, step(1, 3, **ledger))
     shown = monitored.shown()
     assert shown["balanced"] is balanced
     assert [book["holds"] for book in shown["books"]] == [balanced, balanced, True]
@@ -135,13 +135,13 @@ def test_restored_state_continues_identically() -> None:
 def test_monitor_exports_exactly_its_metrics() -> None:
     monitored = Monitored()
     monitored.dashboard.take([prediction(0)])
-    monitored.hear(0, 3, step(1, 3, decided=3, pending=3))
+    monitored.update(0, 3, step(1, 3, decided=3, pending=3))
     everywhere = {metrics.BUILD_INFO, metrics.READY, metrics.LOOP_AGE}
     expected = {metric.name for metric in METRICS if metrics.MONITOR in metric.programs and metric not in everywhere}
     assert {sample.metric.name for sample in monitored.dashboard.samples()} == expected
     monitored.ms += 3_000
     assert metrics.STUCK.at(0.0) in monitored.dashboard.samples()
-    monitored.hear(1, 3, step(1, 3, decided=3, pending=3))
+    monitored.update(1, 3, step(1, 3, decided=3, pending=3))
     assert metrics.STUCK.at(1.0) in monitored.dashboard.samples()
 
 
@@ -151,7 +151,7 @@ def test_last_minute_uses_broker_time_and_ends_without_traffic() -> None:
     for append_ms, reward in ((outage, 0), (now_ms, 1)):
         bit = example(append_ms, reward=reward)
         monitored.dashboard.take([prediction(append_ms, append_ms=append_ms), bit._replace(append_ms=append_ms)])
-    monitored.hear(0, 0, None)
+    monitored.update(0, 0, None)
     assert monitored.shown()["error"][0] == monitored.shown()["partitions"][0]["error"][0] == 0.0
     monitored.ms += 70_000
     shown = monitored.shown()
@@ -163,12 +163,12 @@ def test_last_minute_uses_broker_time_and_ends_without_traffic() -> None:
 def test_pipeline_is_degraded_at_5_percent_unusable_records(fault: str, faulty: int, condition: str) -> None:
     monitored = Monitored()
     good = step(1, 1_000, decided=1_000, matched=1_000)
-    monitored.hear(0, 1_000, good)
+    monitored.update(0, 1_000, good)
     malformed = faulty if fault == "context_malformed" else 0
     bad = step(2, 1_200, decided=1_200 - malformed, matched=1_200 - malformed, **{fault: faulty})
-    assert monitored.hear(1_000, 1_200, bad)[0] == condition
-    monitored.hear(60_001, 1_200, bad)
-    assert monitored.hear(60_001, 1_200, bad)[0] == "idle"
+    assert monitored.update(1_000, 1_200, bad)[0] == condition
+    monitored.update(60_001, 1_200, bad)
+    assert monitored.update(60_001, 1_200, bad)[0] == "idle"
 
 
 def test_dead_letters_are_counted_by_reason_over_all_partitions() -> None:
@@ -184,14 +184,14 @@ def test_dead_letters_are_counted_by_reason_over_all_partitions() -> None:
 def test_age_of_oldest_pending_decision_uses_broker_time() -> None:
     monitored = Monitored()
     waiting = step(1, 2, decided=2, pending=2)
-    monitored.hear(0, 2, waiting)
+    monitored.update(0, 2, waiting)
     assert monitored.shown()["oldest_s"] is None  # the prediction has not been read yet
     monitored.dashboard.take([prediction(0, append_ms=1_000), prediction(1, append_ms=4_000)])
-    monitored.hear(500, 2, waiting)
+    monitored.update(500, 2, waiting)
     assert monitored.shown()["oldest_s"] == 3.5
     monitored.dashboard.take([example(0)])
     assert monitored.shown()["oldest_s"] == 0.5
-    monitored.hear(0, 2, step(2, 2, decided=2, matched=2, feedback=2))
+    monitored.update(0, 2, step(2, 2, decided=2, matched=2, feedback=2))
     assert monitored.shown()["oldest_s"] == 0.0
 
 

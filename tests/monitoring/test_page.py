@@ -32,7 +32,7 @@ BROWSER = Path(__file__).parent / "browser"
 WINDOWS = 40
 
 
-def a_picture() -> Dashboard:
+def busy_dashboard() -> Dashboard:
     """The dashboard of a running pipeline with two partitions and many decisions."""
     now_ms = count(0, 40)
     dashboard = Dashboard(TOPICS, 2, lambda: next(now_ms))
@@ -40,15 +40,15 @@ def a_picture() -> Dashboard:
         Named(policy.name, policy) for policy in (Constant(3, 1, "a page with a long name, of many words"), Logged(3))
     ]
     dashboard.judge(Policies(named, 3, 4), lambda wanted: {})
-    luck = np.random.Generator(np.random.PCG64(1))
+    rng = np.random.Generator(np.random.PCG64(1))
     for partition in range(2):
         for number in range(30 * WINDOWS):
             append_ms = 1_700_000_000_000 + 10_000 * (number // 30)
-            is_right = luck.random() < 0.3 + 0.6 * number / (30 * WINDOWS)
-            action = int(luck.integers(3))
-            asked = Record(TOPICS.contexts, 0, number, append_ms - int(luck.integers(5, 90)), None, b"", ())
+            is_right = rng.random() < 0.3 + 0.6 * number / (30 * WINDOWS)
+            action = int(rng.integers(3))
+            asked = Record(TOPICS.contexts, 0, number, append_ms - int(rng.integers(5, 90)), None, b"", ())
             decided = prediction(number, action=action, append_ms=append_ms)
-            bit = example(number, reward=int(is_right), delay_ms=int(luck.lognormal(7.0, 1.0)))
+            bit = example(number, reward=int(is_right), delay_ms=int(rng.lognormal(7.0, 1.0)))
             records = (asked, decided, bit._replace(append_ms=append_ms + 500))
             is_settled = number < 30 * WINDOWS - 9
             dashboard.take([record._replace(partition=partition) for record in records[: 3 if is_settled else 2]])
@@ -59,7 +59,7 @@ def a_picture() -> Dashboard:
     return dashboard
 
 
-def tell(dashboard: Dashboard, numbers: Iterator[int]) -> bytes:
+def advance(dashboard: Dashboard, numbers: Iterator[int]) -> bytes:
     """Add a step to each partition, and return the next data for the page."""
     number = next(numbers)
     decided = 1_234_000 + 100 * number
@@ -82,7 +82,7 @@ def served(dashboard: Dashboard, numbers: Iterator[int], port: int = 0) -> Itera
     """An HTTP server of the page and its data, like the monitor's."""
     pages = {path: Page(*file) for path, file in page_files().items()}
     heartbeat = Heartbeat("monitor", "0", lambda: 0)
-    server = HealthServer(heartbeat, "127.0.0.1", port, Site(pages, lambda: tell(dashboard, numbers)))
+    server = HealthServer(heartbeat, "127.0.0.1", port, Site(pages, lambda: advance(dashboard, numbers)))
     try:
         yield server
     finally:
@@ -93,7 +93,7 @@ def test_page_loads_updates_reconnects_and_is_accessible(tmp_path: Path) -> None
     assert (BROWSER / "node_modules").is_dir(), f"no browser is installed; run npm ci in {BROWSER}, or make .venv/.dev"
     folder = Path(os.environ.get("ONEBIT_TEST_SCREENSHOTS", tmp_path))
     folder.mkdir(parents=True, exist_ok=True)
-    dashboard, numbers = a_picture(), count(1)
+    dashboard, numbers = busy_dashboard(), count(1)
     with served(dashboard, numbers) as server:
         port = server.port
         browser = subprocess.Popen(

@@ -22,7 +22,7 @@ class Decided(NamedTuple):
         """The weights under greedy, uniform and the learner. The learner's is NaN because no log is replayed."""
         return ((self.action == 1) / self.propensity, 0.25 / self.propensity, nan)
 
-    def taken_by(self, pending: PendingDecisions, append_ms: int | None = None) -> Settled | None:
+    def add_to(self, pending: PendingDecisions, append_ms: int | None = None) -> Settled | None:
         return pending.decide(self.number, self.weights, 10 * self.number if append_ms is None else append_ms)
 
 
@@ -42,7 +42,7 @@ def test_estimates_do_not_depend_on_read_order_or_restarts(order: str) -> None:
     for topic in (*order, *"ddddeeee"):
         one = next(decisions if topic == "d" else examples, None)
         if isinstance(one, Decided):
-            settled = one.taken_by(pending)
+            settled = one.add_to(pending)
         elif one is not None:
             settled = pending.settle(int(one.id), one, 200)
         else:
@@ -62,7 +62,7 @@ def test_estimates_do_not_depend_on_read_order_or_restarts(order: str) -> None:
 def test_decision_counts_once_all_earlier_ones_are_settled() -> None:
     pending = PendingDecisions()
     for one in DECISIONS:
-        one.taken_by(pending)
+        one.add_to(pending)
     pending.settle(2, example(2, 1), 200)
     assert (pending.oldest_ms, pending.estimates()[0].weights.n) == (10, 0)
     pending.settle(1, example(1, 1), 200)
@@ -72,7 +72,7 @@ def test_decision_counts_once_all_earlier_ones_are_settled() -> None:
 def test_pending_decisions_are_sampled_above_the_limit() -> None:
     pending = PendingDecisions()
     for number in range(8 * PENDING_MAX):
-        Decided(number, 1).taken_by(pending)
+        Decided(number, 1).add_to(pending)
     assert pending.level == 3
     assert len(pending.state()["decided"]) <= PENDING_MAX
     for number in range(8 * PENDING_MAX):
@@ -85,7 +85,7 @@ def test_pending_decisions_are_sampled_above_the_limit() -> None:
 def test_feedback_without_a_decision_is_forgotten() -> None:
     pending = PendingDecisions()
     pending.settle(7, example(7, 1), 100)
-    Decided(8, 1).taken_by(pending, 100 + EARLY_MS)
+    Decided(8, 1).add_to(pending, 100 + EARLY_MS)
     assert pending.state()["bits"] == []
 
 

@@ -30,7 +30,7 @@ def prediction(action: int, propensity: float, target: Target | None = None, ver
     return Prediction("event", Decision(action, 1, propensity, np.zeros(4)), version, target)
 
 
-def stands_at(partition: int, step: int) -> Record:
+def record_at(partition: int, step: int) -> Record:
     return Record(TOPICS.predictions, partition, 0, 0, b"event", b"", step_headers(step))
 
 
@@ -48,7 +48,7 @@ def stands_at(partition: int, step: int) -> Record:
 def test_weight_is_policy_probability_divided_by_propensity(
     decision: Prediction, weights: tuple[float | None, ...]
 ) -> None:
-    found = Policies().weights(stands_at(0, 1), decision, None)
+    found = Policies().weights(record_at(0, 1), decision, None)
     assert tuple(None if weight != weight else weight for weight in found) == weights
     assert len(weights) == len(ALWAYS)
 
@@ -56,7 +56,7 @@ def test_weight_is_policy_probability_divided_by_propensity(
 @pytest.mark.parametrize(("arm", "expected"), [(None, (1.25, 0.0)), (HOLDOUT, (0.0, 5.0))])
 def test_holdout_arms_are_weighted_as_policies(arm: Arm | None, expected: tuple[float, float]) -> None:
     policies = Policies(holdout=0.2)
-    found = policies.weights(stands_at(0, 1), prediction(1, 1.0)._replace(arm=arm), None)
+    found = policies.weights(record_at(0, 1), prediction(1, 1.0)._replace(arm=arm), None)
     assert dict(zip(policies.names, found, strict=True))["holdout"] == expected[1]
     assert found[-2:] == pytest.approx(expected)
 
@@ -81,7 +81,7 @@ def settings_of(pipeline: Pipeline) -> dict[str, Any]:
     return settings_in_force(pipeline.broker, TOPICS, 0)
 
 
-def judged(pipeline: Pipeline, specs: Sequence[str], *, kept_from: int = 0) -> dict[str, Mapping[str, Any]]:
+def estimates_of(pipeline: Pipeline, specs: Sequence[str], *, kept_from: int = 0) -> dict[str, Mapping[str, Any]]:
     """The estimates of a monitor that reads all examples before the predictions, in batches, keyed by policy name."""
     at = RecordsAt(pipeline.broker, TopicPartition(TOPICS.contexts, 0))
     dashboard = Dashboard(TOPICS, 1, lambda: 0)
@@ -98,7 +98,7 @@ def judged(pipeline: Pipeline, specs: Sequence[str], *, kept_from: int = 0) -> d
 
 
 def test_named_policies_agree_with_equations_and_models_use_unseen_events(pipeline: Pipeline, model: Path) -> None:
-    found = judged(pipeline, ["constant:2", f"model:{model}", "logged", "uniform", "constant:2"])
+    found = estimates_of(pipeline, ["constant:2", f"model:{model}", "logged", "uniform", "constant:2"])
     assert list(found) == ["greedy", "uniform", "constant:2", f"model:{model}", "logged"]
 
     dataset = small_synsep()
@@ -127,7 +127,7 @@ def test_named_policies_agree_with_equations_and_models_use_unseen_events(pipeli
 
 
 def test_deleted_contexts_are_excluded_only_from_model_estimates(pipeline: Pipeline, model: Path) -> None:
-    found = judged(pipeline, [f"model:{model}", "constant:1"], kept_from=EVENTS - 20)
+    found = estimates_of(pipeline, [f"model:{model}", "constant:1"], kept_from=EVENTS - 20)
     assert (found[f"model:{model}"]["n"], found["constant:1"]["n"]) == (20, EVENTS)
 
 
@@ -145,12 +145,12 @@ def test_contexts_are_read_only_for_policies_that_use_them(pipeline: Pipeline) -
 @pytest.mark.parametrize(
     ("known", "record", "version", "is_known"),
     [
-        (Known(1, 7), stands_at(1, 7), 0, True),
-        (Known(1, 7), stands_at(1, 8), 0, False),
-        (Known(1, 7), stands_at(0, 3), 0, False),
-        (Known(1, 7), stands_at(1, 8)._replace(headers=HEADERS), 0, True),  # from a version without the step header
-        (Known(None, 40), stands_at(1, 1), 39, True),
-        (Known(None, 40), stands_at(1, 1), 40, False),
+        (Known(1, 7), record_at(1, 7), 0, True),
+        (Known(1, 7), record_at(1, 8), 0, False),
+        (Known(1, 7), record_at(0, 3), 0, False),
+        (Known(1, 7), record_at(1, 8)._replace(headers=HEADERS), 0, True),  # from a version without the step header
+        (Known(None, 40), record_at(1, 1), 39, True),
+        (Known(None, 40), record_at(1, 1), 40, False),
     ],
 )
 def test_known_decisions_depend_on_own_or_shared_model(
@@ -160,7 +160,7 @@ def test_known_decisions_depend_on_own_or_shared_model(
 
 
 @pytest.mark.parametrize(
-    ("spec", "says"),
+    ("spec", "message"),
     [
         ("late-ucb", "--estimate late-ucb: "),
         ("igw-logistic:step=1", "export a model and use model:FILE"),
@@ -168,14 +168,14 @@ def test_known_decisions_depend_on_own_or_shared_model(
         ("constant", "expected logged, holdout, constant:ACTION"),
     ],
 )
-def test_policy_without_live_estimates_is_rejected_by_name(spec: str, says: str) -> None:
-    with pytest.raises(EstimateError) as refused:
+def test_policy_without_live_estimates_is_rejected_by_name(spec: str, message: str) -> None:
+    with pytest.raises(EstimateError) as raised:
         check_live(["logged", *ALWAYS, "constant:3", spec])
-    assert says in str(refused.value)
+    assert message in str(raised.value)
 
 
 @pytest.mark.parametrize(
-    ("spec", "changed", "says"),
+    ("spec", "changed", "message"),
     [
         ("constant:a", {}, "expected a class of the log after constant:, one of 0, 1, 2"),
         ("constant:1", {"n_classes": 2, "class_names": ["yes", "no"]}, "one of yes, no; got '1'"),
@@ -184,12 +184,12 @@ def test_policy_without_live_estimates_is_rejected_by_name(spec: str, says: str)
     ],
 )
 def test_policy_of_other_classes_or_features_is_rejected(
-    pipeline: Pipeline, model: Path, spec: str, changed: dict[str, Any], says: str | None
+    pipeline: Pipeline, model: Path, spec: str, changed: dict[str, Any], message: str | None
 ) -> None:
     settings, spec = settings_of(pipeline) | changed, f"model:{model}" if spec == "model" else spec
-    if says is None:  # the model file contains no class names
+    if message is None:  # the model file contains no class names
         assert live_policies([spec], settings, TOPICS).names == (*ALWAYS, spec)
         return
-    with pytest.raises(EstimateError) as refused:
+    with pytest.raises(EstimateError) as raised:
         live_policies([spec], settings, TOPICS)
-    assert says in str(refused.value)
+    assert message in str(raised.value)

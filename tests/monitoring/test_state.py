@@ -29,8 +29,8 @@ def example(
 
 
 def letter(offset: int, reason: str = "x: expected numbers") -> Record:
-    refused = Record(TOPICS.contexts, 0, 40 + offset, 5, None, b"?", ())
-    key, value, headers = encode_dead_letter(refused, DEAD_LETTER_MALFORMED, reason)
+    raised = Record(TOPICS.contexts, 0, 40 + offset, 5, None, b"?", ())
+    key, value, headers = encode_dead_letter(raised, DEAD_LETTER_MALFORMED, reason)
     return Record(TOPICS.dead_letter, 0, offset, 7, key, value, headers)
 
 

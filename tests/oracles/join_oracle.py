@@ -87,7 +87,7 @@ class JoinOracle:
             self.passed_over += len(waiting)
             self.orphans = [orphan for orphan in self.orphans if orphan.id != event_id]
             return self._settle(decision, "unmatched", None)
-        refused = []
+        raised = []
         if waiting:
             self.orphans.remove(waiting[0])
             if waiting[0].reward is None:
@@ -97,19 +97,19 @@ class JoinOracle:
             elif waiting[0].action in (None, action):
                 return self._settle(decision, "matched", waiting[0].reward)
             else:
-                refused = [self._refuse(event_id, waiting[0].action, action)]
+                raised = [self._refuse(event_id, waiting[0].action, action)]
         unsettled = [d for d in self.decisions if not d.outcome]
         if len(unsettled) <= self.settings.pending_max:
-            return refused
+            return raised
         deferrals = [d for d in unsettled if d.is_deferred and d.shown_at_ms is None]
         if deferrals:
             self.deferred_gave_way += 1
             deferrals[0].gave_way = True
-            return refused + self._settle(deferrals[0], "unshown", None)
+            return raised + self._settle(deferrals[0], "unshown", None)
         self.gave_way += 1
         oldest = min(unsettled, key=lambda d: (self._begins_ms(d), d.shown_at_ms is not None, d.shown_as))
         oldest.gave_way = True
-        return refused + self._settle(oldest, "expired", self.assumed_reward)
+        return raised + self._settle(oldest, "expired", self.assumed_reward)
 
     def feedback(self, event_id: str, reward: int, append_ms: int, action: int | None = None) -> list[str]:
         """Process feedback that was appended at this time."""

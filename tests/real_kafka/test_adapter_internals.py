@@ -23,7 +23,7 @@ from stream.kafka.kafka_python.producers import KafkaTransactionSink
 from stream.testing.processes import wait_for
 from stream.wire.records import TopicPartition
 from stream.wire.topics import TopicSpec
-from tests.contract.asking import Heard
+from tests.contract.records import RebalanceLog
 
 CONSUMER = (
     "_fetcher.PartitionRecords",
@@ -82,7 +82,7 @@ def clients(kafka: LocalKafka) -> Iterator[dict[str, Any]]:
     """kafka-python's consumer, which has joined its group, and its transactional producer."""
     broker = KafkaBroker(ConnectionSettings(kafka.bootstrap))
     broker.create_topics([TopicSpec("internals", 1)])
-    consumer = broker.group_consumer("internals", "m", ["internals"], Heard())
+    consumer = broker.group_consumer("internals", "m", ["internals"], RebalanceLog())
     assert isinstance(consumer, GroupConsumer)
     while not consumer.assignment():
         consumer.poll(100, 1)

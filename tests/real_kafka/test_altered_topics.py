@@ -47,7 +47,7 @@ def more_partitions(admin: Any, names: tuple[str, ...]) -> None:
         done.result(20)
 
 
-def made_anew(admin: Any, name: str) -> None:
+def recreated(admin: Any, name: str) -> None:
     admin.delete_topics([name])[name].result(20)
     wanted = confluent.NewTopic(name, 2, 1, config={"message.timestamp.type": "LogAppendTime", "retention.ms": "-1"})
 
@@ -78,7 +78,7 @@ ALTERATIONS: dict[str, tuple[Alter, str]] = {
         lambda admin, topics: more_partitions(admin, tuple(topics)), r"2 partitions; got 3",
     ),
     "topic recreated": (
-        lambda admin, topics: made_anew(admin, topics.feedback),
+        lambda admin, topics: recreated(admin, topics.feedback),
         r"({feedback} was deleted|topics do not exist: {feedback})",
     ),
 }  # fmt: skip
@@ -105,7 +105,7 @@ def test_program_ends_when_its_topics_are_altered(
     program: str,
     name: str,
 ) -> None:
-    alter, says = ALTERATIONS[name]
+    alter, expected_message = ALTERATIONS[name]
     monkeypatch.setattr(connection, "WATCH_INTERVAL_MS", INTERVAL_MS)
     topics = Topics.with_prefix(prefix)
     broker = connect(kafka.bootstrap)
@@ -117,11 +117,11 @@ def test_program_ends_when_its_topics_are_altered(
     altered_s: list[float] = []
     watches = threading.Event()
 
-    def every_and_tell(interval_ms: int, look: Callable[[], None]) -> Callable[[], None]:
+    def check_and_report(interval_ms: int, look: Callable[[], None]) -> Callable[[], None]:
         watches.set()
         return every(interval_ms, look)
 
-    monkeypatch.setattr(connection, "every", every_and_tell)
+    monkeypatch.setattr(connection, "every", check_and_report)
 
     def change() -> None:
         watches.wait(60)
@@ -137,7 +137,7 @@ def test_program_ends_when_its_topics_are_altered(
         later.join()
     assert time.monotonic() - altered_s[0] < 10
     assert ended.value.code == ExitCode.USAGE
-    assert re.search(says.format(**topics._asdict()), capsys.readouterr().err)
+    assert re.search(expected_message.format(**topics._asdict()), capsys.readouterr().err)
 
 
 def test_record_with_sender_timestamp_ends_the_learner_unapplied(

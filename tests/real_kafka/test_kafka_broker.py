@@ -21,7 +21,7 @@ from stream.kafka.partitioner import partition_for
 from stream.kafka.port import BrokerError, BrokerUnavailableError, FencedError
 from stream.wire.records import TopicPartition
 from stream.wire.topics import TopicSpec
-from tests.contract.asking import Heard, until
+from tests.contract.records import RebalanceLog, until
 from tests.processes import free_port, freeze
 
 pytestmark = pytest.mark.each_client
@@ -90,7 +90,7 @@ def test_closing_leaves_no_thread_and_no_socket(kafka: LocalKafka, prefix: str, 
     producer.send(prefix, 0, b"key", b"value")
     broker.transactional_producer(prefix).begin()
     broker.reader([tp]).poll(100, 10)
-    broker.group_consumer(prefix, "m", [prefix], Heard()).poll(1_000, 10)
+    broker.group_consumer(prefix, "m", [prefix], RebalanceLog()).poll(1_000, 10)
     broker.committed(prefix, [tp])
     broker.close()
     gc.collect()  # collecting an unclosed socket raises a warning, and the tests treat warnings as errors
@@ -140,16 +140,16 @@ def test_all_clients_continue_after_a_broker_restart(own_kafka: LocalKafka, clie
     broker.create_topics([TopicSpec("topic", 1)])
     tp = TopicPartition("topic", 0)
     producer, transactions = broker.producer(), broker.transactional_producer("id")
-    consumer = broker.group_consumer("group", "m", ["topic"], Heard())
+    consumer = broker.group_consumer("group", "m", ["topic"], RebalanceLog())
     producer.send("topic", 0, b"key", b"before")
     producer.flush()
     read: list[bytes | None] = []
 
-    def read_so_many(count: int) -> bool:
+    def read_count(count: int) -> bool:
         read.extend(record.value for record in consumer.poll(100, 10))
         return len(read) >= count
 
-    until(lambda: read_so_many(1))
+    until(lambda: read_count(1))
     transactions.begin()
     transactions.send("topic", 0, b"key", b"transaction")
     transactions.flush()
@@ -162,7 +162,7 @@ def test_all_clients_continue_after_a_broker_restart(own_kafka: LocalKafka, clie
     producer.flush()
     transactions.send_offsets({tp: 1}, consumer)
     transactions.commit()
-    until(lambda: read_so_many(3))
+    until(lambda: read_count(3))
     assert read == [b"before", b"transaction", b"while down"]
     assert broker.committed("group", [tp]) == {tp: 1}
     broker.close()
@@ -194,7 +194,7 @@ def test_calls_to_a_frozen_broker_time_out(own_kafka: LocalKafka, client: str) -
             lambda: broker.describe_topics(["topic"]),
             lambda: broker.reader([tp]),
             lambda: broker.transactional_producer("another"),
-            lambda: broker.group_consumer("group", "m", ["topic"], Heard()),
+            lambda: broker.group_consumer("group", "m", ["topic"], RebalanceLog()),
             lambda: broker.committed("group", [tp]),
         ):
             started_s = time.monotonic()
@@ -242,7 +242,7 @@ def test_reading_deleted_offsets_is_an_error(kafka: LocalKafka, prefix: str, cli
     for _ in range(5):
         producer.send(prefix, 0, b"key", b"value")
     producer.flush()
-    consumer = broker.group_consumer(prefix, "m", [prefix], Heard())
+    consumer = broker.group_consumer(prefix, "m", [prefix], RebalanceLog())
     until(lambda: bool(consumer.poll(100, 10)))
     consumer.commit({tp: 1})
     consumer.close()
@@ -256,17 +256,17 @@ def test_reading_deleted_offsets_is_an_error(kafka: LocalKafka, prefix: str, cli
     reader.seek(tp, 2)
     with pytest.raises(BrokerError, match="has been deleted"):
         until(lambda: bool(reader.poll(100, 10)))
-    again = broker.group_consumer(prefix, "m", [prefix], Heard())
+    again = broker.group_consumer(prefix, "m", [prefix], RebalanceLog())
     with pytest.raises(BrokerError, match=r"offset 1 .* has been deleted: the first offset is 3"):
         until(lambda: bool(again.poll(100, 10)))
     again.close()
 
-    class Skips(Heard):
+    class SkippingListener(RebalanceLog):
         def on_assigned(self, tps: frozenset[TopicPartition]) -> None:
             assert skipping.position(tp) == 1
             skipping.seek(tp, 3)
 
-    skipping = broker.group_consumer(prefix, "m", [prefix], Skips())
+    skipping = broker.group_consumer(prefix, "m", [prefix], SkippingListener())
     until(lambda: bool(skipping.poll(100, 10)))
     broker.close()
 

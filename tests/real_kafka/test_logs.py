@@ -10,13 +10,13 @@ from tests.processes import Pipeline
 
 ROWS = 300
 MAPPED = {"data": "offers.csv.gz", "map": "offers.toml"}
-OF_ITS_OWN_TIME = {"limit": ROWS, "speed": "2000x", "delay": "logged", "window": "3s", "reward": "any"}
+LOG_TIMES = {"limit": ROWS, "speed": "2000x", "delay": "logged", "window": "3s", "reward": "any"}
 
 
 def test_log_is_replayed_and_the_audit_passes(kafka: LocalKafka, prefix: str, tmp_path: Path) -> None:
     shipped = files("producers.datasets") / "files"
     with as_file(shipped / MAPPED["data"]) as data, as_file(shipped / MAPPED["map"]) as mapping:
-        settings = {"data": data, "map": mapping, "play": "logged", "learner": "late-ucb", **OF_ITS_OWN_TIME}
+        settings = {"data": data, "map": mapping, "play": "logged", "learner": "late-ucb", **LOG_TIMES}
         pipeline = Pipeline(kafka.bootstrap, prefix, tmp_path, partitions=2, **settings)
         try:
             pipeline.create_topics()

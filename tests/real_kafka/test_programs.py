@@ -406,7 +406,7 @@ def test_learner_with_timed_out_session_is_fenced_even_without_a_successor(
         names = [f"other-{number}" for number in range(others)]
         other = [ours.start("learn", "--instance", name) for name in names]
         watch.wait_until_decided(300)
-        watch.wait_until_dealt([*names, "zombie"])
+        watch.wait_until_assigned([*names, "zombie"])
         if others:  # the other may have made these decisions; a learner without a partition cannot be fenced
             zombie.wait_until_it_says(r"recovering partition \d|partition \d+: decided")
         zombie.signal(signal.SIGSTOP)

@@ -37,7 +37,7 @@ from stream.wire.topics import Topics
 from tests.monitored import decided_in_windows, reported
 from tests.pipeline import context_value, feedback_value
 from tests.processes import CLIENTS, Pipeline, free_port
-from tests.secured import PASSWORD, PLAIN_USER, Allowed, Secured, allowed_by_the_page
+from tests.secured import PASSWORD, PLAIN_USER, Allowed, Secured, documented_acls
 
 EVENTS = 40
 TOPICS = Topics.with_prefix()
@@ -59,7 +59,7 @@ OF_SHARED_MODELS = [
 COMMITS_FIRST = ("onebit.snapshots", "Write")  # without this ACL, a learner fails only after its first step
 
 
-class Ended(NamedTuple):
+class CommandResult(NamedTuple):
     code: int
     said: str
 
@@ -81,18 +81,18 @@ def said() -> list[str]:
 @pytest.fixture(scope="module")
 def users(secured: Secured) -> Secured:
     """A broker with the users in docs/security.md and their ACLs."""
-    allowed = allowed_by_the_page()
+    allowed = documented_acls()
     secured.add_users(*{one.user for one in allowed})
     secured.allow(allowed)
     return secured
 
 
-def run(file: Path, *arguments: str, client: str = CLIENTS[0]) -> Ended:
+def run(file: Path, *arguments: str, client: str = CLIENTS[0]) -> CommandResult:
     """Run a command in this process with a client properties file."""
     reported = io.StringIO()
     with redirect_stdout(reported), redirect_stderr(reported), pytest.raises(SystemExit) as ended:
         main([*arguments, "--client-config", str(file), "--client", client])
-    return Ended(int(ended.value.code or 0), reported.getvalue())
+    return CommandResult(int(ended.value.code or 0), reported.getvalue())
 
 
 def token(subject: str) -> str:
@@ -131,7 +131,7 @@ def test_scram_user_name_may_contain_special_characters(secured: Secured, client
         broker.describe_topics(["none"])
 
 
-REFUSED = {
+REJECTED = {
     "wrong password": (
         {"sasl_password": "wrong-" + PASSWORD},
         "rejected user learner: the name or the password is wrong",
@@ -152,9 +152,9 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("case", REFUSED)
+@pytest.mark.parametrize("case", REJECTED)
 def test_rejected_login_is_reported_in_one_line(users: Secured, said: list[str], case: str, client: str) -> None:
-    changes, why = REFUSED[case]
+    changes, why = REJECTED[case]
     ended = run(users.file_of("learner", **changes), "topics", "describe", client=client)
     said.append(ended.said)
     assert ended.code == ExitCode.USAGE
@@ -216,7 +216,7 @@ def begun(users: Secured, said: list[str]) -> Secured:
 def needed_by(*users: str) -> list[Allowed]:
     """Return the ACLs that these users need, ordered so that each program still has work that needs the missing ACL."""
     later = (NEEDS_SNAPSHOTS, *OF_SHARED_MODELS)
-    needed = [one for one in allowed_by_the_page() if one.user in users and one not in later]
+    needed = [one for one in documented_acls() if one.user in users and one not in later]
     found = [one for one in needed if (one.user, one.operation) not in IMPLIED]
 
     def turn(one: Allowed) -> tuple[bool, bool]:
@@ -270,13 +270,13 @@ def open_transactions(users: Secured) -> list[str]:
     return [tp.topic for tp, end in ends.items() if end.stable < end.high_watermark]
 
 
-class Own:
+class SeparateTopics:
     """Topics for a single test, on which the users have the ACLs in docs/security.md."""
 
     def __init__(self, users: Secured, prefix: str, client: str, *arguments: str) -> None:
         self.topics = Topics.with_prefix(prefix)
         self._users, self._prefix = users, prefix
-        users.allow([self.among(one) for one in allowed_by_the_page() if one.user in ("learner", "auditor")])
+        users.allow([self.among(one) for one in documented_acls() if one.user in ("learner", "auditor")])
         assert users.kafka.client_config is not None
         create = ("topics", "create", "--bootstrap", users.kafka.bootstrap, "--topic-prefix", prefix, *arguments)
         created = run(users.kafka.client_config, *create, client=client)
@@ -303,9 +303,9 @@ SIZES = ("--learner", "banditron", "--n-classes", "3", "--n-features", "4", "--w
 def test_learner_of_a_shared_model_reports_its_missing_acl(
     users: Secured, said: list[str], tmp_path: Path, client: str
 ) -> None:
-    assert set(OF_SHARED_MODELS) < set(allowed_by_the_page())
+    assert set(OF_SHARED_MODELS) < set(documented_acls())
     prefix, shared = f"shared.{client}.", ("--model", "shared")
-    own = Own(users, prefix, client, *shared)
+    own = SeparateTopics(users, prefix, client, *shared)
     own.write(contexts=("answered", "waits"), feedback=("answered",))
     command = ("learn", *SIZES, "--topic-prefix", prefix, *shared)
     writes, *reads = map(own.among, OF_SHARED_MODELS)
@@ -321,7 +321,7 @@ def test_learner_of_a_shared_model_reports_its_missing_acl(
 def test_learner_with_revoked_write_acl_reports_it_and_loses_nothing(
     users: Secured, said: list[str], tmp_path: Path, client: str
 ) -> None:
-    own = Own(users, prefix := f"revoked.{client}.", client)
+    own = SeparateTopics(users, prefix := f"revoked.{client}.", client)
     own.write(contexts=("before",))
     command = ("learn", *SIZES, "--topic-prefix", prefix)
     revoked = own.among(Allowed("learner", "Write", "topic", "onebit.predictions", prefixed=False))
@@ -371,8 +371,10 @@ def test_documented_acls_suffice_and_no_secret_is_printed(
     programs = [pipelines[user].start(*commands[user]) for user in ("learner", "feedback", "monitor", "gateway")]
     try:
         programs[0].wait_until_it_says("started as instance")
-        wait_for(lambda: posted(http, "decide", {"id": "own", "x": {"i": [0]}}) == HTTPStatus.OK, "the gateway decides")
-        assert posted(http, "feedback", {"id": "own", "reward": 1}) == HTTPStatus.ACCEPTED
+        wait_for(
+            lambda: http_status(http, "decide", {"id": "own", "x": {"i": [0]}}) == HTTPStatus.OK, "the gateway decides"
+        )
+        assert http_status(http, "feedback", {"id": "own", "reward": 1}) == HTTPStatus.ACCEPTED
         found = pipelines["auditor"].verify("--wait-events", str(events + 1), "--timeout", "60s")
         wait_for(lambda: decided_in_windows(reported(port)) == events + 1, "the monitor has read all decisions")
         command_lines = [" ".join(psutil.Process(program.process.pid).cmdline()) for program in programs]
@@ -394,7 +396,7 @@ def test_documented_acls_suffice_and_no_secret_is_printed(
         assert PASSWORD not in text
 
 
-def posted(port: int, operation: str, body: object) -> int:
+def http_status(port: int, operation: str, body: object) -> int:
     """Return the HTTP status of a request to the gateway, or 0 if it does not listen yet."""
     with suppress(OSError, HTTPException), closing(HTTPConnection("127.0.0.1", port, timeout=60)) as connection:
         connection.request("POST", f"/v1/{operation}", json.dumps(body), {"Content-Type": "application/json"})
@@ -403,5 +405,5 @@ def posted(port: int, operation: str, body: object) -> int:
 
 
 def test_learner_without_read_acl_on_snapshots_reports_it(begun: Secured, said: list[str], client: str) -> None:
-    assert NEEDS_SNAPSHOTS in allowed_by_the_page()
+    assert NEEDS_SNAPSHOTS in documented_acls()
     assert_names(begun, said, NEEDS_SNAPSHOTS, client)  # now that the topic has snapshots

@@ -51,10 +51,10 @@ def test_restarted_learner_changes_only_settings_it_is_asked_to_change(pipeline:
     send_contexts(pipeline, "c")
     until(pipeline, again, lambda decided, expired: (decided, expired) == (3, 0), "three pending decisions")
 
-    refused = pipeline.start("learn", "--window", "500ms")
-    assert refused.wait() == 2
-    assert "has window_ms = 60000; got 500" in refused.said()
-    assert "--change-settings to change --window" in " ".join(refused.said().split())
+    raised = pipeline.start("learn", "--window", "500ms")
+    assert raised.wait() == 2
+    assert "has window_ms = 60000; got 500" in raised.said()
+    assert "--change-settings to change --window" in " ".join(raised.said().split())
 
     other = pipeline.start("learn", "--learner", "soba-diag", "--change-settings")
     assert other.wait() == 2
@@ -67,4 +67,4 @@ def test_restarted_learner_changes_only_settings_it_is_asked_to_change(pipeline:
     last = pipeline.start("learn")
     send_contexts(pipeline, "d")
     until(pipeline, last, lambda _, expired: expired == 4, "a decision made after another restart also expires")
-    pipeline.assert_model_is_that_of_the_journal()
+    pipeline.assert_model_equals_replay()

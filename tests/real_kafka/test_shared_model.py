@@ -47,7 +47,7 @@ def test_three_learners_share_one_model_although_one_is_killed(pipeline: MakePip
     assert shared.start("topics", "create").wait() == 0
     learners = {name: shared.start("learn", "--instance", name) for name in "abc"}
     with shared.watch() as watch:
-        watch.wait_until_dealt("abc")
+        watch.wait_until_assigned("abc")
         assert f"3 partitions share a model (log: {shared.topics.updates})\n" in learners["a"].said()
         shared.start("feedback")
         shared.start("replay")

@@ -125,9 +125,9 @@ def test_models_are_exported_compared_and_imported_by_the_commands(
     assert exported["digest"] == found["replay"][0]["state"]
     assert onebit.invoke(app, ["model", "diff", late, again]).exit_code == 0
     assert onebit.invoke(app, ["model", "diff", early, late]).exit_code == 1
-    refused = onebit.invoke(app, ["model", "import", late])
-    assert isinstance(refused.exception, ModelError)
-    assert "expected an empty journal" in str(refused.exception)
+    raised = onebit.invoke(app, ["model", "import", late])
+    assert isinstance(raised.exception, ModelError)
+    assert "expected an empty journal" in str(raised.exception)
     second = Pipeline(kafka.bootstrap, f"{prefix}second.", tmp_path, **{**settings, "events": 200})
     second.create_topics()
     done = onebit.invoke(app, ["model", "import", late, "--topic-prefix", f"{prefix}second."])

@@ -12,7 +12,7 @@ from stream.devkafka.local_kafka import LocalKafka
 from tests.processes import CLIENTS
 
 TUTORIAL = Path(__file__).parents[2] / "docs/tutorial.md"
-IN_A_TERMINAL_OF_ITS_OWN = "# in a terminal of its own"
+SEPARATE_TERMINAL = "# in a second terminal"
 
 
 def commands() -> list[str]:
@@ -32,7 +32,7 @@ def test_tutorial_has_the_documented_results(kafka: LocalKafka, tmp_path: Path) 
     learners, days = [], []
     try:
         for command in commands():
-            if command.endswith(IN_A_TERMINAL_OF_ITS_OWN):
+            if command.endswith(SEPARATE_TERMINAL):
                 with log.open("wb") as output:
                     learners.append(
                         subprocess.Popen(

@@ -57,9 +57,9 @@ def test_order_of_challengers_does_not_matter() -> None:
 
 def test_policy_unsupported_by_a_challenger_is_rejected_by_its_name() -> None:
     task = small_task("igw-logistic", reward="any", parameters={"others": 0.0}, challengers={"soba": {}})
-    with pytest.raises(PolicyError) as refused:
+    with pytest.raises(PolicyError) as raised:
         task.make_learner()
-    assert refused.value.learner == "soba"
+    assert raised.value.learner == "soba"
 
 
 def test_projected_confidit_is_refused_as_challenger_and_champion_although_confidit_is_not() -> None:

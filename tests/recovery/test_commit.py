@@ -22,7 +22,7 @@ from stream.wire.topics import TopicDescription
 from tests.pipeline import (
     TOPICS,
     CrashError,
-    Fragile,
+    CrashingLearner,
     Pipeline,
     context_value,
     digest,
@@ -37,10 +37,10 @@ from tests.pipeline import (
 EVENTS = 120
 
 
-def whole_run(pipeline: Pipeline, crashes: set[tuple[int, int]]) -> Fragile:
+def whole_run(pipeline: Pipeline, crashes: set[tuple[int, int]]) -> CrashingLearner:
     """Run a replay with late, lost and duplicate feedback, and a learner that dies at each of the given points."""
     dataset = small_synsep()
-    learner = Fragile(lambda crash_point: pipeline.learner(crash_point=crash_point), crashes)
+    learner = CrashingLearner(lambda crash_point: pipeline.learner(crash_point=crash_point), crashes)
     sources = (
         pipeline.replay(dataset, EVENTS),
         pipeline.feedback(dataset, plan("lognormal:100ms,1.0", loss=0.1, duplicates=0.1)),
@@ -205,11 +205,11 @@ def test_learner_rejects_a_changed_partition_count(monkeypatch: pytest.MonkeyPat
     pipeline, _ = settled_pipeline()
     describe = pipeline.broker.describe_topics
 
-    def grown(names: Sequence[str]) -> dict[str, TopicDescription]:
+    def describe_more_partitions(names: Sequence[str]) -> dict[str, TopicDescription]:
         return {name: info._replace(partitions=3) for name, info in describe(names).items()}
 
     before = len(pipeline.records(TOPICS.journal))
-    monkeypatch.setattr(pipeline.broker, "describe_topics", grown)
+    monkeypatch.setattr(pipeline.broker, "describe_topics", describe_more_partitions)
     with pytest.raises(UnrecoverableError, match=r"journal/0: expected topics with 1 partitions, .*; got 3"):
         run_until_idle(pipeline.learner())
     assert len(pipeline.records(TOPICS.journal)) == before
@@ -379,12 +379,12 @@ def test_expelled_learner_is_fenced_even_without_a_successor() -> None:
 def test_learner_checks_its_membership_after_a_timeout(monkeypatch: pytest.MonkeyPatch, *, is_expelled: bool) -> None:
     pipeline, learner = settled_pipeline()
 
-    def unanswered(*_: object) -> NoReturn:
+    def time_out(*_: object) -> NoReturn:
         if is_expelled:
             pipeline.broker.expel("onebit-learner", "learner-1")
         raise BrokerUnavailableError("no answer in time")
 
-    monkeypatch.setattr(pipeline.broker, "read", unanswered)
+    monkeypatch.setattr(pipeline.broker, "read", time_out)
     pipeline.context("next")
     with pytest.raises(FencedError if is_expelled else BrokerUnavailableError):
         learner.step(0)

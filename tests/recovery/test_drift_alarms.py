@@ -150,23 +150,25 @@ def test_audit_detects_alarms_that_differ_between_journal_and_examples() -> None
     send(twice, [0] * BEFORE + [-1] * BEFORE, program)
     assert twice.audits()[0].ok
 
-    def untold(topic: str, fields: dict[str, Any]) -> dict[str, Any]:
+    def without_drift(topic: str, fields: dict[str, Any]) -> dict[str, Any]:
         return {name: value for name, value in fields.items() if name != "drift"}
 
-    def uncounted(topic: str, fields: dict[str, Any]) -> dict[str, Any]:
+    def without_alarms(topic: str, fields: dict[str, Any]) -> dict[str, Any]:
         return {name: value for name, value in fields.items() if name != "alarms"}
 
     def fallen(topic: str, fields: dict[str, Any]) -> dict[str, Any]:
         last = fields.get("number") == twice.journal()[-1].number
         return {**fields, "alarms": 1} if last else fields
 
-    for alter, says in (
-        (untold, ["1 drift alarms in its journal record; 0 in its examples"] * 2),
-        (uncounted, ["0 drift alarms in its journal record; 1 in its examples"] * 2),
+    for alter, expected_message in (
+        (without_drift, ["1 drift alarms in its journal record; 0 in its examples"] * 2),
+        (without_alarms, ["0 drift alarms in its journal record; 1 in its examples"] * 2),
         (fallen, ["-1 drift alarms in its journal record"]),
     ):
         faults = rewritten(twice, alter).audits()[0].faults
-        assert [expected in fault for expected, fault in zip(says, faults, strict=True)] == [True] * len(says), faults
+        assert [expected in fault for expected, fault in zip(expected_message, faults, strict=True)] == [True] * len(
+            expected_message
+        ), faults
 
 
 @pytest.mark.parametrize(("drift", "anew"), [("global", "all classes are reset"), ("class", "class 0 is reset")])

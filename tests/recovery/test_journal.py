@@ -187,7 +187,7 @@ def test_reading_fails_if_the_expected_step_does_not_arrive(monkeypatch: pytest.
         next(read_from_step(pipeline.broker, JOURNAL, 1, FIRST))
 
 
-STRANGERS: list[tuple[bytes | None, Headers]] = [
+FOREIGN_RECORDS: list[tuple[bytes | None, Headers]] = [
     (None, ()),
     (b"not JSON", (("trace", b"1"),)),
     (b"[1, 2]", ()),
@@ -195,7 +195,7 @@ STRANGERS: list[tuple[bytes | None, Headers]] = [
 ]
 
 
-@pytest.mark.parametrize(("value", "headers"), STRANGERS)
+@pytest.mark.parametrize(("value", "headers"), FOREIGN_RECORDS)
 def test_record_of_another_program_is_rejected_with_its_offset(value: bytes | None, headers: Headers) -> None:
     pipeline = Pipeline(small_task())
     learner = pipeline.learner()
@@ -231,7 +231,7 @@ BEGUN = TaskSettings(
     JoinSettings(window_ms=1_000, orphan_ms=500, retain_ms=10_000, pending_max=90, orphans_max=80, retained_max=70),
     "negative",
 )
-TODAY = TaskSettings("soba-diag", 10, 64)
+CURRENT = TaskSettings("soba-diag", 10, 64)
 
 
 def resolved(wanted: TaskSettings, given: Given, *, change: bool = False) -> TaskSettings:
@@ -245,13 +245,13 @@ def test_new_pipeline_uses_given_settings_and_defaults() -> None:
 
 @pytest.mark.parametrize("change", [False, True])
 def test_unset_settings_are_taken_from_the_pipeline(change: bool) -> None:
-    assert resolved(TODAY, (), change=change) == BEGUN
+    assert resolved(CURRENT, (), change=change) == BEGUN
 
 
 def test_given_settings_may_equal_those_of_the_pipeline() -> None:
     assert resolved(BEGUN, None) == BEGUN
-    assert resolved(replace(TODAY, learner="banditron", seed=7), ("learner", "seed")) == BEGUN
-    parameter = replace(TODAY, learner="banditron", parameters={"gamma": 0.25, "margin": "feedback"})
+    assert resolved(replace(CURRENT, learner="banditron", seed=7), ("learner", "seed")) == BEGUN
+    parameter = replace(CURRENT, learner="banditron", parameters={"gamma": 0.25, "margin": "feedback"})
     assert resolved(parameter, ("learner", "parameters.gamma")) == BEGUN
 
 
@@ -321,16 +321,18 @@ def test_several_differences_are_listed_unless_the_learner_differs() -> None:
         resolved(wanted, None)
     assert not raised.value.can_change
     with pytest.raises(SettingsDifferError) as raised:
-        resolved(TODAY, None)
+        resolved(CURRENT, None)
     assert [difference.name for difference in raised.value.differences] == ["learner"]
 
 
 def test_parameter_unknown_to_the_pipelines_learner_is_rejected() -> None:
     foreign = next(
-        name for name in stored_settings(TODAY) if name.startswith("parameters.") and name not in stored_settings(BEGUN)
+        name
+        for name in stored_settings(CURRENT)
+        if name.startswith("parameters.") and name not in stored_settings(BEGUN)
     )
     with pytest.raises(SettingsDifferError, match=rf"{foreign} = None; got"):
-        resolved(TODAY, (foreign,))
+        resolved(CURRENT, (foreign,))
 
 
 def test_imported_model_determines_only_its_own_settings() -> None:
@@ -344,15 +346,15 @@ def test_imported_model_determines_only_its_own_settings() -> None:
         "parameters.gamma",
         "parameters.margin",
     }
-    taken = resolve(model, replace(TODAY, seed=5), ("seed",), place=PLACE)
+    taken = resolve(model, replace(CURRENT, seed=5), ("seed",), place=PLACE)
     assert taken == TaskSettings("banditron", 3, 4, {"gamma": 0.25, "margin": "feedback"}, seed=5)
     with pytest.raises(SettingsDifferError, match="n_features = 4; got 64"):
-        resolve(model, TODAY, ("n_features",), place=PLACE)
+        resolve(model, CURRENT, ("n_features",), place=PLACE)
 
 
 def test_settings_round_trip() -> None:
     assert task_settings(stored_settings(BEGUN)) == BEGUN
-    full = task_settings(stored_settings(TODAY))
+    full = task_settings(stored_settings(CURRENT))
     assert full.parameters.keys() == {parameter.name for parameter in registered()["soba-diag"].parameters}
 
 

@@ -29,7 +29,7 @@ def ids_of(partition: int, partitions: int) -> Iterator[str]:
     return (name for name in names if partition_for(name.encode(), partitions) == partition)
 
 
-class Polled:
+class PollLog:
     """The timeouts and the records of all polls of a learner's consumer."""
 
     def __init__(self, learner: LearnerProgram) -> None:
@@ -45,7 +45,7 @@ class Polled:
         return found
 
 
-class Paced:
+class PauseLog:
     """All calls of `pause` and `resume` on a learner's consumer."""
 
     def __init__(self, learner: LearnerProgram) -> None:
@@ -62,7 +62,7 @@ class Paced:
         return noted
 
 
-def hold_up(pipeline: Pipeline, topic: str, partition: int) -> Any:
+def leave_transaction_open(pipeline: Pipeline, topic: str, partition: int) -> Any:
     """Open a transaction, like one left open by the partition's previous learner."""
     producer = pipeline.broker.transactional_producer("before")
     producer.begin()
@@ -89,14 +89,14 @@ def test_steps_never_request_end_offsets(monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.parametrize("topic", [TOPICS.journal, TOPICS.snapshots])
 def test_blocked_partition_is_paused_alone_and_logged_once(topic: str) -> None:
     pipeline = Pipeline(small_task(), partitions=2)
-    before = hold_up(pipeline, topic, 0)
+    before = leave_transaction_open(pipeline, topic, 0)
     names = [next(ids_of(partition, 2)) for partition in (0, 1)]
     for name in names:
         pipeline.context(name)
     learner = pipeline.learner()
     said: list[str] = []
     learner._announce = said.append
-    polled = Polled(learner)
+    polled = PollLog(learner)
     for _ in range(5):
         learner.step(0)
     assert (sorted(learner.tasks), learner.ready) == ([1], False)
@@ -115,7 +115,7 @@ def test_partition_blocked_again_is_logged_again() -> None:
     learner._announce = said.append
     inputs = frozenset(TopicPartition(topic, 0) for topic in (TOPICS.contexts, TOPICS.feedback))
     for times in (1, 2):
-        before = hold_up(pipeline, TOPICS.journal, 0)
+        before = leave_transaction_open(pipeline, TOPICS.journal, 0)
         for _ in range(2):
             learner.step(0)
         assert len([message for message in said if "waits" in message]) == times
@@ -251,7 +251,7 @@ def test_input_is_paused_while_its_buffer_is_full() -> None:
     learner = pipeline.learner()
     run_until_idle(learner)
     tp = TopicPartition(TOPICS.feedback, 0)
-    calls, read = Paced(learner).calls, Input(tp, 0)
+    calls, read = PauseLog(learner).calls, Input(tp, 0)
     for waiting, expected in ((0, []), (1, []), (2, ["pause"]), (3, []), (2, []), (1, ["resume"]), (0, [])):
         calls.clear()
         read.buffer.clear()
@@ -302,7 +302,7 @@ def test_records_that_arrive_before_recovery_are_read_once() -> None:
     for number in range(5):
         pipeline.send(TOPICS.contexts, context_value(f"event-{number}"))
     learner = pipeline.learner()
-    polled = Polled(learner)
+    polled = PollLog(learner)
     learner.step(0)
     assert polled.records == []
     run_until_idle(learner)

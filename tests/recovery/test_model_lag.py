@@ -12,7 +12,7 @@ from tests.pipeline import TOPICS, CrashError, Pipeline, run_until_idle, small_t
 AFTER_FLUSH = 4
 
 
-def held_up(lag_max_ms: int) -> tuple[Pipeline, LearnerProgram]:
+def blocked_pipeline(lag_max_ms: int) -> tuple[Pipeline, LearnerProgram]:
     """Return a pipeline and its remaining learner. The other learner died in a step and left a transaction open."""
     pipeline = Pipeline(small_task("late-ucb", model="shared"), partitions=2)
     commits = 0
@@ -46,7 +46,7 @@ def decided(pipeline: Pipeline) -> int:
 
 @pytest.mark.parametrize(("lag_max_ms", "goes_on"), [(-1, True), (1_000, False)])
 def test_blocked_learner_continues_or_stops_deciding_as_configured(lag_max_ms: int, goes_on: bool) -> None:
-    pipeline, left = held_up(lag_max_ms)
+    pipeline, left = blocked_pipeline(lag_max_ms)
     pipeline.clock.advance_to(pipeline.clock.now_ms + 1_000)
     before = decided(pipeline)
     send(pipeline, 12, 24)
@@ -68,7 +68,7 @@ def test_blocked_learner_continues_or_stops_deciding_as_configured(lag_max_ms: i
 
 
 def test_restarted_learner_immediately_aborts_its_old_transaction() -> None:
-    pipeline, left = held_up(1_000)
+    pipeline, left = blocked_pipeline(1_000)
     pipeline.clock.advance_to(pipeline.clock.now_ms + 1_001)
     send(pipeline, 12, 24)
     before = decided(pipeline)

@@ -42,7 +42,7 @@ def decided(**options: Any) -> Pipeline:
     return pipeline
 
 
-def listening(pipeline: Pipeline, **options: Any) -> tuple[LearnerProgram, list[str]]:
+def learner_with_messages(pipeline: Pipeline, **options: Any) -> tuple[LearnerProgram, list[str]]:
     """Return a learner and the list of messages that it announces."""
     said: list[str] = []
     learner = pipeline.learner(**options)
@@ -50,7 +50,7 @@ def listening(pipeline: Pipeline, **options: Any) -> tuple[LearnerProgram, list[
     return learner, said
 
 
-def make_log_anew(pipeline: Pipeline) -> None:
+def recreate_log(pipeline: Pipeline) -> None:
     pipeline.broker.delete_topics([TOPICS.updates])
     pipeline.broker.create_topics(TOPICS.specs(1, shares_model=True))
 
@@ -63,7 +63,7 @@ def open_in_log(pipeline: Pipeline) -> EmbeddedTransactionalProducer:
     return hanging
 
 
-def ends_after_a_while(pipeline: Pipeline, learner: LearnerProgram) -> None:
+def assert_fails_after_gone_ms(pipeline: Pipeline, learner: LearnerProgram) -> None:
     """Assert that the learner fails after GONE_MS but not before, because a broker may briefly return an old end."""
     run_until_idle(learner)
     wait(pipeline, GONE_MS - 1)
@@ -75,12 +75,12 @@ def ends_after_a_while(pipeline: Pipeline, learner: LearnerProgram) -> None:
 
 def test_recreated_log_is_rejected() -> None:
     pipeline = decided()
-    make_log_anew(pipeline)
-    learner, said = listening(pipeline)
+    recreate_log(pipeline)
+    learner, said = learner_with_messages(pipeline)
     run_until_idle(learner)
     assert not learner.ready
     assert len([line for line in said if "waits" in line]) == 1
-    ends_after_a_while(pipeline, learner)
+    assert_fails_after_gone_ms(pipeline, learner)
 
 
 def test_log_that_ends_before_the_model_snapshot_is_rejected() -> None:
@@ -88,12 +88,12 @@ def test_log_that_ends_before_the_model_snapshot_is_rejected() -> None:
     newest = read_model_snapshots(pipeline.broker, TOPICS).newest
     assert newest is not None
     assert newest.number == 4, "the snapshot contains all updates of the task"
-    make_log_anew(pipeline)
-    learner, said = listening(pipeline)
+    recreate_log(pipeline)
+    learner, said = learner_with_messages(pipeline)
     run_until_idle(learner)
     assert not learner.ready
     assert [line for line in said if "waits" in line]
-    ends_after_a_while(pipeline, learner)
+    assert_fails_after_gone_ms(pipeline, learner)
 
 
 def test_a_log_recreated_under_a_running_learner_is_detected() -> None:
@@ -102,8 +102,8 @@ def test_a_log_recreated_under_a_running_learner_is_detected() -> None:
     pipeline.context("a")
     run_until_idle(learner)
     learner.read_log()
-    make_log_anew(pipeline)
-    ends_after_a_while(pipeline, learner)
+    recreate_log(pipeline)
+    assert_fails_after_gone_ms(pipeline, learner)
 
 
 def test_a_temporary_stale_log_end_is_tolerated() -> None:
@@ -149,7 +149,7 @@ def test_a_task_that_waits_for_its_log_is_recovered_once() -> None:
     pipeline.context("a")
     run_until_idle(learner)
     learner.close()
-    again, said = listening(pipeline)
+    again, said = learner_with_messages(pipeline)
     for _ in range(5):
         again.step(0)
     assert again.tasks == {}
@@ -169,7 +169,7 @@ def test_a_task_that_moved_while_waiting_for_its_log_is_recovered_again() -> Non
     pipeline.context("a")
     run_until_idle(learner)
     learner.close()
-    waiting, said = listening(pipeline, instance="learner-2")
+    waiting, said = learner_with_messages(pipeline, instance="learner-2")
     run_until_idle(waiting)
     waiting.on_revoked(frozenset([TopicPartition(TOPICS.contexts, 0), TopicPartition(TOPICS.feedback, 0)]))
     waiting.on_assigned(frozenset([TopicPartition(TOPICS.contexts, 0), TopicPartition(TOPICS.feedback, 0)]))
@@ -238,7 +238,7 @@ def write_to_log(pipeline: Pipeline, steps: int) -> None:
 
 def test_a_task_too_far_ahead_of_its_log_pauses_deciding_then_resumes_without_loss() -> None:
     pipeline = Pipeline(small_task("late-ucb", model="shared"))
-    learner, said = listening(pipeline, ahead_max=3)
+    learner, said = learner_with_messages(pipeline, ahead_max=3)
     run_until_idle(learner)
     hanging = open_in_log(pipeline)
     for name in "abcde":
@@ -317,7 +317,7 @@ SECTION = b"".join(encode_section(Section("learner", {})))
 )
 def test_foreign_log_record_is_skipped_and_reported(value: bytes, headers: Headers) -> None:
     pipeline = Pipeline(small_task("late-ucb", model="shared"))
-    learner, said = listening(pipeline)
+    learner, said = learner_with_messages(pipeline)
     for name in "ab":
         pipeline.context(name)
         pipeline.broker.producer().send(TOPICS.updates, 0, None, value, headers)

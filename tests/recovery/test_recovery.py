@@ -22,7 +22,7 @@ from stream.wire.ledger import Ledger
 from stream.wire.records import Record, TopicPartition
 from tests.pipeline import (
     TOPICS,
-    Fragile,
+    CrashingLearner,
     Pipeline,
     context_value,
     plan,
@@ -37,15 +37,15 @@ SNAPSHOTS = TopicPartition(TOPICS.snapshots, 0)
 JOURNAL = TopicPartition(TOPICS.journal, 0)
 
 
-def often(pipeline: Pipeline, **options: Any) -> Callable[[Callable[[int], None]], LearnerProgram]:
+def with_frequent_snapshots(pipeline: Pipeline, **options: Any) -> Callable[[Callable[[int], None]], LearnerProgram]:
     """Return a factory of learners that write a snapshot every 20 ms, in portions of one chunk."""
     options = {"snapshot_interval_ms": 20, "snapshot_bytes_max": 1, **options}
     return lambda crash_point: pipeline.learner(crash_point=crash_point, **options)
 
 
-def whole_run(pipeline: Pipeline, crashes: set[tuple[int, int]], **options: Any) -> Fragile:
+def whole_run(pipeline: Pipeline, crashes: set[tuple[int, int]], **options: Any) -> CrashingLearner:
     dataset = small_synsep()
-    learner = Fragile(often(pipeline, **options), crashes)
+    learner = CrashingLearner(with_frequent_snapshots(pipeline, **options), crashes)
     sources = (
         pipeline.replay(dataset, EVENTS),
         pipeline.feedback(dataset, plan("lognormal:100ms,1.0", loss=0.1, duplicates=0.1)),
@@ -206,7 +206,7 @@ def many_snapshots() -> tuple[Pipeline, LearnerProgram]:
     return pipeline, learner.program
 
 
-def spoil(pipeline: Pipeline, *numbers: int) -> None:
+def corrupt(pipeline: Pipeline, *numbers: int) -> None:
     """Change a byte in each chunk of the given generations."""
     log = pipeline.broker.log(SNAPSHOTS)
     for index, record in enumerate(log.records):
@@ -219,7 +219,7 @@ def spoil(pipeline: Pipeline, *numbers: int) -> None:
 def test_incomplete_snapshot_falls_back_to_the_previous_one() -> None:
     pipeline, program = many_snapshots()
     before = generations(pipeline)
-    spoil(pipeline, before[-1])
+    corrupt(pipeline, before[-1])
     assert generations(pipeline) == before[:-1]
     steps: list[Progress] = []
     recovered = rebuild(pipeline.broker, TOPICS, 0, pipeline.settings, steps.append)
@@ -240,18 +240,18 @@ def test_recovery_needs_no_records_before_the_snapshot() -> None:
 
 
 @pytest.mark.parametrize(
-    ("topic", "says"),
+    ("topic", "expected_message"),
     [
         (TOPICS.journal, r"needs test.journal/0 from step \d+ on; "),
         (TOPICS.feedback, r"needs test.feedback/0 from offset \d+; it begins at \d+. .*retention.ms"),
     ],
 )
-def test_recovery_is_rejected_if_records_after_the_snapshot_are_deleted(topic: str, says: str) -> None:
+def test_recovery_is_rejected_if_records_after_the_snapshot_are_deleted(topic: str, expected_message: str) -> None:
     pipeline, _ = many_snapshots()
-    spoil(pipeline, *generations(pipeline)[1:])
+    corrupt(pipeline, *generations(pipeline)[1:])
     pipeline.broker.delete_records(TopicPartition(topic, 0), pipeline.ends()[TopicPartition(topic, 0)] - 1)
     ends = pipeline.ends()
-    with pytest.raises(JournalError, match=says):
+    with pytest.raises(JournalError, match=expected_message):
         run_until_idle(pipeline.learner())
     assert pipeline.ends() == ends
 
@@ -401,7 +401,7 @@ def test_task_revoked_during_recovery_is_recovered_only_if_reassigned(comes_back
                 others[0].close()
 
     learner._announce = announced
-    spoil(pipeline, *generations(pipeline)[1:])
+    corrupt(pipeline, *generations(pipeline)[1:])
     learner.step(0)
     learner._host_ms = pipeline.now_ms
     run_until_idle(learner)
@@ -469,7 +469,7 @@ def test_journal_may_be_deleted_up_to_the_snapshot() -> None:
     _, journal_offset = snapshot_position(pipeline)
     pipeline.broker.delete_records(JOURNAL, journal_offset + 1)
     assert digests(rebuild(pipeline.broker, TOPICS, 0, None).task) == digests(program.tasks[0])
-    spoil(pipeline, *generations(pipeline)[1:])
+    corrupt(pipeline, *generations(pipeline)[1:])
     with pytest.raises(JournalError, match=r"recovery needs test.journal/0 from step \d+ on"):
         rebuild(pipeline.broker, TOPICS, 0, None)
 

@@ -50,7 +50,7 @@ CHANGES: dict[str, TaskSettings] = {
     "fewer pending": replace(BEGUN, join=replace(LIMITS, pending_max=5)),
     "fewer retained": replace(BEGUN, join=replace(LIMITS, retained_max=3)),
     "negative feedback on expiry": replace(BEGUN, on_expiry="negative"),
-    "all at once": replace(
+    "all together": replace(
         BEGUN,
         join=JoinSettings(window_ms=250, orphan_ms=90, retain_ms=700, pending_max=6, orphans_max=2, retained_max=900),
         on_expiry="negative",
@@ -58,7 +58,7 @@ CHANGES: dict[str, TaskSettings] = {
 }
 
 
-def same_everywhere(pipeline: Pipeline, program: LearnerProgram) -> None:
+def assert_agree_everywhere(pipeline: Pipeline, program: LearnerProgram) -> None:
     """Assert that recovery, replay and audit agree with the program's state and settings."""
     expected = task_digest(program.tasks[0])
     for snapshots in (True, False):
@@ -85,7 +85,7 @@ def test_recovery_replay_and_audit_follow_a_change_of_settings(claim: str) -> No
     assert changes(pipeline) == {before.number + 1: program.tasks[0].settings}
     assert {step.settings_from for step in pipeline.journal()[: before.number]} == {1}
     assert {step.settings_from for step in pipeline.journal()[before.number :]} == {before.number + 1}
-    same_everywhere(pipeline, program)
+    assert_agree_everywhere(pipeline, program)
     # Change the settings back, then restart without any settings.
     program.close()
     program = pipeline.learner(settings=BEGUN, change_settings=True, snapshot_interval_ms=snapshot_interval_ms)
@@ -94,7 +94,7 @@ def test_recovery_replay_and_audit_follow_a_change_of_settings(claim: str) -> No
     program = pipeline.learner(settings=wanted, given=(), snapshot_interval_ms=snapshot_interval_ms)
     traffic(pipeline, program, range(260, 300))
     assert program.tasks[0].settings.join == LIMITS
-    same_everywhere(pipeline, program)
+    assert_agree_everywhere(pipeline, program)
     ledger = pipeline.ledger()
     assert min(ledger.matched, ledger.expired, ledger.late, ledger.orphans_dropped, ledger.conflicts) > 0
 
@@ -189,7 +189,7 @@ def test_change_is_atomic_if_the_learner_dies_during_its_commit(number: int, sna
     again = pipeline.learner(change_settings=True, **options)
     traffic(pipeline, again, range(60, 100))
     assert [*changes(pipeline)] == [steps + 1]
-    same_everywhere(pipeline, again)
+    assert_agree_everywhere(pipeline, again)
 
 
 def test_state_at_every_step_has_the_settings_of_that_step_with_and_without_snapshots() -> None:
@@ -301,7 +301,7 @@ def test_recovery_and_audit_detect_a_damaged_change_record(claim: str) -> None:
         pipeline.answer(f"event-{number}", 1)
         run_until_idle(program)
     edit, recovery_says, audit_says = DAMAGE[claim]
-    same_everywhere(pipeline, program)
+    assert_agree_everywhere(pipeline, program)
     edited(pipeline, edit)
     with pytest.raises(JournalError, match=recovery_says):
         rebuild(pipeline.broker, TOPICS, 0, None)

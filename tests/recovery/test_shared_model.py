@@ -31,7 +31,16 @@ from stream.wire.codec import decode_context, decode_prediction, step_headers, s
 from stream.wire.records import Decision, Features
 from stream.wire.updates import CORRECTED, DECIDED, HEADERS, SETTLED, Entry, Update, decode_update, encode_updates
 from tests.oracles.shared_model import LogEntry, SharedModel
-from tests.pipeline import TOPICS, Fragile, Pipeline, plan, run_until_idle, small_synsep, small_task, synsep_task
+from tests.pipeline import (
+    TOPICS,
+    CrashingLearner,
+    Pipeline,
+    plan,
+    run_until_idle,
+    small_synsep,
+    small_task,
+    synsep_task,
+)
 
 EVENTS = 60
 KINDS = {DECIDED: "decided", SETTLED: "settled", CORRECTED: "corrected"}
@@ -79,7 +88,7 @@ def entries_of(update: Update, K: int) -> list[LogEntry]:
     return made
 
 
-def decided_otherwise(pipeline: Pipeline) -> list[str]:
+def differing_predictions(pipeline: Pipeline) -> list[str]:
     """Return descriptions of the predictions that differ from those of the reference implementation."""
     settings = pipeline.settings.resolved()
     oracle, steps = SharedModel(settings.make_learner), list[tuple[int, int]]()
@@ -115,11 +124,11 @@ def decided_otherwise(pipeline: Pipeline) -> list[str]:
 
 def whole_run(
     pipeline: Pipeline, crashes: tuple[set[tuple[int, int]], ...] = (set(), set()), **options: Any
-) -> list[Fragile]:
+) -> list[CrashingLearner]:
     """Replay events with late, lost and duplicate feedback, and two learners that die at the given points."""
     dataset = small_synsep()
     learners = [
-        Fragile(lambda crash, name=f"learner-{n}": pipeline.learner(name, crash, **options), points)  # type: ignore[misc]
+        CrashingLearner(lambda crash, name=f"learner-{n}": pipeline.learner(name, crash, **options), points)  # type: ignore[misc]
         for n, points in enumerate(crashes)
     ]
     late = pipeline.feedback(dataset, plan("lognormal:100ms,1.0", loss=0.1, duplicates=0.1))
@@ -134,7 +143,7 @@ def test_two_processes_share_one_reproducible_model(learner: str) -> None:
     assert replicas(one.program)[0][0] > 50
     assert replicas(one.program) == replicas(other.program)
     assert {len(one.program.tasks), len(other.program.tasks)} == {1, 2}
-    assert decided_otherwise(pipeline) == []
+    assert differing_predictions(pipeline) == []
     assert all(finding.ok for finding in pipeline.audits())
     assert pipeline.ledger().expired > 0
 
@@ -145,7 +154,7 @@ def test_death_after_a_commit_step_does_not_affect_the_model(number: int) -> Non
     one, other = whole_run(pipeline, ({(5, number), (30, number)}, {(9, number)}))
     assert one.crashed + other.crashed == 3
     assert replicas(one.program) == replicas(other.program)
-    assert decided_otherwise(pipeline) == []
+    assert differing_predictions(pipeline) == []
     assert all(finding.ok for finding in pipeline.audits())
     for partition in range(2):
         recovered = recover(pipeline.broker, TOPICS, partition, pipeline.settings)
@@ -158,7 +167,7 @@ def test_task_continues_from_snapshot_and_own_predictions(learner: str) -> None:
     pipeline = Pipeline(LEARNERS[learner], partitions=2)
     one, other = whole_run(pipeline, ({(20, 6)}, {(25, 3), (40, 6)}), snapshot_interval_ms=50)
     assert len(pipeline.records(TOPICS.snapshots, 0)) > 1
-    assert decided_otherwise(pipeline) == []
+    assert differing_predictions(pipeline) == []
     assert replicas(one.program) == replicas(other.program)
 
 
@@ -191,7 +200,7 @@ def test_id_decided_twice_in_a_step_is_recovered_exactly() -> None:
     assert len({step_of(record) for record in pipeline.records(TOPICS.predictions)}) == 1
     recovered = recover(pipeline.broker, TOPICS, 0, pipeline.settings)
     assert task_digest(recovered.task) == task_digest(learner.tasks[0])
-    assert decided_otherwise(pipeline) == []
+    assert differing_predictions(pipeline) == []
 
 
 def decided(model: str = "shared", **changes: Any) -> Pipeline:
@@ -276,7 +285,7 @@ def test_open_transaction_blocks_log_reading_but_not_decisions() -> None:
     assert versions == [0, 0, 0]
     assert len({p["action"] for p in pipeline.values(TOPICS.predictions)}) == 3, "the task uses its own decisions"
     hanging.abort()
-    assert decided_otherwise(pipeline) == []
+    assert differing_predictions(pipeline) == []
     assert replicas(learner)[0][0] == 3
 
 

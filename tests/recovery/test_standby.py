@@ -128,7 +128,7 @@ def test_stop_request_interrupts_reading_a_large_snapshot(
     learner.close()
 
 
-def standing_by() -> tuple[Pipeline, LearnerProgram, list[str]]:
+def standby_learner() -> tuple[Pipeline, LearnerProgram, list[str]]:
     pipeline = Pipeline(small_task(), partitions=2)
     said: list[str] = []
     holders = [pipeline.learner(f"learner-{number}") for number in (1, 2)]
@@ -140,7 +140,7 @@ def standing_by() -> tuple[Pipeline, LearnerProgram, list[str]]:
 
 
 def test_member_without_a_partition_logs_the_owners_once_after_a_delay() -> None:
-    pipeline, learner, said = standing_by()
+    pipeline, learner, said = standby_learner()
     pipeline.clock.advance_to(pipeline.now_ms() + STANDBY_MS - 1)
     learner.step(0)
     assert said == []
@@ -151,7 +151,7 @@ def test_member_without_a_partition_logs_the_owners_once_after_a_delay() -> None
 
 
 def test_member_that_lost_its_partition_logs_the_owners_again() -> None:
-    pipeline, learner, said = standing_by()
+    pipeline, learner, said = standby_learner()
     pipeline.clock.advance_to(pipeline.now_ms() + STANDBY_MS)
     learner.step(0)
     pipeline.broker.expel("onebit-learner", "learner-2")

@@ -24,7 +24,7 @@ from stream.reporting.tables import series_of
 from stream.wire.records import Decision, Example, Features, Outcome
 
 
-class Life(NamedTuple):
+class TimedDecision(NamedTuple):
     """A decision with its time, and the time and outcome of its settlement."""
 
     decided_ms: int
@@ -41,24 +41,24 @@ class Life(NamedTuple):
         return Example("id", self.outcome, 0, 1.0, reward, None, self.known_ms)
 
 
-LIVES = st.lists(
-    st.builds(Life, st.integers(0, 50), st.integers(0, 60), st.sampled_from(list(Outcome)), st.integers(0, 1)),
+DECISIONS = st.lists(
+    st.builds(TimedDecision, st.integers(0, 50), st.integers(0, 60), st.sampled_from(list(Outcome)), st.integers(0, 1)),
     min_size=1,
     max_size=30,
 )
 
 
-def curve(lives: list[Life]) -> tuple[DelayedPoint, ...]:
+def curve(decisions: list[TimedDecision]) -> tuple[DelayedPoint, ...]:
     settlements = Settlements()
-    assert list(settlements.take(life.example() for life in lives)) == [life.example() for life in lives]
-    return settlements.curve([life.decided_ms for life in lives])
+    assert list(settlements.take(life.example() for life in decisions)) == [life.example() for life in decisions]
+    return settlements.curve([life.decided_ms for life in decisions])
 
 
-@given(LIVES)
-def test_every_point_agrees_with_plain_counting(lives: list[Life]) -> None:
-    times = sorted(life.decided_ms for life in lives)
-    for point in curve(lives):
-        known = [life for life in lives if life.known_ms <= times[point.decided - 1]]
+@given(DECISIONS)
+def test_every_point_agrees_with_plain_counting(decisions: list[TimedDecision]) -> None:
+    times = sorted(life.decided_ms for life in decisions)
+    for point in curve(decisions):
+        known = [life for life in decisions if life.known_ms <= times[point.decided - 1]]
         matched = [life for life in known if life.outcome is Outcome.MATCHED]
         assert point == (
             point.decided,
@@ -73,13 +73,13 @@ def test_every_point_agrees_with_plain_counting(lives: list[Life]) -> None:
 
 def test_outcomes_after_the_last_decision_are_counted_but_not_revealed() -> None:
     matched = Outcome.MATCHED
-    lives = [
-        Life(0, 5, matched, 1),
-        Life(10, 11, matched, 0),
-        Life(20, 0, Outcome.UNMATCHED, 0),
-        Life(20, 1, matched, 0),
+    decisions = [
+        TimedDecision(0, 5, matched, 1),
+        TimedDecision(10, 11, matched, 0),
+        TimedDecision(20, 0, Outcome.UNMATCHED, 0),
+        TimedDecision(20, 1, matched, 0),
     ]
-    last = curve(lives)[-1]
+    last = curve(decisions)[-1]
     assert last == DelayedPoint(decided=4, matched=1, mistakes=0, expired=0, unmatched=1)
     assert (last.outstanding, last.error_rate) == (2, 0.0)
     assert Settlements().curve([]) == ()
@@ -111,7 +111,7 @@ class Rounds:
         return delay_ms
 
 
-class Pupil(base.Classifier):
+class DelayedClassifier(base.Classifier):
     """A River classifier that wraps a learner and passes it both the reward and the true class."""
 
     def __init__(self, learner: Learner, rounds: Rounds) -> None:
@@ -135,7 +135,7 @@ class Pupil(base.Classifier):
 def test_curve_and_error_agree_with_rivers_delayed_progressive_validation(name: str) -> None:
     settings = settings_with(learner=[name])
     rounds = Rounds(settings)
-    pupil, accuracy = Pupil(create(name, 10, 64), rounds), metrics.Accuracy()  # type: ignore[no-untyped-call]
+    pupil, accuracy = DelayedClassifier(create(name, 10, 64), rounds), metrics.Accuracy()  # type: ignore[no-untyped-call]
     by_answers: dict[int, float] = {}
     for state in evaluate.iter_progressive_val_score(
         rounds, pupil, accuracy, moment="at_ms", delay=rounds.delay_ms, step=1

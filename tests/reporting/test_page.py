@@ -106,20 +106,20 @@ def run_report(learner: str = "banditron", errors: tuple[float, float] = (0.9, 0
     return RunReport(**(fields | changes))
 
 
-THREE = [run_report("perceptron", (0.3, 0.05), full_information=True), run_report(), run_report("soba-diag")]
+THREE_REPORTS = [run_report("perceptron", (0.3, 0.05), full_information=True), run_report(), run_report("soba-diag")]
 
 
 def test_page_summarizes_the_run_in_one_sentence() -> None:
     assert (
         "1,000 events of optdigits (10 classes, 64 features) at 1,000 events/s, feedback after 9.9 s (median; "
         "99th percentile 1 min 43 s; drawn from lognormal:10s,1.0), 2 % lost, 1 % sent twice."
-    ) in Reader(page(THREE)).text
+    ) in Reader(page(THREE_REPORTS)).text
 
 
 @pytest.mark.parametrize(
     ("reports", "title"),
     [
-        (THREE, "Three learners on optdigits, bits 10 s late"),
+        (THREE_REPORTS, "Three learners on optdigits, bits 10 s late"),
         ([run_report("soba", settings={"delay": "none"})], "soba on optdigits, bits without delay"),
         ([run_report("soba", settings={})], "soba on optdigits, bits 9.9 s late"),
         ([run_report("a"), run_report("b", settings={"delay": "none"})], "a and b on optdigits"),
@@ -138,14 +138,14 @@ def test_page_describes_no_delay_and_unknown_delay() -> None:
 
 
 def test_page_names_the_best_learner_with_one_bit_feedback_separately() -> None:
-    text = Reader(page(THREE)).text
+    text = Reader(page(THREE_REPORTS)).text
     assert "has the smallest error of the learners with one-bit feedback" in text
     assert "perceptron , which learns from the class, has an error of" in text
     assert "perceptron learns from the true class, as a baseline" in text
 
 
 def test_page_shows_the_results_settings_parameters_and_command() -> None:
-    text = Reader(page(THREE)).text
+    text = Reader(page(THREE_REPORTS)).text
     for expected in ("last fifth", "soba-diag", "980", "ab" * 32, "onebit run --seed 1", "gamma = 0.05", "loss 0.02"):
         assert expected in text
 
@@ -158,7 +158,7 @@ def test_page_and_json_show_the_number_of_drift_alarms() -> None:
 
 
 def test_page_loads_no_resources_and_runs_only_its_own_script() -> None:
-    content = page(THREE)
+    content = page(THREE_REPORTS)
     found = Reader(content)
     assert not {tag for tag, _ in found.elements} & {"link", "iframe", "img", "object", "embed", "base"}
     assert [attributes.get("type") for attributes in found.all("script")] == [
@@ -175,7 +175,7 @@ def test_page_loads_no_resources_and_runs_only_its_own_script() -> None:
 
 
 def test_content_security_policy_allows_only_the_pages_script() -> None:
-    content = page(THREE)
+    content = page(THREE_REPORTS)
     policy = Reader(content).all("meta")[2]["content"]
     (run,) = re.findall(r"<script>(.*?)</script>", content, flags=re.DOTALL)
     digest = base64.b64encode(hashlib.sha256(run.encode()).digest()).decode()
@@ -184,14 +184,14 @@ def test_content_security_policy_allows_only_the_pages_script() -> None:
 
 
 def test_identifiers_are_unique_and_every_reference_has_its_target() -> None:
-    content = page(THREE)
+    content = page(THREE_REPORTS)
     identifiers = re.findall(r'\bid="([^"]*)"', content)
     assert len(identifiers) == len(set(identifiers))
     assert set(re.findall(r'href="#([^"]*)"', content) + re.findall(r"url\(#([^)]*)\)", content)) <= set(identifiers)
 
 
 def test_page_is_reproducible() -> None:
-    assert page(THREE) == page(THREE)
+    assert page(THREE_REPORTS) == page(THREE_REPORTS)
 
 
 def test_external_text_is_escaped_everywhere() -> None:
@@ -213,7 +213,7 @@ def test_external_text_is_escaped_everywhere() -> None:
 
 
 def test_every_figure_has_a_text_description_with_final_values() -> None:
-    content = page(THREE)
+    content = page(THREE_REPORTS)
     reported = re.findall(r'<p class="alt">(.*?)</p>', content)
     assert len(reported) == len(Reader(content).all("figure")) == 3
     for label in reported[:2]:
@@ -227,13 +227,13 @@ def test_every_figure_has_a_text_description_with_final_values() -> None:
 
 
 def test_every_table_has_a_caption_and_headers_with_a_scope() -> None:
-    found = Reader(page(THREE))
+    found = Reader(page(THREE_REPORTS))
     assert len(found.all("caption")) == len(found.all("table")) == 3
     assert {attributes.get("scope") for attributes in found.all("th")} == {"col", "row"}
 
 
 def test_page_supports_small_screens_and_a_dark_theme() -> None:
-    content = page(THREE)
+    content = page(THREE_REPORTS)
     assert '<meta name="viewport" content="width=device-width, initial-scale=1">' in content
     assert "@media screen and (prefers-color-scheme: dark)" in content
     assert '<html lang="en">' in content
@@ -258,7 +258,7 @@ def contrast(one: str, other: str) -> float:
 
 
 def test_text_has_sufficient_contrast_in_both_themes() -> None:
-    light, dark = palettes(page(THREE))
+    light, dark = palettes(page(THREE_REPORTS))
     assert light.keys() == dark.keys()
     for palette in (light, dark):
         for name in palette.keys() - {"paper", "card", "line"}:
@@ -286,11 +286,11 @@ def test_page_shows_misplaced_records_and_warnings() -> None:
     text = Reader(page([run_report(ledger=misplaced, warnings=("too <late>",))])).text
     assert "7 records whose key belongs to another partition" in text
     assert "Note: too <late>." in text
-    assert "Note:" not in page(THREE)
+    assert "Note:" not in page(THREE_REPORTS)
 
 
 def test_learners_with_equal_ledgers_share_one_table() -> None:
-    assert page(THREE).count('class="ledger"') == 1
+    assert page(THREE_REPORTS).count('class="ledger"') == 1
 
 
 def test_different_settings_are_listed_per_run() -> None:
@@ -315,7 +315,7 @@ def test_run_without_a_decision_has_a_page_without_figures() -> None:
 def test_small_errors_are_drawn_on_logarithmic_axes() -> None:
     drawn = page([run_report("good", (0.5, 0.0), events=20_000), run_report("perfect", (0.0, 0.0), events=20_000)])
     assert '"scale":"log"' in drawn
-    assert '"scale":"log"' not in page(THREE)
+    assert '"scale":"log"' not in page(THREE_REPORTS)
 
 
 def test_page_without_reports_is_rejected() -> None:
@@ -328,9 +328,9 @@ AT = datetime(2026, 3, 1, 12, 30, 5, tzinfo=UTC)
 
 def test_written_page_replaces_the_old_one_and_leaves_no_other_files(tmp_path: Path) -> None:
     path = tmp_path / "new" / "run.html"
-    assert write_page(path, THREE, AT) == path
-    assert write_page(path, THREE[:1], AT) == path
-    assert Reader(path.read_text(encoding="utf-8")).text == Reader(page(THREE[:1])).text
+    assert write_page(path, THREE_REPORTS, AT) == path
+    assert write_page(path, THREE_REPORTS[:1], AT) == path
+    assert Reader(path.read_text(encoding="utf-8")).text == Reader(page(THREE_REPORTS[:1])).text
     assert list(path.parent.iterdir()) == [path]
 
 
@@ -343,7 +343,7 @@ def test_failed_write_keeps_the_old_page(tmp_path: Path, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(Path, "replace", full)
     with pytest.raises(OSError, match="no space left"):
-        write_page(path, THREE, AT)
+        write_page(path, THREE_REPORTS, AT)
     assert list(tmp_path.iterdir()) == [path]
     assert path.read_text(encoding="utf-8") == "old"
 
@@ -351,8 +351,8 @@ def test_failed_write_keeps_the_old_page(tmp_path: Path, monkeypatch: pytest.Mon
 def test_each_run_has_its_own_page_and_the_index_lists_the_newest_first(tmp_path: Path) -> None:
     hostile = run_report("<b>&\"'", data="dir/<i>.svm", ledger=Ledger(contexts=1))
     paths = [
-        add_page(tmp_path, THREE, AT),
-        add_page(tmp_path, THREE, AT),
+        add_page(tmp_path, THREE_REPORTS, AT),
+        add_page(tmp_path, THREE_REPORTS, AT),
         add_page(tmp_path, [hostile], AT + timedelta(seconds=1)),
     ]
     assert [path.name for path in paths] == [
@@ -366,14 +366,14 @@ def test_each_run_has_its_own_page_and_the_index_lists_the_newest_first(tmp_path
     assert "✗ does not add up" in index.text
     assert index.text.count("✓ adds up") == 2
     paths[0].unlink()
-    add_page(tmp_path, THREE, AT + timedelta(seconds=2))
+    add_page(tmp_path, THREE_REPORTS, AT + timedelta(seconds=2))
     assert paths[0].name not in (tmp_path / INDEX).read_text(encoding="utf-8")
 
 
 def test_other_files_in_the_folder_are_not_changed(tmp_path: Path) -> None:
     (tmp_path / "other.html").write_bytes(b"<p>\xff something else</p>")
     (tmp_path / "notes.txt").write_text("kept", encoding="utf-8")
-    path = add_page(tmp_path, THREE, AT)
+    path = add_page(tmp_path, THREE_REPORTS, AT)
     assert [link["href"] for link in Reader((tmp_path / INDEX).read_text(encoding="utf-8")).all("a")] == [path.name]
     assert (tmp_path / "other.html").read_bytes() == b"<p>\xff something else</p>"
 
@@ -426,7 +426,7 @@ def test_page_compares_each_learner_with_its_holdout() -> None:
     text = Reader(page([run_report("soba", arms=COMPARED), run_report("late-ucb", arms=begun)])).text
     assert "soba +0.200 +0.062 to +0.375 570 of 950 = 0.600 20 of 50 = 0.400" in text
     assert "late-ucb – – – –" in text
-    assert "Learner and holdout" not in Reader(page(THREE)).text
+    assert "Learner and holdout" not in Reader(page(THREE_REPORTS)).text
 
 
 CHALLENGED = ChallengerComparison(
@@ -438,7 +438,7 @@ CHALLENGED = ChallengerComparison(
 def test_page_shows_the_estimates_of_the_challengers() -> None:
     text = Reader(page([run_report("banditron", challengers=CHALLENGED)])).text
     assert "late-ucb -0.125 to +0.250 0.750 0.500 to 0.875 banditron 0.500" in text
-    assert "Champion and challengers" not in Reader(page(THREE)).text
+    assert "Champion and challengers" not in Reader(page(THREE_REPORTS)).text
 
 
 @pytest.mark.parametrize("shares_differ", [False, True])

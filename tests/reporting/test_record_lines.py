@@ -21,7 +21,7 @@ def line(topic: str, value: bytes | None, key: bytes | None = b"a", headers: Hea
 
 
 @pytest.mark.parametrize(
-    ("topic", "value", "says"),
+    ("topic", "value", "message"),
     [
         (TOPICS.contexts, context_value("a", 0, 2), 'contexts/0@7 a x={"i":[0,2]}'),
         (TOPICS.feedback, feedback_value("a", 1, action=2), "feedback/0@7 a reward=1 action=2"),
@@ -35,8 +35,8 @@ def line(topic: str, value: bytes | None, key: bytes | None = b"a", headers: Hea
         (TOPICS.dead_letter, b"x", "dead-letter/0@7 a not a dead letter of Onebit's: x"),
     ],
 )
-def test_record_line_has_time_offset_id_and_content(topic: str, value: bytes | None, says: str) -> None:
-    assert line(topic, value) == f"{TIME} {says}"
+def test_record_line_has_time_offset_id_and_content(topic: str, value: bytes | None, message: str) -> None:
+    assert line(topic, value) == f"{TIME} {message}"
 
 
 def test_dead_letter_line_has_reason_and_original_offset() -> None:

@@ -17,35 +17,35 @@ from stream.testing.embedded import EmbeddedPipeline
 from stream.testing.processes import wait_for
 from stream.wire.codec import HEADERS
 from stream.wire.records import Record
-from tests.serving.door import FACTS, HOST, WAIT_S, Door, a_pipeline, served
+from tests.serving.gateway import FACTS, HOST, WAIT_S, GatewayClient, a_pipeline, served
 
 
 @pytest.fixture(scope="module")
-def shared_door() -> Iterator[Door]:
+def shared_gateway() -> Iterator[GatewayClient]:
     """A gateway for tests whose requests are rejected, which leaves it unchanged."""
-    with served(a_pipeline(), facts=FACTS._replace(class_names=None)) as door:
-        yield door
-        assert contexts(door) == []
+    with served(a_pipeline(), facts=FACTS._replace(class_names=None)) as gateway:
+        yield gateway
+        assert contexts(gateway) == []
 
 
-def contexts(door: Door) -> list[Record]:
-    pipeline = door.pipeline
+def contexts(gateway: GatewayClient) -> list[Record]:
+    pipeline = gateway.pipeline
     return [one for number in range(pipeline.partitions) for one in pipeline.records(pipeline.topics.contexts, number)]
 
 
 def test_a_context_is_answered_with_its_prediction() -> None:
-    with served(a_pipeline()) as door:
-        got = door.decide("visit-1")
-        prediction = door.pipeline.prediction("visit-1")
+    with served(a_pipeline()) as gateway:
+        got = gateway.decide("visit-1")
+        prediction = gateway.pipeline.prediction("visit-1")
     assert got.status == 200
     assert got.json == {name: prediction[name] for name in ("id", "action", "propensity", "model_version")}
 
 
 def test_response_has_the_class_name_if_the_prediction_has_one() -> None:
     pipeline = a_pipeline()
-    with served(pipeline, learns=False) as door, ThreadPoolExecutor(1) as pool:
-        asked = pool.submit(door.decide, "visit-1")
-        wait_for(lambda: len(contexts(door)) == 1, "the context is written", WAIT_S)
+    with served(pipeline, learns=False) as gateway, ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(gateway.decide, "visit-1")
+        wait_for(lambda: len(contexts(gateway)) == 1, "the context is written", WAIT_S)
         value = {
             "id": "visit-1", "action": 1, "greedy": 0, "propensity": None, "scores": [0, 0, 0], "model_version": 4,
             "context_offset": 0, "class": "offers", "target": {"action": 1, "propensity": 0.5},
@@ -55,28 +55,28 @@ def test_response_has_the_class_name_if_the_prediction_has_one() -> None:
 
 
 def test_event_without_an_id_gets_a_new_id() -> None:
-    with served(a_pipeline()) as door:
-        first, second = door.decide(None).json, door.decide(None).json
+    with served(a_pipeline()) as gateway:
+        first, second = gateway.decide(None).json, gateway.decide(None).json
         assert first["id"] != second["id"]
-        assert door.ask("GET", f"/v1/decisions/{first['id']}").json == first
+        assert gateway.ask("GET", f"/v1/decisions/{first['id']}").json == first
 
 
 def test_repeated_id_gets_the_same_response_and_one_context() -> None:
-    with served(a_pipeline()) as door:
-        first = door.decide("visit-1")
-        assert door.decide("visit-1", (0.0, 9.0)).json == first.json
-        assert [record.key for record in contexts(door)] == [b"visit-1"]
+    with served(a_pipeline()) as gateway:
+        first = gateway.decide("visit-1")
+        assert gateway.decide("visit-1", (0.0, 9.0)).json == first.json
+        assert [record.key for record in contexts(gateway)] == [b"visit-1"]
 
 
 def test_other_and_restarted_gateways_give_the_same_response() -> None:
     pipeline = a_pipeline()
-    with served(pipeline) as door:
-        first = door.decide("visit-1").json
+    with served(pipeline) as gateway:
+        first = gateway.decide("visit-1").json
         with served(pipeline) as other:
             assert other.decide("visit-1").json == first
             second = other.decide("visit-2").json
-        wait_for(lambda: door.ask("GET", "/v1/decisions/visit-2").status == 200, "the decision is read", WAIT_S)
-        assert door.decide("visit-2").json == second
+        wait_for(lambda: gateway.ask("GET", "/v1/decisions/visit-2").status == 200, "the decision is read", WAIT_S)
+        assert gateway.decide("visit-2").json == second
     with served(pipeline, learns=False) as restarted:
         assert [restarted.decide(event_id).json for event_id in ("visit-1", "visit-2")] == [first, second]
     assert len(contexts(restarted)) == 2
@@ -89,66 +89,66 @@ def test_predictions_older_than_the_horizon_are_not_read_back() -> None:
     pipeline.advance("2m")
     pipeline.context("young", [1.0, 0.0])
     pipeline.work()
-    with served(pipeline, remember_ms=60_000) as door:
-        statuses = {event_id: door.ask("GET", f"/v1/decisions/{event_id}").status for event_id in ("old", "young")}
+    with served(pipeline, remember_ms=60_000) as gateway:
+        statuses = {event_id: gateway.ask("GET", f"/v1/decisions/{event_id}").status for event_id in ("old", "young")}
     assert statuses == {"old": 404, "young": 200}
 
 
 def test_contexts_go_to_the_partition_of_their_key() -> None:
-    with served(a_pipeline(partitions=4, model="own")) as door:
-        assert {door.decide(f"visit-{number}").status for number in range(20)} == {200}
-        door.pipeline.finish()
-        assert door.pipeline.ledger().contexts_misplaced == 0
-        assert door.pipeline.ledger().decided == 20
+    with served(a_pipeline(partitions=4, model="own")) as gateway:
+        assert {gateway.decide(f"visit-{number}").status for number in range(20)} == {200}
+        gateway.pipeline.finish()
+        assert gateway.pipeline.ledger().contexts_misplaced == 0
+        assert gateway.pipeline.ledger().decided == 20
 
 
 def test_only_trace_headers_become_context_headers() -> None:
     trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-    with served(a_pipeline()) as door:
-        door.decide("visit-1", traceparent=trace, tracestate="a=1", other="2")
-        door.decide("visit-2")
-        door.decide("visit-3", traceparent=trace, tracestate="a=" + "1" * 4_096)
-        found = [record.headers for record in contexts(door)]
+    with served(a_pipeline()) as gateway:
+        gateway.decide("visit-1", traceparent=trace, tracestate="a=1", other="2")
+        gateway.decide("visit-2")
+        gateway.decide("visit-3", traceparent=trace, tracestate="a=" + "1" * 4_096)
+        found = [record.headers for record in contexts(gateway)]
     assert found == [(*HEADERS, ("traceparent", trace.encode()), ("tracestate", b"a=1")), HEADERS, HEADERS]
 
 
 def test_decisions_are_among_the_eligible_classes() -> None:
-    with served(a_pipeline(), facts=FACTS._replace(class_names=None)) as door:
+    with served(a_pipeline(), facts=FACTS._replace(class_names=None)) as gateway:
         for event_id, eligible in (("visit-1", [0, 2]), ("visit-2", [1])):
-            got = door.ask("POST", "/v1/decide", {"id": event_id, "x": [1.0, 0.5], "eligible": eligible})
+            got = gateway.ask("POST", "/v1/decide", {"id": event_id, "x": [1.0, 0.5], "eligible": eligible})
             assert got.status == 200
             assert got.json["action"] in eligible
 
 
 @pytest.mark.parametrize("eligible", [["news"], [], [1, 1], [3], [True], "0"], ids=str)
-def test_invalid_eligible_classes_are_rejected(shared_door: Door, eligible: object) -> None:
-    got = shared_door.ask("POST", "/v1/decide", {"id": "visit-1", "x": [1.0, 0.5], "eligible": eligible})
+def test_invalid_eligible_classes_are_rejected(shared_gateway: GatewayClient, eligible: object) -> None:
+    got = shared_gateway.ask("POST", "/v1/decide", {"id": "visit-1", "x": [1.0, 0.5], "eligible": eligible})
     assert got.status == 422
 
 
 def test_requests_can_add_open_classes() -> None:
     pipeline = EmbeddedPipeline(classes_max=3, n_features=2, learner="banditron")
-    with served(pipeline, facts=FACTS._replace(class_names=None, open_classes=True)) as door:
-        got = door.ask("POST", "/v1/decide", {"id": "visit-1", "x": [1.0, 0.5], "eligible": ["hats", "shoes"]})
+    with served(pipeline, facts=FACTS._replace(class_names=None, open_classes=True)) as gateway:
+        got = gateway.ask("POST", "/v1/decide", {"id": "visit-1", "x": [1.0, 0.5], "eligible": ["hats", "shoes"]})
         assert got.json["class"] in ("hats", "shoes")
-        assert door.ask("POST", "/v1/decide", {"id": "visit-2", "x": [1.0, 0.5], "eligible": [1]}).status == 422
-        assert door.decide("visit-3").json["class"] in ("hats", "shoes")
+        assert gateway.ask("POST", "/v1/decide", {"id": "visit-2", "x": [1.0, 0.5], "eligible": [1]}).status == 422
+        assert gateway.decide("visit-3").json["class"] in ("hats", "shoes")
 
 
 def test_a_fallback_that_is_not_eligible_is_a_504() -> None:
-    with served(a_pipeline(), timeout_s=0.2, fallback="help", learns=False) as door:
-        got = door.ask("POST", "/v1/decide", {"id": "visit-1", "x": [1.0, 0.5], "eligible": ["news"]})
-        other = door.ask("POST", "/v1/decide", {"id": "visit-2", "x": [1.0, 0.5], "eligible": ["news", "help"]})
+    with served(a_pipeline(), timeout_s=0.2, fallback="help", learns=False) as gateway:
+        got = gateway.ask("POST", "/v1/decide", {"id": "visit-1", "x": [1.0, 0.5], "eligible": ["news"]})
+        other = gateway.ask("POST", "/v1/decide", {"id": "visit-2", "x": [1.0, 0.5], "eligible": ["news", "help"]})
     assert (got.status, other.json["class"]) == (504, "help")
 
 
 def test_deferred_decision_is_pending_once_shown() -> None:
-    with served(a_pipeline()) as door:
-        assert door.ask("POST", "/v1/decide", {"id": "visit-1", "x": [1.0, 0.5], "deferred": True}).status == 200
-        assert door.pipeline.ledger().deferred == 1
-        got = door.ask("POST", "/v1/shown", {"id": "visit-1"})
+    with served(a_pipeline()) as gateway:
+        assert gateway.ask("POST", "/v1/decide", {"id": "visit-1", "x": [1.0, 0.5], "deferred": True}).status == 200
+        assert gateway.pipeline.ledger().deferred == 1
+        got = gateway.ask("POST", "/v1/shown", {"id": "visit-1"})
         assert (got.status, got.json) == (202, {"id": "visit-1"})
-        door.pipeline.wait_until(lambda ledger: ledger.pending == 1, "the decision was shown")
+        gateway.pipeline.wait_until(lambda ledger: ledger.pending == 1, "the decision was shown")
 
 
 @pytest.mark.parametrize(
@@ -168,49 +168,51 @@ def test_deferred_decision_is_pending_once_shown() -> None:
     ],
     ids=str,
 )
-def test_invalid_request_is_rejected_with_its_field(shared_door: Door, path: str, body: object, field: str) -> None:
-    got = shared_door.ask("POST", path, body)
+def test_invalid_request_is_rejected_with_its_field(
+    shared_gateway: GatewayClient, path: str, body: object, field: str
+) -> None:
+    got = shared_gateway.ask("POST", path, body)
     assert (got.status, got.json["error"].split(":")[0]) == (422, field)
 
 
 def test_feedback_is_accepted_and_applied() -> None:
-    with served(a_pipeline()) as door:
-        action = door.decide("visit-1").json["action"]
+    with served(a_pipeline()) as gateway:
+        action = gateway.decide("visit-1").json["action"]
         bit = {"id": "visit-1", "reward": 1, "action": action}
-        got = door.ask("POST", "/v1/feedback", bit)
+        got = gateway.ask("POST", "/v1/feedback", bit)
         assert (got.status, got.json) == (202, bit)
-        assert door.pipeline.example("visit-1")["reward"] == 1
+        assert gateway.pipeline.example("visit-1")["reward"] == 1
 
 
 def test_forgotten_decision_is_not_found() -> None:
-    with served(a_pipeline()) as door:
-        got = door.ask("GET", "/v1/decisions/a/b%20c")
+    with served(a_pipeline()) as gateway:
+        got = gateway.ask("GET", "/v1/decisions/a/b%20c")
     assert (got.status, got.json["id"]) == (404, "a/b c")
 
 
 def test_missing_prediction_is_a_504_with_the_id() -> None:
-    with served(a_pipeline(), timeout_s=0.2, learns=False) as door:
-        got = door.decide("visit-1")
-        named = door.decide(None)
-        assert door.link.unready == ""
+    with served(a_pipeline(), timeout_s=0.2, learns=False) as gateway:
+        got = gateway.decide("visit-1")
+        named = gateway.decide(None)
+        assert gateway.link.unready == ""
     assert (got.status, got.json["id"]) == (504, "visit-1")
     assert (named.status, len(named.json["id"])) == (504, 32)
 
 
 def test_fallback_is_returned_until_the_prediction_arrives() -> None:
-    with served(a_pipeline(), timeout_s=0.2, fallback="uniform", learns=False) as door:
+    with served(a_pipeline(), timeout_s=0.2, fallback="uniform", learns=False) as gateway:
         fallback = fallback_answer("uniform", "visit-1", FACTS)
         expected = {"id": "visit-1", "action": fallback.action, "class": fallback.class_name, "propensity": 1 / 3}
-        assert door.decide("visit-1").json == {**expected, "fallback": True}
-        assert door.samples()["onebit_http_fallbacks_total"] == 1
-        door.pipeline.work()
-        wait_for(lambda: door.ask("GET", "/v1/decisions/visit-1").status == 200, "the prediction is read", WAIT_S)
-        assert "fallback" not in door.decide("visit-1").json
+        assert gateway.decide("visit-1").json == {**expected, "fallback": True}
+        assert gateway.samples()["onebit_http_fallbacks_total"] == 1
+        gateway.pipeline.work()
+        wait_for(lambda: gateway.ask("GET", "/v1/decisions/visit-1").status == 200, "the prediction is read", WAIT_S)
+        assert "fallback" not in gateway.decide("visit-1").json
 
 
 def test_a_fallback_before_the_pipeline_has_settings_is_a_504() -> None:
-    with served(a_pipeline(), timeout_s=0.2, fallback="uniform", facts=None, learns=False) as door:
-        assert door.decide("visit-1").status == 504
+    with served(a_pipeline(), timeout_s=0.2, fallback="uniform", facts=None, learns=False) as gateway:
+        assert gateway.decide("visit-1").status == 504
 
 
 INVALID = {
@@ -228,31 +230,33 @@ INVALID = {
 
 
 @pytest.mark.parametrize("error", INVALID)
-def test_invalid_context_is_rejected_with_its_field_and_not_written(shared_door: Door, error: str) -> None:
-    got = shared_door.ask("POST", "/v1/decide", INVALID[error])
-    assert contexts(shared_door) == []
+def test_invalid_context_is_rejected_with_its_field_and_not_written(shared_gateway: GatewayClient, error: str) -> None:
+    got = shared_gateway.ask("POST", "/v1/decide", INVALID[error])
+    assert contexts(shared_gateway) == []
     assert got.status == 422
     assert got.json["error"].startswith(error)
 
 
 def test_only_the_structure_of_x_is_checked_before_sizes_are_known() -> None:
-    with served(a_pipeline(), facts=None, timeout_s=0.1, learns=False) as door:
-        found = [door.decide("a", x).status for x in ([1, 2, 3], {"i": [999]}, {"age": 3}, [1, "b"], {"i": ["b"]}, "b")]
+    with served(a_pipeline(), facts=None, timeout_s=0.1, learns=False) as gateway:
+        found = [
+            gateway.decide("a", x).status for x in ([1, 2, 3], {"i": [999]}, {"age": 3}, [1, "b"], {"i": ["b"]}, "b")
+        ]
     assert found == [504, 504, 504, 422, 422, 422]
 
 
-def test_body_that_is_not_json_is_rejected(shared_door: Door) -> None:
-    got = shared_door.ask("POST", "/v1/decide", raw=b'{"id": ')
+def test_body_that_is_not_json_is_rejected(shared_gateway: GatewayClient) -> None:
+    got = shared_gateway.ask("POST", "/v1/decide", raw=b'{"id": ')
     assert got.status == 400
     assert got.json["error"].startswith("body: expected JSON; ")
 
 
 def test_requests_without_the_token_are_rejected_except_health_checks() -> None:
-    with served(a_pipeline(), limits=Limits("secret")) as door:
-        none, wrong = door.decide("a"), door.decide("a", Authorization="Bearer other")
-        right = door.ask("POST", "/v1/decide", {"id": "a", "x": [1, 2]}, {"Authorization": "bearer secret"})
-        open_paths = [door.ask("GET", path).status for path in ("/healthz", "/readyz", "/metrics")]
-        operations = door.ask("GET", "/openapi.json").json["paths"]
+    with served(a_pipeline(), limits=Limits("secret")) as gateway:
+        none, wrong = gateway.decide("a"), gateway.decide("a", Authorization="Bearer other")
+        right = gateway.ask("POST", "/v1/decide", {"id": "a", "x": [1, 2]}, {"Authorization": "bearer secret"})
+        open_paths = [gateway.ask("GET", path).status for path in ("/healthz", "/readyz", "/metrics")]
+        operations = gateway.ask("GET", "/openapi.json").json["paths"]
     assert [(none.status, none.headers["www-authenticate"]), wrong.status] == [(401, "Bearer"), 401]
     assert right.status == 200
     assert open_paths == [200, 200, 200]
@@ -261,109 +265,112 @@ def test_requests_without_the_token_are_rejected_except_health_checks() -> None:
 
 def test_requests_beyond_the_rate_limit_are_rejected_temporarily() -> None:
     now_s = [0.0]
-    with served(a_pipeline(), limits=Limits(rate=RateLimit(2.0, lambda: now_s[0]))) as door:
-        statuses = [door.decide(f"visit-{number}").status for number in range(3)]
-        refused = door.decide("visit-3")
+    with served(a_pipeline(), limits=Limits(rate=RateLimit(2.0, lambda: now_s[0]))) as gateway:
+        statuses = [gateway.decide(f"visit-{number}").status for number in range(3)]
+        raised = gateway.decide("visit-3")
         now_s[0] = 0.5
-        statuses += [door.decide("visit-3").status, door.decide("visit-4").status]
+        statuses += [gateway.decide("visit-3").status, gateway.decide("visit-4").status]
     assert statuses == [200, 200, 429, 200, 429]
-    assert refused.headers["retry-after"] == "1"
+    assert raised.headers["retry-after"] == "1"
 
 
 def test_requests_beyond_the_concurrency_limit_are_rejected_except_health_checks() -> None:
-    with ThreadPoolExecutor(1) as pool, served(a_pipeline(), limits=Limits(requests_max=1), learns=False) as door:
-        asked = pool.submit(door.decide, "visit-1")
-        wait_for(lambda: len(contexts(door)) == 1, "a request is waiting", WAIT_S)
-        assert (door.decide("visit-2").status, door.ask("GET", "/healthz").status) == (503, 200)
-        door.pipeline.work()
+    with ThreadPoolExecutor(1) as pool, served(a_pipeline(), limits=Limits(requests_max=1), learns=False) as gateway:
+        asked = pool.submit(gateway.decide, "visit-1")
+        wait_for(lambda: len(contexts(gateway)) == 1, "a request is waiting", WAIT_S)
+        assert (gateway.decide("visit-2").status, gateway.ask("GET", "/healthz").status) == (503, 200)
+        gateway.pipeline.work()
         assert asked.result().status == 200
-        assert door.decide("visit-1").status == 200
+        assert gateway.decide("visit-1").status == 200
 
 
 def test_oversized_body_is_rejected_with_and_without_content_length() -> None:
-    with served(a_pipeline(), limits=Limits(body_bytes_max=1_000)) as door:
-        announced = door.ask("POST", "/v1/decide", raw=b"x" * 1_001)
-        with closing(socket.create_connection((HOST, door.port), WAIT_S)) as client:
+    with served(a_pipeline(), limits=Limits(body_bytes_max=1_000)) as gateway:
+        announced = gateway.ask("POST", "/v1/decide", raw=b"x" * 1_001)
+        with closing(socket.create_connection((HOST, gateway.port), WAIT_S)) as client:
             client.sendall(b"POST /v1/decide HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n")
             client.sendall(b"1f4\r\n" + b"x" * 500 + b"\r\n1f5\r\n" + b"x" * 501 + b"\r\n")
             chunked = client.recv(1_000)
-        assert door.decide("a").status == 200
+        assert gateway.decide("a").status == 200
     assert announced.status == 413
     assert chunked.startswith(b"HTTP/1.1 413 ")
 
 
 def test_missing_body_times_out() -> None:
     with (
-        served(a_pipeline(), limits=Limits(body_s=0.1)) as door,
-        closing(socket.create_connection((HOST, door.port), WAIT_S)) as client,
+        served(a_pipeline(), limits=Limits(body_s=0.1)) as gateway,
+        closing(socket.create_connection((HOST, gateway.port), WAIT_S)) as client,
     ):
         client.sendall(b"POST /v1/decide HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\n{")
         assert client.recv(1_000).startswith(b"HTTP/1.1 408 ")
 
 
 def test_disconnect_during_a_body_is_counted_and_writes_nothing() -> None:
-    with served(a_pipeline()) as door:
-        with closing(socket.create_connection((HOST, door.port), WAIT_S)) as client:
+    with served(a_pipeline()) as gateway:
+        with closing(socket.create_connection((HOST, gateway.port), WAIT_S)) as client:
             client.sendall(b"POST /v1/decide HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\n{")
         sample = 'onebit_http_requests_total{code="499",path="/v1/decide"}'
-        wait_for(lambda: door.samples().get(sample) == 1, "the request is counted", WAIT_S)
-        assert contexts(door) == []
+        wait_for(lambda: gateway.samples().get(sample) == 1, "the request is counted", WAIT_S)
+        assert contexts(gateway) == []
 
 
 def test_requests_get_503_during_a_broker_outage() -> None:
-    with served(a_pipeline()) as door:
-        known = door.decide("visit-1").json
-        door.broker.is_away = True
-        wait_for(lambda: door.ask("GET", "/readyz").status == 503, "the outage is noticed", WAIT_S)
-        decide, feedback = door.decide("visit-2"), door.ask("POST", "/v1/feedback", {"id": "visit-1", "reward": 1})
+    with served(a_pipeline()) as gateway:
+        known = gateway.decide("visit-1").json
+        gateway.broker.is_away = True
+        wait_for(lambda: gateway.ask("GET", "/readyz").status == 503, "the outage is noticed", WAIT_S)
+        decide, feedback = (
+            gateway.decide("visit-2"),
+            gateway.ask("POST", "/v1/feedback", {"id": "visit-1", "reward": 1}),
+        )
         assert (decide.status, feedback.status, decide.headers["retry-after"]) == (503, 503, "1")
-        assert door.decide("visit-1").json == known
-        assert door.ask("GET", "/healthz").status == 200
-        door.broker.is_away = False
-        door.wait_until_ready()
-        assert door.decide("visit-2").status == 200
-    assert any("reconnecting: no answer from the broker" in line for line in door.said)
+        assert gateway.decide("visit-1").json == known
+        assert gateway.ask("GET", "/healthz").status == 200
+        gateway.broker.is_away = False
+        gateway.wait_until_ready()
+        assert gateway.decide("visit-2").status == 200
+    assert any("reconnecting: no answer from the broker" in line for line in gateway.said)
 
 
 def test_failed_write_is_a_503() -> None:
-    with served(a_pipeline()) as door:
-        door.broker.is_away = True  # the first write or the reader notices it
-        assert door.decide("visit-1").status == 503
+    with served(a_pipeline()) as gateway:
+        gateway.broker.is_away = True  # the first write or the reader notices it
+        assert gateway.decide("visit-1").status == 503
 
 
 def test_rejected_record_is_a_503_and_does_not_affect_the_next() -> None:
-    with served(a_pipeline()) as door:
-        door.broker.refusal = BrokerError("too large")
-        got = door.decide("visit-1")
-        door.broker.refusal = None
+    with served(a_pipeline()) as gateway:
+        gateway.broker.refusal = BrokerError("too large")
+        got = gateway.decide("visit-1")
+        gateway.broker.refusal = None
         assert (got.status, got.json) == (503, {"error": "too large"})
-        assert door.link.unready == ""
-        assert door.decide("visit-2").status == 200
+        assert gateway.link.unready == ""
+        assert gateway.decide("visit-2").status == 200
 
 
 def test_permanent_broker_failure_ends_the_program() -> None:
-    with served(a_pipeline()) as door:
-        door.broker.refusal = AccessError("not allowed")
-        assert door.decide("visit-1").status == 503
-        wait_for(lambda: door.link.failure is door.broker.refusal, "the link reports the failure", WAIT_S)
-        assert door.ask("GET", "/readyz").status == 503
+    with served(a_pipeline()) as gateway:
+        gateway.broker.refusal = AccessError("not allowed")
+        assert gateway.decide("visit-1").status == 503
+        wait_for(lambda: gateway.link.failure is gateway.broker.refusal, "the link reports the failure", WAIT_S)
+        assert gateway.ask("GET", "/readyz").status == 503
 
 
 def test_internal_error_is_a_500_and_is_logged() -> None:
-    with served(a_pipeline()) as door:
-        door.link.check_ready = None  # type: ignore[assignment, method-assign]
-        got = door.decide("visit-1")
+    with served(a_pipeline()) as gateway:
+        gateway.link.check_ready = None  # type: ignore[assignment, method-assign]
+        got = gateway.decide("visit-1")
         assert (got.status, got.json) == (500, {"error": "internal error"})
-    assert door.said == ["internal error: /v1/decide: TypeError: 'NoneType' object is not callable"]
+    assert gateway.said == ["internal error: /v1/decide: TypeError: 'NoneType' object is not callable"]
 
 
 def test_responses_are_counted_by_path_and_code() -> None:
-    with served(a_pipeline()) as door:
-        door.decide("visit-1")
-        door.decide("visit-2", "text")
+    with served(a_pipeline()) as gateway:
+        gateway.decide("visit-1")
+        gateway.decide("visit-2", "text")
         for path in ("/v1/decisions/visit-1", "/v1/decisions/other", "/unknown", "/v2"):
-            door.ask("GET", path)
-        found = door.samples()
+            gateway.ask("GET", path)
+        found = gateway.samples()
     counted = {name: value for name, value in found.items() if name.startswith("onebit_http_requests_total")}
     assert {name for name in counted if "readyz" not in name} == {
         'onebit_http_requests_total{code="200",path="/v1/decide"}',
@@ -381,17 +388,17 @@ def test_responses_are_counted_by_path_and_code() -> None:
 def test_pending_request_is_answered_during_shutdown() -> None:
     pipeline = a_pipeline()
     with ThreadPoolExecutor(2) as pool:
-        with served(pipeline, learns=False) as door:
-            asked = pool.submit(door.decide, "visit-1")
-            wait_for(lambda: len(contexts(door)) == 1, "the context is written", WAIT_S)
-            pool.submit(_work_when_refused, door)
+        with served(pipeline, learns=False) as gateway:
+            asked = pool.submit(gateway.decide, "visit-1")
+            wait_for(lambda: len(contexts(gateway)) == 1, "the context is written", WAIT_S)
+            pool.submit(_work_when_refused, gateway)
         assert asked.result().status == 200
 
 
-def _work_when_refused(door: Door) -> None:
+def _work_when_refused(gateway: GatewayClient) -> None:
     """Run the learner once the server no longer accepts connections."""
-    wait_for(lambda: _refuses(door.port), "the server refuses connections", WAIT_S)
-    door.pipeline.work()
+    wait_for(lambda: _refuses(gateway.port), "the server refuses connections", WAIT_S)
+    gateway.pipeline.work()
 
 
 def _refuses(port: int) -> bool:
@@ -408,5 +415,5 @@ def test_port_uses_tls_with_a_certificate(tmp_path: Path) -> None:
         part.write_to_path(certificate, append=True)
     context = ssl.create_default_context()
     authority.configure_trust(context)
-    with served(a_pipeline(), tls=(certificate, key, context)) as door:
-        assert door.decide("visit-1").status == 200
+    with served(a_pipeline(), tls=(certificate, key, context)) as gateway:
+        assert gateway.decide("visit-1").status == 200

@@ -157,7 +157,7 @@ def never_defers(self: Join, event_id: str, decide: Any, *rest: Any, original: A
     return original(self, event_id, decide)
 
 
-def begins_the_window_with_the_decision(self: Join, *arguments: Any, original: Any = Join._follow) -> Any:
+def starts_window_at_decision(self: Join, *arguments: Any, original: Any = Join._follow) -> Any:
     events = original(self, *arguments)
     _, happened, event_id, _, pending, *_ = arguments
     if happened is Input.SHOWN and event_id in self.shown:
@@ -173,7 +173,7 @@ def learns_twice(self: Task, settled: Any, effects: Any, *rest: Any, original: A
         )
 
 
-def unfenced() -> Any:
+def with_unique_ids() -> Any:
     """Return a method that gives every producer a unique transactional ID."""
     numbers = count()
     original = FaultyBroker.transactional_producer
@@ -188,12 +188,12 @@ def unfenced() -> Any:
 def no_fences() -> Iterator[None]:
     """Give every producer a unique transactional ID, and let any member commit."""
     with ExitStack() as stack:
-        stack.enter_context(patch.object(FaultyBroker, "transactional_producer", unfenced()))
+        stack.enter_context(patch.object(FaultyBroker, "transactional_producer", with_unique_ids()))
         stack.enter_context(patch.object(EmbeddedMember, "check_membership", lambda self: None))
         yield
 
 
-def passes_time_at_contexts(self: Task, record: Record, effects: Any) -> str | None:
+def advances_time_at_contexts(self: Task, record: Record, effects: Any) -> str | None:
     self._act_on(self.join.pass_time(record.append_ms), effects)
     return _apply_context(self, record, effects)
 
@@ -223,11 +223,11 @@ def expires_by_the_host(self: Join, stream_ms: int, original: Any = Join.pass_ti
     return original(self, stream_ms + 5)
 
 
-def takes_what_is_there(contexts: Any, feedback: Any, **arguments: Any) -> Any:
+def applies_partial_input(contexts: Any, feedback: Any, **arguments: Any) -> Any:
     return _merge(contexts, feedback, **(arguments | {"contexts_lag": 0, "feedback_lag": 0}))
 
 
-def takes_buffered_input_for_whole(contexts: Any, feedback: Any, **arguments: Any) -> Any:
+def ignores_lag(contexts: Any, feedback: Any, **arguments: Any) -> Any:
     lags = {} if not feedback else {"feedback_lag": 0}
     return _merge(contexts, feedback, **(arguments | lags))
 
@@ -276,7 +276,7 @@ def takes_snapshots(schedule: Schedule) -> bool:
     return schedule.snapshot_interval_ms > 0 and schedule.snapshot_bytes_max > 1
 
 
-def moves_on_in_commits(schedule: Schedule) -> bool:
+def advances_in_commits(schedule: Schedule) -> bool:
     kinds = (Kind.EXPELLED_IN_COMMIT, Kind.JOIN_IN_COMMIT, Kind.PAUSE)
     return any(item.kind in kinds for item in schedule.items)
 
@@ -299,7 +299,7 @@ def snapshot_that_shares_the_model(task: Task, step: JournalStep, spare: Any = N
     return snapshot_module.take(task, step)._replace(learner=vars(task.learner)["arrays"])
 
 
-def writes_snapshots_bit_by_bit(schedule: Schedule) -> bool:
+def writes_snapshots_in_portions(schedule: Schedule) -> bool:
     """Return whether snapshots are written in small portions, so that the model changes in the meantime."""
     return (
         schedule.snapshot_interval_ms > 0 and schedule.snapshot_bytes_max == 1 and schedule.snapshot_chunk_bytes < 1_000
@@ -310,7 +310,7 @@ def plays_its_own(learner: Any, x: Any, own: Decision, logged: Logged, propensit
     return Played(own, Target(own.action, own.propensity))
 
 
-def matches_whatever_was_drawn(own: Decision, logged: Logged, propensity_min: float, u: float) -> Played:
+def matches_any_action(own: Decision, logged: Logged, propensity_min: float, u: float) -> Played:
     return play_match(own, logged, propensity_min, 0.0)
 
 
@@ -320,11 +320,11 @@ def shared(
     return Mutation(name, lambda: patch.object(owner, attribute, change), shows_in, "shared")
 
 
-def has_a_log_that_lags(schedule: Schedule) -> bool:
+def has_a_lagging_log(schedule: Schedule) -> bool:
     return any(item.kind is Kind.LAG or item.call == "updates" for item in schedule.items)
 
 
-def keeps_those_in_the_log(self: View) -> None:
+def applies_logged_decisions_twice(self: View) -> None:
     """Apply own decisions a second time after the replica has read them from the log."""
     self._first = self._replica.place_of(self._partition).decided
 
@@ -334,19 +334,19 @@ def forgets_its_own(self: View) -> None:
     self._own.clear()
 
 
-def observes_for_all_alone(self: View, x: Any, decision: Decision) -> None:
+def skips_own_view(self: View, x: Any, decision: Decision) -> None:
     """Write a decision to the log without applying it to the task's own view."""
     if self._replica.learner.observed:
         self._entries.append(Entry(DECIDED, x, decision))
 
 
-def passes_over_one_task(self: Replica, records: Sequence[Any], original: Any = Replica.read) -> int:
+def skips_one_task(self: Replica, records: Sequence[Any], original: Any = Replica.read) -> int:
     """Skip the updates of task 0."""
     ours = [record for record in records if (update := decode_update(record)) is None or update.partition != 0]
     return int(original(self, ours))
 
 
-def joins_as_it_comes(parts: Sequence[Any]) -> Any:
+def joins_parts_in_reverse(parts: Sequence[Any]) -> Any:
     """Join the parts of one read in reverse order."""
     return joined(parts[::-1])
 
@@ -388,21 +388,21 @@ MUTATIONS = [
         Rule(Move.REFUSE, State.UNMATCHED, ("mismatched",)),
     ),
     replaced("logged actions not played", task_module, "play_logged", plays_its_own),
-    replaced("nonuniform logs treated as uniform", task_module, "play_match", matches_whatever_was_drawn),
+    replaced("nonuniform logs treated as uniform", task_module, "play_match", matches_any_action),
     replaced("propensity floor not applied", Task, "_taught", lambda self, decision: decision),
     replaced("actions in feedback ignored", task_module, "decode_feedback", ignores_actions),
     replaced("no decision deferred", Join, "receive_context", never_defers),
-    replaced("window of a shown decision begins early", Join, "_follow", begins_the_window_with_the_decision),
+    replaced("window of a shown decision begins early", Join, "_follow", starts_window_at_decision),
     table("unshown decisions expire", (State.DEFERRED, Input.DEADLINE), TRANSITIONS[State.PENDING, Input.DEADLINE]),
     replaced("duplicate contexts counted twice", Join, "receive_context", counts_duplicates_twice),
     replaced("feedback applied twice", Task, "_learn", learns_twice),
     Mutation("fences dropped", no_fences),
     replaced("promotions not applied", OwnModel, "promote", lambda self, number: None, promotes),
     replaced("recovery does not wait for open transactions", Recoveries, "_is_held_up", lambda self, partition: False),
-    replaced("expiry by the contexts' clock", Task, "_apply_context", passes_time_at_contexts),
+    replaced("expiry by the contexts' clock", Task, "_apply_context", advances_time_at_contexts),
     replaced("expiry by a host's clock", Join, "pass_time", expires_by_the_host),
-    replaced("inputs merged in order of arrival", partition_module, "merge", takes_what_is_there),
-    replaced("input with buffered records treated as read", partition_module, "merge", takes_buffered_input_for_whole),
+    replaced("inputs merged in order of arrival", partition_module, "merge", applies_partial_input),
+    replaced("input with buffered records treated as read", partition_module, "merge", ignores_lag),
     replaced("ticks block feedback", Partition, "next_records", waits_with_full_buffers),
     replaced("parked task resumes although its journal has new steps", Partition, "resume", resumes_always),
     replaced("uncommitted step not committed again", Partition, "resume", forgets_the_uncommitted),
@@ -419,28 +419,28 @@ MUTATIONS = [
     snapshot_without("retained"),
     replaced("undated decisions restored as dated", recover_module, "restore", restores_as_dated),
     replaced("snapshots share the model's arrays", partition_module, "take", snapshot_that_shares_the_model,
-             shows_in=writes_snapshots_bit_by_bit),
+             shows_in=writes_snapshots_in_portions),
     replaced("snapshots have the number of the next step", partition_module, "take", snapshot_of_the_next_step),
     replaced("members commit without a membership check", EmbeddedMember, "check_membership", lambda self: None,
-             shows_in=moves_on_in_commits),
+             shows_in=advances_in_commits),
     Mutation(
         "zombies not fenced by transactional ID",
-        lambda: patch.object(FaultyBroker, "transactional_producer", unfenced()),
+        lambda: patch.object(FaultyBroker, "transactional_producer", with_unique_ids()),
     ),
-    shared("own entries applied twice", View, "_drop_observed", keeps_those_in_the_log),
+    shared("own entries applied twice", View, "_drop_observed", applies_logged_decisions_twice),
     shared("own entries not applied", View, "_drop_observed", forgets_its_own),
-    shared("entries of one task not applied", Replica, "read", passes_over_one_task),
-    shared("overlay not updated", View, "observe", observes_for_all_alone),
+    shared("entries of one task not applied", Replica, "read", skips_one_task),
+    shared("overlay not updated", View, "observe", skips_own_view),
     shared("overlay left on the model", Overlay, "take_off", lambda self: None),
-    shared("entries joined in reverse order", replica_module, "joined", joins_as_it_comes),
+    shared("entries joined in reverse order", replica_module, "joined", joins_parts_in_reverse),
     shared("version not journaled", partition_module, "JournalStep", journal_without_version),
     shared("log offset not journaled", Partition, "_log_step", journal_without_offset),
     shared("task continues before its log is read", SharedModel, "has_all_of", lambda self, *rest: True,
-           shows_in=has_a_log_that_lags),
+           shows_in=has_a_lagging_log),
 ]  # fmt: skip
 
 
-def caught_by(mutation: Mutation, seeds_max: int = SEEDS_MAX) -> tuple[int, str] | None:
+def first_detection(mutation: Mutation, seeds_max: int = SEEDS_MAX) -> tuple[int, str] | None:
     """Return the first seed that detects a mutation and its first message, or None."""
     seeds: Sequence[int] = range(seeds_max)
     if (shows_in := mutation.shows_in) is not None:
@@ -455,6 +455,6 @@ def caught_by(mutation: Mutation, seeds_max: int = SEEDS_MAX) -> tuple[int, str]
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
 def test_mutation_is_detected(mutation: Mutation) -> None:
-    caught = caught_by(mutation)
+    caught = first_detection(mutation)
     assert caught is not None
     assert not caught[1].startswith(("TypeError", "AttributeError", "NameError"))  # an error in the mutation itself

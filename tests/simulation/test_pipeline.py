@@ -17,8 +17,8 @@ from stream.wire.records import TopicPartition
 from tests.pipeline import (
     TOPICS,
     CrashError,
+    LearnerGroup,
     Pipeline,
-    Together,
     context_value,
     digest,
     feedback_value,
@@ -33,7 +33,7 @@ EVENTS = 300
 DATASET = small_synsep()
 
 
-def assert_books_hold(pipeline: Pipeline) -> Ledger:
+def assert_ledger_balances(pipeline: Pipeline) -> Ledger:
     """Assert that nothing is pending, missing or duplicated, and that the audit agrees."""
     findings = pipeline.audits()
     assert all(finding.ok for finding in findings), findings
@@ -60,7 +60,7 @@ def test_every_decision_is_settled_with_late_lost_and_duplicate_feedback(learner
             DATASET, plan("lognormal:100ms,1.2", loss=0.05, duplicates=0.1), with_label=learner == "perceptron"
         )
         pipeline.run((pipeline.replay(DATASET, EVENTS), feedback), program)
-        return digest(program), assert_books_hold(pipeline)
+        return digest(program), assert_ledger_balances(pipeline)
 
     state, ledger = run()
     assert (ledger.contexts, ledger.decided) == (EVENTS, EVENTS)
@@ -89,7 +89,7 @@ def test_immediate_feedback_is_applied_before_the_next_context() -> None:
     versions = [prediction["model_version"] for prediction in predictions]
     assert versions == sorted(versions)
     assert versions[-1] > 0
-    assert assert_books_hold(pipeline).matched == 100
+    assert assert_ledger_balances(pipeline).matched == 100
 
 
 def test_fixed_delay_applies_to_every_example() -> None:
@@ -101,7 +101,7 @@ def test_fixed_delay_applies_to_every_example() -> None:
 def test_decision_without_feedback_expires_exactly_at_its_deadline() -> None:
     pipeline = Pipeline(synsep_task())
     pipeline.run((pipeline.replay(DATASET, 50), pipeline.feedback(DATASET, plan(loss=1.0))), pipeline.learner())
-    ledger = assert_books_hold(pipeline)
+    ledger = assert_ledger_balances(pipeline)
     assert (ledger.expired, ledger.feedback) == (50, 0)
     decided = {(record.key or b"").decode(): record.append_ms for record in pipeline.records(TOPICS.predictions)}
     waited = [value["settled_at_ms"] - decided[value["id"]] for value in pipeline.values(TOPICS.examples)]
@@ -151,7 +151,7 @@ def test_feedback_may_arrive_before_its_context() -> None:
     for number in range(8):
         pipeline.context(f"event-{number}")
     pipeline.run((), learner)
-    ledger = assert_books_hold(pipeline)
+    ledger = assert_ledger_balances(pipeline)
     assert (ledger.matched, ledger.orphans_dropped) == (8, 2)
     assert {value["delay_ms"] for value in pipeline.values(TOPICS.examples)} == {0}
     assert [dict(r.headers)["onebit-kind"] for r in pipeline.records(TOPICS.dead_letter)] == [b"orphan"] * 2
@@ -189,7 +189,7 @@ def test_every_record_of_a_hand_made_stream_is_counted() -> None:
     pipeline.send(TOPICS.feedback, feedback_value("c", 1))  # late
     pipeline.send(TOPICS.feedback, feedback_value("nobody", 1))  # orphan
     pipeline.run((), learner)
-    assert assert_books_hold(pipeline) == Ledger(
+    assert assert_ledger_balances(pipeline) == Ledger(
         contexts=13, decided=4, context_duplicates=1, context_malformed=8,
         feedback=15, matched=3, expired=1, late=1, feedback_duplicates=4, conflicts=2, orphans_dropped=1,
         feedback_malformed=6,
@@ -235,7 +235,7 @@ def test_no_decision_expires_while_a_transaction_of_feedback_is_open() -> None:
     assert pipeline.ledger().expired == 0
     service.commit()
     pipeline.run((), learner)
-    assert assert_books_hold(pipeline).matched == 1
+    assert assert_ledger_balances(pipeline).matched == 1
     assert pipeline.values(TOPICS.examples)[0]["delay_ms"] == 500
 
 
@@ -251,7 +251,7 @@ def test_restarted_feedback_program_loses_nothing_and_duplicates_are_dropped() -
         pipeline.clock.advance_to(pipeline.now_ms() + 1)
     assert first.waiting > 0
     pipeline.run((replay, pipeline.feedback(DATASET, late)), learner)
-    ledger = assert_books_hold(pipeline)
+    ledger = assert_ledger_balances(pipeline)
     assert (ledger.matched, ledger.conflicts, ledger.feedback) == (EVENTS, 0, EVENTS + ledger.feedback_duplicates)
     assert ledger.feedback_duplicates > 0
 
@@ -267,7 +267,7 @@ def test_resumed_replay_omits_and_repeats_no_event() -> None:
     second = ReplayOptions(EVENTS, partitions=3, shuffle_seed=4, start=start)
     replay = ReplayProgram(pipeline.broker, TOPICS, DATASET, second, pipeline.now_ms)
     pipeline.run((replay, pipeline.feedback(DATASET, plan())), pipeline.learner())
-    ledger = assert_books_hold(pipeline)
+    ledger = assert_ledger_balances(pipeline)
     assert (ledger.contexts, ledger.context_duplicates) == (EVENTS, 0)
     assert resume_position(pipeline.broker, TOPICS, DATASET, options) == EVENTS
 
@@ -277,7 +277,7 @@ class Chaos:
     """Kills, expels and replaces the programs of a running pipeline at random."""
 
     pipeline: Pipeline
-    luck: random.Random
+    rng: random.Random
     members: int
     faults_left: int = 25
     due_ms: int = 1_010
@@ -306,8 +306,8 @@ class Chaos:
     def step(self, timeout_ms: int) -> int:
         if self.faults_left and self.pipeline.now_ms() >= self.due_ms:
             self.faults_left -= 1
-            self.due_ms = self.pipeline.now_ms() + self.luck.randint(1, 30)
-            self._do(self.luck.choice(["crash", "kill", "expel", "replace", "leave", "feedback", "duplicate"]))
+            self.due_ms = self.pipeline.now_ms() + self.rng.randint(1, 30)
+            self._do(self.rng.choice(["crash", "kill", "expel", "replace", "leave", "feedback", "duplicate"]))
         return self.feedback.step(0)
 
     def next_due_ms(self) -> int | None:
@@ -315,10 +315,10 @@ class Chaos:
         return min((due_ms for due_ms in dues if due_ms is not None), default=None)
 
     def _do(self, fault: str) -> None:
-        instance = self.luck.choice(sorted(self.learners))
+        instance = self.rng.choice(sorted(self.learners))
         self.happened.append(f"{self.pipeline.now_ms()} {fault} {instance}")
         if fault == "crash":
-            self.crashes[instance] = self.luck.randint(1, 6)
+            self.crashes[instance] = self.rng.randint(1, 6)
         elif fault in ("kill", "replace"):
             self._start(instance)
         elif fault == "expel":
@@ -330,8 +330,8 @@ class Chaos:
         elif fault == "feedback":
             self._start_feedback()
         else:
-            row = self.luck.randrange(DATASET.rows)
-            self.pipeline.send(TOPICS.feedback, feedback_value(DATASET.event_id(row), self.luck.randint(0, 1)))
+            row = self.rng.randrange(DATASET.rows)
+            self.pipeline.send(TOPICS.feedback, feedback_value(DATASET.event_id(row), self.rng.randint(0, 1)))
 
     def learner_step(self) -> int:
         done = 0
@@ -354,19 +354,19 @@ class Learners:
         return self.chaos.learner_step()
 
     def next_due_ms(self) -> int | None:
-        return Together(self.chaos.pipeline.clock, list(self.chaos.learners.values()), started=True).next_due_ms()
+        return LearnerGroup(self.chaos.pipeline.clock, list(self.chaos.learners.values()), started=True).next_due_ms()
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_ledger_balances_after_random_faults(seed: int) -> None:
-    luck = random.Random(seed)
-    pipeline = Pipeline(synsep_task(luck.choice(["soba-diag", "banditron"])), partitions=3)
-    chaos = Chaos(pipeline, luck, members=luck.randint(1, 3))
+    rng = random.Random(seed)
+    pipeline = Pipeline(synsep_task(rng.choice(["soba-diag", "banditron"])), partitions=3)
+    chaos = Chaos(pipeline, rng, members=rng.randint(1, 3))
     learners = Learners(chaos)
     pipeline.run((pipeline.replay(DATASET, EVENTS), chaos), learners)
     run_until_idle(learners)  # the last fault can occur after the last record
     pipeline.run((chaos,), learners)
-    ledger = assert_books_hold(pipeline)
+    ledger = assert_ledger_balances(pipeline)
     assert (ledger.contexts, ledger.decided) == (EVENTS, EVENTS), chaos.happened
     committed = pipeline.broker.committed(
         "onebit-learner", [TopicPartition(TOPICS.contexts, partition) for partition in range(3)]

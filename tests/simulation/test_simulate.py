@@ -135,9 +135,9 @@ def test_missing_coverage_fails_only_a_long_campaign() -> None:
 
 
 def test_simulation_draws_are_uniform() -> None:
-    luck = Luck(7)
+    rng = Luck(7)
     counts = [0] * 6
     for _ in range(6_000):
-        counts[luck.below(6)] += 1
+        counts[rng.below(6)] += 1
     assert min(counts) > 850
     assert max(counts) < 1_150

@@ -46,19 +46,19 @@ class Driver:
         pending = Pending(X, DECISION._replace(action=action), DecisionTime(0, decided_at_ms))
         events = self.join.receive_context(event_id, lambda: (pending, not aside), deferred)
         duplicate = self.join.ledger().context_duplicates > before.context_duplicates
-        return ["context duplicate"] * duplicate + [self._told(event) for event in events]
+        return ["context duplicate"] * duplicate + [self._describe(event) for event in events]
 
     def feedback(self, event_id: str, reward: int, append_ms: int, action: int | None = None) -> list[str]:
         happened = self.time(append_ms)
         before = self.join.ledger()
         events = self.join.receive_feedback(Feedback(event_id, reward, action=action), RECORD)
-        return happened + self._compared(before) + [self._told(event) for event in events]
+        return happened + self._compared(before) + [self._describe(event) for event in events]
 
     def show(self, event_id: str, append_ms: int) -> list[str]:
         happened = self.time(append_ms)
         before = self.join.ledger()
         events = self.join.receive_feedback(Shown(event_id), RECORD)
-        return happened + self._compared(before) + [self._told(event) for event in events]
+        return happened + self._compared(before) + [self._describe(event) for event in events]
 
     def _compared(self, before: Ledger) -> list[str]:
         after = self.join.ledger()
@@ -67,9 +67,9 @@ class Driver:
         return ["feedback duplicate"] * (after.feedback_duplicates > before.feedback_duplicates)
 
     def time(self, now_ms: int) -> list[str]:
-        return [self._told(event) for event in self.join.pass_time(now_ms)]
+        return [self._describe(event) for event in self.join.pass_time(now_ms)]
 
-    def _told(self, event: Event) -> str:
+    def _describe(self, event: Event) -> str:
         if isinstance(event, DroppedOrphan):
             return f"dropped {event.id}"
         if isinstance(event, Late):
@@ -119,7 +119,7 @@ ROWS = [
     Row("unseen, context: decision is pending", "context a@0", [], Ledger(contexts=1, decided=1, pending=1)),
     Row("unseen, feedback: becomes an orphan", "right a@0", [], Ledger(feedback=1, orphans_waiting=1)),
     Row(
-        "orphan, context: decided and matched at once", "right a@0, context a@10", ["matched a 1"],
+        "orphan, context: decided and matched immediately", "right a@0, context a@10", ["matched a 1"],
         Ledger(contexts=1, decided=1, feedback=1, matched=1),
     ),
     Row(
@@ -210,12 +210,12 @@ ROWS = [
         Ledger(contexts=1, decided=1, feedback=1, matched=1),
     ),
     Row(
-        "orphan for another action, context: orphan is refused, decision stays pending",
+        "orphan for another action, context: orphan is rejected, decision stays pending",
         "right 2 a@0, context a@10, time@110, time@111", ["mismatched a 2 for 0", "expired a None"],
         Ledger(contexts=1, decided=1, expired=1, feedback=1, mismatched=1),
     ),
     Row(
-        "orphan for another action refused, feedback for the decided action: matched",
+        "orphan for another action rejected, feedback for the decided action: matched",
         "right 2 a@0, context a@10, right 0 a@20", ["mismatched a 2 for 0", "matched a 1"],
         Ledger(contexts=1, decided=1, matched=1, feedback=2, mismatched=1),
     ),
@@ -229,13 +229,13 @@ ROWS = [
         Ledger(contexts=1, decided=1, feedback=1, matched=1),
     ),
     Row(
-        "pending, feedback for another action: feedback is refused, decision stays pending",
+        "pending, feedback for another action: feedback is rejected, decision stays pending",
         "context a@0, right 1 a@10, right 1 a@11, wrong a@100",
         ["mismatched a 1 for 0", "mismatched a 1 for 0", "matched a 0"],
         Ledger(contexts=1, decided=1, matched=1, feedback=3, mismatched=2),
     ),
     Row(
-        "matched, feedback for another action: refused, not a duplicate", "context a@0, right a@1, wrong 1 a@2",
+        "matched, feedback for another action: rejected, not a duplicate", "context a@0, right a@1, wrong 1 a@2",
         ["matched a 1", "mismatched a 1 for 0"],
         Ledger(contexts=1, decided=1, matched=1, feedback=2, mismatched=1),
     ),
@@ -245,7 +245,7 @@ ROWS = [
         Ledger(contexts=1, decided=1, matched=1, feedback=2, feedback_duplicates=1),
     ),
     Row(
-        "expired, feedback for another action: refused, not late", "context a@0, time@101, right 1 a@102",
+        "expired, feedback for another action: rejected, not late", "context a@0, time@101, right 1 a@102",
         ["expired a None", "mismatched a 1 for 0"],
         Ledger(contexts=1, decided=1, expired=1, feedback=1, mismatched=1),
     ),
@@ -254,20 +254,20 @@ ROWS = [
         ["expired a None", "late a"], Ledger(contexts=1, decided=1, expired=1, feedback=1, late=1),
     ),
     Row(
-        "unseen, context set aside: settled at once, never pending", "aside a@0, time@101", ["unmatched a None"],
+        "unseen, context set aside: settled immediately, never pending", "aside a@0, time@101", ["unmatched a None"],
         Ledger(contexts=1, decided=1, unmatched=1),
     ),
     Row(
-        "orphan, context set aside: feedback is passed over", "wrong a@0, aside a@10, right a@11",
+        "orphan, context set aside: feedback is ignored", "wrong a@0, aside a@10, right a@11",
         ["unmatched a None"], Ledger(contexts=1, decided=1, unmatched=1, feedback=2, feedback_unmatched=2),
     ),
     Row(
-        "orphan for another action, context set aside: orphan is passed over, not refused",
+        "orphan for another action, context set aside: orphan is ignored, not rejected",
         "right 2 a@0, aside a@10", ["unmatched a None"],
         Ledger(contexts=1, decided=1, unmatched=1, feedback=1, feedback_unmatched=1),
     ),
     Row(
-        "unmatched, feedback for any action: passed over", "aside a@0, right a@1, wrong 2 a@2, right 0 a@3",
+        "unmatched, feedback for any action: ignored", "aside a@0, right a@1, wrong 2 a@2, right 0 a@3",
         ["unmatched a None"], Ledger(contexts=1, decided=1, unmatched=1, feedback=3, feedback_unmatched=3),
     ),
     Row(
@@ -276,7 +276,7 @@ ROWS = [
         Ledger(contexts=3, decided=1, context_duplicates=2, unmatched=1),
     ),
     Row(
-        "unmatched, in the last millisecond of retention: passed over", "aside a@0, right a@1000", ["unmatched a None"],
+        "unmatched, in the last millisecond of retention: ignored", "aside a@0, right a@1000", ["unmatched a None"],
         Ledger(contexts=1, decided=1, unmatched=1, feedback=1, feedback_unmatched=1),
     ),
     Row(
@@ -289,7 +289,7 @@ ROWS = [
         Ledger(contexts=2, decided=1, context_duplicates=1, matched=1, feedback=1),
     ),
     Row(
-        "deferred, never shown: settled when the activation window has passed, and teaches nothing",
+        "deferred, never shown: settled when the activation window has passed, without an update",
         "deferred a@0, time@70, time@71", ["unshown a None"], Ledger(contexts=1, decided=1, unshown=1),
     ),
     Row(
@@ -303,7 +303,7 @@ ROWS = [
         Ledger(contexts=1, decided=1, matched=1, feedback=2, feedback_duplicates=1),
     ),
     Row(
-        "deferred, feedback for another action: refused, and the decision still waits until it is shown",
+        "deferred, feedback for another action: rejected, and the decision remains deferred",
         "deferred a@0, right 1 a@5, time@71", ["mismatched a 1 for 0", "unshown a None"],
         Ledger(contexts=1, decided=1, unshown=1, feedback=1, mismatched=1),
     ),
@@ -322,12 +322,12 @@ ROWS = [
         Ledger(contexts=1, decided=1, expired=1, feedback=2, shown=1, feedback_duplicates=1),
     ),
     Row(
-        "shown before a decision made earlier is due: each window has its own beginning",
+        "shown while an earlier decision is pending: each window begins separately",
         "deferred a@0, context b@5, shown a@4, time@105, time@106", ["expired a None", "expired b None"],
         Ledger(contexts=2, decided=2, expired=2, feedback=1, shown=1),
     ),
     Row(
-        "shown, feedback for another action: refused", "deferred a@0, shown a@10, right 1 a@20, right 0 a@110",
+        "shown, feedback for another action: rejected", "deferred a@0, shown a@10, right 1 a@20, right 0 a@110",
         ["mismatched a 1 for 0", "matched a 1"],
         Ledger(contexts=1, decided=1, matched=1, feedback=3, shown=1, mismatched=1),
     ),
@@ -354,28 +354,28 @@ ROWS = [
         ["expired a None"], Ledger(contexts=1, decided=1, expired=1, feedback=1, shown=1),
     ),
     Row(
-        "shown waits, context that is not deferred: the shown record is a duplicate", "shown a@0, context a@10",
+        "shown orphan, context that is not deferred: the shown record is a duplicate", "shown a@0, context a@10",
         [], Ledger(contexts=1, decided=1, pending=1, feedback=1, feedback_duplicates=1),
     ),
     Row(
-        "shown waits, context set aside: passed over", "shown a@0, aside a@10, shown a@11",
+        "shown orphan, context set aside: ignored", "shown a@0, aside a@10, shown a@11",
         ["unmatched a None"], Ledger(contexts=1, decided=1, unmatched=1, feedback=2, feedback_unmatched=2),
     ),
     Row(
-        "shown waits, shown: duplicate", "shown a@0, shown a@5, time@51", ["feedback duplicate", "dropped a"],
+        "shown orphan, shown: duplicate", "shown a@0, shown a@5, time@51", ["feedback duplicate", "dropped a"],
         Ledger(feedback=2, feedback_duplicates=1, orphans_dropped=1),
     ),
     Row(
-        "shown waits, feedback: waits instead, from now on", "shown a@0, wrong a@40, time@90, deferred a@91",
+        "shown orphan, feedback: becomes an orphan with a new wait", "shown a@0, wrong a@40, time@90, deferred a@91",
         ["matched a 0"], Ledger(contexts=1, decided=1, matched=1, feedback=2, shown=1),
     ),
     Row(
-        "orphan, shown: duplicate, and the feedback still waits", "right a@0, shown a@5, deferred a@10",
+        "orphan, shown: duplicate, and the orphan still waits", "right a@0, shown a@5, deferred a@10",
         ["feedback duplicate", "matched a 1"],
         Ledger(contexts=1, decided=1, matched=1, feedback=2, feedback_duplicates=1),
     ),
     Row(
-        "orphan for another action, deferred context: refused, and the decision waits until it is shown",
+        "orphan for another action, deferred context: rejected, and the decision is deferred",
         "right 1 a@0, deferred a@10, shown a@20", ["mismatched a 1 for 0"],
         Ledger(contexts=1, decided=1, pending=1, feedback=2, mismatched=1, shown=1),
     ),
@@ -613,12 +613,12 @@ class JoinMachine(RuleBasedStateMachine):
         self.now_ms += passed_ms
 
     @rule(behind_ms=st.integers(0, 10))
-    def feedback_is_read_to_its_end(self, behind_ms: int) -> None:
+    def feedback_is_read_to_the_end(self, behind_ms: int) -> None:
         at_ms = self.now_ms - behind_ms
         assert self.driver.time(at_ms) == self.oracle.time(at_ms)
 
     @invariant()
-    def books_are_the_same(self) -> None:
+    def ledgers_are_equal(self) -> None:
         if not hasattr(self, "driver"):
             return
         join = self.driver.join

@@ -51,20 +51,20 @@ def check_rows() -> None:
 
 def check_against_the_oracle(limits: JoinSettings, seed: int) -> None:
     """Assert that the join agrees with the oracle after each input of a random run."""
-    luck = Random(seed)
-    assumes_negative = luck.random() < 0.5
+    rng = Random(seed)
+    assumes_negative = rng.random() < 0.5
     driver, oracle = Driver(limits, negative=assumes_negative), JoinOracle(limits, 0 if assumes_negative else None)
     now_ms = 0
     for _ in range(INPUTS):
-        now_ms += luck.choice((0, 0, 0, 1, 2, limits.window_ms))
-        event_id, action = luck.choice("abcdef"), luck.randrange(2)
-        match luck.randrange(6):
+        now_ms += rng.choice((0, 0, 0, 1, 2, limits.window_ms))
+        event_id, action = rng.choice("abcdef"), rng.randrange(2)
+        match rng.randrange(6):
             case 0 | 1:
-                aside, deferred = luck.randrange(4) == 0, luck.randrange(2) == 0
+                aside, deferred = rng.randrange(4) == 0, rng.randrange(2) == 0
                 reported = driver.context(event_id, now_ms, action, aside=aside, deferred=deferred)
                 assert reported == oracle.context(event_id, now_ms, action, aside=aside, deferred=deferred)
             case 2 | 3:
-                bit, named = luck.randrange(2), luck.choice((None, action))
+                bit, named = rng.randrange(2), rng.choice((None, action))
                 reported = driver.feedback(event_id, bit, now_ms, named)
                 assert reported == oracle.feedback(event_id, bit, now_ms, named)
             case 4:
@@ -131,7 +131,7 @@ def test_every_changed_rule_is_rejected_or_detected() -> None:
     assert unnoticed == []
 
 
-REFUSED = {
+REJECTED = {
     "match": Rule(Move.MATCH, State.MATCHED, ("matched",), settles=Outcome.MATCHED),
     "take late": Rule(Move.TAKE_LATE, State.MATCHED, ("late",)),
     "refuse": Rule(Move.REFUSE, State.MATCHED, ("mismatched",)),
@@ -140,10 +140,10 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("edit", REFUSED)
+@pytest.mark.parametrize("edit", REJECTED)
 def test_contradictory_rule_is_rejected_on_load(edit: str) -> None:
     with pytest.raises(TableError, match=r"MATCHED \+ FEEDBACK"):
-        Join(LIMITS, table={**TRANSITIONS, (State.MATCHED, Input.FEEDBACK): REFUSED[edit]})
+        Join(LIMITS, table={**TRANSITIONS, (State.MATCHED, Input.FEEDBACK): REJECTED[edit]})
 
 
 def replacing(state: State) -> dict[tuple[State, Input], Rule]:

@@ -92,7 +92,7 @@ def test_regression_learner_needs_no_propensity_and_no_minimum() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "logged", "says"),
+    ("settings", "logged", "message"),
     [
         (small_task(play="logged"), None, "logged: "),
         (small_task(play="logged"), Logged(1), "logged.propensity: "),
@@ -102,11 +102,11 @@ def test_regression_learner_needs_no_propensity_and_no_minimum() -> None:
     ],
 )
 def test_context_without_required_logged_fields_is_malformed(
-    settings: TaskSettings, logged: Logged | None, says: str
+    settings: TaskSettings, logged: Logged | None, message: str
 ) -> None:
     task, inputs = Task(settings, TOPICS.contexts), Inputs()
     effects = play(task, logged_context(inputs, "a", 1, logged))
-    assert effects.dead_letters[0].reason.startswith(says)
+    assert effects.dead_letters[0].reason.startswith(message)
     assert task.join.ledger() == Ledger(contexts=1, context_malformed=1)
 
 

@@ -321,7 +321,7 @@ def test_feedback_without_a_label_is_malformed_for_a_full_information_learner() 
 
 
 @pytest.mark.parametrize(
-    ("changes", "says"),
+    ("changes", "message"),
     [
         ({"learner": "unheard-of"}, "unknown learner 'unheard-of'"),
         ({"parameters": {"delta": 1}}, "banditron: unknown parameter 'delta'"),
@@ -333,9 +333,9 @@ def test_feedback_without_a_label_is_malformed_for_a_full_information_learner() 
         ({"n_features": 0}, "n_features"),
     ],
 )
-def test_invalid_settings_are_rejected_at_start(changes: dict[str, Any], says: str) -> None:
+def test_invalid_settings_are_rejected_at_start(changes: dict[str, Any], message: str) -> None:
     given = {"learner": "banditron", "n_classes": N_CLASSES, "n_features": N_FEATURES, **changes}
-    with pytest.raises(ParameterError, match=says):
+    with pytest.raises(ParameterError, match=message):
         Task(TaskSettings(**given), TOPICS.contexts)
 
 
@@ -351,10 +351,10 @@ def test_policy_unsupported_by_a_learner_is_rejected_with_its_reason(
     learner: str, policies: dict[str, Any], reason: Unsuitable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(type(create("soba", 2, 1)), "retractable", False)
-    with pytest.raises(PolicyError) as refused:
+    with pytest.raises(PolicyError) as raised:
         small_task(learner, **policies).make_learner()
-    assert (refused.value.reason, refused.value.learner) == (reason, learner)
-    assert "--" not in str(refused.value)
+    assert (raised.value.reason, raised.value.learner) == (reason, learner)
+    assert "--" not in str(raised.value)
 
 
 def test_feedback_for_another_action_becomes_a_dead_letter_without_an_update() -> None:

@@ -21,9 +21,9 @@ def test_shadowing_package_is_reported(tmp_path: Path, monkeypatch: pytest.Monke
     (tmp_path / "consumers/__init__.py").touch()
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "consumers", raising=False)
-    with pytest.raises(CollisionError) as refused:
+    with pytest.raises(CollisionError) as raised:
         check_packages()
-    message = str(refused.value)
+    message = str(raised.value)
     assert message.startswith(f"{tmp_path}/consumers ")
     assert f" package consumers in {ROOT}: " in message
 
@@ -31,9 +31,9 @@ def test_shadowing_package_is_reported(tmp_path: Path, monkeypatch: pytest.Monke
 def test_package_overwritten_by_another_distribution_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(collisions, "FILES", {"producers": ("gone.py",)})
     monkeypatch.setattr(collisions, "packages_distributions", lambda: {"producers": ["onebit", "kafka-producers"]})
-    with pytest.raises(CollisionError) as refused:
+    with pytest.raises(CollisionError) as raised:
         check_packages()
-    assert "it lacks gone.py. kafka-producers also installs a package of this name; " in str(refused.value)
+    assert "it lacks gone.py. kafka-producers also installs a package of this name; " in str(raised.value)
 
 
 @pytest.mark.slow

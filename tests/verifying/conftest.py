@@ -3,9 +3,9 @@
 import pytest
 
 from tests.pipeline import Pipeline
-from tests.verifying.tampering import made_by_hand
+from tests.verifying.tampering import hand_made_run
 
 
 @pytest.fixture(scope="session")
 def good() -> Pipeline:
-    return made_by_hand()
+    return hand_made_run()

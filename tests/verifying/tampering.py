@@ -13,7 +13,7 @@ from tests.pipeline import TOPICS, Pipeline, run_until_idle, small_task
 Edit = Callable[[list[Record]], list[Record]]
 
 
-def made_by_hand(**changes: Any) -> Pipeline:
+def hand_made_run(**changes: Any) -> Pipeline:
     """A run with duplicate, malformed, late, conflicting and orphaned records."""
     pipeline = Pipeline(small_task(**changes))
     learner = pipeline.learner()
@@ -63,7 +63,7 @@ def drop(offset: int) -> Edit:
     return lambda records: [record for record in records if record.offset != offset]
 
 
-def again(offset: int) -> Edit:
+def duplicate(offset: int) -> Edit:
     return lambda records: [*records, records[offset]._replace(append_ms=records[-1].append_ms)]
 
 

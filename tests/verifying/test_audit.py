@@ -14,7 +14,18 @@ from stream.wire.dead_letters import DEAD_LETTER_ORPHAN, dead_letter_headers
 from stream.wire.ledger import Ledger
 from stream.wire.records import Record
 from tests.pipeline import TOPICS, Pipeline, run_until_idle, small_task
-from tests.verifying.tampering import GOOD, Edit, again, appended, change, drop, garbage, header, made_by_hand, tampered
+from tests.verifying.tampering import (
+    GOOD,
+    Edit,
+    appended,
+    change,
+    drop,
+    duplicate,
+    garbage,
+    hand_made_run,
+    header,
+    tampered,
+)
 
 
 def test_audit_of_a_valid_run_passes(good: Pipeline) -> None:
@@ -69,9 +80,9 @@ def test_feedback_for_another_action_is_counted_in_every_state(mismatched: Pipel
     ledger = finding.audited
     assert finding == Finding(0, ledger, ledger, (), 0, 0, latencies=Sketch.of([0] * 6))
     early = [value["action"] for value in mismatched.values(TOPICS.predictions)][3:]
-    refused = sum(action != number for number, action in enumerate(early))
-    assert refused > 0
-    assert (ledger.mismatched, ledger.matched, ledger.late) == (3 + refused, 2 + 3 - refused, 1)
+    raised = sum(action != number for number, action in enumerate(early))
+    assert raised > 0
+    assert (ledger.mismatched, ledger.matched, ledger.late) == (3 + raised, 2 + 3 - raised, 1)
     assert (ledger.feedback_duplicates, ledger.conflicts) == (2, 1)
 
 
@@ -86,8 +97,8 @@ def test_audit_detects_a_changed_action_in_feedback(mismatched: Pipeline, offset
     named = None if names == "no action" else decided if was_refused else OTHER[decided]
     finding = tampered(mismatched, TOPICS.feedback, change(offset, action=named))
     assert finding.ok is (names == "no action" and not was_refused)
-    refused = [fault for fault in finding.faults if fault.startswith(TOPICS.dead_letter)]
-    assert len(refused) == (not finding.ok)
+    raised = [fault for fault in finding.faults if fault.startswith(TOPICS.dead_letter)]
+    assert len(raised) == (not finding.ok)
 
 
 def test_audit_detects_a_published_step_missing_from_the_journal(good: Pipeline) -> None:
@@ -158,13 +169,13 @@ TAMPERINGS = [
     Tampering(
         "duplicate prediction",
         TOPICS.predictions,
-        again(3),
+        duplicate(3),
         "predictions/0 offset 4",
     ),
     Tampering(
         "duplicate context decided",
         TOPICS.predictions,
-        lambda records: change(4, context_offset=3)(again(1)(records)),
+        lambda records: change(4, context_offset=3)(duplicate(1)(records)),
         "predictions/0 offset 4",
     ),
     Tampering(
@@ -198,8 +209,8 @@ TAMPERINGS = [
     Tampering("tick lost", TOPICS.feedback, header(2, "tick", "9"), "step 2"),
     Tampering("matched example lost", TOPICS.examples, drop(1), "examples/0, step 3: expected matched 'matched'"),
     Tampering("expired example lost", TOPICS.examples, drop(2), "examples/0, step 4: expected expired 'expired'"),
-    Tampering("duplicate matched example", TOPICS.examples, again(1), "examples/0 offset 3"),
-    Tampering("duplicate expired example", TOPICS.examples, again(2), "examples/0 offset 3"),
+    Tampering("duplicate matched example", TOPICS.examples, duplicate(1), "examples/0 offset 3"),
+    Tampering("duplicate expired example", TOPICS.examples, duplicate(2), "examples/0 offset 3"),
     Tampering("unreadable example", TOPICS.examples, garbage, "examples/0 offset 3"),
     Tampering(
         "example of an unknown event",
@@ -309,7 +320,7 @@ TAMPERINGS = [
         drop(1),
         "dead-letter/0, step 3",
     ),
-    Tampering("duplicate dead letter", TOPICS.dead_letter, again(0), "dead-letter/0 offset 3"),
+    Tampering("duplicate dead letter", TOPICS.dead_letter, duplicate(0), "dead-letter/0 offset 3"),
     Tampering(
         "dead letter of another record",
         TOPICS.dead_letter,
@@ -329,7 +340,7 @@ TAMPERINGS = [
         "dead-letter/0 offset 1, step 3",
     ),
     Tampering("unreadable dead letter", TOPICS.dead_letter, header(0, "offset", "x"), "dead-letter/0 offset 0"),
-    Tampering("duplicate step", TOPICS.journal, again(-1), "does not follow step"),
+    Tampering("duplicate step", TOPICS.journal, duplicate(-1), "does not follow step"),
     Tampering("step lost", TOPICS.journal, drop(2), "step 4"),
     Tampering(
         "context changed",
@@ -389,7 +400,7 @@ def test_expired_decision_with_feedback_in_time_is_a_fault(good: Pipeline) -> No
 
 
 def test_assumed_reward_of_the_negative_policy_is_expected() -> None:
-    pipeline = made_by_hand(on_expiry="negative")
+    pipeline = hand_made_run(on_expiry="negative")
     assert audit_partition(pipeline.broker, TOPICS, 0).ok
     finding = tampered(pipeline, TOPICS.examples, change(2, reward=None))
     assert finding.faults == (f"{TOPICS.examples}/0 offset 2, step 4: expected reward 0; got None",)

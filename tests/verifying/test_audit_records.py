@@ -9,7 +9,7 @@ from stream.verifying.audit import FAULTS_SHOWN_MAX, Finding, audit_partition
 from stream.wire.ledger import Ledger
 from stream.wire.records import Record, TopicPartition
 from tests.pipeline import TOPICS, Pipeline, feedback_value, run_until_idle, small_task
-from tests.verifying.tampering import GOOD, drop, header, made_by_hand, tampered
+from tests.verifying.tampering import GOOD, drop, hand_made_run, header, tampered
 
 
 def test_partition_without_a_journal_is_valid_only_without_output() -> None:
@@ -17,7 +17,7 @@ def test_partition_without_a_journal_is_valid_only_without_output() -> None:
     pipeline.context("a")
     pipeline.send(TOPICS.feedback, feedback_value("a", 1))
     assert audit_partition(pipeline.broker, TOPICS, 0) == Finding(0, Ledger(), Ledger(), (), 1, 1)
-    finding = tampered(made_by_hand(), TOPICS.journal, lambda records: [])
+    finding = tampered(hand_made_run(), TOPICS.journal, lambda records: [])
     assert finding.faults == ("step 5 has published records, but the journal ends with step 0",)
 
 
@@ -45,27 +45,27 @@ FOREIGN_HEADERS: dict[str, Any] = {
 @pytest.mark.parametrize("headers", FOREIGN_HEADERS)
 @pytest.mark.parametrize("topic", [TOPICS.predictions, TOPICS.examples, TOPICS.dead_letter])
 def test_foreign_records_are_listed_and_do_not_change_the_ledger(good: Pipeline, topic: str, headers: str) -> None:
-    def slip_in(records: list[Record]) -> list[Record]:
+    def insert(records: list[Record]) -> list[Record]:
         foreign = records[0]._replace(headers=FOREIGN_HEADERS[headers], key=None, append_ms=records[-1].append_ms)
         return [*records, foreign, foreign._replace(value=None)]
 
-    finding = tampered(good, topic, slip_in)
+    finding = tampered(good, topic, insert)
     assert (finding.audited, finding.faults, finding.ok) == (GOOD, (), True)
     assert finding.foreign_count == 2
     assert finding.foreign[0].startswith(f"{topic}/0 offset {len(good.records(topic))} ")
 
 
 def test_number_of_listed_foreign_records_is_limited(good: Pipeline) -> None:
-    def slip_in(records: list[Record]) -> list[Record]:
+    def insert(records: list[Record]) -> list[Record]:
         return [*records, *[records[-1]._replace(headers=(), key=None)] * (FAULTS_SHOWN_MAX + 1)]
 
-    finding = tampered(good, TOPICS.examples, slip_in)
+    finding = tampered(good, TOPICS.examples, insert)
     assert (len(finding.foreign), finding.foreign_count) == (FAULTS_SHOWN_MAX, FAULTS_SHOWN_MAX + 1)
 
 
 @pytest.mark.parametrize("topic", [topic for topic in TOPICS if topic != TOPICS.snapshots])
 def test_deleted_records_are_reported_instead_of_differences(topic: str) -> None:
-    pipeline = made_by_hand()
+    pipeline = hand_made_run()
     pipeline.broker.delete_records(TopicPartition(topic, 0), 1)
     (finding,) = pipeline.audits()
     assert not finding.ok
@@ -76,7 +76,7 @@ def test_deleted_records_are_reported_instead_of_differences(topic: str) -> None
 
 
 def test_all_deleted_records_are_reported_together() -> None:
-    pipeline = made_by_hand()
+    pipeline = hand_made_run()
     for topic in TOPICS.of_events():
         pipeline.broker.delete_records(TopicPartition(topic, 0), 2)
     (finding,) = pipeline.audits()

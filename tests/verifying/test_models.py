@@ -28,7 +28,7 @@ from tests.pipeline import TOPICS, Pipeline, plan, run_until_idle, small_synsep,
 JOURNAL = TopicPartition(TOPICS.journal, 0)
 
 
-def ran(learner: str = "soba-diag", events: int = 60, **changes: Any) -> tuple[Pipeline, LearnerProgram]:
+def run_pipeline(learner: str = "soba-diag", events: int = 60, **changes: Any) -> tuple[Pipeline, LearnerProgram]:
     pipeline = Pipeline(synsep_task(learner, **changes))
     program = pipeline.learner(snapshot_interval_ms=20)
     dataset = small_synsep()
@@ -40,7 +40,7 @@ def ran(learner: str = "soba-diag", events: int = 60, **changes: Any) -> tuple[P
 
 @pytest.fixture(scope="module")
 def run() -> Pipeline:
-    return ran()[0]
+    return run_pipeline()[0]
 
 
 @pytest.mark.parametrize("number", [1, 2, 30, 57])
@@ -167,7 +167,7 @@ def imported(model: Model, **changes: Any) -> Pipeline:
     return pipeline
 
 
-def go_on(pipeline: Pipeline, start: int, events: int) -> LearnerProgram:
+def continue_run(pipeline: Pipeline, start: int, events: int) -> LearnerProgram:
     program = pipeline.learner(snapshot_interval_ms=20)
     dataset = small_synsep()
     sources = (pipeline.replay(dataset, start + events, start=start), pipeline.feedback(dataset, plan()))
@@ -177,19 +177,19 @@ def go_on(pipeline: Pipeline, start: int, events: int) -> LearnerProgram:
 
 @pytest.mark.parametrize("scale", ["none", "standard"])
 def test_learner_recovery_and_replay_start_from_an_imported_model(scale: str) -> None:
-    model = export_model(ran(scale=scale)[0].broker, TOPICS, 0)
+    model = export_model(run_pipeline(scale=scale)[0].broker, TOPICS, 0)
     pipeline = imported(model, scale=scale)
     first = pipeline.learner()
     first.step(0)
     assert state_digest([first.tasks[0].learner.state()]) == model.meta["digest"]
     first.close()
-    program = go_on(pipeline, 60, 60)
+    program = continue_run(pipeline, 60, 60)
     assert pipeline.values(TOPICS.predictions)[0]["model_version"] == model.meta["updates"]
     found = rebuild(pipeline.broker, TOPICS, 0, None)
     assert found.stored.newest is not None
     alone = rebuild(pipeline.broker, TOPICS, 0, None, snapshots=False)
     assert task_digest(alone.task) == task_digest(found.task) == task_digest(program.tasks[0])
-    fresh = go_on(Pipeline(synsep_task(scale=scale)), 60, 60)
+    fresh = continue_run(Pipeline(synsep_task(scale=scale)), 60, 60)
     assert task_digest(fresh.tasks[0]) != task_digest(program.tasks[0])
     replay = replay_journal(pipeline.broker, TOPICS, 0)
     assert replay.ok
@@ -258,7 +258,7 @@ def test_model_that_does_not_fit_its_learner_is_rejected(run: Pipeline) -> None:
 
 def test_journal_started_from_an_imported_model_requires_it(run: Pipeline) -> None:
     pipeline = imported(export_model(run.broker, TOPICS, 0))
-    go_on(pipeline, 60, 10)
+    continue_run(pipeline, 60, 10)
     pipeline.broker.delete_topics([TOPICS.snapshots])
     pipeline.broker.create_topics(TOPICS.specs(1))
     with pytest.raises(JournalError, match=r"was started with the imported model .* contains no imported model"):
@@ -266,7 +266,7 @@ def test_journal_started_from_an_imported_model_requires_it(run: Pipeline) -> No
 
 
 def test_replay_of_the_whole_journal_equals_recovery() -> None:
-    pipeline, program = ran(events=40)
+    pipeline, program = run_pipeline(events=40)
     replay = replay_journal(pipeline.broker, TOPICS, 0)
     assert replay.ok
     assert replay.steps == pipeline.journal()[-1].number
@@ -279,7 +279,7 @@ def test_replay_of_the_whole_journal_equals_recovery() -> None:
 
 
 def test_replay_detects_a_snapshot_that_differs_from_the_journal() -> None:
-    pipeline, program = ran(events=40)
+    pipeline, program = run_pipeline(events=40)
     running = program._running[0]
     program.tasks[0].learner.update(*_right_answer(program))
     running.snapshots.taken_ms = 0
@@ -293,7 +293,7 @@ def test_replay_detects_a_snapshot_that_differs_from_the_journal() -> None:
 
 
 def test_replay_detects_a_prediction_that_differs_from_the_journal() -> None:
-    pipeline, program = ran(events=40)
+    pipeline, program = run_pipeline(events=40)
     running = program._running[0]
     running.snapshots.taken_ms = pipeline.now_ms() + 10**9  # so that no snapshot contains the altered model
     program.tasks[0].learner.load({**program.tasks[0].learner.state(), "W": program.tasks[0].learner.weights() + 1.0})
@@ -311,7 +311,7 @@ def _right_answer(program: LearnerProgram) -> Any:
 
 
 def test_replay_reports_deleted_inputs() -> None:
-    pipeline, _ = ran(events=40)
+    pipeline, _ = run_pipeline(events=40)
     pipeline.broker.delete_records(TopicPartition(TOPICS.contexts, 0), 3)
     replay = replay_journal(pipeline.broker, TOPICS, 0)
     assert not replay.ok

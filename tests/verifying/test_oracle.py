@@ -60,8 +60,8 @@ def played(*lines: Line, **changes: Any) -> Oracle:
 
 def counts(oracle: Oracle) -> dict[str, int]:
     """Return the nonzero counts of the ledger, except those of contexts, feedback and decisions."""
-    left_out = ("contexts", "feedback", "decided")
-    return {name: n for name, n in oracle.ledger()._asdict().items() if n and name not in left_out}
+    omitted = ("contexts", "feedback", "decided")
+    return {name: n for name, n in oracle.ledger()._asdict().items() if n and name not in omitted}
 
 
 DECIDED: tuple[Line, ...] = (("context", "a", 900), ("tick", 1, 1_000))
@@ -152,7 +152,7 @@ CASES: dict[str, tuple[tuple[Line, ...], dict[str, int]]] = {
     "orphan of another action, deferred": (
         (("feedback", "a", 800, 1, 2), *DEFERRED), {"deferred": 1, "mismatched": 1},
     ),
-    "room for a decision, of a deferred one": (
+    "deferred decision evicted at the limit": (
         (("limits", ONE), *DEFERRED, ("context", "b", 1_000)), {"pending": 1, "unshown": 1},
     ),
     "shown when aside": ((*ASIDE, ("shown", "a", 1_000)), {"unmatched": 1, "feedback_unmatched": 1}),

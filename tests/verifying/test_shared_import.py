@@ -22,7 +22,7 @@ PARTITIONS = 3
 TASK = synsep_task("late-ucb", parameters={"project": 8}, model="shared")
 
 
-def go_on(pipeline: Pipeline, start: int, events: int, **options: Any) -> None:
+def continue_run(pipeline: Pipeline, start: int, events: int, **options: Any) -> None:
     """Run learners a and b, which decide events of the dataset and learn from their feedback."""
     dataset = small_synsep()
     learners = [pipeline.learner(name, **{"snapshot_interval_ms": 0, **options}) for name in "ab"]
@@ -34,7 +34,7 @@ def go_on(pipeline: Pipeline, start: int, events: int, **options: Any) -> None:
 def model() -> Model:
     """The model after 60 events."""
     pipeline = Pipeline(TASK, PARTITIONS)
-    go_on(pipeline, 0, 60)
+    continue_run(pipeline, 0, 60)
     return export_model(pipeline.broker, TOPICS, 0)
 
 
@@ -56,7 +56,7 @@ def assert_all_adds_up(pipeline: Pipeline) -> None:
 def test_all_tasks_start_from_the_imported_model_and_record_it(model: Model, interval_ms: int) -> None:
     pipeline = imported(model)
     for start in (60, 90):
-        go_on(pipeline, start, 30, snapshot_interval_ms=interval_ms)
+        continue_run(pipeline, start, 30, snapshot_interval_ms=interval_ms)
     name = imported_model(pipeline.broker, TOPICS)
     for partition in range(PARTITIONS):
         _, step = next(read_journal(pipeline.broker, TopicPartition(TOPICS.journal, partition)))
@@ -68,7 +68,7 @@ def test_all_tasks_start_from_the_imported_model_and_record_it(model: Model, int
             assert first.replica.sha256 == model.meta["digest"]
     assert_all_adds_up(pipeline)
     bare = Pipeline(TASK, PARTITIONS)
-    go_on(bare, 60, 30)
+    continue_run(bare, 60, 30)
     decided = [[p["scores"] for p in one.values(TOPICS.predictions)][:3] for one in (pipeline, bare)]
     assert decided[0] != decided[1]
 
@@ -119,14 +119,14 @@ def test_shared_model_can_be_imported_only_before_any_step(model: Model) -> None
     import_model(own.broker, TOPICS, 2, model, "import")
     with pytest.raises(ModelError, match=r"test\.snapshots/2 already contains a model"):
         import_shared_model(own.broker, TOPICS, PARTITIONS, model, "import")
-    go_on(pipeline, 60, 5)
+    continue_run(pipeline, 60, 5)
     with pytest.raises(ModelError, match="expected an empty journal"):
         import_shared_model(pipeline.broker, TOPICS, PARTITIONS, model, "import")
 
 
 def test_recovery_requires_the_imported_model_of_the_first_step(model: Model) -> None:
     pipeline = imported(model)
-    go_on(pipeline, 60, 20)
+    continue_run(pipeline, 60, 20)
     chunks = list(read_partition(pipeline.broker, TopicPartition(TOPICS.snapshots, 0)))
     pipeline.broker.delete_topics([TOPICS.snapshots])
     pipeline.broker.create_topics(TOPICS.specs(PARTITIONS))

@@ -146,7 +146,7 @@ def field_of(error: MalformedError) -> str:
     return re.sub(r"\[\d+\]", "", str(error).partition(": ")[0])
 
 
-class Bad(NamedTuple):
+class InvalidRecord(NamedTuple):
     """An invalid record and the field that the error message names."""
 
     name: str
@@ -160,31 +160,31 @@ DEEP = b"[" * 1_000 + b"]" * 1_000
 """JSON that is too deep for Python's `repr`."""
 
 BAD_VALUES = [
-    Bad("tombstone", None, "value"),
-    Bad("empty value", b"", "value"),
-    Bad("not JSON", b"id=a", "value"),
-    Bad("not UTF-8", b'{"id":"\xff"}', "value"),
-    Bad("truncated", b'{"id":"a"', "value"),
-    Bad("NaN", b'{"id":"a","x":[NaN]}', "value"),
-    Bad("Infinity", b'{"id":"a","x":[Infinity]}', "value"),
-    Bad("lone surrogate", b'{"id":"\\ud800"}', "value"),
-    Bad("nested too deeply", b"[" * 5_000 + b"]" * 5_000, "value"),
-    Bad("a list", b"[1,2]", "value"),
-    Bad("a number", b"1", "value"),
-    Bad("null", b"null", "value"),
-    Bad("version 2", b'{"id":"a"}', "version", headers=((VERSION_HEADER[0], b"2"),)),
-    Bad("empty version", b'{"id":"a"}', "version", headers=((VERSION_HEADER[0], b""),)),
-    Bad("two versions", b'{"id":"a"}', "version", headers=(VERSION_HEADER, (VERSION_HEADER[0], b"2"))),
-    Bad("oversize", b'{"id":"a","x":[' + b" " * VALUE_BYTES_MAX + b"]}", "value"),
+    InvalidRecord("tombstone", None, "value"),
+    InvalidRecord("empty value", b"", "value"),
+    InvalidRecord("not JSON", b"id=a", "value"),
+    InvalidRecord("not UTF-8", b'{"id":"\xff"}', "value"),
+    InvalidRecord("truncated", b'{"id":"a"', "value"),
+    InvalidRecord("NaN", b'{"id":"a","x":[NaN]}', "value"),
+    InvalidRecord("Infinity", b'{"id":"a","x":[Infinity]}', "value"),
+    InvalidRecord("lone surrogate", b'{"id":"\\ud800"}', "value"),
+    InvalidRecord("nested too deeply", b"[" * 5_000 + b"]" * 5_000, "value"),
+    InvalidRecord("a list", b"[1,2]", "value"),
+    InvalidRecord("a number", b"1", "value"),
+    InvalidRecord("null", b"null", "value"),
+    InvalidRecord("version 2", b'{"id":"a"}', "version", headers=((VERSION_HEADER[0], b"2"),)),
+    InvalidRecord("empty version", b'{"id":"a"}', "version", headers=((VERSION_HEADER[0], b""),)),
+    InvalidRecord("two versions", b'{"id":"a"}', "version", headers=(VERSION_HEADER, (VERSION_HEADER[0], b"2"))),
+    InvalidRecord("oversize", b'{"id":"a","x":[' + b" " * VALUE_BYTES_MAX + b"]}", "value"),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("bad", BAD_VALUES, ids=lambda bad: bad.name)
-def test_every_decoder_rejects_values_that_are_not_events(bad: Bad) -> None:
+def test_every_decoder_rejects_values_that_are_not_events(bad: InvalidRecord) -> None:
     for decode in DECODERS.values():
-        with pytest.raises(MalformedError) as refused:
+        with pytest.raises(MalformedError) as raised:
             decode(record(bad.value, bad.key, bad.headers))
-        assert field_of(refused.value) == bad.field
+        assert field_of(raised.value) == bad.field
 
 
 @pytest.mark.parametrize(
@@ -197,17 +197,17 @@ def test_every_decoder_rejects_values_that_are_not_events(bad: Bad) -> None:
 def test_every_decoder_rejects_an_invalid_id(event_id: object, key: bytes | None) -> None:
     for name, decode in DECODERS.items():
         decode(record(json(**EVENTS[name]), b"a"))
-        with pytest.raises(MalformedError) as refused:
+        with pytest.raises(MalformedError) as raised:
             decode(record(json(**{**EVENTS[name], "id": event_id}), key))
-        assert field_of(refused.value) == "id"
+        assert field_of(raised.value) == "id"
 
 
 def test_every_decoder_rejects_a_missing_id() -> None:
     for name, decode in DECODERS.items():
         without = {field: value for field, value in EVENTS[name].items() if field != "id"}
-        with pytest.raises(MalformedError) as refused:
+        with pytest.raises(MalformedError) as raised:
             decode(record(json(**without), b"a"))
-        assert field_of(refused.value) == "id"
+        assert field_of(raised.value) == "id"
 
 
 def contexts(x: bytes) -> bytes:
@@ -215,60 +215,60 @@ def contexts(x: bytes) -> bytes:
 
 
 BAD_CONTEXTS = [
-    Bad("no x", b'{"id":"a"}', "x"),
-    Bad("x is null", contexts(b"null"), "x"),
-    Bad("x is a string", contexts(b'"1 2"'), "x"),
-    Bad("x is a number", contexts(b"3"), "x"),
-    Bad("deferred null", b'{"id":"a","x":[1],"deferred":null}', "deferred"),
-    Bad("deferred 1", b'{"id":"a","x":[1],"deferred":1}', "deferred"),
-    Bad("deferred is a string", b'{"id":"a","x":[1],"deferred":"a"}', "deferred"),
-    Bad("no indices", contexts(b'{"v":[1]}'), "x.i"),
-    Bad("indices are not a list", contexts(b'{"i":3}'), "x.i"),
-    Bad("negative index", contexts(b'{"i":[-1,2]}'), "x.i"),
-    Bad("index too large", contexts(b'{"i":[1,10]}'), "x.i"),
-    Bad("index of 64 bits", contexts(b'{"i":[9223372036854775807]}'), "x.i"),
-    Bad("index wraps 32 bits", contexts(b'{"i":[4294967296]}'), "x.i"),
-    Bad("index beyond 64 bits", contexts(b'{"i":[1%s]}' % (b"0" * 30)), "x.i"),
-    Bad("indices are equal", contexts(b'{"i":[1,1]}'), "x.i"),
-    Bad("indices decrease", contexts(b'{"i":[2,1]}'), "x.i"),
-    Bad("index is a float", contexts(b'{"i":[1.0]}'), "x.i"),
-    Bad("index is true", contexts(b'{"i":[0,true]}'), "x.i"),
-    Bad("index is null", contexts(b'{"i":[null]}'), "x.i"),
-    Bad("indices are nested", contexts(b'{"i":[[1],[2]]}'), "x.i"),
-    Bad("fewer values than indices", contexts(b'{"i":[1,2],"v":[1]}'), "x.v"),
-    Bad("more values than indices", contexts(b'{"i":[1],"v":[1,2]}'), "x.v"),
-    Bad("values are null", contexts(b'{"i":[1],"v":null}'), "x.v"),
-    Bad("values are a string", contexts(b'{"i":[1],"v":"1"}'), "x.v"),
-    Bad("value is true", contexts(b'{"i":[1],"v":[true]}'), "x.v"),
-    Bad("value is a string", contexts(b'{"i":[1],"v":["1"]}'), "x.v"),
-    Bad("value is null", contexts(b'{"i":[1],"v":[null]}'), "x.v"),
-    Bad("values are nested", contexts(b'{"i":[1],"v":[[1]]}'), "x.v"),
-    Bad("dense list is too short", contexts(b"[1,2]"), "x"),
-    Bad("dense list is too long", contexts(orjson.dumps([1] * 11)), "x"),
-    Bad("dense list is empty", contexts(b"[]"), "x"),
-    Bad("dense list with true", contexts(orjson.dumps([True] + [1] * 9)), "x"),
-    Bad("dense list is nested", contexts(orjson.dumps([[1]] * 10)), "x"),
-    Bad("dense list with a string", contexts(orjson.dumps(["1"] * 10)), "x"),
-    Bad("dense list with null", contexts(orjson.dumps([None] * 10)), "x"),
-    Bad("index 9,999,999", contexts(b'{"i":[9999999]}'), "x.i"),
-    Bad("10 million numbers", contexts(b"[" + b"0," * 9_999_999 + b"0]"), "value"),
+    InvalidRecord("no x", b'{"id":"a"}', "x"),
+    InvalidRecord("x is null", contexts(b"null"), "x"),
+    InvalidRecord("x is a string", contexts(b'"1 2"'), "x"),
+    InvalidRecord("x is a number", contexts(b"3"), "x"),
+    InvalidRecord("deferred null", b'{"id":"a","x":[1],"deferred":null}', "deferred"),
+    InvalidRecord("deferred 1", b'{"id":"a","x":[1],"deferred":1}', "deferred"),
+    InvalidRecord("deferred is a string", b'{"id":"a","x":[1],"deferred":"a"}', "deferred"),
+    InvalidRecord("no indices", contexts(b'{"v":[1]}'), "x.i"),
+    InvalidRecord("indices are not a list", contexts(b'{"i":3}'), "x.i"),
+    InvalidRecord("negative index", contexts(b'{"i":[-1,2]}'), "x.i"),
+    InvalidRecord("index too large", contexts(b'{"i":[1,10]}'), "x.i"),
+    InvalidRecord("index of 64 bits", contexts(b'{"i":[9223372036854775807]}'), "x.i"),
+    InvalidRecord("index wraps 32 bits", contexts(b'{"i":[4294967296]}'), "x.i"),
+    InvalidRecord("index beyond 64 bits", contexts(b'{"i":[1%s]}' % (b"0" * 30)), "x.i"),
+    InvalidRecord("indices are equal", contexts(b'{"i":[1,1]}'), "x.i"),
+    InvalidRecord("indices decrease", contexts(b'{"i":[2,1]}'), "x.i"),
+    InvalidRecord("index is a float", contexts(b'{"i":[1.0]}'), "x.i"),
+    InvalidRecord("index is true", contexts(b'{"i":[0,true]}'), "x.i"),
+    InvalidRecord("index is null", contexts(b'{"i":[null]}'), "x.i"),
+    InvalidRecord("indices are nested", contexts(b'{"i":[[1],[2]]}'), "x.i"),
+    InvalidRecord("fewer values than indices", contexts(b'{"i":[1,2],"v":[1]}'), "x.v"),
+    InvalidRecord("more values than indices", contexts(b'{"i":[1],"v":[1,2]}'), "x.v"),
+    InvalidRecord("values are null", contexts(b'{"i":[1],"v":null}'), "x.v"),
+    InvalidRecord("values are a string", contexts(b'{"i":[1],"v":"1"}'), "x.v"),
+    InvalidRecord("value is true", contexts(b'{"i":[1],"v":[true]}'), "x.v"),
+    InvalidRecord("value is a string", contexts(b'{"i":[1],"v":["1"]}'), "x.v"),
+    InvalidRecord("value is null", contexts(b'{"i":[1],"v":[null]}'), "x.v"),
+    InvalidRecord("values are nested", contexts(b'{"i":[1],"v":[[1]]}'), "x.v"),
+    InvalidRecord("dense list is too short", contexts(b"[1,2]"), "x"),
+    InvalidRecord("dense list is too long", contexts(orjson.dumps([1] * 11)), "x"),
+    InvalidRecord("dense list is empty", contexts(b"[]"), "x"),
+    InvalidRecord("dense list with true", contexts(orjson.dumps([True] + [1] * 9)), "x"),
+    InvalidRecord("dense list is nested", contexts(orjson.dumps([[1]] * 10)), "x"),
+    InvalidRecord("dense list with a string", contexts(orjson.dumps(["1"] * 10)), "x"),
+    InvalidRecord("dense list with null", contexts(orjson.dumps([None] * 10)), "x"),
+    InvalidRecord("index 9,999,999", contexts(b'{"i":[9999999]}'), "x.i"),
+    InvalidRecord("10 million numbers", contexts(b"[" + b"0," * 9_999_999 + b"0]"), "value"),
 ]  # fmt: skip
 
 NO_SCHEMA_CONTEXTS = [
-    Bad("beyond float64", contexts(b"[1e999]"), "x"),
-    Bad("id is deeply nested", b'{"id":%s}' % DEEP, "id"),
-    Bad("indices are deeply nested", contexts(b'{"i":%s}' % DEEP), "x.i"),
-    Bad("values are deeply nested", contexts(b'{"i":[1],"v":%s}' % DEEP), "x.v"),
-    Bad("object in x is deeply nested", contexts(b'{"i":{"":%s}}' % DEEP), "x.i"),
+    InvalidRecord("beyond float64", contexts(b"[1e999]"), "x"),
+    InvalidRecord("id is deeply nested", b'{"id":%s}' % DEEP, "id"),
+    InvalidRecord("indices are deeply nested", contexts(b'{"i":%s}' % DEEP), "x.i"),
+    InvalidRecord("values are deeply nested", contexts(b'{"i":[1],"v":%s}' % DEEP), "x.v"),
+    InvalidRecord("object in x is deeply nested", contexts(b'{"i":{"":%s}}' % DEEP), "x.i"),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("bad", BAD_CONTEXTS + NO_SCHEMA_CONTEXTS, ids=lambda bad: bad.name)
-def test_invalid_context_is_rejected_by_field(bad: Bad) -> None:
-    with pytest.raises(MalformedError) as refused:
+def test_invalid_context_is_rejected_by_field(bad: InvalidRecord) -> None:
+    with pytest.raises(MalformedError) as raised:
         codec.decode_context(record(bad.value), N_FEATURES)
-    assert field_of(refused.value) == bad.field
-    assert len(str(refused.value)) < 300
+    assert field_of(raised.value) == bad.field
+    assert len(str(raised.value)) < 300
 
 
 def feedbacks(fields: bytes) -> bytes:
@@ -276,39 +276,39 @@ def feedbacks(fields: bytes) -> bytes:
 
 
 BAD_FEEDBACK = [
-    Bad("no reward", b'{"id":"a"}', "reward"),
-    Bad("reward 2", feedbacks(b'"reward":2'), "reward"),
-    Bad("reward -1", feedbacks(b'"reward":-1'), "reward"),
-    Bad("reward null", feedbacks(b'"reward":null'), "reward"),
-    Bad("reward 1.5", feedbacks(b'"reward":1.5'), "reward"),
-    Bad("reward 2.0", feedbacks(b'"reward":2.0'), "reward"),
-    Bad("reward almost 1", feedbacks(b'"reward":0.9999999999999999'), "reward"),
-    Bad("reward almost 0", feedbacks(b'"reward":5e-324'), "reward"),
-    Bad("reward is a string", feedbacks(b'"reward":"1"'), "reward"),
-    Bad("reward is a list", feedbacks(b'"reward":[1]'), "reward"),
-    Bad("reward beyond 64 bits", feedbacks(b'"reward":1%s' % (b"0" * 30)), "reward"),
-    Bad("shown false", b'{"id":"a","shown":false}', "shown"),
-    Bad("shown false with a reward", feedbacks(b'"reward":1,"shown":false'), "shown"),
-    Bad("shown 1", b'{"id":"a","shown":1}', "shown"),
-    Bad("shown null", b'{"id":"a","shown":null}', "shown"),
-    Bad("label 4", feedbacks(b'"reward":1,"label":4'), "label"),
-    Bad("label -1", feedbacks(b'"reward":1,"label":-1'), "label"),
-    Bad("label true", feedbacks(b'"reward":1,"label":true'), "label"),
-    Bad("label null", feedbacks(b'"reward":1,"label":null'), "label"),
-    Bad("label 3.0", feedbacks(b'"reward":1,"label":3.0'), "label"),
-    Bad("action 4", feedbacks(b'"reward":1,"action":4'), "action"),
-    Bad("action -1", feedbacks(b'"reward":1,"action":-1'), "action"),
-    Bad("action 3.0", feedbacks(b'"reward":1,"action":3.0'), "action"),
-    Bad("action true", feedbacks(b'"reward":1,"action":true'), "action"),
-    Bad("action is a string", feedbacks(b'"reward":1,"action":"a"'), "action"),
+    InvalidRecord("no reward", b'{"id":"a"}', "reward"),
+    InvalidRecord("reward 2", feedbacks(b'"reward":2'), "reward"),
+    InvalidRecord("reward -1", feedbacks(b'"reward":-1'), "reward"),
+    InvalidRecord("reward null", feedbacks(b'"reward":null'), "reward"),
+    InvalidRecord("reward 1.5", feedbacks(b'"reward":1.5'), "reward"),
+    InvalidRecord("reward 2.0", feedbacks(b'"reward":2.0'), "reward"),
+    InvalidRecord("reward almost 1", feedbacks(b'"reward":0.9999999999999999'), "reward"),
+    InvalidRecord("reward almost 0", feedbacks(b'"reward":5e-324'), "reward"),
+    InvalidRecord("reward is a string", feedbacks(b'"reward":"1"'), "reward"),
+    InvalidRecord("reward is a list", feedbacks(b'"reward":[1]'), "reward"),
+    InvalidRecord("reward beyond 64 bits", feedbacks(b'"reward":1%s' % (b"0" * 30)), "reward"),
+    InvalidRecord("shown false", b'{"id":"a","shown":false}', "shown"),
+    InvalidRecord("shown false with a reward", feedbacks(b'"reward":1,"shown":false'), "shown"),
+    InvalidRecord("shown 1", b'{"id":"a","shown":1}', "shown"),
+    InvalidRecord("shown null", b'{"id":"a","shown":null}', "shown"),
+    InvalidRecord("label 4", feedbacks(b'"reward":1,"label":4'), "label"),
+    InvalidRecord("label -1", feedbacks(b'"reward":1,"label":-1'), "label"),
+    InvalidRecord("label true", feedbacks(b'"reward":1,"label":true'), "label"),
+    InvalidRecord("label null", feedbacks(b'"reward":1,"label":null'), "label"),
+    InvalidRecord("label 3.0", feedbacks(b'"reward":1,"label":3.0'), "label"),
+    InvalidRecord("action 4", feedbacks(b'"reward":1,"action":4'), "action"),
+    InvalidRecord("action -1", feedbacks(b'"reward":1,"action":-1'), "action"),
+    InvalidRecord("action 3.0", feedbacks(b'"reward":1,"action":3.0'), "action"),
+    InvalidRecord("action true", feedbacks(b'"reward":1,"action":true'), "action"),
+    InvalidRecord("action is a string", feedbacks(b'"reward":1,"action":"a"'), "action"),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("bad", BAD_FEEDBACK, ids=lambda bad: bad.name)
-def test_invalid_feedback_is_rejected_by_field(bad: Bad) -> None:
-    with pytest.raises(MalformedError) as refused:
+def test_invalid_feedback_is_rejected_by_field(bad: InvalidRecord) -> None:
+    with pytest.raises(MalformedError) as raised:
         codec.decode_feedback(record(bad.value), N_CLASSES)
-    assert field_of(refused.value) == bad.field
+    assert field_of(raised.value) == bad.field
 
 
 @pytest.mark.parametrize(
@@ -359,9 +359,9 @@ BAD_LOGGED = [
 
 @pytest.mark.parametrize(("log", "value", "field"), BAD_LOGGED)
 def test_invalid_logged_decision_is_rejected_only_if_required(log: LogReading, value: bytes, field: str) -> None:
-    with pytest.raises(MalformedError) as refused:
+    with pytest.raises(MalformedError) as raised:
         codec.decode_context(record(value), N_FEATURES, log)
-    assert field_of(refused.value) == field
+    assert field_of(raised.value) == field
     assert codec.decode_context(record(value), N_FEATURES).logged is None, "expected the logged field to be ignored"
 
 
@@ -418,9 +418,9 @@ def test_class_of_a_prediction_is_a_string() -> None:
     ],
 )
 def test_invalid_target_is_rejected_by_field(target: object, field: str) -> None:
-    with pytest.raises(MalformedError) as refused:
+    with pytest.raises(MalformedError) as raised:
         codec.decode_prediction(record(orjson.dumps({**PREDICTION, "target": target})))
-    assert field_of(refused.value) == field
+    assert field_of(raised.value) == field
 
 
 def test_feedback_without_label_is_malformed_only_if_required() -> None:

@@ -33,7 +33,7 @@ BALANCED = Ledger(
     shown=7,
 )
 
-BESIDE = ("conflicts", "contexts_misplaced", "feedback_misplaced", "propensities_floored")
+OUTSIDE_EQUATIONS = ("conflicts", "contexts_misplaced", "feedback_misplaced", "propensities_floored")
 """Fields that count records which other fields also count."""
 
 
@@ -46,13 +46,13 @@ def test_ledger_balances_if_every_record_is_counted_once() -> None:
     assert Ledger().balances
 
 
-@pytest.mark.parametrize("field", [field for field in Ledger._fields if field not in BESIDE])
+@pytest.mark.parametrize("field", [field for field in Ledger._fields if field not in OUTSIDE_EQUATIONS])
 def test_adding_1_to_any_count_unbalances_the_ledger(field: str) -> None:
     changed = BALANCED._replace(**{field: getattr(BALANCED, field) + 1})
     assert not changed.balances
 
 
-@pytest.mark.parametrize("field", BESIDE)
+@pytest.mark.parametrize("field", OUTSIDE_EQUATIONS)
 def test_counts_outside_the_equations_do_not_affect_balance(field: str) -> None:
     assert BALANCED._replace(**{field: 0}).balances
 

@@ -79,7 +79,7 @@ def test_encoder_without_names_hashes_all_features() -> None:
     assert sorted(found.values()) == [1.0, 2.5]
 
 
-REFUSED: list[tuple[dict[str, Any], str]] = [
+REJECTED: list[tuple[dict[str, Any], str]] = [
     ({"prise": 3}, "no feature is called 'prise'; did you mean price?"),
     ({"zzz": 3}, "no feature is called 'zzz'; the names are price, country, title"),
     ({"price": "3"}, "price: expected a finite number; got '3'"),
@@ -90,7 +90,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("x", "message"), REFUSED)
+@pytest.mark.parametrize(("x", "message"), REJECTED)
 def test_invalid_features_are_rejected(x: dict[str, Any], message: str) -> None:
     with pytest.raises(NamedFeaturesError) as caught:
         OWN.encode(x)
@@ -100,9 +100,9 @@ def test_invalid_features_are_rejected(x: dict[str, Any], message: str) -> None:
 def test_long_unknown_name_is_truncated_in_the_message() -> None:
     encoder = build({}, 10, unknown=True)
     for given in ([1], {"a": 1}, 10**400):
-        with pytest.raises(NamedFeaturesError) as refused:
+        with pytest.raises(NamedFeaturesError) as raised:
             encoder.encode({"é" * 400_000: given})
-        assert len(str(refused.value)) < 300
+        assert len(str(raised.value)) < 300
     with pytest.raises(NamedFeaturesError, match=r"^'\\x1b\[2J': expected a finite number"):
         encoder.encode({"\x1b[2J": [1]})
 

@@ -22,7 +22,7 @@ from tests.wire.test_codec import (
     N_CLASSES,
     N_FEATURES,
     PREDICTION,
-    Bad,
+    InvalidRecord,
     record,
 )
 
@@ -67,7 +67,7 @@ SMALL_BAD = [bad for bad in (*BAD_CONTEXTS, *BAD_FEEDBACK) if len(bad.value or b
 
 
 @pytest.mark.parametrize("bad", SMALL_BAD, ids=lambda bad: bad.name)
-def test_invalid_value_is_rejected_if_expressible_in_a_schema(bad: Bad) -> None:
+def test_invalid_value_is_rejected_if_expressible_in_a_schema(bad: InvalidRecord) -> None:
     topic = "contexts" if bad in BAD_CONTEXTS else "feedback"
     assert is_accepted(topic, bad.value) == (bad.name in BEYOND_A_SCHEMA)
 

@@ -18,7 +18,7 @@ from tests.producers.logs.rows import mapping, plain
 from tests.producers.logs.test_reading import ROWS, as_jsonl, write
 
 
-class Keeper:
+class CountingCache:
     """Caches logs in a folder and counts the number of times that a file is read."""
 
     def __init__(self, folder: Path) -> None:
@@ -38,69 +38,69 @@ class Keeper:
 
 
 @pytest.fixture
-def keeper(tmp_path: Path) -> Keeper:
-    return Keeper(tmp_path / "cache" / "logs")
+def cache_of_logs(tmp_path: Path) -> CountingCache:
+    return CountingCache(tmp_path / "cache" / "logs")
 
 
 def test_file_is_reread_only_after_a_relevant_change(
-    tmp_path: Path, keeper: Keeper, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, cache_of_logs: CountingCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, by = write(tmp_path, as_jsonl(ROWS)), mapping(propensity=None)
-    first = keeper.keep(path, by)
-    assert plain(keeper.keep(path, by).batches()) == plain(first.batches())
-    assert (keeper.readings, first.rows) == (1, len(ROWS))
-    keeper.keep(path, mapping())
-    keeper.keep(path, by, on_bad_row="skip")
-    keeper.keep(path, by, reward_above=0.5)
-    assert keeper.readings == 4
+    first = cache_of_logs.keep(path, by)
+    assert plain(cache_of_logs.keep(path, by).batches()) == plain(first.batches())
+    assert (cache_of_logs.readings, first.rows) == (1, len(ROWS))
+    cache_of_logs.keep(path, mapping())
+    cache_of_logs.keep(path, by, on_bad_row="skip")
+    cache_of_logs.keep(path, by, reward_above=0.5)
+    assert cache_of_logs.readings == 4
     monkeypatch.setattr(cache, "READ_BY", cache.READ_BY + 1)
-    keeper.keep(path, by)
-    assert keeper.readings == 5
+    cache_of_logs.keep(path, by)
+    assert cache_of_logs.readings == 5
     write(tmp_path, as_jsonl(ROWS[:2]))
-    assert keeper.keep(path, by).rows == 2
-    assert len(list(keeper.folder.iterdir())) == 6, "each log has its own name, and none is incomplete"
+    assert cache_of_logs.keep(path, by).rows == 2
+    assert len(list(cache_of_logs.folder.iterdir())) == 6, "each log has its own name, and none is incomplete"
 
 
-def test_failed_read_leaves_the_cache_empty(tmp_path: Path, keeper: Keeper) -> None:
+def test_failed_read_leaves_the_cache_empty(tmp_path: Path, cache_of_logs: CountingCache) -> None:
     path = write(tmp_path, as_jsonl([*ROWS, {**ROWS[0], "r": 7}]))
     with pytest.raises(DatasetError, match="reward"):
-        keeper.keep(path, mapping())
-    assert list(keeper.folder.iterdir()) == []
+        cache_of_logs.keep(path, mapping())
+    assert list(cache_of_logs.folder.iterdir()) == []
     with pytest.raises(DatasetError):
-        keeper.keep(tmp_path / "missing", mapping())
+        cache_of_logs.keep(tmp_path / "missing", mapping())
 
 
-def test_standard_input_is_not_cached(keeper: Keeper, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_standard_input_is_not_cached(cache_of_logs: CountingCache, monkeypatch: pytest.MonkeyPatch) -> None:
     class Stdin:
         buffer = io.BytesIO(as_jsonl(ROWS))
 
     monkeypatch.setattr(sys, "stdin", Stdin)
-    stored = keeper.keep("-", mapping(classes=("left", "right")))
-    assert list(keeper.folder.iterdir()) == []
+    stored = cache_of_logs.keep("-", mapping(classes=("left", "right")))
+    assert list(cache_of_logs.folder.iterdir()) == []
     assert stored.rows == len(ROWS)
     assert stored.row_of(stored.event_id(1)) == 1
 
 
 def test_entry_cached_by_another_process_is_used(
-    tmp_path: Path, keeper: Keeper, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, cache_of_logs: CountingCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, by = write(tmp_path, as_jsonl(ROWS)), mapping()
 
     def slower(log: Log, folder: Path) -> StoredLog:
         monkeypatch.setattr(cache, "store_log", store_log)
-        keeper.keep(path, by)
+        cache_of_logs.keep(path, by)
         return store_log(log, folder)
 
     monkeypatch.setattr(cache, "store_log", slower)
-    assert keeper.keep(path, by).rows == len(ROWS)
-    assert (keeper.readings, len(list(keeper.folder.iterdir()))) == (2, 1)
+    assert cache_of_logs.keep(path, by).rows == len(ROWS)
+    assert (cache_of_logs.readings, len(list(cache_of_logs.folder.iterdir()))) == (2, 1)
 
 
 @pytest.mark.parametrize("damage", ["empty", "content", "missing", "short", "long"])
-def test_damaged_entry_is_rebuilt(tmp_path: Path, keeper: Keeper, damage: str) -> None:
+def test_damaged_entry_is_rebuilt(tmp_path: Path, cache_of_logs: CountingCache, damage: str) -> None:
     path = write(tmp_path, as_jsonl(ROWS))
-    whole = plain(keeper.keep(path, mapping()).batches())
-    (folder,) = keeper.folder.iterdir()
+    whole = plain(cache_of_logs.keep(path, mapping()).batches())
+    (folder,) = cache_of_logs.folder.iterdir()
     column = folder / "values"
     if damage == "empty":
         (folder / "log.json").write_bytes(b"")
@@ -112,33 +112,33 @@ def test_damaged_entry_is_rebuilt(tmp_path: Path, keeper: Keeper, damage: str) -
         column.write_bytes(column.read_bytes()[:-8])
     else:
         column.write_bytes(column.read_bytes() + b"12345")
-    assert plain(keeper.keep(path, mapping()).batches()) == whole
-    assert plain(keeper.keep(path, mapping()).batches()) == whole
-    assert (keeper.readings, list(keeper.folder.iterdir())) == (2, [folder])
+    assert plain(cache_of_logs.keep(path, mapping()).batches()) == whole
+    assert plain(cache_of_logs.keep(path, mapping()).batches()) == whole
+    assert (cache_of_logs.readings, list(cache_of_logs.folder.iterdir())) == (2, [folder])
 
 
 def test_entry_whose_time_cannot_be_set_is_used(
-    tmp_path: Path, keeper: Keeper, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, cache_of_logs: CountingCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def forbidden(path: Path) -> None:
         raise PermissionError(path)
 
     path = write(tmp_path, as_jsonl(ROWS))
-    keeper.keep(path, mapping())
+    cache_of_logs.keep(path, mapping())
     monkeypatch.setattr(os, "utime", forbidden)
-    assert keeper.keep(path, mapping()).rows == len(ROWS)
-    assert keeper.readings == 1
+    assert cache_of_logs.keep(path, mapping()).rows == len(ROWS)
+    assert cache_of_logs.readings == 1
 
 
-def test_entries_unused_for_a_month_are_deleted(tmp_path: Path, keeper: Keeper) -> None:
+def test_entries_unused_for_a_month_are_deleted(tmp_path: Path, cache_of_logs: CountingCache) -> None:
     path = write(tmp_path, as_jsonl(ROWS))
-    keeper.keep(path, mapping())
-    keeper.keep(path, mapping(propensity=None))
+    cache_of_logs.keep(path, mapping())
+    cache_of_logs.keep(path, mapping(propensity=None))
     long_ago_s = time.time() - cache.UNUSED_S_MAX - 60
-    for folder in keeper.folder.iterdir():
+    for folder in cache_of_logs.folder.iterdir():
         os.utime(folder, (long_ago_s, long_ago_s))
-    keeper.keep(path, mapping())  # opened again, and therefore kept
-    keeper.keep(path, mapping(), reward_above=0.5)
-    keeper.keep(path, mapping())
-    assert keeper.readings == 3
-    assert len(list(keeper.folder.iterdir())) == 2
+    cache_of_logs.keep(path, mapping())  # opened again, and therefore kept
+    cache_of_logs.keep(path, mapping(), reward_above=0.5)
+    cache_of_logs.keep(path, mapping())
+    assert cache_of_logs.readings == 3
+    assert len(list(cache_of_logs.folder.iterdir())) == 2

@@ -38,7 +38,7 @@ def test_mapping_file_is_read(tmp_path: Path) -> None:
 
 NUMERIC: dict[str, Any] = {"features": {"numeric": ["x"]}}
 
-REFUSED: list[tuple[dict[str, Any], str]] = [
+REJECTED: list[tuple[dict[str, Any], str]] = [
     ({"action": "a", "rewards": "r", **NUMERIC}, "unknown key rewards; did you mean reward?"),
     ({"action": "a", "zzz": "r", **NUMERIC}, "unknown key zzz; the keys are id, timestamp, action"),
     ({"action": "a", "features": {"numerical": ["x"]}}, "unknown key features.numerical; did you mean numeric"),
@@ -59,7 +59,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("fields", "message"), REFUSED)
+@pytest.mark.parametrize(("fields", "message"), REJECTED)
 def test_invalid_mapping_fields_are_rejected(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(DatasetError) as caught:
         mapping_of(fields, "m.toml")
@@ -203,7 +203,7 @@ def test_mapping_pairs_are_equivalent_to_a_file() -> None:
 
 
 @pytest.mark.parametrize(
-    ("pairs", "says"),
+    ("pairs", "expected_message"),
     [
         ("action=item,reward", "expected KEY=COLUMN pairs; got 'reward'"),
         ("action=item,numeric=", "got 'numeric='"),
@@ -212,6 +212,6 @@ def test_mapping_pairs_are_equivalent_to_a_file() -> None:
         ("action=item", "no features: list columns"),
     ],
 )
-def test_invalid_mapping_pairs_are_rejected(pairs: str, says: str) -> None:
-    with pytest.raises(DatasetError, match=re.escape(says)):
+def test_invalid_mapping_pairs_are_rejected(pairs: str, expected_message: str) -> None:
+    with pytest.raises(DatasetError, match=re.escape(expected_message)):
         read_mapping(pairs)

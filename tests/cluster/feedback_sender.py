@@ -10,13 +10,13 @@ from heapq import heappop, heappush
 
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 
-from tests.judge import header
+from tests.independent_reader import header
 
 EARLIEST_MS, LATEST_MS = -15.0, 5.0  # target range of append times, relative to the deadline
 _WEIGHT = 0.05  # weight of each answer in the moving average of the time from sending to appending
 
 
-class Answering(threading.Thread):
+class FeedbackSender(threading.Thread):
     """Sends one feedback record for each prediction, to be appended a few ms before or after its deadline.
 
     Only the leader acknowledges feedback (acks=1). With acks=all, a slow follower would block the sender, and no

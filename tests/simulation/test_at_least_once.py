@@ -16,7 +16,7 @@ from stream.task.settings import TaskSettings
 from stream.wire.codec import HEADERS
 from stream.wire.ledger import Ledger
 from stream.wire.records import Headers
-from tests.pipeline import TOPICS, Pipeline, Together, digest, feedback_value, plan, run_until_idle
+from tests.pipeline import TOPICS, LearnerGroup, Pipeline, digest, feedback_value, plan, run_until_idle
 
 EVENTS = 150
 DATASET = synsep(seed=3, rows=200)
@@ -81,7 +81,7 @@ def test_feedback_resent_after_a_crash_has_no_effect(once: Published) -> None:
     assert ledger.conflicts == 0
 
 
-class Again:
+class RestartedReplay:
     """A replay that is killed midway and restarted from an earlier position."""
 
     def __init__(self, pipeline: Pipeline, back: int) -> None:
@@ -115,7 +115,7 @@ def context_of(pipeline: Pipeline, position: int) -> tuple[bytes | None, int, by
 def test_contexts_resent_after_a_crash_have_no_effect(back: int, once: Published) -> None:
     pipeline = pipeline_of()
     learner = pipeline.learner(idle_ms=1)
-    pipeline.run((Again(pipeline, back), pipeline.feedback(DATASET, LATE)), learner)
+    pipeline.run((RestartedReplay(pipeline, back), pipeline.feedback(DATASET, LATE)), learner)
     ledger = pipeline.ledger()
     assert published(pipeline, learner) == once
     assert (ledger.contexts, ledger.decided, ledger.context_duplicates) == (EVENTS + back, EVENTS, back)
@@ -123,16 +123,16 @@ def test_contexts_resent_after_a_crash_have_no_effect(back: int, once: Published
 
 @pytest.mark.parametrize("writes", [True, False], ids=["written", "not written"])
 def test_restart_after_a_failed_flush_loses_and_repeats_nothing(writes: bool, once: Published) -> None:
-    pipeline = pipeline_of(broker=lambda clock: Forgetful(clock, writes=writes))
+    pipeline = pipeline_of(broker=lambda clock: FlushFailingBroker(clock, writes=writes))
     learner = pipeline.learner(idle_ms=1)
-    replay, feedback = Resumed(pipeline), Reanswering(pipeline)
+    replay, feedback = RestartingReplay(pipeline), RestartingFeedback(pipeline)
     pipeline.run((replay, feedback), learner)
     assert replay.failures > 5
     assert feedback.failures > 5
     assert published(pipeline, learner) == once
 
 
-class Forgetful(EmbeddedBroker):
+class FlushFailingBroker(EmbeddedBroker):
     """A broker on which every seventh flush of a producer fails, after writing its records if `writes` is set."""
 
     def __init__(self, clock: VirtualClock, *, writes: bool) -> None:
@@ -141,13 +141,13 @@ class Forgetful(EmbeddedBroker):
         self.flushes = 0
 
     def producer(self) -> EmbeddedProducer:
-        return Forgetting(self)
+        return FlushFailingProducer(self)
 
 
-class Forgetting(EmbeddedProducer):
+class FlushFailingProducer(EmbeddedProducer):
     """A producer of a `Forgetful` broker."""
 
-    def __init__(self, broker: Forgetful) -> None:
+    def __init__(self, broker: FlushFailingBroker) -> None:
         super().__init__(broker)
         self.forgetful = broker
         self.queue: list[Any] = []
@@ -170,7 +170,7 @@ class Forgetting(EmbeddedProducer):
         self.flush()
 
 
-class Reanswering:
+class RestartingFeedback:
     """A feedback program that is closed and recreated after an error, as `onebit feedback` does."""
 
     def __init__(self, pipeline: Pipeline) -> None:
@@ -191,7 +191,7 @@ class Reanswering:
         return self.program.next_due_ms()
 
 
-class Resumed:
+class RestartingReplay:
     """A replay that is recreated after an error, as `onebit replay` does."""
 
     def __init__(self, pipeline: Pipeline) -> None:
@@ -257,7 +257,7 @@ def test_feedback_resent_by_a_plain_producer_has_no_effect(headers: Headers) -> 
                     service.send(TOPICS.feedback, partition, key, value, headers)
             unsure += fresh
             run_until_idle(learner)
-        pipeline.run((), Together(pipeline.clock, [learner]))
+        pipeline.run((), LearnerGroup(pipeline.clock, [learner]))
         return published(pipeline, learner), pipeline.ledger()
 
     one, ledger = run(1)

@@ -25,18 +25,18 @@ from tests.cli.conftest import Onebit
 
 pytestmark = pytest.mark.usefixtures("default_ctrl_c")
 
-BROKEN_OFF_AFTER = 50
+INTERRUPTED_AFTER = 50
 
 
 def test_interrupted_embedded_run_reports_its_progress(onebit: Onebit, monkeypatch: pytest.MonkeyPatch) -> None:
     observe = Judge.observe
 
-    def broken_off(judge: Judge, answer: Answer, known: Known, decided_ms: int) -> None:
+    def interrupted(judge: Judge, answer: Answer, known: Known, decided_ms: int) -> None:
         observe(judge, answer, known, decided_ms)
-        if len(judge.curve) == BROKEN_OFF_AFTER:
+        if len(judge.curve) == INTERRUPTED_AFTER:
             signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr(Judge, "observe", broken_off)
+    monkeypatch.setattr(Judge, "observe", interrupted)
     ended = onebit("run", "--events", "200", "--learner", "banditron,perceptron")
     assert (ended.code, ended.out) == (ExitCode.INTERRUPTED, "")
     assert re.fullmatch(

@@ -11,11 +11,11 @@ from stream.telemetry.sketch import Sketch
 from stream.verifying.audit import Finding, audit_partition
 from stream.wire.codec import tick_headers
 from tests.pipeline import TOPICS, Pipeline, run_until_idle, small_task
-from tests.verifying.tampering import GOOD, made_by_hand
+from tests.verifying.tampering import GOOD, hand_made_run
 
 
 def test_unapplied_records_are_backlog_not_faults() -> None:
-    pipeline = made_by_hand()
+    pipeline = hand_made_run()
     pipeline.context("next")
     pipeline.answer("pending", 1)
     pipeline.answer("next", 1)
@@ -23,12 +23,12 @@ def test_unapplied_records_are_backlog_not_faults() -> None:
 
 
 def test_audit_covers_the_state_at_its_start() -> None:
-    pipeline = made_by_hand()
+    pipeline = hand_made_run()
     learner = pipeline.learner()
 
     decided: list[str] = []
 
-    def go_on(message: str) -> None:
+    def continue_run(message: str) -> None:
         decided.append(message)
         pipeline.context(f"during {message}")
         pipeline.answer("pending", 1)
@@ -36,7 +36,7 @@ def test_audit_covers_the_state_at_its_start() -> None:
 
     run_until_idle(learner)
     before = audit_partition(pipeline.broker, TOPICS, 0)
-    during = audit_partition(pipeline.broker, TOPICS, 0, go_on)
+    during = audit_partition(pipeline.broker, TOPICS, 0, continue_run)
     assert (during.audited, during.faults, during.ok) == (before.audited, (), True)
     assert audit_partition(pipeline.broker, TOPICS, 0).audited.decided == before.audited.decided + len(decided)
 
@@ -78,19 +78,19 @@ def test_forgotten_id_can_be_decided_again() -> None:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_feedback_for_a_forgotten_id_becomes_an_orphan(seed: int) -> None:
-    luck = Random(seed)
-    limits = JoinSettings(window_ms=1_000, orphan_ms=1_000, retain_ms=60_000, retained_max=luck.choice((1, 2, 5)))
+    rng = Random(seed)
+    limits = JoinSettings(window_ms=1_000, orphan_ms=1_000, retain_ms=60_000, retained_max=rng.choice((1, 2, 5)))
     pipeline = Pipeline(small_task(join=limits))
     learner = pipeline.learner()
     for number in range(60):
-        event = luck.randrange(max(1, number // 3), number + 2)
-        if luck.random() < 0.4:
+        event = rng.randrange(max(1, number // 3), number + 2)
+        if rng.random() < 0.4:
             pipeline.context(f"e{event}")
-        for _ in range(luck.choice((0, 1, 2))):
-            pipeline.answer(f"e{luck.randrange(event + 1)}", luck.randrange(2))
-        if luck.random() < 0.5:
-            pipeline.clock.advance_to(pipeline.clock.now_ms + luck.choice((0, 1, 400)))
-        if luck.random() < 0.7:
+        for _ in range(rng.choice((0, 1, 2))):
+            pipeline.answer(f"e{rng.randrange(event + 1)}", rng.randrange(2))
+        if rng.random() < 0.5:
+            pipeline.clock.advance_to(pipeline.clock.now_ms + rng.choice((0, 1, 400)))
+        if rng.random() < 0.7:
             learner.step(0)
     run_until_idle(learner)
     finding = audit_partition(pipeline.broker, TOPICS, 0)
@@ -101,30 +101,30 @@ def test_feedback_for_a_forgotten_id_becomes_an_orphan(seed: int) -> None:
 @pytest.mark.parametrize("dated_by", ["tick", "context"])
 @pytest.mark.parametrize("seed", range(20))
 def test_audit_agrees_with_the_learner_under_clock_steps_and_foreign_ticks(seed: int, dated_by: DatedBy) -> None:
-    luck = Random(seed)
+    rng = Random(seed)
     limits = JoinSettings(
-        window_ms=luck.choice((20, 200)),
-        activation_ms=luck.choice((None, 60)),
+        window_ms=rng.choice((20, 200)),
+        activation_ms=rng.choice((None, 60)),
         orphan_ms=50,
         retain_ms=300,
-        pending_max=luck.choice((3, 9)),
+        pending_max=rng.choice((3, 9)),
     )
     pipeline = Pipeline(small_task(join=limits, dated_by=dated_by))
     learner = pipeline.learner(idle_ms=10)
     for number in range(120):
-        for _ in range(luck.choice((0, 1, 2))):
-            fields = luck.choice(({}, {"deferred": True}))
-            pipeline.context(f"e{luck.randrange(number, number + 3)}", **fields)
-        for _ in range(luck.choice((0, 1, 2))):
-            pipeline.answer(f"e{luck.randrange(max(0, number - 20), number + 3)}", luck.randrange(2))
-        for _ in range(luck.choice((0, 1, 2))):
-            pipeline.show(f"e{luck.randrange(max(0, number - 20), number + 3)}")
-        if luck.random() < 0.3:
-            headers = tick_headers(luck.randrange(len(pipeline.journal()) + 3))
+        for _ in range(rng.choice((0, 1, 2))):
+            fields = rng.choice(({}, {"deferred": True}))
+            pipeline.context(f"e{rng.randrange(number, number + 3)}", **fields)
+        for _ in range(rng.choice((0, 1, 2))):
+            pipeline.answer(f"e{rng.randrange(max(0, number - 20), number + 3)}", rng.randrange(2))
+        for _ in range(rng.choice((0, 1, 2))):
+            pipeline.show(f"e{rng.randrange(max(0, number - 20), number + 3)}")
+        if rng.random() < 0.3:
+            headers = tick_headers(rng.randrange(len(pipeline.journal()) + 3))
             pipeline.broker.producer().send(TOPICS.feedback, 0, None, None, headers)
-        back = dated_by == "tick" and luck.random() < 0.1
-        pipeline.clock.now_ms += -luck.choice((1, 15, 60)) if back else luck.choice((0, 0, 1, 8, 40))
-        if luck.random() < 0.7:
+        back = dated_by == "tick" and rng.random() < 0.1
+        pipeline.clock.now_ms += -rng.choice((1, 15, 60)) if back else rng.choice((0, 0, 1, 8, 40))
+        if rng.random() < 0.7:
             learner.step(0)
     finding = audit_partition(pipeline.broker, TOPICS, 0)
     assert finding.faults == ()

@@ -41,13 +41,13 @@ def when_both_run(monkeypatch: pytest.MonkeyPatch, happens: Callable[[], None]) 
     """Call a function when the second learner reports its progress."""
     seen = set[str]()
 
-    def show_and_see(_lines: AnnouncedLines, progress: Progress) -> None:
+    def show_progress(_lines: AnnouncedLines, progress: Progress) -> None:
         if progress.decided > 0 and progress.name not in seen:
             seen.add(progress.name)
             if len(seen) == 2:
                 happens()
 
-    monkeypatch.setattr(AnnouncedLines, "show", show_and_see)
+    monkeypatch.setattr(AnnouncedLines, "show", show_progress)
 
 
 @pytest.mark.slow

@@ -10,10 +10,10 @@ from stream.kafka.port import Broker, Consumer
 from stream.wire.records import Record, TopicPartition
 from stream.wire.topics import TopicSpec
 
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 
 
-class Heard:
+class RebalanceLog:
     """A rebalance listener that records its calls."""
 
     def __init__(self) -> None:
@@ -28,9 +28,9 @@ class Heard:
 
 def until(claim: Callable[[], bool]) -> None:
     """Wait until a condition is met."""
-    deadline_s = time.monotonic() + PATIENCE_S
+    deadline_s = time.monotonic() + TIMEOUT_S
     while not claim():
-        assert time.monotonic() < deadline_s, f"condition not met within {PATIENCE_S:g} s"
+        assert time.monotonic() < deadline_s, f"condition not met within {TIMEOUT_S:g} s"
 
 
 def topic(broker: Broker, prefix: str, partitions: int = 1, name: str = "topic") -> str:
@@ -89,11 +89,11 @@ def joined(*consumers: Consumer, partitions: int) -> list[Record]:
     """Poll the members of a group until all partitions are assigned, and return the records read meanwhile."""
     records: list[Record] = []
 
-    def dealt() -> bool:
+    def is_assigned() -> bool:
         for consumer in consumers:
             records.extend(consumer.poll(50, 100))
         assignments = [consumer.assignment() for consumer in consumers]
         return all(assignments) and sum(map(len, assignments)) == partitions
 
-    until(dealt)
+    until(is_assigned)
     return records

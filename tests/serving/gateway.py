@@ -97,7 +97,7 @@ class _PatientConsumer(EmbeddedConsumer):
         return records
 
 
-class Door:
+class GatewayClient:
     """A client of a gateway."""
 
     def __init__(self, broker: LearningBroker, link: Link, port: int) -> None:
@@ -150,7 +150,7 @@ def served(
     remember_ms: int = 60_000,
     learns: bool = True,
     tls: tuple[Path | None, Path | None, ssl.SSLContext | None] = (None, None, None),
-) -> Iterator[Door]:
+) -> Iterator[GatewayClient]:
     """Run a gateway for a pipeline on a free port. Yields a client once the gateway is ready, and stops it on exit."""
     broker, stopped, said = LearningBroker(pipeline), Event(), list[str]()
     broker.learns = learns
@@ -172,15 +172,15 @@ def served(
     gateway = Gateway(link, decisions, pipeline.topics, counts, timeout_s, fallback)
     app = Guard(make_app(gateway, "1.2.3", has_token=limits.token is not None), limits, counts, said.append)
     listening = listen(HOST, 0)
-    door = Door(broker, link, listening.getsockname()[1])
-    certificate, key, door.tls = tls
-    door.said = said
+    client = GatewayClient(broker, link, listening.getsockname()[1])
+    certificate, key, client.tls = tls
+    client.said = said
     server = Server(app, stopped.is_set, timeout_s, certificate, key)
     thread = Thread(target=server.run, args=([listening],))
     thread.start()
     try:
-        door.wait_until_ready()
-        yield door
+        client.wait_until_ready()
+        yield client
     finally:
         stopped.set()
         thread.join(WAIT_S)
