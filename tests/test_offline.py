@@ -112,7 +112,7 @@ def test_policies_unsupported_by_a_learner_are_rejected() -> None:
         run(create("arow", 2, 4), FOUR, np.zeros(4), patience=Patience(3, "negative"))
 
 
-def test_run_can_be_split() -> None:
+def test_split_run_equals_a_single_run() -> None:
     whole, cut = (create("soba-diag", n_classes=2, n_features=4) for _ in range(2))
     u = np.array([0.1, 0.9, 0.5, 0.3])
     run(whole, FOUR, u)

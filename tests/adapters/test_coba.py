@@ -56,7 +56,7 @@ def test_logged_action_is_learned_with_logged_probability() -> None:
 
 
 @pytest.mark.parametrize("context", [None, 1.5, "red", [1.0, "red"], {"color": "red"}])
-def test_prediction_probability_equals_score(context: Any) -> None:
+def test_predicted_probability_equals_score(context: Any) -> None:
     learner = Learner("banditron", n_features=4)
     action, probability, _ = learner.predict(context, ACTIONS)
     assert probability == pytest.approx(learner.score(context, ACTIONS, action))

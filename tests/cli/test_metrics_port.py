@@ -71,7 +71,7 @@ def test_learner_exports_decided_and_pending_counts() -> None:
     learner.close()
 
 
-def test_a_learner_exports_its_comparison_with_the_holdout() -> None:
+def test_learner_exports_its_comparison_with_the_holdout() -> None:
     pipeline, estimating = Pipeline(small_task(holdout=0.5)), LiveEstimating(is_asked=False)
     learner = pipeline.learner()
     learner._committed = estimating.add

@@ -113,7 +113,7 @@ def test_data_set_determines_sizes() -> None:
 
 
 @pytest.mark.parametrize(("name", "value"), [("n_classes", 12), ("n_features", 5), ("seed", 8), ("learner", ["soba"])])
-def test_single_given_setting_is_compared_alone(name: str, value: Any) -> None:
+def test_only_the_given_setting_is_compared(name: str, value: Any) -> None:
     with pytest.raises(SettingsDifferError) as raised:
         wanted(BEGUN, **{name: value})
     assert [difference.name for difference in raised.value.differences] == [name]

@@ -223,7 +223,7 @@ def test_experiment_data_variable_is_known(monkeypatch: pytest.MonkeyPatch) -> N
     assert unknown_variables() == []
 
 
-def test_run_rejects_loop(monkeypatch: pytest.MonkeyPatch, onebit: Onebit) -> None:
+def test_run_rejects_the_loop_setting(monkeypatch: pytest.MonkeyPatch, onebit: Onebit) -> None:
     monkeypatch.setenv("ONEBIT_LOOP", "true")
     ended = onebit("run", "--no-report")
     assert ended.code == ExitCode.USAGE

@@ -35,7 +35,7 @@ def test_log_is_shown_with_a_mapping_to_save(log: Path, tmp_path: Path, onebit: 
     assert "a mapping, guessed" not in again.out
 
 
-def test_a_log_is_shown_as_json(log: Path, onebit: Onebit) -> None:
+def test_log_is_shown_as_json(log: Path, onebit: Onebit) -> None:
     shown = json.loads(onebit("data", "show", str(log), "--map", str(log.parent / "offers.toml"), "--json").out)
     assert (shown["format"], shown["rows"], shown["features"], shown["classes"]) == ("CSV", 2_000, 10, 10)
     assert shown["mapping"]["action"] == "action"

@@ -24,7 +24,7 @@ def test_selected_items_of_a_seed_are_replayed_with_a_trace(onebit: Onebit) -> N
     assert "learner-1" in ended.out
 
 
-def test_command_that_repeats_a_seed_names_a_shared_model() -> None:
+def test_repeat_command_contains_the_shared_model_flag() -> None:
     assert Runs(EVENTS, "shared").replay(3, "0-4") == "onebit simulate --seed 3 --trace --model shared --only 0-4"
     assert Runs(EVENTS, "own").replay(3) == "onebit simulate --seed 3 --trace"
 

@@ -62,7 +62,7 @@ def test_offsets_can_be_committed_without_a_transaction(broker: Broker, prefix: 
     consumer.close()
 
 
-def test_a_restarted_member_continues_at_the_committed_offset(broker: Broker, prefix: str) -> None:
+def test_restarted_member_continues_at_the_committed_offset(broker: Broker, prefix: str) -> None:
     name = topic(broker, prefix)
     write(broker, name, "abc")
     consumer = broker.group_consumer(prefix, "m", [name], RebalanceLog())
@@ -115,7 +115,7 @@ def test_group_rejects_topics_with_unequal_partition_counts(broker: Broker, pref
         broker.group_consumer(prefix, "m", [left, right], RebalanceLog())
 
 
-def test_a_member_receives_revocations_before_assignments(broker: Broker, prefix: str) -> None:
+def test_member_receives_revocations_before_assignments(broker: Broker, prefix: str) -> None:
     name = topic(broker, prefix, 2)
     zero, one = TopicPartition(name, 0), TopicPartition(name, 1)
     rebalances, heard_by_other = RebalanceLog(), RebalanceLog()

@@ -149,7 +149,7 @@ def test_record_for_a_missing_partition_is_an_error(broker: Broker, prefix: str)
 # Reading
 
 
-def test_a_reader_seeks_to_any_offset(broker: Broker, prefix: str) -> None:
+def test_reader_seeks_to_any_offset(broker: Broker, prefix: str) -> None:
     name = topic(broker, prefix)
     tp = TopicPartition(name, 0)
     write(broker, name, "abcde")

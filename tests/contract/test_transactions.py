@@ -118,7 +118,7 @@ def test_flush_beyond_the_queue_size_covers_all_partitions(broker: Broker, prefi
     producer.close()
 
 
-def test_a_second_begin_is_an_error(broker: Broker, prefix: str) -> None:
+def test_second_begin_is_an_error(broker: Broker, prefix: str) -> None:
     producer = broker.transactional_producer(prefix)
     producer.begin()
     with pytest.raises(BrokerError):

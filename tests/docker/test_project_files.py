@@ -39,7 +39,7 @@ def test_compose_passes_every_setting_to_the_programs() -> None:
     assert passed == {one.name.upper() for one in described()} - elsewhere
 
 
-def test_the_site_lists_every_learner() -> None:
+def test_site_lists_every_learner() -> None:
     hooks = runpy.run_path(str(ROOT / "docs" / "_site" / "hooks.py"))
     row = r"^\| `([a-z0-9-]+)`(?: †)?(?: ‡)? \| .* \| .* \| .* \|$"
     listed = re.findall(row, hooks["learner_table"](), re.MULTILINE)

@@ -36,7 +36,7 @@ def title(name: str) -> str:
     return name.upper()
 
 
-def test_line_is_mean_over_seeds_and_horizontal_without_the_parameter() -> None:
+def test_line_shows_mean_over_seeds_and_is_horizontal_without_the_parameter() -> None:
     rows = [row(error=e, seed=s, gamma=g) for s, e, g in ((1, 0.2, 0.1), (2, 0.4, 0.1), (1, 0.5, 1.0), (2, 0.5, 1.0))]
     (panel,) = panels_of(figure(), [*rows, row("arow", 0.1)], title)
     soba, arow = panel.lines

@@ -42,7 +42,7 @@ def pipelines(tmp_path: Path) -> Iterator[list[Pipeline]]:
         pipeline.close()
 
 
-def test_learner_killed_twenty_times_in_fifty_thousand_events(
+def test_learner_killed_twenty_times_loses_and_repeats_nothing(
     kafka: LocalKafka, prefix: str, tmp_path: Path, pipelines: list[Pipeline]
 ) -> None:
     events = 50_000
@@ -79,7 +79,7 @@ def test_learner_killed_twenty_times_in_fifty_thousand_events(
     pipeline.assert_model_equals_replay()
 
 
-def test_learners_join_and_leave_over_four_partitions(
+def test_learners_that_join_and_leave_lose_and_repeat_nothing(
     kafka: LocalKafka, prefix: str, tmp_path: Path, pipelines: list[Pipeline]
 ) -> None:
     events = 16_000

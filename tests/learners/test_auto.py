@@ -32,7 +32,7 @@ from stream.learners.auto import choose, defaults_for
         (200, 1_000, 900.0, "stack-igw", {}, "exceed 64 MB"),
     ],
 )
-def test_choice_depends_on_size(
+def test_auto_choice_depends_on_size(
     n_classes: int, n_features: int, mean_nnz: float | None, learner: str, parameters: dict[str, Any], why: str
 ) -> None:
     choice = choose(n_classes, n_features, mean_nnz)

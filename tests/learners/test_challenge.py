@@ -61,7 +61,7 @@ def as_logged(learner: KernelLearner, x: Features, decision: Decision) -> Decisi
 
 @pytest.mark.parametrize("delay", [0, 50])
 @pytest.mark.parametrize("case", TOGETHER)
-def test_each_learner_of_a_challenge_equals_itself_alone(case: str, delay: int) -> None:
+def test_each_learner_in_a_challenge_learns_as_if_alone(case: str, delay: int) -> None:
     alone, together = TOGETHER[case]()
     size, data, rng = 300, examples(Case("banditron"), 300), np.random.default_rng(5)
     waiting: list[tuple[Decision, list[Decision]]] = []

@@ -47,7 +47,7 @@ def test_every_point_is_separable_from_the_others_with_the_margin() -> None:
         assert separator_norm(adversary.points, signs, 0.02) <= 2.0 + 1e-9
 
 
-def test_wrong_answer_repeats_the_row() -> None:
+def test_adversary_repeats_a_row_after_a_wrong_answer() -> None:
     adversary = Adversary(n_features=3, margin=0.05, rounds=100, seed=3)
     first = adversary.next_row(lambda _: 0.5)
     adversary.answered(1 - first.label)
@@ -84,7 +84,7 @@ def test_learner_that_updates_only_on_right_answers_reaches_the_lower_bound(name
     assert np.mean(mistakes) >= 0.5 * bound
 
 
-def test_rows_continue_without_free_points() -> None:
+def test_adversary_continues_without_free_points() -> None:
     adversary = Adversary(n_features=3, margin=0.3, rounds=100, seed=3)
     shown = set()
     for _ in range(100):

@@ -71,7 +71,7 @@ def test_unknown_name_is_rejected_with_the_known_names(name: str, message: str) 
         load(name)
 
 
-def test_the_number_of_features_of_a_named_data_set_cannot_be_changed() -> None:
+def test_n_features_of_a_named_data_set_cannot_be_changed() -> None:
     assert load("optdigits", n_features=64).n_features == 64
     with pytest.raises(DatasetError, match="n_features=65"):
         load("optdigits", n_features=65)

@@ -140,7 +140,7 @@ def test_resumed_replay_schedules_from_its_own_first_event() -> None:
     assert program.next_due_ms() == begun_ms + 1_000
 
 
-def test_delayed_replay_keeps_its_schedule_and_counts_the_slip() -> None:
+def test_delayed_replay_keeps_its_schedule_and_counts_late_events() -> None:
     world = World()
     program, begun_ms = world.replay(at(0, 1_000, 1_200, 4_000), 4, speed=1.0), world.clock.now_ms
     program.step(0)

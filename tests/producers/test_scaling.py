@@ -31,7 +31,7 @@ def dense(dataset: Dataset) -> FloatArray:
     return x
 
 
-def test_scaling_of_dense_sparse_and_constant_columns() -> None:
+def test_dense_columns_are_standardized_and_sparse_ones_keep_zeros() -> None:
     rng = np.random.default_rng(1)
     x = np.column_stack((rng.normal(300.0, 5.0, 40), np.full(40, 7.0), np.zeros(40), np.zeros(40), rng.normal(size=40)))
     x[:5, 2] = 10.0

@@ -96,7 +96,7 @@ def test_log_that_ends_before_the_model_snapshot_is_rejected() -> None:
     assert_fails_after_gone_ms(pipeline, learner)
 
 
-def test_a_log_recreated_under_a_running_learner_is_detected() -> None:
+def test_log_recreated_under_a_running_learner_is_detected() -> None:
     pipeline = Pipeline(small_task("late-ucb", model="shared"))
     learner = pipeline.learner()
     pipeline.context("a")
@@ -106,7 +106,7 @@ def test_a_log_recreated_under_a_running_learner_is_detected() -> None:
     assert_fails_after_gone_ms(pipeline, learner)
 
 
-def test_a_temporary_stale_log_end_is_tolerated() -> None:
+def test_temporary_stale_log_end_is_tolerated() -> None:
     pipeline = Pipeline(small_task("late-ucb", model="shared"))
     lagging = FaultyBroker(pipeline.broker, "learner-1", lambda call: Verdict.PROCEEDS)
     learner = LearnerProgram(lagging, TOPICS, pipeline.settings, LearnerOptions(), pipeline.now_ms)
@@ -141,7 +141,7 @@ def test_log_retained_from_the_model_snapshot_on_is_accepted() -> None:
     assert learner.ready
 
 
-def test_a_task_that_waits_for_its_log_is_recovered_once() -> None:
+def test_task_that_waits_for_its_log_is_recovered_once() -> None:
     pipeline = Pipeline(small_task("late-ucb", model="shared"))
     learner = pipeline.learner()
     run_until_idle(learner)
@@ -161,7 +161,7 @@ def test_a_task_that_waits_for_its_log_is_recovered_once() -> None:
     assert pipeline.ledger().decided == 1
 
 
-def test_a_task_that_moved_while_waiting_for_its_log_is_recovered_again() -> None:
+def test_task_that_moved_while_waiting_for_its_log_is_recovered_again() -> None:
     pipeline = Pipeline(small_task("late-ucb", model="shared"))
     learner = pipeline.learner()
     run_until_idle(learner)
@@ -201,7 +201,7 @@ class SlowToRead:
         )  # fmt: skip
 
 
-def test_a_learner_reading_a_long_log_polls_reports_progress_and_can_be_stopped(
+def test_learner_reading_a_long_log_polls_reports_progress_and_can_be_stopped(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     slow = SlowToRead(decided(), monkeypatch, POLL_INTERVAL_MS)
@@ -236,7 +236,7 @@ def write_to_log(pipeline: Pipeline, steps: int) -> None:
         pipeline.broker.producer().send(TOPICS.updates, 0, None, value, UPDATE_HEADERS)
 
 
-def test_a_task_too_far_ahead_of_its_log_pauses_deciding_then_resumes_without_loss() -> None:
+def test_task_too_far_ahead_of_its_log_pauses_deciding_then_resumes_without_loss() -> None:
     pipeline = Pipeline(small_task("late-ucb", model="shared"))
     learner, said = learner_with_messages(pipeline, ahead_max=3)
     run_until_idle(learner)

@@ -458,7 +458,7 @@ def test_snapshot_equals_the_golden_file() -> None:
 
 
 @pytest.mark.parametrize("late", ["ignore", "correct"])
-def test_tick_after_a_snapshot_dates_decisions_that_are_already_settled(late: Any) -> None:
+def test_tick_after_a_snapshot_sets_the_time_of_settled_decisions(late: Any) -> None:
     settings = small_task("soba-diag", join=JoinSettings(pending_max=0), on_expiry="negative", late=late)
     task, inputs = Task(settings, TOPICS.contexts), Inputs()
     task.step([inputs.context("a", 10)], 1)

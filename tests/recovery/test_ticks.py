@@ -156,7 +156,7 @@ def test_tick_of_a_fenced_learner_is_ignored(number: int) -> None:
 
 
 @pytest.mark.parametrize("snapshot_interval_ms", [0, 1])
-def test_stream_time_and_dates_survive_recovery(snapshot_interval_ms: int) -> None:
+def test_stream_time_and_decision_times_survive_recovery(snapshot_interval_ms: int) -> None:
     pipeline = Pipeline(small_task())
     learner = pipeline.learner(snapshot_interval_ms=snapshot_interval_ms)
     for name in "abcd":
@@ -171,7 +171,7 @@ def test_stream_time_and_dates_survive_recovery(snapshot_interval_ms: int) -> No
     assert task_digest(recovered.task) == task_digest(running)
 
 
-def test_every_snapshot_contains_the_undated_decisions() -> None:
+def test_every_snapshot_contains_decisions_without_a_known_time() -> None:
     pipeline = Pipeline(small_task())
     learner = pipeline.learner(snapshot_interval_ms=1)
     learner.step(0)
@@ -188,7 +188,7 @@ def test_every_snapshot_contains_the_undated_decisions() -> None:
     assert undated > 10
 
 
-def test_decision_is_dated_by_its_tick_after_the_learner_dies() -> None:
+def test_decision_time_is_read_from_its_tick_after_the_learner_dies() -> None:
     pipeline, learner = decided()
     learner.close()
     pipeline.clock.advance_to(3_000)
@@ -199,7 +199,7 @@ def test_decision_is_dated_by_its_tick_after_the_learner_dies() -> None:
     assert pipeline.audits()[0].ok
 
 
-def test_aborted_ticks_date_nothing() -> None:
+def test_aborted_ticks_set_no_decision_times() -> None:
     pipeline = Pipeline(small_task())
 
     def dies(number: int) -> None:

@@ -33,7 +33,7 @@ def contexts(gateway: GatewayClient) -> list[Record]:
     return [one for number in range(pipeline.partitions) for one in pipeline.records(pipeline.topics.contexts, number)]
 
 
-def test_a_context_is_answered_with_its_prediction() -> None:
+def test_context_is_answered_with_its_prediction() -> None:
     with served(a_pipeline()) as gateway:
         got = gateway.decide("visit-1")
         prediction = gateway.pipeline.prediction("visit-1")
@@ -135,7 +135,7 @@ def test_requests_can_add_open_classes() -> None:
         assert gateway.decide("visit-3").json["class"] in ("hats", "shoes")
 
 
-def test_a_fallback_that_is_not_eligible_is_a_504() -> None:
+def test_fallback_that_is_not_eligible_is_a_504() -> None:
     with served(a_pipeline(), timeout_s=0.2, fallback="help", learns=False) as gateway:
         got = gateway.ask("POST", "/v1/decide", {"id": "visit-1", "x": [1.0, 0.5], "eligible": ["news"]})
         other = gateway.ask("POST", "/v1/decide", {"id": "visit-2", "x": [1.0, 0.5], "eligible": ["news", "help"]})
@@ -210,7 +210,7 @@ def test_fallback_is_returned_until_the_prediction_arrives() -> None:
         assert "fallback" not in gateway.decide("visit-1").json
 
 
-def test_a_fallback_before_the_pipeline_has_settings_is_a_504() -> None:
+def test_fallback_before_the_pipeline_has_settings_is_a_504() -> None:
     with served(a_pipeline(), timeout_s=0.2, fallback="uniform", facts=None, learns=False) as gateway:
         assert gateway.decide("visit-1").status == 504
 

@@ -30,7 +30,7 @@ def test_answer_is_forgotten_beyond_the_horizon() -> None:
     assert (decisions.find("a"), decisions.find("b")) == (None, at(11))
 
 
-def test_the_oldest_answer_is_forgotten_beyond_the_limit() -> None:
+def test_oldest_answer_is_forgotten_beyond_the_limit() -> None:
     decisions = Decisions(1_000, remembered_max=2)
     decisions.add([("a", at(1)), ("b", at(2)), ("c", at(3))])
     assert (decisions.find("a"), decisions.remembered) == (None, 2)
@@ -67,7 +67,7 @@ def test_uniform_fallback_is_uniform_and_deterministic_per_event() -> None:
     assert other != list(islice(actions, 100))
 
 
-def test_a_fallback_is_among_the_eligible_classes() -> None:
+def test_fallback_is_among_the_eligible_classes() -> None:
     eligible = np.array([0, 2], np.int32)
     found = [fallback_answer("uniform", f"visit-{number}", FACTS, eligible) for number in range(100)]
     assert {one.action for one in found} == {0, 2}

@@ -181,7 +181,7 @@ def test_failed_step_restores_the_model() -> None:
     assert replica.read([]) == 0
 
 
-def test_a_view_tolerates_a_task_continued_by_another_process() -> None:
+def test_view_tolerates_a_task_continued_by_another_process() -> None:
     replica = Replica(Case("late-ucb").fresh())
     zombie, successor = View(replica, 0), View(replica, 0)
     event = events(1)[0]

@@ -460,7 +460,7 @@ def test_overflow_settles_the_oldest_deferred_decision_as_unshown() -> None:
 @pytest.mark.parametrize(
     ("script", "expired"), [("shown a@1, context b@2, context c@3", "a"), ("context b@1, shown a@2, context c@3", "b")]
 )
-def test_overflow_without_deferred_decisions_expires_the_earliest_deadline(script: str, expired: str) -> None:
+def test_overflow_expires_the_decision_with_the_earliest_deadline(script: str, expired: str) -> None:
     driver = Driver(JoinSettings(pending_max=2))
     assert driver.run(f"deferred a@0, {script}") == [f"expired {expired} None"]
     assert driver.join.overflows() == Overflows(pending=1)

@@ -70,7 +70,7 @@ def run(task: Task, records: list[Record], end_ms: int = -1) -> Effects:
     return task.step([*records, *([Inputs().tick(0, end_ms)] if end_ms >= 0 else [])], 1)
 
 
-def test_tick_dates_only_the_decisions_of_its_step() -> None:
+def test_tick_sets_only_the_decision_times_of_its_step() -> None:
     task, inputs = Task(small_task(), TOPICS.contexts), Inputs()
     task.step([inputs.context("a", 10), inputs.context("b", 11)], 1)
     task.step([inputs.context("c", 12)], 2)
@@ -204,7 +204,7 @@ def test_late_feedback_corrects_the_assumed_reward_once() -> None:
     assert corrected.join.ledger().late == 3
 
 
-def test_a_correction_reverts_the_update_with_its_original_draw() -> None:
+def test_correction_reverts_the_update_with_its_original_draw() -> None:
     parameters = {"alpha": 0.5, "covariance": "full"}  # a reward of 0 subtracts x only if v < (1+α)/2
     ids = [f"e{number}" for number in range(20)]
     late = Task(by_context("confidit", parameters=parameters, on_expiry="negative", late="correct"), TOPICS.contexts)
@@ -273,7 +273,7 @@ def test_window_of_a_deferred_decision_starts_when_it_is_shown() -> None:
     ]  # fmt: skip
 
 
-def test_earlier_undated_decision_does_not_extend_a_shown_decisions_window() -> None:
+def test_untimed_decision_does_not_extend_the_window_of_a_shown_one() -> None:
     task, inputs = Task(small_task(), TOPICS.contexts), Inputs()
     task.step([inputs.context("a", 10, deferred=True)], 1)
     task.step([inputs.tick(1, 15), inputs.context("b", 20)], 2)

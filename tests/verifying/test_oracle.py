@@ -213,12 +213,12 @@ def test_expired_decision_has_the_assumed_reward_of_the_policy() -> None:
     ]
 
 
-def test_decision_is_not_dated_before_an_earlier_one() -> None:
+def test_decision_time_is_never_before_an_earlier_one() -> None:
     lines = (*DECIDED, ("context", "b", 900), ("tick", 2, 950), ("feedback", "b", 1_100))
     assert outcomes(played(*lines)) == [example(Outcome.MATCHED, 1, 100, 1_100, 4, event_id="b")]
 
 
-def test_decision_dated_by_its_context_expires_a_window_after_it() -> None:
+def test_decision_timed_by_its_context_expires_one_window_later() -> None:
     for at_ms, outcome in ((1_900, "matched"), (1_901, "expired")):
         oracle = played(("context", "a", 900), ("feedback", "a", at_ms), dated_by="context")
         assert counts(oracle)[outcome] == 1

@@ -148,7 +148,7 @@ def test_guess_excludes_outcome_columns_and_tolerates_bad_rows(tmp_path: Path) -
     )
 
 
-def test_guess_remarks_on_missing_headers_and_decimal_commas(tmp_path: Path) -> None:
+def test_guess_reports_missing_headers_and_decimal_commas(tmp_path: Path) -> None:
     path = write(tmp_path, b"1,2.5,3\n4,5,6\n")
     assert [
         remark for remark in guess(next(csv_tables.tables(Source(str(path)), None))).remarks if "names" in remark
