@@ -160,9 +160,9 @@ class Pipeline:
 class Watch:
     """The progress of a pipeline's learners."""
 
-    def __init__(self, broker: KafkaBroker, topics: Topics, partitions: int, said: Callable[[], str]) -> None:
+    def __init__(self, broker: KafkaBroker, topics: Topics, partitions: int, program_output: Callable[[], str]) -> None:
         self.broker = broker
-        self._said = said
+        self._output = program_output
         self._follower = JournalFollower(broker, topics, partitions)
         self._topics = topics
         self._partitions = partitions
@@ -181,7 +181,7 @@ class Watch:
 
     def wait_until(self, claim: Callable[[Ledger], bool], what: str, timeout_s: float = WAIT_S) -> None:
         """Wait until a condition on the ledger is met."""
-        wait_for(lambda: claim(self.ledger()), what, timeout_s, lambda: f"{self._ledger}\n{self._said()}")
+        wait_for(lambda: claim(self.ledger()), what, timeout_s, lambda: f"{self._ledger}\n{self._output()}")
 
     def wait_until_decided(self, events: int) -> None:
         """Wait until at least `events` contexts are decided."""
@@ -196,7 +196,7 @@ class Watch:
         wanted = sorted(instances)
         wait_for(
             lambda: sorted(name for name, held in self._holdings().items() if held) == self.members() == wanted,
-            f"{', '.join(wanted)} have the partitions", otherwise=lambda: f"{self._holdings()}\n{self._said()}",
+            f"{', '.join(wanted)} have the partitions", otherwise=lambda: f"{self._holdings()}\n{self._output()}",
         )  # fmt: skip
 
     def _holdings(self) -> dict[str, frozenset[TopicPartition]]:

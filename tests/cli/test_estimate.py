@@ -203,11 +203,11 @@ def test_skipped_rows_are_counted(log: list[str], capsys: pytest.CaptureFixture[
     assert "event-6" in failure(capsys, [*log, "--policy", "uniform"])
     with pytest.raises(SystemExit) as ended:
         main([*log, "--policy", "uniform", "--on-bad-row", "skip", "--json"])
-    said = capsys.readouterr()
+    captured = capsys.readouterr()
     assert ended.value.code == 0
     expected = "1 row of shop skipped: id: expected a unique id (at line 9; got 'event-6')"
-    assert expected in " ".join(said.err.split())
-    assert orjson.loads(said.out)["events"] == 1_199
+    assert expected in " ".join(captured.err.split())
+    assert orjson.loads(captured.out)["events"] == 1_199
 
 
 def test_learner_learns_nothing_from_feedback_after_the_log(log: list[str], capsys: pytest.CaptureFixture[str]) -> None:

@@ -100,12 +100,12 @@ def test_ctrl_c_during_import_prints_no_traceback(
 
 
 def test_only_slow_work_is_announced(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    said = threading.Event()
+    announced = threading.Event()
     monkeypatch.setattr(process, "SLOW_S", 60.0)
     with process.announced_when_slow("compiling"):
         pass
     assert capsys.readouterr().err == ""
     monkeypatch.setattr(process, "SLOW_S", 0.0)
-    monkeypatch.setattr(process, "announce", lambda message: said.set())
+    monkeypatch.setattr(process, "announce", lambda message: announced.set())
     with process.announced_when_slow("compiling"):
-        assert said.wait(10.0)
+        assert announced.wait(10.0)

@@ -26,8 +26,8 @@ def test_unsupported_policy_is_rejected_with_reason_and_remedy(
     with pytest.raises(SystemExit) as ended:
         main()
     assert ended.value.code == ExitCode.USAGE
-    said = " ".join(capsys.readouterr().err.split())
-    assert "perceptron learns from labels, and an expired decision has none; use --on-expiry drop" in said
+    output = " ".join(capsys.readouterr().err.split())
+    assert "perceptron learns from labels, and an expired decision has none; use --on-expiry drop" in output
 
 
 def test_auto_selects_late_ucb_without_drift_if_late_feedback_corrects(onebit: Onebit) -> None:

@@ -120,7 +120,7 @@ def test_dead_letters_of_a_reason_are_requeued_after_a_dry_run(onebit: Onebit, p
     assert dry[0].endswith(": would be written to its topic again")
     assert dry[1] == "1 would be written to their topics again, 0 skipped"
     assert len(pipeline.records(TOPICS.contexts)) == 3
-    for said, again in (("written to its topic again", 4), ("skipped: already written to its topic again", 4)):
+    for message, again in (("written to its topic again", 4), ("skipped: already written to its topic again", 4)):
         done = onebit("dead-letters", "requeue", "--reason", "malformed").out.splitlines()
-        assert done[0].endswith(f": {said}")
+        assert done[0].endswith(f": {message}")
         assert len(pipeline.records(TOPICS.contexts)) == again

@@ -36,7 +36,7 @@ class Tool:
         self.process.kill()
         self.process.wait(WAIT_S)
 
-    def said(self) -> Iterator[dict[str, object]]:
+    def output_lines(self) -> Iterator[dict[str, object]]:
         """The JSON lines in the output, without an incomplete last line."""
         for line in self.log.read_text().splitlines(keepends=True):
             if line.startswith("{") and line.endswith("}\n"):

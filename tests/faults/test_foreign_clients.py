@@ -75,8 +75,8 @@ class Clients:
 
     def acknowledged(self) -> set[str]:
         """The values that the producers reported as acknowledged."""
-        said = (line for tool in self.started for line in tool.said())
-        return {str(line["value"]) for line in said if line.get("name") == "producer_send_success"}
+        lines = (line for tool in self.started for line in tool.output_lines())
+        return {str(line["value"]) for line in lines if line.get("name") == "producer_send_success"}
 
     def close(self) -> None:
         """Kill all clients."""

@@ -75,14 +75,14 @@ def test_classes_are_played_with_their_propensities(name: str, parameters: dict[
         label = int(data.labels[t])
         learner.update(data.features(t), decision, int(decision.action == label), 0.5, label)
     x = data.features(59)
-    said: dict[int, set[float]] = {}
+    stated: dict[int, set[float]] = {}
     counts = np.zeros(K, np.int64)
     for u in rng.random(draws).tolist():
         action, _, propensity = learner.predict(x, u)[:3]
-        said.setdefault(action, set()).add(propensity)
+        stated.setdefault(action, set()).add(propensity)
         counts[action] += 1
-    propensities = np.array([max(said[action]) for action in range(K)])
-    assert all(max(found) - min(found) < 1e-12 for found in said.values())
+    propensities = np.array([max(stated[action]) for action in range(K)])
+    assert all(max(found) - min(found) < 1e-12 for found in stated.values())
     assert propensities.sum() == pytest.approx(1.0, abs=1e-9)
     assert propensities.min() >= FLOOR / K - 1e-12
     np.testing.assert_allclose(learner.distribution(x), propensities, atol=1e-12)

@@ -178,12 +178,12 @@ def test_context_of_a_log_contains_the_logged_action() -> None:
 
 
 def answered(
-    data: Dataset, played: list[int], plan: FeedbackPlan, said: Callable[[str], None] = print, **options: Any
+    data: Dataset, played: list[int], plan: FeedbackPlan, announce: Callable[[str], None] = print, **options: Any
 ) -> list[tuple[str, int, int]]:
     """The feedback for these actions: event id, reward, and time since the decision."""
     world = World()
     program = FeedbackProgram(
-        world.broker, TOPICS, data.known_of, plan, FeedbackOptions(**options), world.now_ms, announce=said
+        world.broker, TOPICS, data.known_of, plan, FeedbackOptions(**options), world.now_ms, announce=announce
     )
     begun_ms = world.clock.now_ms
     for row, action in enumerate(played):
@@ -235,17 +235,17 @@ def test_feedback_delay_of_a_log_is_scaled_by_speed(speed: float, at_ms: list[in
 
 
 def test_outcome_without_a_time_is_reported_once() -> None:
-    said: list[str] = []
+    messages: list[str] = []
     untimed = [LoggedOutcome(1, None, 1, 0.5, 1, None)] * 3
-    assert answered(log_of([OUTCOMES[0], *untimed]), [1, 1, 1, 1], FeedbackPlan(1, None), said.append) == [
+    assert answered(log_of([OUTCOMES[0], *untimed]), [1, 1, 1, 1], FeedbackPlan(1, None), messages.append) == [
         ("visit-0", 1, 3_000)
     ]
-    assert said == [
+    assert messages == [
         "the log contains the outcome of visit-1 but not its time; such decisions receive no feedback and expire. "
         "Set a delay, for example fixed:10s"
     ]
-    answered(log_of(untimed), [1, 1, 1], FeedbackPlan(1), said.append)
-    assert len(said) == 1, "with a delay model, no warning is expected"
+    answered(log_of(untimed), [1, 1, 1], FeedbackPlan(1), messages.append)
+    assert len(messages) == 1, "with a delay model, no warning is expected"
 
 
 def test_loss_and_duplicates_apply_to_feedback_of_a_log() -> None:

@@ -56,13 +56,15 @@ def test_partition_for_agrees_with_the_clients_default_partitioner(partitions: i
 
 
 def test_connect_waits_for_a_stopped_broker_then_names_it(unused_port: int, client: str) -> None:
-    said: list[str] = []
+    messages: list[str] = []
     started_s = time.monotonic()
     with pytest.raises(BrokerUnavailableError, match=rf"127\.0\.0\.1:{unused_port} within 3000 ms.*onebit kafka up"):
-        connect(ConnectionSettings(f"127.0.0.1:{unused_port}", connect_timeout_ms=3_000, progress=said.append), client)
+        connect(
+            ConnectionSettings(f"127.0.0.1:{unused_port}", connect_timeout_ms=3_000, progress=messages.append), client
+        )
     assert 2.5 < time.monotonic() - started_s < 8
-    assert said
-    assert f"waiting for Kafka at 127.0.0.1:{unused_port}" in said[0]
+    assert messages
+    assert f"waiting for Kafka at 127.0.0.1:{unused_port}" in messages[0]
 
 
 def test_connect_succeeds_once_the_broker_starts(tmp_path: Path, unused_port: int, client: str) -> None:

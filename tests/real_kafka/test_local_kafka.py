@@ -20,9 +20,9 @@ from stream.wire.topics import TopicSpec
 
 
 def test_second_start_finds_the_running_broker(kafka: LocalKafka) -> None:
-    said: list[str] = []
-    assert local_kafka.start(0, kafka.home, progress=said.append) == kafka._replace(already=True)
-    assert said == [f"Kafka is already running: {kafka.bootstrap}, pid {kafka.pid}, {kafka.home}"]
+    messages: list[str] = []
+    assert local_kafka.start(0, kafka.home, progress=messages.append) == kafka._replace(already=True)
+    assert messages == [f"Kafka is already running: {kafka.bootstrap}, pid {kafka.pid}, {kafka.home}"]
     assert local_kafka.status(kafka.home) == kafka._replace(already=True)
 
 

@@ -231,16 +231,16 @@ def test_topics_with_retention_require_a_flag_and_cause_a_warning(
     broker.close()
     events = pipeline.topics.of_events()
     assert kept_ms == {name: 86_400_000 if name in events else -1 for name in pipeline.topics}
-    code, said = topics("create")
+    code, output = topics("create")
     assert code == 2
-    assert f"topic {pipeline.topics.contexts}: retention_ms is 86400000, expected -1" in said
-    assert "--retention 24h" in said
+    assert f"topic {pipeline.topics.contexts}: retention_ms is 86400000, expected -1" in output
+    assert "--retention 24h" in output
     assert topics("create", "--retention", "24h")[0] == 0
     assert "warning" not in topics("describe")[1]
-    code, said = topics("describe", "--snapshot-interval", "12h")
-    assert f"warning: {pipeline.topics.contexts} is kept for 24h" in said
-    code, said = topics("create", "--retention", "0s")
-    assert (code, "--retention: expected a duration above 0ms, or forever" in said) == (2, True)
+    code, output = topics("describe", "--snapshot-interval", "12h")
+    assert f"warning: {pipeline.topics.contexts} is kept for 24h" in output
+    code, output = topics("create", "--retention", "0s")
+    assert (code, "--retention: expected a duration above 0ms, or forever" in output) == (2, True)
 
 
 def test_verify_reports_deleted_records_instead_of_wrong_counts(pipeline: MakePipeline) -> None:

@@ -61,7 +61,7 @@ COMMITS_FIRST = ("onebit.snapshots", "Write")  # without this ACL, a learner fai
 
 class CommandResult(NamedTuple):
     code: int
-    said: str
+    output: str
 
 
 @pytest.fixture(autouse=True)
@@ -73,7 +73,7 @@ def own_shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="module")
-def said() -> list[str]:
+def outputs() -> list[str]:
     """The output of all commands."""
     return []
 
@@ -153,14 +153,14 @@ REJECTED = {
 
 
 @pytest.mark.parametrize("case", REJECTED)
-def test_rejected_login_is_reported_in_one_line(users: Secured, said: list[str], case: str, client: str) -> None:
+def test_rejected_login_is_reported_in_one_line(users: Secured, outputs: list[str], case: str, client: str) -> None:
     changes, why = REJECTED[case]
     ended = run(users.file_of("learner", **changes), "topics", "describe", client=client)
-    said.append(ended.said)
+    outputs.append(ended.output)
     assert ended.code == ExitCode.USAGE
-    assert ended.said.startswith("error: ")
-    assert ended.said.count("\n") == 1
-    assert why in ended.said
+    assert ended.output.startswith("error: ")
+    assert ended.output.count("\n") == 1
+    assert why in ended.output
 
 
 def test_certificate_of_another_ca_is_not_trusted(users: Secured, tmp_path: Path, client: str) -> None:
@@ -168,17 +168,17 @@ def test_certificate_of_another_ca_is_not_trusted(users: Secured, tmp_path: Path
     file = users.file_of("learner", ssl_ca_location=str(tmp_path / "other.pem"))
     ended = run(file, "topics", "describe", client=client)
     assert ended.code == ExitCode.USAGE
-    assert ended.said.count("\n") == 1
-    assert f"its certificate is not trusted: it is not signed by the authority in {tmp_path}/other.pem" in ended.said
-    assert "ssl.ca.location" in ended.said
+    assert ended.output.count("\n") == 1
+    assert f"its certificate is not trusted: it is not signed by the authority in {tmp_path}/other.pem" in ended.output
+    assert "ssl.ca.location" in ended.output
 
 
 def test_wrong_security_protocol_is_reported(users: Secured) -> None:
     file = users.file_of("", security_protocol="PLAINTEXT", sasl_mechanism="", sasl_password="", ssl_ca_location="")
     ended = run(file, "topics", "describe", "--connect-timeout", "500ms")
     assert ended.code == ExitCode.UNAVAILABLE
-    assert "uses a different protocol than PLAINTEXT" in ended.said
-    assert "onebit kafka up" not in ended.said
+    assert "uses a different protocol than PLAINTEXT" in ended.output
+    assert "onebit kafka up" not in ended.output
 
 
 def test_data_dir_of_a_secured_broker_stays_secured(users: Secured, tmp_path: Path) -> None:
@@ -192,12 +192,12 @@ def test_data_dir_of_a_secured_broker_stays_secured(users: Secured, tmp_path: Pa
 
 
 @pytest.fixture(scope="module")
-def begun(users: Secured, said: list[str]) -> Secured:
+def begun(users: Secured, outputs: list[str]) -> Secured:
     """A broker whose topics have contexts with feedback, and a malformed context and prediction."""
     replayed = ("replay", "--events", str(EVENTS), "--rate", "10000")
     for ended in (run(users.file_of("owner"), "topics", "create"), run(users.file_of("replay"), *replayed)):
-        assert ended.code == ExitCode.OK, ended.said
-        said.append(ended.said)
+        assert ended.code == ExitCode.OK, ended.output
+        outputs.append(ended.output)
     own = settings_of(client_config(users.properties))
     consumer = KafkaConsumer(
         TOPICS.contexts, bootstrap_servers=users.kafka.bootstrap, auto_offset_reset="earliest", **own
@@ -226,8 +226,8 @@ def needed_by(*users: str) -> list[Allowed]:
 
 
 @pytest.mark.parametrize("missing", needed_by("replay", "auditor", "learner"), ids=str)
-def test_program_reports_its_missing_acl(begun: Secured, said: list[str], missing: Allowed, client: str) -> None:
-    assert_names(begun, said, missing, client)
+def test_program_reports_its_missing_acl(begun: Secured, outputs: list[str], missing: Allowed, client: str) -> None:
+    assert_names(begun, outputs, missing, client)
     wait_for(lambda: not open_transactions(begun), "no transaction remains open", timeout_s=20)
 
 
@@ -250,9 +250,9 @@ def answered(begun: Secured, tmp_path_factory: pytest.TempPathFactory) -> Secure
 
 @pytest.mark.parametrize("missing", needed_by("feedback"), ids=str)
 def test_feedback_program_reports_its_missing_acl(
-    answered: Secured, said: list[str], missing: Allowed, client: str
+    answered: Secured, outputs: list[str], missing: Allowed, client: str
 ) -> None:
-    assert_names(answered, said, missing, client)
+    assert_names(answered, outputs, missing, client)
 
 
 def pipeline_of(user: str, users: Secured, folder: Path, client: str = CLIENTS[0]) -> Pipeline:
@@ -280,7 +280,7 @@ class SeparateTopics:
         assert users.kafka.client_config is not None
         create = ("topics", "create", "--bootstrap", users.kafka.bootstrap, "--topic-prefix", prefix, *arguments)
         created = run(users.kafka.client_config, *create, client=client)
-        assert created.code == ExitCode.OK, created.said
+        assert created.code == ExitCode.OK, created.output
 
     def among(self, one: Allowed) -> Allowed:
         """Return the same ACL for these topics, groups or transactional IDs."""
@@ -301,7 +301,7 @@ SIZES = ("--learner", "banditron", "--n-classes", "3", "--n-features", "4", "--w
 
 
 def test_learner_of_a_shared_model_reports_its_missing_acl(
-    users: Secured, said: list[str], tmp_path: Path, client: str
+    users: Secured, outputs: list[str], tmp_path: Path, client: str
 ) -> None:
     assert set(OF_SHARED_MODELS) < set(documented_acls())
     prefix, shared = f"shared.{client}.", ("--model", "shared")
@@ -309,17 +309,17 @@ def test_learner_of_a_shared_model_reports_its_missing_acl(
     own.write(contexts=("answered", "waits"), feedback=("answered",))
     command = ("learn", *SIZES, "--topic-prefix", prefix, *shared)
     writes, *reads = map(own.among, OF_SHARED_MODELS)
-    assert_names(users, said, writes, client, command)
+    assert_names(users, outputs, writes, client, command)
     with closing(pipeline_of("learner", users, tmp_path, client)) as pipeline:
         learner = pipeline.start(*command)
         learner.wait_until_it_says("decided 2, matched 1,")
         assert learner.stop() == ExitCode.OK
     for missing in reads:  # to read the log, and the predictions with the pending decision
-        assert_names(users, said, missing, client, command)
+        assert_names(users, outputs, missing, client, command)
 
 
 def test_learner_with_revoked_write_acl_reports_it_and_loses_nothing(
-    users: Secured, said: list[str], tmp_path: Path, client: str
+    users: Secured, outputs: list[str], tmp_path: Path, client: str
 ) -> None:
     own = SeparateTopics(users, prefix := f"revoked.{client}.", client)
     own.write(contexts=("before",))
@@ -331,7 +331,7 @@ def test_learner_with_revoked_write_acl_reports_it_and_loses_nothing(
         with users.without(revoked):
             own.write(contexts=("meanwhile",), feedback=("before",))
             assert learner.wait() == ExitCode.USAGE, learner.said()
-        said.append(learner.said())
+        outputs.append(learner.said())
         (line,) = [line for line in learner.said().splitlines() if line.startswith("error: ")]
         assert line == learner.said().splitlines()[-1]
         assert f"to do this: Write on topic {own.topics.predictions};" in line
@@ -345,24 +345,26 @@ def test_learner_with_revoked_write_acl_reports_it_and_loses_nothing(
     assert (ledger["contexts"], ledger["decided"], ledger["matched"], ledger["feedback"]) == (2, 2, 1, 1)
 
 
-def assert_names(begun: Secured, said: list[str], missing: Allowed, client: str, command: tuple[str, ...] = ()) -> None:
+def assert_names(
+    begun: Secured, outputs: list[str], missing: Allowed, client: str, command: tuple[str, ...] = ()
+) -> None:
     with begun.without(missing):
         ended = run(begun.file_of(missing.user), *(command or COMMANDS[missing.user]), client=client)
-    said.append(ended.said)
-    assert ended.code == ExitCode.USAGE, ended.said
-    *_, line = ended.said.splitlines()
-    assert line.startswith("error: "), ended.said
+    outputs.append(ended.output)
+    assert ended.code == ExitCode.USAGE, ended.output
+    *_, line = ended.output.splitlines()
+    assert line.startswith("error: "), ended.output
     assert f"to do this: {missing.operation} on {missing.kind} {missing.name}" in line  # a prefix begins the name
     assert f"kafka-acls --add --allow-principal User:{missing.user} --operation {missing.operation}" in line
 
 
 def test_documented_acls_suffice_and_no_secret_is_printed(
-    begun: Secured, said: list[str], tmp_path: Path, client: str
+    begun: Secured, outputs: list[str], tmp_path: Path, client: str
 ) -> None:
     events = EVENTS + 10 * (1 + CLIENTS.index(client))  # so that each client has new events
     replayed = run(begun.file_of("replay"), "replay", "--resume", "--events", str(events), client=client)
-    assert replayed.code == ExitCode.OK, replayed.said
-    said.append(replayed.said)
+    assert replayed.code == ExitCode.OK, replayed.output
+    outputs.append(replayed.output)
     commands = COMMANDS | {
         "monitor": ("monitor", "--page-port", str(port := free_port())),
         "gateway": ("serve", "--serve-port", str(http := free_port()), "--timeout", "30s"),
@@ -392,7 +394,7 @@ def test_documented_acls_suffice_and_no_secret_is_printed(
         stored = [repr((record.key, record.value, record.headers)) for record in consumer]
     assert len(stored) > 3 * events
     logged = [program.said() for program in programs]
-    for text in (*said, *command_lines, *logged, *stored, json.dumps(found)):
+    for text in (*outputs, *command_lines, *logged, *stored, json.dumps(found)):
         assert PASSWORD not in text
 
 
@@ -404,6 +406,6 @@ def http_status(port: int, operation: str, body: object) -> int:
     return 0
 
 
-def test_learner_without_read_acl_on_snapshots_reports_it(begun: Secured, said: list[str], client: str) -> None:
+def test_learner_without_read_acl_on_snapshots_reports_it(begun: Secured, outputs: list[str], client: str) -> None:
     assert NEEDS_SNAPSHOTS in documented_acls()
-    assert_names(begun, said, NEEDS_SNAPSHOTS, client)  # now that the topic has snapshots
+    assert_names(begun, outputs, NEEDS_SNAPSHOTS, client)  # now that the topic has snapshots

@@ -29,13 +29,13 @@ def test_verify_waits_for_the_replay_and_ends_with_verdict_and_error(
         rewards = [example["reward"] for example in examples if example["outcome"] == "matched"]
         assert len(examples) == EVENTS
         assert 0 < len(rewards) < EVENTS  # decisions that expired with an assumed reward of 0 do not count
-        said = verify.said().splitlines()[-1]
-        assert said.startswith("✓ the ledger adds up in all 2 partitions; error ")
-        assert said.endswith(f"(reward 0 among the {len(rewards)} decisions with feedback in time)")
+        last_line = verify.said().splitlines()[-1]
+        assert last_line.startswith("✓ the ledger adds up in all 2 partitions; error ")
+        assert last_line.endswith(f"(reward 0 among the {len(rewards)} decisions with feedback in time)")
         found = pipeline.verify()
         assert found["matched"] == len(rewards)
         assert found["error"] == pytest.approx(rewards.count(0) / len(rewards))
-        (shown,) = re.findall(r"; error ([0-9.]+) %, last fifth", said)
+        (shown,) = re.findall(r"; error ([0-9.]+) %, last fifth", last_line)
         assert float(shown) == pytest.approx(100 * found["error"], abs=0.06)
     finally:
         pipeline.close()

@@ -94,14 +94,14 @@ def test_blocked_partition_is_paused_alone_and_logged_once(topic: str) -> None:
     for name in names:
         pipeline.context(name)
     learner = pipeline.learner()
-    said: list[str] = []
-    learner._announce = said.append
+    messages: list[str] = []
+    learner._announce = messages.append
     polled = PollLog(learner)
     for _ in range(5):
         learner.step(0)
     assert (sorted(learner.tasks), learner.ready) == ([1], False)
     assert {record.partition for record in polled.records} == {1}
-    assert [message.partition(" waits ")[0] for message in said if "waits" in message] == ["partition 0"]
+    assert [message.partition(" waits ")[0] for message in messages if "waits" in message] == ["partition 0"]
     before.abort()
     run_until_idle(learner)
     assert learner.ready
@@ -111,14 +111,14 @@ def test_blocked_partition_is_paused_alone_and_logged_once(topic: str) -> None:
 def test_partition_blocked_again_is_logged_again() -> None:
     pipeline = Pipeline(small_task())
     learner = pipeline.learner()
-    said: list[str] = []
-    learner._announce = said.append
+    messages: list[str] = []
+    learner._announce = messages.append
     inputs = frozenset(TopicPartition(topic, 0) for topic in (TOPICS.contexts, TOPICS.feedback))
     for times in (1, 2):
         before = leave_transaction_open(pipeline, TOPICS.journal, 0)
         for _ in range(2):
             learner.step(0)
-        assert len([message for message in said if "waits" in message]) == times
+        assert len([message for message in messages if "waits" in message]) == times
         before.abort()
         run_until_idle(learner)
         assert learner.ready
@@ -288,10 +288,10 @@ def test_change_of_settings_applies_and_is_logged_after_a_single_step() -> None:
     first.close()
     shorter = small_task(join=JoinSettings(window_ms=900, orphan_ms=500, retain_ms=10_000))
     again = pipeline.learner(settings=shorter, given=("window_ms",), change_settings=True, snapshot_interval_ms=0)
-    said: list[str] = []
-    again._announce = said.append
+    messages: list[str] = []
+    again._announce = messages.append
     again.step(0)
-    assert "partition 0: new settings from step 2 on: window_ms = 900 instead of 1000" in said
+    assert "partition 0: new settings from step 2 on: window_ms = 900 instead of 1000" in messages
     pipeline.clock.advance_to(1_001)
     run_until_idle(again)
     assert [(step.number, step.settings_from) for step in pipeline.journal()][1:2] == [(2, 2)]

@@ -44,10 +44,10 @@ def decided(**options: Any) -> Pipeline:
 
 def learner_with_messages(pipeline: Pipeline, **options: Any) -> tuple[LearnerProgram, list[str]]:
     """Return a learner and the list of messages that it announces."""
-    said: list[str] = []
+    messages: list[str] = []
     learner = pipeline.learner(**options)
-    learner._announce = said.append
-    return learner, said
+    learner._announce = messages.append
+    return learner, messages
 
 
 def recreate_log(pipeline: Pipeline) -> None:
@@ -76,10 +76,10 @@ def assert_fails_after_gone_ms(pipeline: Pipeline, learner: LearnerProgram) -> N
 def test_recreated_log_is_rejected() -> None:
     pipeline = decided()
     recreate_log(pipeline)
-    learner, said = learner_with_messages(pipeline)
+    learner, messages = learner_with_messages(pipeline)
     run_until_idle(learner)
     assert not learner.ready
-    assert len([line for line in said if "waits" in line]) == 1
+    assert len([line for line in messages if "waits" in line]) == 1
     assert_fails_after_gone_ms(pipeline, learner)
 
 
@@ -89,10 +89,10 @@ def test_log_that_ends_before_the_model_snapshot_is_rejected() -> None:
     assert newest is not None
     assert newest.number == 4, "the snapshot contains all updates of the task"
     recreate_log(pipeline)
-    learner, said = learner_with_messages(pipeline)
+    learner, messages = learner_with_messages(pipeline)
     run_until_idle(learner)
     assert not learner.ready
-    assert [line for line in said if "waits" in line]
+    assert [line for line in messages if "waits" in line]
     assert_fails_after_gone_ms(pipeline, learner)
 
 
@@ -149,12 +149,12 @@ def test_task_that_waits_for_its_log_is_recovered_once() -> None:
     pipeline.context("a")
     run_until_idle(learner)
     learner.close()
-    again, said = learner_with_messages(pipeline)
+    again, messages = learner_with_messages(pipeline)
     for _ in range(5):
         again.step(0)
     assert again.tasks == {}
-    assert len([line for line in said if "recovering" in line]) == 2, "one message at the start and one at the end"
-    assert len([line for line in said if "waits" in line]) == 1
+    assert len([line for line in messages if "recovering" in line]) == 2, "one message at the start and one at the end"
+    assert len([line for line in messages if "waits" in line]) == 1
     hanging.abort()
     run_until_idle(again)
     assert again.ready
@@ -169,14 +169,14 @@ def test_task_that_moved_while_waiting_for_its_log_is_recovered_again() -> None:
     pipeline.context("a")
     run_until_idle(learner)
     learner.close()
-    waiting, said = learner_with_messages(pipeline, instance="learner-2")
+    waiting, messages = learner_with_messages(pipeline, instance="learner-2")
     run_until_idle(waiting)
     waiting.on_revoked(frozenset([TopicPartition(TOPICS.contexts, 0), TopicPartition(TOPICS.feedback, 0)]))
     waiting.on_assigned(frozenset([TopicPartition(TOPICS.contexts, 0), TopicPartition(TOPICS.feedback, 0)]))
     hanging.abort()
     run_until_idle(waiting)
     assert waiting.ready
-    assert len([line for line in said if "recovering" in line]) == 4
+    assert len([line for line in messages if "recovering" in line]) == 4
 
 
 class SlowToRead:
@@ -185,7 +185,7 @@ class SlowToRead:
     def __init__(self, pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, for_ms: int, **options: Any) -> None:
         monkeypatch.setattr(shared_model, "_RECORDS_MAX", 1)
         self.calls: list[str] = []
-        self.said: list[str] = []
+        self.messages: list[str] = []
         self.learner: LearnerProgram | None = None
 
         def consult(call: str) -> Verdict:
@@ -196,7 +196,7 @@ class SlowToRead:
 
         broker = FaultyBroker(pipeline.broker, "learner-1", consult)
         self.learner = LearnerProgram(
-            broker, TOPICS, pipeline.settings, LearnerOptions(**options), pipeline.now_ms, self.said.append,
+            broker, TOPICS, pipeline.settings, LearnerOptions(**options), pipeline.now_ms, self.messages.append,
             stop=lambda: self.calls.count("read") == 4,
         )  # fmt: skip
 
@@ -209,7 +209,9 @@ def test_learner_reading_a_long_log_polls_reports_progress_and_can_be_stopped(
     with pytest.raises(RecoveryStoppedError):
         slow.learner.step(0)
     assert slow.calls == ["ends", *["read", "poll"] * 3, "read"]
-    assert [line for line in slow.said if "log" in line] == ["recovering partition 0: offset 3 of 4 in the model's log"]
+    assert [line for line in slow.messages if "log" in line] == [
+        "recovering partition 0: offset 3 of 4 in the model's log"
+    ]
 
 
 def test_running_learner_limits_log_reading_per_step_and_keeps_deciding(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -238,7 +240,7 @@ def write_to_log(pipeline: Pipeline, steps: int) -> None:
 
 def test_task_too_far_ahead_of_its_log_pauses_deciding_then_resumes_without_loss() -> None:
     pipeline = Pipeline(small_task("late-ucb", model="shared"))
-    learner, said = learner_with_messages(pipeline, ahead_max=3)
+    learner, messages = learner_with_messages(pipeline, ahead_max=3)
     run_until_idle(learner)
     hanging = open_in_log(pipeline)
     for name in "abcde":
@@ -253,7 +255,7 @@ def test_task_too_far_ahead_of_its_log_pauses_deciding_then_resumes_without_loss
     run_until_idle(learner)
     ledger = pipeline.ledger()
     assert (ledger.decided, ledger.matched) == (5, 1)
-    assert ["resumes" in line for line in said if "pauses" in line or "resumes" in line] == [False, True]
+    assert ["resumes" in line for line in messages if "pauses" in line or "resumes" in line] == [False, True]
     assert all(finding.ok for finding in pipeline.audits())
 
 
@@ -317,7 +319,7 @@ SECTION = b"".join(encode_section(Section("learner", {})))
 )
 def test_foreign_log_record_is_skipped_and_reported(value: bytes, headers: Headers) -> None:
     pipeline = Pipeline(small_task("late-ucb", model="shared"))
-    learner, said = learner_with_messages(pipeline)
+    learner, messages = learner_with_messages(pipeline)
     for name in "ab":
         pipeline.context(name)
         pipeline.broker.producer().send(TOPICS.updates, 0, None, value, headers)
@@ -325,4 +327,4 @@ def test_foreign_log_record_is_skipped_and_reported(value: bytes, headers: Heade
     learner.read_log()
     assert learner.replica is not None
     assert (learner.replica.version, learner.replica.foreign) == (2, Foreign(2, "test.updates/0 offset 0"))
-    assert any("Onebit did not write" in line for line in said)
+    assert any("Onebit did not write" in line for line in messages)

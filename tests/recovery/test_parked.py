@@ -34,8 +34,8 @@ def assert_nothing_is_lost(pipeline: Pipeline, learner: LearnerProgram, decided:
 def test_reassigned_task_resumes_unless_its_journal_has_new_steps(model: str, moves_on: bool) -> None:
     pipeline, learner = begun(model)
     before = learner.tasks[0]
-    said: list[str] = []
-    learner._announce = said.append
+    messages: list[str] = []
+    learner._announce = messages.append
     other = pipeline.learner("learner-0")
     if moves_on:
         learner.step(0)
@@ -45,7 +45,7 @@ def test_reassigned_task_resumes_unless_its_journal_has_new_steps(model: str, mo
     pipeline.context("d")
     run_until_idle(learner)
     assert (learner.tasks[0] is before) == (not moves_on)
-    assert any("recovering" in line for line in said) == moves_on
+    assert any("recovering" in line for line in messages) == moves_on
     assert_nothing_is_lost(pipeline, learner, "abcd" if moves_on else "abd")
 
 

@@ -224,12 +224,12 @@ def test_recovery_waits_for_open_transactions_before_its_predictions() -> None:
     run_until_idle(running)
     left = task_digest(running.tasks[0])
     running.close()
-    said: list[str] = []
+    messages: list[str] = []
     learner = pipeline.learner()
-    learner._announce = said.append
+    learner._announce = messages.append
     run_until_idle(learner)
     assert learner.tasks == {}
-    assert ["or of another program in its predictions" in line for line in said] == [True]
+    assert ["or of another program in its predictions" in line for line in messages] == [True]
     hanging.abort()
     assert task_digest(recover(pipeline.broker, TOPICS, 0, pipeline.settings).task) == left
     run_until_idle(learner)

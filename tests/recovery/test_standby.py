@@ -130,28 +130,28 @@ def test_stop_request_interrupts_reading_a_large_snapshot(
 
 def standby_learner() -> tuple[Pipeline, LearnerProgram, list[str]]:
     pipeline = Pipeline(small_task(), partitions=2)
-    said: list[str] = []
+    messages: list[str] = []
     holders = [pipeline.learner(f"learner-{number}") for number in (1, 2)]
     learner = pipeline.learner("learner-3")
-    learner._announce = said.append
+    learner._announce = messages.append
     for program in (*holders, learner):
         program.step(0)
-    return pipeline, learner, said
+    return pipeline, learner, messages
 
 
 def test_member_without_a_partition_logs_the_owners_once_after_a_delay() -> None:
-    pipeline, learner, said = standby_learner()
+    pipeline, learner, messages = standby_learner()
     pipeline.clock.advance_to(pipeline.now_ms() + STANDBY_MS - 1)
     learner.step(0)
-    assert said == []
+    assert messages == []
     for _ in range(5):
         pipeline.clock.advance_to(pipeline.now_ms() + STANDBY_MS)
         learner.step(0)
-    assert ["learner-1, learner-2" in line for line in said] == [True]
+    assert ["learner-1, learner-2" in line for line in messages] == [True]
 
 
 def test_member_that_lost_its_partition_logs_the_owners_again() -> None:
-    pipeline, learner, said = standby_learner()
+    pipeline, learner, messages = standby_learner()
     pipeline.clock.advance_to(pipeline.now_ms() + STANDBY_MS)
     learner.step(0)
     pipeline.broker.expel("onebit-learner", "learner-2")
@@ -162,4 +162,4 @@ def test_member_that_lost_its_partition_logs_the_owners_again() -> None:
         pipeline.clock.advance_to(pipeline.now_ms() + STANDBY_MS)
         learner.step(0)
         back.step(0)
-    assert ["learner-1, learner-2" in line for line in said] == [True, True]
+    assert ["learner-1, learner-2" in line for line in messages] == [True, True]

@@ -105,7 +105,7 @@ class GatewayClient:
         self.pipeline = broker.pipeline
         self.link = link
         self.port = port
-        self.said: list[str] = []
+        self.messages: list[str] = []
         self.tls: ssl.SSLContext | None = None
 
     def ask(
@@ -152,7 +152,7 @@ def served(
     tls: tuple[Path | None, Path | None, ssl.SSLContext | None] = (None, None, None),
 ) -> Iterator[GatewayClient]:
     """Run a gateway for a pipeline on a free port. Yields a client once the gateway is ready, and stops it on exit."""
-    broker, stopped, said = LearningBroker(pipeline), Event(), list[str]()
+    broker, stopped, messages = LearningBroker(pipeline), Event(), list[str]()
     broker.learns = learns
 
     def connect(_stop: object) -> LearningBroker:
@@ -164,17 +164,17 @@ def served(
         lambda _: lambda: None,
         lambda _: facts,
         lambda: pipeline.clock.now_ms,
-        said.append,
+        messages.append,
     )
     decisions, counts = Decisions(remember_ms), Counts()
     heartbeat = Heartbeat("serve", "1.2.3", lambda: time.monotonic_ns() // 1_000_000)
     link = Link(pipeline.topics, pipeline.partitions, access, decisions, heartbeat)
     gateway = Gateway(link, decisions, pipeline.topics, counts, timeout_s, fallback)
-    app = Guard(make_app(gateway, "1.2.3", has_token=limits.token is not None), limits, counts, said.append)
+    app = Guard(make_app(gateway, "1.2.3", has_token=limits.token is not None), limits, counts, messages.append)
     listening = listen(HOST, 0)
     client = GatewayClient(broker, link, listening.getsockname()[1])
     certificate, key, client.tls = tls
-    client.said = said
+    client.messages = messages
     server = Server(app, stopped.is_set, timeout_s, certificate, key)
     thread = Thread(target=server.run, args=([listening],))
     thread.start()

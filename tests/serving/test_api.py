@@ -329,7 +329,7 @@ def test_requests_get_503_during_a_broker_outage() -> None:
         gateway.broker.is_away = False
         gateway.wait_until_ready()
         assert gateway.decide("visit-2").status == 200
-    assert any("reconnecting: no answer from the broker" in line for line in gateway.said)
+    assert any("reconnecting: no answer from the broker" in line for line in gateway.messages)
 
 
 def test_failed_write_is_a_503() -> None:
@@ -361,7 +361,7 @@ def test_internal_error_is_a_500_and_is_logged() -> None:
         gateway.link.check_ready = None  # type: ignore[assignment, method-assign]
         got = gateway.decide("visit-1")
         assert (got.status, got.json) == (500, {"error": "internal error"})
-    assert gateway.said == ["internal error: /v1/decide: TypeError: 'NoneType' object is not callable"]
+    assert gateway.messages == ["internal error: /v1/decide: TypeError: 'NoneType' object is not callable"]
 
 
 def test_responses_are_counted_by_path_and_code() -> None:

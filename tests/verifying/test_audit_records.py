@@ -70,9 +70,9 @@ def test_deleted_records_are_reported_instead_of_differences(topic: str) -> None
     (finding,) = pipeline.audits()
     assert not finding.ok
     assert (finding.learner, finding.audited, finding.faults) == (Ledger(), Ledger(), ())
-    (said,) = finding.gone
-    assert said.startswith(f"{topic}/0 ")
-    assert "retention.ms" in said
+    (message,) = finding.gone
+    assert message.startswith(f"{topic}/0 ")
+    assert "retention.ms" in message
 
 
 def test_all_deleted_records_are_reported_together() -> None:
@@ -80,7 +80,7 @@ def test_all_deleted_records_are_reported_together() -> None:
     for topic in TOPICS.of_events():
         pipeline.broker.delete_records(TopicPartition(topic, 0), 2)
     (finding,) = pipeline.audits()
-    assert {said.split("/")[0] for said in finding.gone} == set(TOPICS.of_events())
+    assert {message.split("/")[0] for message in finding.gone} == set(TOPICS.of_events())
 
 
 def test_records_deleted_before_the_first_step_are_not_required() -> None:

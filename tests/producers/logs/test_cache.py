@@ -23,18 +23,18 @@ class CountingCache:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.said: list[str] = []
+        self.messages: list[str] = []
 
     def keep(
         self, path: Path | str, by: LogMapping, on_bad_row: OnBadRow = "stop", reward_above: float | None = None
     ) -> StoredLog:
         return cached_log(
-            str(path), by, self.folder, on_bad_row=on_bad_row, reward_above=reward_above, announce=self.said.append
+            str(path), by, self.folder, on_bad_row=on_bad_row, reward_above=reward_above, announce=self.messages.append
         )
 
     @property
     def readings(self) -> int:
-        return sum("converting to columns" in message for message in self.said)
+        return sum("converting to columns" in message for message in self.messages)
 
 
 @pytest.fixture
