@@ -17,7 +17,7 @@ from stream.task.join import JoinSettings
 from stream.task.settings import TaskSettings
 from tests.pipeline import N_CLASSES, N_FEATURES, TOPICS, Pipeline
 
-BEGUN = TaskSettings(
+INITIAL = TaskSettings(
     "banditron",
     3,
     4,
@@ -35,7 +35,7 @@ def wanted(begun: TaskSettings | None, *, change: bool = False, **given: Any) ->
 
 def test_learner_without_flags_uses_the_settings_of_the_pipeline() -> None:
     settings = load_settings({"topic_prefix": "own."})
-    assert wanted_settings(settings, stored_settings(BEGUN), PLACE) == (BEGUN, 4, frozenset())
+    assert wanted_settings(settings, stored_settings(INITIAL), PLACE) == (INITIAL, 4, frozenset())
 
 
 def test_new_pipeline_uses_default_data_set_and_auto_learner() -> None:
@@ -49,9 +49,9 @@ def test_new_pipeline_uses_default_data_set_and_auto_learner() -> None:
 
 
 def test_auto_keeps_the_learner_of_the_pipeline() -> None:
-    assert wanted(BEGUN, learner=["auto"]) == BEGUN
+    assert wanted(INITIAL, learner=["auto"]) == INITIAL
     with pytest.raises(SettingsDifferError, match="learner = 'banditron'; got 'late-ucb'"):
-        wanted(BEGUN, learner=["late-ucb"])
+        wanted(INITIAL, learner=["late-ucb"])
 
 
 def test_auto_selects_a_retractable_learner_if_late_feedback_corrects() -> None:
@@ -85,7 +85,7 @@ def test_given_parameters_override_those_of_auto() -> None:
 
 
 def test_every_task_setting_has_a_journal_name() -> None:
-    names = {name for name in stored_settings(BEGUN) if not name.startswith("parameters.")}
+    names = {name for name in stored_settings(INITIAL) if not name.startswith("parameters.")}
     assert set(STORED_NAMES.values()) == names - {"dated_by"}  # set by virtual time, not by the user
     assert STORED_NAMES.keys() <= Settings.model_fields.keys()
 
@@ -102,43 +102,43 @@ def test_setting_counts_as_given_from_every_source(
     settings = load_settings({"window": "5s"} if source == "flag" else {})
     assert given_names(settings) == {"window_ms"}
     with pytest.raises(SettingsDifferError, match=r"^own.journal has window_ms = 1000; got 5000: "):
-        wanted_settings(settings, stored_settings(BEGUN), PLACE)
+        wanted_settings(settings, stored_settings(INITIAL), PLACE)
     assert given_names(load_settings({})) == (frozenset() if source == "flag" else {"window_ms"})
 
 
 def test_data_set_determines_sizes() -> None:
     assert given_names(load_settings({"data": "synsep"})) == {"n_classes", "n_features", "class_names"}
     with pytest.raises(SettingsDifferError, match="n_classes = 3; got 9, n_features = 4; got 400"):
-        wanted(BEGUN, data="synsep")
+        wanted(INITIAL, data="synsep")
 
 
 @pytest.mark.parametrize(("name", "value"), [("n_classes", 12), ("n_features", 5), ("seed", 8), ("learner", ["soba"])])
 def test_only_the_given_setting_is_compared(name: str, value: Any) -> None:
     with pytest.raises(SettingsDifferError) as raised:
-        wanted(BEGUN, **{name: value})
+        wanted(INITIAL, **{name: value})
     assert [difference.name for difference in raised.value.differences] == [name]
     assert "--change-settings" not in str(with_hint(raised.value, change=False))
 
 
 def test_parameters_are_checked_against_the_learner_of_the_pipeline() -> None:
-    assert wanted(BEGUN, param=["gamma=0.25"]) == BEGUN
-    assert wanted(BEGUN, param=["banditron.gamma=0.25"]) == BEGUN
+    assert wanted(INITIAL, param=["gamma=0.25"]) == INITIAL
+    assert wanted(INITIAL, param=["banditron.gamma=0.25"]) == INITIAL
     with pytest.raises(SettingsDifferError, match=r"parameters.gamma = 0.25; got 0.5"):
-        wanted(BEGUN, param=["gamma=0.5"])
+        wanted(INITIAL, param=["gamma=0.5"])
     with pytest.raises(ParameterError, match="banditron: unknown parameter 'eta'"):
-        wanted(BEGUN, param=["eta=0.5"])
+        wanted(INITIAL, param=["eta=0.5"])
 
 
 def test_hint_names_the_flags_to_change() -> None:
     with pytest.raises(SettingsDifferError) as raised:
-        wanted(BEGUN, window="5s", orphan_window="1s")
+        wanted(INITIAL, window="5s", orphan_window="1s")
     assert str(with_hint(raised.value, change=False)).endswith(
         "; or use --change-settings to change --window, --orphan-window from the next step on"
     )
-    changed = wanted(BEGUN, change=True, window="5s", orphan_window="1s")
-    assert changed == replace(BEGUN, join=replace(BEGUN.join, window_ms=5_000, orphan_ms=1_000))
+    changed = wanted(INITIAL, change=True, window="5s", orphan_window="1s")
+    assert changed == replace(INITIAL, join=replace(INITIAL.join, window_ms=5_000, orphan_ms=1_000))
     with pytest.raises(SettingsDifferError) as raised:
-        wanted(BEGUN, change=True, seed=5, window="5s")
+        wanted(INITIAL, change=True, seed=5, window="5s")
     assert str(with_hint(raised.value, change=True)) == str(raised.value)
 
 
@@ -160,7 +160,7 @@ def test_new_pipeline_of_several_partitions_shares_a_model(given: Any, partition
 
 @pytest.mark.parametrize("begun", ["own", "shared"])
 def test_pipeline_keeps_its_kind_of_model_and_rejects_another(begun: Any) -> None:
-    has = replace(BEGUN, model=begun)
+    has = replace(INITIAL, model=begun)
     for given in ({}, {"model": "auto"}, {"model": begun}):
         for model in ("own", "shared"):
             assert wanted_settings(load_settings(given), stored_settings(has), PLACE, model).task.model == begun
@@ -169,7 +169,7 @@ def test_pipeline_keeps_its_kind_of_model_and_rejects_another(begun: Any) -> Non
 
 
 def test_imported_model_determines_the_learner() -> None:
-    model = {"model": "own", **model_settings(BEGUN)}
+    model = {"model": "own", **model_settings(INITIAL)}
     made = wanted_settings(load_settings({"window": "5s"}), model, PLACE, "shared").task
     assert made.model == "own"
     assert (made.learner, made.n_classes, made.parameters, made.join.window_ms, made.seed) == (

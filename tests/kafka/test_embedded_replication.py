@@ -27,7 +27,7 @@ def send(producer: Producer | TransactionalProducer, tp: TopicPartition, value: 
     producer.send(*tp, b"key", value)
 
 
-def begun(broker: EmbeddedBroker) -> TransactionalProducer:
+def started(broker: EmbeddedBroker) -> TransactionalProducer:
     producer = broker.transactional_producer("id")
     producer.begin()
     return producer
@@ -60,7 +60,7 @@ def test_held_record_has_its_append_time(broker: EmbeddedBroker) -> None:
 
 
 def test_transaction_opened_before_a_hold_limits_the_stable_end(broker: EmbeddedBroker) -> None:
-    producer = begun(broker)
+    producer = started(broker)
     send(producer, OTHER, b"open")
     send(broker.producer(), OTHER, b"behind")
     broker.hold(OTHER)
@@ -85,7 +85,7 @@ def test_flush_of_a_producer_with_records_in_a_held_partition_raises(broker: Emb
 
 
 def test_flush_and_commit_of_a_transaction_with_records_in_a_held_partition_raise(broker: EmbeddedBroker) -> None:
-    producer = begun(broker)
+    producer = started(broker)
     send(producer, HELD, b"held")
     with pytest.raises(BrokerUnavailableError):
         producer.flush()
@@ -103,7 +103,7 @@ def test_failed_flush_keeps_the_records_in_the_log(broker: EmbeddedBroker) -> No
 
 
 def test_aborted_transaction_in_a_held_partition_is_not_visible_after_release(broker: EmbeddedBroker) -> None:
-    producer = begun(broker)
+    producer = started(broker)
     send(producer, HELD, b"held")
     producer.abort()
     assert broker.ends([HELD])[HELD] == Ends(1, 1)
@@ -112,7 +112,7 @@ def test_aborted_transaction_in_a_held_partition_is_not_visible_after_release(br
 
 
 def test_flush_after_release_reports_the_append_times(broker: EmbeddedBroker) -> None:
-    producer = begun(broker)
+    producer = started(broker)
     send(producer, HELD, b"held")
     send(producer, OTHER, b"other")
     with pytest.raises(BrokerUnavailableError):
@@ -122,7 +122,7 @@ def test_flush_after_release_reports_the_append_times(broker: EmbeddedBroker) ->
 
 
 def test_other_partitions_are_written_and_committed_while_one_is_held(broker: EmbeddedBroker) -> None:
-    producer = begun(broker)
+    producer = started(broker)
     send(producer, OTHER, b"other")
     assert producer.flush() == {OTHER: 1_000}
     producer.commit()
@@ -130,7 +130,7 @@ def test_other_partitions_are_written_and_committed_while_one_is_held(broker: Em
 
 
 def test_records_flushed_before_the_hold_can_be_committed(broker: EmbeddedBroker) -> None:
-    producer = begun(broker)
+    producer = started(broker)
     send(producer, OTHER, b"flushed")
     producer.flush()
     broker.hold(OTHER)

@@ -29,7 +29,7 @@ class Alarm:
         self.threshold = threshold
         self.n, self.m, self.total = 0, 0.0, 0.0
 
-    def hear(self, r: int) -> bool:
+    def process(self, r: int) -> bool:
         self.n += 1
         self.total = max(0.0, self.total + (self.m - r) - 0.2)
         self.m += (r - self.m) / min(self.n, 1000)
@@ -47,12 +47,12 @@ class Drift:
         self.of_all, self.of_class = Alarm(15.0), [Alarm(10.0) for _ in range(K)]
         self.resets = [0] * K
 
-    def hear(self, action: int, r: int) -> list[int]:
+    def process(self, action: int, r: int) -> list[int]:
         """Process a bit, and return the classes to reset."""
         if self.kind == "off":
             return []
-        everything = self.of_all.hear(r)
-        one = self.kind == "class" and self.of_class[action].hear(r)
+        everything = self.of_all.process(r)
+        one = self.kind == "class" and self.of_class[action].process(r)
         gone: list[int] = []
         if everything:
             gone = list(range(len(self.of_class)))
@@ -184,7 +184,7 @@ class NaiveLateUcb:
             lead = reward - float(self.y[a] @ x)
             self.B[a] += np.outer(x, x)
             self.y[a] += lead * np.linalg.solve(self.B[a], x)
-        for k in self.drift.hear(a, reward):
+        for k in self.drift.process(a, reward):
             self.A[k], self.w[k], self.N[k] = self.lam * np.eye(self.size), 0.0, 0.0
             self.B[k], self.y[k] = self.lam * np.eye(self.size), 0.0
 
@@ -238,7 +238,7 @@ class NaiveIgwLogistic:
             for i in range(x.size):
                 self.A[k, i] += (e * x[i]) ** 2
                 self.W[k, i] -= self.step * e * x[i] / sqrt(self.A[k, i])
-        for k in self.drift.hear(a, reward):
+        for k in self.drift.process(a, reward):
             self.W[k], self.A[k] = 0.0, 1e-3
 
     def weights(self) -> FloatArray:
@@ -422,7 +422,7 @@ class NaiveStackIgw:
                     self.A[k, i] += (e * biased[i]) ** 2
                     self.W[k, i] -= 2 * e * biased[i] / sqrt(self.A[k, i])
         self.settled += 1
-        for k in self.drift.hear(a, reward):
+        for k in self.drift.process(a, reward):
             self.W[k], self.A[k], self.C[k], self.N[k] = 0.0, 3e-3, 0.0, 0.0
             self.nr[k] = self.h[k] = self.w[k] = 0.0
             if self.words is not None:

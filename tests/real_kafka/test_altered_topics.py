@@ -149,7 +149,7 @@ def test_record_with_sender_timestamp_ends_the_learner_unapplied(
     ready = tmp_path / "ready"
     kept: list[tuple[int, float]] = []  # the offset and write time of the record with the sender's timestamp
 
-    def tell(error: object, message: Any) -> None:
+    def on_delivery(error: object, message: Any) -> None:
         if message.timestamp()[1] == 1_000:
             kept.append((message.offset(), time.monotonic()))
 
@@ -162,7 +162,7 @@ def test_record_with_sender_timestamp_ends_the_learner_unapplied(
         for number in range(1_000):  # a busy broker applies the new setting with a short delay
             event_id = f"event-{number}"
             producer.produce(
-                topics.contexts, context_value(event_id), event_id.encode(), 0, timestamp=1_000, on_delivery=tell
+                topics.contexts, context_value(event_id), event_id.encode(), 0, timestamp=1_000, on_delivery=on_delivery
             )
             producer.flush(30)
             if kept:

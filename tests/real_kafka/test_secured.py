@@ -192,7 +192,7 @@ def test_data_dir_of_a_secured_broker_stays_secured(users: Secured, tmp_path: Pa
 
 
 @pytest.fixture(scope="module")
-def begun(users: Secured, outputs: list[str]) -> Secured:
+def started(users: Secured, outputs: list[str]) -> Secured:
     """A broker whose topics have contexts with feedback, and a malformed context and prediction."""
     replayed = ("replay", "--events", str(EVENTS), "--rate", "10000")
     for ended in (run(users.file_of("owner"), "topics", "create"), run(users.file_of("replay"), *replayed)):
@@ -226,26 +226,26 @@ def needed_by(*users: str) -> list[Allowed]:
 
 
 @pytest.mark.parametrize("missing", needed_by("replay", "auditor", "learner"), ids=str)
-def test_program_reports_its_missing_acl(begun: Secured, outputs: list[str], missing: Allowed, client: str) -> None:
-    assert_names(begun, outputs, missing, client)
-    wait_for(lambda: not open_transactions(begun), "no transaction remains open", timeout_s=20)
+def test_program_reports_its_missing_acl(started: Secured, outputs: list[str], missing: Allowed, client: str) -> None:
+    assert_names(started, outputs, missing, client)
+    wait_for(lambda: not open_transactions(started), "no transaction remains open", timeout_s=20)
 
 
 @pytest.fixture(scope="module")
-def answered(begun: Secured, tmp_path_factory: pytest.TempPathFactory) -> Secured:
+def answered(started: Secured, tmp_path_factory: pytest.TempPathFactory) -> Secured:
     """A broker that also has a prediction for each context, as input for the feedback program."""
-    with closing(pipeline_of("learner", begun, tmp_path_factory.mktemp("answered"))) as pipeline:
+    with closing(pipeline_of("learner", started, tmp_path_factory.mktemp("answered"))) as pipeline:
         learner = pipeline.start(*COMMANDS["learner"])
-        own = settings_of(client_config(begun.properties))
+        own = settings_of(client_config(started.properties))
         consumer = KafkaConsumer(
-            TOPICS.predictions, bootstrap_servers=begun.kafka.bootstrap, auto_offset_reset="earliest",
+            TOPICS.predictions, bootstrap_servers=started.kafka.bootstrap, auto_offset_reset="earliest",
             isolation_level="read_committed", **own,
         )  # fmt: skip
         with closing(consumer):
             for _ in range(1 + EVENTS):
                 next(consumer)
         assert learner.stop() == ExitCode.OK
-    return begun
+    return started
 
 
 @pytest.mark.parametrize("missing", needed_by("feedback"), ids=str)
@@ -346,10 +346,10 @@ def test_learner_with_revoked_write_acl_reports_it_and_loses_nothing(
 
 
 def assert_names(
-    begun: Secured, outputs: list[str], missing: Allowed, client: str, command: tuple[str, ...] = ()
+    started: Secured, outputs: list[str], missing: Allowed, client: str, command: tuple[str, ...] = ()
 ) -> None:
-    with begun.without(missing):
-        ended = run(begun.file_of(missing.user), *(command or COMMANDS[missing.user]), client=client)
+    with started.without(missing):
+        ended = run(started.file_of(missing.user), *(command or COMMANDS[missing.user]), client=client)
     outputs.append(ended.output)
     assert ended.code == ExitCode.USAGE, ended.output
     *_, line = ended.output.splitlines()
@@ -359,17 +359,17 @@ def assert_names(
 
 
 def test_documented_acls_suffice_and_no_secret_is_printed(
-    begun: Secured, outputs: list[str], tmp_path: Path, client: str
+    started: Secured, outputs: list[str], tmp_path: Path, client: str
 ) -> None:
     events = EVENTS + 10 * (1 + CLIENTS.index(client))  # so that each client has new events
-    replayed = run(begun.file_of("replay"), "replay", "--resume", "--events", str(events), client=client)
+    replayed = run(started.file_of("replay"), "replay", "--resume", "--events", str(events), client=client)
     assert replayed.code == ExitCode.OK, replayed.output
     outputs.append(replayed.output)
     commands = COMMANDS | {
         "monitor": ("monitor", "--page-port", str(port := free_port())),
         "gateway": ("serve", "--serve-port", str(http := free_port()), "--timeout", "30s"),
     }
-    pipelines = {user: pipeline_of(user, begun, tmp_path, client) for user in commands}
+    pipelines = {user: pipeline_of(user, started, tmp_path, client) for user in commands}
     programs = [pipelines[user].start(*commands[user]) for user in ("learner", "feedback", "monitor", "gateway")]
     try:
         programs[0].wait_until_it_says("started as instance")
@@ -386,9 +386,9 @@ def test_documented_acls_suffice_and_no_secret_is_printed(
             pipeline.close()
 
     assert found["ok"], found
-    own = settings_of(client_config(begun.properties))
+    own = settings_of(client_config(started.properties))
     consumer = KafkaConsumer(
-        *TOPICS, bootstrap_servers=begun.kafka.bootstrap, auto_offset_reset="earliest", consumer_timeout_ms=500, **own
+        *TOPICS, bootstrap_servers=started.kafka.bootstrap, auto_offset_reset="earliest", consumer_timeout_ms=500, **own
     )
     with closing(consumer):
         stored = [repr((record.key, record.value, record.headers)) for record in consumer]
@@ -406,6 +406,6 @@ def http_status(port: int, operation: str, body: object) -> int:
     return 0
 
 
-def test_learner_without_read_acl_on_snapshots_reports_it(begun: Secured, outputs: list[str], client: str) -> None:
+def test_learner_without_read_acl_on_snapshots_reports_it(started: Secured, outputs: list[str], client: str) -> None:
     assert NEEDS_SNAPSHOTS in documented_acls()
-    assert_names(begun, outputs, NEEDS_SNAPSHOTS, client)  # now that the topic has snapshots
+    assert_names(started, outputs, NEEDS_SNAPSHOTS, client)  # now that the topic has snapshots

@@ -13,7 +13,18 @@ from stream.testing.processes import Program
 from stream.wire.codec import HEADERS
 from tests.processes import Pipeline
 
-BEGUN = ("--learner", "banditron", "--param", "gamma=0.25", "--n-classes", "3", "--n-features", "4", "--window", "60s")
+INITIAL = (
+    "--learner",
+    "banditron",
+    "--param",
+    "gamma=0.25",
+    "--n-classes",
+    "3",
+    "--n-features",
+    "4",
+    "--window",
+    "60s",
+)
 
 
 @pytest.fixture
@@ -44,7 +55,7 @@ def until(pipeline: Pipeline, program: Program, claim: Callable[[int, int], bool
 
 def test_restarted_learner_changes_only_settings_it_is_asked_to_change(pipeline: Pipeline) -> None:
     send_contexts(pipeline, "a", "b")
-    until(pipeline, pipeline.start("learn", *BEGUN), lambda decided, _: decided == 2, "two decisions")
+    until(pipeline, pipeline.start("learn", *INITIAL), lambda decided, _: decided == 2, "two decisions")
 
     again = pipeline.start("learn")  # only the topics are specified
     again.wait_until_it_says("banditron on .*: started")

@@ -222,7 +222,7 @@ def test_journal_with_a_foreign_first_record_is_not_restarted() -> None:
 
 
 PLACE = "test.journal/0"
-BEGUN = TaskSettings(
+INITIAL = TaskSettings(
     "banditron",
     3,
     4,
@@ -235,24 +235,24 @@ CURRENT = TaskSettings("soba-diag", 10, 64)
 
 
 def resolved(wanted: TaskSettings, given: Given, *, change: bool = False) -> TaskSettings:
-    return resolve(stored_settings(BEGUN), wanted, given, change=change, place=PLACE)
+    return resolve(stored_settings(INITIAL), wanted, given, change=change, place=PLACE)
 
 
 def test_new_pipeline_uses_given_settings_and_defaults() -> None:
-    assert resolve({}, BEGUN, ("seed",), place=PLACE) == BEGUN
+    assert resolve({}, INITIAL, ("seed",), place=PLACE) == INITIAL
     assert resolve({}, TaskSettings("banditron", 3, 4), None, place=PLACE).parameters.keys() == {"gamma", "margin"}
 
 
 @pytest.mark.parametrize("change", [False, True])
 def test_unset_settings_are_taken_from_the_pipeline(change: bool) -> None:
-    assert resolved(CURRENT, (), change=change) == BEGUN
+    assert resolved(CURRENT, (), change=change) == INITIAL
 
 
 def test_given_settings_may_equal_those_of_the_pipeline() -> None:
-    assert resolved(BEGUN, None) == BEGUN
-    assert resolved(replace(CURRENT, learner="banditron", seed=7), ("learner", "seed")) == BEGUN
+    assert resolved(INITIAL, None) == INITIAL
+    assert resolved(replace(CURRENT, learner="banditron", seed=7), ("learner", "seed")) == INITIAL
     parameter = replace(CURRENT, learner="banditron", parameters={"gamma": 0.25, "margin": "feedback"})
-    assert resolved(parameter, ("learner", "parameters.gamma")) == BEGUN
+    assert resolved(parameter, ("learner", "parameters.gamma")) == INITIAL
 
 
 OTHERS: dict[str, Any] = {
@@ -267,19 +267,19 @@ OTHERS: dict[str, Any] = {
 
 
 def test_every_setting_is_covered() -> None:
-    assert {*OTHERS, "parameters.gamma"} == stored_settings(BEGUN).keys()
+    assert {*OTHERS, "parameters.gamma"} == stored_settings(INITIAL).keys()
 
 
 def with_other(name: str) -> TaskSettings:
     if name == "learner":
-        return replace(BEGUN, learner="soba-diag", parameters={})
-    return task_settings({**stored_settings(BEGUN), name: OTHERS.get(name, 0.5)})
+        return replace(INITIAL, learner="soba-diag", parameters={})
+    return task_settings({**stored_settings(INITIAL), name: OTHERS.get(name, 0.5)})
 
 
 @pytest.mark.parametrize("name", [*OTHERS, "parameters.gamma"])
 @pytest.mark.parametrize("all_given", [True, False])
 def test_given_setting_that_differs_is_rejected_by_name(name: str, all_given: bool) -> None:
-    begun = stored_settings(BEGUN)
+    begun = stored_settings(INITIAL)
     wanted = with_other(name)
     with pytest.raises(
         SettingsDifferError, match=rf"^{PLACE} has {name} = .*; got .*: use the earlier settings"
@@ -288,27 +288,27 @@ def test_given_setting_that_differs_is_rejected_by_name(name: str, all_given: bo
     assert raised.value.differences == (Difference(name, begun[name], OTHERS.get(name, 0.5)),)
     assert raised.value.can_change == (name in CHANGEABLE and name != "late")
     others = [other for other in OTHERS if other != name]
-    assert resolved(wanted, others if name != "learner" else ("seed",)) == BEGUN
+    assert resolved(wanted, others if name != "learner" else ("seed",)) == INITIAL
 
 
 @pytest.mark.parametrize("name", sorted(CHANGEABLE - {"late"}))
 def test_changeable_setting_changes_on_request(name: str) -> None:
     wanted = with_other(name)
-    assert resolved(wanted, (name,), change=True) == resolved(wanted, None, change=True) == wanted != BEGUN
+    assert resolved(wanted, (name,), change=True) == resolved(wanted, None, change=True) == wanted != INITIAL
 
 
 @pytest.mark.parametrize("name", [name for name in [*OTHERS, "parameters.gamma"] if name not in CHANGEABLE] + ["late"])
 def test_unchangeable_setting_is_rejected_with_a_remedy(name: str) -> None:
     with pytest.raises(SettingsDifferError, match=rf"{name} = .*: this cannot change .* `onebit model export`"):
         resolved(with_other(name), (name,), change=True)
-    both = replace(with_other(name), join=replace(BEGUN.join, window_ms=5))
+    both = replace(with_other(name), join=replace(INITIAL.join, window_ms=5))
     with pytest.raises(SettingsDifferError) as raised:
         resolved(both, (name, "window_ms"), change=True)
     assert [difference.name for difference in raised.value.differences] == [name]
 
 
 def test_corrections_can_be_disabled_but_not_enabled() -> None:
-    correcting = replace(BEGUN, learner="soba-diag", parameters={}, late="correct")
+    correcting = replace(INITIAL, learner="soba-diag", parameters={}, late="correct")
     ending = replace(correcting, late="ignore")
     assert resolve(stored_settings(correcting), ending, place=PLACE, change=True).late == "ignore"
     with pytest.raises(SettingsDifferError, match="late = 'ignore'; got 'correct': this cannot change"):
@@ -316,7 +316,7 @@ def test_corrections_can_be_disabled_but_not_enabled() -> None:
 
 
 def test_several_differences_are_listed_unless_the_learner_differs() -> None:
-    wanted = replace(BEGUN, seed=8, join=replace(BEGUN.join, window_ms=5))
+    wanted = replace(INITIAL, seed=8, join=replace(INITIAL.join, window_ms=5))
     with pytest.raises(SettingsDifferError, match="has seed = 7; got 8, window_ms = 1000; got 5: ") as raised:
         resolved(wanted, None)
     assert not raised.value.can_change
@@ -329,14 +329,14 @@ def test_parameter_unknown_to_the_pipelines_learner_is_rejected() -> None:
     foreign = next(
         name
         for name in stored_settings(CURRENT)
-        if name.startswith("parameters.") and name not in stored_settings(BEGUN)
+        if name.startswith("parameters.") and name not in stored_settings(INITIAL)
     )
     with pytest.raises(SettingsDifferError, match=rf"{foreign} = None; got"):
         resolved(CURRENT, (foreign,))
 
 
 def test_imported_model_determines_only_its_own_settings() -> None:
-    model = check_settings(model_settings(BEGUN))
+    model = check_settings(model_settings(INITIAL))
     assert model.keys() == {
         "learner",
         "n_classes",
@@ -353,13 +353,13 @@ def test_imported_model_determines_only_its_own_settings() -> None:
 
 
 def test_settings_round_trip() -> None:
-    assert task_settings(stored_settings(BEGUN)) == BEGUN
+    assert task_settings(stored_settings(INITIAL)) == INITIAL
     full = task_settings(stored_settings(CURRENT))
     assert full.parameters.keys() == {parameter.name for parameter in registered()["soba-diag"].parameters}
 
 
 def test_missing_and_unknown_settings_are_named() -> None:
-    stored = stored_settings(BEGUN)
+    stored = stored_settings(INITIAL)
     for wrong, name in (
         ({**stored, "newer": 1}, "newer"),
         ({key: value for key, value in stored.items() if key != "late"}, "late"),

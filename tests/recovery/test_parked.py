@@ -13,7 +13,7 @@ from stream.snapshots.state import task_digest
 from tests.pipeline import TOPICS, Pipeline, run_until_idle, small_task
 
 
-def begun(model: str = "own", **options: Any) -> tuple[Pipeline, LearnerProgram]:
+def started(model: str = "own", **options: Any) -> tuple[Pipeline, LearnerProgram]:
     pipeline = Pipeline(small_task("late-ucb", model=model))
     learner = pipeline.learner(**options)
     for name in "ab":
@@ -32,7 +32,7 @@ def assert_nothing_is_lost(pipeline: Pipeline, learner: LearnerProgram, decided:
 @pytest.mark.parametrize("model", ["own", "shared"])
 @pytest.mark.parametrize("moves_on", [False, True])
 def test_reassigned_task_resumes_unless_its_journal_has_new_steps(model: str, moves_on: bool) -> None:
-    pipeline, learner = begun(model)
+    pipeline, learner = started(model)
     before = learner.tasks[0]
     messages: list[str] = []
     learner._announce = messages.append
@@ -72,7 +72,7 @@ def test_only_the_failed_commit_is_retried(number: int) -> None:
             armed.clear()
             raise BrokerUnavailableError("away")
 
-    pipeline, learner = begun(crash_point=fails, snapshot_interval_ms=0)
+    pipeline, learner = started(crash_point=fails, snapshot_interval_ms=0)
     pipeline.context("c")
     armed.append(True)
     task, steps = learner.tasks[0], learner.tasks[0].join.ledger().decided
@@ -96,7 +96,7 @@ def test_step_rejected_by_the_group_is_retried_if_its_task_stays() -> None:
             armed.clear()
             pipeline.learner("learner-0").close()
 
-    pipeline, learner = begun(crash_point=rebalances)
+    pipeline, learner = started(crash_point=rebalances)
     task = learner.tasks[0]
     pipeline.context("c")
     armed.append(True)
@@ -106,7 +106,7 @@ def test_step_rejected_by_the_group_is_retried_if_its_task_stays() -> None:
 
 
 def test_program_without_parked_tasks_recovers() -> None:
-    pipeline, learner = begun()
+    pipeline, learner = started()
     task = learner.tasks[0]
     learner.close()
     again = pipeline.learner(parked=Parked())

@@ -27,7 +27,7 @@ JOURNAL = TopicPartition(TOPICS.journal, 0)
 LIMITS = JoinSettings(
     window_ms=1_000, orphan_ms=500, retain_ms=2_000, pending_max=40, orphans_max=20, retained_max=1_000
 )
-BEGUN = small_task("soba-diag", join=LIMITS)
+INITIAL = small_task("soba-diag", join=LIMITS)
 
 
 def traffic(pipeline: Pipeline, program: LearnerProgram, numbers: range) -> None:
@@ -43,15 +43,15 @@ def traffic(pipeline: Pipeline, program: LearnerProgram, numbers: range) -> None
 
 
 CHANGES: dict[str, TaskSettings] = {
-    "shorter window": replace(BEGUN, join=replace(LIMITS, window_ms=300)),
-    "longer window": replace(BEGUN, join=replace(LIMITS, window_ms=5_000)),
-    "shorter orphan window": replace(BEGUN, join=replace(LIMITS, orphan_ms=100)),
-    "shorter retention of settled IDs": replace(BEGUN, join=replace(LIMITS, retain_ms=100)),
-    "fewer pending": replace(BEGUN, join=replace(LIMITS, pending_max=5)),
-    "fewer retained": replace(BEGUN, join=replace(LIMITS, retained_max=3)),
-    "negative feedback on expiry": replace(BEGUN, on_expiry="negative"),
+    "shorter window": replace(INITIAL, join=replace(LIMITS, window_ms=300)),
+    "longer window": replace(INITIAL, join=replace(LIMITS, window_ms=5_000)),
+    "shorter orphan window": replace(INITIAL, join=replace(LIMITS, orphan_ms=100)),
+    "shorter retention of settled IDs": replace(INITIAL, join=replace(LIMITS, retain_ms=100)),
+    "fewer pending": replace(INITIAL, join=replace(LIMITS, pending_max=5)),
+    "fewer retained": replace(INITIAL, join=replace(LIMITS, retained_max=3)),
+    "negative feedback on expiry": replace(INITIAL, on_expiry="negative"),
     "all together": replace(
-        BEGUN,
+        INITIAL,
         join=JoinSettings(window_ms=250, orphan_ms=90, retain_ms=700, pending_max=6, orphans_max=2, retained_max=900),
         on_expiry="negative",
     ),
@@ -73,7 +73,7 @@ def assert_agree_everywhere(pipeline: Pipeline, program: LearnerProgram) -> None
 
 @pytest.mark.parametrize("claim", CHANGES)
 def test_recovery_replay_and_audit_follow_a_change_of_settings(claim: str) -> None:
-    pipeline, snapshot_interval_ms = Pipeline(BEGUN), 50
+    pipeline, snapshot_interval_ms = Pipeline(INITIAL), 50
     program = pipeline.learner(snapshot_interval_ms=snapshot_interval_ms)
     traffic(pipeline, program, range(100))
     program.close()
@@ -88,7 +88,7 @@ def test_recovery_replay_and_audit_follow_a_change_of_settings(claim: str) -> No
     assert_agree_everywhere(pipeline, program)
     # Change the settings back, then restart without any settings.
     program.close()
-    program = pipeline.learner(settings=BEGUN, change_settings=True, snapshot_interval_ms=snapshot_interval_ms)
+    program = pipeline.learner(settings=INITIAL, change_settings=True, snapshot_interval_ms=snapshot_interval_ms)
     traffic(pipeline, program, range(200, 260))
     program.close()
     program = pipeline.learner(settings=wanted, given=(), snapshot_interval_ms=snapshot_interval_ms)
@@ -104,8 +104,8 @@ def changes(pipeline: Pipeline) -> dict[int, TaskSettings]:
     return {step.number: step.settings for step in pipeline.journal()[1:] if step.settings is not None}
 
 
-def begun(**options: Any) -> tuple[Pipeline, LearnerProgram]:
-    pipeline = Pipeline(BEGUN)
+def started(**options: Any) -> tuple[Pipeline, LearnerProgram]:
+    pipeline = Pipeline(INITIAL)
     program = pipeline.learner(**options)
     traffic(pipeline, program, range(60))
     program.close()
@@ -116,7 +116,7 @@ SHORTER = CHANGES["shorter window"]
 
 
 def test_different_setting_is_rejected_before_any_write() -> None:
-    pipeline, _ = begun()
+    pipeline, _ = started()
     ends = pipeline.ends()
     program = pipeline.learner(settings=SHORTER)
     with pytest.raises(SettingsDifferError, match=r"^test.journal/0 has window_ms = 1000; got 300: "):
@@ -125,7 +125,7 @@ def test_different_setting_is_rejected_before_any_write() -> None:
 
 
 def test_unset_settings_are_the_pipelines_and_require_no_step() -> None:
-    pipeline, program = begun()
+    pipeline, program = started()
     state = task_digest(program.tasks[0])
     others = small_task("banditron", seed=9, join=JoinSettings(), on_expiry="negative")
     for change in (True, False):
@@ -137,14 +137,14 @@ def test_unset_settings_are_the_pipelines_and_require_no_step() -> None:
 
 
 def test_change_without_effect_is_not_written() -> None:
-    pipeline, _ = begun()
-    again = pipeline.learner(settings=BEGUN, change_settings=True)
+    pipeline, _ = started()
+    again = pipeline.learner(settings=INITIAL, change_settings=True)
     traffic(pipeline, again, range(60, 70))
     assert changes(pipeline) == {}
 
 
 def test_idle_task_applies_a_change_immediately_in_its_own_step() -> None:
-    pipeline, _ = begun()
+    pipeline, _ = started()
     last = pipeline.journal()[-1]
     again = pipeline.learner(settings=SHORTER, change_settings=True)
     assert again.step(0) == 2  # one recovery and one step
@@ -152,12 +152,12 @@ def test_idle_task_applies_a_change_immediately_in_its_own_step() -> None:
     assert (step.number, step.settings_from) == (last.number + 1, last.number + 1)
     assert (step.contexts, step.feedback) == ((last.contexts[1],) * 2, (last.feedback[1],) * 2)
     again.close()
-    found = recover(pipeline.broker, TOPICS, 0, BEGUN, given=())
+    found = recover(pipeline.broker, TOPICS, 0, INITIAL, given=())
     assert found.settings.join.window_ms == found.task.settings.join.window_ms == 300
 
 
 def test_learner_logs_changed_settings() -> None:
-    pipeline, _ = begun()
+    pipeline, _ = started()
     reported: list[str] = []
     program = pipeline.learner(settings=SHORTER, change_settings=True)
     program._announce = reported.append
@@ -169,7 +169,7 @@ def test_learner_logs_changed_settings() -> None:
 @pytest.mark.parametrize("number", COMMIT_STEPS)
 @pytest.mark.parametrize("snapshot_interval_ms", [0, 1])
 def test_change_is_atomic_if_the_learner_dies_during_its_commit(number: int, snapshot_interval_ms: int) -> None:
-    pipeline, _ = begun()
+    pipeline, _ = started()
     steps = len(pipeline.journal())
 
     def crash(reached: int) -> None:
@@ -193,7 +193,7 @@ def test_change_is_atomic_if_the_learner_dies_during_its_commit(number: int, sna
 
 
 def test_state_at_every_step_has_the_settings_of_that_step_with_and_without_snapshots() -> None:
-    pipeline, _ = begun(snapshot_interval_ms=100)
+    pipeline, _ = started(snapshot_interval_ms=100)
     program = pipeline.learner(settings=SHORTER, change_settings=True, snapshot_interval_ms=100)
     traffic(pipeline, program, range(60, 80))
     first = pipeline.journal()[-1].settings_from
@@ -212,7 +212,7 @@ def test_state_at_every_step_has_the_settings_of_that_step_with_and_without_snap
 
 
 def test_settings_are_known_after_retention_deleted_their_record() -> None:
-    pipeline, _ = begun(snapshot_interval_ms=50)
+    pipeline, _ = started(snapshot_interval_ms=50)
     program = pipeline.learner(settings=SHORTER, change_settings=True, snapshot_interval_ms=50)
     traffic(pipeline, program, range(60, 80))
     newest = rebuild(pipeline.broker, TOPICS, 0, None).stored.newest
@@ -224,14 +224,14 @@ def test_settings_are_known_after_retention_deleted_their_record() -> None:
     assert pipeline_settings(pipeline.broker, TOPICS, 1, lambda: pulses.append(1))["window_ms"] == 300
     assert len(pulses) > len(pipeline.records(TOPICS.snapshots))  # called for each record and section
     program.close()
-    again = pipeline.learner(settings=BEGUN, given=(), snapshot_interval_ms=50)
+    again = pipeline.learner(settings=INITIAL, given=(), snapshot_interval_ms=50)
     traffic(pipeline, again, range(80, 90))
     assert again.tasks[0].settings.join.window_ms == 300
     assert task_digest(rebuild(pipeline.broker, TOPICS, 0, None).task) == task_digest(again.tasks[0])
 
 
 def test_settings_are_unknown_if_a_change_outside_snapshots_was_deleted() -> None:
-    pipeline, _ = begun(snapshot_interval_ms=50)
+    pipeline, _ = started(snapshot_interval_ms=50)
     program = pipeline.learner(settings=SHORTER, change_settings=True, snapshot_interval_ms=0)
     traffic(pipeline, program, range(60, 80))
     change = next(record.offset for record in pipeline.records(TOPICS.journal)[1:] if is_change(record))
@@ -239,11 +239,11 @@ def test_settings_are_unknown_if_a_change_outside_snapshots_was_deleted() -> Non
     pipeline.broker.delete_records(JOURNAL, change + 1)
     assert settings_in_force(pipeline.broker, TOPICS, 0) == {}
     with pytest.raises(JournalError, match="begins at"):
-        recover(pipeline.broker, TOPICS, 0, BEGUN, given=())
+        recover(pipeline.broker, TOPICS, 0, INITIAL, given=())
 
 
 def test_recovery_uses_the_recovered_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    pipeline, _ = begun()
+    pipeline, _ = started()
     monkeypatch.setattr("stream.journal.recover.settings_in_force", lambda *_: {})  # as if the task had not started
     assert recover(pipeline.broker, TOPICS, 0, SHORTER, given=()).settings.join == LIMITS
     with pytest.raises(SettingsDifferError):
@@ -288,9 +288,9 @@ DAMAGE: dict[str, tuple[Callable[[list[Record]], list[Record]], str, str]] = {
 @pytest.mark.parametrize("claim", DAMAGE)
 def test_recovery_and_audit_detect_a_damaged_change_record(claim: str) -> None:
     # The change has no other effect, because no decision is pending for longer than either window.
-    pipeline = Pipeline(BEGUN)
+    pipeline = Pipeline(INITIAL)
     program = pipeline.learner()
-    wanted = replace(BEGUN, join=replace(LIMITS, window_ms=900))
+    wanted = replace(INITIAL, join=replace(LIMITS, window_ms=900))
     for number in range(20):
         if number == 10:
             program.close()
@@ -315,13 +315,13 @@ def test_recovery_and_audit_detect_a_damaged_change_record(claim: str) -> None:
 
 
 def test_new_task_uses_the_settings_of_the_pipeline() -> None:
-    pipeline = Pipeline(BEGUN, partitions=2)
+    pipeline = Pipeline(INITIAL, partitions=2)
     assert pipeline_settings(pipeline.broker, TOPICS, 2) == {}
     pipeline.context("a")
     program = pipeline.learner()
     run_until_idle(program)
     program.close()
-    assert pipeline_settings(pipeline.broker, TOPICS, 2) == stored_settings(BEGUN)
+    assert pipeline_settings(pipeline.broker, TOPICS, 2) == stored_settings(INITIAL)
     program = pipeline.learner(settings=SHORTER, change_settings=True)
     run_until_idle(program)
     assert pipeline_settings(pipeline.broker, TOPICS, 2) == stored_settings(SHORTER)
@@ -427,5 +427,5 @@ def test_late_feedback_corrects_nothing_after_corrections_are_disabled(late: Any
 
 
 def test_change_record_contains_all_settings() -> None:
-    step = JournalStep(3, (0, 1), (0, 1), 0, Ledger(), 3, settings=BEGUN)
-    assert orjson.loads(encode_step(step))["settings"] == stored_settings(BEGUN)
+    step = JournalStep(3, (0, 1), (0, 1), 0, Ledger(), 3, settings=INITIAL)
+    assert orjson.loads(encode_step(step))["settings"] == stored_settings(INITIAL)
