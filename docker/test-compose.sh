@@ -26,7 +26,7 @@ say "building the image"
 compose build
 megabytes=$(docker history --human=false --no-trunc --format '{{.Size}} {{.CreatedBy}}' "$image" |
   awk '/onebit/ {bytes += $1} END {print int(bytes / 1000000)}') # layers above the base contain its directories in their paths
-say "the image: $megabytes MB above its base; running it read-only, with and without writable directories"
+say "image: $megabytes MB above its base; running it read-only, with and without writable directories"
 ((megabytes <= 450)) || fail "the image has $megabytes MB above its base, more than 450"
 closed() { docker run --rm --read-only --cap-drop ALL --security-opt no-new-privileges "$@" 2>&1; }
 closed --entrypoint python "$image" -c '
@@ -78,7 +78,7 @@ remove
 export COMPOSE_FILE=docker/compose.yaml
 export COMPOSE_PROJECT_NAME=onebit-test # separate from the user's own runs
 log=$(mktemp)
-say "docker compose up, as users run it"
+say "running docker compose up, as users do"
 ONEBIT_EVENTS=1000 docker compose up --no-build >"$log" 2>&1 & # not in a function, so that it can be signalled
 up=$!
 for _ in $(seq 240); do
@@ -98,7 +98,7 @@ rm "$log"
 remove
 
 export COMPOSE_FILE=docker/compose.yaml:docker/compose.secure.yaml
-say "the same on a secured Kafka"
+say "running docker compose up with a secured Kafka"
 compose build --quiet certificates
 ONEBIT_EVENTS=300 ONEBIT_DELAY=exponential:200ms ONEBIT_WINDOW=2s timeout 180 \
   docker compose run --rm -T verify 2>/dev/null | tail -1 || fail "onebit verify ended with exit code $?"
@@ -109,20 +109,20 @@ if grep -qF -- "$password" <<<"$shown"; then fail "the programs' password is sho
 remove
 
 export COMPOSE_FILE=docker/compose.yaml
-say "the alert rules"
+say "testing the alert rules"
 rules() { docker run --rm --volume "$PWD/docker/prometheus:/etc/prometheus:ro" --entrypoint promtool "$prometheus_image" "$@"; }
 rules test rules /etc/prometheus/alerts.test.yml
 rules check config /etc/prometheus/prometheus.yml >/dev/null
 
 export ONEBIT_TOPIC_PREFIX=own. ONEBIT_N_CLASSES=3 ONEBIT_N_FEATURES=4 ONEBIT_LEARNER=banditron ONEBIT_WINDOW=5s
 export COMPOSE_PROFILES=monitoring ONEBIT_MONITOR_PORT=$((port + 1)) ONEBIT_PROMETHEUS_PORT=$((port + 2))
-say "Kafka, topics and a learner for examples/own_service.py, with what watches them"
+say "starting Kafka, topics and a learner for examples/own_service.py, with the monitor and Prometheus"
 compose up --no-build --detach --wait --wait-timeout 120 kafka topics learner monitor prometheus
 [[ $(state "$(compose ps --quiet learner)" Health.Status) == healthy ]] || fail "--wait came back before the learner was healthy"
 own_service() { # DOCKER-RUN-ARGUMENTS...
   docker run --rm --env ONEBIT_TOPIC_PREFIX --volume "$PWD/examples:/examples:ro" --entrypoint python "$@" "$ONEBIT_IMAGE" /examples/own_service.py
 }
-say "own_service.py in a container, and on this machine"
+say "running own_service.py in a container, and on this machine"
 own_service --network "${COMPOSE_PROJECT_NAME}_default" --env ONEBIT_BOOTSTRAP=kafka:19092
 own_service --network host --env ONEBIT_BOOTSTRAP="localhost:$port"
 compose run --rm --no-deps -T verify verify --wait-events 600 --timeout 1m 2>/dev/null | tail -1
