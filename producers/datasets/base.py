@@ -168,6 +168,10 @@ class Dataset:
         """Return the known outcome of an event."""
         return make(Known, (self.label_of(event_id), None, None, None))
 
+    def eligible(self, row: int) -> Sequence[str | int] | None:
+        """Return the eligible classes of a row as in a context, or None for all classes."""
+        return None
+
     def logged(self, row: int) -> Logged | None:
         """Return the logged decision of a row, or None if this is not a log or the decision is missing."""
         return None

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from producers.datasets.base import OffsetArray, Rows
-from stream.estimating.rows import DecisionLog
+from stream.estimating.rows import DecisionLog, Eligible
 from stream.wire.records import FloatArray, IndexArray
 
 MISSING = -1
@@ -33,6 +33,7 @@ class LogBatch(NamedTuple):
     propensities: FloatArray  # [n], the probability of the played class; or NaN
     rewards: NDArray[np.int64]  # [n], 1 or 0; MISSING if unknown
     delays_ms: NDArray[np.int64]  # [n], milliseconds from the decision to its feedback; or MISSING
+    eligible: Eligible | None = None  # the eligible classes of each row; None: all
 
 
 class Log(DecisionLog, Protocol):
@@ -87,6 +88,7 @@ class LoggedOutcome(NamedTuple):
     propensity: float | None
     reward: int | None
     delay_ms: int | None
+    eligible: IndexArray | None = None  # the eligible classes, in increasing order; None: all
 
 
 class LogRows(Rows, Protocol):

@@ -2,6 +2,7 @@
 
 import re
 from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from producers.datasets.base import Block, Dataset, DatasetError, Known, Row, UnknownEventError
@@ -37,10 +38,24 @@ class LogDataset(Dataset):
         outcome = self.log.outcome(self.parse_event_id(event_id)[1])
         return Known(outcome.label, outcome.action, outcome.reward, outcome.delay_ms)
 
+    def eligible(self, row: int) -> Sequence[str | int] | None:
+        """Return the names of the eligible classes, or their indices if the classes have no names."""
+        classes = self.log.outcome(row).eligible
+        if classes is None:
+            return None
+        listed: list[int] = classes.tolist()
+        return listed if class_names_of(self) is None else [self.class_names[k] for k in listed]
+
     def logged(self, row: int) -> Logged | None:
         """Return the logged decision of a row."""
         outcome = self.log.outcome(row)
         return None if outcome.action is None else Logged(outcome.action, outcome.propensity)
+
+
+def class_names_of(dataset: Dataset) -> tuple[str, ...] | None:
+    """Return a log's class names for predictions, or None if there is no log or the classes have no names."""
+    names = dataset.class_names
+    return names if isinstance(dataset, LogDataset) and names != tuple(map(str, range(len(names)))) else None
 
 
 _EPOCH = re.compile("[1-9][0-9]{0,17}")
@@ -149,6 +164,11 @@ def has_labels(dataset: Dataset) -> bool:
     if not isinstance(dataset, LogDataset):
         return True
     return any(dataset.log.outcome(row).label is not None for row in range(min(SAMPLED, dataset.rows)))
+
+
+def has_eligible(dataset: Dataset) -> bool:
+    """Return whether a log has eligible classes. Only the first rows are checked."""
+    return any(dataset.eligible(row) is not None for row in range(min(SAMPLED, dataset.rows)))
 
 
 def logged_delays_ms(dataset: Dataset) -> list[int]:

@@ -98,6 +98,7 @@ def rows_of(batch: LogBatch | None, log: LogFile) -> Iterator[dict[str, Any]]:
             for index, value in zip(batch.indices[start:stop].tolist(), batch.values[start:stop].tolist(), strict=True)
         ]
         propensity = float(batch.propensities[row])
+        among = None if batch.eligible is None else batch.eligible.of(row)
         yield {
             "id": batch.ids[row],
             "time": _time(int(batch.decided_at_ms[row])),
@@ -106,6 +107,7 @@ def rows_of(batch: LogBatch | None, log: LogFile) -> Iterator[dict[str, Any]]:
             "reward": None if batch.rewards[row] == MISSING else int(batch.rewards[row]),
             "delay": None if batch.delays_ms[row] == MISSING else format_duration(int(batch.delays_ms[row])),
             "label": _class(log, int(batch.labels[row])),
+            "eligible": None if among is None else ", ".join(log.class_names[k] for k in among),
             "features": ", ".join(entries[:_ENTRIES_SHOWN]) + (", ..." if len(entries) > _ENTRIES_SHOWN else ""),
         }
 

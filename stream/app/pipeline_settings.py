@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from stream.app.plan import class_names_of, dataset_of
+from producers.datasets.logged import class_names_of
+from stream.app.plan import dataset_of
 from stream.app.resolve import mean_nnz_of, n_features_of, task_settings, with_chosen
 from stream.app.setting_values import flag_of, setting_name
 from stream.app.settings import AUTO, Settings, SettingsError

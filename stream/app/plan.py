@@ -69,12 +69,6 @@ def _part(source: SourceSettings, dataset: Dataset) -> Dataset:
     return part_of(dataset, from_ms, to_ms, source.limit)
 
 
-def class_names_of(dataset: Dataset) -> tuple[str, ...] | None:
-    """Return a log's class names for predictions, or None if there is no log or the classes have no names."""
-    names = dataset.class_names
-    return names if isinstance(dataset, LogDataset) and names != tuple(map(str, range(len(names)))) else None
-
-
 def check_play(play: str, dataset: Dataset) -> None:
     """Check that the data have feedback for the played actions.
 

@@ -9,12 +9,12 @@ import numpy as np
 import orjson
 
 from producers.datasets.base import Dataset
+from producers.datasets.logged import class_names_of, has_eligible
 from producers.datasets.scaling import uneven_of
 from producers.feedback import FeedbackOptions
 from producers.replay import ReplayOptions
 from stream.app.plan import (
     check_play,
-    class_names_of,
     dataset_of,
     dataset_of_seed,
     events_of,
@@ -371,7 +371,12 @@ def choose_learners(settings: Settings) -> Chosen:
     seconds = []
     for name in settings.learner:
         task = task_settings(settings, name, dataset.n_classes, dataset.n_features, class_names_of(dataset))
-        task.make_learner()
+        supports_eligible = task.make_learner().supports_eligible
+        if not supports_eligible and has_eligible(dataset):
+            able = ", ".join(one for one, cls in registered().items() if cls.supports_eligible)
+            raise SettingsError(
+                f"--learner {name}: it cannot decide among the eligible classes of {dataset.name}; use one of {able}"
+            )
         seconds.append(run_s(task, nnz, events))
         if slow := slow_warning(task, nnz, events):
             warn(slow)

@@ -7,10 +7,11 @@ import numpy as np
 
 from stream.estimating.bootstrap import poisson_counts
 from stream.estimating.evaluation import Limits, Options, PolicyEvaluation, PolicyEvaluator, clip_of
-from stream.estimating.policies import EstimateError, Policy
+from stream.estimating.policies import EstimateError, Policy, evaluable_learners
 from stream.estimating.reward_model import RunningRewardModel
 from stream.estimating.rows import Chunk, DecisionLog, chunks
 from stream.estimating.survey import FOLDS, UNIFORM_WITHIN, Flag, Survey, survey
+from stream.learners import registered
 from stream.randomness.draws import Draws, Purpose
 
 Progress = Callable[[int, int], None]
@@ -50,11 +51,18 @@ def estimate(
         raise EstimateError(
             f"{log.name}: none of its {found.events:,} events has both an action and a reward; map a column to each"
         )
-    if options.propensity_min is not None and options.propensity_min > (1.0 + UNIFORM_WITHIN) / n_classes:
+    if options.propensity_min is not None and options.propensity_min > (1.0 + UNIFORM_WITHIN) / found.classes_max:
         raise EstimateError(
-            f"minimum propensity {options.propensity_min:g} is impossible: with {n_classes} classes it is at most "
-            f"{1 / n_classes:.4g}; give the smallest probability with which the logging policy plays any class"
+            f"minimum propensity {options.propensity_min:g} is impossible: with {found.classes_max} classes it is at "
+            f"most {1 / found.classes_max:.4g}; give the smallest probability with which the logging policy plays any "
+            "class"
         )
+    for policy in policies:
+        if found.has_eligible and not policy.supports_eligible:
+            able = [name for name in evaluable_learners() if registered()[name].supports_eligible]
+            raise EstimateError(
+                f"{policy.name} cannot decide among the eligible classes of {log.name}; use one of {', '.join(able)}"
+            )
     limits = limits_of(found, options)
     judges = [PolicyEvaluator(policy, options, limits) for policy in policies]
     rows = _with_progress(chunks(log.batches(), draws), found.events, progress)
@@ -70,6 +78,7 @@ def limits_of(found: Survey, options: Options) -> Limits:
     least = options.propensity_min if options.propensity_min is not None else found.propensity_min
     return Limits(
         propensity_min=least if found.weighted else 1.0,
+        classes_min=found.classes_min,
         clip=clip_of(options, found.weighted),
         path_stride=max(1, found.weighted // options.path_points),
     )

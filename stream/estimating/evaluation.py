@@ -124,6 +124,7 @@ class Limits(NamedTuple):
     """Limits on the weights in a log, and the stride of the path of estimates."""
 
     propensity_min: float
+    classes_min: int  # the smallest number of eligible classes
     clip: float
     path_stride: int  # number of rows with a weight between two points of the path
 
@@ -172,7 +173,7 @@ class PolicyEvaluator:
         self.policy = policy
         self._options = options
         self._limits = limits
-        self._weight_max = policy.weight_max(limits.propensity_min)
+        self._weight_max = policy.weight_max(limits.propensity_min, limits.classes_min)
         self._below = min(self._weight_max, DR_BELOW_MAX)
         self._sums = ResampledSums(COLUMNS, options.resamples)
         self._moments = {name: Moments() for name in ("w", "wr", "wf", "cr", "cf", "q", "dr", "replay")}

@@ -41,15 +41,20 @@ class Policy(ABC):
     changes: bool = False  # True if the policy learns from the log
     looks_at_x: bool = False  # True if the policy's actions depend on the features
     is_logged: bool = False  # True for the policy that wrote the log
-    probability_max: float = 1.0  # upper limit on the probability of any class
+    supports_eligible: bool = True  # True if the policy can decide among some of the classes
 
     @abstractmethod
     def probabilities(self, chunk: Chunk) -> FloatArray:
         """Return the probability of each class for the next rows of the log, float64[n, K]; 0 for excluded rows."""
 
-    def weight_max(self, propensity_min: float) -> float:
-        """Return the upper limit on importance weights if no logged propensity is below `propensity_min`."""
-        return self.probability_max / propensity_min
+    def weight_max(self, propensity_min: float, classes_min: int) -> float:
+        """Return the upper limit on importance weights.
+
+        Args:
+            propensity_min: No logged propensity is lower.
+            classes_min: No decision has fewer eligible classes.
+        """
+        return 1.0 / propensity_min
 
     def weight_bounds(self, p: FloatArray, propensity_min: float) -> FloatArray:
         """Return the upper limit on the importance weight of each class in each row, float64[n, K]."""
@@ -62,20 +67,25 @@ class Policy(ABC):
 
 
 class Uniform(Policy):
-    """Plays every class with the same probability."""
+    """Plays every eligible class with the same probability."""
 
     def __init__(self, n_classes: int) -> None:
         self.name = "uniform"
-        self.probability_max = 1.0 / n_classes
         self._n_classes = n_classes
 
     def probabilities(self, chunk: Chunk) -> FloatArray:
-        """Return 1/K for every class."""
-        return np.full((len(chunk.ids), self._n_classes), self.probability_max)
+        """Return 1/m for each of a row's m eligible classes."""
+        mask = chunk.mask(self._n_classes)
+        shares: FloatArray = mask / mask.sum(axis=1, keepdims=True)
+        return shares
+
+    def weight_max(self, propensity_min: float, classes_min: int) -> float:
+        """See Policy."""
+        return 1.0 / (classes_min * propensity_min)
 
 
 class Constant(Policy):
-    """Always plays the same class."""
+    """Always plays the same class, or a random eligible one if the class is not eligible, like the holdout."""
 
     def __init__(self, n_classes: int, action: int, name: str) -> None:
         self.name = f"constant:{name}"
@@ -83,9 +93,9 @@ class Constant(Policy):
         self._action = action
 
     def probabilities(self, chunk: Chunk) -> FloatArray:
-        """Return 1 for the constant class, and 0 for all others."""
-        p = np.zeros((len(chunk.ids), self._n_classes))
-        p[:, self._action] = 1.0
+        """Return 1 for the constant class and 0 for all others, or the uniform probabilities if it is not eligible."""
+        p = Uniform(self._n_classes).probabilities(chunk)
+        p[p[:, self._action] > 0.0] = np.arange(self._n_classes) == self._action
         return p
 
 
@@ -105,7 +115,7 @@ class Logged(Policy):
         p[known, chunk.actions[known]] = 1.0
         return p
 
-    def weight_max(self, propensity_min: float) -> float:
+    def weight_max(self, propensity_min: float, classes_min: int) -> float:
         """Return 1, the weight of every row."""
         return 1.0
 
@@ -125,13 +135,14 @@ class Model(Policy):
 
     def __init__(self, name: str, learner: Learner) -> None:
         self.name = name
+        self.supports_eligible = learner.supports_eligible
         self._learner = learner
 
     def probabilities(self, chunk: Chunk) -> FloatArray:
         """Return the probabilities of the learner's decisions."""
         p = np.zeros((len(chunk.ids), self._learner.n_classes))
         for j in np.flatnonzero(chunk.judged):
-            p[j] = self._learner.distribution(chunk.features(int(j)))
+            p[j] = self._learner.distribution(chunk.features(int(j)), chunk.among(int(j)))
         return p
 
 
@@ -175,6 +186,7 @@ class Trained(Policy):
                 f"makes all others wrong; use one of {', '.join(fitting)}"
             )
         self.name = name
+        self.supports_eligible = learner.supports_eligible
         self._is_weighing = learner.from_logs is FromLogs.PROPENSITY
         self._learner = learner
         self._training = training
@@ -194,12 +206,12 @@ class Trained(Policy):
             learned &= known
         for j in range(len(chunk.ids)):
             self._learn_before(int(chunk.decided_at_ms[j]))
-            x = chunk.features(j)
+            x, among = chunk.features(j), chunk.among(j)
             if judged[j]:
-                p[j] = self._learner.distribution(x)
+                p[j] = self._learner.distribution(x, among)
             if learned[j]:
                 propensity = float(chunk.propensities[j]) if known[j] else UNUSED_PROPENSITY
-                own = self._learner.predict(x, 0.0)
+                own = self._learner.predict(x, 0.0, among)
                 decision = self._learner.as_played(x, own, int(chunk.actions[j]), propensity)
                 self._learner.observe(x, decision)
                 if chunk.rewards[j] >= 0:

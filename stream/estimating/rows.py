@@ -1,6 +1,7 @@
 """Logged decisions as input for the estimators: chunks of up to 1024 rows in columns, with random draws per row."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -15,6 +16,42 @@ and a column for each resample."""
 
 FOLD_WORD, ACCEPT_WORD, RESAMPLE_WORD = 1, 2, 3
 """Positions in a row's sequence of random words, by purpose. Resampling uses all later words."""
+
+
+class Eligible(NamedTuple):
+    """The eligible classes of n decisions, in compressed form. A decision without entries is among all classes."""
+
+    offsets: NDArray[np.int64]  # [n + 1]: decision j is among classes[offsets[j] : offsets[j + 1]]
+    classes: IndexArray  # int32, in increasing order for each decision
+
+    @classmethod
+    def of_lists(cls, lists: Sequence[Sequence[int]]) -> "Eligible":
+        """Create eligible classes from a list for each decision. An empty list contains all classes."""
+        offsets = np.cumsum([0, *map(len, lists)], dtype=np.int64)
+        return cls(offsets, np.fromiter(chain.from_iterable(lists), np.int32, int(offsets[-1])))
+
+    def where(self, kept: NDArray[np.bool_]) -> "Eligible":
+        """Return the eligible classes of some decisions."""
+        sizes = np.diff(self.offsets)
+        return Eligible(np.concatenate(([0], np.cumsum(sizes[kept]))), self.classes[np.repeat(kept, sizes)])
+
+    def part(self, start: int, stop: int) -> "Eligible":
+        """Return the eligible classes of a range of decisions."""
+        first, last = self.offsets[start], self.offsets[stop]
+        return Eligible(self.offsets[start : stop + 1] - first, self.classes[first:last])
+
+    def of(self, j: int) -> IndexArray | None:
+        """Return the eligible classes of a decision, or None for all classes."""
+        start, stop = self.offsets[j], self.offsets[j + 1]
+        return self.classes[start:stop] if stop > start else None
+
+    def mask(self, n_classes: int) -> NDArray[np.bool_]:
+        """Return whether each class is eligible, bool[n, K]."""
+        sizes = np.diff(self.offsets)
+        mask = np.zeros((sizes.size, n_classes), np.bool_)
+        mask[np.repeat(np.arange(sizes.size), sizes), self.classes] = True
+        mask[sizes == 0] = True
+        return mask
 
 
 class LoggedRows(Protocol):
@@ -70,6 +107,11 @@ class LoggedRows(Protocol):
         """int64[n], milliseconds from the decision to its feedback."""
         ...
 
+    @property
+    def eligible(self) -> Eligible | None:
+        """The eligible classes of each decision; None: all."""
+        ...
+
 
 class DecisionLog(Protocol):
     """A log of decisions that can be read repeatedly from its start."""
@@ -108,11 +150,22 @@ class Chunk(NamedTuple):
     rewards: NDArray[np.int64]  # [n]
     delays_ms: NDArray[np.int64]  # [n]
     keys: NDArray[np.uint64]  # [n], the state of each row's sequence of words
+    eligible: Eligible | None = None  # the eligible classes of each row; None: all
 
     def features(self, j: int) -> Features:
         """Return the features x of row j."""
         start, stop = self.offsets[j], self.offsets[j + 1]
         return Features(self.indices[start:stop], self.values[start:stop])
+
+    def among(self, j: int) -> IndexArray | None:
+        """Return the eligible classes of row j, or None for all classes."""
+        return None if self.eligible is None else self.eligible.of(j)
+
+    def mask(self, n_classes: int) -> NDArray[np.bool_]:
+        """Return whether each class is eligible, bool[n, K]."""
+        if self.eligible is None:
+            return np.ones((len(self.ids), n_classes), np.bool_)
+        return self.eligible.mask(n_classes)
 
     @property
     def judged(self) -> NDArray[np.bool_]:
@@ -164,4 +217,5 @@ def chunks(batches: Iterable[LoggedRows], draws: Draws, rows_max: int = ROWS_MAX
                 rewards=batch.rewards[rows],
                 delays_ms=batch.delays_ms[rows],
                 keys=np.fromiter((draws.bits(one) for one in ids), np.uint64, len(ids)),
+                eligible=None if batch.eligible is None else batch.eligible.part(start, stop),
             )

@@ -39,6 +39,9 @@ class Survey(NamedTuple):
     propensity_min: float  # smallest propensity among the latter events; NaN if there are none
     has_delays: bool
     has_times: bool
+    has_eligible: bool  # True if a decision has eligible classes
+    classes_min: int  # smallest number of eligible classes of a decision
+    classes_max: int  # largest number of eligible classes of a decision
     flags: tuple[Flag, ...]
     reward_model: RewardModel  # the reward model, fitted per fold
 
@@ -61,6 +64,9 @@ def survey(chunks: Iterable[Chunk], n_features: int, n_classes: int) -> Survey:
         propensity_min=counts.least if counts.weighted else float("nan"),
         has_delays=counts.has_delays,
         has_times=counts.has_times,
+        has_eligible=counts.has_eligible,
+        classes_min=counts.classes_min,
+        classes_max=counts.classes_max,
         flags=tuple(counts.flags()),
         reward_model=reward_model,
     )
@@ -75,7 +81,9 @@ class _Counts:
         self.least, self.largest = 1.0, 0.0
         self.by_action = np.zeros((n_classes, 2), np.int64)  # columns: number of events without and with an outcome
         self.by_label = np.zeros((n_classes, 2), np.int64)
-        self.has_delays = self.has_times = False
+        self.has_delays = self.has_times = self.has_eligible = False
+        self._n_classes = self.classes_min = n_classes
+        self.classes_max = 0
 
     def add(self, chunk: Chunk) -> None:
         acted = chunk.actions >= 0
@@ -96,6 +104,10 @@ class _Counts:
         np.add.at(self.by_label, (chunk.labels[labelled], known[labelled]), 1)
         self.has_delays |= bool((chunk.delays_ms >= 0).any())
         self.has_times |= bool((chunk.decided_at_ms >= 0).any())
+        sizes = chunk.mask(self._n_classes).sum(axis=1)
+        self.has_eligible |= chunk.eligible is not None and chunk.eligible.classes.size > 0
+        self.classes_min = int(sizes.min(initial=self.classes_min))
+        self.classes_max = int(sizes.max(initial=self.classes_max))
 
     def flags(self) -> Iterator[Flag]:
         of = f"of {self.events:,} events"
@@ -112,11 +124,11 @@ class _Counts:
             if count:
                 yield Flag(name, f"{count:,} {of} have {what}; no weight can be computed")
         if self.weighted > 1 and self.least == self.largest:
-            classes = self.by_action.shape[0]
-            verdict = (
-                "plausible only for uniform play" if abs(self.least * classes - 1.0) < UNIFORM_WITHIN else "implausible"
-            )
-            yield Flag("propensity-constant", f"every propensity is {self.least:g} with {classes} classes: {verdict}")
+            low, high = self.classes_min, self.classes_max
+            is_uniform = low == high and abs(self.least * high - 1.0) < UNIFORM_WITHIN
+            verdict = "plausible only for uniform play" if is_uniform else "implausible"
+            classes = f"{high} classes" if low == high else f"{low} to {high} eligible classes"
+            yield Flag("propensity-constant", f"every propensity is {self.least:g} with {classes}: {verdict}")
         for name, table, what in (
             ("censoring-by-action", self.by_action, "on the action"),
             ("censoring-by-class", self.by_label, "on the class"),

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from stream.estimating.live import target_weight
-from stream.estimating.rows import Chunk
+from stream.estimating.rows import Chunk, Eligible
 from stream.wire.codec import MalformedError, decode_context, step_of
 from stream.wire.named_features import FeatureEncoder
-from stream.wire.records import HOLDOUT, NOT_ELIGIBLE, NOTHING_LOGGED, Features, FloatArray, Prediction, Record
+from stream.wire.records import HOLDOUT, NOT_ELIGIBLE, NOTHING_LOGGED, Features, Prediction, Record
 
 if TYPE_CHECKING:
     from stream.estimating.policies import Policy
@@ -102,7 +102,9 @@ class Policies:
         if not (one.policy.is_logged or is_drawn(prediction.decision.propensity)):
             return nan
         row = _row(prediction, NO_FEATURES if x is None else x)
-        p = limited(one.policy.probabilities(row), prediction.decision.scores)
+        if row.eligible is not None and not one.policy.supports_eligible:
+            return nan
+        p = one.policy.probabilities(row)
         return float(one.policy.weights(p, row.actions, row.propensities)[0])
 
     def _features(self, context: Record | None, event_id: str) -> Features | None:
@@ -113,20 +115,6 @@ class Policies:
         except MalformedError:
             return None
         return found.x if found.id == event_id else None
-
-
-def limited(p: FloatArray, scores: FloatArray) -> FloatArray:
-    """Return a policy's probabilities among the eligible classes, [1, K]; NaN if it plays none of them.
-
-    >>> limited(np.array([[0.2, 0.3, 0.5]]), np.array([1.5, 0.5, NOT_ELIGIBLE])).tolist()
-    [[0.4, 0.6, 0.0]]
-    """
-    if not (outside := scores == NOT_ELIGIBLE).any():
-        return p
-    among = np.where(outside, 0.0, p)
-    total = among.sum(axis=1, keepdims=True)
-    found: FloatArray = np.divide(among, total, out=np.full_like(p, nan), where=total > 0.0)
-    return found
 
 
 def is_drawn(propensity: float) -> bool:
@@ -150,6 +138,8 @@ def _always(prediction: Prediction) -> tuple[float, ...]:
 def _row(prediction: Prediction, x: Features) -> Chunk:
     """Return a decision as a row of a log, without its bit."""
     one: dict[str, Any] = {name: np.zeros(1, np.int64) for name in ("labels", "rewards", "delays_ms")}
+    among = np.flatnonzero(prediction.decision.scores != NOT_ELIGIBLE).astype(np.int32)
+    is_limited = among.size < prediction.decision.scores.size
     return Chunk(
         ids=(prediction.id,),
         offsets=np.array([0, x.indices.size]),
@@ -159,5 +149,6 @@ def _row(prediction: Prediction, x: Features) -> Chunk:
         actions=np.array([prediction.decision.action]),
         propensities=np.array([prediction.decision.propensity]),
         keys=np.zeros(1, np.uint64),
+        eligible=Eligible(np.array([0, among.size]), among) if is_limited else None,
         **one,
     )

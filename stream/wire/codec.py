@@ -124,8 +124,15 @@ def header_number(content: bytes | None) -> int | None:
     return int(content) if content and content.isdigit() and len(content) <= _HEADER_DIGITS_MAX else None
 
 
-def encode_context(event_id: str, x: Features, logged: Logged | None = None, *, deferred: bool = False) -> bytes:
-    """Encode a context's value. Omits `v` if all values are one, and `logged` without a logged decision."""
+def encode_context(
+    event_id: str,
+    x: Features,
+    logged: Logged | None = None,
+    eligible: Sequence[str | int] | None = None,
+    *,
+    deferred: bool = False,
+) -> bytes:
+    """Encode a context's value. Values that are all one are omitted, and all other values that are None or False."""
     features: dict[str, Any] = {"i": x.indices}
     values = x.values.tobytes()
     if values != _ONES[: len(values)] and values != ones(x.values.size).tobytes():  # comparing arrays would be slower
@@ -133,6 +140,8 @@ def encode_context(event_id: str, x: Features, logged: Logged | None = None, *, 
     fields: dict[str, Any] = {"id": event_id, "x": features}
     if logged is not None:
         fields["logged"] = logged._asdict()
+    if eligible is not None:
+        fields["eligible"] = eligible
     if deferred:
         fields["deferred"] = True
     return orjson.dumps(fields, option=orjson.OPT_SERIALIZE_NUMPY)

@@ -7,14 +7,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from producers.datasets.base import Dataset, DatasetError
-from stream.app import plan
+from stream.app import plan, resolve
 from stream.app.embedded import prepare_embedded, run_embedded
 from stream.app.on_kafka import PROGRAMS, ProgramEndedError, _Programs, _programs
 from stream.app.plan import check_play, dataset_of, events_of, feedback_plan, feedback_speed, replay_options
-from stream.app.resolve import resolve_run
+from stream.app.resolve import choose_learners, resolve_run
 from stream.app.settings import Settings, SettingsError
 from stream.app.sources import given_settings, load_settings
 from stream.cli.app import main
@@ -72,6 +73,37 @@ def test_late_ucb_learns_the_right_classes_from_a_uniform_log() -> None:
     assert weights.argmax(axis=0).tolist() == [0, 1, 2, 0]
     for check in (audit_partition, replay_journal):
         assert check(pipeline.broker, pipeline.run.topics, 0).ok
+
+
+def among_two() -> Dataset:
+    """A log of uniform play among two of the three classes."""
+    data, rng, outcomes = clicks(ROWS), np.random.default_rng(3), []
+    for row in range(ROWS):
+        among = np.sort(np.array([row % 3, (row + 1) % 3], np.int32))
+        outcome = data.log.outcome(row)._replace(action=int(rng.choice(among)), propensity=0.5, eligible=among)
+        outcomes.append(outcome)
+    return log_of(outcomes)
+
+
+def test_replay_limits_the_decisions_to_the_eligible_classes_of_the_log() -> None:
+    data = among_two()
+    settings = settings_with(play="match", propensity_min=0.5, delay="none")
+    pipeline = prepare_embedded(resolve_run(settings, "late-ucb", data))
+    pipeline.run_to_end()
+    (task,) = pipeline.learner.tasks.values()
+    ledger = task.join.ledger()
+    assert ledger.decided == ledger.matched + ledger.expired + ledger.unmatched == ROWS
+    assert ledger.unmatched == pytest.approx(ROWS / 2, abs=40)
+    for check in (audit_partition, replay_journal):
+        assert check(pipeline.broker, pipeline.run.topics, 0).ok
+
+
+def test_learner_that_cannot_decide_among_eligible_classes_is_refused_before_the_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(resolve, "dataset_of", lambda source: among_two())
+    with pytest.raises(SettingsError, match=r"newtron.*late-ucb"):
+        choose_learners(settings_with(learner=["newtron"], play="logged"))
 
 
 def test_log_with_labels_gives_feedback_on_any_action() -> None:

@@ -45,6 +45,7 @@ class MemoryLog(NamedTuple):
                 propensities=rows.propensities[start:stop],
                 rewards=rows.rewards[start:stop],
                 delays_ms=rows.delays_ms[start:stop],
+                eligible=None if rows.eligible is None else rows.eligible.part(start, stop),
             )
 
 

@@ -8,6 +8,7 @@ from producers.datasets.log import MISSING, LogBatch
 from stream.estimating.estimate import Estimates, estimate
 from stream.estimating.evaluation import ESTIMATORS, Estimate, Options, PolicyEvaluation
 from stream.estimating.policies import EstimateError, Model, Policy, Training, parse_policy
+from stream.estimating.rows import Eligible
 from stream.learners import create
 from tests.estimating.logs import N_CLASSES, N_FEATURES, MemoryLog, a_log, a_world
 
@@ -60,6 +61,36 @@ def test_estimates_and_interval_equal_vw_estimators() -> None:
         name: pytest.approx(one.get()) for name, one in theirs.items()
     }
     assert by_name(policy)["ips"].bootstrap == pytest.approx(tuple(normal.get(0.05)), abs=0.005)
+
+
+def among_some(n: int) -> LogBatch:
+    """A log of uniform play among one to four eligible classes."""
+    rows, rng = a_log(n), np.random.default_rng(5)
+    sets = [np.sort(rng.choice(N_CLASSES, rng.integers(1, N_CLASSES + 1), replace=False)).tolist() for _ in range(n)]
+    actions = np.array([rng.choice(one) for one in sets])
+    return rows._replace(
+        actions=actions, propensities=np.array([1 / len(one) for one in sets]), eligible=Eligible.of_lists(sets)
+    )
+
+
+def test_uniform_policy_earns_what_a_uniform_log_among_eligible_classes_says() -> None:
+    rows = among_some(800)
+    policy = evaluate(rows, "uniform").policies[0]
+    assert [value(policy, name) for name in ("ips", "snips")] == [pytest.approx(rows.rewards.mean())] * 2
+    assert (policy.weight_max, list(policy.flags)) == (1.0, [])
+
+
+def test_learner_that_cannot_decide_among_eligible_classes_is_refused_by_name() -> None:
+    with pytest.raises(EstimateError, match=r"^newtron .*late-ucb"):
+        evaluate(among_some(50), "uniform", "newtron")
+
+
+def test_least_propensity_is_limited_by_the_largest_number_of_eligible_classes() -> None:
+    rows = among_some(200)
+    pairs = rows._replace(eligible=Eligible.of_lists([sorted({int(a), 3 - int(a)}) for a in rows.actions]))
+    evaluate(pairs, "uniform", options=Options(propensity_min=0.5))
+    with pytest.raises(EstimateError, match="2 classes"):
+        evaluate(pairs, "uniform", options=Options(propensity_min=0.6))
 
 
 def test_estimate_of_logged_policy_equals_mean_reward() -> None:

@@ -5,7 +5,7 @@ import pytest
 
 from producers.datasets.log import MISSING, LogBatch
 from stream.estimating.policies import EstimateError, Model, Policy, Trained, Training, evaluable_learners, parse_policy
-from stream.estimating.rows import Chunk, chunks
+from stream.estimating.rows import Chunk, Eligible, chunks
 from stream.learners import ParameterError, create, registered
 from stream.randomness.delays import parse_delay
 from stream.randomness.draws import Draws, Purpose
@@ -154,7 +154,24 @@ def test_fixed_policies_have_their_documented_probabilities() -> None:
     assert (probabilities(parsed("uniform"), rows) == 0.25).all()
     assert (probabilities(parsed("constant:c"), rows) == [0.0, 0.0, 1.0, 0.0]).all()
     assert probabilities(parsed("logged"), rows).argmax(axis=1).tolist() == rows.actions.tolist()
-    assert [parsed(spec).weight_max(0.05) for spec in ("uniform", "constant:c", "logged", "late-ucb")] == [5, 20, 1, 20]
+    policies = map(parsed, ("uniform", "constant:c", "logged", "late-ucb"))
+    assert [policy.weight_max(0.05, N_CLASSES) for policy in policies] == [5, 20, 1, 20]
+
+
+def test_policies_play_eligible_classes_only() -> None:
+    rows = a_log(60)
+    sets: list[list[int]] = [[int(action), 3] if action < 3 else [] for action in rows.actions]
+    rows = rows._replace(eligible=Eligible.of_lists(sets))
+    among = np.array([[not one or k in one for k in range(N_CLASSES)] for one in sets])
+    uniform = among / among.sum(axis=1, keepdims=True)
+    np.testing.assert_array_equal(probabilities(parsed("uniform"), rows), uniform)
+    constant = np.where(among[:, [1]], np.eye(N_CLASSES)[1], uniform)
+    np.testing.assert_array_equal(probabilities(parsed("constant:b"), rows), constant)
+    fixed = Model("model:m.npz", create("igw-logistic", N_CLASSES, N_FEATURES))
+    for policy in (*map(parsed, ("igw-logistic", "late-ucb", "banditron")), fixed):
+        p = probabilities(policy, rows)
+        assert (p[~among] == 0.0).all()
+        np.testing.assert_allclose(p.sum(axis=1), 1.0, atol=1e-9)
 
 
 def test_model_policy_does_not_learn() -> None:

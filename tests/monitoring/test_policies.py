@@ -9,16 +9,16 @@ import orjson
 import pytest
 
 from stream.app.policies import check_live, live_policies
-from stream.estimating.policies import EstimateError
+from stream.estimating.policies import Constant, EstimateError, Model, Policy
 from stream.journal.reading import settings_in_force
 from stream.kafka.reading import RecordsAt
 from stream.learners import create
 from stream.monitoring.dashboard import Dashboard
-from stream.monitoring.policies import ALWAYS, Known, Policies
+from stream.monitoring.policies import ALWAYS, Known, Named, Policies
 from stream.verifying.model_files import write_model
 from stream.verifying.models import export_model
 from stream.wire.codec import HEADERS, decode_context, decode_prediction, step_headers, step_of
-from stream.wire.records import HOLDOUT, Arm, Decision, Prediction, Record, Target, TopicPartition
+from stream.wire.records import HOLDOUT, NOT_ELIGIBLE, Arm, Decision, Prediction, Record, Target, TopicPartition
 from tests.pipeline import TOPICS, Pipeline, plan, small_synsep, synsep_task
 
 EVENTS = 300
@@ -51,6 +51,23 @@ def test_weight_is_policy_probability_divided_by_propensity(
     found = Policies().weights(record_at(0, 1), decision, None)
     assert tuple(None if weight != weight else weight for weight in found) == weights
     assert len(weights) == len(ALWAYS)
+
+
+@pytest.mark.parametrize(("policy", "weight"), [(Constant(4, 1, "1"), 2.0), (Constant(4, 3, "3"), 1.0)])
+def test_a_policy_plays_one_of_the_eligible_classes(policy: Policy, weight: float) -> None:
+    scores = np.array([0.0, 1.0, NOT_ELIGIBLE, NOT_ELIGIBLE])
+    decision = Decision(1, 1, 0.5, scores)
+    policies = Policies([Named("one", policy)], n_classes=4)
+    assert policies.weights(stands_at(0, 1), Prediction("event", decision, 0), None)[-1] == weight
+
+
+def test_a_model_that_cannot_decide_among_eligible_classes_has_no_weight() -> None:
+    model = Named("one", Model("model:m.npz", create("newtron", 4, 2)))
+    policies = Policies([model], n_classes=4, n_features=2)
+    scores = np.array([0.0, 1.0, NOT_ELIGIBLE, NOT_ELIGIBLE])
+    context = Record(TOPICS.contexts, 0, 0, 0, b"event", b'{"id":"event","x":[1,0]}', ())
+    found = policies.weights(stands_at(0, 1), Prediction("event", Decision(1, 1, 0.5, scores), 0), context)
+    assert np.isnan(found[-1])
 
 
 @pytest.mark.parametrize(("arm", "expected"), [(None, (1.25, 0.0)), (HOLDOUT, (0.0, 5.0))])

@@ -12,7 +12,7 @@ from producers.datasets.log import MISSING
 from producers.datasets.logs.mapping import UNITS_US, Unit
 from producers.datasets.logs.parsed import Problem, problem
 from producers.datasets.logs.streams import LINE_BYTES_MAX
-from producers.datasets.logs.texts import Texts, distinct_of
+from producers.datasets.logs.texts import Lists, Texts, distinct_of
 from stream.parsing import DurationError, parse_duration, parse_number
 from stream.wire.named_features import text_of
 from stream.wire.records import FloatArray
@@ -64,6 +64,22 @@ def texts(column: Column, field: str, problems: list[Problem]) -> Texts:
             problems.append(_no_single(row, field, "a text or a number", value))
         found.append(text)
     return Texts.of(found)
+
+
+def lists(column: Column, field: str, separator: str, problems: list[Problem]) -> Lists:
+    """Return the values as lists of texts. A text is split at the separator, and a number is a list of one."""
+    found: list[tuple[str | None, ...] | None] = []
+    for row, value in enumerate(_values(column)):
+        names: tuple[str | None, ...] | None = None
+        if isinstance(value, str):
+            names = tuple(value.split(separator)) if value else None
+        elif value is not None:
+            names = tuple(map(text_of, value if isinstance(value, list) else [value]))
+        if names is not None and None in names:
+            problems.append(problem(row, field, "a list of texts or numbers", value))
+            names = None
+        found.append(names)
+    return Lists(*distinct_of(found))
 
 
 def times_ms(column: Column, field: str, unit: Unit | None, problems: list[Problem]) -> Int64Array:

@@ -76,6 +76,8 @@ class LogMapping(BaseModel):
     label: str | None = None
     feedback_time: str | None = None
     delay: str | None = None
+    eligible: str | None = None
+    eligible_separator: str = "|"
     delay_unit: Unit | None = None
     time_unit: Literal["s", "ms", "us"] | None = None
     classes: tuple[str, ...] | None = None
@@ -95,6 +97,7 @@ class LogMapping(BaseModel):
             raise ValueError("map action or label: a log must contain the played action or the right label")
         for needs, needed in (
             ("reward", "action"), ("propensity", "action"), ("feedback_time", "timestamp"), ("delay_unit", "delay"),
+            ("eligible", "action"),
         ):  # fmt: skip
             if getattr(self, needs) is not None and getattr(self, needed) is None:
                 raise ValueError(f"{needs} requires {needed}: map {needed} as well")
@@ -102,6 +105,8 @@ class LogMapping(BaseModel):
             raise ValueError("map either feedback_time or delay, not both")
         if self.classes is not None and (len(self.classes) < 2 or len(set(self.classes)) < len(self.classes)):
             raise ValueError(f"expected two or more distinct classes; got {list(self.classes)}")
+        if not self.eligible_separator:
+            raise ValueError("eligible_separator: expected a text between the names; got an empty one")
         if not self.features.kinds():
             raise ValueError("no features: list columns under [features] as numeric, categorical or text")
         return self
@@ -144,7 +149,7 @@ def unit_of_name(column: str) -> Unit | None:
     return next((unit for unit in found if unit is not None), None)
 
 
-ROLES = ("id", "timestamp", "action", "reward", "propensity", "label", "feedback_time", "delay")
+ROLES = ("id", "timestamp", "action", "reward", "propensity", "label", "feedback_time", "delay", "eligible")
 """Roles of columns other than features."""
 
 

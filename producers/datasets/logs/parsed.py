@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from producers.datasets.logs.texts import Texts
+from producers.datasets.logs.texts import Lists, Texts
 from stream.parsing import repr_of
 from stream.wire.named_features import Kind
 from stream.wire.records import FloatArray
@@ -46,6 +46,7 @@ class ParsedBatch(NamedTuple):
     propensities: FloatArray | None = None
     rewards: FloatArray | None = None  # as in the file, possibly not binary; NaN if there is no outcome
     delays_ms: NDArray[np.int64] | None = None
+    eligible: Lists | None = None  # names of the eligible classes; missing: all
     left_out: tuple[Problem, ...] = ()  # valid rows that are not decisions
     other_classes: frozenset[str] = frozenset()  # other classes that could have been played
 

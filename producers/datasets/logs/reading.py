@@ -23,7 +23,8 @@ from producers.datasets.logs.seen_ids import SeenIds
 from producers.datasets.logs.streams import CutOffError, Source
 from producers.datasets.logs.survey import Survey, survey
 from producers.datasets.logs.tables import Table, parse_names, parse_table
-from producers.datasets.logs.texts import Texts
+from producers.datasets.logs.texts import Lists, Texts
+from stream.estimating.rows import Eligible
 from stream.wire.named_features import FeatureEncoder, Kind, Scale, Scaling, build, sharing
 from stream.wire.records import FloatArray
 
@@ -193,6 +194,7 @@ class LogFile:
             propensities=np.full(n, np.nan) if batch.propensities is None else batch.propensities[kept],
             rewards=checked.rewards[kept],
             delays_ms=nowhere if batch.delays_ms is None else batch.delays_ms[kept],
+            eligible=None if checked.eligible is None else checked.eligible.where(kept),
         )
 
     def _leave_out(self, batch: ParsedBatch, row: Problem) -> None:
@@ -212,6 +214,24 @@ class LogFile:
         odd = np.flatnonzero(found == unknown).tolist()
         problems.extend(problem(row, role, expected, names[row]) for row in odd)
         return found
+
+    def _eligible(self, lists: Lists | None, actions: NDArray[np.int64], problems: list[Problem]) -> Eligible | None:
+        if lists is None:
+            return None
+        sets = [sorted(self._class_of.get(name, MISSING) for name in names) for names in lists.distinct]
+        invalid = {code for code, one in enumerate(sets) if not one or one[0] == MISSING or len(set(one)) < len(one)}
+        unlisted = {MISSING, *invalid}
+        listed = [[] if code in unlisted else sets[code] for code in lists.codes.tolist()]
+        eligible = Eligible.of_lists(listed)
+        K, known = len(self.class_names), np.flatnonzero(actions >= 0)
+        for rows, expected in (
+            (np.flatnonzero(np.isin(lists.codes, list(invalid))), f"one or more of the {K} classes, each once"),
+            (known[~eligible.mask(K)[known, actions[known]]], "the played class among them"),
+        ):
+            problems.extend(
+                problem(row, "eligible", expected, list(lists.distinct[lists.codes[row]])) for row in rows.tolist()
+            )
+        return eligible
 
     def _bits(self, rewards: FloatArray | None, n: int, problems: list[Problem]) -> NDArray[np.int64]:
         if rewards is None:
@@ -233,6 +253,7 @@ class _Checked:
         problems = list(batch.problems)
         self.labels = log._classes(batch.labels, batch.n, "label", problems)
         self.actions = log._classes(batch.actions, batch.n, "action", problems)
+        self.eligible = log._eligible(batch.eligible, self.actions, problems)
         self.rewards = log._bits(batch.rewards, batch.n, problems)
         problems += [Problem(row, *_ENDLESS) for row in overflowing_rows(log.encoder, batch.n, batch.features)]
         self.first_problems: dict[int, Problem] = {}
@@ -350,7 +371,9 @@ def _table_batches(source: Source, kind: Format, mapping: LogMapping | None, *, 
     tables = table_reader(kind).tables
     check_columns(mapping, table_reader(kind).column_names(source), source.name)
     surveyed = [name for name, one in mapping.features.kinds().items() if scales or one is not Kind.NUMERIC]
-    surveyed += [name for name in (mapping.label, mapping.action) if name is not None and name not in surveyed]
+    surveyed += [
+        name for name in (mapping.label, mapping.action, mapping.eligible) if name is not None and name not in surveyed
+    ]
 
     def to_survey() -> Iterator[ParsedBatch]:
         return (parse_names(table, known) for table in tables(source, surveyed))

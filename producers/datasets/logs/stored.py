@@ -17,15 +17,16 @@ from numpy.typing import NDArray
 from producers.datasets.base import DatasetError, OffsetArray, SparseRows
 from producers.datasets.log import MISSING, Log, LogBatch, LoggedOutcome
 from producers.datasets.logs.seen_ids import hashes_of
-from stream.wire.records import FloatArray
+from stream.estimating.rows import Eligible
+from stream.wire.records import FloatArray, IndexArray
 
-VERSION = 1
+VERSION = 2
 
 _CONTENT = "log.json"
 _COLUMNS: dict[str, str] = {
     "indices": "<i4", "values": "<f8", "offsets": "<i8", "decided_at_ms": "<i8", "labels": "<i8", "actions": "<i8",
     "propensities": "<f8", "rewards": "<i8", "delays_ms": "<i8", "id_hashes": "<u8", "id_rows": "<i8",
-    "id_offsets": "<i8", "id_bytes": "u1",
+    "id_offsets": "<i8", "id_bytes": "u1", "eligible": "<i4", "eligible_offsets": "<i8",
 }  # fmt: skip
 
 
@@ -50,10 +51,13 @@ class StoredLog(SparseRows):
     id_rows: NDArray[np.int64]  # [n], the row of each hash
     id_offsets: OffsetArray  # int64[n + 1]
     id_bytes: NDArray[np.uint8]
+    eligible: IndexArray  # as the columns of `Eligible`
+    eligible_offsets: OffsetArray
 
     def outcome(self, row: int) -> LoggedOutcome:
         """Return the logged values of a row."""
         propensity = float(self.propensities[row])
+        start, stop = self.eligible_offsets[row], self.eligible_offsets[row + 1]
         return LoggedOutcome(
             decided_at_ms=_given(self.decided_at_ms[row]),
             label=_given(self.labels[row]),
@@ -61,6 +65,7 @@ class StoredLog(SparseRows):
             propensity=None if np.isnan(propensity) else propensity,
             reward=_given(self.rewards[row]),
             delay_ms=_given(self.delays_ms[row]),
+            eligible=self.eligible[start:stop] if stop > start else None,
         )
 
     def event_id(self, row: int) -> str:
@@ -87,6 +92,7 @@ class StoredLog(SparseRows):
                 [self.event_id(row) for row in range(start, stop)], block.offsets, block.indices, block.values,
                 self.decided_at_ms[start:stop], block.labels, self.actions[start:stop], self.propensities[start:stop],
                 self.rewards[start:stop], self.delays_ms[start:stop],
+                Eligible(self.eligible_offsets, self.eligible).part(start, stop) if self.eligible.size else None,
             )  # fmt: skip
 
 
@@ -134,12 +140,8 @@ def open_stored(folder: Path) -> StoredLog:
         names = tuple(content["class_names"])
         log = StoredLog(
             name=content["name"], rows=content["rows"], n_features=content["n_features"], class_names=names,
-            skipped=content["skipped"],
-            # absent in older stored logs:
-            first_skipped=content.get("first_skipped", {}),
-            remarks=tuple(content.get("remarks", ())),
-            uneven=content.get("uneven", ""),
-            **columns,
+            skipped=content["skipped"], first_skipped=content["first_skipped"], remarks=tuple(content["remarks"]),
+            uneven=content["uneven"], **columns,
         )  # fmt: skip
     except (OSError, KeyError, TypeError, ValueError) as error:
         raise DatasetError(f"{folder} contains a damaged log: {error}") from error
@@ -148,10 +150,10 @@ def open_stored(folder: Path) -> StoredLog:
 
 
 def _write(log: Log, files: Mapping[str, BinaryIO]) -> int:
-    rows = entries = id_bytes = 0
+    rows = entries = id_bytes = listed = 0
     zero = np.zeros(1, "<i8").tobytes()
-    files["offsets"].write(zero)
-    files["id_offsets"].write(zero)
+    for name in ("offsets", "id_offsets", "eligible_offsets"):
+        files[name].write(zero)
     for batch in log.batches():
         for name in ("indices", "values", "decided_at_ms", "labels", "actions", "propensities", "rewards", "delays_ms"):
             files[name].write(np.ascontiguousarray(getattr(batch, name), _COLUMNS[name]).tobytes())
@@ -161,6 +163,10 @@ def _write(log: Log, files: Mapping[str, BinaryIO]) -> int:
         files["id_offsets"].write((ends + id_bytes).astype("<i8").tobytes())
         files["id_bytes"].write(b"".join(ids))
         files["id_hashes"].write(hashes_of(batch.ids).astype("<u8").tobytes())
+        eligible = batch.eligible or Eligible.of_lists([()] * len(ids))
+        files["eligible"].write(eligible.classes.astype("<i4").tobytes())
+        files["eligible_offsets"].write((eligible.offsets[1:] + listed).astype("<i8").tobytes())
+        listed += eligible.classes.size
         rows += len(ids)
         entries += int(batch.offsets[-1])
         id_bytes += int(ends[-1]) if ids else 0
@@ -180,7 +186,12 @@ def _index(folder: Path) -> None:
 
 def _check_sizes(log: StoredLog, folder: Path) -> None:
     """Check the size of every column, because a system crash may have truncated some."""
-    entries = {"indices": log.offsets, "values": log.offsets, "id_bytes": log.id_offsets}
+    entries = {
+        "indices": log.offsets,
+        "values": log.offsets,
+        "id_bytes": log.id_offsets,
+        "eligible": log.eligible_offsets,
+    }
     for name in _COLUMNS:
         size = getattr(log, name).size
         expected = log.rows + 1 if name.endswith("offsets") else log.rows

@@ -1,16 +1,17 @@
 """Tables read from CSV, JSON lines and Parquet, and their conversion to log rows with a mapping."""
 
 from collections.abc import Callable, Mapping
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from producers.datasets.log import MISSING
-from producers.datasets.logs.columns import Column, Int64Array, delays_ms, numbers, texts, times_ms
+from producers.datasets.logs.columns import Column, Int64Array, delays_ms, lists, numbers, texts, times_ms
 from producers.datasets.logs.mapping import LogMapping
 from producers.datasets.logs.parsed import FeatureEntries, ParsedBatch, Problem, problem
-from producers.datasets.logs.texts import Texts
+from producers.datasets.logs.texts import Lists, Texts
 from stream.wire.codec import ID_BYTES_MAX
 from stream.wire.named_features import Kind
 from stream.wire.records import FloatArray
@@ -36,8 +37,11 @@ def parse_names(table: Table, mapping: LogMapping) -> ParsedBatch:
     parser = _TableParser(table, mapping)
     kinds = mapping.features.kinds().items()
     features = tuple(parser.feature(name, kind) for name, kind in kinds if name in table.columns)
-    labels, actions = parser.texts("label"), parser.texts("action")
-    return ParsedBatch(table.n, table.first_row, table.where, features, labels=labels, actions=actions)
+    labels, actions, eligible = parser.texts("label"), parser.texts("action"), parser.eligible()
+    others = frozenset[str]() if eligible is None else frozenset(chain.from_iterable(eligible.distinct))
+    return ParsedBatch(
+        table.n, table.first_row, table.where, features, labels=labels, actions=actions, other_classes=others
+    )
 
 
 class _TableParser:
@@ -61,6 +65,7 @@ class _TableParser:
             propensities=self._propensities(),
             rewards=self._numbers("reward", "0 or 1, or an empty value if the outcome is unknown"),
             delays_ms=self._delays(decided_at_ms),
+            eligible=self.eligible(),
             features=tuple(self.feature(name, kind) for name, kind in self._mapping.features.kinds().items()),
             problems=tuple(self._problems),
             where=self._table.where,
@@ -74,6 +79,10 @@ class _TableParser:
         if needed:
             self._need(found.missing(), column[0], f"the {role}")
         return found
+
+    def eligible(self) -> Lists | None:
+        column = self._column("eligible")
+        return None if column is None else lists(column[1], column[0], self._mapping.eligible_separator, self._problems)
 
     def feature(self, name: str, kind: Kind) -> FeatureEntries:
         column = self._table.columns[name]

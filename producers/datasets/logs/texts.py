@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,6 +47,13 @@ class Texts:
     def to_list(self) -> list[str | None]:
         """Return the texts, with None for missing texts."""
         return [None if code == _MISSING else self.distinct[code] for code in self.codes.tolist()]
+
+
+class Lists(NamedTuple):
+    """A sequence of n lists of texts. Each distinct list is stored once."""
+
+    distinct: list[tuple[str, ...]]
+    codes: NDArray[np.int64]  # [n], indices in `distinct`, -1 if missing
 
 
 def distinct_of(values: Sequence[Any]) -> tuple[list[Any], NDArray[np.int64]]:

@@ -76,6 +76,32 @@ def test_every_format_gives_the_same_rows(tmp_path: Path, write_as: Callable[...
     assert plain(log.batches()) == READ  # the log can be read repeatedly
 
 
+SETS: list[list[str] | None] = [["right", "left"], None, ["left", "middle"]]
+
+
+@pytest.mark.parametrize("write_as", [as_csv, as_jsonl, as_parquet])
+def test_eligible_classes_are_the_same_in_every_format(tmp_path: Path, write_as: Callable[..., bytes]) -> None:
+    listed = [";".join(one or ()) if write_as is as_csv else one for one in SETS]
+    rows = [row | {"among": one} for row, one in zip(ROWS, listed, strict=True)]
+    log, found = read(write(tmp_path, write_as(rows)), mapping=mapping(eligible="among", eligible_separator=";"))
+    assert found == READ
+    assert log.class_names == ("left", "right", "middle"), "a class that was never played is in the lists only"
+    (batch,) = log.batches()
+    assert batch.eligible is not None
+    assert batch.eligible.mask(3).tolist() == [[True, True, False], [True, True, True], [True, False, True]]
+
+
+@pytest.mark.parametrize("among", [[], ["left", "left"], ["left", "unheard-of"], ["right"], ["left", {}]])
+def test_invalid_eligible_classes_are_reported(tmp_path: Path, among: list[Any]) -> None:
+    rows = [row | {"among": one} for row, one in zip(ROWS, (among, None, ["left", "right"]), strict=True)]
+    given = mapping(eligible="among", classes=["left", "right"])
+    log, found = read(write(tmp_path, as_jsonl(rows)), mapping=given, on_bad_row="skip")
+    assert (len(found), sum(log.skipped.values())) == (2, 1)
+    (batch,) = log.batches()
+    assert batch.eligible is not None
+    assert batch.eligible.mask(2).all()
+
+
 def in_two_members(data: bytes) -> bytes:
     return gzip.compress(data[:99]) + gzip.compress(data[99:])
 

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from producers.datasets.base import DatasetError
@@ -11,7 +12,7 @@ from producers.datasets.logs import streams
 from producers.datasets.logs.reading import open_log
 from producers.datasets.logs.stored import open_stored, store_log
 from tests.producers.logs.rows import mapping, plain
-from tests.producers.logs.test_reading import ROWS, as_jsonl, write
+from tests.producers.logs.test_reading import ROWS, SETS, as_jsonl, write
 
 MANY = [{**ROWS[n % 3], "id": f"é-{n}", "t": 1_000 + n, "wait": n % 5} for n in range(200)]
 
@@ -42,12 +43,23 @@ def test_stored_log_returns_every_row(tmp_path: Path, monkeypatch: pytest.Monkey
     assert row.x.indices.flags.writeable  # numba would compile again for read-only arrays
 
 
+def test_eligible_classes_of_every_row_come_back(tmp_path: Path) -> None:
+    rows = [row | {"among": one} for row, one in zip(ROWS, SETS, strict=True)]
+    log = open_log(write(tmp_path, as_jsonl(rows)), mapping(eligible="among"))
+    stored = store_log(log, tmp_path / "stored")
+    classes = [stored.outcome(row).eligible for row in range(3)]
+    assert [None if one is None else one.tolist() for one in classes] == [[0, 1], None, [0, 2]]
+    masks = [batch.eligible.mask(3) for batch in stored.batches(size=2) if batch.eligible is not None]
+    assert np.concatenate(masks).tolist() == [[True, True, False], [True, True, True], [True, False, True]]
+
+
 def test_stored_log_can_be_reopened_and_is_read_only(tmp_path: Path) -> None:
     log = open_log(write(tmp_path, as_jsonl(ROWS)), mapping())
     stored = store_log(log, tmp_path / "stored")
     stored.row(0).x.values[0] = 9.0
     again = open_stored(tmp_path / "stored")
     assert plain(again.batches()) == plain(log.batches())
+
 
 
 def test_stored_log_without_first_skipped_rows_can_be_opened(tmp_path: Path) -> None:
