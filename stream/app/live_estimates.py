@@ -153,7 +153,7 @@ def challenger_lines(found: "ChallengerComparison", prefix: str = "") -> list[st
         f"{prefix}challenger {one.name}: estimated mean reward {one.ips:.3f} ({one.reward.low:.3f} to "
         f"{one.reward.high:.3f}); champion {found.champion}: {found.mean:.3f}, {found.n:,} decisions; difference "
         f"{one.difference.low:+.3f} to {one.difference.high:+.3f} (95 %, valid at all times)"
-        + ("" if one.is_valid else ". The intervals contradict each other: bits are lost more often for some classes")
+        + (one.contradiction and f"; {one.contradiction}")
         for one in found.challengers
     ]
 

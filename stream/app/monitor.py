@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from stream.app.connection import connect, require_topics
 from stream.app.policies import check_live, live_policies
-from stream.app.process import announce, monotonic_ms
+from stream.app.process import announce, monotonic_ms, warn
 from stream.app.settings import Settings, SettingsError
 from stream.app.sources import client_config_of
 from stream.app.watching import Watched, watched
@@ -78,8 +78,7 @@ def run_monitor(settings: Settings, policies: Sequence[str], stop: Callable[[], 
         dashboard = Dashboard(topics, partitions, monotonic_ms)
         dashboards.append(dashboard)
         with _looking(settings, dashboard, topics, partitions), closing(_Contexts(settings, topics)) as contexts:
-            if policies:
-                dashboard.judge(_policies(policies, settings, topics, dashboard, watch, stop), contexts.at)
+            dashboard.judge(_policies(policies, settings, topics, dashboard, watch, stop), contexts.at)
             _run(settings, dashboard, topics, partitions, watch, stop)
 
 
@@ -115,7 +114,7 @@ def _policies(
     watch: Watched,
     stop: Callable[[], bool],
 ) -> Policies:
-    """Wait for a task's first step, because names cannot be resolved before it, and return the policies."""
+    """Wait for a task's first step, which stores the settings, and return the policies and the share of the holdout."""
     while (partition := dashboard.active_partition) is None:
         if stop():
             return Policies()
@@ -123,7 +122,11 @@ def _policies(
         time.sleep(LOOK_S)
     broker = connect(settings, stop)
     try:
-        return live_policies(specs, settings_in_force(broker, topics, partition), topics)
+        found = settings_in_force(broker, topics, partition)
+        if not found:
+            warn(f"{topics.journal}: its settings were deleted, so the page shows neither named policies nor a holdout")
+            return Policies()
+        return live_policies(specs, found, topics)
     finally:
         broker.close()
 

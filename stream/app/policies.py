@@ -10,7 +10,6 @@ from stream.monitoring.policies import ALWAYS, Known, Named, Policies
 from stream.verifying.model_files import Model as Saved
 from stream.verifying.model_files import read_model
 from stream.wire.named_features import FeatureEncoder, from_plain
-from stream.wire.records import HOLDOUT
 from stream.wire.topics import Topics
 
 MODEL = "model:"
@@ -107,9 +106,9 @@ def check_live(specs: Sequence[str]) -> None:
                 f"--estimate {spec}: the monitor does not train learners. Use `onebit estimate` on a log, or "
                 "export a model and use model:FILE"
             )
-        elif spec not in (*ALWAYS, "logged", HOLDOUT) and (name, colon) != ("constant", ":"):
+        elif spec not in (*ALWAYS, "logged") and (name, colon) != ("constant", ":"):
             raise EstimateError(
-                f"--estimate: expected logged, holdout, constant:ACTION or model:FILE; got {spec}. "
+                f"--estimate: expected logged, constant:ACTION or model:FILE; got {spec}. "
                 f"{', '.join(ALWAYS)} are always evaluated"
             )
 
@@ -135,8 +134,6 @@ def live_policies(specs: Sequence[str], settings: dict[str, Any], topics: Topics
         EstimateError: a policy does not match the decisions.
         ModelError: a model's file cannot be read.
     """
-    if HOLDOUT in specs and not settings["holdout"]:
-        raise EstimateError(f"--estimate {HOLDOUT}: the pipeline has no holdout; start one with --holdout")
     n_classes, n_features = settings["n_classes"], settings["n_features"]
     decisions = _Live(
         topics.predictions,
@@ -144,7 +141,7 @@ def live_policies(specs: Sequence[str], settings: dict[str, Any], topics: Topics
         n_features,
         None if settings["features"] is None else from_plain(settings["features"]),
     )
-    named = [_named(spec, decisions, topics) for spec in dict.fromkeys(specs) if spec not in (*ALWAYS, HOLDOUT)]
+    named = [_named(spec, decisions, topics) for spec in dict.fromkeys(specs) if spec not in ALWAYS]
     return Policies(named, n_classes, n_features, decisions.encoder, settings["holdout"])
 
 

@@ -28,7 +28,7 @@ def monitor(
             metavar="POLICY",
             show_default="the highest score, all classes equally",
             rich_help_panel=Panel.WATCHING,
-            help="Additional policy to evaluate; repeatable: logged, holdout, constant:ACTION, or model:FILE of "
+            help="Additional policy to evaluate; repeatable: logged, constant:ACTION, or model:FILE of "
             "`onebit model export`",
         ),
     ] = None,

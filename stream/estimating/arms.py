@@ -139,6 +139,23 @@ class Arms(PrefixEstimator[float]):
             self._counts[arm, 0] += chosen.sum()
             self._counts[arm, 1] += int(rewards[chosen].sum())
 
+    def state(self) -> list[Any]:
+        """Return the counts and sums as JSON values, for `load`."""
+        return [*self._counts.tolist(), *(side.state() for side in self._sides)]
+
+    def load(self, state: Sequence[Any]) -> None:
+        """Restore the counts and sums of another comparison."""
+        self._counts[:] = state[:2]
+        for side, stored in zip(self._sides, state[2:], strict=True):
+            side.load(stored)
+
+    def __add__(self, other: "Arms") -> "Arms":
+        """Combine the comparisons of two partitions."""
+        both = Arms(self._share)
+        both._counts = self._counts + other._counts
+        both._sides = self._sides[0] + other._sides[0], self._sides[1] + other._sides[1]
+        return both
+
     def now(self) -> ArmComparison:
         """Return the current comparison."""
         low, mirrored = (side.now() for side in self._sides)

@@ -27,7 +27,7 @@ import numpy as np
 from stream.estimating.intervals import Interval, LowerSequence
 from stream.estimating.prefix import PrefixEstimator
 from stream.estimating.running import CONFIDENCE, RunningEstimate
-from stream.wire.records import Challenged, Prediction
+from stream.wire.records import Prediction
 
 
 class ChallengerEstimate(NamedTuple):
@@ -43,6 +43,11 @@ class ChallengerEstimate(NamedTuple):
     def is_valid(self) -> bool:
         """Whether no interval is empty. An empty interval shows that bits are lost more often for some classes."""
         return self.reward.low <= self.reward.high and self.difference.low <= self.difference.high
+
+    @property
+    def contradiction(self) -> str:
+        """The reason why the estimate is invalid, or an empty string."""
+        return "" if self.is_valid else "the intervals contradict each other: bits are lost more often for some classes"
 
 
 class ChallengerComparison(NamedTuple):
@@ -82,8 +87,8 @@ class ChallengerComparison(NamedTuple):
         return cls(**{**fields, "challengers": tuple(challengers)})
 
 
-_Row = tuple[float, int, Challenged]
-"""The propensity and the action of a decision, and the classes that the challengers chose."""
+_Row = Sequence[Any]
+"""The champion of a decision, and the weight of each challenger by name. Plain values, so that they can be stored."""
 
 
 class _Sums:
@@ -92,6 +97,18 @@ class _Sums:
     def __init__(self, delta: float) -> None:
         self.estimate = RunningEstimate()
         self.sides = LowerSequence(1.0, delta), LowerSequence(1.0, delta)
+
+    def state(self) -> list[Any]:
+        return [self.estimate.state(), *(side.state() for side in self.sides)]
+
+    def load(self, state: Sequence[Any]) -> None:
+        self.estimate.load(state[0])
+        for side, stored in zip(self.sides, state[1:], strict=True):
+            side.load(stored)
+
+    def add(self, other: "_Sums") -> None:
+        self.estimate += other.estimate
+        self.sides = self.sides[0] + other.sides[0], self.sides[1] + other.sides[1]
 
 
 class _Reign:
@@ -108,16 +125,35 @@ class _Reign:
         self.n += len(rows)
         self.rewards += int(rewards.sum())
         for name, sums in self.sums.items():
-            weights = np.array([(one.choices[name] == action) / p for p, action, one in rows])
+            weights = np.array([of_challengers[name] for _, of_challengers in rows])
             sums.estimate.add(weights, rewards)
             for side, terms in zip(sums.sides, (rewards, 1.0 - rewards), strict=True):
                 side.extend((weights - 1.0) * terms)
+
+    def state(self) -> dict[str, Any]:
+        sums = {name: sums.state() for name, sums in self.sums.items()}
+        return {"n": self.n, "rewards": self.rewards, "without_reward": self.without_reward, "sums": sums}
+
+    @classmethod
+    def of_state(cls, state: Mapping[str, Any]) -> "_Reign":
+        reign = cls(state["sums"])
+        reign.n, reign.rewards, reign.without_reward = state["n"], state["rewards"], state["without_reward"]
+        for name, sums in reign.sums.items():
+            sums.load(state["sums"][name])
+        return reign
+
+    def add(self, other: "_Reign") -> None:
+        self.n += other.n
+        self.rewards += other.rewards
+        self.without_reward += other.without_reward
+        for name, sums in self.sums.items():
+            sums.add(other.sums[name])
 
 
 class ChallengerEstimator(PrefixEstimator[_Row]):
     """Counts decisions, each when it and all earlier ones are settled.
 
-    >>> from stream.wire.records import Decision, Example, Outcome
+    >>> from stream.wire.records import Challenged, Decision, Example, Outcome
     >>> estimator = ChallengerEstimator()
     >>> decision = Decision(0, 0, 0.5, np.zeros(2))
     >>> for step in range(1, 401):
@@ -137,18 +173,42 @@ class ChallengerEstimator(PrefixEstimator[_Row]):
     def value_of(self, prediction: Prediction) -> _Row | None:
         """See PrefixEstimator. Decisions without challengers are ignored."""
         decision, challenged = prediction.decision, prediction.challenged
-        return None if challenged is None else (decision.propensity, decision.action, challenged)
+        if challenged is None:
+            return None
+        weights = {
+            name: (choice == decision.action) / decision.propensity for name, choice in challenged.choices.items()
+        }
+        return challenged.champion, weights
 
     def count_settled(self, settled: Sequence[tuple[_Row, int | None]]) -> None:
         """See PrefixEstimator."""
-        for champion, group in groupby(settled, lambda one: one[0][2].champion):
+        for champion, group in groupby(settled, lambda one: one[0][0]):
             rows = list(group)
             self._champion = champion
-            reign = self._reigns.setdefault(champion, _Reign(rows[0][0][2].choices))
+            reign = self._reigns.setdefault(champion, _Reign(rows[0][0][1]))
             known = [(row, reward) for row, reward in rows if reward is not None]
             reign.without_reward += len(rows) - len(known)
             if known:
                 reign.count(*zip(*known, strict=True))
+
+    def state(self) -> dict[str, Any]:
+        """Return the sums as JSON values, for `load`."""
+        reigns = {champion: reign.state() for champion, reign in self._reigns.items()}
+        return {"champion": self._champion, "reigns": reigns}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Restore the sums of another estimator."""
+        self._champion = state["champion"]
+        self._reigns = {champion: _Reign.of_state(reign) for champion, reign in state["reigns"].items()}
+
+    def __add__(self, other: "ChallengerEstimator") -> "ChallengerEstimator":
+        """Combine the estimates of two partitions. The champion is that of `other`, if it has one."""
+        both = ChallengerEstimator()
+        both.load(self.state())
+        both._champion = other._champion or self._champion
+        for champion, reign in other._reigns.items():
+            both._reigns.setdefault(champion, _Reign(reign.sums)).add(reign)
+        return both
 
     def now(self) -> ChallengerComparison:
         """Return the current estimates."""

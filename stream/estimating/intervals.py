@@ -151,6 +151,12 @@ class LowerSequence:
         """Restore a state returned by `state`."""
         self._n, self._sum, self._variance_sum = int(state[0]), *state[1:]
 
+    def __add__(self, other: "LowerSequence") -> "LowerSequence":
+        """Combine the sequences of two streams with the same limits; see `RunningEstimate.__add__`."""
+        both = LowerSequence(self._scale - 1.0, self._delta)
+        both.load([one + another for one, another in zip(self.state(), other.state(), strict=True)])
+        return both
+
 
 class Sequence01:
     """A confidence sequence for a mean of bits. It consists of lower sequences for the reward and for 1 − reward."""

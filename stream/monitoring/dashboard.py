@@ -21,6 +21,7 @@ from stream.estimating.running import RunningEstimate
 from stream.journal.format import JournalStep
 from stream.kafka.clocks import EstimatedClock
 from stream.kafka.port import Ends
+from stream.monitoring.comparisons import challenger_table, holdout_table
 from stream.monitoring.pending import in_sample
 from stream.monitoring.policies import Contexts, Policies
 from stream.monitoring.state import PartitionState, decode, encode, hash_of
@@ -235,6 +236,7 @@ class Dashboard:
             "oldest_s": max((age for age in map(self._oldest_s, self._last) if age is not None), default=None),
             "waiting_sample": 2 ** max((state.pending.level for state in states), default=0),
             "estimates": self._estimates(),
+            **self._comparisons(),
             "partitions": [self._partition(partition) for partition in range(self._partitions)],
             "letters": self._letters(),
             "unreadable": sum(state.unreadable for state in states),
@@ -362,6 +364,12 @@ class Dashboard:
                     }
                 )
         return found
+
+    def _comparisons(self) -> dict[str, Any]:
+        states = sorted(self._states.values(), key=lambda state: max(state.windows.counts, default=0))
+        partitions = [state.pending.comparisons() for state in states]  # the last one has the latest record
+        tables = {"holdout": holdout_table(partitions), "challengers": challenger_table(partitions)}
+        return {name: table and table._asdict() for name, table in tables.items()}
 
     def _behind(self, topic: str) -> int:
         """Return the number of unread offsets of a topic, excluding the markers of the last transactions."""

@@ -7,15 +7,17 @@ Memory is bounded. While more than PENDING_MAX are pending, a hash of the id sel
 to be discarded. The page reports the sampling rate, which is one in 2**level.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import nan
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from stream.estimating.running import RunningEstimate
+from stream.monitoring.comparisons import Comparison
 from stream.monitoring.policies import ALWAYS
-from stream.wire.records import Example, Outcome
+from stream.wire.records import Example, Outcome, Prediction
 
 PENDING_MAX = 500
 """Limit on pending decisions per partition. It is small because the stored state is rewritten frequently."""
@@ -40,21 +42,26 @@ class Settled(NamedTuple):
 class _Pending(NamedTuple):
     append_ms: int  # append time of the prediction
     weights: tuple[float, ...]
+    values: Sequence[Any]  # by comparison; see `Comparison.value_of`
 
 
 class _Bit(NamedTuple):
     append_ms: int
     reward: int | None  # None if there is no outcome
+    is_matched: bool  # False if the reward is assumed, which counts in comparisons only
 
 
 class PendingDecisions:
     """The pending decisions of one partition."""
 
-    def __init__(self, policies: Sequence[str] = ALWAYS) -> None:
+    def __init__(
+        self, policies: Sequence[str] = ALWAYS, comparisons: Mapping[str, Comparison] = MappingProxyType({})
+    ) -> None:
         """Initialise with no pending decisions.
 
         Args:
             policies: The keys of the evaluated policies; the first is the greedy policy.
+            comparisons: The comparisons by key, without decisions.
         """
         self.level = 0  # one of every 2**level decisions is processed
         self._policies = tuple(policies)
@@ -63,12 +70,17 @@ class PendingDecisions:
         self._bits: dict[int, _Bit] = {}  # bits whose decision has not been read or counted yet
         self._newest_ms = 0  # append time of the last prediction
         self._rows: list[tuple[tuple[float, ...], int]] = []  # weights and bits that are not counted yet
+        self._comparisons = comparisons
+        self._settled_rows: list[tuple[Sequence[Any], int | None]] = []  # values and rewards that are not counted yet
 
-    def decide(self, number: int, weights: Callable[[], tuple[float, ...]], append_ms: int) -> Settled | None:
+    def decide(
+        self, number: int, prediction: Prediction, weights: Callable[[], tuple[float, ...]], append_ms: int
+    ) -> Settled | None:
         """Add a decision. Return the decision and its bit if the bit has already been read.
 
         Args:
             number: The hash of the id.
+            prediction: The decision.
             weights: Returns π(a|x)/μ(a|x) of each policy, or NaN if unknown. It is called only for decisions in the
                 sample.
             append_ms: The append time of the prediction.
@@ -82,7 +94,8 @@ class PendingDecisions:
         self._newest_ms = append_ms
         if not self._takes(number):
             return None
-        self._decided[number] = _Pending(append_ms, weights())
+        values = tuple(one.value_of(prediction) for one in self._comparisons.values())
+        self._decided[number] = _Pending(append_ms, weights(), values)
         found = self._settled(number)
         self._advance()
         self._bound()
@@ -92,7 +105,7 @@ class PendingDecisions:
         """Add the outcome of a decision. Return the decision and its outcome if the decision is known."""
         if not self._takes(number):
             return None
-        self._bits[number] = _Bit(append_ms, example.reward if example.outcome is Outcome.MATCHED else None)
+        self._bits[number] = _Bit(append_ms, example.reward, example.outcome is Outcome.MATCHED)
         found = self._settled(number)
         self._advance()
         self._bound()
@@ -109,6 +122,16 @@ class PendingDecisions:
             self._rows = []
         return self._estimates
 
+    def comparisons(self) -> Mapping[str, Comparison]:
+        """Return the comparisons with the decisions counted so far."""
+        if self._settled_rows:
+            values, rewards = zip(*self._settled_rows, strict=True)
+            for comparison, column in zip(self._comparisons.values(), zip(*values, strict=True), strict=True):
+                pairs = zip(column, rewards, strict=True)
+                comparison.count_settled([(value, reward) for value, reward in pairs if value is not None])
+            self._settled_rows = []
+        return self._comparisons
+
     @property
     def oldest_ms(self) -> int | None:
         """Return the time of the oldest pending decision, or None."""
@@ -119,7 +142,9 @@ class PendingDecisions:
 
     def _settled(self, number: int) -> Settled | None:
         pending, bit = self._decided.get(number), self._bits.get(number)
-        if pending is None or bit is None or bit.reward is None or pending.weights[0] != pending.weights[0]:  # NaN
+        if pending is None or bit is None or bit.reward is None or not bit.is_matched:
+            return None
+        if pending.weights[0] != pending.weights[0]:  # NaN
             return None
         return Settled(bit.append_ms, pending.weights[0], bit.reward)
 
@@ -127,8 +152,10 @@ class PendingDecisions:
         """Count the decisions before the first pending one."""
         while self._decided and (number := next(iter(self._decided))) in self._bits:
             pending, bit = self._decided.pop(number), self._bits.pop(number)
-            if bit.reward is not None:
+            if bit.reward is not None and bit.is_matched:
                 self._rows.append((pending.weights, bit.reward))
+            if self._comparisons:
+                self._settled_rows.append((pending.values, bit.reward))
 
     def _bound(self) -> None:
         while max(len(self._decided), len(self._bits)) > PENDING_MAX:
@@ -144,21 +171,30 @@ class PendingDecisions:
             "level": self.level,
             "policies": self._policies,
             "estimates": [estimate.state() for estimate in self.estimates()],
+            "comparisons": {key: comparison.state() for key, comparison in self.comparisons().items()},
             "decided": [[number, *pending] for number, pending in self._decided.items()],
             "bits": [[number, *bit] for number, bit in self._bits.items()],
             "newest_ms": self._newest_ms,
         }
 
     def load(self, state: dict[str, Any]) -> None:
-        """Restore a state returned by `state`. Policies that the state does not contain start empty."""
+        """Restore a state returned by `state`. Policies and comparisons that it does not contain start empty."""
         self.level, self._newest_ms = state["level"], state["newest_ms"]
         places = {policy: place for place, policy in enumerate(state["policies"])}
         for policy, estimate in zip(self._policies, self._estimates, strict=True):
             if policy in places:
                 estimate.load(state["estimates"][places[policy]])
+        stored = state["comparisons"]
+        for key, comparison in self._comparisons.items():
+            if key in stored:
+                comparison.load(stored[key])
         self._decided = {
-            row[0]: _Pending(row[1], tuple(_weight(row[2], places.get(policy)) for policy in self._policies))
-            for row in state["decided"]
+            number: _Pending(
+                append_ms,
+                tuple(_weight(weights, places.get(policy)) for policy in self._policies),
+                [dict(zip(stored, values, strict=True)).get(key) for key in self._comparisons],
+            )
+            for number, append_ms, weights, values in state["decided"]
         }
         self._bits = {row[0]: _Bit(*row[1:]) for row in state["bits"]}
 

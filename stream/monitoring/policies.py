@@ -19,15 +19,16 @@ import numpy as np
 
 from stream.estimating.live import target_weight
 from stream.estimating.rows import Chunk, Eligible
+from stream.monitoring.comparisons import Comparison, comparisons_of
 from stream.wire.codec import MalformedError, decode_context, step_of
 from stream.wire.named_features import FeatureEncoder
-from stream.wire.records import HOLDOUT, NOT_ELIGIBLE, NOTHING_LOGGED, Features, Prediction, Record
+from stream.wire.records import NOT_ELIGIBLE, NOTHING_LOGGED, Features, Prediction, Record
 
 if TYPE_CHECKING:
     from stream.estimating.policies import Policy
 
 ALWAYS = ("greedy", "uniform", "learner")
-"""Policies that are always evaluated. The last one is the learner's own policy; it requires a replay or a holdout."""
+"""Policies that are always evaluated. The last one is the learner's own, if a log is replayed."""
 
 Contexts = Mapping[tuple[int, int], Record]
 """Records of contexts by partition and offset."""
@@ -72,10 +73,13 @@ class Policies:
         self._n_features = n_features
         self._encoder = encoder
         self._holdout = holdout  # the share of the holdout
-        always = (*ALWAYS, HOLDOUT) if holdout else ALWAYS
-        self.names = (*always, *(one.policy.name for one in named))
-        self.keys = (*always, *(one.key for one in named))
+        self.names = (*ALWAYS, *(one.policy.name for one in named))
+        self.keys = (*ALWAYS, *(one.key for one in named))
         self.look_at_x = any(one.policy.looks_at_x for one in named)
+
+    def comparisons(self) -> dict[str, Comparison]:
+        """Return comparisons without decisions."""
+        return comparisons_of(self._holdout)
 
     def weights(self, record: Record, prediction: Prediction, context: Record | None) -> tuple[float, ...]:
         """Return the weight π(a|x)/μ(a|x) of a decision for each policy, in the order of the policies.
@@ -88,9 +92,6 @@ class Policies:
             context: Its context, or None if it no longer exists or no policy requires it.
         """
         always = _always(prediction)
-        if self._holdout:
-            in_holdout = prediction.arm == HOLDOUT
-            always = (*always[:-1], float(not in_holdout) / (1.0 - self._holdout), float(in_holdout) / self._holdout)
         if not self._named or prediction.decision.scores.size != self._n_classes:
             return always + (nan,) * len(self._named)
         x = self._features(context, prediction.id) if self.look_at_x else None

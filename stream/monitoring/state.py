@@ -57,7 +57,7 @@ class PartitionState:
         self.classes: dict[int, Counts] = {}
         self.delays = Sketch()
         self.latencies = Latencies()
-        self.pending = PendingDecisions(self._policies.keys)
+        self.pending = PendingDecisions(self._policies.keys, self._policies.comparisons())
         self.letters: dict[str, Letters] = {}  # by reason, with the most recent reason last
         self.unreadable = 0  # number of records in output topics that other programs wrote
         self.passed_over = 0  # number of decisions and outcomes outside the sample
@@ -96,7 +96,7 @@ class PartitionState:
         self.latencies.answer(context_offset, record.append_ms)
         context = contexts.get((record.partition, context_offset))
         weights = partial(self._policies.weights, record, prediction, context)
-        self._weigh(self.pending.decide(number, weights, record.append_ms))
+        self._weigh(self.pending.decide(number, prediction, weights, record.append_ms))
 
     def _take_example(self, record: Record, number: int) -> None:
         example = decode_example(record)[0]

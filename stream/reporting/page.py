@@ -5,12 +5,13 @@ bytes. This module contains the texts; `templates/` contains the layout.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from stream.randomness.delays import parse_delay
 from stream.reporting.charts import Chart, chart_json, script
+from stream.reporting.comparison_tables import ARM_COLUMNS, CHALLENGER_COLUMNS, arm_cells, challenger_rows, counted
 from stream.reporting.ledger_flow import Drawing, ledger_flow
 from stream.reporting.run_charts import error_charts, time_charts
 from stream.reporting.run_report import RunReport, packed_runs
@@ -38,8 +39,6 @@ from stream.wire.ledger import IDENTITIES, MISPLACED_REMEDY, Identity, Ledger
 
 if TYPE_CHECKING:
     from jinja2 import Environment
-
-    from stream.estimating.arms import ArmComparison
 
 
 def page(reports: Sequence[RunReport], entry: str = "") -> str:
@@ -355,8 +354,7 @@ def _holdout(names: Sequence[str], reports: Sequence[RunReport]) -> _Holdout | N
     compared = {name: report.arms for name, report in zip(names, reports, strict=True) if report.arms is not None}
     if not compared:
         return None
-    columns = ("learner", "difference", "95\N{NO-BREAK SPACE}% anytime", "rewards of the learner", "of the holdout")
-    rows = tuple((name, *_arm_cells(found)) for name, found in compared.items())
+    rows = tuple((name, *arm_cells(found)) for name, found in compared.items())
     notes = [
         f"{name}: {lost:,} decisions expired without an outcome, and {found.waiting:,} are pending or follow a "
         "pending decision."
@@ -364,16 +362,7 @@ def _holdout(names: Sequence[str], reports: Sequence[RunReport]) -> _Holdout | N
         if (lost := found.learner.without_reward + found.holdout.without_reward) or found.waiting
     ]
     flags = [(f"holdout, {name}", found.mismatch) for name, found in compared.items() if found.shares_differ]
-    return _Holdout(Table(columns, rows, tuple(notes)), flags)
-
-
-def _arm_cells(found: "ArmComparison") -> Iterator[str]:
-    """Yield a comparison's cells, the most important first, because a narrow screen shows only some of them."""
-    difference = found.mean_difference
-    yield "–" if difference is None else f"{difference:+.3f}"
-    yield "–" if difference is None else f"{found.difference.low:+.3f} to {found.difference.high:+.3f}"
-    for arm in (found.learner, found.holdout):
-        yield "–" if arm.mean is None else f"{arm.rewards:,} of {arm.n:,} = {arm.mean:.3f}"
+    return _Holdout(Table(("learner", *ARM_COLUMNS), rows, tuple(notes)), flags)
 
 
 def _challengers(names: Sequence[str], reports: Sequence[RunReport]) -> Table | None:
@@ -381,29 +370,12 @@ def _challengers(names: Sequence[str], reports: Sequence[RunReport]) -> Table | 
     compared = {name: run.challengers for name, run in zip(names, reports, strict=True) if run.challengers is not None}
     if not compared:
         return None
-    anytime = "95\N{NO-BREAK SPACE}% anytime"
-    columns = (
-        "challenger", f"difference, {anytime}", "estimated reward", f"reward, {anytime}", "champion",
-        "champion's reward",
-    )  # fmt: skip
-    rows = tuple(
-        (
-            one.name,
-            f"{one.difference.low:+.3f} to {one.difference.high:+.3f}",
-            f"{one.ips:.3f}",
-            f"{one.reward.low:.3f} to {one.reward.high:.3f}",
-            found.champion or "–",
-            "–" if found.mean is None else f"{found.mean:.3f}",
-        )
-        for found in compared.values()
-        for one in found.challengers
-    )
+    rows = tuple(row for found in compared.values() for row in challenger_rows(found))
     notes = tuple(
-        f"{name}: {found.n:,} decisions of the champion with a reward, {found.without_reward:,} expired without an "
-        f"outcome, {found.waiting:,} are pending or follow a pending decision."
+        f"{name}: {counted(found)}, {found.waiting:,} are pending or follow a pending decision."
         for name, found in compared.items()
     )
-    return Table(columns, rows, notes)
+    return Table(CHALLENGER_COLUMNS, rows, notes)
 
 
 class _Command(NamedTuple):

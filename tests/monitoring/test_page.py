@@ -22,7 +22,7 @@ from stream.monitoring.policies import Named, Policies
 from stream.telemetry.heartbeat import Heartbeat
 from stream.telemetry.serving import HealthServer, Page, Site
 from stream.wire.ledger import Ledger
-from stream.wire.records import Record, TopicPartition
+from stream.wire.records import HOLDOUT, Challenged, Record, TopicPartition
 from tests.monitoring.test_state import example, letter, prediction
 from tests.pipeline import TOPICS
 
@@ -39,7 +39,7 @@ def busy_dashboard() -> Dashboard:
     named = [
         Named(policy.name, policy) for policy in (Constant(3, 1, "a page with a long name, of many words"), Logged(3))
     ]
-    dashboard.judge(Policies(named, 3, 4), lambda wanted: {})
+    dashboard.judge(Policies(named, 3, 4, holdout=0.2), lambda wanted: {})
     rng = np.random.Generator(np.random.PCG64(1))
     for partition in range(2):
         for number in range(30 * WINDOWS):
@@ -47,7 +47,11 @@ def busy_dashboard() -> Dashboard:
             is_right = rng.random() < 0.3 + 0.6 * number / (30 * WINDOWS)
             action = int(rng.integers(3))
             asked = Record(TOPICS.contexts, 0, number, append_ms - int(rng.integers(5, 90)), None, b"", ())
-            decided = prediction(number, action=action, append_ms=append_ms)
+            choices = {name: int(rng.integers(3)) for name in ("late-ucb:m=32,drift=off", "stack-igw")}
+            decided = prediction(
+                number, action=action, append_ms=append_ms, arm=HOLDOUT if rng.random() < 0.2 else None,
+                challenged=Challenged("igw-logistic", choices),
+            )  # fmt: skip
             bit = example(number, reward=int(is_right), delay_ms=int(rng.lognormal(7.0, 1.0)))
             records = (asked, decided, bit._replace(append_ms=append_ms + 500))
             is_settled = number < 30 * WINDOWS - 9

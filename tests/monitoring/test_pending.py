@@ -4,11 +4,12 @@ from functools import partial
 from math import nan
 from typing import NamedTuple
 
+import numpy as np
 import pytest
 
 from stream.monitoring.pending import EARLY_MS, PENDING_MAX, PendingDecisions, Settled
 from stream.monitoring.policies import ALWAYS
-from stream.wire.records import Example, Outcome
+from stream.wire.records import Decision, Example, Outcome, Prediction
 
 
 class Decided(NamedTuple):
@@ -18,12 +19,17 @@ class Decided(NamedTuple):
     action: int
     propensity: float = 0.5
 
+    def prediction(self) -> Prediction:
+        return Prediction(str(self.number), Decision(self.action, 1, self.propensity, np.zeros(4)), 0)
+
     def weights(self) -> tuple[float, ...]:
         """The weights under greedy, uniform and the learner. The learner's is NaN because no log is replayed."""
         return ((self.action == 1) / self.propensity, 0.25 / self.propensity, nan)
 
     def add_to(self, pending: PendingDecisions, append_ms: int | None = None) -> Settled | None:
-        return pending.decide(self.number, self.weights, 10 * self.number if append_ms is None else append_ms)
+        return pending.decide(
+            self.number, self.prediction(), self.weights, 10 * self.number if append_ms is None else append_ms
+        )
 
 
 def example(number: int, reward: int | None) -> Example:
@@ -102,11 +108,11 @@ def settle_all(pending: PendingDecisions) -> None:
 def test_restart_starts_new_policies_and_drops_removed_ones() -> None:
     before = PendingDecisions((*ALWAYS, "constant:1", "constant:2"))
     for one in DECISIONS[:2]:
-        before.decide(one.number, partial(weighed, one, 2.0, 3.0), 100)
+        before.decide(one.number, one.prediction(), partial(weighed, one, 2.0, 3.0), 100)
     kept, after = before.state(), PendingDecisions((*ALWAYS, "constant:2", "constant:0"))
     after.load(kept)
     for one in DECISIONS[2:]:
-        after.decide(one.number, partial(weighed, one, 4.0, 5.0), 100)
+        after.decide(one.number, one.prediction(), partial(weighed, one, 4.0, 5.0), 100)
     settle_all(after)
     greedy, _, _, named_always, named_later = after.estimates()
     assert greedy.weights.n == 3

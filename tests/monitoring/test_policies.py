@@ -18,7 +18,7 @@ from stream.monitoring.policies import ALWAYS, Known, Named, Policies
 from stream.verifying.model_files import write_model
 from stream.verifying.models import export_model
 from stream.wire.codec import HEADERS, decode_context, decode_prediction, step_headers, step_of
-from stream.wire.records import HOLDOUT, NOT_ELIGIBLE, Arm, Decision, Prediction, Record, Target, TopicPartition
+from stream.wire.records import NOT_ELIGIBLE, Decision, Prediction, Record, Target, TopicPartition
 from tests.pipeline import TOPICS, Pipeline, plan, small_synsep, synsep_task
 
 EVENTS = 300
@@ -58,7 +58,7 @@ def test_a_policy_plays_one_of_the_eligible_classes(policy: Policy, weight: floa
     scores = np.array([0.0, 1.0, NOT_ELIGIBLE, NOT_ELIGIBLE])
     decision = Decision(1, 1, 0.5, scores)
     policies = Policies([Named("one", policy)], n_classes=4)
-    assert policies.weights(stands_at(0, 1), Prediction("event", decision, 0), None)[-1] == weight
+    assert policies.weights(record_at(0, 1), Prediction("event", decision, 0), None)[-1] == weight
 
 
 def test_a_model_that_cannot_decide_among_eligible_classes_has_no_weight() -> None:
@@ -66,16 +66,8 @@ def test_a_model_that_cannot_decide_among_eligible_classes_has_no_weight() -> No
     policies = Policies([model], n_classes=4, n_features=2)
     scores = np.array([0.0, 1.0, NOT_ELIGIBLE, NOT_ELIGIBLE])
     context = Record(TOPICS.contexts, 0, 0, 0, b"event", b'{"id":"event","x":[1,0]}', ())
-    found = policies.weights(stands_at(0, 1), Prediction("event", Decision(1, 1, 0.5, scores), 0), context)
+    found = policies.weights(record_at(0, 1), Prediction("event", Decision(1, 1, 0.5, scores), 0), context)
     assert np.isnan(found[-1])
-
-
-@pytest.mark.parametrize(("arm", "expected"), [(None, (1.25, 0.0)), (HOLDOUT, (0.0, 5.0))])
-def test_holdout_arms_are_weighted_as_policies(arm: Arm | None, expected: tuple[float, float]) -> None:
-    policies = Policies(holdout=0.2)
-    found = policies.weights(record_at(0, 1), prediction(1, 1.0)._replace(arm=arm), None)
-    assert dict(zip(policies.names, found, strict=True))["holdout"] == expected[1]
-    assert found[-2:] == pytest.approx(expected)
 
 
 @pytest.fixture(scope="module")
@@ -182,7 +174,7 @@ def test_known_decisions_depend_on_own_or_shared_model(
         ("late-ucb", "--estimate late-ucb: "),
         ("igw-logistic:step=1", "export a model and use model:FILE"),
         ("best", "got best. greedy, uniform, learner"),
-        ("constant", "expected logged, holdout, constant:ACTION"),
+        ("constant", "expected logged, constant:ACTION"),
     ],
 )
 def test_policy_without_live_estimates_is_rejected_by_name(spec: str, message: str) -> None:

@@ -1,6 +1,7 @@
 """The monitor's state of a partition: each record counts once, even after restarts."""
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,9 +16,9 @@ from stream.wire.records import Decision, Example, Outcome, Prediction, Record
 from tests.pipeline import TOPICS
 
 
-def prediction(offset: int, action: int = 1, greedy: int = 1, append_ms: int = 0) -> Record:
+def prediction(offset: int, action: int = 1, greedy: int = 1, append_ms: int = 0, **fields: Any) -> Record:
     decision = Decision(action, greedy, 0.5, np.zeros(3))
-    value = encode_prediction(Prediction(f"event-{offset}", decision, 0), offset)
+    value = encode_prediction(Prediction(f"event-{offset}", decision, 0, **fields), offset)
     return Record(TOPICS.predictions, 0, offset, append_ms, b"event-%d" % offset, value, codec.HEADERS)
 
 

@@ -4,16 +4,19 @@ import time
 from pathlib import Path
 
 from stream.devkafka.local_kafka import LocalKafka
+from stream.journal import format as journal
+from stream.journal.format import JournalStep, encode_step
 from stream.kafka.port import Broker
 from stream.learners import create
 from stream.snapshots.state import state_digest
 from stream.testing.processes import Program, wait_for
 from stream.verifying.model_files import FILE_FORMAT, Model, write_model
 from stream.wire.codec import HEADERS
+from stream.wire.ledger import Ledger
 from stream.wire.topics import Topics
 from tests.monitored import decided_in_windows, reported
 from tests.monitoring.test_state import example, prediction
-from tests.pipeline import context_value, feedback_value
+from tests.pipeline import context_value, feedback_value, small_task
 from tests.processes import Pipeline, free_port
 
 KILLS = 3
@@ -112,7 +115,11 @@ def test_monitor_stops_quickly_under_backlog_and_resumes(kafka: LocalKafka, pref
         pipeline.create_topics()
         broker = pipeline.broker()
         producer = broker.producer()
-        for number in range(events):  # written directly, because the test needs no learner
+        # Everything is written directly, because the test needs no learner.
+        settings = small_task().resolved()
+        first = JournalStep(1, (0, 0), (0, 0), 0, Ledger(), settings=settings)
+        producer.send(pipeline.topics.journal, 0, None, encode_step(first), journal.HEADERS)
+        for number in range(events):
             for topic, record in (
                 (pipeline.topics.predictions, prediction(number)),
                 (pipeline.topics.examples, example(number)),

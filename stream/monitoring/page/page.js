@@ -129,6 +129,15 @@ function drawEstimates(estimates) {
     ]));
 }
 
+function drawComparison(id, found) {
+  at(`h-${id}`).parentElement.hidden = !found;
+  if (!found) return;
+  at(id).replaceChildren();
+  table(at(id), found.columns, found.rows);
+  if (found.note) say(at(`${id}-note`), found.note);
+  say(at(`${id}-flag`), found.flag);
+}
+
 function drawLedger(books) {
   at("ledger").replaceChildren();
   for (const {total, value, parts, holds} of books) {
@@ -183,6 +192,8 @@ function show(picture) {
   drawError(picture.windows, picture.now_ms);
   drawDelays(picture.delays);
   drawEstimates(picture.estimates);
+  drawComparison("holdout", picture.holdout);
+  drawComparison("challengers", picture.challengers);
 
   at("partitions").replaceChildren();
   table(at("partitions"), ["partition", "steps", "decided", "pending", "oldest", "waiting contexts", "waiting feedback", "error", "model version", "drift alarms", "ledger"],

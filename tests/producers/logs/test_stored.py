@@ -61,7 +61,6 @@ def test_stored_log_can_be_reopened_and_is_read_only(tmp_path: Path) -> None:
     assert plain(again.batches()) == plain(log.batches())
 
 
-
 def test_stored_log_without_first_skipped_rows_can_be_opened(tmp_path: Path) -> None:
     stored = store_log(open_log(write(tmp_path, as_jsonl(ROWS)), mapping()), tmp_path / "stored")
     content = json.loads((tmp_path / "stored" / "log.json").read_text())

@@ -1,0 +1,75 @@
+"""Comparisons of a live pipeline's learner with its holdout and its challengers, for the page.
+
+Each partition has its own comparisons, which count a decision when all earlier ones of the partition are settled. The
+page shows their sums.
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import reduce
+from operator import add
+from typing import Any, NamedTuple, Protocol, Self
+
+from stream.estimating.arms import Arms
+from stream.estimating.challengers import ChallengerEstimator
+from stream.reporting.comparison_tables import ARM_COLUMNS, CHALLENGER_COLUMNS, arm_cells, challenger_rows, counted
+from stream.wire.records import HOLDOUT, Prediction
+
+CHALLENGERS = "challengers"
+
+
+class Comparison(Protocol):
+    """A comparison of the learner with a holdout or with challengers, whose state can be stored and added."""
+
+    def value_of(self, prediction: Prediction) -> Any:
+        """Return a JSON value to store with a pending decision, or None if the decision does not count."""
+
+    def count_settled(self, settled: Sequence[tuple[Any, int | None]]) -> None:
+        """Count settled decisions, each with its value and its reward."""
+
+    def now(self) -> Any:
+        """Return the current comparison."""
+
+    def state(self) -> Any:
+        """Return the state as a JSON value, for `load`."""
+
+    def load(self, state: Any) -> None:
+        """Restore a state."""
+
+    def __add__(self, other: Any) -> Self:
+        """Combine the comparisons of two partitions."""
+
+
+def comparisons_of(share: float) -> dict[str, Comparison]:
+    """Return comparisons without decisions, for a holdout of this share; 0 for none."""
+    found: dict[str, Comparison] = {CHALLENGERS: ChallengerEstimator()}
+    return found | {HOLDOUT: Arms(share)} if share else found
+
+
+class ComparisonTable(NamedTuple):
+    """A table for the page."""
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    note: str
+    flag: str  # the reason why the comparison is invalid, or an empty string
+
+
+def holdout_table(partitions: Sequence[Mapping[str, Comparison]]) -> ComparisonTable | None:
+    """Return the comparison with the holdout; None without one, or before both arms have a decision."""
+    arms = [comparisons[HOLDOUT] for comparisons in partitions if HOLDOUT in comparisons]
+    if not arms or (found := reduce(add, arms).now()).mean_difference is None:
+        return None
+    return ComparisonTable(ARM_COLUMNS, [list(arm_cells(found))], "", found.mismatch)
+
+
+def challenger_table(partitions: Sequence[Mapping[str, Comparison]]) -> ComparisonTable | None:
+    """Return the estimates of the challengers; None without any, or before the first decision.
+
+    Args:
+        partitions: The comparisons by partition. The last one with a counted decision determines the champion.
+    """
+    found = reduce(add, (comparisons[CHALLENGERS] for comparisons in partitions), ChallengerEstimator()).now()
+    if not found.challengers:
+        return None
+    flags = [f"{one.name}: {one.contradiction}" for one in found.challengers if not one.is_valid]
+    return ComparisonTable(CHALLENGER_COLUMNS, list(challenger_rows(found)), f"{counted(found)}.", "; ".join(flags))

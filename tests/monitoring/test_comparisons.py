@@ -1,0 +1,95 @@
+"""The monitor's comparisons of the learner with its holdout and its challengers."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import orjson
+import pytest
+
+from stream.app.live_estimates import from_topics
+from stream.app.policies import live_policies
+from stream.estimating.arms import Arms
+from stream.estimating.challengers import ChallengerEstimator
+from stream.journal.reading import settings_in_force
+from stream.monitoring.dashboard import Dashboard
+from stream.monitoring.policies import Policies
+from stream.reporting.comparison_tables import arm_cells, challenger_rows
+from stream.task.join import JoinSettings
+from stream.wire.records import Record
+from tests.pipeline import TOPICS, Pipeline, plan, small_synsep, synsep_task
+
+EVENTS = 300
+
+
+@pytest.fixture(scope="module")
+def pipeline() -> Pipeline:
+    """A pipeline with a holdout and two challengers, in which some decisions expire as wrong."""
+    task = synsep_task(
+        "igw-logistic", floor=0.3, holdout=0.3, challengers={"late-ucb": {"m": 2}, "banditron": {}},
+        on_expiry="negative", join=JoinSettings(window_ms=200),
+    )  # fmt: skip
+    made, data = Pipeline(task), small_synsep()
+    made.run([made.replay(data, EVENTS, rate=200.0), made.feedback(data, plan("fixed:20ms", loss=0.2))], made.learner())
+    return made
+
+
+def policies_of(pipeline: Pipeline) -> Policies:
+    return live_policies([], settings_in_force(pipeline.broker, TOPICS, 0), TOPICS)
+
+
+def shown(dashboard: Dashboard) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = orjson.loads(dashboard.as_json())
+    return found
+
+
+@pytest.mark.parametrize("first", [TOPICS.predictions, TOPICS.examples])
+def test_tables_are_those_of_the_report_whichever_topic_is_read_first_and_after_restarts(
+    pipeline: Pipeline, first: str
+) -> None:
+    states: dict[int, bytes] = {}
+    second = ({TOPICS.predictions, TOPICS.examples} - {first}).pop()
+    for records in (pipeline.records(first)[:200], pipeline.records(second), pipeline.records(first)[200:]):
+        dashboard = Dashboard(TOPICS, 1, lambda: 0)
+        dashboard.judge(policies_of(pipeline), lambda wanted: {})
+        for partition, state in states.items():
+            dashboard.restore(partition, state)
+        states = dashboard.take(records)
+    arms = from_topics(pipeline.broker, TOPICS, 1, Arms(0.3)).now()
+    challengers = from_topics(pipeline.broker, TOPICS, 1, ChallengerEstimator()).now()
+    assert arms.learner.n + arms.holdout.n == challengers.n == EVENTS
+    found = shown(dashboard)
+    assert found["holdout"]["rows"] == [list(arm_cells(arms))]
+    assert found["challengers"]["rows"] == [list(row) for row in challenger_rows(challengers)]
+    assert (found["holdout"]["flag"], found["challengers"]["flag"]) == ("", "")
+
+
+def test_counts_of_partitions_are_added_and_the_champion_is_that_of_the_latest_record(pipeline: Pipeline) -> None:
+    def of_partition(records: Sequence[Record], partition: int, later_ms: int) -> list[Record]:
+        return [one._replace(partition=partition, append_ms=one.append_ms + later_ms) for one in records]
+
+    dashboard = Dashboard(TOPICS, 2, lambda: 0)
+    dashboard.judge(policies_of(pipeline), lambda wanted: {})
+    predictions, examples = pipeline.records(TOPICS.predictions), pipeline.records(TOPICS.examples)
+    promoted = [
+        one._replace(value=(one.value or b"").replace(b'"champion":"igw-logistic"', b'"champion":"banditron"')
+        .replace(b'"banditron":', b'"igw-logistic":'))
+        for one in predictions
+    ]  # fmt: skip
+    dashboard.take(of_partition(promoted, 0, 0) + of_partition(examples, 0, 0))
+    champions = [shown(dashboard)["challengers"]["rows"][0][4]]
+    dashboard.take(of_partition(predictions, 1, 60_000) + of_partition(examples, 1, 60_000))
+    champions.append(shown(dashboard)["challengers"]["rows"][0][4])
+    assert champions == ["banditron", "igw-logistic"]
+    arms = from_topics(pipeline.broker, TOPICS, 1, Arms(0.3)).now()
+    learner, holdout = shown(dashboard)["holdout"]["rows"][0][2:]
+    assert learner.startswith(f"{2 * arms.learner.rewards:,} of {2 * arms.learner.n:,}")
+    assert holdout.startswith(f"{2 * arms.holdout.rewards:,} of {2 * arms.holdout.n:,}")
+
+
+def test_without_holdout_and_challengers_there_are_no_tables() -> None:
+    made, data = Pipeline(synsep_task("banditron")), small_synsep()
+    made.run([made.replay(data, 30, rate=200.0), made.feedback(data, plan())], made.learner())
+    dashboard = Dashboard(TOPICS, 1, lambda: 0)
+    dashboard.judge(policies_of(made), lambda wanted: {})
+    dashboard.take(made.records(TOPICS.predictions) + made.records(TOPICS.examples))
+    assert (shown(dashboard)["holdout"], shown(dashboard)["challengers"]) == (None, None)
