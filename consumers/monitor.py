@@ -72,7 +72,7 @@ class MonitorProgram:
         options: MonitorOptions,
         config: ClientConfig,
         dashboard: Dashboard,
-        goes_on: Callable[[str], bool],
+        keep_running: Callable[[str], bool],
     ) -> None:
         """Create the application, which reads nothing before `run`.
 
@@ -82,11 +82,11 @@ class MonitorProgram:
             options: options of the monitor.
             config: access to Kafka.
             dashboard: receives the records.
-            goes_on: called several times per second with the reason why the program is not ready, or "". Returns False
-                to stop the program.
+            keep_running: called several times per second with the reason why the program is not ready, or "".
+                Returns False to stop the program.
         """
         self._dashboard = dashboard
-        self._goes_on = goes_on
+        self._keep_running = keep_running
         self._app = faust.App(
             options.group,
             version=FORMAT,
@@ -118,7 +118,7 @@ class MonitorProgram:
         self._app.agent(self._app.topic(*read), name="distributions")(self._take)
 
     def run(self) -> None:
-        """Read until `goes_on` returns False.
+        """Read until `keep_running` returns False.
 
         Raises:
             MonitorEndedError: the application failed.
@@ -130,7 +130,7 @@ class MonitorProgram:
         app.finalize()
         await app.start()
         try:
-            while self._goes_on("" if self._reads() else "it has not started to read yet"):
+            while self._keep_running("" if self._reads() else "it has not started to read yet"):
                 if app.should_stop:
                     raise MonitorEndedError(repr(app.crash_reason))
                 await asyncio.sleep(_ROUND_S)

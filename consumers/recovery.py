@@ -161,13 +161,13 @@ class Recoveries:
         )
         self.reported_ms, wrote = self.host_ms(), recovered.step.wrote
 
-        def reads_on(offset: int, end: int) -> bool:
+        def keep_reading(offset: int, end: int) -> bool:
             self._pulse()
             self._report(f"recovering partition {partition}: offset {offset:,} of {end:,} in the model's log")
             return True
 
         def has_all() -> bool:
-            shared.read_on(reads_on)
+            shared.read_on(keep_reading)
             return shared.has_all_of(partition, wrote, recovered.task.version)
 
         yield from self._wait(

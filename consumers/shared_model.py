@@ -125,11 +125,12 @@ class SharedModel:
         self._reader = broker.reader([self._tp])
         self._reader.seek(self._tp, self.replica.offset)
 
-    def read_on(self, reads_on: Callable[[int, int], bool] = lambda offset, end: True) -> None:
+    def read_on(self, keep_reading: Callable[[int, int], bool] = lambda offset, end: True) -> None:
         """Read up to the log's current last stable offset.
 
         Args:
-            reads_on: called after each poll with the current offset and the end offset. Returns whether to continue.
+            keep_reading: called after each poll with the current offset and the end offset. Returns whether to
+                continue.
 
         Raises:
             UpdatesError: a record cannot be applied.
@@ -147,7 +148,7 @@ class SharedModel:
         end = self.ends.stable
         while self._reader.position(self._tp) < end:
             self.replica.read(read_towards(self._reader, self._tp, end, records_max=_RECORDS_MAX))
-            if not reads_on(self._reader.position(self._tp), end):
+            if not keep_reading(self._reader.position(self._tp), end):
                 break
         if self.replica.foreign.records > self._foreign_announced:
             self._foreign_announced = self.replica.foreign.records

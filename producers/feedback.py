@@ -60,7 +60,7 @@ class FeedbackProgram:
         options: FeedbackOptions,
         now_ms: Callable[[], int],
         *,
-        heard: Callable[[int], None] = lambda append_ms: None,
+        on_append_time: Callable[[int], None] = lambda append_ms: None,
         observe: Callable[[Answer, Known, int], None] = lambda answer, known, decided_ms: None,
         decided_ms: Callable[[Answer, Record], int] = lambda answer, record: record.append_ms,
         announce: Callable[[str], None] = lambda message: None,
@@ -75,7 +75,7 @@ class FeedbackProgram:
             plan: Determines the number and the delays of each event's feedback records.
             options: See FeedbackOptions.
             now_ms: Returns the estimated broker time.
-            heard: Called with every append time, to estimate the broker time.
+            on_append_time: Called with every append time, to estimate the broker time.
             observe: Called with every prediction, its known outcome, and the decision time.
             decided_ms: Returns the decision time, from which delays are measured. The default is the prediction's
             append time.
@@ -87,7 +87,7 @@ class FeedbackProgram:
         self._plan = plan
         self._options = options
         self._now_ms = now_ms
-        self._heard = heard
+        self._on_append_time = on_append_time
         self._observe = observe
         self._decided_ms = decided_ms
         self._announce = announce
@@ -149,12 +149,12 @@ class FeedbackProgram:
         for record in records:
             self._take(record)
         if records:
-            self._heard(records[-1].append_ms)
+            self._on_append_time(records[-1].append_ms)
         now_ms = self._now_ms()
         sent = self._send_due(now_ms) if self._due and self._due[0].due_ms <= now_ms else 0
         if sent:
             self._acknowledged = False
-            self._heard(self._producer.flush())
+            self._on_append_time(self._producer.flush())
             self._acknowledged = True
             now_ms = self._now_ms()
         if now_ms - self._committed_at_ms >= self._options.commit_interval_ms:

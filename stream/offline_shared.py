@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from stream.learners.base import KernelLearner
 from stream.offline import EXPIRED, FOR_EVER, LATE, Examples, Patience, Run, check_run, schedule_of
-from stream.shared.replica import take_in
+from stream.shared.replica import apply_entries
 from stream.shared.view import Overlay
 from stream.wire.records import Decision, FloatArray
 from stream.wire.updates import CORRECTED, DECIDED, NO_BIT, NO_LABEL, SETTLED, Entry, columns_of
@@ -83,7 +83,7 @@ def run_shared(
                 log.append(decided.settled(int(schedule.events[applied]), int(schedule.kinds[applied])))
                 applied += 1
         if log:
-            updates += take_in(learner, columns_of(log))
+            updates += apply_entries(learner, columns_of(log))
     figures = decided.actions, decided.greedy, decided.propensities
     return Run(*figures, updates, schedule.matched, schedule.expired, schedule.late)
 
@@ -113,7 +113,7 @@ class _Decided:
             self.actions[t], self.greedy[t], self.propensities[t] = decision[:3]
             if t != events[-1]:
                 overlay.observe(x, decision)
-        overlay.take_off()
+        overlay.restore()
 
     def entry(self, t: int) -> Entry:
         """Return the log entry of a decision."""

@@ -33,10 +33,10 @@ class Moments(NamedTuple):
     mean: float = 0.0
     squares: float = 0.0  # Σ (value - mean)²
 
-    def and_also(self, values: FloatArray) -> "Moments":
+    def including(self, values: FloatArray) -> "Moments":
         """Add finite values (Chan, Golub, LeVeque 1983).
 
-        >>> Moments().and_also(np.array([0.0, 4.0])).and_also(np.array([2.0]))
+        >>> Moments().including(np.array([0.0, 4.0])).including(np.array([2.0]))
         Moments(n=3, zeros=1, mean=2.0, squares=8.0)
         """
         if not values.size:

@@ -45,7 +45,14 @@ def run_feedback(settings: Settings, stop: Callable[[], bool]) -> None:
             speed=feedback_speed(settings),
         )
         program = FeedbackProgram(
-            broker, topics, dataset.known_of, plan, options, clock.now_ms, heard=clock.heard, announce=announce
+            broker,
+            topics,
+            dataset.known_of,
+            plan,
+            options,
+            clock.now_ms,
+            on_append_time=clock.observe,
+            announce=announce,
         )
         announce(f"feedback on {topics.predictions}: delay {settings.delay}, {by_client(settings)}; Ctrl-C stops it")
         status = Status()

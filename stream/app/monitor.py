@@ -91,14 +91,14 @@ def _run(
     """Run the application until stopped; restart it after an error."""
     from consumers.monitor import MonitorEndedError, MonitorOptions, MonitorProgram
 
-    def goes_on(unready: str) -> bool:
+    def keep_running(unready: str) -> bool:
         watch.show(unready, dashboard.samples)
         return not stop()
 
     with tempfile.TemporaryDirectory(prefix="onebit-monitor-") as directory:
         options = MonitorOptions(f"{settings.topic_prefix}monitor-{settings.instance}", settings.bootstrap, directory)
         while not stop():
-            program = MonitorProgram(topics, partitions, options, client_config_of(settings), dashboard, goes_on)
+            program = MonitorProgram(topics, partitions, options, client_config_of(settings), dashboard, keep_running)
             try:
                 program.run()
             except MonitorEndedError as error:

@@ -248,7 +248,7 @@ class Published:
         while self._next is not None and len(found) < expected:
             number = step_of(self._next)
             if number is None:
-                self.foreign = self.foreign.and_also(self._next)
+                self.foreign = self.foreign.including(self._next)
             elif number > step.number:
                 break
             elif number == step.number:

@@ -30,7 +30,7 @@ class EstimatedClock:
         self._monotonic_ms = monotonic_ms
         self._ahead_ms: int | None = None  # the broker's time minus this host's monotonic time
 
-    def heard(self, append_ms: int) -> None:
+    def observe(self, append_ms: int) -> None:
         """Update the estimate with an append time from the broker."""
         ahead_ms = append_ms - self._monotonic_ms()
         if self._ahead_ms is None or ahead_ms > self._ahead_ms:

@@ -125,7 +125,7 @@ class Dashboard:
         with self._lock:
             self._reads = True
             if records:
-                self._clock.heard(max(record.append_ms for record in records))
+                self._clock.observe(max(record.append_ms for record in records))
             changed = {
                 record.partition
                 for record in records
@@ -152,7 +152,7 @@ class Dashboard:
         """Restore the stored state of a partition."""
         with self._lock:
             self._states[partition] = decode(state, self._policies)
-            self._clock.heard(max(self._states[partition].windows.counts, default=0))
+            self._clock.observe(max(self._states[partition].windows.counts, default=0))
 
     def next_offset_of(self, topic: str, partition: int) -> int:
         """Return the offset at which to continue reading a partition."""

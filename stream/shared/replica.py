@@ -74,7 +74,7 @@ class Replica:
             self.offset = record.offset + 1
             update = decode_update(record)
             if update is None:
-                self.foreign = self.foreign.and_also(record)
+                self.foreign = self.foreign.including(record)
             elif self._follows(record, update):
                 taken.append((record, update.entries))
         if not taken:
@@ -85,7 +85,7 @@ class Replica:
         except ValueError:
             self._name_misfit(taken)
             raise
-        self.updates += take_in(self.learner, entries)
+        self.updates += apply_entries(self.learner, entries)
         self.version += entries.kinds.size
         return entries.kinds.size
 
@@ -150,7 +150,7 @@ def check(learner: KernelLearner, entries: Entries) -> None:
         raise ValueError("features: expected strictly increasing indices")
 
 
-def take_in(learner: KernelLearner, entries: Entries) -> int:
+def apply_entries(learner: KernelLearner, entries: Entries) -> int:
     """Apply checked entries to a model. Return the number of bits and corrections that changed the model.
 
     Corrections and promotions run outside the compiled loop and cost about 10 µs each.

@@ -59,7 +59,7 @@ class Overlay:
                 self._keep(array, index)
         self._learner.observe_early(x, decision)
 
-    def take_off(self) -> None:
+    def restore(self) -> None:
         """Restore the model's state before the first observed decision."""
         for array, index, was in reversed(self._was):
             array[index] = was
@@ -123,7 +123,7 @@ class View:
                 self._own.pop()
             raise
         finally:
-            self._overlay.take_off()
+            self._overlay.restore()
             self._replica.is_overlaid = False
 
     def decide(self, event_id: str, x: Features, u: float, eligible: IndexArray | None) -> Decision:

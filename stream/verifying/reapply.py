@@ -53,7 +53,7 @@ def replay_journal(broker: Broker, topics: Topics, partition: int, progress: Rep
         recovered = rebuild(broker, topics, partition, None)
         if recovered.task.settings.model == "shared":
             log = LogAgain(broker, topics, recovered.task.settings, partition)
-        published = _Published(broker, topics, partition, passes_over=log is not None)
+        published = _Published(broker, topics, partition, skips_foreign=log is not None)
         number = recovered.step.number
         newest = recovered.stored.newest
         recovered_digest = task_digest(recovered.task)
@@ -82,19 +82,19 @@ def replay_journal(broker: Broker, topics: Topics, partition: int, progress: Rep
 class _Published:
     """Compares a task's published records, step by step, with the records of the replay."""
 
-    def __init__(self, broker: Broker, topics: Topics, partition: int, *, passes_over: bool) -> None:
+    def __init__(self, broker: Broker, topics: Topics, partition: int, *, skips_foreign: bool) -> None:
         """Open the topics.
 
         Args:
             broker: the broker.
             topics: the pipeline's topics.
             partition: the task's partition.
-            passes_over: whether to skip unexpected records as those of other programs. If False, they raise an error.
+            skips_foreign: whether to skip unexpected records as those of other programs. If False, they raise an error.
         """
         self.foreign = Foreign()  # skipped records
         self._predictions = _of_learners(broker, TopicPartition(topics.predictions, partition))
         self._examples = _of_learners(broker, TopicPartition(topics.examples, partition))
-        self._passes_over = passes_over
+        self._skips_foreign = skips_foreign
 
     def compare(self, step: int, effects: Effects) -> None:
         """Compare one step's predictions and examples.
@@ -116,23 +116,23 @@ class _Published:
         for record in chain(self._predictions, self._examples):
             if (codec.step_of(record) or 0) > step:
                 continue
-            if not self._passes_over:
+            if not self._skips_foreign:
                 raise JournalError(
                     f"{place_of(record)} is published, but no step publishes it when the journal is applied again"
                 )
-            self.foreign = self.foreign.and_also(record)
+            self.foreign = self.foreign.including(record)
 
     def _compare(self, records: Iterator[Record], step: int, event_id: str, expected: bytes) -> None:
         differing: Record | None = None
         for record in records:
-            is_of_step = not self._passes_over or codec.step_of(record) == step
+            is_of_step = not self._skips_foreign or codec.step_of(record) == step
             if is_of_step and record.value == expected:
                 return
             if is_of_step:
                 differing = differing or record
-            if not self._passes_over:
+            if not self._skips_foreign:
                 break
-            self.foreign = self.foreign.and_also(record)
+            self.foreign = self.foreign.including(record)
         if differing is None:
             raise JournalError(f"step {step}, applied again, publishes {event_id!r}, which is not in the topic")
         raise JournalError(

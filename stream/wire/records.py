@@ -52,7 +52,7 @@ class Foreign(NamedTuple):
     records: int = 0
     first: str = ""  # position of the first of these records
 
-    def and_also(self, record: Record) -> "Foreign":
+    def including(self, record: Record) -> "Foreign":
         """Return the counts with one more record."""
         return Foreign(self.records + 1, self.first or place_of(record))
 

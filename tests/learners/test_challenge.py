@@ -126,7 +126,7 @@ def test_overlay_of_decisions_is_removed_exactly(case: str) -> None:
     before, overlay, data = together.state(), Overlay(together), examples(Case("banditron"), 20)
     for t in range(20):
         overlay.observe(data.features(t), together.predict(data.features(t), t / 20))
-    overlay.take_off()
+    overlay.restore()
     for name, value in together.state().items():
         np.testing.assert_array_equal(value, before[name], name)
 

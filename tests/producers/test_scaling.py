@@ -51,7 +51,7 @@ def test_columns_in_memory_and_in_a_log_have_equal_scales(rows: list[list[float]
     scaled = dense(standardised(data_of(x)))
 
     for column in range(3):
-        moments = Moments().and_also(x[: len(x) // 2, column]).and_also(x[len(x) // 2 :, column])
+        moments = Moments().including(x[: len(x) // 2, column]).including(x[len(x) // 2 :, column])
         expected = x[:, column] if moments.scale is None else moments.scale.of(x[:, column])
         np.testing.assert_allclose(scaled[:, column], expected, rtol=1e-6, atol=1e-6)
 

@@ -431,7 +431,7 @@ MUTATIONS = [
     shared("own entries not applied", View, "_drop_observed", forgets_its_own),
     shared("entries of one task not applied", Replica, "read", skips_one_task),
     shared("overlay not updated", View, "observe", skips_own_view),
-    shared("overlay left on the model", Overlay, "take_off", lambda self: None),
+    shared("overlay left on the model", Overlay, "restore", lambda self: None),
     shared("entries joined in reverse order", replica_module, "joined", joins_parts_in_reverse),
     shared("version not journaled", partition_module, "JournalStep", journal_without_version),
     shared("log offset not journaled", Partition, "_log_step", journal_without_offset),

@@ -32,7 +32,7 @@ class Remarks:
                 self._add_texts(feature, kept)
             elif feature.kind is Kind.NUMERIC and feature.numbers is not None:
                 known = self._moments.get(feature.name, Moments())
-                self._moments[feature.name] = known.and_also(feature.numbers[kept[feature.rows]])
+                self._moments[feature.name] = known.including(feature.numbers[kept[feature.rows]])
 
     def _add_texts(self, feature: FeatureEntries, kept: NDArray[np.bool_]) -> None:
         count, texts = self._commas.get(feature.name, 0), feature.texts

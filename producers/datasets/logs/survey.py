@@ -46,7 +46,7 @@ def survey(batches: Iterable[ParsedBatch], vocabulary_max: int, *, numbered: boo
         for feature in batch.features:
             vocabularies.add(feature)
             if feature.kind is Kind.NUMERIC and feature.numbers is not None:
-                moments[feature.name] = moments.get(feature.name, Moments()).and_also(feature.numbers)
+                moments[feature.name] = moments.get(feature.name, Moments()).including(feature.numbers)
     names = tuple(in_order(classes))
     if numbered and names:
         names = tuple(map(str, range(1, 1 + max(parse_whole(name) or 0 for name in names))))
