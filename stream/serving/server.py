@@ -188,7 +188,10 @@ def listen(host: str, port: int) -> socket.socket:
         OSError: the address is in use or not assigned to this machine.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    return socket.create_server((host, port), family=family, backlog=REQUESTS_MAX)
+    listening = socket.create_server((host, port), family=family, backlog=REQUESTS_MAX)
+    # asyncio does not set it for accepted connections, whose second write then waits up to 40 ms for a delayed ACK.
+    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return listening
 
 
 class Server(uvicorn.Server):

@@ -12,7 +12,7 @@ import trustme
 
 from stream.kafka.port import AccessError, BrokerError
 from stream.serving.decisions import fallback_answer
-from stream.serving.server import Limits, RateLimit
+from stream.serving.server import Limits, RateLimit, listen
 from stream.testing.embedded import EmbeddedPipeline
 from stream.testing.processes import wait_for
 from stream.wire.codec import HEADERS
@@ -404,6 +404,13 @@ def _work_when_refused(gateway: GatewayClient) -> None:
 def _refuses(port: int) -> bool:
     with closing(socket.socket()) as client:
         return client.connect_ex((HOST, port)) != 0
+
+
+def test_a_response_does_not_wait_for_the_acknowledgement_of_its_headers() -> None:
+    with closing(listen(HOST, 0)) as listening, closing(socket.create_connection(listening.getsockname(), WAIT_S)):
+        accepted, _ = listening.accept()
+        with closing(accepted):
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) != 0
 
 
 def test_port_uses_tls_with_a_certificate(tmp_path: Path) -> None:
