@@ -1,52 +1,15 @@
 """`onebit serve` as a process on a real Kafka with a learner: killed, restarted, and next to a second gateway."""
 
 import json
-import urllib.request
 from contextlib import closing
 from pathlib import Path
-from typing import Any
-from urllib.error import HTTPError, URLError
 
 from stream.devkafka.local_kafka import LocalKafka
-from stream.testing.processes import Program, wait_for
-from tests.processes import Pipeline, free_port
+from stream.testing.processes import wait_for
+from tests.gateways import Gateway
+from tests.processes import Pipeline
 
 VISITS = 30
-
-
-class Gateway:
-    """A gateway process and its client."""
-
-    def __init__(self, pipeline: Pipeline) -> None:
-        self.port = free_port()
-        self.program: Program = pipeline.start("serve", "--serve-port", str(self.port), "--timeout", "30s")
-        self.program.wait_until(lambda: self.status("/readyz") == 200, "the gateway is ready")
-
-    def status(self, path: str) -> int:
-        """Return the HTTP status of a path, or 0 if nothing listens."""
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=30) as got:
-                return int(got.status)
-        except HTTPError as error:
-            return error.code
-        except URLError:
-            return 0
-
-    def post(self, path: str, body: object, **headers: str) -> Any:
-        request = urllib.request.Request(
-            f"http://127.0.0.1:{self.port}{path}",
-            json.dumps(body).encode(),
-            {"Content-Type": "application/json", **headers},
-        )
-        with urllib.request.urlopen(request, timeout=60) as got:  # noqa: S310
-            return json.loads(got.read())
-
-    def judge(self, answer: Any) -> Any:
-        """Send feedback for a decision."""
-        return self.post("/v1/feedback", {"id": answer["id"], "reward": 1, "action": answer["action"]})
-
-    def decide(self, visit: int, **headers: str) -> Any:
-        return self.post("/v1/decide", {"id": f"visit-{visit}", "x": {"i": [visit % 4], "v": [1.0]}}, **headers)
 
 
 def test_same_id_gets_the_same_decision_from_restarted_and_other_gateways(
