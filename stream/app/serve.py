@@ -6,7 +6,7 @@ from functools import partial
 
 from stream import __version__
 from stream.app.connection import announce_start, by_client, connect, require_topics, watch_topics
-from stream.app.process import announce, monotonic_ms
+from stream.app.process import announce, monotonic_ms, tune_gc
 from stream.app.settings import Program, Settings, SettingsError
 from stream.journal.reading import pipeline_settings
 from stream.kafka.port import Broker
@@ -76,6 +76,7 @@ def run_serve(settings: Settings, stop: Callable[[], bool]) -> None:
     scheme = "http" if settings.serve_key is None else "https"
     address = f"{scheme}://{settings.metrics_host}:{settings.serve_port}/v1/decide"
     announce(f"decisions on {topics.predictions}: {address}, {by_client(settings)}; Ctrl-C stops it")
+    tune_gc()
     server.run([listening])
     if link.failure is not None:
         raise link.failure

@@ -5,6 +5,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
+from msgspec import Struct
+
 from stream.randomness.draws import Purpose, uniform
 from stream.wire.classes import Classes
 from stream.wire.named_features import FeatureEncoder
@@ -34,8 +36,8 @@ class PipelineFacts(NamedTuple):
         return Classes(self.n_classes, self.class_names, is_open=self.open_classes, unsupported=self.unsupported)
 
 
-class Answer(NamedTuple):
-    """The answer to a context."""
+class Answer(Struct, frozen=True, gc=False):
+    """The answer to a context. The garbage collector ignores it: it would traverse all remembered ones for 0.2 s."""
 
     action: int
     propensity: float | None  # None: unknown

@@ -23,7 +23,8 @@ from stream.wire.codec import VALUE_BYTES_MAX
 
 API = "/v1/"
 DECIDE, FEEDBACK, SHOWN, DECISIONS = "/v1/decide", "/v1/feedback", "/v1/shown", "/v1/decisions/"
-PATHS = frozenset((DECIDE, FEEDBACK, SHOWN, "/healthz", "/readyz", "/metrics", "/openapi.json"))
+OPENAPI = "/openapi.json"
+PATHS = frozenset((DECIDE, FEEDBACK, SHOWN, "/healthz", "/readyz", "/metrics", OPENAPI))
 
 BODY_S = 10.0
 """Time limit for reading a body."""
@@ -44,10 +45,14 @@ CLOSE_S = 5
 """Time to complete open requests after a stop, in addition to the timeout of a decision."""
 
 
+def json_response(content: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """Create a response with a JSON body."""
+    return Response(orjson.dumps(content), status, headers, "application/json")
+
+
 def problem(status: int, error: Any, headers: Mapping[str, str] | None = None) -> Response:
     """Create an error response from a message, or from an object that has the message as `error`."""
-    content = error if isinstance(error, dict) else {"error": error}
-    return Response(orjson.dumps(content), status, headers, "application/json")
+    return json_response(error if isinstance(error, dict) else {"error": error}, status, headers)
 
 
 class Counts:

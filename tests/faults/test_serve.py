@@ -18,9 +18,9 @@ import pytest
 
 from stream.devkafka.local_kafka import LocalKafka
 from stream.testing.processes import wait_for
-from tests.faults.test_faults import kill_unless_thrown_out
+from tests.faults.test_faults import kill_unless_expelled
 from tests.gateways import Gateway
-from tests.judge import committed, value
+from tests.independent_reader import committed, value
 from tests.processes import Pipeline, kill_broker
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(600)]
@@ -91,7 +91,7 @@ def test_every_decision_over_http_is_in_the_log_once_although_everything_is_kill
                     if fault == "broker":
                         kill_broker(own_kafka)
                     elif fault == "learn":
-                        kill_unless_thrown_out(learner)
+                        kill_unless_expelled(learner)
                         learner = pipeline.start("learn")
                     else:
                         clients.gateways[fault].program.kill()

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import trustme
+from jsonschema import Draft202012Validator
 
 from stream.kafka.port import AccessError, BrokerError
 from stream.serving.decisions import fallback_answer
@@ -66,6 +67,12 @@ def test_repeated_id_gets_the_same_response_and_one_context() -> None:
         first = gateway.decide("visit-1")
         assert gateway.decide("visit-1", (0.0, 9.0)).json == first.json
         assert [record.key for record in contexts(gateway)] == [b"visit-1"]
+
+
+def test_invalid_request_is_rejected_even_if_its_id_has_a_decision() -> None:
+    with served(a_pipeline()) as gateway:
+        gateway.decide("visit-1")
+        assert gateway.ask("POST", "/v1/decide", {"id": "visit-1", "x": [1.0, 0.5], "deferred": 1}).status == 422
 
 
 def test_other_and_restarted_gateways_give_the_same_response() -> None:
@@ -160,7 +167,8 @@ def test_deferred_decision_is_pending_once_shown() -> None:
         ("/v1/decide", {"id": "a", "x": [1.0, 0.5], "deferred": 1}, "deferred"),
         ("/v1/decide", {"id": "a", "x": [1.0, 0.5], "deferred": None}, "deferred"),
         ("/v1/feedback", {"id": "a", "reward": 2}, "reward"),
-        ("/v1/feedback", {"id": "a", "reward": True}, "reward"),
+        ("/v1/feedback", {"id": "a", "reward": "1"}, "reward"),
+        ("/v1/feedback", [], "body"),
         ("/v1/feedback", {"id": "a"}, "reward"),
         ("/v1/feedback", {"reward": 1}, "id"),
         ("/v1/feedback", {"id": "a", "reward": 1, "action": 3}, "action"),
@@ -219,13 +227,13 @@ INVALID = {
     "x.i: expected indices from 0 to 1; got 2": {"id": "a", "x": {"i": [0, 2]}},
     "x: expected 2 numbers, one per feature; got 3": {"id": "a", "x": [1, 2, 3]},
     "x[1]: expected `float`; got 'b'": {"id": "a", "x": [1, "b"]},
-    "x[0]: expected `float`; got nothing": {"id": "a", "x": [float("nan"), 0]},
-    "x: Field required": {"id": "a"},
-    "x: Integer exceeds 64-bit range": {"id": "a", "x": [2**70, 0]},
-    "id: String should have at least 1 character; got ''": {"id": "", "x": [1, 2]},
-    "id: Value error, expected at most 256 bytes; got ": {"id": "é" * 200, "x": [1, 2]},
-    "id: Input should be a valid string; got 1": {"id": 1, "x": [1, 2]},
-    "body: Input should be a valid dictionary or object": [1],
+    "x[0]: expected `float`; got nothing": {"id": "a", "x": [None, 0]},
+    "x: expected a value": {"id": "a"},
+    "id: expected a string of 1 to 256 bytes; got ''": {"id": "", "x": [1, 2]},
+    "id: expected a string of 1 to 256 bytes; got 'é": {"id": "é" * 200, "x": [1, 2]},
+    "id: expected a string of 1 to 256 bytes; got 1": {"id": 1, "x": [1, 2]},
+    "id: expected a string of 1 to 256 bytes; got nothing": {"id": None, "x": [1, 2]},
+    "body: expected an object; got [1]": [1],
 }
 
 
@@ -245,10 +253,20 @@ def test_only_the_structure_of_x_is_checked_before_sizes_are_known() -> None:
     assert found == [504, 504, 504, 422, 422, 422]
 
 
-def test_body_that_is_not_json_is_rejected(shared_gateway: GatewayClient) -> None:
-    got = shared_gateway.ask("POST", "/v1/decide", raw=b'{"id": ')
+@pytest.mark.parametrize("body", [b'{"id": ', b"", b'{"id": "a", "x": [NaN, 0]}', b'{"id": "\\ud800", "x": [1, 2]}'])
+def test_body_that_is_not_json_is_rejected(shared_gateway: GatewayClient, body: bytes) -> None:
+    got = shared_gateway.ask("POST", "/v1/decide", raw=body)
     assert got.status == 400
     assert got.json["error"].startswith("body: expected JSON; ")
+
+
+def test_openapi_document_describes_requests_and_responses(shared_gateway: GatewayClient) -> None:
+    schemas = shared_gateway.ask("GET", "/openapi.json").json["components"]["schemas"]
+    context, problem = (Draft202012Validator(schemas[name]) for name in ("Context", "Problem"))
+    found = [context.is_valid({"x": [1, 2], "eligible": eligible}) for eligible in ([0, 2], [], [1, 1])]
+    missing = shared_gateway.ask("GET", f"/v1/decisions/{'a' * 300}")
+    assert found == [True, False, False]
+    assert (missing.status, problem.is_valid(missing.json)) == (404, True)
 
 
 def test_requests_without_the_token_are_rejected_except_health_checks() -> None:
@@ -256,11 +274,12 @@ def test_requests_without_the_token_are_rejected_except_health_checks() -> None:
         none, wrong = gateway.decide("a"), gateway.decide("a", Authorization="Bearer other")
         right = gateway.ask("POST", "/v1/decide", {"id": "a", "x": [1, 2]}, {"Authorization": "bearer secret"})
         open_paths = [gateway.ask("GET", path).status for path in ("/healthz", "/readyz", "/metrics")]
-        operations = gateway.ask("GET", "/openapi.json").json["paths"]
+        document = gateway.ask("GET", "/openapi.json").json
     assert [(none.status, none.headers["www-authenticate"]), wrong.status] == [(401, "Bearer"), 401]
     assert right.status == 200
     assert open_paths == [200, 200, 200]
-    assert operations["/v1/decide"]["post"]["security"] == [{"HTTPBearer": []}]
+    assert document["security"] == [{"token": []}]
+    assert [document["paths"][path]["get"]["security"] for path in ("/healthz", "/readyz", "/metrics")] == [[]] * 3
 
 
 def test_requests_beyond_the_rate_limit_are_rejected_temporarily() -> None:
@@ -406,7 +425,7 @@ def _refuses(port: int) -> bool:
         return client.connect_ex((HOST, port)) != 0
 
 
-def test_a_response_does_not_wait_for_the_acknowledgement_of_its_headers() -> None:
+def test_response_does_not_wait_for_the_acknowledgement_of_its_headers() -> None:
     with closing(listen(HOST, 0)) as listening, closing(socket.create_connection(listening.getsockname(), WAIT_S)):
         accepted, _ = listening.accept()
         with closing(accepted):

@@ -1,6 +1,7 @@
 """The decisions that the gateway remembers, and its fallback answers."""
 
 import asyncio
+import gc
 from itertools import islice
 
 import numpy as np
@@ -34,6 +35,10 @@ def test_oldest_answer_is_forgotten_beyond_the_limit() -> None:
     decisions = Decisions(1_000, remembered_max=2)
     decisions.add([("a", at(1)), ("b", at(2)), ("c", at(3))])
     assert (decisions.find("a"), decisions.remembered) == (None, 2)
+
+
+def test_garbage_collector_does_not_traverse_answers() -> None:
+    assert not gc.is_tracked(at(1))
 
 
 def test_answer_completes_all_requests_for_its_event() -> None:

@@ -1,0 +1,95 @@
+"""The OpenAPI document of the HTTP interface. It contains the schemas of the records that requests become."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from stream.serving.server import DECIDE, DECISIONS, FEEDBACK, SHOWN
+from stream.wire.schemas import schema_of
+
+_JSON = "application/json"
+_ERRORS = {
+    400: "The body is not JSON.",
+    401: "The token is missing or wrong.",
+    404: "No decision with this id is remembered.",
+    408: "The body did not arrive in time.",
+    413: "The body is too large.",
+    422: "A field is invalid.",
+    429: "The rate limit is exceeded; Retry-After contains the seconds to wait.",
+    503: "The gateway is not ready, the record was refused, or there are too many concurrent requests.",
+    504: "No decision was made in time.",
+}
+_BODY_ERRORS = (400, 408, 413, 422, 503)
+
+
+def document(version: str, *, has_token: bool) -> dict[str, Any]:
+    """Return the document (OpenAPI 3.1)."""
+    context = schema_of("contexts")["properties"]
+    context["eligible"] |= {"minItems": 1, "uniqueItems": True}  # checked also where the learner ignores the list
+    event_id = context["id"]
+    page = {code: {"description": text} for code, text in (("200", "Yes."), ("503", "No; the body has the reason."))}
+    schemas = {
+        "Context": _schema(context, ("id", "x", "eligible", "deferred"), ["x"]),
+        "Feedback": _schema(schema_of("feedback")["properties"], ("id", "reward", "action"), ["id", "reward"]),
+        "Notice": _schema({"id": event_id}, ["id"], ["id"]),
+        "Decision": {
+            "type": "object",
+            "required": ["id", "action"],
+            "properties": {
+                "id": event_id,
+                "action": {"type": "integer", "minimum": 0},
+                "class": {"type": "string", "description": "The name of the class, if the classes have names."},
+                "propensity": {"type": "number", "exclusiveMinimum": 0, "maximum": 1},
+                "model_version": {"type": "integer", "minimum": 0},
+                "fallback": {"const": True, "description": "Present only in a fallback."},
+            },
+        },
+        "Problem": {
+            "type": "object",
+            "required": ["error"],
+            "properties": {"error": {"type": "string"}, "id": {"type": "string"}},
+        },
+    }
+    by_id = {"name": "event_id", "in": "path", "required": True, "schema": event_id}
+    operations = {
+        DECIDE: ("post", _post("Request a decision", "Context", 200, "Decision", (*_BODY_ERRORS, 504))),
+        FEEDBACK: ("post", _post("Send feedback", "Feedback", 202, "Feedback", _BODY_ERRORS)),
+        SHOWN: ("post", _post("Report that a deferred decision was shown", "Notice", 202, "Notice", _BODY_ERRORS)),
+        f"{DECISIONS}{{event_id}}": (
+            "get",
+            {**_operation("Return a decision by id", 200, "Decision", (404, 503)), "parameters": [by_id]},
+        ),
+    }
+    pages = {
+        "/healthz": ("Whether the program is alive", page),
+        "/readyz": ("Whether the program is ready", page),
+        "/metrics": ("Metrics for Prometheus", {"200": {"description": "Samples."}}),
+    }
+    paths = {path: {method: operation} for path, (method, operation) in operations.items()} | {
+        path: {"get": {"summary": summary, "responses": responses, "security": []}}
+        for path, (summary, responses) in pages.items()
+    }
+    token = {"securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}} if has_token else {}
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "Onebit", "version": version},
+        "paths": paths,
+        "components": {"schemas": schemas, **token},
+        "security": [{"token": []}] if has_token else [],
+    }
+
+
+def _schema(properties: dict[str, Any], names: Sequence[str], required: Sequence[str]) -> dict[str, Any]:
+    return {"type": "object", "required": required, "properties": {name: properties[name] for name in names}}
+
+
+def _content(schema: str) -> dict[str, Any]:
+    return {"content": {_JSON: {"schema": {"$ref": f"#/components/schemas/{schema}"}}}}
+
+
+def _operation(summary: str, code: int, schema: str, errors: Iterable[int]) -> dict[str, Any]:
+    failures = {str(one): {"description": _ERRORS[one], **_content("Problem")} for one in (401, 429, *errors)}
+    return {"summary": summary, "responses": {str(code): {"description": "Success.", **_content(schema)}, **failures}}
+
+
+def _post(summary: str, body: str, code: int, schema: str, errors: Iterable[int]) -> dict[str, Any]:
+    return {**_operation(summary, code, schema, errors), "requestBody": {"required": True, **_content(body)}}
