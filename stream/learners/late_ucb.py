@@ -53,13 +53,14 @@ from stream.learners.late_ucb_kernels import (
     WEIGHT,
     counts_of,
     epoch,
-    fixed_parts,
     highest_bound,
     inverse_of_class,
     move,
     own_score_place,
+    projection_of,
     regressions_of,
     reset,
+    sample_of,
     score_at_decision,
     score_of,
     scores_of,
@@ -68,7 +69,7 @@ from stream.learners.late_ucb_kernels import (
 )
 from stream.learners.random_features_kernels import SAMPLE, add_to_sample
 from stream.learners.registry import register
-from stream.learners.symmetric_kernels import add_observation, block_of, sum_of_rows, times
+from stream.learners.symmetric_kernels import ALIGNMENT, add_observation, block_of, padded, sum_of_rows, times
 from stream.wire.records import Decision, Features, FloatArray, IndexArray
 
 SIZE_MAX = 512
@@ -89,7 +90,7 @@ def predict(
     if model[WAVES] > 0.0:
         scores[own + 1] = 1.0 if model[VARIANCE] > 0.0 else 0.0
     if model[KIND] == PROJECTED:
-        G, _, _, _ = fixed_parts(model)
+        G = projection_of(model)
         sum_of_rows(G, indices, unit(values), scores[scores.size - G.shape[1] :])
     places, x, length_sq = with_bias(indices, values, scores, model)
     scores_of(places, x, weights, scores[:K])
@@ -135,8 +136,7 @@ def observe(
     if lead != 0.0:
         move(weights, action, lead, z)
     if model[WAVES] > 0.0 and model[SAMPLED] < SAMPLE:
-        _, _, _, sample = fixed_parts(model)
-        add_to_sample(indices, values, model[SAMPLED : VARIANCE + 1], sample)
+        add_to_sample(indices, values, model[SAMPLED : VARIANCE + 1], sample_of(model))
 
 
 @compiled
@@ -320,18 +320,20 @@ class LateUcb(WatchingLearner):
         shapes = [
             (COUNTS, K + 1),
             (size, regressions * K),
-            (regressions, K, size + block, size),
+            (regressions, K, size + block, padded(size)),
             (d, project),
             (d, m),
             (m,),
             (SAMPLE if m else 0, d),
         ]
+        starts = np.cumsum([SETTINGS, *(int(np.prod(shape)) for shape in shapes)])
         # The pages of np.zeros would be mapped one by one at the first access, and reads across them would be slower.
-        model = np.full(SETTINGS + sum(int(np.prod(shape)) for shape in shapes), 0.0)
+        memory = np.full(starts[-1] + ALIGNMENT, 0.0)
+        unaligned = memory.ctypes.data // memory.itemsize + int(starts[2])
+        model = memory[-unaligned % ALIGNMENT :][: starts[-1]]
         model[:SAMPLED] = (
             lam, eta, shortlist, bias, kind, DRIFTS.index(drift), K, size, d, m, project,
         )  # fmt: skip
-        starts = np.cumsum([SETTINGS, *(int(np.prod(shape)) for shape in shapes)])
         counts, weights, inverses, G, omega, phases, sample = (
             model[start : start + int(np.prod(shape))].reshape(shape)
             for start, shape in zip(starts[:-1], shapes, strict=True)
@@ -346,8 +348,8 @@ class LateUcb(WatchingLearner):
             self.fingerprint = zlib.crc32(model[starts[3] : starts[6]].tobytes())
         arrays: dict[str, NDArray[Any]] = {
             "W": weights[:, :K].T,
-            "P": inverses[BELIEVED, :, :size],
-            "V": inverses[BELIEVED, :, size:],
+            "P": inverses[BELIEVED, :, :size, :size],
+            "V": inverses[BELIEVED, :, size:, :size],
             "pending": counts[PENDING][BELIEVED, :K],
             "N": counts[WEIGHT, :K],
             "detectors": counts[DETECTORS],
@@ -356,8 +358,8 @@ class LateUcb(WatchingLearner):
         if m:
             arrays |= {
                 "Y": weights[:, K:].T,
-                "Q": inverses[SETTLED, :, :size],
-                "U": inverses[SETTLED, :, size:],
+                "Q": inverses[SETTLED, :, :size, :size],
+                "U": inverses[SETTLED, :, size:, :size],
                 "pending_settled": counts[PENDING][SETTLED, :K],
                 "sample": sample,
                 "bandwidth": model[SAMPLED:SETTINGS],

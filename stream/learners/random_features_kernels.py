@@ -51,9 +51,15 @@ def cosines(angles: FloatArray, scale: float) -> None:
 
 @inlined
 def waves(
-    indices: IndexArray, direction: FloatArray, norm: float, variance: float, phases: FloatArray, omega: FloatArray
-) -> FloatArray:
-    """Return the features z/√2, whose squares sum to about ½.
+    indices: IndexArray,
+    direction: FloatArray,
+    norm: float,
+    variance: float,
+    phases: FloatArray,
+    omega: FloatArray,
+    z: FloatArray,
+) -> None:
+    """Write the features z/√2, whose squares sum to about ½, into an array.
 
     Args:
         indices: int32[nnz], of x.
@@ -62,15 +68,13 @@ def waves(
         variance: σ².
         phases: β [m].
         omega: σω [d, m].
+        z: float64[m], the result.
     """
-    m = phases.size
-    z = np.empty(m)
     sum_of_rows(omega, indices, direction, z)
     ratio = min(norm / sqrt(variance), RATIO_MAX)
-    for j in range(m):
+    for j in range(z.size):
         z[j] = ratio * z[j] + phases[j]
-    cosines(z, 1.0 / sqrt(m))
-    return z
+    cosines(z, 1.0 / sqrt(z.size))
 
 
 @compiled

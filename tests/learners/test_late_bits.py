@@ -9,6 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from stream.learners import Learner, ParameterError, check_parameters, create, registered
+from stream.learners.base import KernelLearner
 from stream.learners.late_ucb import PROJECTION_SEED, WAVES_SEED, projection, random_waves
 from stream.learners.random_features_kernels import cosines, median_of_distances
 from stream.learners.symmetric_kernels import BLOCK
@@ -357,6 +358,15 @@ def test_p_stays_close_to_a_fresh_solve() -> None:
     P = np.asarray(learner.state()["P"])
     assert np.abs(P - np.linalg.inv(A)).max() <= 1e-9
     np.testing.assert_array_equal(P, P.transpose(0, 2, 1))
+
+
+@pytest.mark.parametrize("n_features", [3, 64, 140])
+def test_rows_of_p_and_q_start_at_a_cache_line(n_features: int) -> None:
+    learner = create("late-ucb", 3, n_features)
+    assert isinstance(learner, KernelLearner)
+    for name in ("P", "Q"):
+        inverses = learner.arrays[name]
+        assert [step % 64 for step in (inverses.ctypes.data, *inverses.strides[:2])] == [0, 0, 0]
 
 
 @pytest.mark.parametrize("nnz", [8, 60, 140])
