@@ -641,15 +641,15 @@ class OutputSettings(Group):
 
 class Settings(
     BaseSettings,
-    FeedbackSettings,
-    LearnerSettings,
-    WindowSettings,
-    KafkaSettings,
-    GatewaySettings,
-    WatchSettings,
     OutputSettings,
+    WatchSettings,
+    GatewaySettings,
+    KafkaSettings,
+    WindowSettings,
+    LearnerSettings,
+    FeedbackSettings,
 ):
-    """All settings."""
+    """All settings. Pydantic lists the fields of the last base first."""
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, env_prefix_target="all")
 

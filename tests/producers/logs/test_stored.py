@@ -61,15 +61,6 @@ def test_stored_log_can_be_reopened_and_is_read_only(tmp_path: Path) -> None:
     assert plain(again.batches()) == plain(log.batches())
 
 
-def test_stored_log_without_first_skipped_rows_can_be_opened(tmp_path: Path) -> None:
-    stored = store_log(open_log(write(tmp_path, as_jsonl(ROWS)), mapping()), tmp_path / "stored")
-    content = json.loads((tmp_path / "stored" / "log.json").read_text())
-    del content["first_skipped"]
-    (tmp_path / "stored" / "log.json").write_text(json.dumps(content))
-    again = open_stored(tmp_path / "stored")
-    assert (again.first_skipped, plain(again.batches())) == ({}, plain(stored.batches()))
-
-
 def test_log_without_features_is_stored_and_without_rows_rejected(tmp_path: Path) -> None:
     given = mapping(classes=["left", "right"], features={"numeric": ["price"]})
     nothing = write(tmp_path, as_jsonl([{**ROWS[0], "price": None}] * 3))
