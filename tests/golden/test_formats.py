@@ -172,6 +172,11 @@ def test_tick_contains_its_step() -> None:
     assert tick(headers_of("feedback.tick.headers")) == 12
 
 
+def test_promotion_is_a_tick_without_a_step_that_names_a_learner() -> None:
+    headers = headers_of("feedback.promotion.headers")
+    assert (tick(headers), dict(headers)["onebit-promote"]) == (0, b"late-ucb:m=32")
+
+
 def test_update_records_contain_complete_entries() -> None:
     head, found = update((HERE / "updates.format1").read_bytes())
     assert head == {"partition": 2, "step": 41, "part": 0, "follows": 39}
@@ -181,6 +186,17 @@ def test_update_records_contain_complete_entries() -> None:
         {**common, "kind": 0, "reward": -1, "assumed": -1, "v": 0.0, "label": -1, "nnz": 3, "x": x},
         {**common, "kind": 1, "reward": 1, "assumed": -1, "v": 0.75, "label": 3, "nnz": 0, "x": {}},
         {**common, "kind": 2, "reward": 1, "assumed": 0, "v": 0.125, "label": -1, "nnz": 3, "x": x},
+        {
+            **common,
+            "kind": 3,
+            "reward": -1,
+            "assumed": -1,
+            "v": 0.0,
+            "label": 1,
+            "nnz": 0,
+            "x": {},
+            "scores": [0.0] * 5,
+        },
     ]
     head, found = update((HERE / "updates.format1.bare").read_bytes())
     assert head == {"partition": 0, "step": 1, "part": 0, "follows": 0}

@@ -24,6 +24,7 @@ from stream.wire.codec import (
 )
 from stream.wire.dead_letters import decode_dead_letter
 from stream.wire.records import (
+    HOLDOUT,
     Challenged,
     Context,
     Decision,
@@ -604,6 +605,19 @@ GOLDEN_VALUES = {
         Prediction("log-7", Decision(1, 1, 1.0, np.array([0.0, 0.5])), 41, class_name="é-2"),
         12,
     ),
+    "predictions.challenged": codec.encode_prediction(
+        Prediction(
+            "log-7",
+            Decision(1, 1, 0.9, np.array([0.0, 0.5])),
+            41,
+            arm=HOLDOUT,
+            challenged=Challenged("banditron", {"late-ucb:m=32": 0, "stack-igw": 1}),
+        ),
+        12,
+    ),
+    "contexts.eligible": codec.encode_context(
+        "é-3", Features(np.array([0], dtype=np.int32), np.ones(1)), eligible=["é", 2]
+    ),
     "contexts.deferred": codec.encode_context(
         "synsep-0-000007", Features(np.array([0, 3, 9], dtype=np.int32), np.ones(3)), deferred=True
     ),
@@ -651,6 +665,10 @@ def test_golden_bytes_are_decoded() -> None:
     logged_prediction, _ = codec.decode_prediction(golden("predictions.logged"))
     assert (logged_prediction.target, logged_prediction.decision[:3]) == (Target(1, 0.9), (3, 1, 0.0125))
     assert codec.decode_prediction(golden("predictions.class"))[0].class_name == "é-2"
+    challenged = codec.decode_prediction(golden("predictions.challenged"))[0]
+    assert (challenged.arm, challenged.challenged) == (
+        HOLDOUT, Challenged("banditron", {"late-ucb:m=32": 0, "stack-igw": 1}),
+    )  # fmt: skip
     prediction, offset = codec.decode_prediction(golden("predictions"))
     assert prediction.class_name is None
     assert prediction.target is None

@@ -16,6 +16,7 @@ from stream.wire.updates import (
     CORRECTED,
     DECIDED,
     HEADERS,
+    PROMOTED,
     SETTLED,
     Entries,
     Entry,
@@ -52,7 +53,7 @@ xs = st.lists(st.tuples(st.integers(0, 2**31 - 1), floats), max_size=4).map(
 )
 entries = st.builds(
     entry,
-    st.sampled_from((DECIDED, SETTLED, CORRECTED)),
+    st.sampled_from((DECIDED, SETTLED, CORRECTED, PROMOTED)),
     xs,
     arrays.arrays(np.float64, 5, elements=floats),
     st.integers(-1, 1),
@@ -89,6 +90,7 @@ GOLDEN_STEPS = {
         entry(DECIDED, X, SCORES, -1, -1, 0.0, -1),
         entry(SETTLED, EMPTY, SCORES, 1, -1, 0.75, 3),
         entry(CORRECTED, X, SCORES, 1, 0, 0.125, -1),
+        entry(PROMOTED, EMPTY, np.zeros(5), -1, -1, 0.0, 1),
     ]),
     "updates.format1.bare": (0, 1, 0, [entry(SETTLED, X._replace(values=np.ones(3)), SCORES, 0, -1, 0.0, -1)]),
 }  # fmt: skip
