@@ -36,7 +36,7 @@ class LearnerOptions:
     snapshot_interval_ms: int = 60_000  # interval of a task's snapshots in stream time; 0 for no snapshots
     snapshot_bytes_max: int = 2_000_000  # limit on snapshot bytes per transaction, which bounds decision delays
     snapshot_chunk_bytes: int = CHUNK_BYTES  # limit on snapshot bytes per record
-    model_lag_max_ms: int = -1  # decisions stop if the shared model's log is blocked for longer; -1 for no limit
+    model_lag_max_ms: int = -1  # time for which the log can be blocked before decisions stop; -1: no limit
     ahead_max: int = 10_000  # limit on a task's decisions that the shared model has not observed yet
 
 
@@ -96,11 +96,11 @@ class LearnerProgram:
             host_ms: this host's clock, for intervals. It must include time in which the machine is suspended.
             announce: called with each log message.
             crash_point: see CrashPoint.
-            stop: returns whether to stop. Recovery calls it repeatedly, because it can take a long time.
-            given: names of the settings that must equal those of a task that has already started; a task with other
-                values is refused. None for all settings.
-            change_settings: whether given settings that differ from a task's take effect with its next step, if they
-                can change.
+            stop: returns whether to stop. Recovery calls this function repeatedly, because a recovery can be long.
+            given: names of the settings that the user set; None means all settings. If a task has already started with
+                other values, it is refused unless `change_settings` is True.
+            change_settings: whether the user's settings replace those of a task that has already started, from its next
+                step on. Settings that cannot change are still refused.
             committed: called with the output of each transaction.
             parked: the result of the previous program's `park`.
         """
@@ -250,7 +250,7 @@ class LearnerProgram:
             raise
 
     def park(self) -> Parked:
-        """Return the state from which this process's next program can resume after this one is closed."""
+        """Return the state from which the next program of this process can resume after this program is closed."""
         self._park(set(self._running))
         return self._recoveries.parked
 
@@ -287,8 +287,8 @@ class LearnerProgram:
     def _start_assigned(self) -> int:
         """Start or recover assigned partitions that are not running, and return the number that made progress.
 
-        Parked tasks come first. The others are recovered one after another, in time slices, so that each partition can
-        decide as soon as its recovery is complete.
+        Parked tasks come first. The other tasks are recovered one after another, in time slices, so that each partition
+        can make decisions as soon as its recovery is complete.
         """
         worked_count, began_ms = 0, self._host_ms()
         self._has_recovered = False

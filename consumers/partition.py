@@ -54,7 +54,7 @@ class Partition:
     """A task and its position in its topics."""
 
     task: Task
-    last_step: JournalStep  # the last committed step; number 0 if there is none
+    last_step: JournalStep  # the last committed step; its number is 0 before the first step
     contexts: Input
     feedback: Input
     partitions: int  # number of partitions of the inputs
@@ -64,7 +64,7 @@ class Partition:
     applied_at_ms: int  # host time of the last step
     moved_at_ms: int  # host time of the last written tick or applied feedback record
     uncommitted: Commit | None = None  # the last step if its commit failed or has an unknown outcome
-    reported_ms: int = -1  # stream time when this process last reported the shared model; -1 if it has not
+    reported_ms: int = -1  # stream time of this process's last report of the shared model; -1 before the first report
     reported_version: int = -1  # model version in that report
 
     @property
@@ -156,7 +156,7 @@ class Partition:
 
         Args:
             records: the next records. The list is empty if only a tick, a settings change or a snapshot is due.
-            shared: the shared model of the process, if there is one.
+            shared: the shared model of the process; None if each task has its own model.
             ticks: whether to write a tick even if the step makes no decision.
             reports: whether to include the replica's digest in the journal record.
         """
@@ -236,5 +236,5 @@ class Partition:
 
 
 def _can_wait(record: Record) -> bool:
-    """Return whether a record may stay in the buffer: a tick, but not a promotion, which changes the next decisions."""
+    """Return whether a record may stay in the buffer. A promotion may not, because it changes the next decisions."""
     return is_tick(record) and promotion_of(record) is None

@@ -30,7 +30,7 @@ class RecoveryStoppedError(Exception):
 
 @dataclass(slots=True)
 class Parked:
-    """State that a learner program passes to the next learner program in the same process."""
+    """The state that a learner program passes to the next learner program in the same process."""
 
     partitions: dict[int, Partition] = field(default_factory=dict)  # tasks that can resume
     shared: SharedModel | None = None
@@ -229,7 +229,7 @@ class Recoveries:
         """
         topics = [self.topics.journal, self.topics.snapshots]
         shares = self.settings.model == "shared"
-        if shares:  # recovery reads the predictions topic, which an open transaction of any program blocks
+        if shares:  # recovery reads the predictions topic, which an open transaction of any program can block
             topics.append(self.topics.predictions)
         tps = [TopicPartition(topic, partition) for topic in topics]
         if shares and self.broker.ends(tps[:1])[tps[0]].high_watermark == 0:

@@ -1,4 +1,4 @@
-"""A learner process's replica of a shared model. It follows the model's log and limits the decisions based on it."""
+"""A learner process's replica of a shared model. It follows the log, and limits decisions with an old model."""
 
 from collections.abc import Callable
 from functools import partial
@@ -39,7 +39,7 @@ class Hold(NamedTuple):
     """An open transaction beyond which the log cannot be read."""
 
     offset: int  # offset of the transaction's first record
-    for_ms: int  # time since this process first detected it
+    for_ms: int  # time since this process first detected the transaction
     waiting: int  # number of offsets from that record to the end of the log
 
 
@@ -69,7 +69,7 @@ class SharedModel:
             announce: called with each log message.
             pulse: called repeatedly while snapshots are read.
             instance: name of the process, for its reports.
-            lag_max_ms: time for which an open transaction may block the log before decisions stop; -1 for no limit.
+            lag_max_ms: time for which an open transaction may block the log before decisions stop; -1 means no limit.
             ahead_max: limit on a task's decisions that the model has not observed. Each step applies all of them on top
                 of the model. Without a limit, steps would therefore take longer and longer while the log is blocked.
 
@@ -206,7 +206,7 @@ class SharedModel:
         return is_there and not self._is_short
 
     def forget(self, partition: int) -> None:
-        """Forget the state of a revoked task, because another process may continue it."""
+        """Forget the state of a revoked task, because another process may continue the task."""
         self._missed_since_ms.pop(partition, None)
         self._too_far_ahead.discard(partition)
 
