@@ -1,7 +1,7 @@
-"""The feedback program, which simulates the environment by answering predictions with delayed feedback.
+"""The feedback program, which simulates the environment by sending delayed feedback for predictions.
 
-For a data set with labels, the program answers every prediction. For a log, it answers a prediction only if the action
-is the logged action or the log contains the true class.
+For a data set with labels, every prediction gets feedback. For a log, a prediction gets feedback only if its action is
+the logged action or the log contains the true class.
 
 Delivery is at least once. The program stores no record of sent feedback. It commits an offset of the predictions topic
 when all earlier feedback has been sent, and resumes from that offset after a restart. The join drops duplicates.

@@ -1,6 +1,6 @@
 """The replay program, which writes the rows of a data set as contexts, at a fixed rate or at the times of a log.
 
-Each event has a scheduled time. An event that is sent later counts as late ("slipped"), but does not shift the
+Each event has a scheduled time. An event that is sent later is counted as late ("slipped"), but does not shift the
 schedule. The number of late events shows whether a replay kept to its schedule.
 """
 
@@ -23,16 +23,16 @@ class ReplayOptions:
     """The data to replay, and the rate."""
 
     events: int  # end of the replay: positions 0 to events - 1 are sent
-    rate_per_s: float = 1_000.0  # events per second; inf: as fast as the broker accepts events
-    speed: float | None = None  # speed relative to the log; inf: all at once; None: use the rate
-    shuffle_seed: int | None = None  # seed of the shuffle; None: in row order
+    rate_per_s: float = 1_000.0  # events per second; inf means as fast as the broker accepts events
+    speed: float | None = None  # speed relative to the log; inf means all at once, None means the rate
+    shuffle_seed: int | None = None  # seed of the shuffle; None means row order
     partitions: int = 1
     start: int = 0  # the first position to send
     batch_max: int = 1_000  # maximum number of events sent per check of the clock
 
 
 SLIP_MS = 100
-"""Delay after which an event counts as late. Shorter delays are normal, because the program sleeps and polls."""
+"""Delay after which an event is counted as late. Shorter delays are normal, because the program sleeps and polls."""
 
 
 @dataclass(slots=True)

@@ -234,6 +234,6 @@ def dense_dataset(name: str, x: FloatArray, labels: Sequence[object], terms: str
 
 
 def _is_written(text: str, width: int) -> bool:
-    """Return whether a text is a decimal integer, padded with zeros to this width."""
+    """Return whether a string is a decimal integer, padded with zeros to this width."""
     digits = len(text)
     return (digits == width or (width < digits <= 18 and text[0] != "0")) and text.isascii() and text.isdecimal()

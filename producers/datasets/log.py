@@ -33,7 +33,7 @@ class LogBatch(NamedTuple):
     propensities: FloatArray  # [n], the probability of the played class; or NaN
     rewards: NDArray[np.int64]  # [n], 1 or 0; MISSING if unknown
     delays_ms: NDArray[np.int64]  # [n], milliseconds from the decision to its feedback; or MISSING
-    eligible: Eligible | None = None  # the eligible classes of each row; None: all
+    eligible: Eligible | None = None  # the eligible classes of each row; None means all classes
 
 
 class Log(DecisionLog, Protocol):
@@ -64,7 +64,7 @@ class Log(DecisionLog, Protocol):
 
     @property
     def uneven(self) -> str:
-        """A warning about a column that varies much more than the others in the last pass, or an empty text."""
+        """A warning about a column that varies much more than the others in the last pass, or an empty string."""
         ...
 
 
@@ -88,7 +88,7 @@ class LoggedOutcome(NamedTuple):
     propensity: float | None
     reward: int | None
     delay_ms: int | None
-    eligible: IndexArray | None = None  # the eligible classes, in increasing order; None: all
+    eligible: IndexArray | None = None  # the eligible classes, in increasing order; None means all classes
 
 
 class LogRows(Rows, Protocol):

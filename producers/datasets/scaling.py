@@ -1,8 +1,8 @@
-"""The spread of numeric columns, and the standard scale: mean 0 and standard deviation 1.
+"""The spread of numeric columns, and their standardisation to mean 0 and standard deviation 1.
 
 A column is *sparse* if most of its values are 0. A sparse column is not centred, so that its zeros have no entry, and
 its spread is the root mean square of its other values. Dividing by the standard deviation would enlarge rare features.
-On r8, a set of texts, stack-igw then has an error of 11.7 %, but 6.7 % with the root mean square and 6.9 % without
+On the text data set r8, stack-igw then has an error of 11.7 %, but 6.7 % with the root mean square and 6.9 % without
 scaling. A constant column is not changed.
 """
 
@@ -63,7 +63,7 @@ class Moments(NamedTuple):
 
     @property
     def scale(self) -> Scale | None:
-        """The standard scale, or None if the spread is 0."""
+        """The scale that standardises the column, or None if the spread is 0."""
         return Scale(0.0 if self.is_sparse else self.mean, self.spread) if self.spread > 0.0 else None
 
 
@@ -104,7 +104,7 @@ def uneven_of(dataset: Dataset) -> str:
 
 
 def standardised(dataset: Dataset) -> Dataset:
-    """Return a data set whose columns have the standard scale. Its rows must be in memory.
+    """Return a data set with standardised columns (mean 0, standard deviation 1). Its rows must be in memory.
 
     Raises:
         DatasetError: the rows are generated, or come from a plug-in that does not store them.
@@ -112,7 +112,7 @@ def standardised(dataset: Dataset) -> Dataset:
     rows = dataset.source
     if not isinstance(rows, SparseRows):
         raise DatasetError(
-            f"{dataset.name}: expected a file or a log, because a standard scale requires the means and deviations "
+            f"{dataset.name}: expected a file or a log, because standardisation requires the means and deviations "
             "before the first event; got generated rows"
         )
     return replace(dataset, source=_scaled(rows))

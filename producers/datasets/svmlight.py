@@ -48,7 +48,7 @@ def read(
         path: The file. gzip is detected by the first bytes.
         n_features: The number of features, if the last features may not occur in this file. The default is the largest
         index.
-        index_base: 0 or 1; None detects it.
+        index_base: 0 or 1; None means that it is detected.
         name: The display name. The default is the file name without suffixes.
         terms: The terms of use of the data.
     """

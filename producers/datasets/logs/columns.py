@@ -1,4 +1,4 @@
-"""Conversion of table columns to numbers, texts and times. Each distinct text is converted once."""
+"""Conversion of table columns to numbers, strings and times. Each distinct string is converted once."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -18,7 +18,7 @@ from stream.wire.named_features import text_of
 from stream.wire.records import FloatArray
 
 Column: TypeAlias = Texts | NDArray[Any] | list[Any]
-"""Texts, an array of numbers or times without missing values, or values of any type with None if missing."""
+"""Strings, an array of numbers or times without missing values, or a list of any values with None for missing ones."""
 
 Int64Array = NDArray[np.int64]
 
@@ -47,7 +47,7 @@ def numbers(column: Column, field: str, expected: str, problems: list[Problem]) 
 
 
 def texts(column: Column, field: str, problems: list[Problem]) -> Texts:
-    """Return the values as texts."""
+    """Return the values as strings."""
     if isinstance(column, Texts):
         return _not_too_long(column, field, problems)
     values = _values(column)
@@ -61,13 +61,13 @@ def texts(column: Column, field: str, problems: list[Problem]) -> Texts:
     for row, value in enumerate(values):
         text = text_of(value)
         if text is None and value is not None:
-            problems.append(_no_single(row, field, "a text or a number", value))
+            problems.append(_no_single(row, field, "a string or a number", value))
         found.append(text)
     return Texts.of(found)
 
 
 def lists(column: Column, field: str, separator: str, problems: list[Problem]) -> Lists:
-    """Return the values as lists of texts. A text is split at the separator, and a number is a list of one."""
+    """Return the values as lists of strings. A string is split at the separator; a number becomes a list of one."""
     found: list[tuple[str | None, ...] | None] = []
     for row, value in enumerate(_values(column)):
         names: tuple[str | None, ...] | None = None
@@ -76,7 +76,7 @@ def lists(column: Column, field: str, separator: str, problems: list[Problem]) -
         elif value is not None:
             names = tuple(map(text_of, value if isinstance(value, list) else [value]))
         if names is not None and None in names:
-            problems.append(problem(row, field, "a list of texts or numbers", value))
+            problems.append(problem(row, field, "a list of strings or numbers", value))
             names = None
         found.append(names)
     return Lists(*distinct_of(found))
@@ -88,7 +88,7 @@ def times_ms(column: Column, field: str, unit: Unit | None, problems: list[Probl
     Args:
         column: ISO 8601, numbers, or numpy times.
         field: The column name, for messages.
-        unit: The unit of numbers. None derives it from their size.
+        unit: The unit of numbers. None means that it is derived from their size.
         problems: Receives a problem for each value that is not a time.
     """
     expected = "a time in ISO 8601, or a number since 1970"
@@ -104,7 +104,7 @@ def times_ms(column: Column, field: str, unit: Unit | None, problems: list[Probl
 
 
 def delays_ms(column: Column, field: str, unit: Unit, problems: list[Problem]) -> Int64Array:
-    """Return numbers in a unit, or durations such as 5s, as milliseconds, or MISSING."""
+    """Convert numbers in a unit, or durations such as 5s, to milliseconds. Missing values become MISSING."""
     expected = "a non-negative duration"
     found = _finite(column)
     if found is None:
@@ -177,7 +177,7 @@ def _values(column: Column) -> list[Any]:
 
 
 def _not_too_long(column: Texts, field: str, problems: list[Problem]) -> Texts:
-    """Report and remove texts longer than the maximum line length, which Parquet does not enforce."""
+    """Report and remove strings longer than the maximum line length, which Parquet does not enforce."""
     sizes = {text: size for text in column.distinct if (size := _size(text)) > LINE_BYTES_MAX}
     if not sizes:
         return column

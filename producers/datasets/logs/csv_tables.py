@@ -1,4 +1,4 @@
-"""CSV files with a header, as tables of texts."""
+"""CSV files with a header, as tables of strings."""
 
 import csv
 import io
@@ -28,7 +28,7 @@ def column_names(source: Source) -> list[str]:
 
 
 def tables(source: Source, columns: Sequence[str] | None = None) -> Iterator[Table]:
-    """Yield the rows with the given columns (None: all).
+    """Yield the rows with only these columns; None means all columns.
 
     Raises:
         DatasetError: the file cannot be read.

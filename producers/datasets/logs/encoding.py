@@ -78,7 +78,7 @@ def _entries(
             return feature.rows, np.full(feature.rows.size, encoder.index_of_number(feature.name)), scaled
         texts = Texts.of(
             [text_of(number) for number in feature.numbers.tolist()]
-        )  # numbers here, but the feature has texts in other batches
+        )  # numbers here, but the feature has strings in other batches
         feature = feature._replace(numbers=None)
     distinct, codes = texts.distinct, texts.codes
     if feature.kind is not Kind.TEXT:

@@ -105,7 +105,7 @@ def _is_json_object(line: str) -> bool:
 
 
 def _is_dsjson(lines: list[str]) -> bool:
-    """Return whether a line, which may be truncated, has a context `c` and the fields of a decision service."""
+    """Return whether a line, which may be truncated, has a context `c` and another field of a dsjson log record."""
     for line in lines:
         try:
             fields = orjson.loads(line)

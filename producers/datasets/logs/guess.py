@@ -134,7 +134,7 @@ def _can_be(role: str, column: Column) -> bool:
 
 
 def _by_values(role: str, fields: dict[str, Any], columns: Mapping[str, Column]) -> str | None:
-    """Return the column whose values alone identify its role: formatted times, or unique texts."""
+    """Return the column whose values alone identify its role: formatted times, or unique strings."""
     if role == "feedback_time" and ("timestamp" not in fields or "delay" in fields):
         return None
     for name, column in columns.items():
@@ -149,7 +149,7 @@ def _by_values(role: str, fields: dict[str, Any], columns: Mapping[str, Column])
 
 
 def _are_ids(column: Column) -> bool:
-    """Return whether all values are short, distinct texts that are not times."""
+    """Return whether all values are short, distinct strings that are not times."""
     problems: list[Problem] = []
     found = texts(column, "", problems)
     distinct = found.distinct
@@ -216,7 +216,7 @@ def _kind_of(name: str, column: Column) -> Kind | str:
     problems: list[Problem] = []
     found = texts(column, name, problems)
     if problems:
-        return f"its values are neither texts nor numbers, such as {problems[0].got}"
+        return f"its values are neither strings nor numbers, such as {problems[0].got}"
     listed = found.distinct
     if listed and sum(len(words_of(text)) for text in listed) / len(listed) >= WORDS_MIN and not _are_times(found):
         return Kind.TEXT

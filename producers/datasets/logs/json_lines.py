@@ -23,7 +23,7 @@ def column_names(source: Source) -> list[str]:
 
 
 def tables(source: Source, columns: Sequence[str] | None = None) -> Iterator[Table]:
-    """Yield the rows with the given columns or, if None, with all columns found in the first rows."""
+    """Yield the rows with only these columns; None means all columns found in the first rows."""
     names = column_names(source) if columns is None else columns
     first_row = 0
     for objects in objects_of(source):

@@ -106,7 +106,7 @@ class LogMapping(BaseModel):
         if self.classes is not None and (len(self.classes) < 2 or len(set(self.classes)) < len(self.classes)):
             raise ValueError(f"expected two or more distinct classes; got {list(self.classes)}")
         if not self.eligible_separator:
-            raise ValueError("eligible_separator: expected a text between the names; got an empty one")
+            raise ValueError("eligible_separator: expected a separator between the names; got an empty string")
         if not self.features.kinds():
             raise ValueError("no features: list columns under [features] as numeric, categorical or text")
         return self
@@ -117,7 +117,7 @@ class LogMapping(BaseModel):
         return tuple(dict.fromkeys([*(name for name in roles if name is not None), *self.features.kinds()]))
 
     def unit_of_delay(self) -> Unit:
-        """Return the unit of numeric delays: the given unit, or the one in the column's name, or seconds.
+        """Return the unit of numeric delays: that of the mapping, that in the column's name, or seconds.
 
         >>> LogMapping(action="a", delay="wait_ms", features=FeatureColumns(numeric=("x",))).unit_of_delay()
         'ms'
@@ -138,7 +138,7 @@ def words_of_name(column: str) -> list[str]:
 
 
 def unit_of_name(column: str) -> Unit | None:
-    """Return the unit in a column's name, preferably at its end, or None if there is none.
+    """Return the unit in a column's name, or None. A unit at the end of the name takes precedence.
 
     >>> [unit_of_name(name) for name in ("minutes_to_buy", "delay_min", "waitMs", "min_delay", "delay")]
     ['m', 'm', 'ms', None, None]

@@ -24,7 +24,7 @@ def column_names(source: Source) -> list[str]:
 
 
 def tables(source: Source, columns: Sequence[str] | None = None) -> Iterator[Table]:
-    """Yield the rows with the given columns, or with all columns if None.
+    """Yield the rows with only these columns; None means all columns.
 
     Raises:
         DatasetError: the file is damaged.

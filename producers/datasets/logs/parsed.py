@@ -27,7 +27,7 @@ class FeatureEntries(NamedTuple):
     kind: Kind
     rows: NDArray[np.int64]  # [m], indices in the batch
     numbers: FloatArray | None  # [m], the values; None if all are 1
-    texts: Texts | None  # [m], categories or words; none is missing
+    texts: Texts | None  # [m], categories or words, without missing values
     empty: NDArray[np.bool_] | None = None  # [n], rows whose cell is empty; None if the log is not a table
 
 
@@ -46,7 +46,7 @@ class ParsedBatch(NamedTuple):
     propensities: FloatArray | None = None
     rewards: FloatArray | None = None  # as in the file, possibly not binary; NaN if there is no outcome
     delays_ms: NDArray[np.int64] | None = None
-    eligible: Lists | None = None  # names of the eligible classes; missing: all
+    eligible: Lists | None = None  # names of the eligible classes; a missing list means all classes
     left_out: tuple[Problem, ...] = ()  # valid rows that are not decisions
     other_classes: frozenset[str] = frozenset()  # other classes that could have been played
 

@@ -29,8 +29,7 @@ from stream.wire.named_features import FeatureEncoder, Kind, Scale, Scaling, bui
 from stream.wire.records import FloatArray
 
 VOCABULARY_MAX = 1_000
-"""If a feature has more distinct values, they are hashed, because every index costs memory and time per class in dense
-models."""
+"""A feature with more distinct values is hashed, because each index costs memory and time per class in dense models."""
 
 HASH_BITS = 16
 """Hashed values share 2¹⁶ = 65,536 indices."""
@@ -50,7 +49,7 @@ class TableReader(Protocol):
         ...
 
     def tables(self, source: Source, columns: Sequence[str] | None) -> Iterator[Table]:
-        """Yield the rows with the given columns, or with all columns if None."""
+        """Yield the rows with only these columns; None means all columns."""
         ...
 
 
@@ -98,7 +97,7 @@ class LogFile:
     encoder: FeatureEncoder
     class_names: tuple[str, ...]
     mapping: LogMapping | None
-    found: Survey | None  # result of the first pass; None if there was none
+    found: Survey | None  # result of the first pass; None if no first pass was made
     notes: tuple[str, ...]  # notes for the user about the interpretation of the file
     _parse: Callable[[], Iterator[ParsedBatch]]
     _on_bad_row: OnBadRow
@@ -316,10 +315,10 @@ def open_log(
         path: The file, or "-" for standard input, which is copied to a temporary file.
         mapping: The column mapping. Only tables (CSV, JSON lines, Parquet) have one.
         on_bad_row: Handling of invalid rows: raise an error, or skip and count them.
-        reward_above: Rewards above this value become 1, others 0. None requires rewards of 0 or 1.
+        reward_above: Rewards above this value become 1, all other rewards 0. None means that rewards must be 0 or 1.
         classes: The class names, as in the `classes` of a mapping.
         encoder: The indices of the features, if known.
-        vocabulary_max: If a categorical or text feature has more values, they are hashed.
+        vocabulary_max: A categorical or text feature with more distinct values is hashed.
         hash_bits: Hashed values share 2**hash_bits indices.
         scale: Whether numeric features are scaled, see `producers.datasets.scaling`; an `encoder` has its own scales.
 

@@ -55,9 +55,10 @@ class Remarks:
 
     @property
     def uneven(self) -> str:
-        """A warning about a numeric column that varies much more than the others, or an empty text.
+        """A warning about a numeric column that varies much more than the others, or an empty string.
 
-        Categories and texts count as columns with a spread of 1, because their entries are 1 or counts of words.
+        A categorical or text feature is treated as a column with a spread of 1, because its entries are 1 or numbers of
+        occurrences.
         """
         numeric = [(repr(name), one.spread) for name, one in self._moments.items() if name not in self._commas]
         return uneven_column(numeric, [1.0] * len(self._commas))

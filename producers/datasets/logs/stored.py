@@ -51,7 +51,7 @@ class StoredLog(SparseRows):
     id_rows: NDArray[np.int64]  # [n], the row of each hash
     id_offsets: OffsetArray  # int64[n + 1]
     id_bytes: NDArray[np.uint8]
-    eligible: IndexArray  # as the columns of `Eligible`
+    eligible: IndexArray  # the columns of `Eligible`
     eligible_offsets: OffsetArray
 
     def outcome(self, row: int) -> LoggedOutcome:

@@ -20,7 +20,7 @@ class Survey(NamedTuple):
 
     rows: int
     classes: tuple[str, ...]
-    names: Mapping[str, tuple[Kind, Sequence[str] | None]]  # None if there are too many values, which are hashed
+    names: Mapping[str, tuple[Kind, Sequence[str] | None]]  # None if there are so many values that they are hashed
     hashed_distinct: float  # estimated number of distinct hashed values over all names
     moments: Mapping[str, Moments]  # moments by name, for the numeric features that were read
 
@@ -30,7 +30,7 @@ def survey(batches: Iterable[ParsedBatch], vocabulary_max: int, *, numbered: boo
 
     Args:
         batches: All batches.
-        vocabulary_max: If a feature has more distinct values, they are hashed.
+        vocabulary_max: A feature with more distinct values is hashed.
         numbered: Classes are numbered from 1, including classes that were never played.
     """
     rows = 0
@@ -78,7 +78,7 @@ class _Vocabularies:
     def add(self, feature: FeatureEntries) -> None:
         name = feature.name
         if feature.texts is None:
-            self._kinds.setdefault(name, Kind.NUMERIC)  # the feature becomes categorical if other batches contain texts
+            self._kinds.setdefault(name, Kind.NUMERIC)  # becomes categorical if other batches contain strings
             return
         self._kinds[name] = feature.kind
         texts = feature.texts.distinct

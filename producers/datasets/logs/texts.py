@@ -1,4 +1,4 @@
-"""Dictionary-encoded texts. Each distinct text is stored once, with its positions."""
+"""Dictionary-encoded strings. Each distinct string is stored once, with its positions."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,19 +12,19 @@ _MISSING = -1
 
 @dataclass(frozen=True, slots=True)
 class Texts:
-    """A sequence of n texts. An empty text is a missing value."""
+    """A sequence of n strings. An empty string is a missing value."""
 
     distinct: list[str]  # in order of first occurrence
     codes: NDArray[np.int64]  # [n], indices in `distinct`, -1 if missing
 
     @classmethod
     def of(cls, values: Sequence[str | None]) -> "Texts":
-        """Create texts from values. None is a missing value."""
+        """Create a sequence from values. None is a missing value."""
         return cls(*distinct_of(values))
 
     @classmethod
     def by_code(cls, values: Sequence[str], codes: NDArray[np.int64]) -> "Texts":
-        """Create texts from distinct values and codes. A code of -1 is a missing value."""
+        """Create a sequence from distinct values and codes. A code of -1 is a missing value."""
         known = cls.of(values)
         return cls(known.distinct, np.append(known.codes, _MISSING)[codes])
 
@@ -36,21 +36,21 @@ class Texts:
         return None if code == _MISSING else self.distinct[code]
 
     def missing(self) -> NDArray[np.bool_]:
-        """Return which texts are missing."""
+        """Return which strings are missing."""
         missing: NDArray[np.bool_] = self.codes == _MISSING
         return missing
 
     def present(self) -> "Texts":
-        """Return the texts that are not missing."""
+        """Return the strings that are not missing."""
         return Texts(self.distinct, self.codes[self.codes != _MISSING])
 
     def to_list(self) -> list[str | None]:
-        """Return the texts, with None for missing texts."""
+        """Return the strings, with None for missing values."""
         return [None if code == _MISSING else self.distinct[code] for code in self.codes.tolist()]
 
 
 class Lists(NamedTuple):
-    """A sequence of n lists of texts. Each distinct list is stored once."""
+    """A sequence of n lists of strings. Each distinct list is stored once."""
 
     distinct: list[tuple[str, ...]]
     codes: NDArray[np.int64]  # [n], indices in `distinct`, -1 if missing

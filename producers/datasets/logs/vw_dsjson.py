@@ -1,4 +1,4 @@
-"""VW dsjson, the format of decision services: one decision per line.
+"""VW dsjson, the log format of decision services that use Vowpal Wabbit. A line contains one decision.
 
     {"_label_cost": -1, "Timestamp": "2021-02-04T16:31:29.246Z", "EventId": "13118d", "a": [4, 2, 1, 3],
      "c": {"user": {"major": "engineering", "age": 21}, "_multi": [...]}, "p": [0.25, 0.25, 0.25, 0.25], ...}
@@ -8,7 +8,7 @@ An action is identified by its number in `a`, from 1. The logged action is a[0],
 a decision without an outcome. Lines with an outcome but no decision are skipped and counted. Action features (`_multi`,
 `_slots`) are ignored, because they are not part of the context.
 
-Context features have dotted names such as `user.age`. Numbers and booleans are numeric, texts are categories, and
+Context features have dotted names such as `user.age`. Numbers and booleans are numeric, strings are categories, and
 `_text` is split into words. Other names that start with _ are ignored.
 """
 
