@@ -22,7 +22,7 @@ class EstimateReport:
 
     found: Estimates
     confidence: float
-    interval: Kind  # the kind of interval that the columns low and high contain
+    interval: Kind  # the kind of interval whose limits are in the columns low and high
 
     def __getitem__(self, policy: str) -> PolicyEvaluation:
         for judged in self.found.policies:
@@ -96,7 +96,7 @@ def estimate(
         data: Log file in CSV, JSON lines, Parquet, or a Vowpal Wabbit format.
         policies: `logged`, `uniform`, `constant:ACTION`, `model:FILE`, or a learner, `NAME:PARAMETER=VALUE,...`.
         mapping: Meaning of the columns of a tabular log: a TOML file, or `action=item,reward=click,...`.
-        reward_above: Rewards above this value count as 1, others as 0.
+        reward_above: Rewards above this value are converted to 1, all other rewards to 0.
         on_bad_row: Whether to stop at an invalid row, or skip it.
         delay: Feedback delay if the log contains none, such as `exponential:5s`; by default no delay.
         reward: Number of correct classes per context: exactly one, or any number.

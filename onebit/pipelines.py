@@ -54,10 +54,10 @@ class Pipeline:
         """Write a context, and return its decision.
 
         Args:
-            event_id: Id of the event. Each id is decided once.
+            event_id: Id of the event. Each id gets only one decision.
             x: Features as a list, as `{"i": indices, "v": values}`, or as a mapping from names to values.
             eligible: Names or indices of the eligible classes; None for all.
-            deferred: Whether the decision counts only after it was shown; see `shown`.
+            deferred: Whether the window for feedback begins only when the decision is shown; see `shown`.
         """
         fields: dict[str, Any] = {} if eligible is None else {"eligible": list(eligible)}
         self.test.context(event_id, x, **fields, **({"deferred": True} if deferred else {}))
@@ -100,7 +100,7 @@ class Pipeline:
             self.test.work()
 
     def advance(self, duration: str) -> None:
-        """Advance virtual time. Delayed feedback arrives, and decisions expire, when they are due."""
+        """Advance virtual time. Delayed feedback arrives and decisions expire at their due times."""
         until_ms = self.now_ms + parse_duration(duration)
         while self._due and self._due[0][0] <= until_ms:
             at_ms, _, write = heappop(self._due)

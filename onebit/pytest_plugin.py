@@ -32,14 +32,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--onebit-kafka",
         metavar="HOST:PORT",
-        help="address of a Kafka broker for the fixture onebit_kafka; by default the fixture starts and stops one",
+        help="address of a Kafka broker for the fixture onebit_kafka; default: start and stop a local broker",
     )
-    group.addoption("--onebit-client-config", metavar="FILE", help="client properties file for a secured Kafka")
+    group.addoption("--onebit-client-config", metavar="FILE", help="client properties file for a secured Kafka broker")
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Any:
-    """Add the records of a failed test's events to its report."""
+    """Add the records of a failed test's events to the report of the test."""
     report: pytest.TestReport = yield
     if report.failed:
         item.stash[_failed] = True

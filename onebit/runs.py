@@ -61,7 +61,7 @@ class LearnerRun:
 
     @property
     def error(self) -> float:
-        """The fraction of wrong actions, each evaluated before learning from it, or nan if no outcome is known."""
+        """The fraction of wrong actions, evaluated before the learner learns from them; nan if no outcome is known."""
         return self.report.errors.error_rate
 
     @property
@@ -71,7 +71,7 @@ class LearnerRun:
 
     @property
     def greedy_error(self) -> float:
-        """The error of the classes with the highest scores, as without exploration."""
+        """The error that the classes with the highest scores would have had, without exploration."""
         return self.report.errors.greedy_error_rate
 
     @cached_property
@@ -87,7 +87,7 @@ class LearnerRun:
 
     @property
     def holdout(self) -> "ArmComparison | None":
-        """The comparison of the learner with its holdout, or None without one."""
+        """The comparison of the learner with its holdout, or None without a holdout."""
         return self.report.arms
 
     @property
@@ -202,7 +202,7 @@ def run(
         learners: A learner, several learners, or learners with parameters; `auto` chooses based on the data.
         seed: Seed for all random draws.
         seeds: Number of runs per learner, with consecutive seeds.
-        jobs: Number of parallel runs, each in its own process. None means one per core, if that is faster.
+        jobs: Number of parallel runs, each in its own process. None means one run per core, if that is faster.
         kafka: Whether to run on the Kafka cluster at `bootstrap`, with each program in its own process.
         progress: Called with the progress of each run, up to ten times per second.
         settings: Other settings from docs/settings.md, by name, such as `delay="lognormal:10s,1.0"`, `loss=0.02` or

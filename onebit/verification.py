@@ -76,13 +76,14 @@ def verify(
     Args:
         bootstrap: Address of Kafka, HOST:PORT.
         topic_prefix: Prefix of the topics.
-        wait_events: Number of events that must be decided, with none pending, before the verification starts.
+        wait_events: Number of events to wait for: verification starts when they have decisions and no decision is
+            pending.
         timeout: Maximum time to wait for these events.
         replay: Whether to replay the whole journal and compare the result with the state restored by a recovery.
         settings: Other settings from docs/settings.md, by name, such as `client_config="client.properties"`.
 
     Raises:
-        OnebitError: no broker answers, topics are missing, or the events are not settled within the timeout.
+        OnebitError: no broker responds, topics are missing, or the events are not settled within the timeout.
     """
     given = given_settings({"bootstrap": bootstrap, "topic_prefix": topic_prefix, **settings})
     found = use_case(given, wait_events=wait_events, timeout_ms=parse_duration(timeout), replay=replay)

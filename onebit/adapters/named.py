@@ -50,8 +50,8 @@ class Names:
     def features(self, x: Mapping[Hashable, object]) -> Features:
         """Return a mapping from names to values as a sparse vector. The order of the mapping has no effect.
 
-        A number is used as the value. A string is a category: the pair of name and string has the value 1.
-        None has no entry.
+        A number is the value of its name's entry. A string is a category: the pair of name and string has an entry with
+        the value 1. None has no entry.
 
         Raises:
             ValueError: a value is not finite, or there are more names than the learner has features.

@@ -102,7 +102,7 @@ class Classifier(base.Classifier):
         names = self._labels.names
         played = self._model.distribution(self._features.features(x))[: len(names)]
         total = float(played.sum())
-        if total == 0.0:  # all classes that the learner would play have no label
+        if total == 0.0:  # no class that the learner would play has a label
             return dict.fromkeys(names, 1.0 / len(names)) if names else {}
         return dict(zip(names, (played / total).tolist(), strict=True))
 
