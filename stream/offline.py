@@ -25,7 +25,7 @@ from stream.task.settings import LatePolicy, OnExpiry, TaskSettings
 from stream.wire.records import Decision, Features, FloatArray, IndexArray
 
 NEVER = -1
-"""Value of the delay of an event whose feedback is lost."""
+"""The delay of an event whose feedback is lost."""
 
 MATCHED, EXPIRED, LATE = 0, 1, 2
 """Kinds of outcomes: feedback in time, deadline passed, and late feedback that corrects the assumed reward."""

@@ -3,7 +3,8 @@
 Rounds, deadlines and feedback are as in `stream.offline`. Each event is decided by the task of its partition. For each
 round, the model's log contains the decision (if decisions change the model), and then the updates. All tasks read the
 log to its end every `lag` rounds. Between two reads, a task decides with the model from the last read and its own later
-decisions. A decision therefore lacks the updates of at most `lag - 1` rounds, and of half that number on average.
+decisions. A decision therefore lacks the updates of at most `lag - 1` rounds, and on average those of half as many
+rounds.
 
     round      0    1    2    3    4    5      lag 3, partitions 0, 1
     decides    a0   b1   a2   b3   b4   a5

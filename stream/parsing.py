@@ -114,7 +114,7 @@ def close_matches(word: str, known: Iterable[str]) -> str:
 
 
 def shown(value: object) -> str:
-    """Return a value's text for a message, shortened to about 80 characters.
+    """Format a value for a message, shortened to about 80 characters.
 
     >>> shown(None), shown("a"), shown([1] * 100)[-12:]
     ('nothing', "'a'", ', 1, 1, 1...')

@@ -61,7 +61,7 @@ def connect(
         request_timeout_ms: Timeout for every later request.
 
     Raises:
-        BrokerUnavailableError: no broker answered.
+        BrokerUnavailableError: no broker responded.
         StoppedError: the program was stopped while waiting.
     """
 
@@ -233,7 +233,7 @@ def keep_running(settings: Settings, program: str, stop: Callable[[], bool], wor
         SettingsError: a topic has an invalid configuration or changed, or the metrics port cannot be used.
         AccessError: the broker refused authentication or authorisation.
         FencedError: another process took over, or the group removed this one.
-        BrokerUnavailableError: no broker answered within the connection timeout.
+        BrokerUnavailableError: no broker responded within the connection timeout.
         StoppedError: the program was stopped while waiting for a broker.
     """
     with watched(settings, program) as watched_by:
@@ -258,7 +258,7 @@ def _keep_running(settings: Settings, stop: Callable[[], bool], work: Work, watc
                 raise _altered(error) from error
             began = found if began is None else began
             partitions = began[contexts].partitions
-            _require_as_many(partitions, found[contexts].partitions)  # also detects earlier changes, while disconnected
+            _require_as_many(partitions, found[contexts].partitions)  # also detects changes while disconnected
             _require_the_same(began, found)
             work(broker, partitions, watched_by)
         except FencedError as error:
@@ -302,7 +302,7 @@ def announce_start(program: Program, settings: Settings, partitions: int) -> Non
 
 
 def settings_that_differ(settings: Settings) -> dict[str, str]:
-    """Return the given settings that differ from their defaults, in text form; secrets are hidden."""
+    """Return the settings that the user set to other values than the defaults, in text form; secrets are hidden."""
     shown, fields = settings.shown(), Settings.model_fields
     return {
         setting_name(field): ",".join(map(str, value)) if isinstance(value, list) else str(value)

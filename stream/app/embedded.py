@@ -37,8 +37,7 @@ AFTER_END_MAX = 1 / 3
 learner."""
 
 DELAYS_PER_RUN = 10
-"""Ratio of a run's duration to the mean delay at which at most a tenth of its feedback arrives after its last
-decision."""
+"""A run that lasts this multiple of the mean delay receives at most a tenth of its feedback after its last decision."""
 
 
 class Answers(NamedTuple):

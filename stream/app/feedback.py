@@ -1,4 +1,4 @@
-"""The feedback program on Kafka: a simulated environment that answers predictions with a delay."""
+"""The feedback program on Kafka: a simulated environment that sends delayed feedback for predictions."""
 
 from collections.abc import Callable
 from functools import partial
@@ -19,7 +19,7 @@ STATUS_INTERVAL_MS = 5_000
 
 
 def run_feedback(settings: Settings, stop: Callable[[], bool]) -> None:
-    """Answer predictions until stopped; reconnect after a lost connection.
+    """Send feedback for predictions until stopped; reconnect after a lost connection.
 
     Args:
         settings: Settings of the data set and the feedback.

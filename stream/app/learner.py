@@ -1,4 +1,4 @@
-"""The learner program on Kafka: answers contexts with predictions, and learns from feedback."""
+"""The learner program on Kafka: publishes a prediction for each context, and learns from feedback."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -43,9 +43,9 @@ def run_learner(settings: Settings, stop: Callable[[], bool], *, change_settings
     """Run a learner until stopped; reconnect if the connection is lost.
 
     Args:
-        settings: Settings of the learner. Settings that are not given are taken from the pipeline.
+        settings: Settings of the learner. The pipeline supplies those that the user did not set.
         stop: Returns whether to stop.
-        change_settings: Whether given settings that differ from the pipeline's take effect from the next step on.
+        change_settings: Whether the user's settings replace those of the pipeline from the next step on.
 
     Raises:
         SettingsError: a setting is invalid, or differs from the pipeline's.
@@ -56,7 +56,7 @@ def run_learner(settings: Settings, stop: Callable[[], bool], *, change_settings
     ready_file = ReadyFile(Path(settings.ready_file) if settings.ready_file else None)
     estimating = LiveEstimating(is_asked=settings.estimate)  # kept across reconnects
     counts = LearnerCounts()  # kept across reconnects
-    parked = Parked()  # kept across reconnects, so that tasks resume if their journals have no new records
+    parked = Parked()  # kept across reconnects, so that tasks resume if no new records are in their journals
 
     def work(broker: Broker, partitions: int, watched: Watched) -> None:
         nonlocal parked
@@ -201,12 +201,12 @@ def status_lines(program: LearnerProgram, tally: Tally) -> list[str]:
 
 
 def check_given(settings: Settings) -> None:
-    """Check the given settings before connecting.
+    """Check the user's settings before connecting.
 
     Raises:
-        SettingsError: several learners, two numbers of classes or one without a number of features, or an invalid
-            parameter.
-        ParameterError: the learner does not have a given parameter.
+        SettingsError: there are several learners, both numbers of classes, a number of classes without a number of
+            features, or an invalid parameter.
+        ParameterError: the learner does not have one of the parameters.
     """
     if len(settings.learner) != 1:
         raise SettingsError(
@@ -238,7 +238,7 @@ class ReadyFile:
         """
         self._path = path
         self._now_ms = now_ms
-        self._renewed_ms: int | None = None  # None: the file does not exist
+        self._renewed_ms: int | None = None  # None if the file does not exist
         self._has_logged_error = False
         if path is None:
             return

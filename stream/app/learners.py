@@ -95,9 +95,9 @@ class Row(NamedTuple):
     cls: type[Learner]
     parameters: Mapping[str, float | int | str]  # parameters for which the costs are given
     cost: Cost
-    event_us: float | None  # None: not measured
+    event_us: float | None  # None if not measured
     unmeasured: str  # why it was not measured
-    auto: str  # why auto chooses it; empty for other learners
+    auto: str  # why auto chooses this learner; empty for other learners
 
 
 USUAL = Size(9, 400, 25)

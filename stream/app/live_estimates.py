@@ -53,11 +53,11 @@ class LiveEstimating:
         return [one for one in (self._estimator, self._arms, self._challengers) if one is not None]
 
     def comparison(self) -> "ArmComparison | None":
-        """Return the comparison with the holdout, or None without one."""
+        """Return the comparison with the holdout, or None without a holdout."""
         return None if self._arms is None else self._arms.now()
 
     def challengers(self) -> "ChallengerComparison | None":
-        """Return the estimates of the challengers, or None without any."""
+        """Return the estimates of the challengers, or None without challengers."""
         return None if self._challengers is None else self._challengers.now()
 
     def lines(self, partitions: frozenset[int]) -> list[str]:

@@ -31,7 +31,7 @@ class LogSummary(NamedTuple):
     columns: list[str]  # column names of a tabular log
     mapping: LogMapping | None
     guessed: Guess | None  # None if the mapping was given or is not needed
-    log: LogFile | None  # None: the rows cannot be read with the guessed mapping
+    log: LogFile | None  # None if the rows cannot be read with the guessed mapping
     rows: int
     first: LogBatch | None
 

@@ -175,7 +175,7 @@ class _Programs:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,  # only this process receives Ctrl-C; it stops the others in order
+                start_new_session=True,  # only this process receives Ctrl-C; it stops the programs in order
             )
 
     def check(self) -> None:
@@ -265,7 +265,7 @@ def _wait_until_settled(broker: Broker, run: Run, programs: _Programs, stop: Cal
 
 
 def _judge(broker: Broker, run: Run) -> tuple[Judge, float]:
-    """Evaluate all predictions in the order of broker time; also return the time between the first and the last."""
+    """Evaluate all predictions in the order of broker time; also return the time between first and last."""
     judged: list[tuple[int, int, int, Answer]] = []
     for partition in range(run.partitions):
         judged += [

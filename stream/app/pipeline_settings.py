@@ -1,4 +1,4 @@
-"""Merge given settings with those of a running pipeline."""
+"""Merge the user's settings with those of a running pipeline."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -48,7 +48,7 @@ class Wanted(NamedTuple):
 
     task: TaskSettings  # settings of a new task
     nnz: int  # approximate non-zeros per context
-    given: frozenset[str]  # journal names of the given settings
+    given: frozenset[str]  # journal names of the settings that the user set
 
 
 def given_names(settings: Settings) -> frozenset[str]:
@@ -79,12 +79,12 @@ def wanted_settings(
         settings: The user's settings.
         begun: The pipeline's settings by name; empty for a new pipeline.
         place: Name of the journal, for messages.
-        model: Kind of model for a new pipeline, unless given; see `Settings.model_of`.
-        change: Whether given settings that differ take effect with the next step, if they can be changed.
+        model: Kind of model for a new pipeline if the user did not set it; see `Settings.model_of`.
+        change: Whether the user's settings replace those of the pipeline from the next step on, if they can be changed.
 
     Raises:
-        SettingsDifferError: given settings differ from the pipeline's; see `resolve`.
-        SettingsError: a parameter is invalid, or named features have a scale twice.
+        SettingsDifferError: the user's settings differ from those of the pipeline; see `resolve`.
+        SettingsError: a parameter is invalid, or `--scale` is set although the named features are already scaled.
         ParameterError: the learner does not have the parameter.
     """
     given = given_names(settings)
@@ -105,7 +105,7 @@ def wanted_settings(
 
 
 def _is_without_data(settings: Settings) -> bool:
-    """Return whether contexts come from a service, because the user gives their sizes."""
+    """Return whether contexts come from a service, which is the case if the user sets their sizes."""
     return _n_classes_of(settings) is not None or settings.features is not None
 
 
@@ -133,7 +133,7 @@ class _Sizes(NamedTuple):
 
 
 def _sizes(settings: Settings, begun: Mapping[str, Any]) -> _Sizes:
-    """Return the sizes that the user gave; by default, those of the pipeline or the data set."""
+    """Return the sizes that the user set; by default, those of the pipeline or the data set."""
     n_classes, n_features = _n_classes_of(settings), n_features_of(settings)
     if begun and "data" not in settings.given:
         n_classes, n_features = n_classes or begun["n_classes"], n_features or begun["n_features"]

@@ -16,7 +16,7 @@ MODEL = "model:"
 
 
 class Decisions(Protocol):
-    """The decisions on which policies are evaluated."""
+    """The decisions, from a log or a live pipeline, that are used to evaluate policies."""
 
     @property
     def name(self) -> str:

@@ -121,11 +121,11 @@ class Progress(NamedTuple):
     error_rate: float  # error rate of the decisions so far; nan if unknown
     to_come: int  # number of feedback records that are expected but have not arrived
     per_s: float  # decisions per second
-    left_s: float  # remaining time; nan at the start
+    left_s: float  # remaining time; nan until it can be estimated
 
     @property
     def done(self) -> float:
-        """The completed fraction, 0 to 1. A decided event counts half, and a settled event counts fully."""
+        """The completed fraction, 0 to 1. A decided event is half complete, and a settled event is complete."""
         return (2 * self.decided - self.pending) / (2 * self.events) if self.events else 1.0
 
 
@@ -139,8 +139,8 @@ def ignore(_progress: Progress) -> None:
 class TimeToGo:
     """Estimates a run's remaining time from its recent speed.
 
-    A decided event counts half, and a settled event counts fully. A run with all decisions but no feedback is half
-    done.
+    A decided event is half complete, and a settled event is complete. A run with all decisions but no feedback is half
+    complete.
     """
 
     def __init__(self, events: int, now_s: float) -> None:
@@ -148,7 +148,7 @@ class TimeToGo:
         self._seen = deque([(now_s, 0)])  # pairs of a time and the number of decisions and settlements by then
 
     def estimate_s(self, decided: int, pending: int, now_s: float) -> float:
-        """Return the remaining seconds; nan at the start.
+        """Return the remaining seconds; nan until they can be estimated.
 
         >>> time_to_go = TimeToGo(events=100, now_s=0.0)
         >>> time_to_go.estimate_s(decided=100, pending=90, now_s=11.0)  # 110 of 200 are done, at 10 per second
@@ -199,9 +199,9 @@ NEW_OBJECTS = 50_000
 def tune_gc() -> None:
     """Collect garbage, freeze all existing objects, and make collections rare.
 
-    Call it when everything is loaded, before the first record. To free a program that has been replaced, call it again
-    after creating the new one. With Python's defaults, garbage collection took a quarter of a learner's time, and an
-    eighth of an audit's.
+    Call it when everything is loaded, before the first record. To free a program that has been replaced, call this
+    function again after creating the new program. With Python's defaults, garbage collection took a quarter of a
+    learner's time, and an eighth of an audit's.
     """
     gc.unfreeze()
     gc.collect()

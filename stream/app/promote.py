@@ -1,4 +1,4 @@
-"""Promote a challenger: by name, or the first one whose estimate is above the champion's."""
+"""Promote a challenger: by name, or the first challenger whose reward is estimated to exceed the champion's."""
 
 import time
 from collections.abc import Callable
@@ -39,8 +39,8 @@ def promote(settings: Settings, name: str | None, stop: Callable[[], bool] = lam
 
     Args:
         settings: Settings of the connection.
-        name: The champion's or a challenger's name; None to wait until the interval of a challenger's difference from
-            the champion is above 0. The estimates include all decisions of the current champion in the topics.
+        name: The champion's or a challenger's name. None means to wait until the interval of a challenger's difference
+            from the champion is above 0. The estimates include all decisions of the current champion in the topics.
         stop: Returns whether to stop waiting.
 
     Raises:
@@ -70,7 +70,7 @@ def _members(connection: Connected, stop: Callable[[], bool], *, waits: bool) ->
     is_announced = False
     while "seed" not in (begun := pipeline_settings(broker, topics, partitions)):  # only an imported model
         if not waits:
-            raise SettingsError(f"{topics.journal}: expected a pipeline that has made a decision; got none")
+            raise SettingsError(f"{topics.journal}: expected a pipeline with a decision; it has made none")
         if stop():
             raise PromotionStoppedError("stopped before the first decision")
         if not is_announced:

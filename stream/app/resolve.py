@@ -102,7 +102,7 @@ def exploration_notice(task: TaskSettings) -> str:
     if task.challengers and not task.floor:
         return (
             f"challengers cannot learn about classes that {task.learner} never plays, and are underestimated if they "
-            "choose them. To explore, start a pipeline with --floor 0.05"
+            "choose one. To explore, start a pipeline with --floor 0.05"
         )
     decision = task.make_learner().predict(Features(np.zeros(1, np.int32), np.ones(1)), 0.5)
     if decision.propensity < 1.0 or task.play == "logged":
@@ -124,7 +124,7 @@ def with_chosen(settings: Settings, n_classes: int, n_features: int, mean_nnz: f
     If the data are known to be sparse, a late-ucb chosen by the user has no random features, as with `auto`.
 
     Args:
-        settings: The user's settings; given parameters take precedence.
+        settings: The user's settings. Parameters that the user set take precedence.
         n_classes: Number of classes.
         n_features: Number of features.
         mean_nnz: Mean number of non-zeros per context; None if unknown.
@@ -203,10 +203,10 @@ def task_settings(
 
 
 def challengers_of(settings: LearnerSettings) -> dict[str, dict[str, str]]:
-    """Return the given parameters of each challenger.
+    """Return the parameters that the user set for each challenger.
 
     Raises:
-        SettingsError: a challenger is given twice, or its parameters are not NAME=VALUE.
+        SettingsError: a challenger occurs twice, or its parameters are not NAME=VALUE.
     """
     found: dict[str, dict[str, str]] = {}
     for text in settings.challenger:
@@ -256,7 +256,7 @@ def holdout_policy(settings: LearnerSettings) -> str:
 
 
 def n_features_of(settings: Settings) -> int | None:
-    """Return the given number of features, or the number of named features."""
+    """Return the number of features that the user set, or the number of named features."""
     features = named_features(settings) if settings.n_features is None else None
     return settings.n_features if features is None else from_plain(features).n_features
 

@@ -39,7 +39,7 @@ def run_all_embedded(
     Args:
         settings: Settings of the runs, with the first seed.
         seeds: Number of runs of each learner.
-        jobs: Parallel runs, each in its own process; None: one per core, if that is faster.
+        jobs: Number of parallel runs, each in its own process. None means one run per core, if that is faster.
         command: The command line, for the reports.
         show: Called with the progress of each run at intervals.
 
@@ -221,7 +221,7 @@ def _workers(count: int) -> Iterator[list[_Worker]]:
     """Start N processes, and end all of them on exit."""
     workers: list[_Worker] = []
     try:
-        # A terminal sends Ctrl-C to all its processes; only the main process handles it and ends the others.
+        # A terminal sends Ctrl-C to all its processes; only the main process handles it, and ends the workers.
         before = signal.signal(signal.SIGINT, signal.SIG_IGN)
         try:
             workers.extend(_Worker() for _ in range(count))

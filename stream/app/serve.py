@@ -31,7 +31,7 @@ def run_serve(settings: Settings, stop: Callable[[], bool]) -> None:
     Raises:
         SettingsError: a package, a file or a topic is missing, the port cannot be used, or a setting does not match the
             pipeline.
-        BrokerUnavailableError: no broker answered at the start.
+        BrokerUnavailableError: no broker responded at startup.
     """
     try:
         from stream.serving.api import Gateway, make_app

@@ -103,7 +103,7 @@ def _speed(value: str | None) -> str | None:
 
 
 Speed = Annotated[str | None, AfterValidator(_speed)]
-"""A speed factor; text form 60x or max. None: unset."""
+"""A speed factor, or None if unset; text form 60x or max."""
 
 
 def parse_time(text: str) -> int:

@@ -99,7 +99,7 @@ class Setting(NamedTuple):
 
     programs: frozenset[Program]
     help: str
-    metavar: str | None = None  # None: derived from the type
+    metavar: str | None = None  # None if derived from the type
     unset: str | None = None  # the meaning of None
     is_secret: bool = False  # never shown
 
@@ -186,7 +186,7 @@ class ReplaySettings(SourceSettings):
     events: Annotated[
         int | None,
         Field(ge=1),
-        Setting(_EVENTS, "Number of events to replay; starts over after the last row", unset="all rows"),
+        Setting(_EVENTS, "Number of events to replay; the replay starts over after the last row", unset="all rows"),
     ] = None
     epochs: Annotated[int | None, Field(ge=1), Setting(_EVENTS, "Number of passes over the rows", unset="1")] = None
     shuffle: Annotated[bool, Setting(_REPLAY, "Shuffle the rows in every epoch")] = False
@@ -389,7 +389,7 @@ class WindowSettings(Group):
         int, Field(ge=1), Setting(_LEARN, "Limit on feedback without a context; the oldest is dropped first")
     ] = 50_000
     retained_max: Annotated[
-        int, Field(ge=1), Setting(_LEARN, "Limit on remembered ids; the oldest is removed first")
+        int, Field(ge=1), Setting(_LEARN, "Limit on remembered settled ids; the oldest is removed first")
     ] = 1_000_000
 
     @property
@@ -571,7 +571,7 @@ class GatewaySettings(Group):
         Duration,
         Setting(
             _SERVE,
-            "Time to remember decisions, to answer a repeated id; at startup, predictions up to this age are read",
+            "Time to remember decisions for repeated ids; at startup, predictions up to this age are read",
         ),
     ] = 600_000
     rate_max_per_s: Annotated[
@@ -675,7 +675,7 @@ class Settings(
         return tuple(name for name, value in self.shown().items() if value != defaults[name])
 
     def environment(self) -> dict[str, str]:
-        """Return the given settings as environment variables for a subprocess."""
+        """Return the user's settings, as environment variables for a subprocess."""
         given = self.model_dump(by_alias=True, include=set(self.given)) | {
             name: value.get_secret_value() for name in self.given if isinstance(value := getattr(self, name), SecretStr)
         }

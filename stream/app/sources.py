@@ -131,7 +131,7 @@ FIELDS = tuple(name.replace(".", "_") for name in PROPERTIES if name.replace("."
 
 
 def client_config_of(settings: AccessSettings) -> ClientConfig:
-    """Return the client configuration: the properties file, overridden by given settings.
+    """Return the client configuration: the properties file, overridden by settings that the user set.
 
     Raises:
         SettingsError: the file cannot be read, or a property is not supported.
@@ -165,7 +165,7 @@ def with_address_of_file(settings: Settings) -> Settings:
 
 
 def access_hint(error: AccessError) -> str:
-    """Return the command that grants the missing permissions; empty if none is missing."""
+    """Return the command that grants the missing permissions; empty if no permission is missing."""
     if not error.missing:
         return ""
     user = shlex.quote(f"User:{error.user or 'NAME'}")
@@ -258,7 +258,7 @@ def _origin(name: str, flags: Mapping[str, Any], path: Path | None) -> str:
 
 
 def source_of(name: str, flags: Mapping[str, Any], path: Path | None) -> Literal["flag", "variable", "file"]:
-    """Return the source of a given setting."""
+    """Return the source of a setting that the user set."""
     if flags.get(name) is not None:
         return "flag"
     return "variable" if is_set(name) or path is None else "file"

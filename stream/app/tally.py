@@ -25,7 +25,7 @@ class Tally:
         self._matched = 0
         self._rewards = 0
         self._unknown: Counter[str] = Counter()
-        self._records = 0  # this and the next two fields count since the last report
+        self._records = 0  # this count and the next two are since the last report
         self._dead = 0
         self._last_dead: DeadLetter | None = None
         self._misplaced: dict[int, int] = {}  # number of misplaced records by partition at the last report

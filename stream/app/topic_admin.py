@@ -41,7 +41,7 @@ def create_topics(settings: Settings) -> Created:
 class Described(NamedTuple):
     """Descriptions of the topics."""
 
-    topics: Mapping[str, TopicDescription | None]  # by name; None: missing
+    topics: Mapping[str, TopicDescription | None]  # by name; None if the topic is missing
     warnings: tuple[str, ...]
 
     @property

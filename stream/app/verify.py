@@ -42,7 +42,7 @@ class Verified:
 
     findings: tuple[Finding, ...]  # by partition
     log: LogFinding | None  # None without a shared model
-    replays: tuple[Replay, ...] | None  # None: the journal was not replayed
+    replays: tuple[Replay, ...] | None  # None if the journal was not replayed
     error: MatchedError
 
     @property
@@ -94,7 +94,7 @@ def verify(
 
     Args:
         settings: Settings of the connection and, with `wait_replay`, of the data set.
-        wait_events: First wait until N events are decided and none is pending.
+        wait_events: First wait until N events are decided and no decision is pending.
         wait_replay: First wait until all events of a replay with these settings are settled.
         timeout_ms: Timeout of the wait.
         replay: Whether to replay the whole journal and compare the state with that of a recovery.

@@ -36,7 +36,7 @@ COMMANDS = {
     "run": Lazy("run", "Run a pipeline to completion, embedded or on Kafka, and report its error."),
     "report": Lazy("report", "Compare saved runs on one page."),
     "replay": Lazy("replay", "Write the rows of a data set as contexts at a given rate."),
-    "learn": Lazy("learn", "Answer contexts with predictions, and learn from feedback."),
+    "learn": Lazy("learn", "Publish a prediction for each context, and learn from feedback."),
     "feedback": Lazy("feedback", "Send delayed feedback (right or wrong) for predictions."),
     "serve": Lazy("serve", "Serve decisions over HTTP, and accept feedback."),
     "monitor": Lazy("monitor", "Show a running pipeline on a page: status, error, delays, ledger, lag."),

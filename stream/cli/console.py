@@ -43,7 +43,7 @@ LEVELS = {level.name.lower(): level for level in Level}
 
 INTERVAL_MS = 10_000
 LINES_MAX = 10
-"""Maximum number of similar lines per interval. The next line, or the end of the log, reports the number dropped."""
+"""Maximum number of similar lines per interval. The next line, or the end of the log, reports how many were dropped."""
 
 KINDS_MAX = 1_000
 """Maximum number of kinds of similar lines to count. The oldest kind is removed first."""

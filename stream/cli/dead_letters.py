@@ -41,8 +41,8 @@ def requeue_letters(
     """Write dead letters to their original topics again, as the original records.
 
     Each dead letter is written only once: the new record has a header with the dead letter's offset, and dead letters
-    whose offset is already in such a header are skipped. A record that is still invalid becomes another dead letter.
-    Truncated records are skipped.
+    whose offset is already in such a header are skipped. A record that is still invalid is written to the dead-letter
+    topic again. Truncated records are skipped.
     """
 
     def wanted(letter: DeadLetter) -> bool:

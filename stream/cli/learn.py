@@ -27,14 +27,14 @@ def learn(
         typer.Option(
             "--change-settings",
             rich_help_panel=Panel.JOIN,
-            help="Change the given settings of an existing pipeline from the next step on",
+            help="Replace the settings of an existing pipeline by those set here, from the next step on",
         ),
     ] = False,
 ) -> None:
-    """Answer contexts with predictions, and learn from feedback.
+    """Publish a prediction for each context, and learn from feedback.
 
     Ctrl-C or SIGTERM completes the open transaction and exits with 0. After a restart, a killed learner continues from
-    its last commit. Settings that are not given are taken from the pipeline. Given settings that differ from the
-    pipeline's are rejected; --change-settings allows changes to windows, limits and the expiry policy.
+    its last commit. Settings that you do not set are taken from the pipeline. Settings that differ from the pipeline's
+    are rejected; --change-settings allows changes to windows, limits and the expiry policy.
     """
     run_learner(settings, StopRequest("completing the open transaction"), change_settings=change_settings)

@@ -155,7 +155,7 @@ def print_replays(replays: Sequence[Replay]) -> None:
         if found.foreign:
             out.print(f"[yellow]! partition {found.partition}:[/] {escape(found.foreign)}", soft_wrap=True)
         compared = (
-            f"snapshot of step {found.snapshot:,} and the rest" if found.snapshot else "recovery (no snapshot yet)"
+            f"snapshot of step {found.snapshot:,} and later steps" if found.snapshot else "recovery (no snapshot yet)"
         )
         if found.fault:
             out.print(f"[bold red]✗ partition {found.partition}:[/] {escape(found.fault)}", soft_wrap=True)

@@ -44,7 +44,7 @@ def simulate(
     seeds: Annotated[int, typer.Option(min=1, help="Number of seeds")] = 2_000,
     seed: Annotated[int, typer.Option(min=0, help="First seed")] = 0,
     events: Annotated[int, typer.Option(min=1, help="Number of contexts per run")] = EVENTS,
-    model: Annotated[Sharing, typer.Option(help="Own model for each partition, or a shared one")] = "own",
+    model: Annotated[Sharing, typer.Option(help="A separate model for each partition, or a shared model")] = "own",
     jobs: Annotated[int | None, typer.Option(min=1, show_default="all cores", help="Processes")] = None,
     show_trace: Annotated[
         bool, typer.Option("--trace", help="Run only --seed, and print all events of the run")

@@ -44,7 +44,7 @@ def tail(
         typer.Argument(
             metavar="[TOPIC]",
             help="Topic: contexts, predictions, feedback, examples, dead-letter, journal or snapshots; by default "
-            "the first five",
+            "the first five of these",
         ),
     ] = None,
     event_id: Annotated[

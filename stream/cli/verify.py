@@ -32,7 +32,7 @@ app = typer.Typer()
 def verify(
     settings: Settings,
     wait_events: Annotated[
-        int | None, typer.Option(help="First wait until N events are decided and none is pending")
+        int | None, typer.Option(help="First wait until N events are decided and no decision is pending")
     ] = None,
     wait_replay: Annotated[
         bool,

@@ -9,10 +9,10 @@ has the conditional mean *reward of the learner − reward of the holdout*, beca
 |φ| ≤ max(1/h, 1/(1 − h)), the confidence sequences of `intervals` bound the running mean of the difference at all times
 simultaneously, even if the learner changes.
 
-*Shares.* Decisions are counted as in `prefix`. If bits are lost more often in one arm than in the other, the shares of
-the counted decisions differ from h, and the comparison is invalid (sample-ratio mismatch). The test is the mixture of
-likelihood ratios over Beta(100 h, 100 (1 − h)), which is also valid at all times: Lindon, Malek, "Anytime-valid
-inference for multinomial count data", NeurIPS 2022.
+*Shares.* Decisions are counted as described in `prefix`. If bits are lost more often in one arm than in the other, the
+shares of the counted decisions differ from h, and the comparison is invalid (sample-ratio mismatch). The test is the
+mixture of likelihood ratios over Beta(100 h, 100 (1 − h)), which is also valid at all times: Lindon, Malek,
+"Anytime-valid inference for multinomial count data", NeurIPS 2022.
 """
 
 from collections.abc import Mapping, Sequence
@@ -81,13 +81,13 @@ class ArmComparison(NamedTuple):
 
     @classmethod
     def of_json(cls, fields: Mapping[str, Any]) -> "ArmComparison":
-        """Return the inverse of `as_json`."""
+        """Create a comparison from the result of `as_json`."""
         arms = {name: ArmCount(**fields[name]) for name in ("learner", "holdout")}
         return cls(**{**fields, **arms, "difference": Interval(**fields["difference"])})
 
 
 class Arms(PrefixEstimator[float]):
-    """Counts decisions by arm, each when it and all earlier ones are settled.
+    """Counts each decision by arm when it and all earlier decisions are settled.
 
     >>> arms = Arms(0.5)
     >>> arms.count(np.array([0, 1, 0, 1] * 500), np.array([1, 0, 1, 1] * 500))
@@ -107,7 +107,7 @@ class Arms(PrefixEstimator[float]):
         delta = (1.0 - CONFIDENCE) / 2.0
         reach = max(1.0 / share, 1.0 / (1.0 - share))
         self._sides = (LowerSequence(reach, delta), LowerSequence(reach, delta))
-        self._counts = np.zeros((2, 3), np.int64)  # per arm: with a reward, with reward 1, without
+        self._counts = np.zeros((2, 3), np.int64)  # decisions per arm: with a reward, with reward 1, without reward
 
     def value_of(self, prediction: Prediction) -> float:
         """See PrefixEstimator. The value is 1 for the holdout and 0 for the learner."""

@@ -37,7 +37,7 @@ class ChallengerEstimate(NamedTuple):
     ips: float  # estimate of its mean reward
     snips: float | None  # the same with less variance and a slight bias; None if it never chose the champion's class
     reward: Interval  # interval of its mean reward, valid at all times
-    difference: Interval  # interval of the mean reward minus the champion's; valid for all jointly
+    difference: Interval  # interval of the mean reward minus the champion's; valid for all challengers jointly
 
     @property
     def is_valid(self) -> bool:
@@ -77,7 +77,7 @@ class ChallengerComparison(NamedTuple):
 
     @classmethod
     def of_json(cls, fields: Mapping[str, Any]) -> "ChallengerComparison":
-        """Return the inverse of `as_json`."""
+        """Create the estimates from the result of `as_json`."""
         challengers = (
             ChallengerEstimate(
                 **{**one, "reward": Interval(**one["reward"]), "difference": Interval(**one["difference"])}
@@ -151,7 +151,7 @@ class _Reign:
 
 
 class ChallengerEstimator(PrefixEstimator[_Row]):
-    """Counts decisions, each when it and all earlier ones are settled.
+    """Counts each decision when it and all earlier decisions are settled.
 
     >>> from stream.wire.records import Challenged, Decision, Example, Outcome
     >>> estimator = ChallengerEstimator()
@@ -202,7 +202,7 @@ class ChallengerEstimator(PrefixEstimator[_Row]):
         self._reigns = {champion: _Reign.of_state(reign) for champion, reign in state["reigns"].items()}
 
     def __add__(self, other: "ChallengerEstimator") -> "ChallengerEstimator":
-        """Combine the estimates of two partitions. The champion is that of `other`, if it has one."""
+        """Combine the estimates of two partitions. The champion is that of `other` unless it is None."""
         both = ChallengerEstimator()
         both.load(self.state())
         both._champion = other._champion or self._champion

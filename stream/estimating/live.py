@@ -17,9 +17,9 @@ It is valid at all times, even for a changing policy, and bounds the mean value 
 decisions. The direct method and dr require the whole distribution π, or the context; `onebit estimate` computes them
 from the log.
 
-*Prefix.* A decision is counted when it and all earlier ones are settled; see `prefix`. An expired decision is settled
-without an outcome. It does not block the prefix and is counted separately. It raises a flag, because the estimate
-covers only decisions with an outcome.
+*Prefix.* A decision is counted when it and all earlier decisions are settled; see `prefix`. An expired decision is
+settled without an outcome. It does not block the prefix and is counted separately. It raises a flag, because the
+estimate covers only decisions with an outcome.
 """
 
 from collections.abc import Sequence
@@ -76,7 +76,7 @@ class LiveEstimates(NamedTuple):
 
 
 class LiveEstimator(PrefixEstimator[float]):
-    """Counts decisions in the order of publication. A decision counts after it and all earlier ones are settled."""
+    """Counts decisions in the order of publication, each one when it and all earlier decisions are settled."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -93,7 +93,7 @@ class LiveEstimator(PrefixEstimator[float]):
         return None if prediction.target is None else target_weight(prediction)
 
     def reward_of(self, example: Example) -> int | None:
-        """See PrefixEstimator. An assumed reward does not count."""
+        """See PrefixEstimator. An assumed reward is ignored."""
         return example.reward if example.outcome is Outcome.MATCHED else None
 
     def count_settled(self, settled: Sequence[tuple[float, int | None]]) -> None:

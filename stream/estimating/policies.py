@@ -51,8 +51,8 @@ class Policy(ABC):
         """Return the upper limit on importance weights.
 
         Args:
-            propensity_min: No logged propensity is lower.
-            classes_min: No decision has fewer eligible classes.
+            propensity_min: Lower bound on the logged propensities.
+            classes_min: Lower bound on the number of eligible classes of a decision.
         """
         return 1.0 / propensity_min
 
@@ -93,7 +93,7 @@ class Constant(Policy):
         self._action = action
 
     def probabilities(self, chunk: Chunk) -> FloatArray:
-        """Return 1 for the constant class and 0 for all others, or the uniform probabilities if it is not eligible."""
+        """Return 1 for the constant class, 0 for all others; uniform probabilities if that class is not eligible."""
         p = Uniform(self._n_classes).probabilities(chunk)
         p[p[:, self._action] > 0.0] = np.arange(self._n_classes) == self._action
         return p

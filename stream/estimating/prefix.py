@@ -28,11 +28,11 @@ class _Decided(Generic[V]):
     partition: int
     value: V
     is_settled: bool = False
-    reward: int | None = None  # None if the decision has no outcome, for now or permanently
+    reward: int | None = None  # None if the decision has no outcome yet, or will never have one
 
 
 class SettledPrefix(Generic[V]):
-    """Stores decisions with a value each, and returns them once they and all earlier ones are settled."""
+    """Stores decisions, each with a value, and returns each one when it and all earlier decisions are settled."""
 
     def __init__(self) -> None:
         self._decided: deque[_Decided[V]] = deque()

@@ -19,14 +19,14 @@ FOLD_WORD, ACCEPT_WORD, RESAMPLE_WORD = 1, 2, 3
 
 
 class Eligible(NamedTuple):
-    """The eligible classes of n decisions, in compressed form. A decision without entries is among all classes."""
+    """The eligible classes of n decisions, in compressed form. Without entries, all classes are eligible."""
 
-    offsets: NDArray[np.int64]  # [n + 1]: decision j is among classes[offsets[j] : offsets[j + 1]]
+    offsets: NDArray[np.int64]  # [n + 1]: decision j has classes[offsets[j] : offsets[j + 1]]
     classes: IndexArray  # int32, in increasing order for each decision
 
     @classmethod
     def of_lists(cls, lists: Sequence[Sequence[int]]) -> "Eligible":
-        """Create eligible classes from a list for each decision. An empty list contains all classes."""
+        """Create eligible classes from a list for each decision. An empty list means that all classes are eligible."""
         offsets = np.cumsum([0, *map(len, lists)], dtype=np.int64)
         return cls(offsets, np.fromiter(chain.from_iterable(lists), np.int32, int(offsets[-1])))
 
@@ -109,7 +109,7 @@ class LoggedRows(Protocol):
 
     @property
     def eligible(self) -> Eligible | None:
-        """The eligible classes of each decision; None: all."""
+        """The eligible classes of each decision; None means all classes."""
         ...
 
 
@@ -150,7 +150,7 @@ class Chunk(NamedTuple):
     rewards: NDArray[np.int64]  # [n]
     delays_ms: NDArray[np.int64]  # [n]
     keys: NDArray[np.uint64]  # [n], the state of each row's sequence of words
-    eligible: Eligible | None = None  # the eligible classes of each row; None: all
+    eligible: Eligible | None = None  # the eligible classes of each row; None means all classes
 
     def features(self, j: int) -> Features:
         """Return the features x of row j."""

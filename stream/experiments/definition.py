@@ -137,7 +137,7 @@ class Sweep(_Table):
     data: list[str]
     learners: list[Contender]
     seeds: Annotated[int, Field(ge=1)] = 1
-    events: Annotated[int, Field(ge=1)] | None = None  # limit on events; None to use each row once per epoch
+    events: Annotated[int, Field(ge=1)] | None = None  # limit on events; None uses each row once per epoch
     epochs: Annotated[int, Field(ge=1)] = 1
     evaluate: Evaluation = "online"
     best_of: str | None = None  # name of the sweep whose best parameters are used
@@ -154,7 +154,7 @@ class Figure(_Table):
     y: str = "error"
     panels: str = "data"
     lines: list[str] = []
-    best: str | None = None  # a parameter of which only the best value is shown
+    best: str | None = None  # a parameter; only its best value is shown
     where: dict[str, Scalar] = {}
     x_scale: Literal["linear", "log", "log2", "symlog"] = "linear"
     y_scale: Literal["linear", "log"] = "linear"
@@ -183,7 +183,7 @@ class Comparison(_Table):
     by: list[str] = []  # conditions and parameters; there is one row per value
     paper: list[Reported] = []
     paper_events: int | None = None  # number of events used in the paper
-    tolerance: float = 0.1  # relative difference above which a result counts as different
+    tolerance: float = 0.1  # relative difference above which a result is considered different
     marks: str | None = None  # learner that a test over the folds compares with all other learners
 
 

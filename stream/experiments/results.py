@@ -133,7 +133,7 @@ class Compared(NamedTuple):
 
     @property
     def difference(self) -> float:
-        """Return our value minus the paper's value, or NaN if the paper has none."""
+        """Return our value minus the paper's value, or NaN if the paper reports no value."""
         return math.nan if self.paper is None else self.ours - self.paper.value
 
 

@@ -158,7 +158,7 @@ _sets: list[Sets] = []
 
 
 def _start(sets: Sets) -> None:
-    # A terminal sends Ctrl-C to all processes. Only the parent handles it; it terminates the others.
+    # A terminal sends Ctrl-C to all processes. Only the parent handles it; the parent terminates the other processes.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _sets.append(sets)
 

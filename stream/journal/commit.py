@@ -76,7 +76,7 @@ def predictions_digest(values: Iterable[bytes]) -> str:
 
 
 def _send_state(producer: TransactionalProducer, topics: Topics, part: Commit) -> None:
-    """Send the journal record, a portion of a snapshot, and the tick."""
+    """Send the journal record, the chunks of a snapshot in progress, and the tick."""
     producer.send(topics.journal, part.partition, None, encode_step(part.step), journal.HEADERS)
     for key, value in part.snapshot:
         producer.send(topics.snapshots, part.partition, key, value, codec.HEADERS)

@@ -105,11 +105,11 @@ class JournalStep(NamedTuple):
     """A step, with the records that it applied and the task's counts after it."""
 
     number: int  # 1 for a task's first step
-    contexts: tuple[int, int]  # first applied offset, and the offset after the last applied one
+    contexts: tuple[int, int]  # first applied offset, and the offset after the last applied record
     feedback: tuple[int, int]
     updates: int
     ledger: Ledger
-    settings_from: int = 1  # number of the last step, up to this one, that has `settings`
+    settings_from: int = 1  # number of the last step, up to this one, whose record has `settings`
     partitions: int = 1  # number of partitions of the inputs
     alarms: int = 0  # number of drift alarms raised by the model so far
     log: LogStep | None = None  # None if the task has its own model

@@ -134,7 +134,7 @@ class JournalFollower:
     def __init__(self, broker: Broker, topics: Topics, partitions: int, *, from_end: bool = False) -> None:
         """Start at the beginning of the journals or, with `from_end`, at the last step of each task."""
         journals = [TopicPartition(topics.journal, partition) for partition in range(partitions)]
-        self.steps: dict[int, JournalStep] = {}  # last step of each task that has made one
+        self.steps: dict[int, JournalStep] = {}  # last step of each task that has made a step
         self._consumer = broker.reader(journals)
         if from_end:
             for journal, ends in broker.ends(journals).items():
@@ -196,7 +196,7 @@ def check_kept(broker: Broker, tp: TopicPartition, offset: int, end: int) -> Non
 
 
 class Portions:
-    """Returns the records of a partition in portions."""
+    """Returns the records of a partition in batches."""
 
     def __init__(self, records: Generator[Record, None, None]) -> None:
         self._records = records
@@ -330,11 +330,12 @@ def resolve(
         wanted: the user's settings and the current defaults. A default applies only to a setting that is missing from
             `begun`.
         given: names of the settings that the user gave.
-        change: whether to apply given settings that differ, if they can change.
+        change: whether the user's settings replace those of the pipeline, if they can change.
         place: the topic and partition of the pipeline's settings, for messages.
 
     Raises:
-        SettingsDifferError: a given setting differs, and cannot change or `change` is False.
+        SettingsDifferError: a setting of the user differs from the pipeline's, and it cannot change or `change` is
+            False.
     """
     values = stored_settings(wanted)
     parameters = {name for name in values if name.startswith(PARAMETER)}

@@ -31,7 +31,7 @@ class Recovered(NamedTuple):
     """A task restored to its state after a step."""
 
     task: Task
-    step: JournalStep  # the last step applied; number 0 if there is none
+    step: JournalStep  # the last step applied; its number is 0 before the first step
     settings: TaskSettings  # settings for the next step; the task still has those of its last step
     stored: Stored  # the task's snapshots
     imported: str | None = None  # digest of the imported model with which the task started
@@ -95,13 +95,13 @@ def recovery(
         partition: the task.
         settings: the user's settings; see `resolve`.
         progress: called with the progress before the first step and after each step.
-        given: names of the settings that the user gave, or None for all. A started task keeps its own values for the
-            others.
-        change_settings: whether given settings that differ take effect with the next step.
+        given: names of the settings that the user set, or None for all. A task that has already started keeps its
+            values of all other settings.
+        change_settings: whether the user's settings replace those of the task from the next step on.
         pulse: called repeatedly while snapshots are read, before the first step.
 
     Raises:
-        JournalError: given settings differ, or required records are deleted.
+        JournalError: the user's settings differ from those of the task, or required records are deleted.
         ParameterError: the learner does not support the policies.
     """
     place = f"{topics.journal}/{partition}"
@@ -142,10 +142,10 @@ def rebuilding(
         broker: the broker.
         topics: the topics.
         partition: the task.
-        settings: settings for a task that has made no step. None requires that the task has made a step.
+        settings: settings for a task that has made no step. None means that the task must have made a step.
         progress: called with the progress before the first step and after each step.
         until: number of the last step to apply, or None for all.
-        snapshots: whether to use snapshots. False starts with the journal's first step.
+        snapshots: whether to use snapshots. If False, the recovery starts with the journal's first step.
         observe: called with the output of each step that is applied again.
         decides: called before each step of a task with a shared model, so that the step repeats its decisions. With
             None, the published decisions are used.

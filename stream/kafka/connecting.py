@@ -58,7 +58,7 @@ def connect(settings: ConnectionSettings | str, client: str = AUTO) -> Broker:
         ClientMissingError: the client is not installed.
         ClientConfigError: a certificate cannot be read.
         AccessError: the broker rejects this client, or cannot be trusted.
-        BrokerUnavailableError: no broker answered within `connect_timeout_ms`.
+        BrokerUnavailableError: no broker responded within `connect_timeout_ms`.
     """
     module, _, name = ADAPTERS[chosen(client)].adapter.partition(":")
     adapter = getattr(import_module(module), name)

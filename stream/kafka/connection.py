@@ -117,7 +117,7 @@ class Connection:
     def forbidden(self, what: str, needs: Iterable[Acl], kind: str, is_named: Callable[[str], bool]) -> AccessError:
         """Return the error for denied access to resources of one kind.
 
-        The error lists the resources that the refusal names or, if it names none, all required resources.
+        The error lists the resources that the refusal names or, if the refusal names no resources, all required ones.
         """
         of_kind = list(dict.fromkeys(acl for acl in needs if acl.kind == kind))
         named = [acl for acl in of_kind if is_named(acl.name)]

@@ -182,7 +182,7 @@ class EmbeddedBroker:
         return log
 
     def append(self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers) -> _Log:
-        """Append one record at the clock's time, and return its log."""
+        """Append a record, with the clock's time as its append time, and return the log of its partition."""
         log = self._logs.get((topic, partition)) or self.log((topic, partition))
         if value is not None:
             if len(value) > RECORD_BYTES_MAX:

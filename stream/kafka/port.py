@@ -18,7 +18,7 @@ class BrokerError(OnebitError):
 
 
 class BrokerUnavailableError(BrokerError):
-    """The broker did not answer in time. The outcome of the operation may be unknown."""
+    """The broker did not respond in time. The outcome of the operation may be unknown."""
 
     exit_code = ExitCode.UNAVAILABLE
 
@@ -71,7 +71,7 @@ class Producer(Protocol):
         """Queue a record."""
 
     def flush(self) -> int:
-        """Wait until all queued records are acknowledged. Return their latest append time, or -1 if none was queued.
+        """Wait until all queued records are acknowledged. Return their latest append time, or -1 without records.
 
         Raises:
             BrokerUnavailableError: not all were acknowledged in time. They may or may not have been written.
@@ -113,7 +113,7 @@ class TransactionalProducer(Protocol):
         """
 
     def commit(self) -> int:
-        """Commit, and return the latest append time of the transaction's records, or -1 if it has none.
+        """Commit, and return the latest append time of the transaction's records, or -1 without records.
 
         Raises:
             FencedError: another producer has taken over, and the transaction is aborted.
@@ -135,14 +135,15 @@ class Consumer(Protocol):
         """Return the partitions that this consumer currently reads."""
 
     def poll(self, timeout_ms: int, records_max: int) -> list[Record]:
-        """Return records of the assigned partitions, or none if no record arrives in time.
+        """Return records of the assigned partitions, or an empty list if no record arrives in time.
 
         Records of a partition are in offset order.
 
         Rebalance callbacks run only here.
 
         Raises:
-            TopicSettingsError: a topic was altered to CreateTime; close the consumer.
+            TopicSettingsError: the timestamp type of a topic was changed to CreateTime. The caller must close the
+                consumer.
         """
 
     def position(self, tp: TopicPartition) -> int:
@@ -232,7 +233,7 @@ class Broker(Protocol):
 
         `member` is the member's name across restarts (static membership). A restarted member immediately gets its
         previous partitions, and fences its predecessor. Reading starts at the committed offset, or at the beginning if
-        there is none.
+        no offset is committed.
 
         The group removes a member that sends no heartbeats for a session, for example because it is paused or
         disconnected. The member then joins again in its next poll or, if `rejoins` is False, is fenced.

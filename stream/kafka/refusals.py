@@ -48,7 +48,7 @@ def check_co_partitioned(group: str, topics: Sequence[str], existing: Mapping[st
 def check_dated_by_sender(records: Mapping[str, Record], topics: Mapping[str, TopicDescription]) -> None:
     """Raise TopicSettingsError if a record has the sender's timestamp and its topic uses CreateTime.
 
-    Such records are accepted after the topic is altered to LogAppendTime, so that their partition can be read again.
+    Such records are accepted once the topic uses LogAppendTime, so that their partition can be read again.
     """
     for topic, found in topics.items():
         if not found.append_time:

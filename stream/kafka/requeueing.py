@@ -47,8 +47,8 @@ def requeue(
     """Send the original records of dead letters to their topics, and return the number of each result.
 
     A record is sent to the partition of its key, with an additional header that identifies the dead letter. No letter
-    is therefore requeued twice, even if this process is killed before it ends. A record that is still unusable becomes
-    another dead letter.
+    is therefore requeued twice, even if this process is killed before it ends. A record that is still unusable is
+    written to the dead-letter topic again.
 
     Args:
         broker: the broker.

@@ -89,8 +89,8 @@ class Parameter:
     low_open: bool = False  # excludes `low`
     high_open: bool = False  # excludes `high`
     choices: tuple[str, ...] = ()
-    correctable: float | int | str | None = None  # default if updates must be retractable; None for `default`
-    any_right: float | int | str | None = None  # value required if several classes may be right; None for any value
+    correctable: float | int | str | None = None  # default if updates must be retractable; None means `default`
+    any_right: float | int | str | None = None  # value required if several classes may be right; None means any value
 
     def accepted(self) -> str:
         """Describe the accepted values."""
@@ -157,7 +157,7 @@ class Learner(ABC):
     one_right_class: ClassVar[bool] = True  # assumes that all other classes are wrong if the action is right
     members: int = 1  # number of learners that choose a class; more than 1 with challengers
     instead: ClassVar[str] = ""  # alternative suggested if the state would be too large
-    greedy_parts: tuple[str, ...] | None = None  # parts of the state that determine the greedy class; None: all
+    greedy_parts: tuple[str, ...] | None = None  # parts of the state that determine the greedy class; None means all
     observed: Mapping[str, Extent] = {}  # state arrays that `observe` may change, and the part of each
 
     _parameters: Mapping[str, Any]  # the constructor's arguments except the sizes
@@ -183,8 +183,8 @@ class Learner(ABC):
         Args:
             x: Features, sparse or dense float64[d].
             u: Uniform draw in [0, 1).
-            eligible: Classes to decide among, int32[m] in increasing order; None for all. Their number takes the place
-                of K in the learner's exploration. The scores of the other classes are `kernels.NOT_ELIGIBLE`.
+            eligible: Classes to decide among, int32[m] in increasing order; None for all. The learner's exploration
+                uses their number instead of K. The scores of the other classes are `kernels.NOT_ELIGIBLE`.
 
         Raises:
             ParameterError: the learner cannot decide among some of the classes.
@@ -222,7 +222,7 @@ class Learner(ABC):
         return self
 
     def promote(self, number: int) -> None:  # noqa: B027 (a single learner always decides)
-        """Make the learner with this number the deciding one; see `decides`."""
+        """Let the learner with this number make the decisions; see `decides`."""
 
     def choices(self, decision: Decision) -> tuple[int, tuple[int, ...]]:
         """Return the number of the learner that made a decision, and the class that each learner chose."""
@@ -482,7 +482,7 @@ MARGIN = Parameter(
 DRIFT = Parameter(
     "drift",
     "global",
-    "models to reset after a sustained drop in reward: none, all classes, or individual classes as well",
+    "models to reset after a sustained drop in reward: none, all classes, or also individual classes",
     choices=DRIFTS,
     correctable="off",
 )

@@ -123,7 +123,7 @@ def update(
     M: FloatArray,
     rest: FloatArray,
 ) -> bool:
-    """Update every class. The action's target is the bit, and the other targets are the bit's evidence about them."""
+    """Update every class. The action's target is the bit. Other classes' targets are its evidence about them."""
     d, K = M.shape[0] - 1, M.shape[1] // 2
     check_decision(indices, values, action, scores, K, d)
     x = unit(values)

@@ -38,7 +38,7 @@ def predict(
     epsilon: float,
     radius: float,
 ) -> tuple[int, int, float]:
-    """Explore or play the greedy class (lines 7-10). Without a comparator (no rows), W always counts as far from it."""
+    """Explore or play the greedy class (lines 7-10). Without a comparator (no rows), W is treated as far from it."""
     check_event(indices, values, W.shape[1])
     linear_scores(indices, values, W, scores)
     greedy = argmax(scores)

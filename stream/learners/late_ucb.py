@@ -275,7 +275,7 @@ class LateUcb(WatchingLearner):
         Parameter("bias", 0.3, "constant entry appended to x of unit norm", low=0.0, high=1e9),
         Parameter("expand", "rff", "additional features: random or products", choices=("none", "quadratic", "rff")),
         Parameter("m", 64, "random features, for expand=rff", low=1, high=10_000),
-        Parameter("project", 0, "dimensions of the projection of x; 0: no projection", low=0, high=100_000),
+        Parameter("project", 0, "dimensions of the projection of x; 0 means no projection", low=0, high=100_000),
         DRIFT,
     )
     from_logs: ClassVar[FromLogs] = FromLogs.NOTHING

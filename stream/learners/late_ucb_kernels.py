@@ -126,9 +126,9 @@ def with_bias(
 ) -> tuple[IndexArray, FloatArray, float]:
     """Return the regression's features (expanded or projected, of unit norm, then a constant entry) and their ‖·‖².
 
-    Random features precede the constant, and the others are then divided by √2. `scores` logs whether random features
-    were available at the decision, and the projected features. ‖·‖² of a unit-norm x is exact, so that classes with the
-    same number of decisions tie exactly.
+    Random features precede the constant; the features before them are then divided by √2. `scores` logs whether random
+    features were available at the decision, and the projected features. ‖·‖² of a unit-norm x is exact, so that classes
+    with the same number of decisions tie exactly.
     """
     kind, size, m, p = model[KIND], int(model[SIZE]), int(model[WAVES]), int(model[PROJECT])
     share = sqrt(0.5) if m > 0 else 1.0

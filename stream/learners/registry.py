@@ -51,11 +51,11 @@ _ALL = Plugins("onebit.learners", _REGISTRY, _check_plugin)
 def check_parameters(
     name: str, parameters: Mapping[str, object], *, correctable: bool = False, any_right: bool = False
 ) -> dict[str, float | int | str]:
-    """Check the given parameters of a learner, and return them with the defaults of the others.
+    """Check parameters of a learner, and return them with the defaults of all other parameters.
 
     Args:
         name: The learner.
-        parameters: The given parameters.
+        parameters: The parameters to check.
         correctable: Whether updates must be retractable, which changes some defaults.
         any_right: Whether several classes may be right, which fixes some parameters.
     """

@@ -23,7 +23,7 @@ LIMIT = 10.0
 dominate the model."""
 
 CONSTANT = 1e-9
-"""A column counts as constant if its standard deviation is at most this fraction of its root mean square. A smaller
+"""A column is considered constant if its standard deviation is at most this fraction of its root mean square. A smaller
 deviation can be a rounding error."""
 
 OBSERVED, VERSIONS, CENTRED = 0, 1, 2

@@ -228,8 +228,8 @@ class SobaAdaptive(KernelLearner):
 
         γ_t = min(1, √(m (1 + Σ_{s<t, updates} ρ_s/(1+ρ_s)) / t)),  ρ_s = zᵀA⁻¹z of update s
 
-    The rest is soba (covariance=full) or soba-diag (covariance=diag). m is the number of classes eligible for
-    the decision, by default K. `sums` contains Σ m_s, Σ ρ_s/(1+ρ_s) and t.
+    Everything else is as in soba (covariance=full) or soba-diag (covariance=diag). m is the number of classes eligible
+    for the decision, by default K. `sums` contains Σ m_s, Σ ρ_s/(1+ρ_s) and t.
 
     The sum grows with log det A, by up to 1 for each of the K·d weights at first, so γ_t remains 1 for about K²d
     rounds. With large K·d, the learner explores for a long time.

@@ -309,7 +309,7 @@ class StackIgw(WatchingLearner):
     parameters: ClassVar[tuple[Parameter, ...]] = (
         *INVERSE_GAP,
         Parameter("bonus", 2.5, "bonus of classes with few right answers", low=0.0, high=1e6),
-        Parameter("vectors", 64, "dimensions of the feature vectors; 0: no vectors", choices=("0", "32", "64")),
+        Parameter("vectors", 64, "dimensions of the feature vectors; 0 means no vectors", choices=("0", "32", "64")),
         DRIFT,
     )
     from_logs: ClassVar[FromLogs] = FromLogs.NOTHING

@@ -41,7 +41,7 @@ def count_votes(
 def eliminate(
     indices: IndexArray, values: FloatArray, action: int, agreeing: bool, H: FloatArray, alive: NDArray[np.int8]
 ) -> bool:
-    """Remove the hypotheses that predict `action`, or those that do not, unless none would remain."""
+    """Remove the hypotheses that predict `action`, or those that do not, unless no hypothesis would remain."""
     room = np.empty(H.shape[1])
     goes = np.zeros(H.shape[0], np.int8)
     left = 0
@@ -115,8 +115,9 @@ class Halving(Sampled):
     refutes them regardless of the majority. The bound no longer applies, because a majority may be wrong many times
     before the first bit arrives.
 
-    Departures from the paper: a sample of hypotheses replaces the grid. A hypothesis with tied classes counts only for
-    the lowest. An answer that would remove all remaining hypotheses is ignored, because the assumption does not hold.
+    Departures from the paper: a sample of hypotheses replaces the grid. A hypothesis with tied classes is counted only
+    for the lowest class. An answer that would remove all remaining hypotheses is ignored, because the assumption does
+    not hold.
 
     >>> from stream.learners import create
     >>> learner = create("halving", n_classes=3, n_features=2, hypotheses=30)
@@ -211,8 +212,8 @@ class BiasedHalving(Sampled):
     Delay: the scores at prediction time determine whether the action was a majority or a guess. The bit removes the
     remaining hypotheses that it refutes.
 
-    Departures from the paper: a sample of hypotheses replaces the volume of Ω. A hypothesis with tied classes counts
-    only for the lowest. An answer that would remove all remaining hypotheses is ignored.
+    Departures from the paper: a sample of hypotheses replaces the volume of Ω. A hypothesis with tied classes is
+    counted only for the lowest class. An answer that would remove all remaining hypotheses is ignored.
 
     >>> from stream.learners import create
     >>> learner = create("biased-halving", n_classes=3, n_features=2, hypotheses=30)
@@ -431,7 +432,7 @@ class HypothesisExhaustion(Sampled):
     Assumes that some hypothesis of the sample is never wrong. There are then at most |H| - 1 mistakes, one for each
     hypothesis before it.
 
-    Delay: a wrong answer counts against the current hypothesis only if it also predicts the played class for x. A
+    Delay: a wrong answer refutes the current hypothesis only if this hypothesis also predicts the played class for x. A
     mistake of an earlier hypothesis does not refute the current one.
 
     Departures from the paper: a sample of hypotheses replaces the grid, and the first hypothesis follows the last.

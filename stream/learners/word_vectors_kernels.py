@@ -26,7 +26,7 @@ from stream.learners.symmetric_kernels import sum_of_rows
 from stream.wire.records import FloatArray, IndexArray
 
 ROWS_MAX = 32_768
-"""Limit on the number of features with a vector. More did not improve the accuracy on texts, and each needs 1 kB."""
+"""Limit on the number of features with a vector. More vectors, of 1 kB each, did not improve the accuracy on text."""
 
 FREQUENCY_MIN = 3
 """Number of x with a feature, counting the current one, at which the feature gets a row."""
@@ -47,7 +47,7 @@ WORDS = 4
 """Number of rows in use, number of refreshes, whether the vectors are used, and number of rows at the last refresh."""
 
 ROW, STAMP = 3, 4
-"""Indices in a feature's row of Z: its row of the vectors, counted from 1 or 0 if none, and its last refresh."""
+"""Indices in a feature's row of Z: its row of the vectors (from 1, or 0 without a row), and its last refresh."""
 
 
 @inlined

@@ -1,7 +1,7 @@
 """Comparisons of a live pipeline's learner with its holdout and its challengers, for the page.
 
-Each partition has its own comparisons, which count a decision when all earlier ones of the partition are settled. The
-page shows their sums.
+Each partition has its own comparisons, which count a decision when it and all earlier decisions of the partition are
+settled. The page shows their sums.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ class Comparison(Protocol):
     """A comparison of the learner with a holdout or with challengers, whose state can be stored and added."""
 
     def value_of(self, prediction: Prediction) -> Any:
-        """Return a JSON value to store with a pending decision, or None if the decision does not count."""
+        """Return a JSON value to store with a pending decision, or None to ignore the decision."""
 
     def count_settled(self, settled: Sequence[tuple[Any, int | None]]) -> None:
         """Count settled decisions, each with its value and its reward."""
@@ -40,7 +40,7 @@ class Comparison(Protocol):
 
 
 def comparisons_of(share: float) -> dict[str, Comparison]:
-    """Return comparisons without decisions, for a holdout of this share; 0 for none."""
+    """Return comparisons without decisions, for a holdout of this share; 0 means no holdout."""
     found: dict[str, Comparison] = {CHALLENGERS: ChallengerEstimator()}
     return found | {HOLDOUT: Arms(share)} if share else found
 
@@ -55,7 +55,7 @@ class ComparisonTable(NamedTuple):
 
 
 def holdout_table(partitions: Sequence[Mapping[str, Comparison]]) -> ComparisonTable | None:
-    """Return the comparison with the holdout; None without one, or before both arms have a decision."""
+    """Return the comparison with the holdout; None without a holdout, or before both arms have a decision."""
     arms = [comparisons[HOLDOUT] for comparisons in partitions if HOLDOUT in comparisons]
     if not arms or (found := reduce(add, arms).now()).mean_difference is None:
         return None
@@ -63,7 +63,7 @@ def holdout_table(partitions: Sequence[Mapping[str, Comparison]]) -> ComparisonT
 
 
 def challenger_table(partitions: Sequence[Mapping[str, Comparison]]) -> ComparisonTable | None:
-    """Return the estimates of the challengers; None without any, or before the first decision.
+    """Return the estimates of the challengers; None without challengers, or before the first decision.
 
     Args:
         partitions: The comparisons by partition. The last one with a counted decision determines the champion.

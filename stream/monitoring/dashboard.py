@@ -41,7 +41,7 @@ RATE_MS = 5_000
 
 DOUBT_MS = 1_000
 DOUBTFUL_MAX = 10
-"""Number of waiting offsets up to which all of them may be transaction markers. The caller then reads the records."""
+"""If at most this many offsets wait, all of them may be transaction markers, and the caller reads the records."""
 
 CLASSES_SHOWN = 20
 REASONS_SHOWN = 10

@@ -2,7 +2,7 @@
 
 A prediction contains the offset of its context, and the contexts of a partition are processed in order. The two topics
 are merged by offset, and either may be read first. Memory is bounded: while more than WAITING_MAX offsets are waiting,
-every other offset is skipped, and each remaining offset counts twice.
+every other offset is skipped, and each remaining offset is counted twice.
 """
 
 from typing import Any, NamedTuple

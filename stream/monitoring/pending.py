@@ -1,7 +1,7 @@
 """Pending decisions of a partition, and off-policy estimates of other policies.
 
 Decisions come from the predictions topic and bits from the examples topic, and either may be read first. The estimates
-count a decision when all earlier decisions of its partition are settled; see `stream.estimating.live`.
+count a decision when it and all earlier decisions of its partition are settled; see `stream.estimating.live`.
 
 Memory is bounded. While more than PENDING_MAX are pending, a hash of the id selects every other decision, old or new,
 to be discarded. The page reports the sampling rate, which is one in 2**level.
@@ -48,7 +48,7 @@ class _Pending(NamedTuple):
 class _Bit(NamedTuple):
     append_ms: int
     reward: int | None  # None if there is no outcome
-    is_matched: bool  # False if the reward is assumed, which counts in comparisons only
+    is_matched: bool  # False if the reward is assumed, and therefore used only in comparisons
 
 
 class PendingDecisions:

@@ -41,7 +41,7 @@ class Purpose(StrEnum):
     SHUFFLE = "shuffle"  # the order of the rows in an epoch
     ESTIMATE = "estimate"  # fold, acceptance and resampling of a logged decision in an estimation
     LOG = "log"  # acceptance of a decision from a log whose propensities are not uniform
-    FALLBACK = "fallback"  # the gateway's uniform answer to a context without a prediction in time
+    FALLBACK = "fallback"  # the gateway's uniform fallback for a context without a prediction in time
 
 
 class Draws:

@@ -28,7 +28,7 @@ class Axis(NamedTuple):
 
 
 class Line(NamedTuple):
-    """A line with ascending abscissas, and with a band if low and high are given."""
+    """A line with ascending x values, and with a band if low and high are given."""
 
     number: int
     label: str
@@ -66,12 +66,12 @@ class Chart(NamedTuple):
     lines: Sequence[Line]
     levels: Sequence[Level] = ()
     marks: Sequence[Mark] = ()
-    is_half: bool = False  # True to show two of these charts side by side if the page is wide enough
+    is_half: bool = False  # True if two of these charts are shown side by side on a wide page
     is_pointwise: bool = False  # True for separate points with intervals, not joined by lines
-    is_stepped: bool = False  # True if each value applies up to the next abscissa
-    hides_start: bool = False  # True to omit the noisy first points on a linear abscissa
+    is_stepped: bool = False  # True if each value applies up to the next x value
+    hides_start: bool = False  # True to omit the noisy first points on a linear x-axis
     compares: bool = False  # True if the reader may show the lines relative to one of them
-    y_limits: tuple[float, float] | None = None  # initial range of a linear ordinate; None: 0 to the largest value
+    y_limits: tuple[float, float] | None = None  # initial range of a linear y-axis; None: from 0 to the maximum
 
 
 def chart_json(charts: Sequence[Chart]) -> str:
@@ -92,7 +92,7 @@ def _plain(chart: Chart) -> dict[str, Any]:
     fields = chart._asdict() | {"x": chart.x._asdict(), "y": chart.y._asdict()}
     fields["levels"] = [level._asdict() for level in chart.levels]
     fields["marks"] = [mark._asdict() for mark in chart.marks]
-    xs: list[Sequence[float]] = []  # most lines have equal abscissas
+    xs: list[Sequence[float]] = []  # most lines have equal x values
     fields["lines"] = []
     for line in chart.lines:
         x = tuple(line.x)

@@ -131,7 +131,7 @@ def half_width(mistakes: NDArray[Any]) -> float:
 
     Paparoditis, Politis, "Local block bootstrap", Comptes Rendus Mathématique 335, 2002. Blocks of n^(1/3) decisions
     preserve the dependence between neighbours. Each block is replaced by one that starts at most n/40 decisions away.
-    The error decreases during a run. With distant blocks, this trend would count as noise.
+    The error decreases during a run. With distant blocks, this trend would be treated as noise.
 
     Args:
         mistakes: 1 or 0 for each decision, in order; [n].
@@ -171,7 +171,7 @@ def _points(mistakes_before: NDArray[np.int64], window_events: int) -> tuple[Cur
 class MatchedError(NamedTuple):
     """The fraction of decisions with reward 0 among those with feedback in time.
 
-    Used when true classes are unknown. Decisions without feedback in time do not count.
+    Used when true classes are unknown. Decisions without feedback in time are excluded.
     """
 
     matched: int

@@ -29,7 +29,7 @@ LABEL_CHAR_INCHES = 0.065
 
 
 class Line(NamedTuple):
-    """A line. With one value and no abscissas, it is horizontal."""
+    """A line. With one y value and no x values, it is horizontal."""
 
     label: str
     x: Sequence[Any] | None

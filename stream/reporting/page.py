@@ -1,7 +1,7 @@
 """HTML page that compares runs: settings, error curves, ledger, and commands.
 
 The page is one self-contained file with interactive charts, in light and dark mode. The same reports give the same
-bytes. This module contains the texts; `templates/` contains the layout.
+bytes. This module contains the text; `templates/` contains the layout.
 """
 
 import math
@@ -176,7 +176,7 @@ def _summary(report: RunReport) -> str:
     sentence = ", ".join(clauses) + "."
     if not math.isnan(report.constant_error_rate):
         sentence += (
-            f" Always answering the most frequent class would have an error of {percent(report.constant_error_rate)}."
+            f" Always choosing the most frequent class would have an error of {percent(report.constant_error_rate)}."
         )
     return unbroken(sentence)
 
@@ -489,10 +489,10 @@ _GLOSSARY = (
     ("challenger", "A learner that learns from the champion's decisions, and does not decide until it is promoted."),
     ("holdout", "A random part of the events, for which a fixed policy decides instead of the learner."),
     ("late", "Feedback after its decision expired."),
-    ("duplicate", "A repeated context or feedback. The first one counts."),
+    ("duplicate", "A repeated context or feedback. Only the first one is used."),
     ("conflict", "Duplicate feedback whose bit differs from the first one."),
     ("orphan", "Feedback whose context has not arrived. It is dropped after the orphan window."),
-    ("mismatched", "Feedback for an action other than the decided one. It becomes a dead letter."),
+    ("mismatched", "Feedback for an action other than that of the decision. It is written to the dead-letter topic."),
     ("malformed", "An unreadable record. It is written to the dead-letter topic with the reason."),
     ("drift alarm", "The reward rate dropped: the learner, or one of its classes, was reset."),
     ("virtual time", "Time by the broker's clock. The embedded broker's clock skips pauses between events."),

@@ -14,7 +14,7 @@ from stream.reporting.run_report import RunReport
 from stream.reporting.tables import Series, duration, percent, t_factor, unbroken
 from stream.telemetry.sketch import Sketch
 
-_Points = list[tuple[float, float]]  # pairs of abscissa and ordinate, with ascending abscissas
+_Points = list[tuple[float, float]]  # points (x, y), ordered by x
 
 
 class _Curve(NamedTuple):
@@ -27,7 +27,7 @@ class _Curve(NamedTuple):
     alt: str
     label: str
     form: Form = "share"
-    hides_start: bool = False  # as in `Chart`; if the ordinate is logarithmic, the abscissa is too
+    hides_start: bool = False  # as in `Chart`; if the y-axis is logarithmic, so is the x-axis
     has_constant: bool = False  # True to show the error of the most frequent class as a reference
     is_half: bool = False
     is_regret: bool = False
@@ -95,7 +95,7 @@ _ERRORS = (
         "regret",
         "Regret",
         lambda report: (
-            "Number of wrong decisions so far, which is the regret relative to always answering correctly. A flat line "
+            "Number of wrong decisions so far, which is the regret relative to a learner without errors. A flat line "
             "means that the learner makes no more mistakes."
         ),
         _mistakes,

@@ -123,15 +123,15 @@ class RunReport:
     settings: Mapping[str, object]  # effective settings by name; `command` is the command line
     full_information: bool = False  # True if the learner learns from the true class
     delays: Delays | None = None
-    constant_error_rate: float = math.nan  # error if the answer is always the most frequent class; nan if unknown
+    constant_error_rate: float = math.nan  # error of always choosing the most frequent class; nan if unknown
     report: str | None = None  # path of the page
     feedback_after_end: float = math.nan  # fraction of matched feedback after the last decision
     delayed: tuple[DelayedPoint, ...] = ()  # known outcomes over time
     warnings: tuple[str, ...] = ()  # reasons why the figures may be misleading
     drift_alarms: int = 0  # number of resets of the model or a class by drift detection
     estimate: "LiveEstimates | None" = None  # estimate of the learner's own policy; None if not requested
-    arms: "ArmComparison | None" = None  # comparison with the holdout; None without one
-    challengers: "ChallengerComparison | None" = None  # estimates of the challengers; None without any
+    arms: "ArmComparison | None" = None  # comparison with the holdout; None without a holdout
+    challengers: "ChallengerComparison | None" = None  # estimates of the challengers; None without challengers
     model: str = "own"  # `own` for each partition, or `shared`
     replicas: tuple[ReplicaReport, ...] = ()  # replicas of a shared model
     model_behind: Behind | None = None  # for a shared model, over the steps that wrote to its log

@@ -99,7 +99,7 @@ class Gateway:
         event_id = request.path_params["event_id"]
         if (answer := self.decisions.find(event_id)) is None:
             self.link.check_ready()
-            return problem(404, {"error": "no decision with this id is remembered", "id": event_id})
+            return problem(404, {"error": "the gateway remembers no decision with this id", "id": event_id})
         return _decision(event_id, answer)
 
     async def healthz(self, _: Request) -> Response:

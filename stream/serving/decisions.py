@@ -13,7 +13,7 @@ from stream.wire.named_features import FeatureEncoder
 from stream.wire.records import IndexArray
 
 REMEMBERED_MAX = 1_000_000
-"""Limit on remembered decisions, of about 500 bytes each. The oldest is removed first."""
+"""Limit on the decisions that the gateway remembers, at about 500 bytes each. The oldest is removed first."""
 
 
 class FallbackError(ValueError):
@@ -28,7 +28,7 @@ class PipelineFacts(NamedTuple):
     seed: int
     class_names: tuple[str, ...] | None = None
     encoder: FeatureEncoder | None = None  # the encoding of named features
-    open_classes: bool = False  # contexts name the classes
+    open_classes: bool = False  # True if contexts name the classes
     unsupported: str | None = None  # name of the learner if it cannot decide among eligible classes
 
     def classes(self) -> Classes:
@@ -37,10 +37,10 @@ class PipelineFacts(NamedTuple):
 
 
 class Answer(Struct, frozen=True, gc=False):
-    """The answer to a context. The garbage collector ignores it: it would traverse all remembered ones for 0.2 s."""
+    """The answer to a context. The garbage collector ignores answers: traversing all of them would take 0.2 s."""
 
     action: int
-    propensity: float | None  # None: unknown
+    propensity: float | None  # None if unknown
     class_name: str | None = None
     model_version: int | None = None  # None for a fallback, which has no model
     append_ms: int = 0  # append time of the prediction
@@ -64,7 +64,7 @@ def fallback_answer(given: str, event_id: str, facts: PipelineFacts, eligible: I
     """
     names, n_classes, propensity = facts.class_names, facts.n_classes, 1.0
     if facts.open_classes:
-        raise FallbackError("expected a pipeline with fixed classes; got open ones")
+        raise FallbackError("expected a pipeline with fixed classes; got open classes")
     if names is not None and given in names:
         action = names.index(given)
     elif given == "uniform":

@@ -43,7 +43,7 @@ class Access(NamedTuple):
     connect: Callable[[Callable[[], bool]], Broker]  # called with a function that returns whether to stop
     watch: Callable[[Broker], Callable[[], None]]  # returns a function that raises an error if the topics have changed
     facts: Callable[[Broker], PipelineFacts | None]
-    now_ms: Callable[[], int]  # this host's time since 1970, used to find the first prediction to remember
+    now_ms: Callable[[], int]  # this host's time since 1970, used to find the oldest prediction to remember
     announce: Callable[[str], None]
 
 

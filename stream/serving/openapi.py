@@ -10,7 +10,7 @@ _JSON = "application/json"
 _ERRORS = {
     400: "The body is not JSON.",
     401: "The token is missing or wrong.",
-    404: "No decision with this id is remembered.",
+    404: "The gateway remembers no decision with this id.",
     408: "The body did not arrive in time.",
     413: "The body is too large.",
     422: "A field is invalid.",

@@ -33,7 +33,7 @@ REQUESTS_MAX = 1_000
 """Limit on concurrent requests to `/v1`; further requests get status 503."""
 
 CONNECTIONS_MAX = 10_000
-"""Limit on open connections, including idle ones. If there are more, uvicorn answers every request with 503."""
+"""Limit on open connections, including idle ones. If there are more, uvicorn responds to every request with 503."""
 
 KEEP_ALIVE_S = 75
 """Time to keep an idle connection open: longer than the usual 60 s of load balancers, which reuse connections."""

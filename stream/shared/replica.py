@@ -61,7 +61,7 @@ class Replica:
         records from other programs. After an error the replica is unusable.
 
         Args:
-            records: records of the log from `offset` on, in order; offsets without a record can be missing.
+            records: records of the log from `offset` on, in order; some offsets have no record.
 
         Raises:
             UpdatesError: records are missing, or one cannot be decoded or does not fit the model.

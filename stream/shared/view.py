@@ -192,7 +192,7 @@ class Recall:
     def expect(self, version: int, decisions: Iterable[tuple[str, Decision]]) -> None:
         """Set the model version and the decisions of the next step, with their event ids.
 
-        An id can occur twice, if it was forgotten between two decisions.
+        An id can occur twice, if the join forgot it between two decisions.
         """
         self.version = version
         self._decisions = deque(decisions)
@@ -206,7 +206,7 @@ class Recall:
         """
         yield []
         if self._decisions:
-            raise RecallError(f"{self._decisions[0][0]!r} has a published decision, but the repeated step has none")
+            raise RecallError(f"{self._decisions[0][0]!r} has a published decision, but the replayed step has none")
 
     def decide(self, event_id: str, x: Features, u: float, eligible: IndexArray | None) -> Decision:
         """Return the published decision of an event; u and the eligible classes are not used.
@@ -215,7 +215,7 @@ class Recall:
             RecallError: the event has no published decision.
         """
         if not self._decisions or self._decisions[0][0] != event_id:
-            raise RecallError(f"{event_id!r} has no published decision, but the repeated step has one")
+            raise RecallError(f"{event_id!r} has no published decision, but the replayed step has one")
         return self._decisions.popleft()[1]
 
     def observe(self, x: Features, decision: Decision) -> None:

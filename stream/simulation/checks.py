@@ -270,8 +270,8 @@ def _each_decided_once(partition: _Partition) -> list[str]:
 def _settled_by_times_alone(partition: _Partition) -> list[str]:
     """Check that the first feedback after a context settles the decision if its append time is not after the deadline.
 
-    Feedback for an action other than the decided one does not count. A deferred decision's window begins with the first
-    shown record. The result depends only on append times and offsets, and not on when records were read.
+    Feedback for an action other than that of the decision is ignored. A deferred decision's window begins with the
+    first shown record. The result depends only on append times and offsets, and not on when records were read.
     """
     world, sent = partition.world, partition.world.outside.sent
     came_ms = {record.offset: record.append_ms for record in partition.contexts}

@@ -1,6 +1,6 @@
 """The faults of a run, and their effects on the processes' calls to the broker.
 
-A process can pause only within such a call, which then runs the rest of the world before it returns.
+A process can pause only within such a call, which then runs everything else in the simulation before it returns.
 """
 
 from collections.abc import Callable

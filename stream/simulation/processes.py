@@ -93,7 +93,7 @@ class SeenModel(NamedTuple):
 
 
 ROUNDS_MAX = 2_000
-"""Limit on the rounds of polls at a single point in time. It is larger than any run needs."""
+"""Limit on the rounds of polls at a single point in time. No run needs as many rounds."""
 
 DRY_ROUNDS_MAX = 8
 """Number of rounds at a single point in time in which a poll may return no records although some are available."""

@@ -80,7 +80,7 @@ class Generation(NamedTuple):
 
 
 class ChunkWriter:
-    """Produces the chunks of one generation in portions."""
+    """Produces the chunks of one generation in batches."""
 
     def __init__(
         self, number: int, state: Iterable[bytes | memoryview], keys: str, slot: str, chunks_before: int = 0,
@@ -95,7 +95,7 @@ class ChunkWriter:
         self._chunks = _chunks(number, state, chunk_bytes)
 
     def portion(self, bytes_max: int) -> list[Message]:
-        """Return the next messages, of about `bytes_max` bytes. The last portion also deletes surplus chunks."""
+        """Return the next messages, of about `bytes_max` bytes. The last ones delete outdated chunks (tombstones)."""
         messages: list[Message] = []
         size = 0
         while size < bytes_max:
@@ -160,14 +160,14 @@ class Stored:
 
         Args:
             keys: prefix of the keys: the task's partition, or MODEL_KEYS.
-            number_max: greatest generation number; None: any.
+            number_max: greatest generation number; None means no limit.
         """
         self.keys = keys
         self.newest: Generation | None = None
         self.imported: Generation | None = None
         self.next_slot = ROTATING_SLOTS[0]
-        self.taken_ms = -1  # stream time of the newest snapshot, or of the start of the interval; -1: unknown
-        self.taken_of: object = None  # ledger or version of the newest snapshot; none is due while it is unchanged
+        self.taken_ms = -1  # stream time of the newest snapshot, or of the start of the interval; -1 if unknown
+        self.taken_of: object = None  # ledger or version of the newest snapshot; not due while it is unchanged
         self._number_max = number_max
         self._chunks: dict[str, set[int]] = {slot: set() for slot in (*ROTATING_SLOTS, IMPORT_SLOT)}
         self._incomplete: dict[str, tuple[Generation, list[bytes]]] = {}  # generations, with their chunks' digests
@@ -263,9 +263,9 @@ def read_snapshots(
         broker: the broker.
         topics: the pipeline's topics.
         partition: partition of the snapshots topic.
-        number_max: greatest generation number; None: any.
+        number_max: greatest generation number; None means no limit.
         pulse: called after each record.
-        keys: prefix of the keys; None: the prefix of the partition's task.
+        keys: prefix of the keys; None means the prefix of the partition's task.
 
     Raises:
         SnapshotError: a chunk has another format.

@@ -1,4 +1,4 @@
-"""The schedule of snapshots. A learner process writes one snapshot at a time, in one portion per step.
+"""The schedule of snapshots. A learner process writes one snapshot at a time, with one batch of chunks per step.
 
 A snapshot is due if the state has changed since the last snapshot, and either stream time has advanced by the interval
 or no records were applied during the interval. Idle tasks also need a snapshot: after retention has deleted its inputs,
@@ -30,7 +30,7 @@ class SnapshotSchedule:
         """Create an empty schedule.
 
         Args:
-            interval_ms: interval of snapshots; 0: no snapshots.
+            interval_ms: interval of snapshots; 0 means no snapshots.
             bytes_max: approximate limit of a snapshot's bytes in one step.
             chunk_bytes: bytes of a snapshot in one record.
         """
@@ -47,7 +47,7 @@ class SnapshotSchedule:
         return any(self._is_due(source, stream_ms, silent_ms) for source in sources)
 
     def portion(self, partition: int, sources: Sequence[Source], stream_ms: int, silent_ms: int) -> list[Message]:
-        """Return the next portion of the snapshot in progress, or of a snapshot that is due now.
+        """Return the next messages of the snapshot in progress, or of a snapshot that is due now.
 
         Args:
             partition: the partition that makes a step.
@@ -68,7 +68,7 @@ class SnapshotSchedule:
         return self._writing[1].portion(self._bytes_max)
 
     def committed(self) -> None:
-        """Mark the last portions as committed."""
+        """Mark the last returned messages as committed."""
         if self._writing is not None and self._writing[1].done:
             source, writer = self._writing
             source.stored.wrote(writer)

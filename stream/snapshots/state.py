@@ -69,7 +69,7 @@ class Snapshot(NamedTuple):
 
 
 class ModelSnapshot(NamedTuple):
-    """A shared model at a version."""
+    """A shared model at a specific version."""
 
     settings: Mapping[str, Any]  # only the settings on which the model depends
     version: int

@@ -68,7 +68,7 @@ class Frozen(NamedTuple):
 
     @classmethod
     def of_text(cls, text: str) -> "Frozen":
-        """Return the inverse of `to_text`.
+        """Create a frozen model from the result of `to_text`.
 
         Raises:
             ParameterError: this is not the text of a model.

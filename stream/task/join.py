@@ -28,9 +28,9 @@ class JoinSettings:
     """The limits of the join. If a limit is exceeded, the oldest entry is evicted and counted."""
 
     window_ms: int = 300_000  # time that a decision waits for its feedback
-    activation_ms: int | None = None  # time that a deferred decision waits until it is shown; None: window_ms
+    activation_ms: int | None = None  # time that a deferred decision waits until it is shown; None means window_ms
     orphan_ms: int = 300_000  # time that feedback waits for its context
-    retain_ms: int = 3_600_000  # time that a settled id is remembered, to recognise duplicates and late feedback
+    retain_ms: int = 3_600_000  # time that the join remembers a settled id, to recognise duplicates and late feedback
     pending_max: int = 150_000  # limit on unsettled decisions; see `_evict`
     orphans_max: int = 50_000  # limit on orphans; the oldest one is dropped
     retained_max: int = 1_000_000  # limit on remembered ids; the oldest one is forgotten
@@ -56,7 +56,7 @@ class Pending(NamedTuple):
 
     @property
     def action(self) -> int:
-        """The decided action."""
+        """The action of the decision."""
         return self.decision.action
 
 
@@ -73,7 +73,7 @@ class Retained(NamedTuple):
 
     outcome: Outcome
     reward: int | None  # the first bit; None if unmatched or unshown, or expired without an assumed bit
-    action: int  # the decided action
+    action: int  # the action of the decision
     pending: Pending | None = None  # stored for the correction by a later bit, if corrections are enabled
 
 
@@ -98,11 +98,11 @@ class Late(NamedTuple):
 
 
 class Mismatched(NamedTuple):
-    """Feedback for an action other than the decided one."""
+    """Feedback for an action other than that of the decision."""
 
     feedback: Feedback
     record: Record
-    action: int  # the decided action
+    action: int  # the action of the decision
 
 
 class DroppedOrphan(NamedTuple):
@@ -117,7 +117,7 @@ Event = Settled | Late | Mismatched | DroppedOrphan
 
 
 class Overflows(NamedTuple):
-    """How often each limit was exceeded, by the entry that was evicted."""
+    """How often each limit was exceeded, by the kind of the evicted entry."""
 
     pending: int = 0
     orphans: int = 0
@@ -126,7 +126,7 @@ class Overflows(NamedTuple):
 
 
 class _Collection:
-    """The entries of the ids in some states, with their limits. The oldest entry is first."""
+    """Entries of ids in certain states, with the limits that apply to these entries. The oldest entry is first."""
 
     __slots__ = ("counted_as", "entries", "entries_max", "limit_ms", "others", "state")
 
@@ -134,7 +134,7 @@ class _Collection:
         self.state = state  # one of the states that share the collection
         self.entries = entries
         self.counted_as = counted_as  # the field of `Overflows` for evicted entries
-        self.others: tuple[dict[str, Any], ...] = ()  # other entries that also count towards `entries_max`
+        self.others: tuple[dict[str, Any], ...] = ()  # other entries to which `entries_max` also applies
         self.limit_ms = self.entries_max = 0
 
     @property
@@ -501,8 +501,8 @@ class Join:
             state: the id's state.
             happened: the input.
             event_id: the id.
-            kept: its entry.
-            pending: its unsettled decision.
+            kept: the id's entry.
+            pending: the id's unsettled decision.
             feedback: the new feedback, or the orphan of this context.
             record: the record of this feedback.
         """

@@ -67,15 +67,15 @@ class Move(Enum):
         ("a context", "a deferral", "waiting feedback", "another action"), State.DEFERRED,
     )  # fmt: skip
     SET_ASIDE = "predict only", ("a context", "no decision", "no bit in the log"), State.UNMATCHED, Outcome.UNMATCHED
-    IGNORE_CONTEXT = "the first decision counts", ("a context", "a decision")
+    IGNORE_CONTEXT = "ignore the context of an id with a decision", ("a context", "a decision")
     KEEP_ORPHAN = "the feedback waits for its context", ("new feedback", "no decision"), State.ORPHAN
     KEEP_SHOWN = "the shown record waits for its context", ("a shown record", "nothing waits"), State.SHOWN_ORPHAN
     SHOW = "the window begins", ("a shown record", "a deferred decision"), State.SHOWN
-    IGNORE_SHOWN = "only the first shown record of a deferred decision counts", ("a shown record",)
+    IGNORE_SHOWN = "only the first shown record of a deferred decision is used", ("a shown record",)
     MATCH = "learn", ("new feedback", "an unsettled decision"), State.MATCHED, Outcome.MATCHED
-    IGNORE_FEEDBACK = "the first bit counts", ("new feedback", "a first bit")
+    IGNORE_FEEDBACK = "only the first bit is used", ("new feedback", "a first bit")
     REPLACE = "a different bit replaces the first; if settled, only with late=correct", ("new feedback", "a first bit")
-    REFUSE = "the feedback is a dead letter", ("new feedback", "a decision", "another action")
+    REFUSE = "the feedback is written to the dead-letter topic", ("new feedback", "a decision", "another action")
     TAKE_LATE = "ignore the bit, or correct the assumed one", ("new feedback", "an expired decision")
     PASS_OVER = "the feedback is for a decision set aside", ("new feedback", "a decision set aside")
     EXPIRE = "settle without feedback", ("no record", "an unsettled decision"), State.EXPIRED, Outcome.EXPIRED

@@ -3,7 +3,7 @@
 - *own*: the learner decides, and the log is ignored.
 - *logged*: the log's action is played with the log's propensity, and the learner learns from it. The learner's own
   decision is the *target*.
-- *match*: the learner decides, and the decision counts only if the log has the same action (Li, Chu, Langford, Wang,
+- *match*: the learner decides, and the decision is used only if the log has the same action (Li, Chu, Langford, Wang,
   "Unbiased offline evaluation of contextual-bandit-based news article recommendation algorithms", WSDM 2011). If the
   log's actions are uniformly random, the matched events are distributed as if the learner had made the logged
   decisions. For a non-uniform log with a minimum propensity m, a decision with propensity p is first accepted with
@@ -48,7 +48,7 @@ def play_logged(learner: Learner, x: Features, own: Decision, logged: Logged, pr
 
 
 def play_match(own: Decision, logged: Logged, propensity_min: float, u: float) -> Played:
-    """Play the learner's decision, which counts only if the log has the same action.
+    """Play the learner's decision, which is used only if the log has the same action.
 
     Args:
         own: the learner's decision.

@@ -29,7 +29,7 @@ DatedBy = Literal["tick", "context"]
 UNIFORM = "uniform"
 
 CHALLENGERS_MAX = 4
-"""Each challenger costs about as much CPU and memory as a learner of its own."""
+"""Each challenger costs about as much CPU and memory as a separate learner."""
 
 
 class Unsuitable(Enum):
@@ -67,7 +67,7 @@ class TaskSettings:
     learner: str
     n_classes: int
     n_features: int
-    parameters: dict[str, Any] = field(default_factory=dict)  # the given parameters, or all parameters
+    parameters: dict[str, Any] = field(default_factory=dict)  # the parameters that the user set, or all parameters
     seed: int = 0
     join: JoinSettings = field(default_factory=JoinSettings)
     on_expiry: OnExpiry = "drop"  # no update for an expired decision, or the update for a wrong one
@@ -82,12 +82,12 @@ class TaskSettings:
     scale: Scaling = "none"  # scaling by the statistics of the contexts so far
     floor: float = 0.0  # probability of a uniformly random class
     holdout: float = 0.0  # probability with which a fixed policy decides instead of the learner, for comparison
-    holdout_policy: str = UNIFORM  # that fixed policy; see `make_holdout_policy`
+    holdout_policy: str = UNIFORM  # the fixed policy of the holdout; see `make_holdout_policy`
     challengers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # parameters by name; see `learner_of`
     open_classes: bool = False  # contexts name their classes; each new name gets the next of n_classes indices
 
     def resolved(self) -> "TaskSettings":
-        """These settings with all of the learner's parameters. Parameters that are not given have their defaults.
+        """These settings with all of the learner's parameters. Parameters that are not set have their defaults.
 
         Raises:
             ParameterError: the learner or a parameter is unknown, or a value is out of range.
@@ -243,7 +243,7 @@ class TaskSettings:
         return encoder
 
     def check_policies(self, learner: Learner) -> None:
-        """Check that the learner supports `on_expiry`, `late`, `play` and `reward`, and that it can be one of several.
+        """Check that the learner supports `on_expiry`, `late`, `play` and `reward`, and can be one of several learners.
 
         Raises:
             PolicyError: the learner does not support one of them.

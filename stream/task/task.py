@@ -63,7 +63,7 @@ class Effects(NamedTuple):
     predictions: list[tuple[Prediction, int]]  # predictions with the offsets of their contexts
     examples: list[tuple[Example, int | None]]  # examples with the offsets of their feedback
     dead_letters: list[DeadLetter]
-    unknown: list[str]  # name of its feature, for each category or word of the decided contexts without an entry
+    unknown: list[str]  # for each category or word that the encoding does not contain: the feature's name
     promotions: list[str]  # the learners named in promotions, which may be unknown
     updates: Sequence[Entry] = ()  # entries for the shared model's log
 
@@ -333,7 +333,7 @@ class Task:
         return Challenged(self._members[champion], others)
 
     def _play(self, context: Context, own: Decision) -> Played:
-        """Play the log's decision or the learner's own, which counts only if the log agrees."""
+        """Play the log's decision, or the learner's own, which is used only if the log has the same action."""
         assert context.logged is not None
         if self.settings.play == "logged":
             return play_logged(self.learner, context.x, own, context.logged, self._propensity_min)

@@ -24,7 +24,7 @@ class Verdict(NamedTuple):
 
 
 class _State(NamedTuple):
-    unready: str  # why the program is not ready; empty if it is
+    unready: str  # why the program is not ready; empty if it is ready
     loops: bool  # whether the main loop has started
     samples: tuple[Sample, ...] = ()
 
@@ -47,7 +47,7 @@ class Heartbeat:
         self._seen_ms = self._now_ms()
 
     def set_unready(self, why: str) -> None:
-        """Record that the program is outside its loop and not ready, with the reason."""
+        """Record that the program is outside its loop and not ready, and the reason."""
         self.beat()
         self._state = _State(why, loops=False)
 
@@ -55,7 +55,7 @@ class Heartbeat:
         """Record an iteration of the loop. The call is cheap enough for every iteration.
 
         Args:
-            unready: Why the program is not ready; empty if it is.
+            unready: Why the program is not ready; empty if it is ready.
             samples: Returns the program's samples; called only when they are outdated.
         """
         self.beat()
@@ -65,7 +65,7 @@ class Heartbeat:
         self._made_ms = self._seen_ms
 
     def alive(self) -> Verdict:
-        """Return whether the program is alive. Waiting for Kafka and recovery count as alive."""
+        """Return whether the program is alive. A program that waits for Kafka or recovers is also alive."""
         silent_ms = self._now_ms() - self._seen_ms
         if self._state.loops and silent_ms > HANGS_MS:
             return Verdict(ok=False, why=f"no iteration of the main loop for {silent_ms // 1_000} s")

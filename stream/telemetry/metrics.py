@@ -132,7 +132,7 @@ REWARDS = Metric(
 JUDGED = Metric("onebit_judged_total", Kind.COUNTER, (LEARNER,), "Decisions matched since the start.")
 REWARD_RATIO = Metric(
     "onebit_reward_ratio", Kind.GAUGE, (LEARNER,),
-    "Share of reward 1 among the last 1,000 matched decisions since the start; absent before the first.",
+    "Share of reward 1 among the last 1,000 matched decisions since the start; absent before the first of these.",
 )  # fmt: skip
 ARM_DECISIONS = Metric(
     "onebit_arm_decisions_total", Kind.COUNTER, (LEARNER,),
@@ -144,7 +144,7 @@ ARM_REWARDS = Metric(
 )  # fmt: skip
 HOLDOUT_DIFFERENCE = Metric(
     "onebit_holdout_difference_ratio", Kind.GAUGE, (LEARNER,),
-    "Mean reward of the learner minus that of the holdout since the start; absent before both have a decision.",
+    "Mean reward of the learner minus that of the holdout since the start; absent until both have a decision.",
 )  # fmt: skip
 HOLDOUT_DIFFERENCE_LOWER = Metric(
     "onebit_holdout_difference_lower_ratio", Kind.GAUGE, (LEARNER,),

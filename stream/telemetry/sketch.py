@@ -42,7 +42,7 @@ class Sketch:
         return sketch
 
     def add(self, span_ms: float, times: int = 1) -> None:
-        """Count a duration `times` times."""
+        """Add a duration `times` times."""
         bucket = SHORTEST if span_ms <= 0.001 else ceil(log10(span_ms) * BUCKETS_PER_DECADE - 1e-9)
         self.counts[bucket] += times
 

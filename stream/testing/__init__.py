@@ -1,1 +1,1 @@
-"""Pipelines for testing services, on a real Kafka or in virtual time; see docs/testing.md."""
+"""Pipelines for testing services, on a Kafka broker or in virtual time; see docs/testing.md."""

@@ -1,4 +1,4 @@
-"""A pipeline on a real Kafka, with its own topics and a learner process."""
+"""A pipeline on a Kafka broker, with its own topics and a learner process."""
 
 import time
 from collections.abc import Callable
@@ -29,7 +29,7 @@ class Kafka(NamedTuple):
 
 
 class KafkaPipeline(PipelineUnderTest):
-    """A pipeline on a real Kafka. Its programs run as processes, and its methods wait for their effects."""
+    """A pipeline on a Kafka broker. Its programs run as processes, and its methods wait for their results."""
 
     _poll_ms = 20
 

@@ -1,6 +1,6 @@
 """Base class for pipelines under test: sends contexts and feedback, and reads predictions, examples and the ledger.
 
-The subclasses for a real Kafka and for virtual time implement the wait for a condition.
+The subclasses, for a Kafka broker and for virtual time, implement waiting for a condition.
 """
 
 from abc import ABC, abstractmethod

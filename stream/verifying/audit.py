@@ -82,7 +82,7 @@ LETTER_COUNTS = ("context_malformed", "feedback_malformed", "mismatched", "orpha
 """Fields of the ledger that count the examples and dead letters of a step."""
 
 STEPS_AHEAD_MAX = 100
-"""Number of later steps whose records must have been read before a step is considered complete."""
+"""Number of later steps whose records the audit must have read before it considers a step complete."""
 
 PROGRESS_RECORDS = 100_000
 """Number of records between two progress reports."""

@@ -153,7 +153,7 @@ def _version_of(broker: Broker, journal: TopicPartition, number: int) -> int:
 
 
 def _step_at(broker: Broker, journal: TopicPartition, at_ms: int, last: JournalStep) -> int:
-    """Return the last step in the journal at a broker time. `last` is its current last step.
+    """Return the last step in the journal at a broker time. `last` is the journal's current last step.
 
     Raises:
         TooEarlyError: no step had been made by that time.

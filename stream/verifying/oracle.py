@@ -148,7 +148,7 @@ class Oracle:
             record: the context's record.
             prediction: the prediction for its offset, or None.
             date: the time of the step's decisions.
-            is_aside: whether the log has no bit for the decided action.
+            is_aside: whether the log has no bit for the action of the decision.
         """
         event_id, state = context.id, self._state(context.id)
         self.counts["contexts"] += 1

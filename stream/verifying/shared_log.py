@@ -1,7 +1,7 @@
 """The audit of a shared model, which compares its log with the journals, and the replicas' digests with each other.
 
     log        each step has as many entries as its journal record says, and no step is missing
-    journals   no step made its decisions at a version beyond its own record in the log
+    journals   no step made its decisions at a later version than that of its own record in the log
     replicas   replicas at the same version are bit-identical
 
 The model is not recomputed here; see `stream.verifying.shared_replay`.
@@ -49,7 +49,7 @@ class LogFinding(NamedTuple):
 
     @property
     def ok(self) -> bool:
-        """Whether there is no fault."""
+        """Whether no fault was found."""
         return not self.faults
 
     def as_json(self) -> dict[str, object]:
@@ -176,7 +176,7 @@ class _LogAudit:
                 self._fault(f"step {missing[0]} of partition {partition} wrote to the log, but the log ends before it")
 
     def _take(self, record: Record, update: Update) -> None:
-        """Add a record. A duplicate written by a mirror counts once."""
+        """Add a record. A duplicate written by a mirror is counted only once."""
         place = f"{record.topic} offset {record.offset}"
         steps = self._steps.get(update.partition)
         if steps is None:

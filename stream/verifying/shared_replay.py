@@ -39,8 +39,8 @@ class LogAgain:
         self._partition = partition
         self._view = View(self.replica, partition)
         self._records = read_partition(broker, TopicPartition(topics.updates, 0), open_ms=OPEN_MS)
-        self._expected: deque[tuple[int, bytes]] = deque()  # steps with the log records that they must have written
-        self._log_step: LogStep | None = None  # log position of the step being repeated
+        self._expected: deque[tuple[int, bytes]] = deque()  # steps with the log records that they are expected to write
+        self._log_step: LogStep | None = None  # log position of the step being replayed
         newest = stored.newest if partition == MODEL_PARTITION else None
         self._snapshot = None if newest is None else decode_model(newest)
 
@@ -65,7 +65,7 @@ class LogAgain:
             self._compare(step.replica.sha256, f"{step.replica.instance} at step {step.number}")
 
     def expect(self, number: int, effects: Effects) -> None:
-        """Add the log records that a repeated step must have written.
+        """Add the log records that a replayed step is expected to have written.
 
         Raises:
             JournalError: its predictions differ from those in the journal.
@@ -87,7 +87,7 @@ class LogAgain:
             self._expected += [(number, value) for value in updates]
 
     def read_to_end(self, number: int) -> None:
-        """Apply the rest of the log. Records of later steps are not compared.
+        """Apply the remaining records of the log. Records of later steps are not compared.
 
         Raises:
             JournalError: records of the steps are missing or differ.
@@ -109,7 +109,7 @@ class LogAgain:
             yield record
 
     def _take(self, record: Record, last: int | None = None) -> None:
-        """Apply a record. If it belongs to a repeated step of the task, it must equal that step's expected record."""
+        """Apply a record. If it belongs to a replayed step of the task, it must equal that step's expected record."""
         before = self.replica.place_of(self._partition)
         self.replica.read([record])
         place = self.replica.place_of(self._partition)

@@ -112,7 +112,7 @@ def step_of(record: Record) -> int | None:
 
 
 def trace_of(record: Record) -> Headers:
-    """Return the trace headers of a record (W3C Trace Context), or none if they are too long."""
+    """Return the trace headers of a record (W3C Trace Context), or no headers if they are too long."""
     if record.headers == HEADERS:
         return ()
     found = {name: value for name, value in reversed(record.headers) if name in TRACE_HEADERS}  # the first of each name
@@ -159,9 +159,10 @@ def decode_context(
     Args:
         record: the record.
         n_features: the learner's dimension d.
-        log: how to read the logged decision; None ignores it.
+        log: how to read the logged decision; None means that it is ignored.
         encoder: the encoder of named features, or None.
-        classes: the pipeline's classes, which get new names if they are open; None ignores the eligible classes.
+        classes: the pipeline's classes, which get new names if they are open; None means that the eligible classes are
+            ignored.
 
     Raises:
         MalformedError: the record is not a context, or its features, its eligible classes or its required logged

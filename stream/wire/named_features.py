@@ -72,8 +72,8 @@ class Vocabulary(NamedTuple):
     """A feature's kind, indices and scale."""
 
     kind: Kind
-    indices: Mapping[str, int] | None  # indices by value, or under "" for a number; None: values are hashed
-    scale: Scale | None = None  # None: values are encoded unchanged
+    indices: Mapping[str, int] | None  # indices by value, or under "" for a number; None if values are hashed
+    scale: Scale | None = None  # None if values are encoded unchanged
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class FeatureEncoder:
 
     names: Mapping[str, Vocabulary]
     own: int  # number of indices that are not hashed; they come first
-    hash_bits: int | None  # None: nothing is hashed
+    hash_bits: int | None  # None if nothing is hashed
 
     @property
     def n_features(self) -> int:

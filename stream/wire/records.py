@@ -79,7 +79,7 @@ class Logged(NamedTuple):
     """The logged decision for a context that is replayed from a log."""
 
     action: int  # the class that was played
-    propensity: float | None = None  # the probability with which it was played; None: not in the log
+    propensity: float | None = None  # the probability with which it was played; None if the log does not contain it
 
 
 class Context(NamedTuple):
@@ -89,8 +89,8 @@ class Context(NamedTuple):
     x: Features
     logged: Logged | None = None  # None if not from a log, or if the log is ignored
     unknown: Sequence[str] = ()  # the name of the feature for each unknown category or word, which has no entry
-    eligible: IndexArray | None = None  # int32[m] in increasing order, the classes to decide among; None: all
-    is_deferred: bool = False  # True if the decision counts only after it was shown
+    eligible: IndexArray | None = None  # int32[m] in increasing order, the classes to decide among; None means all
+    is_deferred: bool = False  # True if the decision's window begins only when it is shown
 
 
 NOTHING_LOGGED: FloatArray = np.zeros(0)
@@ -104,7 +104,7 @@ class Decision(NamedTuple):
 
     action: int  # the class that was played, drawn from p
     greedy: int  # the class with the highest score
-    propensity: float  # p[action], the probability with which it was played; NaN: taken from a log without propensities
+    propensity: float  # p[action], the probability with which it was played; NaN if the log has no propensities
     scores: FloatArray  # float64[K]; `NOT_ELIGIBLE` for classes that were not eligible
     logged: FloatArray = NOTHING_LOGGED  # float64[L], further numbers that the learner stores; empty for most learners
 
@@ -158,10 +158,10 @@ class Prediction(NamedTuple):
     id: str
     decision: Decision
     model_version: int  # own model: number of applied updates; shared model: number of log entries
-    target: Target | None = None  # None: the published decision is not from a log
+    target: Target | None = None  # None if the published decision is not from a log
     class_name: str | None = None  # name of the action; None if the classes have no names
     logged: FloatArray | None = None  # numbers that the learner stores, only with a shared model
-    arm: Arm | None = None  # None: the learner made the decision
+    arm: Arm | None = None  # None if the learner made the decision
     trace: Headers = ()  # trace headers of the context
     challenged: Challenged | None = None  # None without challengers
 
@@ -212,8 +212,8 @@ class Example(NamedTuple):
     outcome: Outcome
     action: int
     propensity: float
-    reward: int | None  # None: expired without an assumed reward, unmatched or unshown
-    delay_ms: int | None  # time from decision to feedback; 0 if the feedback was first, None without feedback
+    reward: int | None  # None if expired without an assumed reward, unmatched or unshown
+    delay_ms: int | None  # time from decision to feedback; 0 if the feedback arrived first, None without feedback
     settled_at_ms: int  # stream time when the decision was settled
     drift: Drift | None = None  # the drift detector triggered by this reward, or None
     arm: Arm | None = None  # as in the prediction

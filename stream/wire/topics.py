@@ -14,7 +14,7 @@ class TopicSpec(NamedTuple):
     name: str
     partitions: int
     compacted: bool = False
-    retention_ms: int = -1  # -1: unlimited
+    retention_ms: int = -1  # -1 means unlimited
     replication: int = 1
 
 

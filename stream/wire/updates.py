@@ -90,7 +90,7 @@ class _Column(NamedTuple):
 
     name: str
     dtype: type[np.generic]
-    absent: float | None = None  # a column that contains only this value is omitted; None: always stored
+    absent: float | None = None  # a column that contains only this value is omitted; None if it is always stored
 
 
 _COLUMNS = (  # in the order of the fields
@@ -115,7 +115,7 @@ class Update(NamedTuple):
     partition: int  # the task
     step: int  # the task's step
     part: int  # number of the part, from 0
-    follows: int  # the task's previous step in the log; 0: none
+    follows: int  # the task's previous step in the log; 0 if there is none
     entries: Entries
 
 

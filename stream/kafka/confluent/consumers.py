@@ -57,8 +57,7 @@ _CLOSED_WITHIN_S = 5.0
 
 _SEEK_RETRY_S = 0.002
 _SEEK_TRIED_S = 1.0
-"""Duration of failing seeks after which the client has abandoned the partition. An assignment takes effect within
-milliseconds."""
+"""If seeks fail this long, the client has abandoned the partition. An assignment takes effect within milliseconds."""
 
 
 def make_consumer(connection: ConfluentConnection, **own: Any) -> Any:
@@ -114,7 +113,7 @@ class Reader:
         return frozenset(self._positions)
 
     def poll(self, timeout_ms: int, records_max: int) -> list[Record]:
-        """See Consumer. Empty while the broker is down: the client reconnects automatically."""
+        """See Consumer. Returns no records while the broker is down; the client reconnects automatically."""
         self._begin()
         self._is_drained = False
         ends_s = time.monotonic() + timeout_ms / 1000

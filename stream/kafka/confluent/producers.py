@@ -9,7 +9,7 @@ Workarounds for librdkafka:
   the callback would take 3 µs per record, so the callback keeps only the last message of each partition.
 - If a transaction begins before the markers of the last one are written, librdkafka retries after 20 ms, regardless of
   the settings. `begin` therefore waits for a short time (`_MARKERS_S`).
-- If a commit receives no answer, its outcome is unknown, and the producer can no longer be used.
+- If a commit receives no response, its outcome is unknown, and the producer can no longer be used.
 - `send_offsets_to_transaction` may never return, regardless of its timeout, if the group's coordinator is unavailable
   when the call begins. Here, it is subject to the request timeout.
 - Only a commit reports why the transaction was aborted. Errors of its records and of a flush do not contain the reason

@@ -63,7 +63,7 @@ class Reader:
         return frozenset(TopicPartition(*tp) for tp in self._client.assignment())
 
     def poll(self, timeout_ms: int, records_max: int) -> list[Record]:
-        """See Consumer. Empty while the broker is down: the client reconnects automatically."""
+        """See Consumer. Returns no records while the broker is down; the client reconnects automatically."""
         self._make_room()
         try:
             polled = self._client.poll(timeout_ms, records_max)
@@ -88,7 +88,7 @@ class Reader:
         return [Acl("topic", topic, "Read") for topic in sorted({tp.topic for tp in self.assignment()})]
 
     def _check_times(self, polled: Mapping[Any, Any]) -> None:
-        """Raise TopicSettingsError for records that were appended after their topic was altered to CreateTime.
+        """Raise TopicSettingsError for records that were appended after their topic's timestamp type became CreateTime.
 
         Only the last record of each partition is checked.
         """

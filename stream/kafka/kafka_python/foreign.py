@@ -22,7 +22,7 @@ from stream.kafka.refusals import damaged
 from stream.wire.records import Headers
 
 NULL = object()
-"""Stands for the value of a record that has neither key nor value."""
+"""Represents the null value of a record that has neither key nor value."""
 
 
 class NullSerializer(Serializer):  # type: ignore[misc]
