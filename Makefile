@@ -35,7 +35,7 @@ check: $(VENV)/.dev ## Run before every commit: ruff, mypy, and tests without Ka
 	$(PY) -m mypy
 	$(PY) -m pytest -n auto -m 'not slow and not faults' $(ARGS)
 
-test: $(VENV)/.dev ## Run all tests, including those on a real Kafka; ARGS='-k join' adds flags, CLIENTS=kafka-python selects one client
+test: $(VENV)/.dev ## Run all tests, including those against a Kafka broker; ARGS='-k join' adds flags, CLIENTS=kafka-python selects one client
 	ONEBIT_TEST_CLIENTS=$(CLIENTS) $(PY) -m pytest -n auto --durations=10 $(ARGS)
 
 test-faults: $(VENV)/.dev ## Run long tests that kill and freeze learners, producers and brokers; CLIENT=kafka-python selects the other client
