@@ -33,7 +33,7 @@ class LearnerOptions:
     step_max_ms: int = 500  # limit on a step's duration, which bounds the latency during a backlog
     idle_ms: int = 1_000  # interval of ticks while decisions or orphans wait but no feedback arrives
     poll_ms: int = 100
-    snapshot_interval_ms: int = 60_000  # interval of a task's snapshots in stream time; 0 for no snapshots
+    snapshot_interval_ms: int = 60_000  # interval of a task's snapshots in stream time; 0 means none
     snapshot_bytes_max: int = 2_000_000  # limit on snapshot bytes per transaction, which bounds decision delays
     snapshot_chunk_bytes: int = CHUNK_BYTES  # limit on snapshot bytes per record
     model_lag_max_ms: int = -1  # time for which the log can be blocked before decisions stop; -1: no limit
