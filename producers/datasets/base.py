@@ -169,7 +169,7 @@ class Dataset:
         return make(Known, (self.label_of(event_id), None, None, None))
 
     def eligible(self, row: int) -> Sequence[str | int] | None:
-        """Return the eligible classes of a row as in a context, or None for all classes."""
+        """Return the eligible classes of a row, in the form that a context has; None means all classes."""
         return None
 
     def logged(self, row: int) -> Logged | None:
