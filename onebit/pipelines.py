@@ -56,7 +56,7 @@ class Pipeline:
         Args:
             event_id: Id of the event. Each id gets only one decision.
             x: Features as a list, as `{"i": indices, "v": values}`, or as a mapping from names to values.
-            eligible: Names or indices of the eligible classes; None for all.
+            eligible: Names or indices of the eligible classes; None means all.
             deferred: Whether the window for feedback begins only when the decision is shown; see `shown`.
         """
         fields: dict[str, Any] = {} if eligible is None else {"eligible": list(eligible)}
