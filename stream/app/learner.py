@@ -320,7 +320,7 @@ class LagWarnings:
         return fresh
 
     def _warnings(self, hold: Hold) -> list[tuple[int, str]]:
-        """Return each warning with the age of the transaction at which it is logged, or -1 for never."""
+        """Return each warning with the age of the transaction at which it is logged; -1 means never."""
         place = held_up(f"{self._topic}/0", hold.offset)
         command = (
             f"kafka-transactions.sh --bootstrap-server {self._bootstrap} abort --topic {self._topic} --partition 0 "

@@ -66,7 +66,7 @@ def imported(settings: Settings, path: Path, partition: int | None = None) -> Im
     Args:
         settings: Settings of the connection.
         path: The model's file.
-        partition: The partition whose task starts with the model; None for all partitions.
+        partition: The partition whose task starts with the model; None means all partitions.
 
     Raises:
         ModelError: the file cannot be read, or a learner has already started.

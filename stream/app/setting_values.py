@@ -147,7 +147,7 @@ def format_retention(retention_ms: int) -> str:
 
 
 Retention = Annotated[int, BeforeValidator(_retention), PlainSerializer(format_retention)]
-"""A duration in milliseconds; -1 for unlimited. Text form 24h or forever."""
+"""A duration in milliseconds; -1 means unlimited. Text form 24h or forever."""
 
 
 def _list(value: object) -> object:

@@ -601,7 +601,7 @@ class WatchSettings(Group):
     metrics_port: Annotated[
         int,
         Field(ge=0, le=65_535),
-        Setting(_WATCHED, "HTTP port for /metrics (Prometheus), /healthz and /readyz; 0 for none", "PORT"),
+        Setting(_WATCHED, "HTTP port for /metrics (Prometheus), /healthz and /readyz; 0 disables it", "PORT"),
     ] = 0
     page_port: Annotated[
         int,

@@ -65,9 +65,9 @@ class Options(NamedTuple):
     seed: int = 0
     confidence: float = 0.95
     resamples: int = 500
-    clip: float | None = None  # the clipping limit M; None for √n
+    clip: float | None = None  # the clipping limit M; None means √n
     propensity_min: float | None = (
-        None  # minimum propensity of any class under the logging policy; None for the smallest in the log
+        None  # minimum propensity of any class under the logging policy; None means the smallest in the log
     )
     path_points: int = 200
 

@@ -150,7 +150,7 @@ class Training(NamedTuple):
     """Settings for training learners on a log: seed, delay of the feedback, and kind of reward."""
 
     seed: int = 0
-    delay: DelayModel | None = None  # used for rows without a logged delay; None for no delay
+    delay: DelayModel | None = None  # used for rows without a logged delay; None means no delay
     reward: Reward = "exclusive"
 
 

@@ -36,7 +36,7 @@ class Survey(NamedTuple):
     events: int
     judged: int  # number of events with an action and an outcome
     weighted: int  # number of these events with a propensity in (0, 1]
-    propensity_min: float  # smallest propensity among the latter events; NaN if there are none
+    propensity_min: float  # smallest of these propensities; NaN if there are none
     has_delays: bool
     has_times: bool
     has_eligible: bool  # True if a decision has eligible classes

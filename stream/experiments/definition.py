@@ -78,11 +78,11 @@ class Contender(_Table):
     """A learner with a parameter grid."""
 
     learner: str
-    label: str | None = None  # name in figures and tables; None for the learner's name
+    label: str | None = None  # name in figures and tables; None means the learner's name
     parameters: dict[str, Values] = {}
-    data: list[str] | None = None  # data sets; None for all data sets of the sweep
+    data: list[str] | None = None  # data sets; None means all data sets of the sweep
     added: bool = False  # True if the learner is not part of the paper's experiment
-    events: Annotated[int, Field(ge=1)] | None = None  # limit on events; None for the sweep's limit
+    events: Annotated[int, Field(ge=1)] | None = None  # limit on events; None means the sweep's limit
 
     @property
     def title(self) -> str:
@@ -101,7 +101,7 @@ class Conditions(_Table):
 
     delay: int | str = 0  # in decisions, or a distribution as in `onebit run --delay`, with 1 ms for each decision
     loss: Annotated[float, Field(ge=0, le=1)] = 0.0  # fraction of lost bits
-    window: Annotated[int, Field(ge=-1)] = -1  # decisions until expiry; -1 for never
+    window: Annotated[int, Field(ge=-1)] = -1  # decisions until expiry; -1 means never
     on_expiry: OnExpiry = "drop"
     late: LatePolicy = "ignore"
     noise: Annotated[float, Field(ge=0, le=1)] = 0.0  # fraction of training labels replaced with a uniform class
@@ -110,7 +110,7 @@ class Conditions(_Table):
     model: Literal["own", "shared"] = "own"  # one model per partition, or a shared model
     lag: Annotated[int, Field(ge=1)] = 1  # for a shared model: decisions between two reads of its log
     outage: Annotated[int, Field(ge=0)] = 0  # for a shared model: duration of an outage of its log that starts halfway
-    forget_every: Annotated[int, Field(ge=0)] = 0  # interval at which the learner loses its state; 0 for never
+    forget_every: Annotated[int, Field(ge=0)] = 0  # interval at which the learner loses its state; 0 means never
 
     @property
     def known_by(self) -> Parameters:

@@ -79,7 +79,7 @@ class Sets:
         return self._entries[name].title if name in self._entries else _TITLES[name]
 
     def note(self, name: str) -> str:
-        """Describe how a data set differs from the one in the papers; empty if it does not."""
+        """Describe how a data set differs from the papers' data set; empty if both are the same."""
         return self._entries[name].note if name in self._entries else ""
 
     def load(self, name: str, seed: int, rows_max: int | None) -> Loaded:

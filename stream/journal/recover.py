@@ -144,7 +144,7 @@ def rebuilding(
         partition: the task.
         settings: settings for a task that has made no step. None means that the task must have made a step.
         progress: called with the progress before the first step and after each step.
-        until: number of the last step to apply, or None for all.
+        until: number of the last step to apply; None means all steps.
         snapshots: whether to use snapshots. If False, the recovery starts with the journal's first step.
         observe: called with the output of each step that is applied again.
         decides: called before each step of a task with a shared model, so that the step repeats its decisions. With

@@ -40,7 +40,7 @@ class ClientConfig:
     sasl_username: str | None = None
     sasl_password: SecretStr | None = None
     sasl_oauthbearer_token_command: str | None = None  # Onebit's own property: a command that prints a token
-    ssl_ca_location: str | None = None  # PEM; None for this machine's certificate store
+    ssl_ca_location: str | None = None  # PEM; None means this machine's certificate store
     ssl_certificate_location: str | None = None  # PEM
     ssl_key_location: str | None = None  # PEM
     ssl_key_password: SecretStr | None = None

@@ -25,7 +25,7 @@ def read_partition(
         broker: the broker.
         tp: the partition.
         timeout_ms: limit on waiting for the next records.
-        start: the first offset; None for the beginning.
+        start: the first offset; None means the beginning.
         open_ms: limit on waiting for the end of a transaction that is open now. A committed transaction stays open in a
             partition until the broker has written the marker, which can take longer in some partitions than in others.
 

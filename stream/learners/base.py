@@ -183,7 +183,7 @@ class Learner(ABC):
         Args:
             x: Features, sparse or dense float64[d].
             u: Uniform draw in [0, 1).
-            eligible: Classes to decide among, int32[m] in increasing order; None for all. The learner's exploration
+            eligible: Classes to decide among, int32[m] in increasing order; None means all. The learner's exploration
                 uses their number instead of K. The scores of the other classes are `kernels.NOT_ELIGIBLE`.
 
         Raises:

@@ -128,7 +128,7 @@ class Challenge(Wrapper):
         self.inner.promote(number)
 
     def choices(self, decision: Decision) -> tuple[int, tuple[int, ...]]:
-        """See Learner. Each learner that did not decide chose its class with a draw of its own."""
+        """See Learner. Each learner that did not decide has chosen its class with a separate draw."""
         first, second = self._rows(decision)
         number, before = self.inner.choices(first)
         return self.members - 1 if decision.logged[IS_CHALLENGER] else number, (*before, second.action)

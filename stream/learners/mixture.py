@@ -56,7 +56,7 @@ class Mixture(Wrapper):
             inner: The learner.
             floor: The probability f.
             holdout: The probability h.
-            policy: The holdout's policy: a constant class; a learner whose greedy class is played; or None for a
+            policy: The holdout's policy: a constant class; a learner whose greedy class is played; or None, for a
                 uniformly random class. This learner never changes, and is not part of the state.
 
         Raises:

@@ -51,7 +51,7 @@ class Mark(NamedTuple):
 
     label: str  # empty if another mark already shows the label
     x: float
-    number: int | None = None  # number of the corresponding line; None for several lines
+    number: int | None = None  # number of the corresponding line; None if there are several
 
 
 class Chart(NamedTuple):

@@ -144,7 +144,7 @@ def _lateness(report: RunReport) -> str:
 
 
 class _Stream(NamedTuple):
-    """A description of events and feedback. `of` lists the runs that it describes, and is empty if it describes all."""
+    """A description of events and feedback. `of` lists the described runs, and is empty if all runs are described."""
 
     of: str
     words: str

@@ -168,7 +168,8 @@ def comparison(reports: Sequence[RunReport]) -> Table:
     """Return a table of runs by error. Runs that differ only in their seed share one row, which shows the means.
 
     Counts that are equal in all runs are moved to the notes. To fit into 80 characters, different counts of late and
-    duplicate feedback are shown only in the ledgers. Unmatched and unshown decisions have a column if there are any.
+    duplicate feedback are shown only in the ledgers. Unmatched and unshown decisions have a column if there are such
+    decisions.
     """
     found = by_error(series_of(reports))
     has_seeds = any(len(series.runs) > 1 for series in found)

@@ -53,7 +53,7 @@ def fallback_answer(given: str, event_id: str, facts: PipelineFacts, eligible: I
         given: The class's name or number, or `uniform`.
         event_id: Id of the event.
         facts: Settings of the pipeline.
-        eligible: The eligible classes, int32[m]; None for all.
+        eligible: The eligible classes, int32[m]; None means all.
 
     >>> facts = PipelineFacts(n_classes=3, n_features=1, seed=0, class_names=("news", "offers", "help"))
     >>> fallback_answer("offers", "visit-1", facts).action, fallback_answer("2", "visit-1", facts).class_name

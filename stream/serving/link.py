@@ -80,7 +80,7 @@ class Link:
 
     @property
     def unready(self) -> str:
-        """The reason why the gateway is not ready; empty if it is."""
+        """The reason why the gateway is not ready; empty if it is ready."""
         return next((f"{role}: {why}" for role, why in self._unready.items() if why), "")
 
     def check_ready(self) -> None:

@@ -211,7 +211,7 @@ class Server(uvicorn.Server):
             app: the application.
             stop: returns whether to stop; called every 0.1 s.
             timeout_s: timeout of a decision.
-            certificate: in PEM; None for plain HTTP.
+            certificate: in PEM; None means plain HTTP.
             key: private key of the certificate, in PEM.
 
         Raises:

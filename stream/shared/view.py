@@ -179,8 +179,8 @@ class View:
 class Recall:
     """A Model that returns the published decisions when the steps of a task with a shared model are applied again.
 
-    A recovery therefore does not need the model versions with which the decisions were made. It writes no entries,
-    because the log already contains them.
+    A recovery therefore does not need the model versions with which the decisions were made. This class writes no
+    entries, because the log already contains them.
     """
 
     def __init__(self, learner: KernelLearner) -> None:

@@ -66,7 +66,7 @@ CLOCK_STANDS = "clock is paused"
 
 
 def expected_coverage(model: Sharing = "own") -> list[str]:
-    """Return the events that a long campaign must cover: faults, rows of the join table, learners and others."""
+    """Return the events that a long campaign must cover, such as faults, rows of the join table and learners."""
     shares = model == "shared"
     outside = [str(kind) for kind in Kind if kind in ENVIRONMENT]
     faults: list[str] = []

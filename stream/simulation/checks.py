@@ -221,7 +221,7 @@ def differences(what: str, expected: list[Any], got: list[Any]) -> list[str]:
 
 
 def _ticks(partition: _Partition) -> list[str]:
-    """Check that steps with decisions have one tick and others at most one, and that nothing is pending at the end."""
+    """Check that steps with decisions have one tick and others at most one, and that no event is pending at the end."""
     wrong: list[str] = []
     world, (predictions, feedback) = partition.world, map(partition.tp, (TOPICS.predictions, TOPICS.feedback))
     transactions = {

@@ -66,7 +66,7 @@ def _forwarded(name: str) -> Any:
 
 @dataclass(eq=False)
 class FaultyBroker:
-    """See Broker. Each process has its own."""
+    """See Broker. Each process has its own broker object."""
 
     broker: EmbeddedBroker
     process: str
@@ -76,7 +76,7 @@ class FaultyBroker:
     observe: Callable[[Transaction], None] = lambda transaction: None  # called after every acknowledged commit
     lingers: bool = False  # True if records are queued until a flush
     poll_max: int = 1_000_000  # limit on the records that a poll returns
-    dry_every: int = 0  # N if every Nth poll returns nothing; 0 for never
+    dry_every: int = 0  # N if every Nth poll returns nothing; 0 means no such polls
     old_lags: bool = False  # True if lags are reported as of the last fetch, as in Kafka's clients
     polls: int = 0
     may_be_dry: bool = True  # False if polls must return the available records

@@ -57,7 +57,7 @@ class Sent(NamedTuple):
     bit: int
     action: int | None = None  # action in feedback
     logged: Logged | None = None  # logged decision of a context
-    eligible: tuple[int, ...] | None = None  # eligible classes of a context; None for all
+    eligible: tuple[int, ...] | None = None  # eligible classes of a context; None means all
     is_deferred: bool = False  # True if a context defers its decision
     is_shown: bool = False  # True for a shown record, which has no bit
 

@@ -85,7 +85,7 @@ class Process:
 
 
 class SeenModel(NamedTuple):
-    """A process's replica of a shared model at a version."""
+    """A process's replica of a shared model at a specific version."""
 
     process: str
     version: int

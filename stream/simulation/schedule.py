@@ -132,7 +132,7 @@ class Item(NamedTuple):
     polls: bool = True  # True if the learners poll before the next item
     action: int | None = None  # the class to which the feedback applies; None if not given
     logged: Logged | None = None  # logged decision of a context
-    eligible: tuple[int, ...] | None = None  # eligible classes of a context; None for all
+    eligible: tuple[int, ...] | None = None  # eligible classes of a context; None means all
     deferred: bool = False  # True if a context defers its decision until it is shown
 
     def text(self) -> str:
@@ -166,7 +166,7 @@ class Schedule(NamedTuple):
     task: TaskSettings
     records_max: int  # limit on records in a transaction
     poll_max: int  # limit on records in one poll
-    dry_every: int  # N if every Nth poll returns nothing; 0 for never
+    dry_every: int  # N if every Nth poll returns nothing; 0 means no such polls
     old_lags: bool  # True if lags are reported as of the last fetch
     idle_ms: int
     snapshot_interval_ms: int  # 0 for no snapshots

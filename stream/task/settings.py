@@ -74,7 +74,7 @@ class TaskSettings:
     late: LatePolicy = "ignore"  # the effect of late feedback on an assumed reward
     play: Play = "own"  # the use of a log's decision
     reward: Reward = "exclusive"  # the number of right classes
-    propensity_min: float = 0.0  # minimum to which a log's propensities are raised; 0 for no minimum
+    propensity_min: float = 0.0  # minimum to which a log's propensities are raised; 0 means no minimum
     features: Mapping[str, Any] | None = None  # the indices of named features, as `to_plain` writes them
     class_names: tuple[str, ...] | None = None  # names of the classes; None if they have no names
     model: Sharing = "own"  # a model per task, or one shared by all tasks

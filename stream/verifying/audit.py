@@ -51,7 +51,7 @@ class Finding(NamedTuple):
     faults: tuple[str, ...]  # each message names a record or a step
     contexts_behind: int  # number of context offsets not applied yet
     feedback_behind: int
-    gone: tuple[str, ...] = ()  # deleted parts of the topics; nothing was recomputed if there are any
+    gone: tuple[str, ...] = ()  # deleted parts of the topics; if not empty, nothing was recomputed
     foreign: tuple[str, ...] = ()  # the first records from other programs in the learner's topics
     foreign_count: int = 0
     latencies: Sketch = Sketch()  # latencies of the decisions

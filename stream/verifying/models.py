@@ -260,7 +260,7 @@ BATCH_RECORDS = 1_000
 
 
 def fresh_replica(settings: TaskSettings, imported: Generation | None = None) -> Replica:
-    """Return a replica that has not applied any log entry. It starts from the imported model, if there is one.
+    """Return a replica that has not applied any log entry. It starts from the imported model, if a model was imported.
 
     Raises:
         JournalError: the imported model cannot be read, or belongs to another learner.

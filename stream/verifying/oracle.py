@@ -300,7 +300,7 @@ class Oracle:
         return State.SHOWN_ORPHAN if orphan.feedback is None else State.ORPHAN
 
     def _find(self, event_id: str) -> tuple[OrderedDict[str, _Pending], _Pending | None]:
-        """Return a decision that is not settled, if there is one, and the queue that contains it."""
+        """Return the queue that contains an id's unsettled decision, and the decision; without a decision, None."""
         for waiting in (self._pending, self._deferred, self._shown):
             if event_id in waiting:
                 return waiting, waiting[event_id]

@@ -64,7 +64,7 @@ class Classes:
         """Return the indices of a context's eligible classes, and add new names if the pipeline is open.
 
         Args:
-            given: names, or indices if the classes have no names; None for all classes.
+            given: names, or indices if the classes have no names; None means all classes.
             action: a class that must be eligible, or None.
 
         Returns:

@@ -40,7 +40,7 @@ def _follow_stable_ends(fetcher: Any) -> Mapping[tuple[str, int], int]:
     def handle_and_follow(node: Any, offsets: Any, sent: Any, response: Any) -> None:
         for topic in response.responses:
             for partition in topic.partitions:
-                if partition.last_stable_offset >= 0:  # if not, the response reports an error
+                if partition.last_stable_offset >= 0:  # otherwise, the response reports an error
                     ends[topic.topic, partition.partition_index] = partition.last_stable_offset
         handle(node, offsets, sent, response)
 
