@@ -244,7 +244,7 @@ class LearnerProgram:
             return self._step(timeout_ms)
         except BrokerError as error:
             # After a pause, requests may have timed out, or the transaction may have been aborted. The group then
-            # reports whether another process has taken this one's place.
+            # reports whether another process has taken this process's place.
             if not isinstance(error, AccessError):
                 self._consumer.check_place()
             raise
@@ -294,7 +294,7 @@ class LearnerProgram:
         self._has_recovered = False
         parked = self._recoveries.parked.partitions
         for partition in sorted(self._assigned - self._running.keys(), key=lambda each: (each not in parked, each)):
-            # A poll during the recovery of another partition may have revoked this one.
+            # A poll during the recovery of another partition may have revoked this partition.
             if partition in self._assigned:
                 running, worked = self._recoveries.advance(partition)
                 worked_count += worked
