@@ -232,7 +232,7 @@ def keep_running(settings: Settings, program: str, stop: Callable[[], bool], wor
     Raises:
         SettingsError: a topic has an invalid configuration or changed, or the metrics port cannot be used.
         AccessError: the broker refused authentication or authorisation.
-        FencedError: another process took over, or the group removed this one.
+        FencedError: another process took over, or the group removed this process.
         BrokerUnavailableError: no broker responded within the connection timeout.
         StoppedError: the program was stopped while waiting for a broker.
     """

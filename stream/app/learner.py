@@ -49,7 +49,7 @@ def run_learner(settings: Settings, stop: Callable[[], bool], *, change_settings
 
     Raises:
         SettingsError: a setting is invalid, or differs from the pipeline's.
-        FencedError: another process took over, or the group removed this one.
+        FencedError: another process took over, or the group removed this process.
     """
     topics = settings.topics
     check_given(settings)

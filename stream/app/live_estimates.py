@@ -127,14 +127,14 @@ def live_estimator() -> "LiveEstimator":
 
 def arms_of(share: float) -> "Arms":
     """Return a comparison without decisions for a holdout of this share."""
-    from stream.estimating.arms import Arms  # deferred, as above
+    from stream.estimating.arms import Arms  # deferred: most runs do not need it
 
     return Arms(share)
 
 
 def challenger_estimator() -> "ChallengerEstimator":
     """Return an estimator of challengers without decisions."""
-    from stream.estimating.challengers import ChallengerEstimator  # deferred, as above
+    from stream.estimating.challengers import ChallengerEstimator  # deferred: most runs do not need it
 
     return ChallengerEstimator()
 

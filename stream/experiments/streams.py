@@ -94,7 +94,7 @@ def renamed(labels: Labels, n_classes: int, rng: np.random.Generator) -> Labels:
 
 
 def come_and_go(order: Indices, labels: Labels, n_classes: int, rng: np.random.Generator) -> Indices:
-    """Reorder the rows so that one third of the classes occurs only in the first half, and another only in the second.
+    """Reorder the rows so that a third of the classes occurs only in the first half, and a third only in the second.
 
     Rows in the wrong half are swapped in pairs, one from each half. Rows that remain in the wrong half are omitted.
     """

@@ -42,7 +42,7 @@ VALUE_MAX = 1e100
 and an infinite weight would turn the model into NaN. Predictions are still made."""
 
 PROPENSITY_MIN = 1e-100
-"""Updates from decisions with a smaller propensity are rejected, for the same reason."""
+"""Updates from decisions with a smaller propensity are rejected, because float64 could overflow."""
 
 SCORE_MAX = 1e300
 """Scores are limited to ±1e300 and NaN becomes 0, so that every decision is valid."""

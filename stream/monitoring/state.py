@@ -37,7 +37,7 @@ REASON_MAX = 300
 
 
 class Letters(NamedTuple):
-    """The number of dead letters with the same reason, and the details of the last one."""
+    """The number of dead letters with the same reason, and the details of the last such dead letter."""
 
     n: int
     append_ms: int

@@ -445,7 +445,7 @@ _LOG_DICE = 0x5DEECE66D
 """Seeds a separate random stream for logs, so that the other draws of a run do not change."""
 
 _WRAPPER_DICE = 0x1B873593
-"""Seeds a separate random stream for the scale and the floor, for the same reason."""
+"""Seeds a separate random stream for the scale and the floor, so that the other draws of a run do not change."""
 
 
 def _with_logs(luck: Luck, task: TaskSettings, items: list[Item]) -> tuple[TaskSettings, list[Item]]:

@@ -573,5 +573,5 @@ class Join:
         return (Late(feedback, kept),)
 
     def _shared(self, entry: Retained) -> Retained:
-        """Return the shared entry that equals this one. An entry with a decision is not shared."""
+        """Return the shared entry that equals this entry. An entry with a decision is not shared."""
         return entry if entry.pending is not None else self._equal.setdefault(entry, entry)

@@ -195,7 +195,7 @@ class Outcome(StrEnum):
 
     MATCHED = "matched"
     EXPIRED = "expired"
-    UNMATCHED = "unmatched"  # the replayed log has another action, and therefore no bit for this one
+    UNMATCHED = "unmatched"  # the replayed log has another action, and therefore no bit for this action
     UNSHOWN = "unshown"  # the decision was deferred, and was not shown in time
 
 
