@@ -44,7 +44,7 @@ class Hold(NamedTuple):
 
 
 class SharedModel:
-    """The replica of one process, used by all of its tasks."""
+    """A process's replica of the shared model, which all of the process's tasks use."""
 
     def __init__(
         self,

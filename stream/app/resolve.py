@@ -237,7 +237,7 @@ def named_features(settings: LearnerSettings) -> dict[str, Any] | None:
 
 
 def holdout_policy(settings: LearnerSettings) -> str:
-    """Return the stored policy of the holdout, which contains the model of model:FILE.
+    """Return the policy of the holdout in its stored form. For `model:FILE`, it contains the model.
 
     Raises:
         SettingsError: the file is not a model, or the model is too large.

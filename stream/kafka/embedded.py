@@ -17,7 +17,7 @@ from stream.wire.records import Headers, Record, TopicPartition, make
 from stream.wire.topics import TopicDescription, TopicSpec
 
 _HOLD = object()
-"""The key of a held high watermark in `_Log.open`."""
+"""The key in `_Log.open` of a high watermark that lags behind the end of the log."""
 
 
 class _Log:
@@ -28,7 +28,7 @@ class _Log:
     def __init__(self) -> None:
         self.records: list[Record] = []
         self.first = 0  # offset of the first item of `records`
-        self.open: dict[object, int] = {}  # start of each producer's open transaction, and the held high watermark
+        self.open: dict[object, int] = {}  # start of each producer's open transaction, and the lagging high watermark
         self.aborted: set[int] = set()
 
     def at(self, offset: int) -> Record:
@@ -44,7 +44,7 @@ class _Log:
         return Ends(self.open.get(_HOLD, self.end()), self.stable())
 
     def check_replicated(self, offset: int) -> None:
-        """Raise the error that a producer with acks=all receives if a record is beyond the held high watermark."""
+        """Raise the error that a producer with acks=all receives if a record is beyond a lagging high watermark."""
         if offset >= self.open.get(_HOLD, offset + 1):
             record = self.at(offset)
             raise BrokerUnavailableError(

@@ -434,7 +434,7 @@ class Selectron(KernelLearner):
     def retract(
         self, x: Features | FloatArray, decision: Decision, assumed_reward: int, reward: int, v: float = 0.0
     ) -> bool:
-        """Add the right answer to the sums or remove it."""
+        """Replace the assumed reward in the sums with the actual reward."""
         if not self.retractable:
             return super().retract(x, decision, assumed_reward, reward, v)
         indices, values = sparse(x, self.n_features)

@@ -172,9 +172,9 @@ def trace(make_learner: MakeLearner, schedule: Schedule) -> list[Happened]:
 def shrink(make_learner: MakeLearner, schedule: Schedule) -> list[int]:
     """Return the indices of a small subset of a failing schedule's items that still fails.
 
-    The algorithm is that of Zeller, Hildebrandt, "Simplifying and isolating failure-inducing input", IEEE TSE 2002. It
-    removes groups of decreasing size, down to single items, while the remaining items still fail. The finding can
-    change during the reduction.
+    The algorithm is that of Zeller and Hildebrandt, "Simplifying and isolating failure-inducing input", IEEE TSE 2002.
+    It removes groups of decreasing size, down to single items, while the remaining items still fail. The subset can
+    fail in another way than the schedule.
     """
     indices = list(range(len(schedule.items)))
     size = len(indices) // 2

@@ -449,7 +449,7 @@ _WRAPPER_DICE = 0x1B873593
 
 
 def _with_logs(luck: Luck, task: TaskSettings, items: list[Item]) -> tuple[TaskSettings, list[Item]]:
-    """Replay a log, whose policy may be uniform, in half of the runs. Some contexts lack logged fields."""
+    """Make half of the runs replay a log. Some logging policies are uniform, and some contexts lack logged fields."""
     play = luck.choice(PLAYS)
     if play == "own" and luck.chance(50):
         return task, items

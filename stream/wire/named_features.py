@@ -126,7 +126,7 @@ class FeatureEncoder:
         indices = np.array(sorted(entries), np.int32)
         values = np.array([entries[index] for index in indices.tolist()], np.float64)
         if not np.isfinite(values).all():
-            raise NamedFeaturesError("features that share an index: expected a finite sum; got one out of range")
+            raise NamedFeaturesError("features that share an index: expected a finite sum; the sum overflows")
         return Features(indices, values), unknown
 
     def kind_of(self, name: str, given: object) -> Kind:

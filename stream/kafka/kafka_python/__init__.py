@@ -1,9 +1,9 @@
 """The Broker port implemented with kafka-python. Only this package imports that client.
 
 connection   connecting, and error translation
-security     access to secured clusters, and reasons for refusals
+security     TLS and SASL settings, and explanations of denied connections
 admin        topics, offsets, groups
-foreign      records that only other clients write
+foreign      records that kafka-python itself cannot read or write
 producers    writing records and transactions
 consumers    reading records
 membership   consumer groups: rebalances, joins, fencing
