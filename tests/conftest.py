@@ -29,17 +29,21 @@ KAFKA_FOLDERS = ("tests/real_kafka/", "tests/cluster/", "tests/faults/", "exampl
 KAFKA_FIXTURES = {"kafka", "secured", "client", "onebit_kafka"}
 
 
+WITH_KAFKA_PYTHON = tuple(f"tests/real_kafka/test_{name}.py" for name in ("local_kafka", "monitor", "snapshots"))
+
+
 class KafkaByClient(LoadScopeScheduling):  # type: ignore[misc]
     """In a parallel run, assigns the tests that need a real Kafka to two processes, each with its own broker.
 
-    One process runs the tests of kafka-python and the other runs the rest, about half of the work each.
+    One process runs the tests of kafka-python and the files in `WITH_KAFKA_PYTHON`, and the other runs the rest, about
+    half of the work each.
     """
 
     def _split_scope(self, nodeid: str) -> str:
         folders = ("tests/real_kafka/", "tests/contract/", "examples/")
         if not nodeid.startswith(folders) or "[embedded" in nodeid:
             return nodeid
-        return "kafka-python" if "kafka-python" in nodeid else "kafka"
+        return "kafka-python" if "kafka-python" in nodeid or nodeid.startswith(WITH_KAFKA_PYTHON) else "kafka"
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:

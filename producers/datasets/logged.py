@@ -55,7 +55,8 @@ class LogDataset(Dataset):
 def class_names_of(dataset: Dataset) -> tuple[str, ...] | None:
     """Return a log's class names for predictions, or None if there is no log or the classes have no names."""
     names = dataset.class_names
-    return names if isinstance(dataset, LogDataset) and names != tuple(map(str, range(len(names)))) else None
+    has_names = isinstance(dataset, LogDataset) and any(name != str(k) for k, name in enumerate(names))
+    return names if has_names else None
 
 
 _EPOCH = re.compile("[1-9][0-9]{0,17}")

@@ -20,6 +20,7 @@ Decisions are counted as in `prefix`, separately for each learner that was the c
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
+from math import isnan
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -171,9 +172,9 @@ class ChallengerEstimator(PrefixEstimator[_Row]):
         self._champion: str | None = None
 
     def value_of(self, prediction: Prediction) -> _Row | None:
-        """See PrefixEstimator. Decisions without challengers are ignored."""
+        """See PrefixEstimator. Decisions without challengers or without a known propensity are ignored."""
         decision, challenged = prediction.decision, prediction.challenged
-        if challenged is None:
+        if challenged is None or isnan(decision.propensity):
             return None
         weights = {
             name: (choice == decision.action) / decision.propensity for name, choice in challenged.choices.items()
@@ -181,11 +182,12 @@ class ChallengerEstimator(PrefixEstimator[_Row]):
         return challenged.champion, weights
 
     def count_settled(self, settled: Sequence[tuple[_Row, int | None]]) -> None:
-        """See PrefixEstimator."""
+        """See PrefixEstimator. Decisions with other challengers, which another client wrote, are ignored."""
         for champion, group in groupby(settled, lambda one: one[0][0]):
             rows = list(group)
             self._champion = champion
             reign = self._reigns.setdefault(champion, _Reign(rows[0][0][1]))
+            rows = [row for row in rows if row[0][1].keys() == reign.sums.keys()]
             known = [(row, reward) for row, reward in rows if reward is not None]
             reign.without_reward += len(rows) - len(known)
             if known:

@@ -133,8 +133,8 @@ def product_of(places: IndexArray, x: FloatArray, z: FloatArray) -> float:
 def variance(P: FloatArray, pending: int, places: IndexArray, x: FloatArray, z: FloatArray) -> float:
     """Return xᵀ(P − VᵀV)x for a symmetric P, at least 0. `z` is scratch space of s entries.
 
-    Only the upper triangle of P is read. A sparse x reads individual entries. A dense x reads bands of rows; each band
-    begins at the first column of its diagonal block.
+    Only the upper triangle of P and its diagonal blocks are read. A sparse x reads individual entries. A dense x reads
+    bands of rows; each band begins at the first column of its diagonal block.
     """
     n, size = x.size, size_of(P)
     total = 0.0

@@ -75,8 +75,8 @@ def lists(column: Column, field: str, separator: str, problems: list[Problem]) -
             names = tuple(value.split(separator)) if value else None
         elif value is not None:
             names = tuple(map(text_of, value if isinstance(value, list) else [value]))
-        if names is not None and None in names:
-            problems.append(problem(row, field, "a list of strings or numbers", value))
+        if names is not None and not all(names):
+            problems.append(problem(row, field, "a list of numbers or non-empty strings", value))
             names = None
         found.append(names)
     return Lists(*distinct_of(found))

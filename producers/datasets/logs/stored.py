@@ -54,10 +54,14 @@ class StoredLog(SparseRows):
     eligible: IndexArray  # the columns of `Eligible`
     eligible_offsets: OffsetArray
 
+    @property
+    def eligible_of_rows(self) -> Eligible:
+        """The eligible classes of all rows."""
+        return Eligible(self.eligible_offsets, self.eligible)
+
     def outcome(self, row: int) -> LoggedOutcome:
         """Return the logged values of a row."""
         propensity = float(self.propensities[row])
-        start, stop = self.eligible_offsets[row], self.eligible_offsets[row + 1]
         return LoggedOutcome(
             decided_at_ms=_given(self.decided_at_ms[row]),
             label=_given(self.labels[row]),
@@ -65,7 +69,7 @@ class StoredLog(SparseRows):
             propensity=None if np.isnan(propensity) else propensity,
             reward=_given(self.rewards[row]),
             delay_ms=_given(self.delays_ms[row]),
-            eligible=self.eligible[start:stop] if stop > start else None,
+            eligible=self.eligible_of_rows.of(row),
         )
 
     def event_id(self, row: int) -> str:
@@ -92,7 +96,7 @@ class StoredLog(SparseRows):
                 [self.event_id(row) for row in range(start, stop)], block.offsets, block.indices, block.values,
                 self.decided_at_ms[start:stop], block.labels, self.actions[start:stop], self.propensities[start:stop],
                 self.rewards[start:stop], self.delays_ms[start:stop],
-                Eligible(self.eligible_offsets, self.eligible).part(start, stop) if self.eligible.size else None,
+                self.eligible_of_rows.part(start, stop) if self.eligible.size else None,
             )  # fmt: skip
 
 

@@ -91,7 +91,7 @@ def test_eligible_classes_are_the_same_in_every_format(tmp_path: Path, write_as:
     assert batch.eligible.mask(3).tolist() == [[True, True, False], [True, True, True], [True, False, True]]
 
 
-@pytest.mark.parametrize("among", [[], ["left", "left"], ["left", "unheard-of"], ["right"], ["left", {}]])
+@pytest.mark.parametrize("among", [[], ["left", "left"], ["left", "unheard-of"], ["right"], ["left", {}], ["left", ""]])
 def test_invalid_eligible_classes_are_reported(tmp_path: Path, among: list[Any]) -> None:
     rows = [row | {"among": one} for row, one in zip(ROWS, (among, None, ["left", "right"]), strict=True)]
     given = mapping(eligible="among", classes=["left", "right"])
