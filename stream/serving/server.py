@@ -3,6 +3,7 @@
 import asyncio
 import hmac
 import math
+import resource
 import socket
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -15,6 +16,7 @@ import orjson
 import uvicorn
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from stream.telemetry import metrics
 from stream.telemetry.metrics import Sample
@@ -26,6 +28,12 @@ DECIDE, FEEDBACK, SHOWN, DECISIONS = "/v1/decide", "/v1/feedback", "/v1/shown", 
 OPENAPI = "/openapi.json"
 PATHS = frozenset((DECIDE, FEEDBACK, SHOWN, "/healthz", "/readyz", "/metrics", OPENAPI))
 
+HEAD_BYTES_MAX = 65_536
+"""Limit on an incomplete head of a request. It is checked after each read from a socket, which is at most 256 KiB."""
+
+HEAD_S = 10.0
+"""Time limit for receiving the head of a request, and the rest of a body after the response."""
+
 BODY_S = 10.0
 """Time limit for reading a body."""
 
@@ -34,6 +42,9 @@ REQUESTS_MAX = 1_000
 
 CONNECTIONS_MAX = 10_000
 """Limit on open connections, including idle ones. If there are more, uvicorn responds to every request with 503."""
+
+FILES_OTHER = 100
+"""Open files that connections leave to the Kafka client and the program."""
 
 KEEP_ALIVE_S = 75
 """Time to keep an idle connection open: longer than the usual 60 s of load balancers, which reuse connections."""
@@ -139,8 +150,10 @@ class Guard:
         try:
             if is_limited and (refusal := self._refusal(scope)) is not None:
                 await refusal(scope, receive, counted)
-            else:
+            elif is_limited:
                 await self._call(scope, receive, counted)
+            else:  # no other path reads a body
+                await self._app(scope, receive, counted)
         except Exception as error:
             self._announce(f"internal error: {path}: {type(error).__name__}: {error}")
         finally:
@@ -175,7 +188,7 @@ class Guard:
                         return
                     is_whole = not message.get("more_body", False)
         except TimeoutError:
-            await problem(408, f"body: expected within {body_s:g} s")(scope, receive, send)
+            await problem(408, f"body: expected within {body_s:g} s", {"Connection": "close"})(scope, receive, send)
             return
         read = [{"type": "http.request", "body": bytes(body)}]
 
@@ -199,6 +212,64 @@ def listen(host: str, port: int) -> socket.socket:
     return listening
 
 
+def connections_max() -> int:
+    """Return the limit on open connections, which also fits the process's limit on open files."""
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return CONNECTIONS_MAX if files == resource.RLIM_INFINITY else min(CONNECTIONS_MAX, files - FILES_OTHER)
+
+
+class Protocol(HttpToolsProtocol):
+    """uvicorn's HTTP protocol with limits on the head of a request.
+
+    uvicorn does not limit the size of a head. Its only timeout starts after a response and ends with the next byte.
+    """
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """See asyncio."""
+        super().connection_made(transport)
+        self._is_head, self._head_bytes = True, 0
+        self._timer = self.loop.call_later(HEAD_S, self.timeout_keep_alive_handler)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See asyncio."""
+        super().connection_lost(exc)
+        self._timer.cancel()
+
+    def data_received(self, data: bytes) -> None:
+        """See asyncio. Closes the connection if the head is too large."""
+        is_start = self._head_bytes == 0
+        if self._is_head:
+            self._head_bytes += len(data)
+        super().data_received(data)
+        if self._head_bytes > HEAD_BYTES_MAX:
+            self.send_400_response(f"head: expected at most {HEAD_BYTES_MAX} bytes")
+        elif self._head_bytes > 0 and is_start:
+            self._close_after(HEAD_S)
+
+    def on_headers_complete(self) -> None:
+        """See httptools. `Guard` limits the time until the body is complete."""
+        self._timer.cancel()
+        self._is_head, self._head_bytes = False, 0
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        """See httptools."""
+        super().on_message_complete()
+        self._is_head = True
+        if self.cycle.response_complete:  # the rest of the body has ended uvicorn's timeout
+            self._close_after(KEEP_ALIVE_S)
+
+    def on_response_complete(self) -> None:
+        """See uvicorn. Limits the time to receive a body that no application reads."""
+        super().on_response_complete()
+        if not self._is_head and self.cycle.response_complete:
+            self._close_after(HEAD_S)
+
+    def _close_after(self, seconds: float) -> None:
+        self._timer.cancel()
+        self._timer = self.loop.call_later(seconds, self.timeout_keep_alive_handler)
+
+
 class Server(uvicorn.Server):
     """Serves an application until `stop` returns True, then completes the open requests."""
 
@@ -219,8 +290,8 @@ class Server(uvicorn.Server):
         """
         config = uvicorn.Config(
             app, log_config=None, log_level="critical", access_log=False, server_header=False, proxy_headers=False,
-            lifespan="on",
-            limit_concurrency=CONNECTIONS_MAX, timeout_graceful_shutdown=CLOSE_S + math.ceil(timeout_s),
+            lifespan="on", http=Protocol, ws="none",
+            limit_concurrency=connections_max(), timeout_graceful_shutdown=CLOSE_S + math.ceil(timeout_s),
             timeout_keep_alive=KEEP_ALIVE_S, ssl_certfile=certificate, ssl_keyfile=key,
         )  # fmt: skip
         config.load()

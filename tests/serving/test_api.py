@@ -1,5 +1,6 @@
 """Decisions and feedback over HTTP, with a learner on the embedded broker."""
 
+import resource
 import socket
 import ssl
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ import trustme
 from jsonschema import Draft202012Validator
 
 from stream.kafka.port import AccessError, BrokerError
+from stream.serving import server
 from stream.serving.decisions import fallback_answer
 from stream.serving.server import Limits, RateLimit, listen
 from stream.testing.embedded import EmbeddedPipeline
@@ -321,7 +323,61 @@ def test_missing_body_times_out() -> None:
         closing(socket.create_connection((HOST, gateway.port), WAIT_S)) as client,
     ):
         client.sendall(b"POST /v1/decide HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\n{")
-        assert client.recv(1_000).startswith(b"HTTP/1.1 408 ")
+        assert received(client).startswith(b"HTTP/1.1 408 ")
+
+
+def received(client: socket.socket) -> bytes:
+    """Return all data until the server closes the connection."""
+    return b"".join(iter(lambda: client.recv(10_000), b""))
+
+
+@pytest.mark.parametrize("head", [b"", b"\r\n", b"GET /healthz HTTP/1.1\r\nHost: a\r\n"], ids=["none", "empty", "part"])
+def test_connection_is_closed_if_a_head_is_not_complete_in_time(head: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "HEAD_S", 0.1)
+    with served(a_pipeline()) as gateway, closing(socket.create_connection((HOST, gateway.port), WAIT_S)) as client:
+        client.sendall(head)
+        assert received(client) == b""
+
+
+def test_head_of_a_later_request_has_the_same_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "HEAD_S", 0.1)
+    with served(a_pipeline()) as gateway, closing(socket.create_connection((HOST, gateway.port), WAIT_S)) as client:
+        client.sendall(b"HEAD /healthz HTTP/1.1\r\nHost: a\r\n\r\n")
+        assert client.recv(1_000).startswith(b"HTTP/1.1 200 ")
+        client.sendall(b"\r\n")
+        assert received(client) == b""
+
+
+def test_idle_connection_stays_open_after_a_response(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "HEAD_S", 0.1)
+    with served(a_pipeline()) as gateway, closing(socket.create_connection((HOST, gateway.port), WAIT_S)) as client:
+        client.sendall(b"HEAD /unknown HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\n")
+        assert client.recv(1_000).startswith(b"HTTP/1.1 404 ")
+        client.sendall(b"x")  # the rest of the body
+        client.settimeout(0.3)
+        with pytest.raises(TimeoutError):
+            client.recv(1)
+
+
+def test_connection_is_closed_if_an_unread_body_does_not_end_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "HEAD_S", 0.1)
+    with served(a_pipeline()) as gateway, closing(socket.create_connection((HOST, gateway.port), WAIT_S)) as client:
+        client.sendall(b"POST /unknown HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\n{")
+        assert received(client).startswith(b"HTTP/1.1 404 ")
+
+
+def test_oversized_head_is_rejected() -> None:
+    with served(a_pipeline()) as gateway, closing(socket.create_connection((HOST, gateway.port), WAIT_S)) as client:
+        client.sendall(b"GET /" + b"x" * server.HEAD_BYTES_MAX)
+        assert received(client).startswith(b"HTTP/1.1 400 ")
+
+
+@pytest.mark.parametrize(("files", "expected"), [(1_024, 924), (1_000_000, 10_000), (resource.RLIM_INFINITY, 10_000)])
+def test_limit_on_connections_fits_the_limit_on_open_files(
+    files: int, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (files, files))
+    assert server.connections_max() == expected
 
 
 def test_disconnect_during_a_body_is_counted_and_writes_nothing() -> None:
