@@ -32,6 +32,9 @@ PROBE_S = 1.0
 AGAIN_S = 1.0
 """Pause before reconnecting."""
 
+WRITE_S = 5.0
+"""Time to wait for the acknowledgement of a record: longer than a request to Kafka, whose timeout shows an outage."""
+
 CLOSE_S = 5.0
 
 WRITER, READER = "writer", "reader"
@@ -110,7 +113,11 @@ class Link:
         self.check_ready()
         written: asyncio.Future[None] = self._loop.create_future()
         self._queue.put(Outgoing(topic, event_id.encode(), value, headers, written))
-        await written
+        try:
+            async with asyncio.timeout(WRITE_S):
+                await written
+        except TimeoutError as error:
+            raise BrokerUnavailableError(f"{topic}: no acknowledgement within {WRITE_S:g} s") from error
 
     def _keep(self, role: str, work: Callable[[Broker], None]) -> None:
         """Run work on a broker, and reconnect after an error that a new connection may resolve."""

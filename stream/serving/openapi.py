@@ -15,7 +15,7 @@ _ERRORS = {
     413: "The body is too large.",
     422: "A field is invalid.",
     429: "The rate limit is exceeded; Retry-After contains the seconds to wait.",
-    503: "The gateway is not ready, the record was refused, or there are too many concurrent requests.",
+    503: "The gateway is not ready, the broker refused or did not acknowledge a record, or too many requests are open.",
     504: "No decision was made in time.",
 }
 _BODY_ERRORS = (400, 408, 413, 422, 503)

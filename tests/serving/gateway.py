@@ -46,6 +46,8 @@ class LearningBroker:
         self.pipeline = pipeline
         self.is_away = False
         self.learns = True
+        self.responds = Event()  # flushes wait until it is set
+        self.responds.set()
         self.refusal: BrokerError | None = None  # raised by every write
 
     def __getattr__(self, name: str) -> Any:
@@ -75,6 +77,7 @@ class _LearningProducer:
         self._producer.send(topic, partition, key, value, headers)
 
     def flush(self) -> int:
+        self._broker.responds.wait(WAIT_S)
         self._broker.check()
         if self._broker.refusal is not None:
             raise self._broker.refusal

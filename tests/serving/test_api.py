@@ -13,7 +13,7 @@ import trustme
 from jsonschema import Draft202012Validator
 
 from stream.kafka.port import AccessError, BrokerError
-from stream.serving import server
+from stream.serving import link, server
 from stream.serving.decisions import fallback_answer
 from stream.serving.server import Limits, RateLimit, listen
 from stream.testing.embedded import EmbeddedPipeline
@@ -411,6 +411,28 @@ def test_failed_write_is_a_503() -> None:
     with served(a_pipeline()) as gateway:
         gateway.broker.is_away = True  # the first write or the reader notices it
         assert gateway.decide("visit-1").status == 503
+
+
+def test_missing_acknowledgement_is_a_503_and_a_queued_record_is_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(link, "WRITE_S", 0.1)
+    with served(a_pipeline()) as gateway:
+        gateway.broker.responds.clear()
+        found = [gateway.ask("POST", "/v1/feedback", {"id": event_id, "reward": 1}) for event_id in ("sent", "queued")]
+        gateway.broker.responds.set()
+        monkeypatch.undo()
+        assert gateway.ask("POST", "/v1/feedback", {"id": "last", "reward": 1}).status == 202
+        pipeline = gateway.pipeline
+        written = [one.key for one in pipeline.records(pipeline.topics.feedback, 0) if one.key is not None]
+    assert [(one.status, one.headers["retry-after"]) for one in found] == [(503, "1")] * 2
+    assert written == [b"sent", b"last"]
+
+
+def test_missing_acknowledgement_does_not_affect_the_timeout_of_a_decision() -> None:
+    with served(a_pipeline(), timeout_s=0.1, fallback="uniform") as gateway:
+        gateway.broker.responds.clear()
+        got = gateway.decide("visit-1")
+        gateway.broker.responds.set()
+    assert (got.status, got.json["fallback"]) == (200, True)
 
 
 def test_rejected_record_is_a_503_and_does_not_affect_the_next() -> None:
