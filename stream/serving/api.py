@@ -150,7 +150,13 @@ def make_app(gateway: Gateway, version: str, *, has_token: bool = False) -> Star
 
 
 async def _fields(request: Request, *names: str) -> dict[str, Any]:
-    """Return the named fields of a request's body. Other fields are ignored."""
+    """Return the named fields of a request's body. Other fields are ignored.
+
+    A browser sends other media types, but not JSON, for a page of another site without asking the gateway (CORS).
+    """
+    media_type = request.headers.get("Content-Type", "").partition(";")[0].strip()
+    if media_type.lower() != "application/json":
+        raise HTTPException(415, f"Content-Type: expected application/json; got {shown(media_type)}")
     try:
         given = orjson.loads(await request.body())
     except orjson.JSONDecodeError as error:

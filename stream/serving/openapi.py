@@ -13,12 +13,13 @@ _ERRORS = {
     404: "The gateway remembers no decision with this id.",
     408: "The body did not arrive in time.",
     413: "The body is too large.",
+    415: "The Content-Type is not application/json.",
     422: "A field is invalid.",
     429: "The rate limit is exceeded; Retry-After contains the seconds to wait.",
     503: "The gateway is not ready, the broker refused or did not acknowledge a record, or too many requests are open.",
     504: "No decision was made in time.",
 }
-_BODY_ERRORS = (400, 408, 413, 422, 503)
+_BODY_ERRORS = (400, 408, 413, 415, 422, 503)
 
 
 def document(version: str, *, has_token: bool) -> dict[str, Any]:

@@ -262,6 +262,18 @@ def test_body_that_is_not_json_is_rejected(shared_gateway: GatewayClient, body: 
     assert got.json["error"].startswith("body: expected JSON; ")
 
 
+@pytest.mark.parametrize("path", ["/v1/decide", "/v1/feedback", "/v1/shown"])
+@pytest.mark.parametrize("media_type", ["", "text/plain", "text/plain;application/json", "application/jsonp"])
+def test_body_of_another_type_is_rejected(shared_gateway: GatewayClient, path: str, media_type: str) -> None:
+    body = {"id": "a", "x": [1.0, 0.5], "reward": 1}
+    assert shared_gateway.ask("POST", path, body, {"Content-Type": media_type}).status == 415
+
+
+def test_type_of_a_body_can_have_parameters(shared_gateway: GatewayClient) -> None:
+    got = shared_gateway.ask("POST", "/v1/shown", {}, {"Content-Type": "Application/JSON; charset=utf-8"})
+    assert got.status == 422
+
+
 def test_openapi_document_describes_requests_and_responses(shared_gateway: GatewayClient) -> None:
     schemas = shared_gateway.ask("GET", "/openapi.json").json["components"]["schemas"]
     context, problem = (Draft202012Validator(schemas[name]) for name in ("Context", "Problem"))
