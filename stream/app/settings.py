@@ -585,7 +585,9 @@ class GatewaySettings(Group):
         ),
     ] = None
     serve_token: Annotated[
-        Secret | None, Setting(_NO_FLAG, "Bearer token that requests must have", unset="none", is_secret=True)
+        Secret | None,
+        Field(min_length=1),
+        Setting(_NO_FLAG, "Bearer token that requests must have", unset="none", is_secret=True),
     ] = None
     serve_certificate: Annotated[
         Path | None, Setting(_SERVE, "Certificate for the HTTP port (PEM)", "FILE", unset="no TLS")

@@ -33,6 +33,13 @@ def test_limits_must_be_positive(variable: str, onebit: Onebit, monkeypatch: pyt
     assert variable in ended.err
 
 
+def test_empty_token_is_rejected(onebit: Onebit, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ONEBIT_SERVE_TOKEN", "")
+    ended = onebit("serve")
+    assert ended.code == ExitCode.USAGE
+    assert "ONEBIT_SERVE_TOKEN" in ended.err
+
+
 def started(**settings: object) -> EmbeddedPipeline:
     """A pipeline whose learner has completed a step."""
     pipeline = EmbeddedPipeline(n_classes=3, n_features=2, seed=5, **settings)
