@@ -81,7 +81,7 @@ class Gateway:
         """Write feedback, and return it when the broker has acknowledged it."""
         self.link.check_ready()
         given = await _fields(request, "id", "reward", "action")
-        event_id, value = _id_of(given), orjson.dumps(given)
+        event_id, value = _id_of(given), _value_of(given)
         decode_feedback(_record(value), _ANY if self.link.facts is None else self.link.facts.n_classes)
         await self.link.write(self.topics.feedback, event_id, value, HEADERS)
         return json_response(given, 202)
@@ -177,17 +177,20 @@ def _record(value: bytes, headers: Headers = HEADERS) -> Record:
     return Record("", 0, 0, 0, None, value, headers)
 
 
+def _value_of(given: dict[str, Any]) -> bytes:
+    try:
+        return orjson.dumps(given)
+    except TypeError as error:  # nesting that is too deep
+        raise MalformedError(f"body: {error}") from error
+
+
 def _context_value(given: dict[str, Any], facts: PipelineFacts | None) -> tuple[bytes, IndexArray | None]:
     """Check a context as the learner does, and return the value of its record and its eligible classes.
 
     Raises:
         MalformedError: the context is invalid. Before the learner's first step, only its form is checked.
     """
-    x, eligible = given.get("x"), None
-    try:
-        value = orjson.dumps(given)
-    except TypeError as error:  # nesting that is too deep
-        raise MalformedError(f"x: {error}") from error
+    x, value, eligible = given.get("x"), _value_of(given), None
     if facts is not None:
         names_are_unknown = facts.open_classes and given.get("eligible") is None
         classes = None if names_are_unknown else facts.classes()

@@ -185,6 +185,14 @@ def test_invalid_request_is_rejected_with_its_field(
     assert (got.status, got.json["error"].split(":")[0]) == (422, field)
 
 
+@pytest.mark.parametrize("path", ["/v1/decide", "/v1/feedback"])
+def test_deeply_nested_value_is_rejected(shared_gateway: GatewayClient, path: str) -> None:
+    nested = b"[" * 500 + b"]" * 500
+    raw = b'{"id": "a", "reward": 1, "x": %b, "action": %b}' % (nested, nested)
+    got = shared_gateway.ask("POST", path, raw=raw)
+    assert (got.status, got.json["error"].split(":")[0]) == (422, "body")
+
+
 def test_feedback_is_accepted_and_applied() -> None:
     with served(a_pipeline()) as gateway:
         action = gateway.decide("visit-1").json["action"]
