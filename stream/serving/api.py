@@ -9,6 +9,7 @@ from uuid import uuid4
 
 import orjson
 from starlette.applications import Starlette
+from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
@@ -119,6 +120,15 @@ class Gateway:
         return Response(text, headers={"Content-Type": content_type})
 
 
+class _IdConvertor(PathConvertor):
+    """The rest of a path. Starlette's `path` matches no newlines, and omits one at the end."""
+
+    regex = "(?s:.*)"
+
+
+register_url_convertor("id", _IdConvertor())
+
+
 def make_app(gateway: Gateway, version: str, *, has_token: bool = False) -> Starlette:
     """Create the application; the link's threads run during its lifespan."""
 
@@ -138,7 +148,7 @@ def make_app(gateway: Gateway, version: str, *, has_token: bool = False) -> Star
             Route(DECIDE, gateway.decide, methods=["POST"]),
             Route(FEEDBACK, gateway.feedback, methods=["POST"]),
             Route(SHOWN, gateway.shown, methods=["POST"]),
-            Route(f"{DECISIONS}{{event_id:path}}", gateway.decision),
+            Route(f"{DECISIONS}{{event_id:id}}", gateway.decision),
             Route("/healthz", gateway.healthz),
             Route("/readyz", gateway.readyz),
             Route("/metrics", gateway.metrics),

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 import trustme
@@ -202,10 +203,15 @@ def test_feedback_is_accepted_and_applied() -> None:
         assert gateway.pipeline.example("visit-1")["reward"] == 1
 
 
-def test_forgotten_decision_is_not_found() -> None:
+@pytest.mark.parametrize("event_id", ["a/b c", "a\nb", "a\n"])
+def test_decision_is_found_by_its_exact_id(event_id: str) -> None:
     with served(a_pipeline()) as gateway:
-        got = gateway.ask("GET", "/v1/decisions/a/b%20c")
-    assert (got.status, got.json["id"]) == (404, "a/b c")
+        gateway.decide("a")
+        path = f"/v1/decisions/{quote(event_id)}"
+        missing = gateway.ask("GET", path)
+        first = gateway.decide(event_id).json
+        assert gateway.ask("GET", path).json == first
+    assert (missing.status, missing.json["id"]) == (404, event_id)
 
 
 def test_missing_prediction_is_a_504_with_the_id() -> None:
