@@ -33,10 +33,12 @@ from stream.wire.codec import (
     encode_feedback,
     trace_of,
 )
+from stream.wire.named_features import HASH_BITS_MAX, build
 from stream.wire.records import Headers, IndexArray, Record, Shown
 from stream.wire.topics import Topics
 
 _ANY = 2**31 - 1  # limit on class numbers and indices until the pipeline's sizes are known
+_ANY_NAMES = build({}, HASH_BITS_MAX, unknown=True)  # encodes features of any name and kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,17 +200,16 @@ def _context_value(given: dict[str, Any], facts: PipelineFacts | None) -> tuple[
     """Check a context as the learner does, and return the value of its record and its eligible classes.
 
     Raises:
-        MalformedError: the context is invalid. Before the learner's first step, only its form is checked.
+        MalformedError: the context is invalid. Before the learner's first step, names and sizes are not checked.
     """
-    x, value, eligible = given.get("x"), _value_of(given), None
-    if facts is not None:
-        names_are_unknown = facts.open_classes and given.get("eligible") is None
-        classes = None if names_are_unknown else facts.classes()
-        context = decode_context(_record(value), facts.n_features, encoder=facts.encoder, classes=classes)
-        eligible = context.eligible
-    elif type(x) is not dict or type(x.get("i")) is list:
-        decode_context(_record(value), len(x) if type(x) is list else _ANY)
-    return value, eligible
+    x, value = given.get("x"), _value_of(given)
+    if facts is None:
+        decode_context(_record(value), len(x) if type(x) is list else _ANY, encoder=_ANY_NAMES)
+        return value, None
+    names_are_unknown = facts.open_classes and given.get("eligible") is None
+    classes = None if names_are_unknown else facts.classes()
+    context = decode_context(_record(value), facts.n_features, encoder=facts.encoder, classes=classes)
+    return value, context.eligible
 
 
 def _headers_of(request: Request) -> Headers:
