@@ -4,6 +4,7 @@ import re
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from producers.datasets.base import Block, Dataset, DatasetError, Known, Row, UnknownEventError
 from producers.datasets.log import LoggedOutcome, LogRows
@@ -55,8 +56,12 @@ class LogDataset(Dataset):
 def class_names_of(dataset: Dataset) -> tuple[str, ...] | None:
     """Return a log's class names for predictions, or None if there is no log or the classes have no names."""
     names = dataset.class_names
-    has_names = isinstance(dataset, LogDataset) and any(name != str(k) for k, name in enumerate(names))
-    return names if has_names else None
+    return names if isinstance(dataset, LogDataset) and not _are_numbers(names) else None
+
+
+@lru_cache(maxsize=8)  # called for each context of a replay
+def _are_numbers(names: tuple[str, ...]) -> bool:
+    return names == tuple(map(str, range(len(names))))
 
 
 _EPOCH = re.compile("[1-9][0-9]{0,17}")

@@ -367,16 +367,13 @@ def choose_learners(settings: Settings) -> Chosen:
     settings, why = with_chosen(settings, dataset.n_classes, dataset.n_features, mean_nnz_of(dataset))
     if why:
         announce(why)
-    nnz, events = nnz_of(dataset), events_of(settings, dataset)
+    nnz, events, is_among_eligible = nnz_of(dataset), events_of(settings, dataset), has_eligible(dataset)
     seconds = []
     for name in settings.learner:
         task = task_settings(settings, name, dataset.n_classes, dataset.n_features, class_names_of(dataset))
-        supports_eligible = task.make_learner().supports_eligible
-        if not supports_eligible and has_eligible(dataset):
-            able = ", ".join(one for one, cls in registered().items() if cls.supports_eligible)
-            raise SettingsError(
-                f"--learner {name}: it cannot decide among the eligible classes of {dataset.name}; use one of {able}"
-            )
+        learner = task.make_learner()
+        if is_among_eligible:
+            task.check_eligible(learner)
         seconds.append(run_s(task, nnz, events))
         if slow := slow_warning(task, nnz, events):
             warn(slow)

@@ -343,7 +343,7 @@ POLICY_HINTS = {
     "NOTHING_ASSUMED": "--late correct needs --on-expiry negative",
     "NOT_RETRACTABLE": "use --late ignore, or late-ucb with --param drift=off",
     "NOT_FROM_LOGS": "use another --learner, or --play match",
-    "NO_ELIGIBLE": "use another --learner, or --n-classes",
+    "NO_ELIGIBLE": "use another --learner",
     "NO_CHALLENGE": "use another --challenger or --learner",
     "ONE_RIGHT_CLASS": "use another --learner",
 }

@@ -45,6 +45,11 @@ class Eligible(NamedTuple):
         start, stop = self.offsets[j], self.offsets[j + 1]
         return self.classes[start:stop] if stop > start else None
 
+    def counts(self, n_classes: int) -> NDArray[np.int64]:
+        """Return the number of eligible classes of each decision."""
+        sizes = np.diff(self.offsets)
+        return np.where(sizes > 0, sizes, n_classes)
+
     def mask(self, n_classes: int) -> NDArray[np.bool_]:
         """Return whether each class is eligible, bool[n, K]."""
         sizes = np.diff(self.offsets)

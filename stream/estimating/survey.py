@@ -104,10 +104,13 @@ class _Counts:
         np.add.at(self.by_label, (chunk.labels[labelled], known[labelled]), 1)
         self.has_delays |= bool((chunk.delays_ms >= 0).any())
         self.has_times |= bool((chunk.decided_at_ms >= 0).any())
-        sizes = chunk.mask(self._n_classes).sum(axis=1)
-        self.has_eligible |= chunk.eligible is not None and chunk.eligible.classes.size > 0
-        self.classes_min = int(sizes.min(initial=self.classes_min))
-        self.classes_max = int(sizes.max(initial=self.classes_max))
+        if chunk.eligible is None:
+            self.classes_max = self._n_classes
+        else:
+            sizes = chunk.eligible.counts(self._n_classes)
+            self.has_eligible |= chunk.eligible.classes.size > 0
+            self.classes_min = int(sizes.min(initial=self.classes_min))
+            self.classes_max = int(sizes.max(initial=self.classes_max))
 
     def flags(self) -> Iterator[Flag]:
         of = f"of {self.events:,} events"

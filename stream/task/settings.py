@@ -45,7 +45,10 @@ class Unsuitable(Enum):
         "{learner} with these parameters cannot learn from another learner's decisions, as challengers require; use "
         "one of {suitable}"
     )
-    NO_ELIGIBLE = "{learner} cannot decide among some of the classes, as classes_max requires; use one of {suitable}"
+    NO_ELIGIBLE = (
+        "{learner} cannot decide among some of the classes, as classes_max and eligible classes in a log require; use "
+        "one of {suitable}"
+    )
     ONE_RIGHT_CLASS = (
         "{learner} with these parameters requires exactly one right class, and reward is any; use one of {suitable}"
     )
@@ -138,10 +141,8 @@ class TaskSettings:
             raise ParameterError(f"holdout: expected play own; got {self.play}")
         if self.open_classes and self.model == "shared":
             raise ParameterError("classes_max: expected model own; got shared")
-        if self.open_classes and not learner.supports_eligible:
-            able = [name for name, cls in registered().items() if cls.supports_eligible]
-            unable = next(name for name in map(learner_of, (self.learner, *self.members)) if name not in able)
-            raise PolicyError(Unsuitable.NO_ELIGIBLE, unable, able)
+        if self.open_classes:
+            self.check_eligible(learner)
         numbers = self.n_classes
         if self.model == "shared":
             numbers += with_kernels(learner, "model shared").logged_size
@@ -241,6 +242,17 @@ class TaskSettings:
         if encoder.n_features != self.n_features:
             raise ParameterError(f"n_features: expected {encoder.n_features}, as in features; got {self.n_features}")
         return encoder
+
+    def check_eligible(self, learner: Learner) -> None:
+        """Check that the learner of these settings can decide among some of the classes.
+
+        Raises:
+            PolicyError: it cannot.
+        """
+        if not learner.supports_eligible:
+            able = [name for name, cls in registered().items() if cls.supports_eligible]
+            unable = next(name for name in map(learner_of, (self.learner, *self.members)) if name not in able)
+            raise PolicyError(Unsuitable.NO_ELIGIBLE, unable, able)
 
     def check_policies(self, learner: Learner) -> None:
         """Check that the learner supports `on_expiry`, `late`, `play` and `reward`, and can be one of several learners.

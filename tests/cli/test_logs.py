@@ -22,6 +22,7 @@ from stream.cli.app import main
 from stream.errors import ExitCode
 from stream.reporting.errors import ErrorCurve
 from stream.reporting.run_report import RunReport
+from stream.task.settings import PolicyError, Unsuitable
 from stream.verifying.audit import audit_partition
 from stream.verifying.reapply import replay_journal
 from stream.wire.ledger import Ledger
@@ -102,8 +103,9 @@ def test_learner_that_cannot_decide_among_eligible_classes_is_refused_before_the
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(resolve, "dataset_of", lambda source: among_two())
-    with pytest.raises(SettingsError, match=r"newtron.*late-ucb"):
+    with pytest.raises(PolicyError) as raised:
         choose_learners(settings_with(learner=["newtron"], play="logged"))
+    assert (raised.value.reason, raised.value.learner) == (Unsuitable.NO_ELIGIBLE, "newtron")
 
 
 def test_log_with_labels_gives_feedback_on_any_action() -> None:

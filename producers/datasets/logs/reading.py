@@ -221,16 +221,15 @@ class LogFile:
         invalid = {code for code, one in enumerate(sets) if not one or one[0] == MISSING or len(set(one)) < len(one)}
         unlisted = {MISSING, *invalid}
         listed = [[] if code in unlisted else sets[code] for code in lists.codes.tolist()]
-        eligible = Eligible.of_lists(listed)
-        K, known = len(self.class_names), np.flatnonzero(actions >= 0)
-        for rows, expected in (
-            (np.flatnonzero(np.isin(lists.codes, list(invalid))), f"one or more of the {K} classes, each once"),
-            (known[~eligible.mask(K)[known, actions[known]]], "the played class among them"),
-        ):
-            problems.extend(
-                problem(row, "eligible", expected, list(lists.distinct[lists.codes[row]])) for row in rows.tolist()
-            )
-        return eligible
+        for row, (code, one, action) in enumerate(zip(lists.codes.tolist(), listed, actions.tolist(), strict=True)):
+            if code in invalid:
+                expected = f"one or more of the {len(self.class_names)} classes, each once"
+            elif one and action >= 0 and action not in one:
+                expected = "the played class among them"
+            else:
+                continue
+            problems.append(problem(row, "eligible", expected, list(lists.distinct[code])))
+        return Eligible.of_lists(listed)
 
     def _bits(self, rewards: FloatArray | None, n: int, problems: list[Problem]) -> NDArray[np.int64]:
         if rewards is None:

@@ -20,7 +20,7 @@ class Survey(NamedTuple):
 
     rows: int
     classes: tuple[str, ...]
-    names: Mapping[str, tuple[Kind, Sequence[str] | None]]  # None if there are so many values that they are hashed
+    names: Mapping[str, tuple[Kind, Sequence[str] | None]]  # None if the values are hashed
     hashed_distinct: float  # estimated number of distinct hashed values over all names
     moments: Mapping[str, Moments]  # moments by name, for the numeric features that were read
 
