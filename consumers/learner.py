@@ -337,16 +337,19 @@ class LearnerProgram:
         if shared is not None and isinstance(running.task.model, View):
             records_max = min(records_max, shared.room(running.partition, running.task.model))
         records = running.next_records(self._consumer, records_max)
+        adds: Sequence[str] = ()
+        if shared is not None and running.settings.open_classes:
+            records, adds = running.hold_back(records, shared.replica.names)
         silent_ms = self._host_ms() - running.applied_at_ms
         ticks = running.needs_tick(records, self._host_ms(), self._idle_ms)
         reports = shared is not None and self._report_is_due(running, shared, silent_ms)
         has_begun = running.newest_step.number > 0
-        if not (records or ticks or running.settings_change or (reports and has_begun)):
+        if not (records or adds or ticks or running.settings_change or (reports and has_begun)):
             stream_ms = running.task.join.stream_ms
             if not self._snapshots.needs_step(running.partition, running.sources(shared), stream_ms, silent_ms):
                 return None
         records = records or running.idle_ticks(self._consumer)
-        result = running.step(records, shared, ticks=ticks, reports=reports)
+        result = running.step(records, shared, ticks=ticks, reports=reports, adds=adds)
         stream_ms = running.task.join.stream_ms
         portion = self._snapshots.portion(running.partition, running.sources(shared), stream_ms, silent_ms)
         running.uncommitted = result = result._replace(snapshot=portion)

@@ -66,6 +66,8 @@ class Partition:
     uncommitted: Commit | None = None  # the last step if its commit failed or has an unknown outcome
     reported_ms: int = -1  # stream time of this process's last report of the shared model; -1 before the first report
     reported_version: int = -1  # model version in that report
+    new_names: list[str] = field(default_factory=list)  # open classes that the log has added since the last step
+    awaited: frozenset[str] = frozenset()  # open classes that a step has written to the log and that it has not added
 
     @property
     def partition(self) -> int:
@@ -133,6 +135,28 @@ class Partition:
             records_max=records_max,
         )
 
+    def hold_back(self, records: list[Record], names: Sequence[str]) -> tuple[list[Record], Sequence[str]]:
+        """Return the records before the first context with a new open class, and the names to add to the model's log.
+
+        That context and the records after it return to the buffers until the log has given the class an index.
+
+        Args:
+            records: the next records.
+            names: the names that the log has added so far.
+        """
+        known = self.task.classes.names or ()
+        if added := names[len(known) :]:
+            self.task.classes.add(added)
+            self.new_names += added
+        for place, record in enumerate(records):
+            if record.topic == self.contexts.tp.topic and (new := self.task.new_classes(record)):
+                for later in reversed(records[place:]):
+                    (self.contexts if later.topic == self.contexts.tp.topic else self.feedback).buffer.appendleft(later)
+                adds = [name for name in new if name not in self.awaited]
+                self.awaited = frozenset(new)
+                return records[:place], adds
+        return records, ()
+
     def idle_ticks(self, consumer: Consumer) -> list[Record]:
         """Remove and return buffered ticks, for a step without other records.
 
@@ -151,7 +175,15 @@ class Partition:
             return not feedback.buffer and consumer.lag(feedback.tp) > 0
         return bool(feedback.buffer) and consumer.lag(contexts.tp) > 0
 
-    def step(self, records: Sequence[Record], shared: SharedModel | None, *, ticks: bool, reports: bool) -> Commit:
+    def step(
+        self,
+        records: Sequence[Record],
+        shared: SharedModel | None,
+        *,
+        ticks: bool,
+        reports: bool,
+        adds: Sequence[str] = (),
+    ) -> Commit:
         """Apply records and return the step's output.
 
         Args:
@@ -159,6 +191,7 @@ class Partition:
             shared: the shared model of the process; None if each task has its own model.
             ticks: whether to write a tick even if the step makes no decision.
             reports: whether to include the replica's digest in the journal record.
+            adds: open classes to add to the shared model's log.
         """
         task, before = self.task, self.newest_step
         number, changes = before.number + 1, self.settings_change
@@ -166,7 +199,7 @@ class Partition:
             task.change_settings(self.settings)
         contexts_from, feedback_from = self.contexts.offset, self.feedback.offset
         applied = task.join.records
-        effects = task.step(records, number, self.partitions)
+        effects = task.step(records, number, self.partitions, adds)
         contexts_ms = []
         for record in records:
             if record.topic == self.contexts.tp.topic:
@@ -183,7 +216,7 @@ class Partition:
             number if changes or number == 1 else before.settings_from,
             self.partitions,
             task.alarms,
-            self._log_step(effects, before),
+            self._log_step(effects, before, adds),
             shared.digest() if shared is not None and reports else None,
             task.settings if changes or number == 1 else None,
             self.imported if number == 1 else None,
@@ -225,14 +258,16 @@ class Partition:
         own = Source(self.partition, self.snapshots, step.ledger, step.number, partial(take, self.task, step))
         return [own] if shared is None else [*shared.sources(self.partition), own]
 
-    def _log_step(self, effects: Effects, before: JournalStep) -> LogStep | None:
+    def _log_step(self, effects: Effects, before: JournalStep, adds: Sequence[str]) -> LogStep | None:
         """Return a step's position in the shared model's log."""
         if not isinstance(self.task.model, View):
             return None
         values = [encode_prediction(prediction, offset) for prediction, offset in effects.predictions]
+        names, self.new_names = tuple(self.new_names), []
         return LogStep(
-            self.task.model.offset, before.wrote, len(effects.updates), len(values), predictions_digest(values)
-        )
+            self.task.model.offset, before.wrote, len(effects.updates), len(values), predictions_digest(values), names,
+            tuple(adds),
+        )  # fmt: skip
 
 
 def _can_wait(record: Record) -> bool:

@@ -92,6 +92,8 @@ class LogStep(NamedTuple):
     entries: int  # number of entries written by the step
     predictions: int  # number of predictions published
     sha256: str  # digest of the concatenated values of the predictions
+    names: tuple[str, ...] = ()  # open classes that the log has added since the task's previous step
+    adds: tuple[str, ...] = ()  # open classes that this step writes to the log
 
 
 class ReplicaDigest(NamedTuple):
@@ -123,11 +125,18 @@ class JournalStep(NamedTuple):
         return 0 if self.log is None else self.number if self.log.entries else self.log.follows
 
 
+_NAMES = {"names", "adds"}
+
+
+def _plain_log(log: LogStep) -> dict[str, Any]:
+    return {name: value for name, value in log._asdict().items() if value or name not in _NAMES}
+
+
 _PLAIN: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
     "contexts": (list, lambda pair: (pair[0], pair[1])),
     "feedback": (list, lambda pair: (pair[0], pair[1])),
     "ledger": (lambda ledger: {name: n for name, n in ledger._asdict().items() if n}, lambda counts: Ledger(**counts)),
-    "log": (LogStep._asdict, lambda log: LogStep(**log)),
+    "log": (_plain_log, lambda log: LogStep(**{**log, **{name: tuple(log[name]) for name in _NAMES & log.keys()}})),
     "replica": (ReplicaDigest._asdict, lambda replica: ReplicaDigest(**replica)),
     "settings": (stored_settings, task_settings),
 }

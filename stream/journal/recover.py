@@ -22,6 +22,7 @@ from stream.snapshots.chunks import MODEL_PARTITION, Pulse, Stored, imported_mod
 from stream.snapshots.state import decode, restore
 from stream.task.settings import TaskSettings
 from stream.task.task import Effects, Task
+from stream.wire.classes import NewClassesError
 from stream.wire.ledger import Ledger
 from stream.wire.records import Foreign, TopicPartition
 from stream.wire.topics import Topics
@@ -184,14 +185,17 @@ def rebuilding(
                 before = f"{journal.topic}/{partition}, before step {step.number},"
                 known = stored_settings(task.settings)
                 task.change_settings(resolve(known, step.settings, change=True, place=before))
+            names, adds = ((), ()) if step.log is None else (step.log.names, step.log.adds)
+            if names:
+                task.classes.add(names)
             if decides is not None:
                 decides(task, step)
             elif published is not None and isinstance(task.model, Recall):
                 task.model.expect(step.updates, published.decisions(step))
             batch = inputs.of(step)
             try:
-                observe(step.number, task.step(batch, step.number, step.partitions))
-            except RecallError as error:
+                observe(step.number, task.step(batch, step.number, step.partitions, adds))
+            except (RecallError, NewClassesError) as error:
                 raise _inputs_changed(step, journal, str(error)) from error
             _check_same(task, step, journal)
             records += len(batch)

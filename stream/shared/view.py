@@ -23,6 +23,7 @@ from stream.wire.records import Decision, Drift, Features, IndexArray
 from stream.wire.updates import (
     CORRECTED,
     DECIDED,
+    NAMED,
     NO_BIT,
     NO_LABEL,
     PROMOTED,
@@ -149,9 +150,15 @@ class View:
 
     def promote(self, number: int) -> None:
         """Add a promotion to the entries for the log."""
+        self._entries.append(Entry(PROMOTED, _NO_FEATURES, self._no_decision(), label=number))
+
+    def add_class(self, name: str) -> None:
+        """Add the name of a class to the entries for the log."""
+        self._entries.append(Entry(NAMED, _NO_FEATURES, self._no_decision(), name=name))
+
+    def _no_decision(self) -> Decision:
         row = np.zeros(self.learner.n_classes + self.learner.logged_size)
-        decision = Decision(0, 0, 0.0, row[: self.learner.n_classes], row[self.learner.n_classes :])
-        self._entries.append(Entry(PROMOTED, _NO_FEATURES, decision, label=number))
+        return Decision(0, 0, 0.0, row[: self.learner.n_classes], row[self.learner.n_classes :])
 
     @property
     def ahead(self) -> int:
@@ -229,6 +236,9 @@ class Recall:
 
     def promote(self, number: int) -> None:
         """Do nothing, because the log already contains the promotion."""
+
+    def add_class(self, name: str) -> None:
+        """Do nothing, because the log already contains the name."""
 
 
 class RecallError(Exception):

@@ -22,7 +22,14 @@ from stream.simulation.schedule import (
     Schedule,
     draw_schedule,
 )
-from stream.simulation.tracing import BEHIND_ITS_LOG, FOREIGN_IN_LOG, OPEN_IN_LOG, WAITS_FOR_FOLLOWERS, Happened
+from stream.simulation.tracing import (
+    BEHIND_ITS_LOG,
+    FOREIGN_IN_LOG,
+    NAMED_TWICE,
+    OPEN_IN_LOG,
+    WAITS_FOR_FOLLOWERS,
+    Happened,
+)
 from stream.simulation.world import World
 from stream.task.join_table import TRANSITIONS, Input, State
 from stream.task.settings import Sharing
@@ -78,7 +85,7 @@ def expected_coverage(model: Sharing = "own") -> list[str]:
         WAITS_FOR_FOLLOWERS, CLOCK_STANDS, *OVERFLOWS,
     ]  # fmt: skip
     if shares:
-        others += [BEHIND_ITS_LOG, FOREIGN_IN_LOG, OPEN_IN_LOG]
+        others += [BEHIND_ITS_LOG, FOREIGN_IN_LOG, OPEN_IN_LOG, NAMED_TWICE]
     rows = [
         row_name(state, happened)
         for state, happened in TRANSITIONS

@@ -79,6 +79,9 @@ class _Partition:
         for event in oracle.events:
             if not self.reference.apply(event):
                 self.wrong.append(f"step {step.number}: the reference learner decides differently from {event}")
+        if isinstance(self.reference, SharedReference) and step.log is not None:
+            for name in step.log.adds:
+                self.reference.add_class(name)
         if self.reference.differs(step):
             self.wrong.append(f"step {step.number}: the reference learner's updates or drift alarms differ")
 
@@ -158,11 +161,19 @@ def _as_sent(partition: _Partition) -> list[str]:
 def _eligible(partition: _Partition) -> dict[int, dict[int, str | None] | None]:
     """Return the eligible classes of each context by its offset, with their names; None if it is malformed.
 
-    In a pipeline with open classes, the contexts name the classes in the order of their offsets.
+    In a pipeline with open classes, the contexts name the classes in the order of their offsets. With a shared model,
+    the log names them, and each step knows the names of its journal record and of those before.
     """
     task, found = partition.task, dict[int, dict[int, str | None] | None]()
     indices: dict[str, int] = {}
+    steps = iter(partition.steps if partition.is_shared else ())
+    end = 0
     for record in partition.contexts:
+        while partition.is_shared and record.offset >= end:
+            step = next(steps)
+            names_of_step = () if step.log is None else step.log.names
+            indices |= {name: len(indices) + n for n, name in enumerate(names_of_step)}
+            end = step.contexts[1]
         was = partition.world.outside.sent[record.topic, partition.number, record.offset]
         found[record.offset] = None
         if was.event_id is None or not can_play(task, was.logged):
@@ -179,6 +190,8 @@ def _eligible(partition: _Partition) -> dict[int, dict[int, str | None] | None]:
         is_bad = not chosen or len({*chosen}) < len(chosen) or max(chosen) >= N_CLASSES or len(names) > N_CLASSES
         is_played = task.play == "own" or was.logged is None or was.logged.action in chosen
         if not is_bad and is_played:
+            if partition.is_shared and len(known) > len(indices):
+                partition.wrong.append(f"context at offset {record.offset}: the log does not contain its classes")
             indices = known
             found[record.offset] = {k: names[k] for k in chosen}
     return found

@@ -14,7 +14,9 @@ from stream.simulation.outside import label_of
 from stream.task.settings import TaskSettings
 from stream.verifying.oracle import Corrected, Decided, Event, Promoted, Settled
 from stream.wire.records import Decision, Features, Logged, Outcome
-from stream.wire.updates import CORRECTED, DECIDED, NO_BIT, NO_LABEL, PROMOTED, SETTLED, Entry
+from stream.wire.updates import CORRECTED, DECIDED, NAMED, NO_BIT, NO_LABEL, PROMOTED, SETTLED, Entry
+
+_NO_FEATURES = Features(np.zeros(0, np.int32), np.zeros(0))
 
 WEIGHING = ("banditron", "soba-diag")
 """The learners in the simulation that weight a bit by the propensity."""
@@ -116,9 +118,14 @@ class SharedReference(OwnReference):
 
     def promote(self, number: int) -> None:
         """Collect a promotion."""
-        nothing = Features(np.zeros(0, np.int32), np.zeros(0))
-        decision = Decision(0, 0, 0.0, np.zeros(self.learner.n_classes), np.zeros(self._logged_size))
-        self.entries.append(Entry(PROMOTED, nothing, decision, label=number))
+        self.entries.append(Entry(PROMOTED, _NO_FEATURES, self._no_decision(), label=number))
+
+    def add_class(self, name: str) -> None:
+        """Collect the name of an open class."""
+        self.entries.append(Entry(NAMED, _NO_FEATURES, self._no_decision(), name=name))
+
+    def _no_decision(self) -> Decision:
+        return Decision(0, 0, 0.0, np.zeros(self.learner.n_classes), np.zeros(self._logged_size))
 
     def differs(self, step: JournalStep) -> bool:
         """Return False, because `shared_model` compares versions with the log."""

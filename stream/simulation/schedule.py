@@ -245,7 +245,7 @@ def draw_schedule(seed: int, events: int = EVENTS, model: Sharing = "own") -> Sc
     items += _draw_faults(luck, max(item.at_ms for item in items), timeless=timeless)
     items.sort(key=lambda item: item.at_ms)
     items = _with_actions(Luck(~seed), items)
-    task, items = _with_eligible(Luck(seed ^ _ELIGIBLE_DICE), task, items, model)
+    task, items = _with_eligible(Luck(seed ^ _ELIGIBLE_DICE), task, items)
     if model == "own":
         task, items = _with_logs(Luck(seed ^ _LOG_DICE), task, items)
     task, items = _with_deferrals(Luck(seed ^ _DEFERRAL_DICE), task, items, timeless=timeless)
@@ -353,13 +353,11 @@ def _with_actions(luck: Luck, items: list[Item]) -> list[Item]:
     ]
 
 
-def _with_eligible(
-    luck: Luck, task: TaskSettings, items: list[Item], model: Sharing
-) -> tuple[TaskSettings, list[Item]]:
+def _with_eligible(luck: Luck, task: TaskSettings, items: list[Item]) -> tuple[TaskSettings, list[Item]]:
     """Limit the classes of some contexts in a third of the runs. In some of these runs, the classes are open."""
     if not luck.chance(33):
         return task, items
-    if model == "own" and luck.chance(50):
+    if luck.chance(50):
         task = replace(task, open_classes=True)
     drawn = [
         item._replace(eligible=luck.choice(ELIGIBLE)) if item.kind in _CONTEXTS and luck.chance(60) else item

@@ -13,8 +13,9 @@ from stream.journal.format import JournalStep
 from stream.kafka.reading import read_partition
 from stream.learners import Learner
 from stream.randomness.draws import Purpose, uniform
-from stream.simulation.outside import TOPICS
+from stream.simulation.outside import TOPICS, name_of
 from stream.simulation.processes import SeenModel
+from stream.simulation.tracing import NAMED_TWICE
 from stream.simulation.world import World
 from stream.snapshots.chunks import read_model_snapshots
 from stream.snapshots.state import state_digest
@@ -23,7 +24,7 @@ from stream.verifying.models import fresh_replica
 from stream.verifying.oracle import Decided
 from stream.verifying.shared_log import audit_log
 from stream.wire.records import TopicPartition
-from stream.wire.updates import DECIDED, NO_LABEL, PROMOTED, SETTLED, Entry, decode_update, entry_at
+from stream.wire.updates import CORRECTED, DECIDED, NAMED, NO_LABEL, PROMOTED, SETTLED, Entry, decode_update, entry_at
 
 LOG = TopicPartition(TOPICS.updates, 0)
 
@@ -49,9 +50,12 @@ def check_shared_model(world: World, tasks: Sequence[Written]) -> list[str]:
     """Check the log, the versions, the decisions and the replicas."""
     task = world.schedule.task
     log = _read_log(world, task.n_classes)
+    named = {(logged.partition, logged.entry.name) for logged in log if logged.entry.kind == NAMED}
+    world.trace.fired[NAMED_TWICE] += len(named) - len({name for _, name in named})
     wrong: list[str] = []
     for partition, written in enumerate(tasks):
         findings = _log_differs(partition, written, log) + _versions(partition, written, log)
+        findings += _names(world, partition, written, log, task.n_classes)
         wrong += [f"partition {partition}: {what}" for what in findings]
     seen = world.processes.models | _model_of_the_snapshot(world)
     wrong += _applied_again(task, tasks, log, seen) + _read_to_the_end(world, len(log))
@@ -74,10 +78,12 @@ def _read_log(world: World, n_classes: int) -> list[_Logged]:
             continue
         update = decode_update(record)
         assert update is not None, "expected a version in every record of the log"
-        log += [
-            _Logged(update.partition, update.step, record.offset, entry_at(update.entries, place, end, n_classes))
-            for place, end in enumerate(accumulate(update.entries.sizes.tolist()))
-        ]
+        names = iter(update.names)
+        for place, end in enumerate(accumulate(update.entries.sizes.tolist())):
+            entry = entry_at(update.entries, place, end, n_classes)
+            if entry.kind == NAMED:
+                entry = entry._replace(name=next(names))
+            log.append(_Logged(update.partition, update.step, record.offset, entry))
     return log
 
 
@@ -122,6 +128,25 @@ def _versions(partition: int, written: Written, log: Sequence[_Logged]) -> list[
             for _, _, prediction, _ in decided
             if prediction.model_version != step.updates
         ]
+    return wrong
+
+
+def _names(world: World, partition: int, written: Written, log: Sequence[_Logged], n_classes: int) -> list[str]:
+    """Check that each step knows the open classes at its version, and adds only new ones of the next context."""
+    wrong: list[str] = []
+    known: list[str] = []
+    contexts = [record.offset for record in read_partition(world.broker, TopicPartition(TOPICS.contexts, partition))]
+    for step in written.steps:
+        assert step.log is not None
+        known += step.log.names
+        named = dict.fromkeys(logged.entry.name for logged in log[: step.updates] if logged.entry.kind == NAMED)
+        if known != list(named)[:n_classes]:
+            wrong.append(f"step {step.number} knows the classes {known}; the log has {list(named)} at its version")
+        if adds := step.log.adds:
+            offset = next(offset for offset in contexts if offset >= step.contexts[1])
+            eligible = world.outside.sent[TOPICS.contexts, partition, offset].eligible or ()
+            if len({*adds}) < len(adds) or not {*adds} <= {*map(name_of, eligible)} - {*known}:
+                wrong.append(f"step {step.number} adds the classes {adds}; the context at {offset} has {eligible}")
     return wrong
 
 
@@ -172,14 +197,14 @@ def _decides_otherwise(
 
 
 def _apply(model: Learner, entry: Entry) -> None:
-    kind, x, decision, reward, assumed, v, label = entry
+    kind, x, decision, reward, assumed, v, label, _ = entry
     if kind == DECIDED:
         model.observe(x, decision)
     elif kind == SETTLED:
         model.update(x, decision, reward, v, None if label == NO_LABEL else label)
     elif kind == PROMOTED:
         model.promote(label)
-    else:
+    elif kind == CORRECTED:
         model.retract(x, decision, assumed, reward, v)
 
 

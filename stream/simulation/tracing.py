@@ -24,6 +24,7 @@ WAITS_FOR_FOLLOWERS = "learner waits for followers"
 BEHIND_ITS_LOG = "task waits until its log can be read"
 FOREIGN_IN_LOG = "foreign record in the log"
 OPEN_IN_LOG = "pauses with an open transaction in the log"
+NAMED_TWICE = "class added to the log by two tasks"
 
 _COUNTED = {
     "waits for a transaction": "held up by a transaction",

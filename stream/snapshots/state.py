@@ -76,6 +76,7 @@ class ModelSnapshot(NamedTuple):
     updates: int
     offset: int
     places: Mapping[int, Place]
+    classes: list[str]  # names of open classes in the order of their indices
     learner: State
 
 
@@ -105,7 +106,7 @@ def take_model(replica: Replica, settings: TaskSettings, spare: State | None = N
     assert not replica.is_overlaid
     return ModelSnapshot(
         model_settings(settings), replica.version, replica.updates, replica.offset, dict(replica.places),
-        _copy(replica.learner, spare),
+        list(replica.names), _copy(replica.learner, spare),
     )  # fmt: skip
 
 
@@ -180,6 +181,7 @@ def restore_model(snapshot: ModelSnapshot, replica: Replica, settings: TaskSetti
     replica.learner.load(snapshot.learner)
     replica.version, replica.updates, replica.offset = snapshot.version, snapshot.updates, snapshot.offset
     replica.places.update(snapshot.places)
+    replica.names[:] = snapshot.classes
 
 
 def encode(snapshot: Snapshot | ModelSnapshot) -> Iterator[bytes | memoryview]:
@@ -202,7 +204,7 @@ def _task_sections(snapshot: Snapshot) -> Iterator[Section]:
 
 def _model_sections(snapshot: ModelSnapshot) -> Iterator[Section]:
     places = [[partition, *place] for partition, place in sorted(snapshot.places.items())]
-    values = {name: getattr(snapshot, name) for name in ("settings", "version", "updates", "offset")}
+    values = {name: getattr(snapshot, name) for name in ("settings", "version", "updates", "offset", "classes")}
     yield Section("model", values | {"places": places})
     yield from _learner_sections(snapshot.learner)
 
@@ -240,8 +242,9 @@ def decode_model(generation: Generation) -> ModelSnapshot:
         values, learner, _ = _read(generation, lambda: None)
         places = {partition: Place(*place) for partition, *place in values["places"]}
         return ModelSnapshot(
-            check_settings(values["settings"]), values["version"], values["updates"], values["offset"], places, learner
-        )
+            check_settings(values["settings"]), values["version"], values["updates"], values["offset"], places,
+            values["classes"], learner,
+        )  # fmt: skip
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from stream.task.frozen import MODEL, Frozen
 from stream.task.join import JoinSettings
 from stream.task.placement import count_misplaced
 from stream.task.play import Play, Reward
-from stream.wire.classes import Classes
+from stream.wire.classes import LOGGED_NAMES_MAX, Classes
 from stream.wire.codec import NUMBERS_MAX, LogReading
 from stream.wire.named_features import FeatureEncoder, NamedFeaturesError, Scaling, from_plain
 from stream.wire.records import HOLDOUT, Arm, Features
@@ -139,10 +139,12 @@ class TaskSettings:
             raise ParameterError(f"holdout: expected a probability below 1; got {self.holdout}")
         if self.holdout != 0.0 and self.play != "own":
             raise ParameterError(f"holdout: expected play own; got {self.play}")
-        if self.open_classes and self.model == "shared":
-            raise ParameterError("classes_max: expected model own; got shared")
         if self.open_classes:
             self.check_eligible(learner)
+        if self.open_classes and self.model == "shared" and self.n_classes > LOGGED_NAMES_MAX:
+            raise ParameterError(
+                f"classes_max: expected at most {LOGGED_NAMES_MAX:,} with a shared model; got {self.n_classes:,}"
+            )
         numbers = self.n_classes
         if self.model == "shared":
             numbers += with_kernels(learner, "model shared").logged_size
@@ -225,7 +227,10 @@ class TaskSettings:
         """Create the pipeline's classes. Open classes have no names before the first context."""
         learners = (self.learner, *map(learner_of, self.challengers))
         unsupported = next((name for name in learners if not registered()[name].supports_eligible), None)
-        return Classes(self.n_classes, self.class_names, is_open=self.open_classes, unsupported=unsupported)
+        return Classes(
+            self.n_classes, self.class_names, is_open=self.open_classes, from_log=self.model == "shared",
+            unsupported=unsupported,
+        )  # fmt: skip
 
     def feature_encoder(self) -> FeatureEncoder | None:
         """Return the encoder of named features, or None.

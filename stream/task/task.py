@@ -20,6 +20,7 @@ from stream.task.join import DroppedOrphan, Event, Join, Late, Mismatched, Pendi
 from stream.task.placement import count_misplaced
 from stream.task.play import Played, play_logged, play_match
 from stream.task.settings import TaskSettings
+from stream.wire.classes import NewClassesError
 from stream.wire.codec import (
     MalformedError,
     decode_context,
@@ -124,6 +125,9 @@ class Model(Protocol):
     def promote(self, number: int) -> None:
         """Let another learner decide; see `Learner.promote`."""
 
+    def add_class(self, name: str) -> None:
+        """Add the name of an open class to a shared model's log."""
+
 
 class OwnModel:
     """A model that belongs to one task."""
@@ -159,6 +163,9 @@ class OwnModel:
         """See Model."""
         self.learner.promote(number)
         self.version += 1
+
+    def add_class(self, name: str) -> None:
+        """Do nothing, because the task adds a name when it applies the context."""
 
 
 class Task:
@@ -217,7 +224,17 @@ class Task:
         view.version = self.model.version
         self.model = view
 
-    def step(self, records: Sequence[Record], number: int, partitions: int = 1) -> Effects:
+    def new_classes(self, record: Record) -> Sequence[str]:
+        """Return the classes of a context that the shared model's log must add before a step can apply the context."""
+        try:
+            self._decode_context(record)
+        except NewClassesError as error:
+            return error.names
+        except MalformedError:
+            pass
+        return ()
+
+    def step(self, records: Sequence[Record], number: int, partitions: int = 1, adds: Iterable[str] = ()) -> Effects:
         """Apply records in their order.
 
         The decisions have no time until the step's tick is applied, unless `dated_by` is "context".
@@ -226,6 +243,7 @@ class Task:
             records: contexts and feedback, as returned by `merge`.
             number: the step's number.
             partitions: the number of partitions of each input, which determines the partition of a key.
+            adds: names of open classes to add to the shared model's log.
 
         Raises:
             StepFailedError: an earlier step raised an error.
@@ -235,6 +253,8 @@ class Task:
         self._is_broken = True
         with self.model.step() as entries:
             effects = self._step(records, number, partitions)
+            for name in adds:
+                self.model.add_class(name)
         self._is_broken = False
         return effects._replace(updates=entries) if entries else effects
 
@@ -290,7 +310,7 @@ class Task:
 
     def _apply_context(self, record: Record, effects: Effects) -> str:
         """Apply a context, and return its id."""
-        context = decode_context(record, self.settings.n_features, self._log, self._encoder, self.classes)
+        context = self._decode_context(record)
         if self.settings.model == "shared":
             check_room(self.learner, context.x)
         answer = partial(self._answer, context, record, effects)
@@ -298,6 +318,9 @@ class Task:
         if events:
             self._act_on(events, effects)
         return context.id
+
+    def _decode_context(self, record: Record) -> Context:
+        return decode_context(record, self.settings.n_features, self._log, self._encoder, self.classes)
 
     def _answer(self, context: Context, record: Record, effects: Effects) -> tuple[Pending, bool]:
         """Decide on a context and publish the prediction.

@@ -35,6 +35,7 @@ from stream.task.settings import TaskSettings
 from stream.telemetry.sketch import Sketch, total_sketch
 from stream.verifying.oracle import Decided, Event, Letter, Oracle, Settled, differing
 from stream.wire import codec
+from stream.wire.classes import NewClassesError
 from stream.wire.codec import MalformedError, is_tick, promotion_of, tick_step
 from stream.wire.dead_letters import decode_dead_letter
 from stream.wire.ledger import Ledger
@@ -221,7 +222,7 @@ class _Audit:
             settings.feature_encoder(),
             settings.make_classes(),
         )
-        if settings.open_classes:
+        if settings.open_classes and settings.model == "own":
             imported = read_snapshots(self._broker, self._topics, self._partition, 0).imported
             self._classes.add(() if imported is None else decode(imported).classes)
         self._shared = settings.make_learner() if settings.model == "shared" else None
@@ -246,6 +247,8 @@ class _Audit:
             self._fault(
                 f"{place}: expected the settings of step {self._settings_from}; got those of step {step.settings_from}"
             )
+        if step.log is not None and step.log.names:
+            self._classes.add(step.log.names)
         predictions = self._predictions(step, last)
         date: list[int] = []
         for record in self._records_of(step):
@@ -290,7 +293,7 @@ class _Audit:
             context = codec.decode_context(record, settings.n_features, self._log, self._encoder, self._classes)
             if self._shared is not None:
                 check_room(self._shared, context.x)
-        except MalformedError:
+        except (MalformedError, NewClassesError):
             context = None
         self._count_misplaced(oracle, record, context and context.id)
         if context is None:

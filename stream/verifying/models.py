@@ -136,7 +136,10 @@ def _shared_model(
     replica = replica_at(broker, topics, settings, offset=offset, version=version)
     position = {"version": replica.version, "offset": replica.offset}
     counts = {"updates": replica.updates}
-    return _model_of(topics, settings, position, counts, replica.learner, settings.make_classes())
+    classes = settings.make_classes()
+    if classes.is_open:
+        classes.add(replica.names)
+    return _model_of(topics, settings, position, counts, replica.learner, classes)
 
 
 def _version_of(broker: Broker, journal: TopicPartition, number: int) -> int:
@@ -196,7 +199,8 @@ def import_shared_model(broker: Broker, topics: Topics, partitions: int, model: 
     Raises:
         ModelError: a task has started, another model was imported, or the state does not fit its learner.
     """
-    snapshot = ModelSnapshot(_model_settings(model), 0, model.meta["updates"], 0, {}, model.state)
+    classes = model.meta["classes"] or []
+    snapshot = ModelSnapshot(_model_settings(model), 0, model.meta["updates"], 0, {}, classes, model.state)
     writer = ChunkWriter(0, encode(snapshot), MODEL_KEYS, IMPORT_SLOT)
     _import(broker, topics, range(partitions), writer, transactional_id)
 

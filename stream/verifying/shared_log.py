@@ -1,7 +1,8 @@
 """The audit of a shared model, which compares its log with the journals, and the replicas' digests with each other.
 
     log        each step has as many entries as its journal record says, and no step is missing
-    journals   no step made its decisions at a later version than that of its own record in the log
+    journals   no step made its decisions at a later version than that of its own record in the log, and every task
+               knows the names of open classes in the order of the log
     replicas   replicas at the same version are bit-identical
 
 The model is not recomputed here; see `stream.verifying.shared_replay`.
@@ -18,6 +19,8 @@ from stream.journal.reading import pipeline_settings, read_journal
 from stream.kafka.port import Broker
 from stream.kafka.reading import OPEN_MS, read_partition
 from stream.reporting.run_report import Behind, ReplicaReport
+from stream.snapshots.chunks import read_model_snapshots
+from stream.snapshots.state import decode_model
 from stream.verifying.audit import FAULTS_SHOWN_MAX
 from stream.wire.records import Record, TopicPartition
 from stream.wire.topics import Topics
@@ -97,6 +100,7 @@ class _Steps:
         self.first = 1
         self.entries = array("q")
         self.versions = array("q")
+        self.names: list[str] = []  # open classes that the task knows, in the order of its steps
         self.seen = 0  # the last step found in the log so far
         self.parts = 0  # number of parts of that step
         self.count = 0  # number of entries of that step
@@ -110,6 +114,7 @@ class _Steps:
             self.first = step.number
         self.entries.append(0 if step.log is None else step.log.entries)
         self.versions.append(step.updates)
+        self.names += () if step.log is None else step.log.names
 
 
 class _LogAudit:
@@ -123,6 +128,7 @@ class _LogAudit:
         self._steps: dict[int, _Steps] = {}
         self._reports: list[StepReport] = []
         self._behind = array("q")
+        self._names: dict[str, None] = {}  # open classes, in the order of the log
 
     def read_journal(self, broker: Broker, partition: int) -> None:
         steps = self._steps[partition] = _Steps()
@@ -151,6 +157,8 @@ class _LogAudit:
             )
             return
         ends = broker.ends([tp])[tp]
+        if (imported := read_model_snapshots(broker, self._topics).imported) is not None:
+            self._names.update(dict.fromkeys(decode_model(imported).classes))
         for record in read_partition(broker, tp, open_ms=OPEN_MS):
             try:
                 update = decode_update(record)
@@ -168,7 +176,10 @@ class _LogAudit:
                 f"{tp.topic} can be read up to offset {stable}, where an open transaction begins; later records were "
                 "not checked"
             )
+        names = list(self._names)
         for partition, steps in self._steps.items():
+            if steps.first == 1 and steps.names != names[: len(steps.names)]:
+                self._fault(f"partition {partition} knows the classes {steps.names}; {tp.topic} has {names}")
             self._leave(partition, steps)
             missing = [number for number in range(max(steps.seen + 1, steps.first), steps.last + 1)
                        if steps.entries[number - steps.first]]  # fmt: skip
@@ -200,6 +211,7 @@ class _LogAudit:
             )
         steps.parts = update.part + 1
         steps.count += update.entries.kinds.size
+        self._names.update(dict.fromkeys(update.names))
         self.version += update.entries.kinds.size
 
     def _see_version(self, update: Update, steps: _Steps, place: str) -> None:

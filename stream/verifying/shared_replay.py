@@ -55,6 +55,11 @@ class LogAgain:
             task.use_model(self._view)
         for record in self._records_up_to(step.updates):
             self._take(record)
+        if task.classes.is_open and self.replica.names != task.classes.names:
+            raise JournalError(
+                f"step {step.number} of partition {self._partition} knew the classes {task.classes.names}; the log up "
+                f"to version {self.replica.version} has {self.replica.names}"
+            )
         if self.replica.version != step.updates:
             raise JournalError(
                 f"step {step.number} of partition {self._partition} made its decisions at version {step.updates}; "

@@ -1,7 +1,8 @@
 """The classes of a pipeline, and the eligible classes of a context.
 
 Classes have indices from 0. They have names if the pipeline replays a data set with names, or if it is *open*. An open
-pipeline accepts up to K classes, and assigns the next index to each new name, in the order of the contexts.
+pipeline accepts up to K classes, and assigns the next index to each new name: in the order of the contexts or, with a
+shared model, in the order of the model's log.
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,9 +15,21 @@ from stream.wire.records import IndexArray
 NAME_BYTES_MAX = 256
 """Maximum size of a class name. Names are stored in snapshots."""
 
+LOGGED_NAMES_MAX = 1_700
+"""Maximum number of open classes with a shared model, so that one record has room for all of their names."""
+
 
 class ClassesError(ValueError):
     """A context's eligible classes are invalid."""
+
+
+class NewClassesError(Exception):
+    """A context names classes that have no index yet, and that the shared model's log must add first."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        """Keep the names in their order."""
+        super().__init__(f"the model's log does not contain the classes {shown(names)}")
+        self.names = names
 
 
 class Classes:
@@ -33,6 +46,7 @@ class Classes:
         names: Sequence[str] | None = None,
         *,
         is_open: bool = False,
+        from_log: bool = False,
         unsupported: str | None = None,
     ) -> None:
         """Create the classes.
@@ -41,11 +55,13 @@ class Classes:
             n_classes: number of classes K.
             names: names of the classes; None if they have no names, or none yet.
             is_open: whether new names are added.
+            from_log: whether a shared model's log adds them, instead of `eligible`.
             unsupported: name of the learner if it cannot decide among eligible classes.
         """
         self.n_classes = n_classes
         self.names = list(names or ()) if is_open or names is not None else None
         self.is_open = is_open
+        self._from_log = from_log
         self._unsupported = unsupported
         self._index = {name: k for k, name in enumerate(self.names or ())}
 
@@ -54,7 +70,7 @@ class Classes:
         return None if self.names is None else self.names[index]
 
     def add(self, names: Iterable[str]) -> None:
-        """Add names in order, as they are stored in a snapshot."""
+        """Add new names in order, as they are stored in a snapshot, a journal or the model's log."""
         assert self.names is not None
         for name in names:
             self._index[name] = len(self.names)
@@ -72,6 +88,7 @@ class Classes:
 
         Raises:
             ClassesError: the list is empty, or lacks the action, or a class is unknown, repeated, or exceeds the limit.
+            NewClassesError: the list is valid, but the log has not added all of its names yet.
         """
         if given is None and not self.is_open:
             return None
@@ -90,6 +107,8 @@ class Classes:
             raise ClassesError(f"expected each class once; got {shown(given)}")
         if action is not None and action not in indices:
             raise ClassesError(f"expected the class {action} of the logged decision among them; got {shown(given)}")
+        if new and self._from_log:
+            raise NewClassesError(list(new))
         if new:
             self.add(new)
         return indices
@@ -104,8 +123,10 @@ class Classes:
             return index
         if not self.is_open or not isinstance(given, str):
             raise ClassesError(f"expected names of the pipeline's {len(self.names)} classes; got {shown(given)}")
-        if not 0 < len(given.encode()) <= NAME_BYTES_MAX:
-            raise ClassesError(f"expected names of 1 to {NAME_BYTES_MAX} bytes; got {shown(given)}")
+        if not 0 < len(given.encode()) <= NAME_BYTES_MAX or min(given) < " ":
+            raise ClassesError(
+                f"expected names of 1 to {NAME_BYTES_MAX} bytes without control characters; got {shown(given)}"
+            )
         index = new.setdefault(given, len(self.names) + len(new))
         if index >= self.n_classes:
             raise ClassesError(

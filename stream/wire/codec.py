@@ -167,6 +167,7 @@ def decode_context(
     Raises:
         MalformedError: the record is not a context, or its features, its eligible classes or its required logged
             decision are invalid.
+        NewClassesError: the context is valid, but a shared model's log must add some of its classes first.
     """
     fields = _read(CONTEXT_READERS[encoder is not None, log is not None], record)
     x = fields.x

@@ -3,9 +3,9 @@
 The *entries* of one step form one record, or several parts if the record would be too large. The value is a section
 (see `stream.wire.sections`). Its arrays contain the step's entries as columns, in order:
 
-    {"name": "updates", "values": {"partition": 2, "step": 41, "part": 0, "follows": 39}, "arrays": [...]}
+    {"name": "updates", "values": {"partition": 2, "step": 41, "part": 0, "follows": 39, "names": []}, "arrays": [...]}
 
-    kind         |i1 [n]        0 decided, 1 settled, 2 corrected, 3 promoted
+    kind         |i1 [n]        0 decided, 1 settled, 2 corrected, 3 promoted, 4 named
     action       <i4 [n]        the decision's action
     greedy       <i4 [n]        the decision's greedy class
     propensity   <f8 [n]        the decision's propensity
@@ -19,7 +19,8 @@ The *entries* of one step form one record, or several parts if the record would 
     label        <i4 [n]        the true class, or the number of the promoted learner; -1 if none was given. Absent: -1
 
 An entry contains everything needed to apply it, so a reader of the log stores no pending decisions. `follows` is the
-previous step that wrote to the log, or 0. A reader uses it to detect missing and repeated steps.
+previous step that wrote to the log, or 0. A reader uses it to detect missing and repeated steps. `names` contains a
+class name for each entry of kind 4, in order. A name that is not in the log yet gets the next index.
 
 The header `onebit-version` contains the format version. A record without it, or without a section of this name, was
 written by another program.
@@ -42,9 +43,9 @@ HEADERS: Headers = ((VERSION_HEADER[0], b"%d" % FORMAT),)
 RECORD_BYTES_MAX = 900_000
 """Size limit for the entries in one record. It is below Kafka's default of 1 MB, to leave room for the head."""
 
-DECIDED, SETTLED, CORRECTED, PROMOTED = 0, 1, 2, 3
-"""Kinds of entries: a decision, its bit (real or assumed), the real bit that replaces an assumed bit, and a promotion.
-A promotion has an empty x, and a decision of zeros."""
+DECIDED, SETTLED, CORRECTED, PROMOTED, NAMED = 0, 1, 2, 3, 4
+"""Kinds of entries: a decision, its bit (real or assumed), the real bit that replaces an assumed bit, a promotion, and
+the name of a class. The last two have an empty x, and a decision of zeros."""
 
 NO_BIT, NO_LABEL = -1, -1
 
@@ -57,7 +58,7 @@ class UpdatesError(OnebitError):
 
 
 class Entry(NamedTuple):
-    """A step's entry in the log: a decision, a bit, a correction, or a promotion."""
+    """A step's entry in the log."""
 
     kind: int
     x: Features
@@ -66,6 +67,7 @@ class Entry(NamedTuple):
     assumed: int = NO_BIT
     v: float = 0.0
     label: int = NO_LABEL
+    name: str = ""
 
 
 class Entries(NamedTuple):
@@ -116,12 +118,13 @@ class Update(NamedTuple):
     step: int  # the task's step
     part: int  # number of the part, from 0
     follows: int  # the task's previous step in the log; 0 if there is none
+    names: tuple[str, ...]  # for each entry of kind NAMED
     entries: Entries
 
 
 def columns_of(entries: Sequence[Entry]) -> Entries:
     """Convert one or more entries of one model to columns."""
-    kinds, xs, decisions, rewards, assumed, v, labels = zip(*entries, strict=True)
+    kinds, xs, decisions, rewards, assumed, v, labels, _ = zip(*entries, strict=True)
     actions, greedy, propensities, scores, logged = zip(*decisions, strict=True)
     indices, values = zip(*xs, strict=True)
     rows = np.concatenate([row for pair in zip(scores, logged, strict=True) for row in pair])
@@ -133,7 +136,7 @@ def columns_of(entries: Sequence[Entry]) -> Entries:
 
 
 def entry_at(entries: Entries, place: int, end: int, n_classes: int) -> Entry:
-    """Return the entry at an index. `end` is the index after its last feature."""
+    """Return the entry at an index, without its name. `end` is the index after its last feature."""
     part = slice(end - int(entries.sizes[place]), end)
     row = entries.scores[place].copy()  # scores and logged numbers of one decision share an array
     decision = Decision(
@@ -163,11 +166,12 @@ def encode_updates(
         entries: one or more.
         bytes_max: size limit of the entries in a record.
     """
-    values = {"partition": partition, "step": step, "part": 0, "follows": follows}
-    return [
-        b"".join(encode_section(Section(_NAME, values | {"part": part}, _arrays(columns_of(portion)))))
-        for part, portion in enumerate(_portions(entries, bytes_max))
-    ]
+    records = []
+    for part, portion in enumerate(_portions(entries, bytes_max)):
+        names = [entry.name for entry in portion if entry.kind == NAMED]
+        values = {"partition": partition, "step": step, "part": part, "follows": follows, "names": names}
+        records.append(b"".join(encode_section(Section(_NAME, values, _arrays(columns_of(portion))))))
+    return records
 
 
 def decode_update(record: Record) -> Update | None:
@@ -201,8 +205,8 @@ def entry_bytes(nnz: int, width: int) -> int:
 
 def _portions(entries: Sequence[Entry], bytes_max: int) -> Iterator[Sequence[Entry]]:
     first = size = 0
-    for place, (_, x, decision, *_) in enumerate(entries):
-        more = entry_bytes(x.indices.size, decision.scores.size + decision.logged.size)
+    for place, (_, x, decision, *_, name) in enumerate(entries):
+        more = entry_bytes(x.indices.size, decision.scores.size + decision.logged.size) + 4 * len(name)
         if size + more > bytes_max and place > first:
             yield entries[first:place]
             first, size = place, 0
@@ -237,4 +241,7 @@ def _update(section: Section) -> Update:
     partition, step, part, follows = numbers = [section.values[name] for name in Update._fields[:4]]
     if not all(type(number) is int for number in numbers):
         raise ValueError(f"partition, step, part, follows: expected whole numbers; got {numbers}")
-    return Update(partition, step, part, follows, entries)
+    names, count = tuple(section.values["names"]), int(np.count_nonzero(entries.kinds == NAMED))
+    if len(names) != count or not all(type(name) is str for name in names):
+        raise ValueError(f"names: expected {count} texts; got {names}")
+    return Update(partition, step, part, follows, names, entries)

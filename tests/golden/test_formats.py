@@ -96,7 +96,7 @@ def stored_journal() -> list[bytes]:
 
 
 def test_journal_records_contain_settings_counts_changes_and_alarms() -> None:
-    imported, first, step, changed, alarmed, shared = map(json.loads, stored_journal())
+    imported, first, step, changed, alarmed, shared, named = map(json.loads, stored_journal())
     assert (imported["imported"], "imported" in first) == ("c0ffee", False)
     assert settings(first["settings"])["parameters.margin"] == "feedback"
     assert format_reader.counts(step["ledger"]) == dict.fromkeys(LEDGER, 0) | {
@@ -106,11 +106,16 @@ def test_journal_records_contain_settings_counts_changes_and_alarms() -> None:
     assert changed["settings"] == first["settings"]
     assert [step.get("alarms") for step in (changed, alarmed)] == [None, 2]
     assert (shared["log"]["entries"], shared["replica"]["instance"]) == (40, "learner-1")
+    assert ("names" in shared["log"], named["log"]["names"], named["log"]["adds"]) == (
+        False,
+        ["news", "offers"],
+        ["help"],
+    )
 
 
 def small_journal() -> list[tuple[bytes, dict[str, Any]]]:
     """A journal whose second step changes the settings."""
-    first, _, changed, alarmed, _ = map(json.loads, stored_journal()[1:])
+    first, _, changed, alarmed, *_ = map(json.loads, stored_journal()[1:])
     changed["settings"]["window_ms"] = 300
     records = [first, changed | {"number": 2, "settings_from": 2}, alarmed | {"number": 3, "settings_from": 2}]
     return [(b"1", record) for record in records]
@@ -179,27 +184,19 @@ def test_promotion_is_a_tick_without_a_step_that_names_a_learner() -> None:
 
 def test_update_records_contain_complete_entries() -> None:
     head, found = update((HERE / "updates.format1").read_bytes())
-    assert head == {"partition": 2, "step": 41, "part": 0, "follows": 39}
+    assert head == {"partition": 2, "step": 41, "part": 0, "follows": 39, "names": ["news"]}
     x, scores = {0: 1.0, 3: 0.5, 9: -1e300}, [0.0, 1.5, -0.1, 1 / 3, 0.5]
+    without = {"scores": [0.0] * 5, "reward": -1, "assumed": -1, "v": 0.0, "nnz": 0, "x": {}}
     common = {"action": 2, "greedy": 1, "propensity": 0.25, "scores": scores}
     assert found == [
         {**common, "kind": 0, "reward": -1, "assumed": -1, "v": 0.0, "label": -1, "nnz": 3, "x": x},
         {**common, "kind": 1, "reward": 1, "assumed": -1, "v": 0.75, "label": 3, "nnz": 0, "x": {}},
         {**common, "kind": 2, "reward": 1, "assumed": 0, "v": 0.125, "label": -1, "nnz": 3, "x": x},
-        {
-            **common,
-            "kind": 3,
-            "reward": -1,
-            "assumed": -1,
-            "v": 0.0,
-            "label": 1,
-            "nnz": 0,
-            "x": {},
-            "scores": [0.0] * 5,
-        },
+        {**common, **without, "kind": 3, "label": 1},
+        {**common, **without, "kind": 4, "label": -1},
     ]
     head, found = update((HERE / "updates.format1.bare").read_bytes())
-    assert head == {"partition": 0, "step": 1, "part": 0, "follows": 0}
+    assert head == {"partition": 0, "step": 1, "part": 0, "follows": 0, "names": []}
     ones = {0: 1.0, 3: 1.0, 9: 1.0}
     assert found == [{**common, "kind": 1, "reward": 0, "assumed": -1, "v": 0.0, "label": -1, "nnz": 3, "x": ones}]
 

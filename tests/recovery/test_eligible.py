@@ -10,7 +10,9 @@ import pytest
 import onebit
 from stream.testing.embedded import EmbeddedPipeline
 from stream.verifying.model_files import read_model, write_model
-from stream.verifying.models import export_model, import_model
+from stream.verifying.models import export_model, import_model, import_shared_model
+from stream.verifying.reapply import replay_journal
+from stream.verifying.shared_log import audit_log
 from stream.wire.classes import Classes
 from stream.wire.codec import HEADERS, TRACE_BYTES_MAX, LogReading, MalformedError, decode_context, trace_of
 from stream.wire.dead_letters import DEAD_LETTER_MALFORMED
@@ -44,11 +46,14 @@ def test_decisions_are_among_the_eligible_classes_across_restarts(settings: dict
 
 
 @pytest.mark.parametrize("snapshot_interval", ["0s", "5s"])
-def test_open_classes_keep_their_indices_and_names_across_restarts(snapshot_interval: str) -> None:
+@pytest.mark.parametrize("sharing", [{}, {"model": "shared", "partitions": 3}], ids=["own", "shared"])
+def test_open_classes_keep_their_indices_and_names_across_restarts(
+    sharing: dict[str, Any], snapshot_interval: str
+) -> None:
     rng = np.random.default_rng(3)
     found: dict[str, int] = {}
     with onebit.embedded(
-        classes_max=K, n_features=D, learner="late-ucb", snapshot_interval=snapshot_interval
+        classes_max=K, n_features=D, learner="late-ucb", snapshot_interval=snapshot_interval, **sharing
     ) as pipeline:
         for t in range(EVENTS):
             known = NAMES[: 1 + t // 20]
@@ -61,8 +66,9 @@ def test_open_classes_keep_their_indices_and_names_across_restarts(snapshot_inte
         assert sorted(found.values()) == list(range(K))
 
 
-def test_context_with_too_many_class_names_is_a_dead_letter() -> None:
-    with onebit.embedded(classes_max=2, n_features=1, learner="banditron") as pipeline:
+@pytest.mark.parametrize("sharing", [{}, {"model": "shared", "partitions": 2}], ids=["own", "shared"])
+def test_context_with_too_many_class_names_is_a_dead_letter(sharing: dict[str, Any]) -> None:
+    with onebit.embedded(classes_max=2, n_features=1, learner="banditron", **sharing) as pipeline:
         pipeline.decide("first", [1.0], eligible=["a", "b"])
         pipeline.test.context("full", [1.0], eligible=["c"])
         assert pipeline.decide("later", [1.0]).class_name in ("a", "b")
@@ -100,6 +106,26 @@ def test_imported_model_contains_its_class_names(tmp_path: Path) -> None:
     assert [second.prediction(f"visit-{n}")["action"] for n in (0, 1, 3)] == [1, 0, 2]
     second.finish()
     second.close()
+
+
+def shared_pipeline() -> EmbeddedPipeline:
+    return EmbeddedPipeline(classes_max=K, n_features=1, learner="late-ucb", model="shared", partitions=2)
+
+
+def test_open_classes_of_a_shared_model_are_replayed_exported_and_imported(tmp_path: Path) -> None:
+    first = shared_pipeline()
+    for n in range(20):
+        first.context(f"visit-{n}", [1.0], eligible=NAMES[3 * (n // 10) : 3 + 2 * (n // 10)])
+    first.finish()
+    assert [replay_journal(first.broker, first.topics, partition).fault for partition in (0, 1)] == ["", ""]
+    write_model(tmp_path / "model.npz", export_model(first.broker, first.topics, 0))
+    second = shared_pipeline()
+    import_shared_model(second.broker, second.topics, 2, read_model(tmp_path / "model.npz"), "import")
+    second.restart_learner()
+    second.context("visit", [1.0], eligible=["d"])
+    assert second.prediction("visit")["action"] == 3
+    second.finish()
+    assert audit_log(second.broker, second.topics, 2).faults == ()
 
 
 def test_malformed_context_adds_no_class_names() -> None:

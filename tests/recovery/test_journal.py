@@ -69,6 +69,7 @@ STEPS = [
     STEP._replace(number=8, settings_from=8, settings=SETTINGS),
     STEP._replace(number=9, settings_from=8, alarms=2),
     STEP._replace(log=LogStep(6, 5, 40, 20, "5eb6"), replica=ReplicaDigest("learner-1", "9f86")),
+    STEP._replace(log=LogStep(6, 5, 40, 20, "5eb6", ("news", "offers"), ("help",))),
 ]
 
 

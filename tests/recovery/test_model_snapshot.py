@@ -19,7 +19,7 @@ SNAPSHOT = ModelSnapshot(
         "n_classes": 2,
         "n_features": 3,
         "scale": "standard",
-        "open_classes": False,
+        "open_classes": True,
         "parameters.gamma": 0.25,
         "parameters.margin": "feedback",
     },
@@ -27,6 +27,7 @@ SNAPSHOT = ModelSnapshot(
     updates=17,
     offset=12,
     places={0: Place(7, 1, 20), 2: Place(5, 2, 0)},
+    classes=["news", "offers"],
     learner={"W": np.array([[0.0, 1.5, -0.1], [1 / 3, 0.0, -1e300]]), "note": "text", "rate": 0.5},
 )
 
@@ -70,6 +71,7 @@ def test_documented_reader_distinguishes_model_and_task_snapshots() -> None:
         "updates": 17,
         "offset": 12,
         "places": [[0, 7, 1, 20], [2, 5, 2, 0]],
+        "classes": ["news", "offers"],
     }
     assert found.learner().keys() == {"W", "note", "rate"}
 

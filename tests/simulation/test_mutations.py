@@ -360,6 +360,17 @@ def journal_without_offset(*arguments: Any, original: Any = Partition._log_step)
     return None if step is None else step._replace(offset=0)
 
 
+def journal_without_names(*arguments: Any, original: Any = Partition._log_step) -> Any:
+    step = original(*arguments)
+    return None if step is None else step._replace(names=())
+
+
+def applies_new_classes(self: Partition, records: list[Record], names: Sequence[str]) -> Any:
+    """Give new classes the next index of the task, without waiting for the log."""
+    self.task.classes._from_log = False
+    return records, ()
+
+
 MUTATIONS = [
     *(commit_without_step(step) for step in COMMIT_STEPS),
     replaced("ticks not written", partition_module, "Commit", forgets_ticks),
@@ -433,6 +444,8 @@ MUTATIONS = [
     shared("overlay not updated", View, "observe", skips_own_view),
     shared("overlay left on the model", Overlay, "restore", lambda self: None),
     shared("entries joined in reverse order", replica_module, "joined", joins_parts_in_reverse),
+    shared("contexts with new classes not held back", Partition, "hold_back", applies_new_classes),
+    shared("classes not journaled", Partition, "_log_step", journal_without_names),
     shared("version not journaled", partition_module, "JournalStep", journal_without_version),
     shared("log offset not journaled", Partition, "_log_step", journal_without_offset),
     shared("task continues before its log is read", SharedModel, "has_all_of", lambda self, *rest: True,

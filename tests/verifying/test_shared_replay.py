@@ -14,10 +14,11 @@ from stream.snapshots.state import decode_model, encode, state_digest
 from stream.verifying.model_files import ModelError, read_model, write_model
 from stream.verifying.models import TooEarlyError, export_model, fresh_replica
 from stream.verifying.reapply import Replay, replay_journal
+from stream.verifying.shared_log import audit_log
 from stream.wire.codec import step_headers
 from stream.wire.topics import Topics
 from stream.wire.updates import decode_update
-from tests.pipeline import TOPICS, Pipeline, plan, small_synsep, synsep_task
+from tests.pipeline import TOPICS, Pipeline, plan, run_until_idle, small_synsep, small_task, synsep_task
 
 PARTITIONS = 2
 LEARNERS = {
@@ -81,6 +82,19 @@ def test_replica_that_differs_from_the_log_is_a_fault(pipeline: Pipeline) -> Non
     found = replays(with_other(pipeline, TOPICS.journal, {number: orjson.dumps(reported)}))
     assert f"at step {reported['number']} has 0000000000000000" in found[0].fault
     assert found[1].ok
+
+
+def test_task_that_knows_other_classes_than_the_log_is_a_fault() -> None:
+    pipeline = Pipeline(small_task("late-ucb", model="shared", open_classes=True), PARTITIONS)
+    learner = pipeline.learner()
+    for event_id in "abcd":
+        pipeline.context(event_id, eligible=["news"])
+    run_until_idle(learner)
+    journal = [record.value or b"" for record in pipeline.records(TOPICS.journal)]
+    changed = {n: value.replace(b"news", b"help") for n, value in enumerate(journal) if b'"names":["news"]' in value}
+    other = with_other(pipeline, TOPICS.journal, changed)
+    assert len(changed) == len(audit_log(other.broker, TOPICS, PARTITIONS).faults) == 1
+    assert [one.ok for one in replays(other)] == [False, True]
 
 
 def with_snapshot(pipeline: Pipeline, change: Callable[[State], None]) -> Pipeline:

@@ -16,6 +16,7 @@ from stream.wire.updates import (
     CORRECTED,
     DECIDED,
     HEADERS,
+    NAMED,
     PROMOTED,
     SETTLED,
     Entries,
@@ -42,9 +43,9 @@ def assert_same(one: tuple[NDArray[Any], ...], other: tuple[NDArray[Any], ...]) 
         np.testing.assert_array_equal(column, expected, err_msg=name)
 
 
-def entry(kind: int, x: Features, numbers: Any, bit: int, assumed: int, v: float, label: int) -> Entry:
+def entry(kind: int, x: Features, numbers: Any, bit: int, assumed: int, v: float, label: int, name: str = "") -> Entry:
     decision = Decision(2, 1, 0.25, numbers[:3], numbers[3:])
-    return Entry(kind, x, decision, bit, assumed, v, label)
+    return Entry(kind, x, decision, bit, assumed, v, label, name)
 
 
 floats = st.floats(allow_nan=False)
@@ -53,13 +54,14 @@ xs = st.lists(st.tuples(st.integers(0, 2**31 - 1), floats), max_size=4).map(
 )
 entries = st.builds(
     entry,
-    st.sampled_from((DECIDED, SETTLED, CORRECTED, PROMOTED)),
+    st.sampled_from((DECIDED, SETTLED, CORRECTED, PROMOTED, NAMED)),
     xs,
     arrays.arrays(np.float64, 5, elements=floats),
     st.integers(-1, 1),
     st.integers(-1, 1),
     st.floats(0.0, 1.0, exclude_max=True),
     st.integers(-1, 9),
+    st.text(max_size=3),
 )
 
 
@@ -69,6 +71,7 @@ def test_updates_round_trip_in_bounded_parts(made: list[Entry], bytes_max: int) 
     updates = [decoded(value) for value in encode_updates(3, 41, 39, made, bytes_max)]
     assert [update[:4] for update in updates] == [(3, 41, part, 39) for part in range(len(updates))]
     assert_same(joined([update.entries for update in updates]), columns_of(made))
+    assert [name for update in updates for name in update.names] == [e.name for e in made if e.kind == NAMED]
     for update in updates:
         sizes = [entry_bytes(int(nnz), 5) for nnz in update.entries.sizes]
         assert len(sizes) == 1 or sum(sizes) <= bytes_max
@@ -91,6 +94,7 @@ GOLDEN_STEPS = {
         entry(SETTLED, EMPTY, SCORES, 1, -1, 0.75, 3),
         entry(CORRECTED, X, SCORES, 1, 0, 0.125, -1),
         entry(PROMOTED, EMPTY, np.zeros(5), -1, -1, 0.0, 1),
+        entry(NAMED, EMPTY, np.zeros(5), -1, -1, 0.0, -1, "news"),
     ]),
     "updates.format1.bare": (0, 1, 0, [entry(SETTLED, X._replace(values=np.ones(3)), SCORES, 0, -1, 0.0, -1)]),
 }  # fmt: skip
@@ -103,6 +107,7 @@ def test_log_records_equal_the_golden_files_of_format_1(name: str) -> None:
     assert encode_updates(partition, step, follows, made) == [(GOLDEN / name).read_bytes()]
     update = decoded((GOLDEN / name).read_bytes())
     assert update[:4] == (partition, step, 0, follows)
+    assert update.names == tuple(each.name for each in made if each.kind == NAMED)
     assert_same(update.entries, columns_of(made))
 
 
@@ -121,6 +126,7 @@ ONE = columns_of([entry(SETTLED, Features(np.array([4], np.int32), np.array([2.0
         ({"action": np.array([2], np.int64)}, "action: expected 1 of int32; got"),
         ({"greedy": np.array([2, 1], np.int32)}, "greedy: expected 1 of int32; got"),
         ({"reward": None}, "KeyError.*reward"),
+        ({"kind": np.array([NAMED], np.int8)}, "names: expected 1 texts"),
     ],
 )
 def test_invalid_record_is_rejected_with_its_offset(changed: dict[str, Any], message: str) -> None:
@@ -129,7 +135,7 @@ def test_invalid_record_is_rejected_with_its_offset(changed: dict[str, Any], mes
         "scores": ONE.scores, "reward": ONE.rewards, "nnz": ONE.sizes, "x.indices": ONE.indices,
     } | changed  # fmt: skip
     columns = {name: column for name, column in columns.items() if column is not None}
-    section = Section("updates", {"partition": 0, "step": 1, "part": 0, "follows": 0}, columns)
+    section = Section("updates", {"partition": 0, "step": 1, "part": 0, "follows": 0, "names": []}, columns)
     with pytest.raises(UpdatesError, match=message):
         decoded(b"".join(encode_section(section)))
 
