@@ -1,6 +1,6 @@
 """Recovers a task's state after its last commit or an earlier step, from snapshots, journal and inputs."""
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from typing import NamedTuple, ParamSpec
 
@@ -19,7 +19,7 @@ from stream.journal.reading import (
 from stream.kafka.port import Broker
 from stream.shared.view import Recall, RecallError
 from stream.snapshots.chunks import MODEL_PARTITION, Pulse, Stored, imported_model, read_snapshots
-from stream.snapshots.state import decode, restore
+from stream.snapshots.state import Parts, decode, decoding, finish, restore
 from stream.task.settings import TaskSettings
 from stream.task.task import Effects, Task
 from stream.wire.classes import NewClassesError
@@ -49,7 +49,7 @@ class Progress(NamedTuple):
 
 
 Report = Callable[[Progress], None]
-Recovery = Generator[bool, None, Recovered]
+Recovery = Parts[Recovered]
 """A generator that recovers a task. It yields True after each part of its work: the preparations, and each step."""
 
 Observer = Callable[[int, Effects], None]
@@ -66,13 +66,7 @@ def at_once(recovery: Callable[P, Recovery]) -> Callable[P, Recovered]:
     """Return a function that runs a recovery to its end and returns the result."""
 
     def recover(*args: P.args, **kwargs: P.kwargs) -> Recovered:
-        steps = recovery(*args, **kwargs)
-        while True:
-            try:
-                next(steps)
-            except StopIteration as end:
-                recovered: Recovered = end.value
-                return recovered
+        return finish(recovery(*args, **kwargs))
 
     return recover
 
@@ -163,7 +157,7 @@ def rebuilding(
     if stored.newest is None:
         recovered = _from_beginning(broker, journal, topics, stored, settings, pulse)
     else:
-        recovered = _from_snapshot(topics, stored, pulse)
+        recovered = yield from _from_snapshot(topics, stored)
     stored.release()
     yield True
     if last is None or last.number < recovered.step.number:
@@ -210,10 +204,10 @@ recover = at_once(recovery)
 rebuild = at_once(rebuilding)
 
 
-def _from_snapshot(topics: Topics, stored: Stored, pulse: Pulse) -> Recovered:
+def _from_snapshot(topics: Topics, stored: Stored) -> Recovery:
     """Return the task restored from its newest snapshot."""
     assert stored.newest is not None
-    snapshot = decode(stored.newest, pulse)
+    snapshot = yield from decoding(stored.newest)
     settings = task_settings(snapshot.settings)
     stored.taken_ms, stored.taken_of = snapshot.stream_ms, snapshot.step.ledger
     return Recovered(restore(snapshot, settings, topics.contexts, stored.newest.place), snapshot.step, settings, stored)

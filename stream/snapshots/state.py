@@ -14,11 +14,11 @@ A state is a sequence of sections, see `stream.wire.sections`:
 A *block* has up to BLOCK_ENTRIES entries of the join, in MessagePack: the bytes of the array `entries`.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from hashlib import sha256
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from msgspec import msgpack
@@ -219,17 +219,35 @@ def _learner_sections(state: State) -> Iterator[Section]:
             yield Section("learner", {"values": {name: value}})
 
 
-def decode(generation: Generation, pulse: Pulse = lambda: None) -> Snapshot:
-    """Decode the snapshot of a task, and release the generation's payloads as they are read.
+T = TypeVar("T")
+Parts = Generator[bool, None, T]
+"""A long operation. The generator yields True after each part, and returns the result."""
 
-    The pulse is called between sections.
+
+def finish(parts: Parts[T], pulse: Pulse = lambda: None) -> T:
+    """Run an operation to its end. The pulse is called after each part."""
+    while True:
+        try:
+            next(parts)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        pulse()
+
+
+def decode(generation: Generation, pulse: Pulse = lambda: None) -> Snapshot:
+    """Decode the snapshot of a task at once; see `decoding`."""
+    return finish(decoding(generation), pulse)
+
+
+def decoding(generation: Generation) -> Parts[Snapshot]:
+    """Decode the snapshot of a task section by section, and release the generation's payloads as they are read.
 
     Raises:
         SnapshotError: the snapshot cannot be decoded.
     """
     with _refusing(generation):
-        values, learner, rows = _read(generation, pulse)
-        columns: dict[str, Any] = {name: tuple(zip(*rows[name], strict=True)) for name in rows}
+        values, learner, columns = yield from _reading(generation)
         return Snapshot(
             check_settings(values["settings"]), step_of_plain(values["step"]), values["dated_ms"], values["undated"],
             values["stream_ms"], Overflows(**values["overflows"]), values["classes"], learner, **columns,
@@ -239,7 +257,7 @@ def decode(generation: Generation, pulse: Pulse = lambda: None) -> Snapshot:
 def decode_model(generation: Generation) -> ModelSnapshot:
     """Decode the snapshot of a shared model; see `decode`."""
     with _refusing(generation):
-        values, learner, _ = _read(generation, lambda: None)
+        values, learner, _ = finish(_reading(generation))
         places = {partition: Place(*place) for partition, *place in values["places"]}
         return ModelSnapshot(
             check_settings(values["settings"]), values["version"], values["updates"], values["offset"], places,
@@ -255,21 +273,24 @@ def _refusing(generation: Generation) -> Iterator[None]:
         raise SnapshotError(f"{generation.place}: generation {generation.number} cannot be read: {error!r}") from error
 
 
-def _read(generation: Generation, pulse: Pulse) -> tuple[Mapping[str, Any], State, dict[str, list[Any]]]:
-    """Read the values of the first section, the learner's state, and the entries of all blocks by name."""
+def _reading(generation: Generation) -> Parts[tuple[Mapping[str, Any], State, dict[str, Any]]]:
+    """Read the values of the first section, the learner's state, and the entries of all blocks as columns by name."""
     reader = SectionReader(generation.payloads)
     values = reader.section().values
     learner: State = {}
-    rows: dict[str, list[Any]] = {name: [] for name in _ROWS}
+    columns: dict[str, Any] = dict.fromkeys(_ROWS, ())
     while (section := reader.section()).name != "end":
-        pulse()
         if section.name == "learner":
             python = section.values.get("python", False)
             learner |= section.values.get("values", {})
             learner |= {name: float(array) if python else array for name, array in section.arrays.items()}
         else:
-            rows[section.name] += decode_block(section.name, section.arrays["entries"].data)
-    return values, learner, rows
+            parts = list(zip(*decode_block(section.name, section.arrays["entries"].data), strict=True))
+            columns[section.name] = columns[section.name] or tuple([] for _ in parts)
+            for column, part in zip(columns[section.name], parts, strict=True):
+                column += part
+        yield True
+    return values, learner, columns
 
 
 _ROWS: Mapping[str, Any] = {
