@@ -4,6 +4,8 @@ import json
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from msgspec.structs import asdict
+
 from stream.kafka.embedded import EmbeddedBroker, EmbeddedTransactionalProducer
 from stream.kafka.partitioner import partition_for
 from stream.kafka.port import BrokerUnavailableError, Producer
@@ -129,7 +131,7 @@ class Outside:
 
     def _send_context(self, item: Item) -> None:
         key = item.id.encode()
-        logged = b"" if item.logged is None else b',"logged":' + json.dumps(item.logged._asdict()).encode()
+        logged = b"" if item.logged is None else b',"logged":' + json.dumps(asdict(item.logged)).encode()
         named = item.eligible and [name_of(k) if self._open_classes else k for k in item.eligible]
         eligible = b"" if named is None else b',"eligible":' + json.dumps(named).encode()
         more = logged + eligible + (b',"deferred":true' if item.deferred else b"")

@@ -13,7 +13,7 @@ from stream.randomness.draws import Purpose, uniform
 from stream.simulation.outside import label_of
 from stream.task.settings import TaskSettings
 from stream.verifying.oracle import Corrected, Decided, Event, Promoted, Settled
-from stream.wire.records import Decision, Features, Logged, Outcome
+from stream.wire.records import Decision, Features, Logged, Outcome, Target
 from stream.wire.updates import CORRECTED, DECIDED, NAMED, NO_BIT, NO_LABEL, PROMOTED, SETTLED, Entry
 
 _NO_FEATURES = Features(np.zeros(0, np.int32), np.zeros(0))
@@ -59,7 +59,7 @@ class OwnReference:
         """Return the decision from which to learn, and whether the published decision is as expected."""
         task, (event_id, x, logged, _, eligible, _), prediction = self.task, decided.context, decided.prediction
         own = mine = taught = self.learner.predict(x, uniform(task.seed, Purpose.ACTION, event_id), eligible)
-        target = None if task.play == "own" else (own.action, own.propensity)
+        target = None if task.play == "own" else Target(own.action, own.propensity)
         if task.play == "logged" and logged is not None:
             known = logged.propensity
             mine = self.learner.as_played(x, own, logged.action, nan if known is None else known)

@@ -321,7 +321,7 @@ class _Audit:
         oracle.counts["propensities_floored"] += logged.propensity is not None and logged.propensity < least
         own, played = prediction.decision, logged if settings.play == "logged" else target
         propensity = None if isnan(own.propensity) else own.propensity
-        if played is not None and (own.action, propensity) != tuple(played):
+        if played is not None and (own.action, propensity) != (played.action, played.propensity):
             self._fault(f"{place}: expected {played}; got action {own.action} with propensity {propensity}")
 
     def _check_class(self, context: Context, prediction: Prediction, place: str) -> None:

@@ -20,13 +20,13 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import orjson
 from msgspec import UNSET, DecodeError, ValidationError, convert
+from msgspec.structs import asdict
 
 from stream.parsing import shown
 from stream.wire.classes import Classes, ClassesError
 from stream.wire.named_features import FeatureEncoder, NamedFeaturesError
 from stream.wire.records import (
     Answer,
-    Challenged,
     Context,
     Decision,
     Example,
@@ -39,13 +39,11 @@ from stream.wire.records import (
     Prediction,
     Record,
     Shown,
-    Target,
     make,
 )
 from stream.wire.typed_fields import (
     CONTEXT_READERS,
     EventFields,
-    LoggedFields,
     PredictionFields,
     SparseFields,
     read_example,
@@ -139,7 +137,7 @@ def encode_context(
         features["v"] = x.values
     fields: dict[str, Any] = {"id": event_id, "x": features}
     if logged is not None:
-        fields["logged"] = logged._asdict()
+        fields["logged"] = asdict(logged)
     if eligible is not None:
         fields["eligible"] = eligible
     if deferred:
@@ -182,7 +180,10 @@ def decode_context(
         features = _sparse(x, n_features)
     else:
         features, unknown = _named(x, n_features, encoder)
-    logged = None if log is None else _logged(fields.logged, log)
+    logged: Logged | None = None
+    if log is not None:
+        logged = fields.logged
+        _check_logged(logged, log)
     eligible = None
     if classes is not None and (classes.is_open or fields.eligible is not None):
         eligible = _eligible(fields.eligible, classes, logged)
@@ -227,7 +228,7 @@ def _named(x: dict[str, Any], n_features: int, encoder: FeatureEncoder) -> tuple
         raise MalformedError(f"x: {error}") from error
 
 
-def _logged(logged: LoggedFields, log: LogReading) -> Logged:
+def _check_logged(logged: Logged, log: LogReading) -> None:
     _check_class("logged.action", logged.action, log.n_classes)
     propensity = logged.propensity
     if propensity is None:
@@ -236,7 +237,6 @@ def _logged(logged: LoggedFields, log: LogReading) -> Logged:
     elif log.is_uniform and abs(propensity * log.n_classes - 1.0) > UNIFORM_TOLERANCE:
         expected = f"{1.0 / log.n_classes:.4g}, equal for all {log.n_classes} classes, because no propensity_min is set"
         raise MalformedError(f"logged.propensity: expected {expected}; got {propensity}")
-    return Logged(logged.action, propensity)
 
 
 @lru_cache(maxsize=4_096)
@@ -265,7 +265,7 @@ def encode_prediction(prediction: Prediction, context_offset: int) -> bytes:
         "context_offset": context_offset,
     }
     if prediction.target is not None:
-        fields["target"] = prediction.target._asdict()
+        fields["target"] = asdict(prediction.target)
     if prediction.class_name is not None:
         fields["class"] = prediction.class_name
     if prediction.logged is not None:
@@ -273,7 +273,7 @@ def encode_prediction(prediction: Prediction, context_offset: int) -> bytes:
     if prediction.arm is not None:
         fields["arm"] = prediction.arm
     if prediction.challenged is not None:
-        fields["challenged"] = prediction.challenged._asdict()
+        fields["challenged"] = asdict(prediction.challenged)
     return orjson.dumps(fields, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
@@ -284,20 +284,15 @@ def decode_prediction(record: Record) -> tuple[Prediction, int]:
         MalformedError: the record is not a prediction.
     """
     fields = _prediction(record)
-    target, logged, propensity = fields.target, None, fields.propensity
-    if propensity is None:
-        propensity = math.nan
+    logged, propensity = None, math.nan if fields.propensity is None else fields.propensity
     decision = Decision(fields.action, fields.greedy, propensity, np.array(fields.scores, np.float64))
     if fields.logged is not None:
         logged = np.array(fields.logged, np.float64)
         decision = decision._replace(logged=logged)
-    own = None if target is None else Target(target.action, target.propensity)
-    challenged = None
-    if fields.challenged is not None:
-        challenged = Challenged(fields.challenged.champion, fields.challenged.choices)
     prediction = Prediction(
-        fields.id, decision, fields.model_version, own, fields.class_name, logged, fields.arm, challenged=challenged
-    )
+        fields.id, decision, fields.model_version, fields.target, fields.class_name, logged, fields.arm,
+        challenged=fields.challenged,
+    )  # fmt: skip
     return prediction, fields.context_offset
 
 

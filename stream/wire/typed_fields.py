@@ -6,14 +6,12 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 from msgspec.json import Decoder
 
-from stream.wire.records import Arm, Outcome
+from stream.wire.records import Arm, Challenged, Logged, Outcome, Probability, Target, Whole
 
 X = TypeVar("X")
 
-Whole = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Index = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Bit = Annotated[int, Meta(ge=0, le=1)]
-Probability = Annotated[float, Meta(gt=0, le=1)]
 
 
 class EventFields(Struct, gc=False):
@@ -37,17 +35,10 @@ class ContextFields(EventFields, Generic[X], gc=False):
     deferred: bool = False
 
 
-class LoggedFields(Struct, gc=False):
-    """A logged decision."""
-
-    action: Whole
-    propensity: Probability | None = None
-
-
 class LoggedContextFields(ContextFields[X], Generic[X], gc=False, kw_only=True):
     """A context with a logged decision."""
 
-    logged: LoggedFields
+    logged: Logged
 
 
 class FeedbackFields(EventFields, gc=False):
@@ -59,20 +50,6 @@ class FeedbackFields(EventFields, gc=False):
     action: Whole | None = None
 
 
-class TargetFields(Struct, gc=False):
-    """The learner's own decision, present if a logged decision was published."""
-
-    action: Whole
-    propensity: Probability
-
-
-class ChallengedFields(Struct, gc=False):
-    """The learner that decided, and the classes that the other learners chose."""
-
-    champion: str
-    choices: dict[str, Whole]
-
-
 class PredictionFields(EventFields, gc=False):
     """A prediction."""
 
@@ -82,11 +59,11 @@ class PredictionFields(EventFields, gc=False):
     scores: Annotated[list[float], Meta(min_length=2)]
     model_version: Whole
     context_offset: Whole
-    target: TargetFields | None = None
+    target: Target | None = None
     class_name: str | None = field(name="class", default=None)
     logged: list[float] | None = None
     arm: Arm | None = None
-    challenged: ChallengedFields | None = None
+    challenged: Challenged | None = None
 
 
 class ExampleFields(EventFields, gc=False):
