@@ -12,6 +12,7 @@ from stream.kafka.port import (
     Member,
     RebalanceListener,
 )
+from stream.kafka.producers import TransactionProducer
 from stream.kafka.refusals import Subscription, check_co_partitioned, check_settings, description_of_spec
 from stream.wire.records import Headers, Record, TopicPartition, make
 from stream.wire.topics import TopicDescription, TopicSpec
@@ -74,7 +75,7 @@ class EmbeddedBroker:
         self._topics_made = 0
         self._logs: dict[tuple[str, int], _Log] = {}
         self._groups: dict[str, _Group] = {}
-        self._producers: dict[str, EmbeddedTransactionalProducer] = {}  # the newest producer of each transactional id
+        self._sinks: dict[str, _TransactionSink] = {}  # the newest producer of each transactional id
 
     def create_topics(self, specs: Sequence[TopicSpec]) -> None:
         """See Broker."""
@@ -102,12 +103,12 @@ class EmbeddedBroker:
         """See Broker."""
         return EmbeddedProducer(self)
 
-    def transactional_producer(self, transactional_id: str) -> "EmbeddedTransactionalProducer":
+    def transactional_producer(self, transactional_id: str) -> TransactionProducer:
         """See Broker."""
-        if transactional_id in self._producers:
-            self._producers[transactional_id].fence()
-        self._producers[transactional_id] = EmbeddedTransactionalProducer(self, transactional_id)
-        return self._producers[transactional_id]
+        if transactional_id in self._sinks:
+            self._sinks[transactional_id].fence()
+        sink = self._sinks[transactional_id] = _TransactionSink(self, transactional_id)
+        return TransactionProducer(sink, clients=[])
 
     def group_consumer(
         self, group: str, member: str, topics: Sequence[str], listener: RebalanceListener, *, rejoins: bool = True
@@ -275,34 +276,27 @@ class EmbeddedProducer:
         """See Producer."""
 
 
-class EmbeddedTransactionalProducer:
-    """See TransactionalProducer."""
+class _TransactionSink:
+    """See TransactionSink."""
 
     def __init__(self, broker: EmbeddedBroker, transactional_id: str) -> None:
+        self.failure: BrokerError | None = None
         self._broker = broker
         self._id = transactional_id
-        self._is_fenced = False
-        self._is_open = False
         self._written: dict[_Log, list[int]] = {}  # offsets written to each partition
-        self._flushed: dict[_Log, int] = {}  # last flushed offset in each partition
+        self._settled: dict[_Log, int] = {}  # last acknowledged offset in each partition
         self._offsets: list[tuple[_Group, Mapping[TopicPartition, int]]] = []
 
     def fence(self) -> None:
         """Abort the producer's open transaction. Every later call raises FencedError."""
-        self._is_fenced = True
-        self._discard()
+        self.failure = FencedError(f"another producer with the transactional id {self._id} has taken over")
+        self.abort()
 
     def begin(self) -> None:
-        """See TransactionalProducer."""
-        self._check_fenced()
-        if self._is_open:
-            raise BrokerError(f"a transaction of {self._id} is already open: commit or abort it first")
-        self._is_open = True
+        """See TransactionSink."""
 
-    def send(self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers = ()) -> None:
-        """See TransactionalProducer."""
-        if self._is_fenced or not self._is_open:
-            self._check_open()
+    def send(self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers) -> None:
+        """See Sink."""
         log = self._broker.append(topic, partition, key, value, headers)
         offset = log.first + len(log.records) - 1
         offsets = self._written.get(log)
@@ -312,71 +306,43 @@ class EmbeddedTransactionalProducer:
         else:
             offsets.append(offset)
 
-    def flush(self) -> Mapping[TopicPartition, int]:
-        """See TransactionalProducer."""
-        self._check_replicated()
+    def settle(self) -> dict[TopicPartition, int]:
+        """See Sink."""
+        for log, offsets in self._written.items():
+            log.check_replicated(offsets[-1])
         appended_ms = {}
         for log, offsets in self._written.items():
-            if offsets[-1] > self._flushed.get(log, -1):
+            if offsets[-1] > self._settled.get(log, -1):
                 record = log.at(offsets[-1])
-                self._flushed[log] = record.offset
+                self._settled[log] = record.offset
                 appended_ms[TopicPartition(record.topic, record.partition)] = record.append_ms
         return appended_ms
 
-    def send_offsets(self, offsets: Mapping[TopicPartition, int], consumer: Member) -> None:
-        """See TransactionalProducer."""
-        self._check_fenced()
-        assert isinstance(consumer, EmbeddedMember)
-        consumer.check_membership()
-        self._check_open()
-        self._offsets.append((consumer.group, offsets))
+    def send_offsets(self, offsets: Mapping[TopicPartition, int], member: Member) -> None:
+        """See TransactionSink."""
+        assert isinstance(member, EmbeddedMember)
+        member.check_membership()
+        self._offsets.append((member.group, offsets))
 
-    def commit(self) -> int:
-        """See TransactionalProducer."""
-        self._check_replicated()
-        for log in self._written:
-            del log.open[self]
+    def commit(self) -> None:
+        """See TransactionSink."""
         for group, offsets in self._offsets:
             group.committed.update(offsets)
-        append_ms = max((log.at(offsets[-1]).append_ms for log, offsets in self._written.items()), default=-1)
-        self._is_open = False
-        self._clear()
-        return append_ms
+        self._end()
 
     def abort(self) -> None:
-        """See TransactionalProducer."""
-        if self._is_open:
-            self._is_open = False
-            self._check_fenced()
-            self._discard()
-
-    def close(self) -> None:
-        """See TransactionalProducer."""
-        if not self._is_fenced:
-            self.abort()
-
-    def _discard(self) -> None:
+        """See TransactionSink."""
         for log, offsets in self._written.items():
-            del log.open[self]
             log.aborted.update(offsets)
-        self._clear()
+        self._end()
 
-    def _clear(self) -> None:
-        self._written, self._flushed, self._offsets = {}, {}, []
+    def release(self) -> None:
+        """See Sink."""
 
-    def _check_replicated(self) -> None:
-        self._check_open()
-        for log, offsets in self._written.items():
-            log.check_replicated(offsets[-1])
-
-    def _check_open(self) -> None:
-        self._check_fenced()
-        if not self._is_open:
-            raise BrokerError("no transaction is open: call begin first")
-
-    def _check_fenced(self) -> None:
-        if self._is_fenced:
-            raise FencedError(f"another producer with the transactional id {self._id} has taken over")
+    def _end(self) -> None:
+        for log in self._written:
+            del log.open[self]
+        self._written, self._settled, self._offsets = {}, {}, []
 
 
 class EmbeddedConsumer:

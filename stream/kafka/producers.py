@@ -1,8 +1,8 @@
-"""The port's producers: state machines that write to a sink of the client's adapter."""
+"""The port's producers: state machines that write to the sink of a client's adapter or of the embedded broker."""
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Protocol
+from typing import Any, Protocol
 
 from stream.kafka.connection import Connection
 from stream.kafka.port import BrokerError, BrokerUnavailableError, Member
@@ -83,16 +83,19 @@ class PlainProducer:
 class TransactionProducer:
     """See TransactionalProducer."""
 
-    def __init__(self, connection: Connection, sink: TransactionSink) -> None:
-        self._connection = connection
+    def __init__(self, sink: TransactionSink, clients: list[Any]) -> None:
+        """Create a producer, and add it to the connection's open clients until it is closed."""
         self._sink = sink
+        self._clients = clients
         self._in_transaction = False
         self._append_ms = -1  # the latest append time in the open transaction
-        connection.clients.append(self)
+        clients.append(self)
 
     def begin(self) -> None:
         """See TransactionalProducer."""
         self._check_usable()
+        if self._in_transaction:
+            raise BrokerError("a transaction is already open: commit or abort it first")
         self._sink.begin()
         self._in_transaction = True
         self._append_ms = -1
@@ -133,7 +136,8 @@ class TransactionProducer:
         """See TransactionalProducer."""
         with suppress(BrokerError):  # its successor or the broker aborts the transaction
             self.abort()
-        self._connection.forget(self)
+        with suppress(ValueError):  # it is closed already
+            self._clients.remove(self)
         self._sink.release()
 
     def _check_open(self) -> None:

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any, ClassVar
 
-from stream.kafka.embedded import EmbeddedBroker, EmbeddedConsumer, EmbeddedMember, EmbeddedTransactionalProducer
-from stream.kafka.port import BrokerUnavailableError, Ends, Member, RebalanceListener
+from stream.kafka.embedded import EmbeddedBroker, EmbeddedConsumer, EmbeddedMember
+from stream.kafka.port import BrokerUnavailableError, Ends, Member, RebalanceListener, TransactionalProducer
 from stream.wire.records import Headers, Record, TopicPartition
 
 
@@ -161,7 +161,7 @@ def _name_of_send(topic: str, key: bytes | None) -> str:
 class FaultyTransactionalProducer:
     """See TransactionalProducer."""
 
-    def __init__(self, broker: FaultyBroker, inner: EmbeddedTransactionalProducer, transactional_id: str) -> None:
+    def __init__(self, broker: FaultyBroker, inner: TransactionalProducer, transactional_id: str) -> None:
         self._broker = broker
         self._inner = inner
         self._id = transactional_id

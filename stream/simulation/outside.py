@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 from msgspec.structs import asdict
 
-from stream.kafka.embedded import EmbeddedBroker, EmbeddedTransactionalProducer
+from stream.kafka.embedded import EmbeddedBroker
 from stream.kafka.partitioner import partition_for
-from stream.kafka.port import BrokerUnavailableError, Producer
+from stream.kafka.port import BrokerUnavailableError, Producer, TransactionalProducer
 from stream.simulation.schedule import N_CLASSES, N_FEATURES, Item, Kind
 from stream.simulation.tracing import FOREIGN_IN_LOG, Trace
 from stream.wire.codec import HEADERS, promotion_headers
@@ -82,7 +82,7 @@ def label_of(event_id: str) -> int:
 class _Foreign:
     """A transaction of another client."""
 
-    producer: EmbeddedTransactionalProducer
+    producer: TransactionalProducer
     outputs: list[Place] = field(default_factory=list)
 
 

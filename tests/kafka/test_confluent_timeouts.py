@@ -42,7 +42,7 @@ def _producer(connection: ConfluentConnection, monkeypatch: pytest.MonkeyPatch, 
     )  # fmt: skip
     admin: Any = None
     monkeypatch.setattr("confluent_kafka.Producer", lambda properties: client)
-    return TransactionProducer(connection, ConfluentTransactionSink(connection, admin, "learner-1"))
+    return TransactionProducer(ConfluentTransactionSink(connection, admin, "learner-1"), connection.clients)
 
 
 def test_client_with_a_cleared_fatal_error_is_fenced(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,8 +11,8 @@ from consumers.recovery import POLL_INTERVAL_MS, RecoveryStoppedError
 from consumers.shared_model import GONE_MS, SharedModel
 from stream.journal.format import HEADERS as JOURNAL_HEADERS
 from stream.journal.format import UnrecoverableError
-from stream.kafka.embedded import EmbeddedTransactionalProducer
 from stream.kafka.partitioner import partition_for
+from stream.kafka.producers import TransactionProducer
 from stream.simulation.faulty_broker import FaultyBroker, Verdict
 from stream.snapshots.chunks import read_model_snapshots
 from stream.wire.codec import HEADERS as EVENT_HEADERS
@@ -55,7 +55,7 @@ def recreate_log(pipeline: Pipeline) -> None:
     pipeline.broker.create_topics(TOPICS.specs(1, shares_model=True))
 
 
-def open_in_log(pipeline: Pipeline) -> EmbeddedTransactionalProducer:
+def open_in_log(pipeline: Pipeline) -> TransactionProducer:
     hanging = pipeline.broker.transactional_producer("another")
     hanging.begin()
     hanging.send(TOPICS.updates, 0, None, b"theirs", ())

@@ -40,7 +40,7 @@ class ConfluentBroker(Admin):
     def transactional_producer(self, transactional_id: str) -> TransactionProducer:
         """See Broker."""
         sink = ConfluentTransactionSink(self._librdkafka, self, transactional_id)
-        return TransactionProducer(self._librdkafka, sink)
+        return TransactionProducer(sink, self._librdkafka.clients)
 
     def _join(self, subscription: Subscription) -> GroupConsumer:
         return GroupConsumer(self._librdkafka, self, subscription)

@@ -22,7 +22,8 @@ class KafkaBroker(Admin):
 
     def transactional_producer(self, transactional_id: str) -> TransactionProducer:
         """See Broker."""
-        return TransactionProducer(self._connection, KafkaTransactionSink(self._connection, transactional_id))
+        sink = KafkaTransactionSink(self._connection, transactional_id)
+        return TransactionProducer(sink, self._connection.clients)
 
     def _join(self, subscription: Subscription) -> GroupConsumer:
         return GroupConsumer(self._connection, self, subscription)
