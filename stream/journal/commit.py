@@ -28,7 +28,7 @@ class Commit(NamedTuple):
     records: int = 0  # number of contexts and feedback records that the step applied
 
 
-CrashPoint = Callable[[int], None]
+CrashPoint = Callable[[int], object]
 """Called with the number of each completed stage of a commit. In crash tests, it raises an error."""
 
 

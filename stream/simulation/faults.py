@@ -10,7 +10,7 @@ from functools import partial
 from stream.kafka.clocks import Timers, VirtualClock
 from stream.kafka.embedded import EmbeddedBroker
 from stream.kafka.port import BrokerUnavailableError, FencedError
-from stream.simulation.faulty_broker import REPLICATE, SENDS_MODEL, CrashError, FaultyTransactionalProducer, Verdict
+from stream.simulation.faulty_broker import COMMIT_STEP, REPLICATE, SENDS_MODEL, CrashError, Verdict
 from stream.simulation.outside import PREFIX, TOPICS
 from stream.simulation.processes import Process, Processes
 from stream.simulation.schedule import IN_COMMIT, Item, Kind, Schedule
@@ -79,9 +79,14 @@ class Faults:
             self._release(tp)
 
     def consult(self, process: Process, call: str) -> Verdict:
-        """Return the fault to inject into an operation. Called before each operation; see `faulty_broker.Consult`."""
+        """Return the fault to inject into an operation. Called before each operation; see `faulty_broker.Consult`.
+
+        It is also called after each numbered step of a commit. Outages and slow calls do not affect these.
+        """
         if process.dead:
             raise CrashError
+        if call.startswith(COMMIT_STEP):
+            return self._meet(process, call)
         self._refuse_in_outage(call)
         if self._clock.now_ms < self._slow_until_ms and not call.startswith("send "):
             self._run_until(self._clock.now_ms + self._call_ms)
@@ -96,23 +101,12 @@ class Faults:
         self._refuse_in_outage(call)  # an outage can have started during a pause
         return verdict
 
-    def commit_step(self, process: Process, number: int) -> None:
-        """Inject the fault that is armed for a step of a commit. Called after the step."""
-        if process.dead:
-            raise CrashError
-        armed = self._armed.get(process.name, [])
-        for index, item in enumerate(armed):
-            if item.kind in IN_COMMIT and item.number == number:
-                del armed[index]
-                self._strike(process, item, f"commit step {number}")
-                return
-
-    def hang(self, process: Process, producer: FaultyTransactionalProducer) -> None:
+    def hang(self, process: Process, commit: Callable[[], object]) -> None:
         """End the process whose commit hangs, and complete the commit later."""
 
         def finish() -> None:
             try:
-                producer.finish()
+                commit()
             except FencedError:
                 self._trace.note(process.name, "its hanging commit is fenced")
             else:
@@ -206,6 +200,8 @@ _VERDICTS = {
 
 def _is_for(item: Item, call: str) -> bool:
     """Return whether an armed fault matches this operation."""
+    if item.kind in IN_COMMIT or call.startswith(COMMIT_STEP):
+        return item.kind in IN_COMMIT and call == f"{COMMIT_STEP}{item.number}"
     if item.kind is Kind.PAUSE:
         return True
     if item.call:

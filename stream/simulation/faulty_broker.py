@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 from stream.kafka.embedded import EmbeddedBroker, EmbeddedConsumer, EmbeddedMember
 from stream.kafka.port import BrokerUnavailableError, Ends, Member, RebalanceListener, TransactionalProducer
+from stream.simulation.schedule import Schedule
 from stream.wire.records import Headers, Record, TopicPartition
 
 
@@ -70,14 +71,11 @@ class FaultyBroker:
 
     broker: EmbeddedBroker
     process: str
+    schedule: Schedule
+    transactions: list[Transaction]  # the transactions of all processes, in order
     consult: Consult
-    transactions: list[Transaction] = field(default_factory=list)  # the transactions of all processes, in order
-    hang: Callable[["FaultyTransactionalProducer"], None] = lambda producer: None  # can call `finish` later
-    observe: Callable[[Transaction], None] = lambda transaction: None  # called after every acknowledged commit
-    lingers: bool = False  # True if records are queued until a flush
-    poll_max: int = 1_000_000  # limit on the records that a poll returns
-    dry_every: int = 0  # N if every Nth poll returns nothing; 0 means no such polls
-    old_lags: bool = False  # True if lags are reported as of the last fetch, as in Kafka's clients
+    hang: Callable[[Callable[[], object]], None]  # can commit later with the function that it gets
+    observe: Callable[[Transaction], None]  # called after every acknowledged commit
     polls: int = 0
     may_be_dry: bool = True  # False if polls must return the available records
     moved: int = 0  # number of polls that advanced, even if only past invisible records
@@ -150,6 +148,7 @@ class FaultyBroker:
 
 SENDS_MODEL = "send snapshot of the model"
 REPLICATE = "replicate"
+COMMIT_STEP = "commit step "
 
 
 def _name_of_send(topic: str, key: bytes | None) -> str:
@@ -179,7 +178,7 @@ class FaultyTransactionalProducer:
         """See TransactionalProducer."""
         self._broker.consult(_name_of_send(topic, key))
         self._queue.append((TopicPartition(topic, partition), key, value, headers))
-        if not self._broker.lingers:
+        if not self._broker.schedule.lingers:
             self._drain(len(self._queue))
 
     def _drain(self, count: int) -> None:
@@ -218,7 +217,7 @@ class FaultyTransactionalProducer:
             self.finish()
         elif verdict is Verdict.HANGS:
             self._hangs = True
-            self._broker.hang(self)
+            self._broker.hang(self.finish)
         raise BrokerUnavailableError(f"the commit of {self._id} received no response in time; its outcome is unknown")
 
     def finish(self) -> int:
@@ -263,7 +262,7 @@ class FaultyConsumer:
 
     def lag(self, tp: TopicPartition) -> int:
         """See Consumer."""
-        if not self._broker.old_lags:
+        if not self._broker.schedule.old_lags:
             return self.inner.lag(tp)
         return max(0, self._fetched.get(tp, 0) - self.inner.position(tp))
 
@@ -271,9 +270,9 @@ class FaultyConsumer:
         """See Consumer."""
         self._broker.consult(self._call)
         self._broker.polls += 1
-        every = self._broker.dry_every
+        every = self._broker.schedule.dry_every
         is_dry = every > 0 and self._broker.may_be_dry and self._broker.polls % every == 0
-        records_max = 0 if is_dry else min(records_max, self._broker.poll_max)
+        records_max = 0 if is_dry else min(records_max, self._broker.schedule.poll_max)
         if self._call == "read":
             return self.inner.poll(timeout_ms, records_max)
         before = self._positions()

@@ -1,6 +1,7 @@
 """Clients other than learners, which send contexts, feedback and other records according to a schedule."""
 
 import json
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -18,7 +19,10 @@ from stream.wire.topics import Topics
 PREFIX = "sim."
 TOPICS = Topics.with_prefix(PREFIX)
 
-POISON_CONTEXTS: tuple[tuple[bytes | None, Headers], ...] = (
+Content = tuple[bytes | None, Headers]
+"""A record's value and headers."""
+
+POISON_CONTEXTS: tuple[Content, ...] = (
     (b"{", HEADERS),
     (None, HEADERS),
     (b"[]", HEADERS),
@@ -29,7 +33,7 @@ POISON_CONTEXTS: tuple[tuple[bytes | None, Headers], ...] = (
     (b'{"id":"p","x":{"i":[0]},"deferred":null}', HEADERS),
     (b'{"id":"p","x":{"i":[0]}}', (("onebit-version", b"9"),)),
 )
-POISON_FEEDBACK: tuple[tuple[bytes | None, Headers], ...] = (
+POISON_FEEDBACK: tuple[Content, ...] = (
     (b"", HEADERS),
     (None, HEADERS),
     (b'{"id":"p","reward":2,"label":0}', HEADERS),
@@ -41,7 +45,7 @@ POISON_FEEDBACK: tuple[tuple[bytes | None, Headers], ...] = (
     (b'{"id":"p","shown":false}', HEADERS),
     (b'{"id":"p","shown":1}', HEADERS),
 )
-FOREIGN_OUTPUTS: tuple[tuple[bytes | None, Headers], ...] = (
+FOREIGN_OUTPUTS: tuple[Content, ...] = (
     (b"{", ()),
     (None, (("onebit-step", b"x"),)),
     (b'{"id":"e0"}', HEADERS),
@@ -136,32 +140,32 @@ class Outside:
         eligible = b"" if named is None else b',"eligible":' + json.dumps(named).encode()
         more = logged + eligible + (b',"deferred":true' if item.deferred else b"")
         value = b'{"id":"%s","x":%s%s}' % (key, _FEATURES[int(item.id[1:]) % len(_FEATURES)], more)
-        partition = partition_for(key, self._partitions)
         sent = Sent(item.id, 0, None, item.logged, item.eligible, item.deferred)
-        self._send(item, TOPICS.contexts, partition, key, value, HEADERS, sent)
+        self._send_event(item, TOPICS.contexts, value, sent)
 
     def _send_feedback(self, item: Item) -> None:
-        key = item.id.encode()
-        action = b"null" if item.action is None else b"%d" % item.action
-        value = b'{"id":"%s","reward":%d,"label":%d,"action":%s}' % (key, item.bit, label_of(item.id), action)
-        partition = partition_for(key, self._partitions)
-        self._send(item, TOPICS.feedback, partition, key, value, HEADERS, Sent(item.id, item.bit, item.action))
+        fields = (item.id.encode(), item.bit, label_of(item.id), json.dumps(item.action).encode())
+        value = b'{"id":"%s","reward":%d,"label":%d,"action":%s}' % fields
+        self._send_event(item, TOPICS.feedback, value, Sent(item.id, item.bit, item.action))
         if item.kind is Kind.FEEDBACK:
             event = int(item.id[1:])
             self._trace.fired["reordered feedback"] += event < self._latest_fed
             self._latest_fed = max(self._latest_fed, event)
 
     def _send_shown(self, item: Item) -> None:
+        value = b'{"id":"%s","shown":true}' % item.id.encode()
+        self._send_event(item, TOPICS.feedback, value, Sent(item.id, 0, is_shown=True))
+
+    def _send_event(self, item: Item, topic: str, value: bytes, sent: Sent) -> None:
         key = item.id.encode()
-        value, partition = b'{"id":"%s","shown":true}' % key, partition_for(key, self._partitions)
-        self._send(item, TOPICS.feedback, partition, key, value, HEADERS, Sent(item.id, 0, is_shown=True))
+        self._send(item, TopicPartition(topic, partition_for(key, self._partitions)), key, (value, HEADERS), sent)
 
     def _send_poison(self, item: Item) -> None:
         contexts = item.kind is Kind.CONTEXT_POISON
         topic = TOPICS.contexts if contexts else TOPICS.feedback
         poisons = POISON_CONTEXTS if contexts else POISON_FEEDBACK
-        value, headers = poisons[item.number % len(poisons)]
-        self._send(item, topic, item.number % self._partitions, None, value, headers, Sent(None, 0))
+        tp = TopicPartition(topic, item.number % self._partitions)
+        self._send(item, tp, None, poisons[item.number % len(poisons)], Sent(None, 0))
 
     def _send_output(self, item: Item) -> None:
         foreign = self._foreign.get(item.number)
@@ -170,27 +174,20 @@ class Outside:
         if foreign is None:
             return
         foreign.outputs.append((tp, self._broker.log_end(tp)))
-        value, headers = FOREIGN_OUTPUTS[item.member % len(FOREIGN_OUTPUTS)]
-        foreign.producer.send(tp.topic, tp.partition, b"foreign", value, headers)
+        foreign.producer.send(*tp, b"foreign", *FOREIGN_OUTPUTS[item.member % len(FOREIGN_OUTPUTS)])
         self._trace.fired[FOREIGN_IN_LOG] += in_log
 
-    def _send(
-        self, item: Item, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers,
-        sent: Sent,
-    ) -> None:  # fmt: skip
-        self.sent[topic, partition, self._broker.log_end(TopicPartition(topic, partition))] = sent
+    def _send(self, item: Item, tp: TopicPartition, key: bytes | None, content: Content, sent: Sent) -> None:
+        self.sent[*tp, self._broker.log_end(tp)] = sent
         is_foreign = item.kind in (Kind.FOREIGN_CONTEXT, Kind.FOREIGN_FEEDBACK) and item.number in self._foreign
         producer = self._foreign[item.number].producer if is_foreign else self._producer
-        producer.send(topic, partition, key, value, headers)
+        producer.send(*tp, key, *content)
 
     def _end_foreign(self, number: int, *, commits: bool) -> None:
         foreign = self._foreign.pop(number, None)
+        if foreign is not None and commits:
+            with suppress(BrokerUnavailableError):  # the records are not replicated
+                foreign.producer.commit()
+                self.foreign_outputs |= set(foreign.outputs)
         if foreign is not None:
-            try:
-                if commits:
-                    foreign.producer.commit()
-                    self.foreign_outputs |= set(foreign.outputs)
-                    return
-            except BrokerUnavailableError:
-                pass  # the records are not replicated
-            foreign.producer.abort()
+            foreign.producer.abort()  # has no effect after a commit

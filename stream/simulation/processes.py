@@ -11,14 +11,7 @@ from stream.kafka.clocks import Timers, VirtualClock
 from stream.kafka.embedded import EmbeddedBroker
 from stream.kafka.port import Broker, BrokerError, FencedError
 from stream.shared.replica import Replica
-from stream.simulation.faulty_broker import (
-    CrashError,
-    Fate,
-    FaultyBroker,
-    FaultyTransactionalProducer,
-    Transaction,
-    Verdict,
-)
+from stream.simulation.faulty_broker import COMMIT_STEP, CrashError, Fate, FaultyBroker, Transaction, Verdict
 from stream.simulation.schedule import Schedule
 from stream.simulation.tracing import Trace
 from stream.snapshots.state import state_digest
@@ -115,9 +108,8 @@ class Processes:
     _broker: EmbeddedBroker
     _timers: Timers
     _trace: Trace
-    consult: Callable[[Process, str], Verdict] = field(init=False)  # called before each operation of the broker
-    commit_step: Callable[[Process, int], None] = field(init=False)  # called after each numbered step of a commit
-    hang: Callable[[Process, FaultyTransactionalProducer], None] = field(init=False)  # handles a hanging commit
+    consult: Callable[[Process, str], Verdict] = field(init=False)  # see `Faults.consult`
+    hang: Callable[[Process, Callable[[], object]], None] = field(init=False)  # handles a hanging commit
     transactions: list[Transaction] = field(default_factory=list)
     outage_until_ms: int = 0  # end of the outage, before which no process starts
     models: set[SeenModel] = field(default_factory=set)  # all shared model versions used for decisions
@@ -281,14 +273,11 @@ class Processes:
         process.broker = FaultyBroker(
             self._broker,
             name,
-            lambda call: self.consult(process, call),
+            self._schedule,
             self.transactions,
-            lambda producer: self.hang(process, producer),
-            self._trace.committed,
-            lingers=self._schedule.lingers,
-            poll_max=self._schedule.poll_max,
-            dry_every=self._schedule.dry_every,
-            old_lags=self._schedule.old_lags,
+            consult=lambda call: self.consult(process, call),
+            hang=lambda commit: self.hang(process, commit),
+            observe=self._trace.committed,
         )
         setup = LearnerSetup(
             broker=process.broker,
@@ -296,7 +285,7 @@ class Processes:
             schedule=self._schedule,
             now_ms=lambda: self._clock.now_ms,
             announce=lambda message: self._trace.announced(name, message),
-            crash_point=lambda number: self.commit_step(process, number),
+            crash_point=lambda number: self.consult(process, f"{COMMIT_STEP}{number}"),
             parked=parked,
         )
         self._trace.note(name, "starts")

@@ -227,6 +227,16 @@ LOG_LEARNERS: dict[str, dict[str, float | str]] = {"late-ucb": {"m": 2}, "stack-
 """Learners that store values of the logged action with a decision. They are used only in replays of a log."""
 
 
+_DICE = {
+    "wrappers": 0x1B873593,
+    "eligible classes": 0x2545F4914F6CDD1D,
+    "logs": 0x5DEECE66D,
+    "deferrals": 0x9E3779B97F4A7C15,
+    "shared models": 0x2545F4914,
+}
+"""Seeds of separate random streams, so that an addition to the schedule does not change the other draws of a run."""
+
+
 def draw_schedule(seed: int, events: int = EVENTS, model: Sharing = "own") -> Schedule:
     """Draw the schedule for a seed. A run with a shared model has more faults, and cannot replay a log."""
     luck = Luck(seed)
@@ -239,16 +249,16 @@ def draw_schedule(seed: int, events: int = EVENTS, model: Sharing = "own") -> Sc
         taught.learner, N_CLASSES, N_FEATURES, taught.parameters, luck.below(1_000), limits, taught.on_expiry,
         taught.late,
     )  # fmt: skip
-    around = Luck(seed ^ _WRAPPER_DICE)
+    around = Luck(seed ^ _DICE["wrappers"])
     task = replace(task, scale=around.choice(("none", "none", "standard")), floor=around.choice((0.0, 0.0, 0.3)))
     items = _draw_events(luck, events, limits, timeless=timeless)
     items += _draw_faults(luck, max(item.at_ms for item in items), timeless=timeless)
     items.sort(key=lambda item: item.at_ms)
     items = _with_actions(Luck(~seed), items)
-    task, items = _with_eligible(Luck(seed ^ _ELIGIBLE_DICE), task, items)
+    task, items = _with_eligible(Luck(seed ^ _DICE["eligible classes"]), task, items)
     if model == "own":
-        task, items = _with_logs(Luck(seed ^ _LOG_DICE), task, items)
-    task, items = _with_deferrals(Luck(seed ^ _DEFERRAL_DICE), task, items, timeless=timeless)
+        task, items = _with_logs(Luck(seed ^ _DICE["logs"]), task, items)
+    task, items = _with_deferrals(Luck(seed ^ _DICE["deferrals"]), task, items, timeless=timeless)
     limits = task.join
     if task.play == "own":
         holdout, policy = around.choice((0.0, 0.0, 0.3)), around.choice((UNIFORM, "constant:1"))
@@ -256,7 +266,7 @@ def draw_schedule(seed: int, events: int = EVENTS, model: Sharing = "own") -> Sc
         task, items = _with_challengers(around, task, items)
     if model == "shared":
         task = replace(task, model=model)
-        items += _draw_shared(Luck(seed ^ _SHARED_DICE), max(item.at_ms for item in items), timeless=timeless)
+        items += _draw_shared(Luck(seed ^ _DICE["shared models"]), max(item.at_ms for item in items), timeless=timeless)
         items.sort(key=lambda item: item.at_ms)
     if timeless:  # deadlines are even, and pass in the next odd millisecond, in which nothing else happens
         items = [item._replace(at_ms=2 * item.at_ms - START_MS) for item in items]
@@ -289,7 +299,7 @@ def draw_schedule(seed: int, events: int = EVENTS, model: Sharing = "own") -> Sc
         clock_stands=clock_stands,
         items=tuple(items),
     )
-    return schedule if model == "own" else _of_several(Luck(~seed ^ _SHARED_DICE), schedule)
+    return schedule if model == "own" else _of_several(Luck(~seed ^ _DICE["shared models"]), schedule)
 
 
 def _draw_limits(luck: Luck, *, timeless: bool) -> JoinSettings:
@@ -369,9 +379,6 @@ def _with_eligible(luck: Luck, task: TaskSettings, items: list[Item]) -> tuple[T
 ELIGIBLE: tuple[tuple[int, ...], ...] = ((0,), (2,), (1, 0), (2, 1), (0, 1, 2), (0, 0), (), (3,))
 """Eligible classes of a context. The last three are malformed unless the classes are open; see `name_of`."""
 
-_ELIGIBLE_DICE = 0x2545F4914F6CDD1D
-"""Seeds a separate random stream for eligible classes, so that the other draws of a run do not change."""
-
 
 def _with_deferrals(
     luck: Luck, task: TaskSettings, items: list[Item], *, timeless: bool
@@ -436,15 +443,6 @@ PARAMETERS: dict[str, dict[str, float | str]] = {"banditron": {"gamma": 0.4}, "l
 _DECIDING = (Kind.CONTEXT, Kind.FOREIGN_CONTEXT)
 _CONTEXTS = (*_DECIDING, Kind.CONTEXT_AGAIN)
 
-_DEFERRAL_DICE = 0x9E3779B97F4A7C15
-"""Seeds a separate random stream for deferred decisions, so that the other draws of a run do not change."""
-
-_LOG_DICE = 0x5DEECE66D
-"""Seeds a separate random stream for logs, so that the other draws of a run do not change."""
-
-_WRAPPER_DICE = 0x1B873593
-"""Seeds a separate random stream for the scale and the floor, so that the other draws of a run do not change."""
-
 
 def _with_logs(luck: Luck, task: TaskSettings, items: list[Item]) -> tuple[TaskSettings, list[Item]]:
     """Make half of the runs replay a log. Some logging policies are uniform, and some contexts lack logged fields."""
@@ -466,10 +464,6 @@ def _with_logs(luck: Luck, task: TaskSettings, items: list[Item]) -> tuple[TaskS
             logged = Logged(luck.below(N_CLASSES), None if draw == 1 else propensity)
             logs[item.id] = None if draw == 0 else logged
     return task, [item._replace(logged=logs.get(item.id)) for item in items]
-
-
-_SHARED_DICE = 0x2545F4914
-"""Seeds a separate random stream for shared models, so that the other draws of a run do not change."""
 
 
 def _of_several(luck: Luck, schedule: Schedule) -> Schedule:
