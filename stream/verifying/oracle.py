@@ -106,9 +106,10 @@ class Oracle:
         self.dated_step = 0  # the last step whose tick was applied
         self._stream_ms = 0
         self._dated_ms = 0
-        self._pending: OrderedDict[str, _Pending] = OrderedDict()
-        self._deferred: OrderedDict[str, _Pending] = OrderedDict()  # deferred decisions that were not shown yet
-        self._shown: OrderedDict[str, _Pending] = OrderedDict()  # decisions whose windows begin with the shown record
+        # In the state DEFERRED, decisions were not shown yet. In the state SHOWN, windows begin with the shown record.
+        self._unsettled: dict[State, OrderedDict[str, _Pending]] = {
+            state: OrderedDict() for state in (State.PENDING, State.DEFERRED, State.SHOWN)
+        }
         self._orphans: OrderedDict[str, _Orphan] = OrderedDict()
         self._known: OrderedDict[str, _Known] = OrderedDict()
 
@@ -116,7 +117,7 @@ class Oracle:
         """Change limits and policies, and settle entries that are due under them."""
         self.settings = settings
         self._settle_due()
-        while self._unsettled() > settings.join.pending_max:
+        while self._is_over_limit():
             self._evict()
         while len(self._orphans) > settings.join.orphans_max:
             self._drop_oldest()
@@ -125,11 +126,8 @@ class Oracle:
 
     def ledger(self) -> Ledger:
         """Return the expected counts."""
-        levels = {
-            "pending": len(self._pending) + len(self._shown),
-            "deferred": len(self._deferred),
-            "orphans_waiting": len(self._orphans),
-        }
+        pending, deferred, shown = map(len, self._unsettled.values())
+        levels = {"pending": pending + shown, "deferred": deferred, "orphans_waiting": len(self._orphans)}
         return Ledger(**{name: self.counts[name] for name in Ledger._fields} | levels)
 
     def malformed(self, record: Record, name: str) -> None:
@@ -187,18 +185,17 @@ class Oracle:
         elif orphan is not None:
             self.counts["shown" if context.is_deferred else "feedback_duplicates"] += 1
         waits = context.is_deferred and (orphan is None or first is not None)
-        (self._deferred if waits else self._pending)[event_id] = pending
-        if self._unsettled() > self.settings.join.pending_max:
-            self.counts["overflow of deferred" if self._deferred else "overflow of pending"] += 1
+        self._unsettled[State.DEFERRED if waits else State.PENDING][event_id] = pending
+        if self._is_over_limit():
+            self.counts[f"overflow of {'deferred' if self._unsettled[State.DEFERRED] else 'pending'}"] += 1
             self._evict()
         return ""
 
     def feedback(self, feedback: Feedback, record: Record) -> None:
         """Apply feedback, after stream time has advanced to its append time."""
         event_id, state = feedback.id, self._state(feedback.id)
-        waiting, pending = self._find(event_id)
-        known = self._known.get(event_id)
-        decision = pending or known
+        waiting, known = self._unsettled.get(state), self._known.get(event_id)
+        decision = known if waiting is None else waiting[event_id]
         is_mismatch = decision is not None and feedback.action not in (None, decision.action)
         self.rows[state, Input.MISMATCH if is_mismatch else Input.FEEDBACK] += 1
         self.counts["feedback"] += 1
@@ -207,9 +204,8 @@ class Oracle:
         elif is_mismatch:
             self.counts["mismatched"] += 1
             self._write_off(record.topic, record.partition, record.offset, DEAD_LETTER_MISMATCHED)
-        elif pending is not None:
-            del waiting[event_id]
-            self._match(pending, feedback, record.append_ms, record.offset)
+        elif waiting is not None:
+            self._match(waiting.pop(event_id), feedback, record.append_ms, record.offset)
         elif state is State.UNSHOWN:
             self.counts["late"] += 1
         elif known is not None and state is State.EXPIRED:
@@ -233,7 +229,8 @@ class Oracle:
         self.counts["feedback"] += 1
         if state is State.DEFERRED:
             self.counts["shown"] += 1
-            self._shown[event_id] = self._deferred.pop(event_id)._replace(date=[self._stream_ms])
+            deferred = self._unsettled[state].pop(event_id)
+            self._unsettled[State.SHOWN][event_id] = deferred._replace(date=[self._stream_ms])
         elif state is State.UNSEEN:
             self._keep(event_id, None, record)
         elif state is State.UNSHOWN:
@@ -270,15 +267,11 @@ class Oracle:
 
     def _settle_due(self) -> None:
         now_ms, limits = self._stream_ms, self.settings.join
-        while _first_date(self._pending) + limits.window_ms < now_ms:
-            self.rows[State.PENDING, Input.DEADLINE] += 1
-            self._expire(self._pending)
-        while _first_date(self._deferred) + limits.activation_limit_ms < now_ms:
-            self.rows[State.DEFERRED, Input.DEADLINE] += 1
-            self._leave_unshown()
-        while _first_date(self._shown) + limits.window_ms < now_ms:
-            self.rows[State.SHOWN, Input.DEADLINE] += 1
-            self._expire(self._shown)
+        for state, waiting in self._unsettled.items():
+            window_ms = limits.activation_limit_ms if state is State.DEFERRED else limits.window_ms
+            while _first_date(waiting) + window_ms < now_ms:
+                self.rows[state, Input.DEADLINE] += 1
+                self._expire(state)
         while self._orphans and (first := next(iter(self._orphans.values()))).kept_ms + limits.orphan_ms < now_ms:
             self.rows[State.SHOWN_ORPHAN if first.feedback is None else State.ORPHAN, Input.DEADLINE] += 1
             self._drop_oldest()
@@ -287,9 +280,7 @@ class Oracle:
             self._forget_oldest()
 
     def _state(self, event_id: str) -> State:
-        for state, waiting in (
-            (State.PENDING, self._pending), (State.DEFERRED, self._deferred), (State.SHOWN, self._shown)
-        ):  # fmt: skip
+        for state, waiting in self._unsettled.items():
             if event_id in waiting:
                 return state
         known, orphan = self._known.get(event_id), self._orphans.get(event_id)
@@ -299,15 +290,8 @@ class Oracle:
             return State.UNSEEN
         return State.SHOWN_ORPHAN if orphan.feedback is None else State.ORPHAN
 
-    def _find(self, event_id: str) -> tuple[OrderedDict[str, _Pending], _Pending | None]:
-        """Return the queue that contains an id's unsettled decision, and the decision; without a decision, None."""
-        for waiting in (self._pending, self._deferred, self._shown):
-            if event_id in waiting:
-                return waiting, waiting[event_id]
-        return self._pending, None
-
-    def _unsettled(self) -> int:
-        return len(self._pending) + len(self._deferred) + len(self._shown)
+    def _is_over_limit(self) -> bool:
+        return sum(map(len, self._unsettled.values())) > self.settings.join.pending_max
 
     def _match(self, pending: _Pending, feedback: Feedback, append_ms: int, offset: int) -> None:
         delay_ms = max(0, append_ms - pending.date[0]) if pending.date else 0
@@ -315,17 +299,16 @@ class Oracle:
 
     def _evict(self) -> None:
         """Settle the oldest deferred decision or, if there is none, the decision that expires first."""
-        if self._deferred:
-            self._leave_unshown()
+        if self._unsettled[State.DEFERRED]:
+            self._expire(State.DEFERRED)
         else:
-            self._expire(min(self._pending, self._shown, key=_first_date))
+            self._expire(min(State.PENDING, State.SHOWN, key=lambda state: _first_date(self._unsettled[state])))
 
-    def _expire(self, waiting: OrderedDict[str, _Pending]) -> None:
-        assumed = 0 if self.settings.on_expiry == "negative" else None
-        self._settle(waiting.popitem(last=False)[1], Outcome.EXPIRED, assumed, None, None)
-
-    def _leave_unshown(self) -> None:
-        self._settle(self._deferred.popitem(last=False)[1], Outcome.UNSHOWN, None, None, None)
+    def _expire(self, state: State) -> None:
+        """Settle the oldest decision in this state without feedback."""
+        outcome = Outcome.UNSHOWN if state is State.DEFERRED else Outcome.EXPIRED
+        assumed = 0 if outcome is Outcome.EXPIRED and self.settings.on_expiry == "negative" else None
+        self._settle(self._unsettled[state].popitem(last=False)[1], outcome, assumed, None, None)
 
     def _settle(
         self, pending: _Pending, outcome: Outcome, reward: int | None, delay_ms: int | None, offset: int | None
