@@ -241,8 +241,8 @@ class _PlacedConsumer(Consumer):
 
     async def seek_to_committed(self) -> Mapping[TP, Any]:
         """See Consumer. Seek to the offsets in the states; the committed offsets can be lower."""
-        assigned = self.assignment()
-        offsets = {tp: self.transport.next_offset_of(tp) for tp in assigned if tp.topic in self.transport.in_batches}
+        assigned, transport = self.assignment(), self.transport
+        offsets = {tp: transport.dashboard.next_offset_of(*tp) for tp in assigned if tp.topic in transport.in_batches}
         await self._thread.place(offsets)
         return dict.fromkeys(assigned) | offsets
 
@@ -253,11 +253,7 @@ class _PlacedTransport(Transport):
     def __init__(self, url: Any, app: Any, in_batches: frozenset[str], dashboard: Dashboard) -> None:
         super().__init__(url, app)
         self.in_batches = in_batches  # topics whose records are delivered in batches
-        self._dashboard = dashboard
-
-    def next_offset_of(self, tp: TP) -> int:
-        """Return the next offset to read in a partition."""
-        return self._dashboard.next_offset_of(tp.topic, tp.partition)
+        self.dashboard = dashboard
 
 
 class _Tokens(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka publishes no types

@@ -195,8 +195,8 @@ def prepare_embedded(run: Run) -> EmbeddedPipeline:
             run.feedback,
             now_ms,
             observe=judge.observe,
-            decided_ms=lambda answer, record: broker.append_ms_at(
-                TopicPartition(topics.contexts, record.partition), answer.context_offset
+            decided_ms=lambda answer, record: (
+                broker.log((topics.contexts, record.partition)).at(answer.context_offset).append_ms
             ),
             announce=announce,
         ),

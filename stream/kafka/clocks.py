@@ -51,13 +51,7 @@ class Program(Protocol):
         """Return the next time at which work is due even without new records, or None."""
 
 
-def run_until_settled(
-    clock: VirtualClock,
-    sources: Sequence[Program],
-    learner: Program,
-    poll_ms: int = 0,
-    progress: Callable[[], None] = lambda: None,
-) -> None:
+def run_until_settled(clock: VirtualClock, sources: Sequence[Program], learner: Program, poll_ms: int = 0) -> None:
     """Run the programs until no work is left.
 
     The sources run a step at every due time. The learner runs a step when records have waited for poll_ms, like a
@@ -87,7 +81,6 @@ def run_until_settled(
         if not dues:
             return
         clock.advance_to(min(dues))
-        progress()
 
 
 class Timers:

@@ -33,9 +33,11 @@ class _Log:
         self.aborted: set[int] = set()
 
     def at(self, offset: int) -> Record:
+        """Return the record at an offset."""
         return self.records[offset - self.first]
 
     def end(self) -> int:
+        """Return the offset of the next record to be appended, which can be beyond a held high watermark."""
         return self.first + len(self.records)
 
     def stable(self) -> int:
@@ -145,10 +147,6 @@ class EmbeddedBroker:
     def close(self) -> None:
         """See Broker."""
 
-    def log_end(self, tp: TopicPartition) -> int:
-        """Return the offset of the next record to be appended, which can be beyond a held high watermark."""
-        return self.log(tp).end()
-
     def hold(self, tp: TopicPartition) -> None:
         """Hold a partition's high watermark at the current end of its log until `release`.
 
@@ -170,10 +168,6 @@ class EmbeddedBroker:
             del log.records[:count]
             log.first += count
             log.aborted = {offset for offset in log.aborted if offset >= log.first}
-
-    def append_ms_at(self, tp: TopicPartition, offset: int) -> int:
-        """Return the append time of a single record."""
-        return self.log(tp).at(offset).append_ms
 
     def log(self, tp: tuple[str, int]) -> _Log:
         """Return a partition's log."""

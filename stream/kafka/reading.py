@@ -17,20 +17,19 @@ OPEN_MS = 20_000
 
 
 def read_partition(
-    broker: Broker, tp: TopicPartition, timeout_ms: int = READ_TIMEOUT_MS, start: int | None = None, open_ms: int = 0
+    broker: Broker, tp: TopicPartition, start: int | None = None, open_ms: int = 0
 ) -> Generator[Record, None, None]:
     """Yield the records of a partition up to its current end.
 
     Args:
         broker: the broker.
         tp: the partition.
-        timeout_ms: limit on waiting for the next records.
         start: the first offset; None means the beginning.
         open_ms: limit on waiting for the end of a transaction that is open now. A committed transaction stays open in a
             partition until the broker has written the marker, which can take longer in some partitions than in others.
 
     Raises:
-        BrokerUnavailableError: no record arrived for `timeout_ms`.
+        BrokerUnavailableError: no record arrived for `READ_TIMEOUT_MS`.
     """
     ends = broker.ends([tp])[tp]
     end = ends.high_watermark if open_ms else ends.stable
@@ -40,7 +39,7 @@ def read_partition(
             consumer.seek(tp, start)
         while (position := consumer.position(tp)) < end:
             try:
-                records = read_towards(consumer, tp, end, timeout_ms if position < ends.stable else open_ms)
+                records = read_towards(consumer, tp, end, READ_TIMEOUT_MS if position < ends.stable else open_ms)
             except BrokerUnavailableError:
                 if position < ends.stable:
                     raise

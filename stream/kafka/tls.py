@@ -73,15 +73,17 @@ def context_of(config: ClientConfig) -> ssl.SSLContext:
     return context
 
 
-def reason_of(error: BaseException, config: ClientConfig) -> str | None:
-    """Return the reason and remedy for a connection that failed because of TLS, or None for other failures."""
+def tls_error_of(error: BaseException) -> ssl.SSLError | None:
+    """Return the TLS error that made a connection fail, or None for other failures."""
     chain: list[BaseException] = [error]  # the error, followed by its causes
     for one in chain:
         causes = [one.__cause__, one.__context__, *one.args]
         chain += [cause for cause in causes if isinstance(cause, BaseException) and cause not in chain]
-    found = next((one for one in chain if isinstance(one, ssl.SSLError)), None)
-    if found is None:
-        return None
+    return next((one for one in chain if isinstance(one, ssl.SSLError)), None)
+
+
+def reason_of(found: ssl.SSLError, config: ClientConfig) -> str:
+    """Return the reason and remedy for a connection that failed because of TLS."""
     if isinstance(found, ssl.SSLCertVerificationError):
         by = f"the authority in {config.ssl_ca_location}" if config.ssl_ca_location else "one that this machine trusts"
         return _DISTRUSTED.get(found.verify_code, _UNSIGNED).format(by=by, said=found.verify_message)

@@ -11,7 +11,6 @@ from typing import Any, ClassVar
 
 from stream.kafka.embedded import EmbeddedBroker, EmbeddedConsumer, EmbeddedMember
 from stream.kafka.port import BrokerUnavailableError, Ends, Member, RebalanceListener, TransactionalProducer
-from stream.simulation.schedule import Schedule
 from stream.wire.records import Headers, Record, TopicPartition
 
 
@@ -71,11 +70,14 @@ class FaultyBroker:
 
     broker: EmbeddedBroker
     process: str
-    schedule: Schedule
-    transactions: list[Transaction]  # the transactions of all processes, in order
     consult: Consult
-    hang: Callable[[Callable[[], object]], None]  # can commit later with the function that it gets
-    observe: Callable[[Transaction], None]  # called after every acknowledged commit
+    transactions: list[Transaction] = field(default_factory=list)  # the transactions of all processes, in order
+    hang: Callable[[Callable[[], object]], None] = lambda commit: None  # can call `commit` later
+    observe: Callable[[Transaction], None] = lambda transaction: None  # called after every acknowledged commit
+    lingers: bool = False  # True if records are queued until a flush
+    poll_max: int = 1_000_000  # limit on the records that a poll returns
+    dry_every: int = 0  # N if every Nth poll returns nothing; 0 means no such polls
+    old_lags: bool = False  # True if lags are reported as of the last fetch, as in Kafka's clients
     polls: int = 0
     may_be_dry: bool = True  # False if polls must return the available records
     moved: int = 0  # number of polls that advanced, even if only past invisible records
@@ -178,12 +180,12 @@ class FaultyTransactionalProducer:
         """See TransactionalProducer."""
         self._broker.consult(_name_of_send(topic, key))
         self._queue.append((TopicPartition(topic, partition), key, value, headers))
-        if not self._broker.schedule.lingers:
+        if not self._broker.lingers:
             self._drain(len(self._queue))
 
     def _drain(self, count: int) -> None:
         for tp, key, value, headers in self._queue[:count]:
-            offset = self._broker.broker.log_end(tp)
+            offset = self._broker.broker.log(tp).end()
             self._inner.send(tp.topic, tp.partition, key, value, headers)
             self._broker.transaction.records.append((tp, offset))
         del self._queue[:count]
@@ -262,7 +264,7 @@ class FaultyConsumer:
 
     def lag(self, tp: TopicPartition) -> int:
         """See Consumer."""
-        if not self._broker.schedule.old_lags:
+        if not self._broker.old_lags:
             return self.inner.lag(tp)
         return max(0, self._fetched.get(tp, 0) - self.inner.position(tp))
 
@@ -270,9 +272,9 @@ class FaultyConsumer:
         """See Consumer."""
         self._broker.consult(self._call)
         self._broker.polls += 1
-        every = self._broker.schedule.dry_every
+        every = self._broker.dry_every
         is_dry = every > 0 and self._broker.may_be_dry and self._broker.polls % every == 0
-        records_max = 0 if is_dry else min(records_max, self._broker.schedule.poll_max)
+        records_max = 0 if is_dry else min(records_max, self._broker.poll_max)
         if self._call == "read":
             return self.inner.poll(timeout_ms, records_max)
         before = self._positions()

@@ -173,12 +173,12 @@ class Outside:
         tp = TopicPartition(PREFIX + item.call, 0 if in_log else item.member % self._partitions)
         if foreign is None:
             return
-        foreign.outputs.append((tp, self._broker.log_end(tp)))
+        foreign.outputs.append((tp, self._broker.log(tp).end()))
         foreign.producer.send(*tp, b"foreign", *FOREIGN_OUTPUTS[item.member % len(FOREIGN_OUTPUTS)])
         self._trace.fired[FOREIGN_IN_LOG] += in_log
 
     def _send(self, item: Item, tp: TopicPartition, key: bytes | None, content: Content, sent: Sent) -> None:
-        self.sent[*tp, self._broker.log_end(tp)] = sent
+        self.sent[*tp, self._broker.log(tp).end()] = sent
         is_foreign = item.kind in (Kind.FOREIGN_CONTEXT, Kind.FOREIGN_FEEDBACK) and item.number in self._foreign
         producer = self._foreign[item.number].producer if is_foreign else self._producer
         producer.send(*tp, key, *content)

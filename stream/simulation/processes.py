@@ -273,11 +273,14 @@ class Processes:
         process.broker = FaultyBroker(
             self._broker,
             name,
-            self._schedule,
+            lambda call: self.consult(process, call),
             self.transactions,
-            consult=lambda call: self.consult(process, call),
-            hang=lambda commit: self.hang(process, commit),
-            observe=self._trace.committed,
+            lambda commit: self.hang(process, commit),
+            self._trace.committed,
+            lingers=self._schedule.lingers,
+            poll_max=self._schedule.poll_max,
+            dry_every=self._schedule.dry_every,
+            old_lags=self._schedule.old_lags,
         )
         setup = LearnerSetup(
             broker=process.broker,

@@ -47,7 +47,7 @@ def test_records_appended_while_held_are_not_visible_until_release(broker: Embed
 
 def test_ends_do_not_count_records_appended_while_held(broker: EmbeddedBroker) -> None:
     send(broker.producer(), HELD, b"held")
-    assert (broker.ends([HELD])[HELD], broker.log_end(HELD)) == (Ends(1, 1), 2)
+    assert (broker.ends([HELD])[HELD], broker.log(HELD).end()) == (Ends(1, 1), 2)
     broker.release(HELD)
     assert broker.ends([HELD])[HELD] == Ends(2, 2)
 

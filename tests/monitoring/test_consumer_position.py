@@ -40,9 +40,7 @@ def fetched(record: Record, offset: int) -> Any:
 def consumer_of(dashboard: Dashboard) -> Any:
     """A consumer of predictions that has not fetched anything yet."""
     consumer: Any = object.__new__(_PlacedConsumer)
-    consumer.transport = SimpleNamespace(
-        in_batches=frozenset({TOPICS.predictions}), next_offset_of=lambda tp: dashboard.next_offset_of(*tp)
-    )
+    consumer.transport = SimpleNamespace(in_batches=frozenset({TOPICS.predictions}), dashboard=dashboard)
     return consumer
 
 

@@ -24,9 +24,9 @@ from kafka.net.selector import NetworkSelector
 from stream.kafka.client_config import BY_TOKEN, MECHANISMS
 from stream.kafka.connection import Connection, ConnectionSettings
 from stream.kafka.kafka_python.foreign import PartitionRecords
-from stream.kafka.kafka_python.security import NOT_LET_IN, Manager, is_about_tls, settings_of
+from stream.kafka.kafka_python.security import NOT_LET_IN, Manager, settings_of
 from stream.kafka.port import AccessError, Acl, BrokerError, BrokerUnavailableError, FencedError, StaleMemberError
-from stream.kafka.tls import reason_of
+from stream.kafka.tls import reason_of, tls_error_of
 
 CLOSE_S = 5.0
 TRANSIENT = (kafka_errors.RetriableError, kafka_errors.UnknownBrokerIdError)
@@ -95,8 +95,9 @@ class KafkaConnection(Connection):
                 parts = (part if isinstance(part, set | list | tuple) else (part,) for part in reason.args)
                 named = {str(name) for part in parts for name in part}
                 return self.forbidden(what, needs, resource, named.__contains__)
-        failed = reason_of(error, self.config) if is_about_tls(error) else None
-        return AccessError(f"no connection to Kafka at {self.bootstrap}: {failed}") if failed else None
+        if (failed := tls_error_of(error)) is None:
+            return None
+        return AccessError(f"no connection to Kafka at {self.bootstrap}: {reason_of(failed, self.config)}")
 
     def make(self, kind: Callable[..., Any], **settings: Any) -> Any:
         """Create a kafka-python client. If it cannot connect, close everything that it has opened."""

@@ -24,7 +24,7 @@ from kafka.net.transport import KafkaSSLTransport
 
 from stream.kafka.client_config import BY_TOKEN, ClientConfig
 from stream.kafka.port import AccessError
-from stream.kafka.tls import context_of
+from stream.kafka.tls import context_of, tls_error_of
 from stream.kafka.token_command import TokenCommand
 
 NOT_LET_IN = (
@@ -126,13 +126,8 @@ class Manager(KafkaConnectionManager):  # type: ignore[misc]
     def _on_failure(self, node_id: Any, error: BaseException) -> None:
         if not isinstance(error, _TIMEOUTS):
             self.last_failure = error
-        if isinstance(error, (*NOT_LET_IN, AccessError)) or is_about_tls(error):
+        if isinstance(error, (*NOT_LET_IN, AccessError)) or tls_error_of(error) is not None:
             self._refusals[node_id] = error
-
-
-def is_about_tls(error: BaseException) -> bool:
-    """Return whether a connection failed because of TLS."""
-    return any(isinstance(one, ssl.SSLError) for one in (error, error.__context__, *error.args))
 
 
 class _Tokens(AbstractTokenProvider):  # type: ignore[misc]
