@@ -16,7 +16,9 @@ from stream.kafka.clocks import VirtualClock
 from stream.kafka.connecting import ADAPTERS, connect
 from stream.kafka.embedded import EmbeddedBroker
 from stream.kafka.port import Broker
+from stream.learners import registered
 from stream.testing.on_kafka import Kafka
+from tests.compiling import compile_once
 from tests.processes import CLIENTS
 from tests.progress import Progress
 from tests.secured import SETTINGS, Secured
@@ -32,28 +34,36 @@ KAFKA_FIXTURES = {"kafka", "secured", "client", "onebit_kafka"}
 WITH_KAFKA_PYTHON = tuple(f"tests/real_kafka/test_{name}.py" for name in ("local_kafka", "monitor", "snapshots"))
 
 
-class KafkaByClient(LoadScopeScheduling):  # type: ignore[misc]
-    """In a parallel run, assigns the tests that need a real Kafka to two processes, each with its own broker.
+class Groups(LoadScopeScheduling):  # type: ignore[misc]
+    """In a parallel run, assigns each group of tests to one process.
 
-    One process runs the tests of kafka-python and the files in `WITH_KAFKA_PYTHON`, and the other runs the rest, about
-    half of the work each.
+    Two groups are the tests that need a real Kafka, so that two processes each start a broker: the tests of
+    kafka-python and the files in `WITH_KAFKA_PYTHON`, and the rest, about half of the work each. The tests with a
+    learner's name in their parameters are a group, because they use the same kernels.
     """
 
+    def __init__(self, config: pytest.Config, log: Any) -> None:
+        super().__init__(config, log)
+        self._learners = sorted(registered(), key=len, reverse=True)
+
     def _split_scope(self, nodeid: str) -> str:
+        _, _, parameters = nodeid.partition("[")
         folders = ("tests/real_kafka/", "tests/contract/", "examples/")
-        if not nodeid.startswith(folders) or "[embedded" in nodeid:
-            return nodeid
-        return "kafka-python" if "kafka-python" in nodeid or nodeid.startswith(WITH_KAFKA_PYTHON) else "kafka"
+        if nodeid.startswith(folders) and not parameters.startswith("embedded"):
+            return "kafka-python" if "kafka-python" in nodeid or nodeid.startswith(WITH_KAFKA_PYTHON) else "kafka"
+        return next((name for name in self._learners if name in parameters), nodeid)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
     """Return the scheduler of a parallel run; a hook of pytest-xdist."""
-    return KafkaByClient(config, log)
+    return Groups(config, log)
 
 
 @pytest.hookimpl(trylast=True)  # after the terminal reporter is registered
 def pytest_configure(config: pytest.Config) -> None:
-    """Report the progress of a parallel run; a hook of pytest."""
+    """Report the progress of a parallel run, and compile each kernel in one of its processes; a hook of pytest."""
+    if hasattr(config, "workerinput"):
+        compile_once()
     reporter = config.pluginmanager.getplugin("terminalreporter")
     if reporter is not None and config.getoption("dist", "no") != "no":
         config.pluginmanager.register(Progress(reporter))
