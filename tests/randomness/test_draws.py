@@ -1,6 +1,7 @@
 """Draws are pure, uniform, and independent across purposes and seeds. All implementations of SplitMix64 agree."""
 
 import itertools
+from functools import cache
 from hashlib import blake2b
 
 import numpy as np
@@ -11,15 +12,22 @@ from scipy import stats
 
 from producers.datasets import synthetic
 from stream.randomness.draws import GAMMA, SEED_MAX, Draws, Purpose, mix, uniform, words
+from stream.wire.records import FloatArray
 
 FALSE_ALARM = 1e-6
 """False-alarm rate of a statistical test. The seeds are fixed, so only a changed hash can raise a false alarm."""
 
 EVENT_IDS = [f"optdigits-0-{row:06}" for row in range(20_000)]
 SEEDS = (0, 1, 2, 12345)
-STREAMS = {
-    (seed, purpose): np.fromiter(map(Draws(seed, purpose), EVENT_IDS), float) for seed in SEEDS for purpose in Purpose
-}
+
+
+@cache
+def streams() -> dict[tuple[int, Purpose], FloatArray]:
+    return {
+        (seed, purpose): np.fromiter(map(Draws(seed, purpose), EVENT_IDS), float)
+        for seed in SEEDS
+        for purpose in Purpose
+    }
 
 
 def test_draws_are_stable() -> None:
@@ -57,13 +65,13 @@ def test_draw_does_not_depend_on_earlier_draws() -> None:
 
 
 def test_draws_are_uniform() -> None:
-    for key, stream in STREAMS.items():
-        assert stats.kstest(stream, "uniform").pvalue > FALSE_ALARM / len(STREAMS), key
+    for key, stream in streams().items():
+        assert stats.kstest(stream, "uniform").pvalue > FALSE_ALARM / len(streams()), key
 
 
 def test_draws_of_different_purposes_seeds_and_events_are_uncorrelated() -> None:
-    streams = list(STREAMS.values())
-    pairs = [*itertools.combinations(streams, 2), *((stream[1:], stream[:-1]) for stream in streams)]
+    drawn = list(streams().values())
+    pairs = [*itertools.combinations(drawn, 2), *((stream[1:], stream[:-1]) for stream in drawn)]
     # The sample correlation of n independent pairs is approximately normal with variance 1/n.
     bound = stats.norm.isf(FALSE_ALARM / len(pairs) / 2) / np.sqrt(len(EVENT_IDS) - 1)
     assert max(abs(float(np.corrcoef(one, other)[0, 1])) for one, other in pairs) < bound
