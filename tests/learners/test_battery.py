@@ -65,9 +65,9 @@ VARIANTS = {
     "confidit-kernel linear": Case("confidit-kernel", {"kernel": "linear", "alpha": 0.5, "support_max": 200}),
     "ova-kernel-perceptron polynomial": Case("ova-kernel-perceptron", {"kernel": "polynomial", "support_max": 50}),
     "one-sided-banditron, small radius": Case("one-sided-banditron", {"eta": 2.0, "radius": 0.5}),
-    **{f"{name}, running scale": Case(name, is_scaled=True) for name in ("banditron", "late-ucb", "perceptron")},
+    **{f"{name}, running scale": Case(name, is_scaled=True) for name in ("banditron", "perceptron")},
     "banditron, floor": Case("banditron", floor=0.2),
-    "stack-igw, running scale, floor": Case("stack-igw", is_scaled=True, floor=0.2),
+    "igw-logistic, running scale, floor": Case("igw-logistic", is_scaled=True, floor=0.2),
     "late-ucb projected, running scale": Case("late-ucb", {"project": 5, "drift": "off"}, is_scaled=True),
     "selectron logistic": Case("selectron", {"loss": "logistic", "support_max": 50}),
 }

@@ -71,7 +71,7 @@ WRAPPERS: dict[str, Callable[[KernelLearner], KernelLearner]] = {
     "floor": lambda learner: Mixture(learner, 0.3),
     "floor and holdout": lambda learner: Mixture(learner, 0.2, 0.3, policy=1),
 }
-WRAPPED = [(name, None) for name in SUPPORTING] + list(product(("banditron", "late-ucb", "stack-igw"), WRAPPERS))
+WRAPPED = [(name, None) for name in SUPPORTING] + list(product(("banditron", "late-ucb", "igw-logistic"), WRAPPERS))
 
 
 @pytest.mark.parametrize(("name", "wrapper"), WRAPPED)

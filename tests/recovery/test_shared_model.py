@@ -47,7 +47,7 @@ KINDS = {DECIDED: "decided", SETTLED: "settled", CORRECTED: "corrected"}
 LEARNERS = {
     "late-ucb": synsep_task("late-ucb", parameters={"project": 8}, model="shared"),
     "stack-igw": synsep_task("stack-igw", model="shared"),
-    "stack-igw, scaled": synsep_task("stack-igw", model="shared", scale="standard"),
+    "igw-logistic, scaled": synsep_task("igw-logistic", model="shared", scale="standard"),
     "late-ucb, floor": synsep_task("late-ucb", parameters={"project": 8}, model="shared", floor=0.2),
     "soba-diag, corrected": synsep_task(model="shared", on_expiry="negative", late="correct"),
 }

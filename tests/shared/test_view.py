@@ -49,9 +49,9 @@ CASES = {
     "perceptron": Case("perceptron"),
     "soba-diag, corrected, scaled": Case("soba-diag", corrects=True, is_scaled=True),
     "late-ucb, corrected, scaled": Case("late-ucb", {"drift": "off"}, corrects=True, is_scaled=True),
-    "stack-igw, scaled": Case("stack-igw", is_scaled=True),
     "late-ucb, corrected, floor": Case("late-ucb", {"drift": "off"}, corrects=True, floor=0.4),
-    "confidit, projected, scaled, floor": Case("confidit", {"projection": True}, is_scaled=True, floor=0.4),
+    "confidit, projected, floor": Case("confidit", {"projection": True}, floor=0.4),
+    "igw-logistic, scaled, floor": Case("igw-logistic", is_scaled=True, floor=0.4),
 }
 
 
