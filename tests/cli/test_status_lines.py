@@ -234,7 +234,7 @@ def test_start_of_a_learner_without_exploration_suggests_a_floor() -> None:
 def test_a_run_with_challengers_names_the_floor_like_a_learner(
     floor: float, notices: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    settings = load_settings({"learner": "confidit", "challenger": ["late-ucb"], "floor": floor})
+    settings = load_settings({"learner": "confidit", "challenger": ["banditron"], "floor": floor})
     with caplog.at_level(logging.INFO, "onebit"):
         resolve.choose_learners(settings)
     assert sum("--floor" in message for message in caplog.messages) == notices

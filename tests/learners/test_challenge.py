@@ -18,7 +18,8 @@ from tests.learners.test_battery import Case, examples
 K, D = 4, 9
 
 LEARNERS: dict[str, dict[str, Any]] = {
-    "igw-logistic": {}, "late-ucb": {"m": 4, "drift": "off"}, "banditron": {"gamma": 0.3}, "stack-igw": {"vectors": 0},
+    "igw-logistic": {}, "late-ucb": {"m": 4, "drift": "off"}, "banditron": {"gamma": 0.3}, "soba-diag": {},
+    "stack-igw": {"vectors": 0},
 }  # fmt: skip
 
 
@@ -34,7 +35,7 @@ def nested() -> tuple[list[KernelLearner], Challenge]:
     def members() -> list[KernelLearner]:
         return [
             Mixture(bare("igw-logistic"), 0.2, 0.1, 1),
-            RunningScale(bare("late-ucb")),
+            RunningScale(bare("soba-diag")),
             bare("banditron"),
         ]
 
