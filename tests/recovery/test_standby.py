@@ -121,9 +121,13 @@ def test_stop_request_interrupts_reading_a_large_snapshot(
         return poll(timeout_ms, records_max)
 
     monkeypatch.setattr(learner._consumer, "poll", polls)
-    with pytest.raises(RecoveryStoppedError):
+
+    def steps() -> None:
         for _ in range(SNAPSHOT_PARTS):
             learner.step(0)
+
+    with pytest.raises(RecoveryStoppedError):
+        steps()
     assert pipeline.now_ms() - asked_ms <= 2_000
     assert max(then - before for before, then in pairwise(polled_ms)) <= POLL_INTERVAL_MS + PART_MS
     learner.close()
