@@ -316,7 +316,8 @@ def _settled_by_times_alone(partition: _Partition) -> list[str]:
             if context.is_deferred:
                 window_ms, late = limits.activation_limit_ms, Outcome.UNSHOWN
             deadline_ms = tick.append_ms + window_ms
-            if begins and begins[0].append_ms <= deadline_ms and not _precedes(judged, begins[0]):
+            is_settled_first = judged and begins and judged[0].offset < begins[0].offset
+            if begins and begins[0].append_ms <= deadline_ms and not is_settled_first:
                 deadline_ms, late = begins[0].append_ms + limits.window_ms, Outcome.EXPIRED
             got = settled.get(context.id, (None, None))
             if is_aside:
@@ -330,10 +331,6 @@ def _settled_by_times_alone(partition: _Partition) -> list[str]:
             if got != expected:
                 wrong.append(f"{context.id}: expected {expected} according to its append times; got {got}")
     return wrong
-
-
-def _precedes(records: list[Record], other: Record) -> bool:
-    return bool(records) and records[0].offset < other.offset
 
 
 def _recovered_is_the_same(partition: _Partition, task: Task) -> list[str]:

@@ -299,7 +299,10 @@ def draw_schedule(seed: int, events: int = EVENTS, model: Sharing = "own") -> Sc
         clock_stands=clock_stands,
         items=tuple(items),
     )
-    return schedule if model == "own" else _of_several(Luck(~seed ^ _DICE["shared models"]), schedule)
+    if model == "own":
+        return schedule
+    luck = Luck(~seed ^ _DICE["shared models"])  # most runs have several tasks and processes
+    return schedule._replace(partitions=luck.choice((1, 2, 2, 3, 3)), members=luck.choice((1, 2, 2, 3)))
 
 
 def _draw_limits(luck: Luck, *, timeless: bool) -> JoinSettings:
@@ -464,11 +467,6 @@ def _with_logs(luck: Luck, task: TaskSettings, items: list[Item]) -> tuple[TaskS
             logged = Logged(luck.below(N_CLASSES), None if draw == 1 else propensity)
             logs[item.id] = None if draw == 0 else logged
     return task, [item._replace(logged=logs.get(item.id)) for item in items]
-
-
-def _of_several(luck: Luck, schedule: Schedule) -> Schedule:
-    """Use several tasks and several processes in most runs."""
-    return schedule._replace(partitions=luck.choice((1, 2, 2, 3, 3)), members=luck.choice((1, 2, 2, 3)))
 
 
 def _draw_shared(luck: Luck, end_ms: int, *, timeless: bool) -> list[Item]:

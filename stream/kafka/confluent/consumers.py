@@ -114,7 +114,8 @@ class Reader:
 
     def poll(self, timeout_ms: int, records_max: int) -> list[Record]:
         """See Consumer. Returns no records while the broker is down; the client reconnects automatically."""
-        self._begin()
+        if not self._is_assigned:
+            self._assign()
         self._is_drained = False
         ends_s = time.monotonic() + timeout_ms / 1000
         while True:
@@ -132,10 +133,6 @@ class Reader:
             self._raise_errors()
             if self._has_moved or ends_s - time.monotonic() < _GRAIN_S:
                 return []
-
-    def _begin(self) -> None:
-        if not self._is_assigned:
-            self._assign()
 
     def _assign(self) -> None:
         with self._connection.translating("read partitions"):

@@ -53,6 +53,7 @@ class GroupConsumer(Reader):
             partition_assignment_strategy="range",
         )
         super().__init__(connection, admin, client, {})
+        self._is_assigned = True  # the group assigns the partitions
         self.subscription = subscription
         self._member_id = ""  # member id at the last assignment
         self._generation = _NO_GENERATION  # the generation of the current assignment
@@ -84,9 +85,6 @@ class GroupConsumer(Reader):
         if not records:
             self._settle_loss()
         return records
-
-    def _begin(self) -> None:
-        """Do nothing, because the group assigns the partitions."""
 
     def _on_assign(self, client: Any, partitions: Iterable[Any]) -> None:
         if self._closing:  # without this call, closing the client may never end

@@ -71,16 +71,12 @@ class PartitionRecords(Fetcher.PartitionRecords):  # type: ignore[misc]
         try:
             return super().take(n)
         except Exception as error:  # every codec has its own exception classes
-            tp = self.topic_partition
-            self._unreadable = UnreadableError(
-                damaged(tp, self.next_fetch_offset, f"{type(error).__name__}: {error}", _remedy(error))
-            )
+            reason, remedy = f"{type(error).__name__}: {error}", ""
+            if isinstance(error, kafka_errors.UnsupportedCodecError):
+                remedy = "install the Python package for the compression codec of the batch"
+            message = damaged(self.topic_partition, self.next_fetch_offset, reason, remedy)
+            self._unreadable = UnreadableError(message)
             raise self._unreadable from error
-
-
-def _remedy(error: Exception) -> str:
-    is_codec = isinstance(error, kafka_errors.UnsupportedCodecError)
-    return "install the Python package for the compression codec of the batch" if is_codec else ""
 
 
 class _Batches:
