@@ -110,7 +110,7 @@ class FeedbackProgram:
             offset = self._consumer.position(tp)
             if offset < first:
                 self._announce(
-                    f"{tp.topic}/{tp.partition}: predictions at offsets {offset} to {first - 1} have been deleted, so "
+                    f"{tp}: predictions at offsets {offset} to {first - 1} have been deleted, so "
                     "their decisions receive no feedback and expire. Increase retention.ms of the topic"
                 )
                 self._consumer.seek(tp, first)

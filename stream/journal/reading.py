@@ -184,14 +184,12 @@ def check_kept(broker: Broker, tp: TopicPartition, offset: int, end: int) -> Non
     beginning = broker.beginnings([tp])[tp]
     if beginning > offset:
         raise UnrecoverableError(
-            f"recovery needs {tp.topic}/{tp.partition} from offset {offset}; it begins at {beginning}. Increase its "
-            "retention.ms"
+            f"recovery needs {tp} from offset {offset}; it begins at {beginning}. Increase its retention.ms"
         )
     kept_to = broker.ends([tp])[tp].stable
     if kept_to < end:
         raise UnrecoverableError(
-            f"recovery needs {tp.topic}/{tp.partition} up to offset {end}; it ends at {kept_to}. The topic was "
-            "recreated"
+            f"recovery needs {tp} up to offset {end}; it ends at {kept_to}. The topic was recreated"
         )
 
 
@@ -264,9 +262,9 @@ class Published:
             return self.decisions(step)
         where = f"; the first is at {place_of(found[0])}" if found else ""
         raise UnrecoverableError(
-            f"{self._tp.topic}/{self._tp.partition}: expected the {expected} predictions of step {step.number} "
-            f"whose digest is in {self._journal}; got {len(found)}{where}. They were deleted, or another program wrote "
-            "records with this step's number"
+            f"{self._tp}: expected the {expected} predictions of step {step.number} whose digest is in "
+            f"{self._journal}; got {len(found)}{where}. They were deleted, or another program wrote records with this "
+            "step's number"
         )
 
     def close(self) -> None:

@@ -229,9 +229,7 @@ class EmbeddedBroker:
         """Return the visible records starting at an offset, and the offset after the last record examined."""
         log = self.log(tp)
         if offset < log.first:
-            raise BrokerError(
-                f"offset {offset} of {tp.topic}/{tp.partition} has been deleted: the first offset is {log.first}"
-            )
+            raise BrokerError(f"offset {offset} of {tp} has been deleted: the first offset is {log.first}")
         stable = min(log.open.values()) if log.open else log.first + len(log.records)
         if offset >= stable:
             return [], offset
@@ -374,7 +372,7 @@ class EmbeddedConsumer:
     def seek(self, tp: TopicPartition, offset: int) -> None:
         """See Consumer."""
         if tp not in self._positions:
-            raise BrokerError(f"{tp.topic}/{tp.partition} is not assigned to this consumer")
+            raise BrokerError(f"{tp} is not assigned to this consumer")
         self._positions[tp] = offset
 
     def pause(self, tps: Iterable[TopicPartition]) -> None:

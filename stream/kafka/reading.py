@@ -68,7 +68,7 @@ def read_towards(
         if records or consumer.position(tp) >= end:
             return records
     raise BrokerUnavailableError(
-        f"could not read {tp.topic}/{tp.partition} up to offset {end}: no record for {timeout_ms} ms after offset "
+        f"could not read {tp} up to offset {end}: no record for {timeout_ms} ms after offset "
         f"{consumer.position(tp)}; check that the broker is running and reachable"
     )
 

@@ -105,7 +105,7 @@ class Subscription(NamedTuple):
         for tp, offset in positions.items():
             if offset < beginnings[tp]:
                 raise BrokerError(
-                    f"offset {offset} of {tp.topic}/{tp.partition}, committed by group {self.group}, has been deleted: "
+                    f"offset {offset} of {tp}, committed by group {self.group}, has been deleted: "
                     f"the first offset is {beginnings[tp]}; raise the topic's retention.ms"
                 )
 

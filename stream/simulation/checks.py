@@ -392,7 +392,7 @@ def _nothing_aborted_is_visible(world: World) -> list[str]:
         expected = sorted(written.get(tp, []) + [offset for at, offset in world.outside.foreign_outputs if at == tp])
         if visible != expected:
             odd = sorted(set(visible) ^ set(expected))
-            wrong.append(f"{tp.topic}/{tp.partition}: offsets {odd} are visible or committed, but not both")
+            wrong.append(f"{tp}: offsets {odd} are visible or committed, but not both")
     return wrong
 
 

@@ -60,7 +60,7 @@ class Faults:
         name = PREFIX + item.call
         tp = TopicPartition(name, 0 if name == TOPICS.updates else item.number % self._schedule.partitions)
         if tp not in self._held:
-            self._trace.fire(item, f"{tp.topic}/{tp.partition}")
+            self._trace.fire(item, str(tp))
             self._held[tp] = self._clock.now_ms + item.for_ms
             self._broker.hold(tp)
             self._timers.after(item.for_ms, lambda: self._release(tp))

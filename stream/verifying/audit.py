@@ -175,9 +175,8 @@ class _Audit:
                 needed |= {topics.contexts: first.contexts[0], topics.feedback: first.feedback[0]}
         beginnings = self._broker.beginnings([TopicPartition(topic, self._partition) for topic in needed])
         return tuple(
-            f"{tp.topic}/{tp.partition} begins at offset {beginning}; the ledger counts records from offset "
-            f"{needed[tp.topic]} on, and earlier ones were deleted. Set its retention.ms to -1 for pipelines to be "
-            "verified"
+            f"{tp} begins at offset {beginning}; the ledger counts records from offset {needed[tp.topic]} on, and "
+            "earlier ones were deleted. Set its retention.ms to -1 for pipelines to be verified"
             for tp, beginning in beginnings.items()
             if beginning > needed[tp.topic]
         )
@@ -217,11 +216,8 @@ class _Audit:
         )
 
     def _begin(self, settings: TaskSettings) -> Oracle:
-        self._log, self._encoder, self._classes = (
-            settings.log_reading,
-            settings.feature_encoder(),
-            settings.make_classes(),
-        )
+        self._log, self._encoder = settings.log_reading, settings.feature_encoder()
+        self._classes = settings.make_classes()
         if settings.open_classes and settings.model == "own":
             imported = read_snapshots(self._broker, self._topics, self._partition, 0).imported
             self._classes.add(() if imported is None else decode(imported).classes)

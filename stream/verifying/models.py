@@ -69,17 +69,16 @@ def export_model(
     """
     journal = TopicPartition(topics.journal, partition)
     last = last_step(broker, journal)
-    place = f"{journal.topic}/{journal.partition}"
     if last is None:
-        raise ModelError(f"{place} is empty: the task has not started, so there is no model yet")
+        raise ModelError(f"{journal} is empty: the task has not started, so there is no model yet")
     if last.log is not None:
         return _shared_model(broker, topics, partition, number, at_ms, version)
     if version is not None:
-        raise ModelError(f"{place}: the task has its own model, which has no log versions; use a step or a time")
+        raise ModelError(f"{journal}: the task has its own model, which has no log versions; use a step or a time")
     if at_ms is not None:
         number = _step_at(broker, journal, at_ms, last)
     if number is not None and not 1 <= number <= last.number:
-        raise ModelError(f"{place}: expected a step from 1 to {last.number}; got {number}")
+        raise ModelError(f"{journal}: expected a step from 1 to {last.number}; got {number}")
     recovered = rebuild(broker, topics, partition, None, progress, until=number)
     task, step = recovered.task, recovered.step
     position = {
@@ -152,7 +151,7 @@ def _version_of(broker: Broker, journal: TopicPartition, number: int) -> int:
     _, step = next(read_from_step(broker, journal, number, last), (None, None)) if last else (None, None)
     if step is not None and step.number == number:
         return step.updates
-    raise ModelError(f"{journal.topic}/{journal.partition} has no step {number}")
+    raise ModelError(f"{journal} has no step {number}")
 
 
 def _step_at(broker: Broker, journal: TopicPartition, at_ms: int, last: JournalStep) -> int:
@@ -168,7 +167,7 @@ def _step_at(broker: Broker, journal: TopicPartition, at_ms: int, last: JournalS
         return last.number
     record, step = later
     if offset == broker.beginnings([journal])[journal]:
-        raise TooEarlyError(f"{journal.topic}/{journal.partition}", at_ms, record.append_ms)
+        raise TooEarlyError(str(journal), at_ms, record.append_ms)
     return step.number - 1
 
 
@@ -240,8 +239,8 @@ def _check_empty(broker: Broker, topics: Topics, partitions: Sequence[int]) -> N
     for journal, ends in broker.ends(journals).items():
         if ends.high_watermark > 0:
             raise ModelError(
-                f"{journal.topic}/{journal.partition}: expected an empty journal; a learner has already started. Use "
-                "another topic prefix, or delete and recreate these topics"
+                f"{journal}: expected an empty journal; a learner has already started. Use another topic prefix, or "
+                "delete and recreate these topics"
             )
     try:
         holding = [n for n in partitions if _holds_model(read_snapshots(broker, topics, n))]

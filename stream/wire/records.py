@@ -30,6 +30,9 @@ class TopicPartition(NamedTuple):
     topic: str
     partition: int
 
+    def __str__(self) -> str:
+        return f"{self.topic}/{self.partition}"
+
 
 class Record(NamedTuple):
     """A record read from a topic."""

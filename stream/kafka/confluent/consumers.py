@@ -243,10 +243,8 @@ class Reader:
             if first <= offset <= end:
                 self._has_lost_its_way = True
                 return
-        self._unreadable[tp] = (
-            f"cannot read an offset that has been deleted or never existed: "
-            f"{tp.topic}/{tp.partition}, offset {offset}: {error.str()}"
-        )
+        reason = f"{tp}, offset {offset}: {error.str()}"
+        self._unreadable[tp] = f"cannot read an offset that has been deleted or never existed: {reason}"
 
     def _raise_errors(self) -> None:
         """Raise the errors that the client has reported."""
@@ -264,7 +262,7 @@ class Reader:
     def position(self, tp: TopicPartition) -> int:
         """See Consumer."""
         if tp not in self._positions:
-            raise BrokerError(f"{tp.topic}/{tp.partition} is not assigned to this consumer")
+            raise BrokerError(f"{tp} is not assigned to this consumer")
         return self._positions[tp]
 
     def lag(self, tp: TopicPartition) -> int:
@@ -305,7 +303,7 @@ class Reader:
                 self._client.seek(_kafka.TopicPartition(*tp, offset))
             except KafkaException as raised:
                 if error_of(raised).code() != _code._STATE:
-                    self._connection.refuse(f"seek to {offset} in {tp.topic}/{tp.partition}", raised)
+                    self._connection.refuse(f"seek to {offset} in {tp}", raised)
                 if time.monotonic() > given_up_s:
                     self._assign_anew()
                     return

@@ -105,12 +105,12 @@ class Reader:
 
     def position(self, tp: TopicPartition) -> int:
         """See Consumer."""
-        what = f"read the position in {tp.topic}/{tp.partition}"
+        what = f"read the position in {tp}"
         with self._connection.translating(what):
             try:
                 offset = self._client.position(KafkaTopicPartition(*tp), timeout_ms=self._connection.request_timeout_ms)
             except kafka_errors.IllegalStateError as error:
-                raise BrokerError(f"{tp.topic}/{tp.partition} is not assigned to this consumer") from error
+                raise BrokerError(f"{tp} is not assigned to this consumer") from error
         if offset is None:
             raise self._connection.unanswered(what)
         return int(offset)
@@ -125,7 +125,7 @@ class Reader:
 
     def seek(self, tp: TopicPartition, offset: int) -> None:
         """See Consumer."""
-        with self._connection.translating(f"seek to {offset} in {tp.topic}/{tp.partition}"):
+        with self._connection.translating(f"seek to {offset} in {tp}"):
             self._client.seek(KafkaTopicPartition(*tp), offset)
 
     def pause(self, tps: Iterable[TopicPartition]) -> None:
