@@ -51,7 +51,7 @@ class Connection:
         self.setup_timeout_ms = min(settings.request_timeout_ms, _CONNECTION_MS_MAX)
         self.patience_s = self.request_timeout_s + _SLACK_S
         self.missing_of: Callable[[Sequence[Acl]], Sequence[Acl]] = lambda needs: needs  # returns the missing ACLs
-        self.clients: list[Any] = []  # open producers and consumers
+        self.clients: set[Any] = set()  # open producers and consumers
 
     def classify(self, error: Any) -> tuple[type[BrokerError], str]:
         """Return the port's exception class for a client error, and the error message."""
@@ -60,11 +60,6 @@ class Connection:
     def access_error(self, what: str, error: Any, needs: Iterable[Acl]) -> AccessError | None:
         """Return the port's error for a failed authentication or authorization, or None for other errors."""
         raise NotImplementedError
-
-    def forget(self, client: Any) -> None:
-        """Forget a producer or consumer that was closed."""
-        if client in self.clients:
-            self.clients.remove(client)
 
     def close_clients(self) -> None:
         """Close all open producers and consumers."""

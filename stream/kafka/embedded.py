@@ -12,7 +12,7 @@ from stream.kafka.port import (
     Member,
     RebalanceListener,
 )
-from stream.kafka.producers import TransactionProducer
+from stream.kafka.producers import PlainProducer, TransactionProducer
 from stream.kafka.refusals import Subscription, check_co_partitioned, check_settings, description_of_spec
 from stream.wire.records import Headers, Record, TopicPartition, make
 from stream.wire.topics import TopicDescription, TopicSpec
@@ -101,16 +101,16 @@ class EmbeddedBroker:
                     for group in self._groups.values():
                         group.committed.pop(TopicPartition(*tp), None)
 
-    def producer(self) -> "EmbeddedProducer":
+    def producer(self) -> PlainProducer:
         """See Broker."""
-        return EmbeddedProducer(self)
+        return PlainProducer(lambda: EmbeddedSink(self), clients=set())
 
     def transactional_producer(self, transactional_id: str) -> TransactionProducer:
         """See Broker."""
         if transactional_id in self._sinks:
             self._sinks[transactional_id].fence()
         sink = self._sinks[transactional_id] = _TransactionSink(self, transactional_id)
-        return TransactionProducer(sink, clients=[])
+        return TransactionProducer(sink, clients=set())
 
     def group_consumer(
         self, group: str, member: str, topics: Sequence[str], listener: RebalanceListener, *, rejoins: bool = True
@@ -241,42 +241,38 @@ class EmbeddedBroker:
         return records, log.first + stop
 
 
-class EmbeddedProducer:
-    """See Producer."""
+class EmbeddedSink:
+    """See Sink."""
 
     def __init__(self, broker: EmbeddedBroker) -> None:
         self._broker = broker
-        self._last_ms = -1
-        self._unstable: dict[_Log, int] = {}  # last offsets of partitions with an open transaction or a held watermark
+        self._unsettled: dict[_Log, int] = {}  # last offset written to each partition since the last settlement
 
-    def send(self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers = ()) -> None:
-        """See Producer."""
+    def send(self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers) -> None:
+        """See Sink."""
         log = self._broker.append(topic, partition, key, value, headers)
-        self._last_ms = self._broker.clock.now_ms
-        if log.open:
-            self._unstable[log] = log.end() - 1
+        self._unsettled[log] = log.first + len(log.records) - 1
 
-    def flush(self) -> int:
-        """See Producer."""
-        last_ms, self._last_ms = self._last_ms, -1
-        unstable, self._unstable = self._unstable, {}
-        for log, offset in unstable.items():
+    def settle(self) -> dict[TopicPartition, int]:
+        """See Sink."""
+        for log, offset in self._unsettled.items():
             log.check_replicated(offset)
-        return last_ms
+        records = [log.at(offset) for log, offset in self._unsettled.items()]
+        self._unsettled = {}
+        return {TopicPartition(record.topic, record.partition): record.append_ms for record in records}
 
-    def close(self) -> None:
-        """See Producer."""
+    def release(self) -> None:
+        """See Sink."""
 
 
-class _TransactionSink:
+class _TransactionSink(EmbeddedSink):
     """See TransactionSink."""
 
     def __init__(self, broker: EmbeddedBroker, transactional_id: str) -> None:
+        super().__init__(broker)
         self.failure: BrokerError | None = None
-        self._broker = broker
         self._id = transactional_id
         self._written: dict[_Log, list[int]] = {}  # offsets written to each partition
-        self._settled: dict[_Log, int] = {}  # last acknowledged offset in each partition
         self._offsets: list[tuple[_Group, Mapping[TopicPartition, int]]] = []
 
     def fence(self) -> None:
@@ -290,25 +286,13 @@ class _TransactionSink:
     def send(self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers) -> None:
         """See Sink."""
         log = self._broker.append(topic, partition, key, value, headers)
-        offset = log.first + len(log.records) - 1
+        offset = self._unsettled[log] = log.first + len(log.records) - 1
         offsets = self._written.get(log)
         if offsets is None:
             log.open[self] = offset
             self._written[log] = [offset]
         else:
             offsets.append(offset)
-
-    def settle(self) -> dict[TopicPartition, int]:
-        """See Sink."""
-        for log, offsets in self._written.items():
-            log.check_replicated(offsets[-1])
-        appended_ms = {}
-        for log, offsets in self._written.items():
-            if offsets[-1] > self._settled.get(log, -1):
-                record = log.at(offsets[-1])
-                self._settled[log] = record.offset
-                appended_ms[TopicPartition(record.topic, record.partition)] = record.append_ms
-        return appended_ms
 
     def send_offsets(self, offsets: Mapping[TopicPartition, int], member: Member) -> None:
         """See TransactionSink."""
@@ -328,13 +312,10 @@ class _TransactionSink:
             log.aborted.update(offsets)
         self._end()
 
-    def release(self) -> None:
-        """See Sink."""
-
     def _end(self) -> None:
         for log in self._written:
             del log.open[self]
-        self._written, self._settled, self._offsets = {}, {}, []
+        self._unsettled, self._written, self._offsets = {}, {}, []
 
 
 class EmbeddedConsumer:

@@ -47,12 +47,13 @@ class TransactionSink(Sink, Protocol):
 class PlainProducer:
     """See Producer."""
 
-    def __init__(self, connection: Connection, make: Callable[[], Sink]) -> None:
-        self._connection = connection
+    def __init__(self, make: Callable[[], Sink], clients: set[Any]) -> None:
+        """Create a producer, and add it to the connection's open clients until it is closed."""
         self._make = make
+        self._clients = clients
         self._sink = make()
         self._has_failed = False
-        connection.clients.append(self)
+        clients.add(self)
 
     def send(self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers = ()) -> None:
         """See Producer."""
@@ -76,20 +77,20 @@ class PlainProducer:
             if not self._has_failed:
                 self.flush()
         finally:
-            self._connection.forget(self)
+            self._clients.discard(self)
             self._sink.release()
 
 
 class TransactionProducer:
     """See TransactionalProducer."""
 
-    def __init__(self, sink: TransactionSink, clients: list[Any]) -> None:
+    def __init__(self, sink: TransactionSink, clients: set[Any]) -> None:
         """Create a producer, and add it to the connection's open clients until it is closed."""
         self._sink = sink
         self._clients = clients
         self._in_transaction = False
         self._append_ms = -1  # the latest append time in the open transaction
-        clients.append(self)
+        clients.add(self)
 
     def begin(self) -> None:
         """See TransactionalProducer."""
@@ -136,8 +137,7 @@ class TransactionProducer:
         """See TransactionalProducer."""
         with suppress(BrokerError):  # its successor or the broker aborts the transaction
             self.abort()
-        with suppress(ValueError):  # it is closed already
-            self._clients.remove(self)
+        self._clients.discard(self)
         self._sink.release()
 
     def _check_open(self) -> None:

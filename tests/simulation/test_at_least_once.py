@@ -8,9 +8,10 @@ import pytest
 from producers.datasets.synthetic import synsep
 from producers.replay import ReplayOptions, ReplayProgram, resume_position
 from stream.kafka.clocks import Program, VirtualClock
-from stream.kafka.embedded import EmbeddedBroker, EmbeddedProducer
+from stream.kafka.embedded import EmbeddedBroker, EmbeddedSink
 from stream.kafka.partitioner import partition_for
 from stream.kafka.port import BrokerUnavailableError
+from stream.kafka.producers import PlainProducer
 from stream.task.join import JoinSettings
 from stream.task.settings import TaskSettings
 from stream.wire.codec import HEADERS
@@ -140,15 +141,15 @@ class FlushFailingBroker(EmbeddedBroker):
         self.writes = writes
         self.flushes = 0
 
-    def producer(self) -> EmbeddedProducer:
+    def producer(self) -> PlainProducer:
         return FlushFailingProducer(self)
 
 
-class FlushFailingProducer(EmbeddedProducer):
+class FlushFailingProducer(PlainProducer):
     """A producer of a `Forgetful` broker."""
 
     def __init__(self, broker: FlushFailingBroker) -> None:
-        super().__init__(broker)
+        super().__init__(lambda: EmbeddedSink(broker), set())
         self.forgetful = broker
         self.queue: list[Any] = []
 

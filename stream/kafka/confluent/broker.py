@@ -35,7 +35,7 @@ class ConfluentBroker(Admin):
 
     def producer(self) -> PlainProducer:
         """See Broker."""
-        return PlainProducer(self._librdkafka, lambda: ConfluentSink(self._librdkafka, self))
+        return PlainProducer(lambda: ConfluentSink(self._librdkafka, self), self._librdkafka.clients)
 
     def transactional_producer(self, transactional_id: str) -> TransactionProducer:
         """See Broker."""

@@ -106,7 +106,7 @@ class Reader:
         self._has_lost_its_way = False  # True if the client reads at a different offset than requested
         self._errors: list[Any] = []  # errors reported by the client and not yet raised by poll
         self._unreadable: dict[TopicPartition, str] = {}  # unreadable partitions, with the reason
-        connection.clients.append(self)
+        connection.clients.add(self)
 
     def assignment(self) -> frozenset[TopicPartition]:
         """See Consumer."""
@@ -328,6 +328,6 @@ class Reader:
 
     def close(self) -> None:
         """See Consumer."""
-        self._connection.forget(self)
+        self._connection.clients.discard(self)
         with suppress(TimeoutError, KafkaException, RuntimeError):  # RuntimeError if the client is already closed
             bounded(self._client.close, _CLOSED_WITHIN_S)

@@ -18,7 +18,7 @@ class KafkaBroker(Admin):
 
     def producer(self) -> PlainProducer:
         """See Broker."""
-        return PlainProducer(self._connection, lambda: KafkaSink(self._connection, linger_ms=5))
+        return PlainProducer(lambda: KafkaSink(self._connection, linger_ms=5), self._connection.clients)
 
     def transactional_producer(self, transactional_id: str) -> TransactionProducer:
         """See Broker."""

@@ -56,7 +56,7 @@ class Reader:
         self._admin = admin
         self._client = client
         self._stable_ends = _follow_stable_ends(client._fetcher)
-        connection.clients.append(self)
+        connection.clients.add(self)
 
     def assignment(self) -> frozenset[TopicPartition]:
         """See Consumer."""
@@ -138,6 +138,6 @@ class Reader:
 
     def close(self) -> None:
         """See Consumer."""
-        self._connection.forget(self)
+        self._connection.clients.discard(self)
         with suppress(kafka_errors.KafkaError):
             self._client.close(autocommit=False, timeout_ms=1000 * CLOSE_S)
