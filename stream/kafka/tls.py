@@ -20,6 +20,9 @@ _FAILURES = {
 }
 """Reasons for failed handshakes, keyed by patterns of OpenSSL's messages. The first match is used."""
 
+_WAITING = (ssl.SSLWantReadError, ssl.SSLWantWriteError)
+"""Raised during a handshake that waits for the other side, which is not a failure of TLS."""
+
 _OTHER_NAME = (
     "its certificate is for another name ({said}); use an address with the name in the certificate or, if that is "
     "impossible, ssl.endpoint.identification.algorithm=none"
@@ -79,7 +82,7 @@ def tls_error_of(error: BaseException) -> ssl.SSLError | None:
     for one in chain:
         causes = [one.__cause__, one.__context__, *one.args]
         chain += [cause for cause in causes if isinstance(cause, BaseException) and cause not in chain]
-    return next((one for one in chain if isinstance(one, ssl.SSLError)), None)
+    return next((one for one in chain if isinstance(one, ssl.SSLError) and not isinstance(one, _WAITING)), None)
 
 
 def reason_of(found: ssl.SSLError, config: ClientConfig) -> str:

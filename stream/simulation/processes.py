@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol
 
 from stream.journal.commit import CrashPoint
 from stream.journal.format import JournalError
-from stream.kafka.clocks import Timers, VirtualClock
+from stream.kafka.clocks import Program, Timers, VirtualClock
 from stream.kafka.embedded import EmbeddedBroker
 from stream.kafka.port import Broker, BrokerError, FencedError
 from stream.shared.replica import Replica
@@ -20,14 +20,8 @@ from stream.task.task import Task
 GROUP = "learners"
 
 
-class Learner(Protocol):
+class Learner(Program, Protocol):
     """The interface of a learner program for the simulation."""
-
-    def step(self, timeout_ms: int) -> int:
-        """Poll once and process the records. Return the amount of work done."""
-
-    def next_due_ms(self) -> int | None:
-        """Return the next time at which work is due without new records."""
 
     @property
     def tasks(self) -> Mapping[int, Task]:
