@@ -223,7 +223,7 @@ def _named(x: dict[str, Any], n_features: int, encoder: FeatureEncoder) -> tuple
     try:
         if type(x.get("i")) is list:
             return _sparse(convert(x, SparseFields), n_features), ()
-        return encoder.encode_known(x)
+        return encoder.encode(x)
     except (NamedFeaturesError, ValidationError) as error:
         raise MalformedError(f"x: {error}") from error
 

@@ -89,11 +89,7 @@ class FeatureEncoder:
         """The dimension d of the feature space."""
         return self.own + (0 if self.hash_bits is None else 1 << self.hash_bits)
 
-    def encode(self, x: Mapping[str, Any]) -> Features:
-        """Encode one row; see `encode_known`."""
-        return self.encode_known(x)[0]
-
-    def encode_known(self, x: Mapping[str, Any]) -> tuple[Features, list[str]]:
+    def encode(self, x: Mapping[str, Any]) -> tuple[Features, list[str]]:
         """Encode one row. Also return the name of the feature for each category or word that has no entry.
 
         A category or word outside the vocabulary has no entry if nothing is hashed.

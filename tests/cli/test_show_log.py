@@ -96,7 +96,7 @@ def test_feature_encoder_is_saved_for_a_learner(log: Path, tmp_path: Path, onebi
     assert (wanted.n_features, wanted.n_classes) == (10, 10)
     encoder = wanted.feature_encoder()
     assert encoder is not None
-    x = encoder.encode({"hours_away": 0.5, "device": "phone", "region": "nowhere"})
+    x, _ = encoder.encode({"hours_away": 0.5, "device": "phone", "region": "nowhere"})
     assert len(x.indices) == 2
 
 

@@ -105,5 +105,5 @@ def test_numbers_of_a_log_are_scaled_and_empty_cells_are_omitted(tmp_path: Path,
     assert [sorted(x) for x in found] == [[0, 1, 2], [1, 2], [0, 1, 2], [0, 1, 2], [0, 2]]
     # A service that uses the saved encoder gets the same values.
     encoder = from_plain(to_plain(log.encoder))
-    x = encoder.encode({"age": 0, "income": 90_000, "device": "pc"})
+    x, _ = encoder.encode({"age": 0, "income": 90_000, "device": "pc"})
     assert dict(zip(x.indices.tolist(), x.values.tolist(), strict=True)) == found[2]

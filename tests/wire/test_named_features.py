@@ -31,7 +31,7 @@ SCALED = build(NAMES, 10, scales={"price": Scale(4.0, 2.0), "country": Scale(1.0
 
 
 def entries(encoder: FeatureEncoder, x: dict[str, Any]) -> dict[int, float]:
-    found = encoder.encode(x)
+    found, _ = encoder.encode(x)
     assert (found.indices.dtype.name, found.values.dtype.name) == ("int32", "float64")
     assert found.indices.tolist() == sorted(set(found.indices.tolist()))
     return dict(zip(found.indices.tolist(), found.values.tolist(), strict=True))

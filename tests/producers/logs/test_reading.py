@@ -323,7 +323,7 @@ def test_large_vocabulary_is_hashed_and_collisions_are_reported(tmp_path: Path) 
     assert len({max(row["x"]) for row in found}) > 100
     assert "features hashed to 256 indices: country; about 207 of 300 values share" in log.notes[-1]
     for row, one in zip(rows[:20], found, strict=False):
-        x = log.encoder.encode({"price": row["price"], "country": row["country"], "note": row["note"]})
+        x, _ = log.encoder.encode({"price": row["price"], "country": row["country"], "note": row["note"]})
         assert dict(zip(x.indices.tolist(), x.values.tolist(), strict=True)) == one["x"]
 
 

@@ -42,7 +42,7 @@ def test_dsjson_decision_is_read(tmp_path: Path) -> None:
     assert rows == [
         {"id": "e1", "decided_at_ms": 1_612_456_289_246, "actions": 1, "propensities": 0.8, "rewards": 1},
     ]  # fmt: skip
-    expected = log.encoder.encode(
+    expected, _ = log.encoder.encode(
         {"user.major": "engineering", "user.age": 21, "user.new": 1, "hour": 9, "_text": "words two", "vector[0]": 0.5,
          "vector[2]": 2}
     )  # fmt: skip
