@@ -8,6 +8,7 @@ from typing import Any
 from zlib import crc32
 
 import pytest
+from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
 import stream.cli  # noqa: F401  # limits BLAS to one thread before numpy is imported; rounding depends on the limit
@@ -24,6 +25,10 @@ from tests.progress import Progress
 from tests.secured import SETTINGS, Secured
 
 pytest_plugins = ["onebit.pytest_plugin"]  # for installations that predate the plugin's entry point
+
+# Both limits apply to wall-clock time, which is long on a busy machine.
+settings.register_profile("onebit", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("onebit")
 
 _numbers = itertools.count()
 
