@@ -34,20 +34,20 @@ def promotions(pipeline: Pipeline) -> list[str]:
     return [name for record in pipeline.records(TOPICS.feedback) if (name := promotion_of(record)) is not None]
 
 
-CHALLENGED: dict[str, Any] = {"parameters": {"gamma": 0.9}, "challengers": {"igw-logistic": {}}}
+CHALLENGED: dict[str, Any] = {"parameters": {"gamma": 0.9}, "challengers": {"late-ucb": {"m": 2}}}
 
 
 def test_named_learner_is_promoted_in_each_partition(monkeypatch: pytest.MonkeyPatch, onebit: Onebit) -> None:
     pipeline = pipeline_of(monkeypatch, **CHALLENGED)
-    assert orjson.loads(onebit("promote", "igw-logistic", "--json").out) == {"learner": "igw-logistic", "partitions": 1}
+    assert orjson.loads(onebit("promote", "late-ucb", "--json").out) == {"learner": "late-ucb", "partitions": 1}
     assert onebit("promote", "banditron").code == ExitCode.OK
-    assert promotions(pipeline) == ["igw-logistic", "banditron"]
+    assert promotions(pipeline) == ["late-ucb", "banditron"]
 
 
 def test_better_challenger_is_promoted(monkeypatch: pytest.MonkeyPatch, onebit: Onebit) -> None:
     pipeline = pipeline_of(monkeypatch, **CHALLENGED)
     assert onebit("promote", "--when-better").code == ExitCode.OK
-    assert promotions(pipeline) == ["igw-logistic"]
+    assert promotions(pipeline) == ["late-ucb"]
 
 
 @pytest.mark.parametrize("task", [CHALLENGED, {}], ids=["unknown learner", "no challengers"])
@@ -57,6 +57,6 @@ def test_invalid_promotion_is_rejected(monkeypatch: pytest.MonkeyPatch, onebit: 
     assert promotions(pipeline) == []
 
 
-@pytest.mark.parametrize("words", [[], ["igw-logistic", "--when-better"]])
+@pytest.mark.parametrize("words", [[], ["late-ucb", "--when-better"]])
 def test_either_a_name_or_a_condition_is_required(onebit: Onebit, words: list[str]) -> None:
     assert onebit("promote", *words).code == ExitCode.USAGE

@@ -25,7 +25,7 @@ EVENTS = 300
 def pipeline() -> Pipeline:
     """A pipeline with a holdout and two challengers, in which some decisions expire as wrong."""
     task = synsep_task(
-        "igw-logistic", floor=0.3, holdout=0.3, challengers={"soba-diag": {}, "banditron": {}},
+        "igw-logistic", floor=0.3, holdout=0.3, challengers={"late-ucb": {"m": 2}, "banditron": {}},
         on_expiry="negative", join=JoinSettings(window_ms=200),
     )  # fmt: skip
     made, data = Pipeline(task), small_synsep()
