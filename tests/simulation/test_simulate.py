@@ -35,8 +35,8 @@ from stream.task.join import Event, Join, Pending
 from stream.task.join_table import State
 from stream.task.settings import Sharing
 
-SEEDS = {"own": 500, "shared": 200}
-"""Number of seeds. Every event type occurs within the first 200 seeds. `onebit simulate` runs more."""
+SEEDS = {"own": 250, "shared": 120}
+"""Number of seeds. Every event type occurs within the first 200 and 80. `onebit simulate` runs more."""
 
 
 @pytest.mark.slow
