@@ -5,7 +5,7 @@
 >>> report["banditron"].ledger.decided, report.ok
 (300, True)
 
-A name is loaded when it is first used, so that `import onebit` is fast. Notices are logged by the logger `onebit`.
+Each public name is loaded on first use, so that `import onebit` is fast. Notices are logged by the logger `onebit`.
 """
 
 import sys
@@ -87,7 +87,7 @@ _HOMES = {
     "run": ("onebit.runs", "run"),
     "verify": ("onebit.verification", "verify"),
 }
-"""The public names, each with its module and its name in that module."""
+"""The public names. Each has a module and a name in this module."""
 
 
 def __getattr__(name: str) -> Any:

@@ -33,9 +33,9 @@ def check_packages() -> None:
         places = spec.submodule_search_locations or [spec.origin or "a module"]
         if Path(places[0]).resolve() != home / name:
             raise CollisionError(
-                f"{places[0]} shadows Onebit's package {name} in {home}: both have the same name, and Python finds it "
-                "first. Rename or move the other package, or remove its folder from PYTHONPATH; or install "
-                "Onebit into a separate environment"
+                f"{places[0]} shadows Onebit's package {name} in {home}, because both packages have the same name. "
+                "Rename or move the other package, remove its folder from PYTHONPATH, or install Onebit into another "
+                "environment"
             )
         missing = [file for file in FILES[name] if not (home / name / file).exists()]
         others = sorted(set(packages_distributions().get(name, ())) - {DISTRIBUTION}) if missing else []

@@ -22,7 +22,7 @@ class EstimateReport:
 
     found: Estimates
     confidence: float
-    interval: Kind  # the kind of interval whose limits are in the columns low and high
+    interval: Kind  # the kind of interval in the columns low and high
 
     def __getitem__(self, policy: str) -> PolicyEvaluation:
         for judged in self.found.policies:

@@ -84,7 +84,7 @@ class Pipeline:
         self._send(partial(self.test.feedback, event_id, reward, **fields), after)
 
     def shown(self, event_id: str, *, after: str = "0ms") -> None:
-        """Write the notice that a deferred decision was shown, now or after a virtual delay.
+        """Write the shown record of a deferred decision, now or after a virtual delay.
 
         Args:
             event_id: Id of the decision.
@@ -128,7 +128,7 @@ class Pipeline:
         return self.test.ledger()
 
     def promote(self, name: str) -> None:
-        """Promote a challenger or the first champion. An unknown name changes nothing."""
+        """Promote a challenger, or return to the first champion. An unknown name has no effect."""
         write_promotion(self.test.broker, self.test.topics, self.test.partitions, name)
         self.test.work()
 

@@ -1,6 +1,6 @@
-"""pytest fixtures for testing services: a Kafka broker, pipelines on it, and pipelines in virtual time.
+"""pytest fixtures for testing services: a Kafka broker, pipelines on this broker, and pipelines in virtual time.
 
-pytest loads this module in every environment in which Onebit is installed, so other imports are deferred.
+pytest loads this module in every environment that contains Onebit, so other imports are deferred.
 """
 
 from collections.abc import Callable, Iterator
@@ -22,7 +22,7 @@ _failed: pytest.StashKey[bool] = pytest.StashKey()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Ignore a warning that importing kafka-python causes; with warnings as errors, the import would fail."""
+    """Ignore a warning from the import of kafka-python. If warnings were errors, the import would fail."""
     config.addinivalue_line("filterwarnings", "ignore:(read|open)_text is deprecated:DeprecationWarning")
 
 
@@ -39,7 +39,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Any:
-    """Add the records of a failed test's events to the report of the test."""
+    """Add the ledger and the records of recent events to the report of a failed test."""
     report: pytest.TestReport = yield
     if report.failed:
         item.stash[_failed] = True
@@ -51,7 +51,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Any:
 
 @pytest.fixture(scope="session")
 def onebit_kafka(pytestconfig: pytest.Config) -> "Iterator[Kafka]":
-    """Return the Kafka broker for the session: that of --onebit-kafka, or a local broker started by this fixture."""
+    """Return the session's Kafka broker: the address in --onebit-kafka, or a local broker started by this fixture."""
     check_packages()
     from stream.devkafka.local_kafka import local_kafka
     from stream.testing.on_kafka import Kafka

@@ -61,7 +61,7 @@ class LearnerRun:
 
     @property
     def error(self) -> float:
-        """The fraction of wrong actions, evaluated before the learner learns from them; nan if no outcome is known."""
+        """The progressive error: the fraction of wrong actions. It is nan if no outcome is known."""
         return self.report.errors.error_rate
 
     @property
@@ -71,7 +71,7 @@ class LearnerRun:
 
     @property
     def greedy_error(self) -> float:
-        """The error that the classes with the highest scores would have had, without exploration."""
+        """The error of the greedy classes, that is, the error without exploration."""
         return self.report.errors.greedy_error_rate
 
     @cached_property

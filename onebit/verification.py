@@ -21,12 +21,12 @@ class VerifyReport:
 
     @property
     def ok(self) -> bool:
-        """Whether the recomputed ledgers and all other compared values equal the learner's."""
+        """Whether the recomputed ledgers and all other compared values equal those of the learner."""
         return self.found.ok
 
     @property
     def error(self) -> float:
-        """The share of decisions with reward 0 among those with feedback in time, or nan if there are none."""
+        """The share of reward 0 among decisions with feedback in time; nan without such decisions."""
         return self.found.error.error_rate
 
     @property
@@ -71,13 +71,13 @@ def verify(
     replay: bool = False,
     **settings: Any,
 ) -> VerifyReport:
-    """Recompute the ledger of a pipeline from its topics, and compare it with the learner's.
+    """Recompute the ledger of a pipeline from its topics, and compare it with the learner's ledger.
 
     Args:
         bootstrap: Address of Kafka, HOST:PORT.
         topic_prefix: Prefix of the topics.
-        wait_events: Number of events to wait for: verification starts when they have decisions and no decision is
-            pending.
+        wait_events: Number of events to wait for. Verification starts when all of them have decisions and no decision
+            is pending.
         timeout: Maximum time to wait for these events.
         replay: Whether to replay the whole journal and compare the result with the state restored by a recovery.
         settings: Other settings from docs/settings.md, by name, such as `client_config="client.properties"`.

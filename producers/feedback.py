@@ -4,7 +4,8 @@ For a data set with labels, every prediction gets feedback. For a log, a predict
 the logged action or the log contains the true class.
 
 Delivery is at least once. The program stores no record of sent feedback. It commits an offset of the predictions topic
-when all earlier feedback has been sent, and resumes from that offset after a restart. The join drops duplicates.
+when the feedback of all earlier predictions has been sent. After a restart, it resumes from that offset. The join drops
+duplicates.
 """
 
 import heapq
@@ -98,7 +99,7 @@ class FeedbackProgram:
         # Number of unsent feedback records, by partition and offset of the prediction.
         self._unsent: dict[int, OrderedDict[int, int]] = {}
         self._committed_at_ms = now_ms()
-        self._acknowledged = True  # True if all sent records are acknowledged
+        self._acknowledged = True  # whether all sent records are acknowledged
         self._producer = broker.producer()
         self._consumer = broker.group_consumer(options.group, options.instance, (topics.predictions,), self)
 
@@ -174,7 +175,7 @@ class FeedbackProgram:
             (self._consumer.pause if full else self._consumer.resume)(self._consumer.assignment())
 
     def commit(self) -> None:
-        """Commit offsets up to the first unsent feedback. After a rebalance, the next owner commits them."""
+        """Commit offsets up to the first unsent feedback. Skip the commit if a rebalance has begun."""
         offsets = {}
         for partition, unsent in self._unsent.items():
             tp = TopicPartition(self._topics.predictions, partition)
@@ -200,7 +201,7 @@ class FeedbackProgram:
             self._untimed += 1
             if self._untimed == 1:
                 self._announce(
-                    f"the log contains the outcome of {event_id} but not its time; such decisions receive no feedback "
+                    f"the log has an outcome without a time for {event_id}; such decisions receive no feedback "
                     "and expire. Set a delay, for example fixed:10s"
                 )
         if reward is None or not delays_ms:
@@ -235,7 +236,8 @@ class FeedbackProgram:
     def close(self) -> None:
         """Commit offsets up to the first unsent feedback and leave the group.
 
-        After a failed flush, nothing is committed, because feedback may be missing. A restart then sends it again.
+        After a failed flush, nothing is committed, because feedback records may be missing. The next start sends them
+        again.
         """
         try:
             self._producer.close()

@@ -1,7 +1,7 @@
 """The replay program, which writes the rows of a data set as contexts, at a fixed rate or at the times of a log.
 
-Each event has a scheduled time. An event that is sent later is counted as late ("slipped"), but does not shift the
-schedule. The number of late events shows whether a replay kept to its schedule.
+Each event has a scheduled time. An event that is sent after its scheduled time is counted as late ("slipped"), but does
+not shift the schedule. The number of late events shows whether a replay kept to its schedule.
 """
 
 from collections.abc import Callable
@@ -22,9 +22,9 @@ from stream.wire.topics import Topics
 class ReplayOptions:
     """The data to replay, and the rate."""
 
-    events: int  # end of the replay: positions 0 to events - 1 are sent
+    events: int  # end of the replay: positions from `start` to events - 1 are sent
     rate_per_s: float = 1_000.0  # events per second; inf means as fast as the broker accepts events
-    speed: float | None = None  # speed relative to the log; inf means all at once, None means the rate
+    speed: float | None = None  # factor on the pace of the log; inf sends all events at once, None uses the rate
     shuffle_seed: int | None = None  # seed of the shuffle; None means row order
     partitions: int = 1
     start: int = 0  # the first position to send
@@ -50,7 +50,7 @@ class Slip:
 
 @dataclass(slots=True)
 class Timetable:
-    """The start of a replay's schedule, and its late events. A restarted program continues the same timetable."""
+    """The start of a replay's schedule, and its late events. A restarted program continues with the same timetable."""
 
     started_ms: int
     position: int  # position of the event that was due at `started_ms`
@@ -83,7 +83,7 @@ class ReplayProgram:
         if options.speed not in (None, inf):
             self._begun_ms = decided_at_ms(dataset, 0)
             span_ms = max(0, decided_at_ms(dataset, dataset.rows - 1) - self._begun_ms)
-            # The time between two laps is the mean time between events.
+            # The pause between two laps is the mean time between events.
             self._lap_ms = span_ms + max(1, span_ms // max(1, dataset.rows - 1))
             self._origin_ms = self._log_ms(self.timetable.position) or 0
         self._due = self._next_due()
@@ -98,7 +98,7 @@ class ReplayProgram:
         return None if self.finished else self._due
 
     def _next_due(self) -> int:
-        """Return the scheduled time of the event at `position`, which is never earlier than the previous one."""
+        """Return the scheduled time of the event at `position`. Scheduled times never decrease."""
         speed, (started_ms, first) = self._options.speed, (self.timetable.started_ms, self.timetable.position)
         if speed is None:
             return started_ms + int((self.position - first) * 1_000 / self._options.rate_per_s)
@@ -110,7 +110,8 @@ class ReplayProgram:
     def _log_ms(self, position: int) -> int | None:
         """Return the log time at a position, measured from the start of the first lap over the log.
 
-        The result is None if the log has no time for this row. Its event is then sent together with the previous event.
+        The result is None if the log has no time for this row. The event of this row is then sent together with the
+        previous event.
         """
         lap, row = divmod(position, self._dataset.rows)
         at_ms = time_of(self._dataset, row)
@@ -120,8 +121,8 @@ class ReplayProgram:
         """Send the events that are due, and return their number.
 
         Raises:
-            BrokerUnavailableError: the broker did not acknowledge the events in time. They may or may not be in the
-            topic.
+            BrokerUnavailableError: the broker did not acknowledge the events in time. Some or all of them may be in the
+                topic.
         """
         now_ms, first = self._now_ms(), self.position
         if self._due > now_ms:
@@ -147,7 +148,7 @@ class ReplayProgram:
 
 
 def resume_position(broker: Broker, topics: Topics, dataset: Dataset, options: ReplayOptions) -> int:
-    """Return the first position of the replay whose event is not in the topic.
+    """Return the first position of the replay with an event that is not in the topic.
 
     A killed replay may have written only some events of its last batch. All events from the first missing event on are
     sent again, and the join drops the duplicates. After a complete replay, no event is sent again.

@@ -42,6 +42,6 @@ class OnebitError(Exception):
 
 
 class StoppedError(OnebitError):
-    """The program was stopped before its work began, so there is nothing to report."""
+    """The program was stopped before its work began. There are no results to report."""
 
     exit_code = ExitCode.OK

@@ -1,17 +1,17 @@
 """Runs learners in one compiled loop at millions of events per second, for sweeps and the papers' figures.
 
 The loop calls the same kernels as `predict`, `observe` and `update`. With the same draws, the results are therefore
-identical, bit for bit. Delays are whole rounds. Round t decides event t (predict, observe). It then settles the
-decisions whose deadline passed in round t - 1, in the order of events. Finally, it applies the feedback that is due at
-t, ordered by due round, then by event. With delay 0, decisions and updates alternate. Feedback that is due after the
-last event is applied at the end, in the same order.
+identical, bit for bit. Delays are whole rounds. Round t decides event t (predict, observe). Next, decisions with a
+deadline in round t - 1 are settled, in the order of events. Finally, feedback that is due at t is applied, ordered by
+due round, then by event. With delay 0, decisions and updates alternate. Feedback that is due after the last event is
+applied at the end, in the same order.
 
     round     0    1    2    3        delays 2, 0, 1, 0
     decides   e0   e1   e2   e3
     applies        e1   e0   e3
                         e2            (test_feedback_is_applied_by_due_round_then_event)
 
-A pipeline whose rounds last one millisecond, and which reads all feedback in each round, has the same order. The
+A pipeline has the same order if its rounds last one millisecond and it reads all feedback in each round. The
 pipeline's limits on pending decisions, orphans and settled ids do not apply to these runs.
 """
 
@@ -25,7 +25,7 @@ from stream.task.settings import LatePolicy, OnExpiry, TaskSettings
 from stream.wire.records import Decision, Features, FloatArray, IndexArray
 
 NEVER = -1
-"""The delay of an event whose feedback is lost."""
+"""The delay of an event with lost feedback."""
 
 MATCHED, EXPIRED, LATE = 0, 1, 2
 """Kinds of outcomes: feedback in time, deadline passed, and late feedback that corrects the assumed reward."""
@@ -63,13 +63,13 @@ class Run(NamedTuple):
     greedy: NDArray[np.int64]  # int64[n]
     propensities: FloatArray  # float64[n]
     updates: int  # number of updates that changed the model
-    matched: int  # number of decisions whose feedback arrived in time
-    expired: int  # number of decisions whose deadline passed
+    matched: int  # number of decisions with feedback in time
+    expired: int  # number of decisions past their deadline
     late: int  # number of feedback records after the deadline
 
 
 class Schedule(NamedTuple):
-    """The updates in the order in which they are applied, and the number of decisions with each outcome."""
+    """The updates in the order of their application, and the number of decisions with each outcome."""
 
     rounds: NDArray[np.int64]  # int64[m], non-decreasing
     events: NDArray[np.int64]  # int64[m]
@@ -95,7 +95,7 @@ def run(
         u: One uniform draw per event for the action, in [0, 1).
         v: One uniform draw per event for learners whose update is random; zeros by default.
         delays: Delay in rounds of each event's feedback, or NEVER; 0 by default.
-        patience: Window and policies. Corrections run outside the compiled loop, at about 10 µs each.
+        patience: Window and policies. A correction runs outside the compiled loop and takes about 10 µs.
 
     Raises:
         ValueError: array sizes do not match, or a draw or a label is out of range.
@@ -108,7 +108,7 @@ def run(
     schedule = schedule_of(delays, patience)
     actions, greedy = np.empty(size, dtype=np.int64), np.empty(size, dtype=np.int64)
     propensities = np.empty(size)
-    # An event's scores are kept until its last update. Their row is then reused for a later event.
+    # The scores of an event are kept until its last update. Their row in the array is then reused for a later event.
     waits_max = int((schedule.rounds - schedule.events).max(initial=0))
     K = learner.n_classes
     logged_size = learner.logged_size if isinstance(learner, KernelLearner) else 0
@@ -149,7 +149,7 @@ def run(
 
 
 def schedule_of(delays: NDArray[np.int64], patience: Patience) -> Schedule:
-    """Return the schedule of updates. In each round, deadlines precede feedback; both are in the order of events."""
+    """Return the schedule of updates. A round has first deadlines, then feedback, each in the order of events."""
     is_expired = (delays == NEVER) | (delays > (NEVER if patience.window is None else patience.window))
     if patience.window is None:
         is_expired[:] = False
@@ -225,7 +225,7 @@ def _loop(
     """Apply due updates, then decide the next event. The learner's kernels are globals; see `compile_with`.
 
     Returns three counts: decided events, applied updates, and updates that changed the model. The loop ends after the
-    last event, or before a correction by late feedback, which the caller applies.
+    last event, or before a correction by late feedback. The caller applies the correction.
     """
     size, rows = labels.size, scores.shape[0]
     updates = 0

@@ -3,17 +3,16 @@
 Rounds, deadlines and feedback are as in `stream.offline`. Each event is decided by the task of its partition. For each
 round, the model's log contains the decision (if decisions change the model), and then the updates. All tasks read the
 log to its end every `lag` rounds. Between two reads, a task decides with the model from the last read and its own later
-decisions. A decision therefore lacks the updates of at most `lag - 1` rounds, and on average those of half as many
-rounds.
+decisions. A decision therefore lacks the updates of at most `lag - 1` rounds, and of half as many rounds on average.
 
     round      0    1    2    3    4    5      lag 3, partitions 0, 1
     decides    a0   b1   a2   b3   b4   a5
     uses       -    -    a0   rounds 0 to 2; b4 also uses b3
 
-During an `outage`, no task reads the log. It starts in the middle of the run and lasts the given number of rounds.
+During an outage, no task reads the log. The outage starts in the middle of the run and lasts `outage` rounds.
 
 With a lag of 1, the result equals that of `stream.offline.run` bit for bit. The tasks use the same code as the programs
-(`stream.shared`). It is not compiled; a decision takes about 20 µs.
+(`stream.shared`). This code is not compiled, so a decision takes about 20 µs.
 """
 
 from itertools import pairwise
@@ -90,7 +89,7 @@ def run_shared(
 
 
 def _readings(size: int, lag: int, outage: int) -> list[int]:
-    """Return the rounds before which the log is read, followed by the total number of rounds."""
+    """Return the rounds that start with a read of the log, followed by the total number of rounds."""
     middle = size // 2
     return [*(t for t in range(0, size, lag) if not middle < t < middle + outage), size]
 
@@ -106,7 +105,7 @@ class _Decided:
         self._waiting: dict[int, Decision] = {}
 
     def make(self, events: list[int]) -> None:
-        """Decide these events of one task. Each decision uses the model and the task's decisions before it."""
+        """Decide these events of one task. Each decision uses the model and the task's earlier decisions."""
         overlay = Overlay(self._learner)
         for t in events:
             x = self._examples.features(t)

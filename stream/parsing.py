@@ -15,7 +15,7 @@ from stream.errors import OnebitError
 
 _WHOLE = re.compile(r"[+-]?[0-9]+", re.ASCII)
 _DECIMAL = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?", re.ASCII)
-_DIGITS_MAX = 1_000  # Python refuses to convert much longer numbers, with a different exception
+_DIGITS_MAX = 1_000  # Python raises another exception for much longer numbers
 
 
 def parse_whole(text: str) -> int | None:
@@ -138,7 +138,7 @@ def repr_of(value: object, length: int) -> str:
 
 
 def _to_depth(value: Any, depth: int) -> Any:
-    """Return a value without the parts that are nested deeper than `depth`."""
+    """Return a value without parts that are nested deeper than `depth`."""
     if type(value) is list:
         return [_to_depth(item, depth - 1) for item in value] if depth > 0 else []
     if type(value) is dict:

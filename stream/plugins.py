@@ -1,7 +1,7 @@
 """Plug-ins: learners and data sets that installed packages register as entry points.
 
-A plug-in is imported when it is accessed by name, or when plug-ins are listed. A broken plug-in raises an error only
-when it is accessed by name.
+A plug-in is imported on access by name, or when plug-ins are listed. A broken plug-in raises an error only on access by
+name.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -15,21 +15,21 @@ T = TypeVar("T")
 
 
 class PluginError(OnebitError):
-    """A plug-in is unusable; the message names its distribution and entry point."""
+    """A plug-in is unusable. The message contains the names of the distribution and the entry point."""
 
     hint = "report it to the author of the package, or uninstall the package"
 
 
 class Plugins(Mapping[str, T], Generic[T]):
-    """A mapping from names to built-in objects and to the objects that plug-ins register in an entry point group.
+    """A mapping from names to objects. The objects are built-in, or registered by plug-ins in an entry point group.
 
-    Iteration is ordered by name and skips unusable plug-ins. `problems` lists the unusable ones; accessing one raises
-    PluginError. A plug-in cannot replace a built-in object.
+    Iteration is ordered by name and skips unusable plug-ins. `problems` lists the unusable plug-ins. Access to an
+    unusable plug-in raises PluginError. A plug-in cannot replace a built-in object.
 
     Args:
         group: Entry point group.
         own: Built-in objects.
-        check: Returns the object. Raises ValueError or TypeError if the object is invalid or has another name.
+        check: Returns the object, or raises ValueError or TypeError if the object is invalid or has another name.
     """
 
     def __init__(self, group: str, own: Mapping[str, T], check: Callable[[str, object], T]) -> None:
@@ -47,7 +47,7 @@ class Plugins(Mapping[str, T], Generic[T]):
                 raise KeyError(name)
             if len(found) > 1:
                 others = " and ".join(sorted(map(_place, found)))
-                raise PluginError(f"{others}: duplicate plug-in name {name!r}; uninstall one of them")
+                raise PluginError(f"{others}: duplicate plug-in name {name!r}; uninstall one of the packages")
             self._loaded[name] = self._load(found[0])
         return self._loaded[name]
 
@@ -66,7 +66,7 @@ class Plugins(Mapping[str, T], Generic[T]):
 
     @contextmanager
     def blamed(self, name: str) -> Iterator[None]:
-        """Convert an exception from a plug-in's code to PluginError. Exceptions from built-in objects are unchanged."""
+        """Convert an exception from a plug-in to PluginError. Exceptions from built-in objects are unchanged."""
         try:
             yield
         except OnebitError:

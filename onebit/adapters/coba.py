@@ -18,11 +18,11 @@ from stream.wire.records import Decision, Features
 
 
 class Learner:
-    """An Onebit learner for coba. All interactions must have the same actions, and rewards of 0 or 1.
+    """An Onebit learner for coba. All interactions must have the same actions. Rewards must be 0 or 1.
 
-    `learn` uses the decision that `predict` has returned, which coba passes to it. For a logged action, `learn` uses
-    the logged probability. A context is None, a number, a string, a sequence, or a mapping from names to values. String
-    values are categories.
+    coba passes the decision that `predict` returns to `learn`. For a logged action, `learn` uses the logged
+    probability. A context is None, a number, a string, a sequence, or a mapping from names to values. String values are
+    categories.
 
     Args:
         learner: A learner's name. The default depends on the numbers of classes and features.
@@ -64,7 +64,7 @@ class Learner:
     def learn(
         self, context: Any, action: Any, reward: float, probability: float, decision: Decision | None = None
     ) -> None:
-        """Learn from the reward of an action that was played with this probability.
+        """Learn from the reward of an action. `probability` is the probability with which the action was played.
 
         Raises:
             ValueError: the reward is not 0 or 1, neither `predict` nor `score` has received the actions, or the action

@@ -40,8 +40,8 @@ class Names:
             index = len(self.indices)
             if index == self.limit:
                 raise ValueError(
-                    f"{self.kind} {name!r} is number {index + 1:,}, but the learner is limited to {self.limit:,}; "
-                    f"create it with a higher limit"
+                    f"{self.kind} {name!r} is number {index + 1:,}, but the learner accepts at most {self.limit:,}; "
+                    f"create the learner with a higher limit"
                 )
             self.indices[name] = index
             self.names.append(name)
@@ -50,8 +50,8 @@ class Names:
     def features(self, x: Mapping[Hashable, object]) -> Features:
         """Return a mapping from names to values as a sparse vector. The order of the mapping has no effect.
 
-        A number is the value of its name's entry. A string is a category: the pair of name and string has an entry with
-        the value 1. None has no entry.
+        A number is the value of the entry for its name. A string is a category: the pair (name, string) has an entry
+        with the value 1. None adds no entry.
 
         Raises:
             ValueError: a value is not finite, or there are more names than the learner has features.

@@ -23,7 +23,7 @@ PENDING_MAX = 100_000
 class Pending(NamedTuple):
     """A stored decision that is waiting for its label."""
 
-    number: int  # sequence number of the decision, from 0; it determines the random draws
+    number: int  # sequence number of the decision, from 0, which determines the random draws
     features: Features
     decision: Decision
 
@@ -40,12 +40,12 @@ class Classifier(base.Classifier):
     that id, and the learner uses the x of that decision.
 
     Features and classes get their indices when they first appear, up to `n_features` and `n_classes`. String values are
-    categories. If the labels are known, list all of them in `classes`. If the decision is a class without a label,
-    `predict_one` returns None, which River's metrics skip.
+    categories. If the labels are known, list all of them in `classes`. If the predicted class has no label yet,
+    `predict_one` returns None, and River's metrics skip the event.
 
     Args:
         n_classes: The maximum number of classes.
-        n_features: The maximum number of features. Each category counts as one.
+        n_features: The maximum number of features. Each category counts as one feature.
         learner: A learner's name. The default depends on the numbers of classes and features.
         classes: Labels that are known in advance.
         seed: The seed for all random draws.
@@ -88,7 +88,7 @@ class Classifier(base.Classifier):
         return True
 
     def predict_one(self, x: dict[Any, Any], event_id: Hashable = None, **kwargs: Any) -> Any:
-        """Make and store a decision for x, and return its label, or None if its class has no label yet."""
+        """Make and store a decision for x. Return the label of its class, or None if the class has no label yet."""
         pending = self._decide(self._features.features(x))
         self._pending.setdefault(_key(pending.features, event_id), deque()).append(pending)
         self._pending_size += 1

@@ -7,19 +7,19 @@
     else:                        any row that has been shown
 
 Symbols: p_t(x) is the probability with which the learner would play class 0 at x, T is `rounds`, and V is the share of
-the free space that one point occupies. A point is free if both classes are still possible for it, given the rows shown
-and the margin γ.
+the free space that one point occupies. A point is free if both classes are still possible for it, given the previous
+rows and the margin γ.
 
 A learner whose probabilities depend only on its right answers (Assumption 3; SOBA and Selectron are examples) makes
-Ω(min(√T, 1/√V)) mistakes on average. If it is ever certain at a free point, it is certain of the wrong class and
-receives the point repeatedly. Otherwise it errs with probability √V at each of 1/V points.
+Ω(min(√T, 1/√V)) mistakes on average. A learner that is ever certain at a free point is certain of the wrong class, and
+receives this point repeatedly. Any other learner errs with probability √V at each of 1/V points.
 
 Departures from the paper: the free space is a finite set of n points of equal mass, so V = 1/n. The paper does not
-specify their placement. Here, they are on a sphere, far enough apart for a plane to separate each point from the others
-with margin γ. They are drawn at random until 1,000 consecutive draws fail, which gives about (1/γ)^((d-2)/2) points in
-d features. The last feature is constant, so that planes need not pass through the origin. After a row of class 1, other
-points may also cease to be free. V then no longer bounds the share of the free space that a row removes. From this row
-on, the lower bound on the mistakes no longer depends on that.
+specify the positions of the points. Here, the points are on a sphere, far enough apart for a plane to separate each
+point from the others with margin γ. They are drawn at random until 1,000 consecutive draws fail, which gives about
+(1/γ)^((d-2)/2) points in d features. The last feature is constant, so that planes need not pass through the origin.
+After a row of class 1, other points may also cease to be free, so a row may remove more than the share V of the free
+space. The lower bound on the mistakes is still valid, because it uses V only up to the first row of class 1.
 """
 
 from collections.abc import Callable
@@ -54,7 +54,7 @@ def cut_margin(cosine: float) -> float:
 
 
 def separator_norm(X: FloatArray, signs: FloatArray, margin: float) -> float:
-    """Return ‖v‖ of the shortest v with sign_s ⟨v, x_s⟩ ≥ margin for all s, or infinity if there is none.
+    """Return ‖v‖ of the shortest v with sign_s ⟨v, x_s⟩ ≥ margin for all s, or infinity if no such v exists.
 
     Solves the least-distance problem with non-negative least squares (Lawson, Hanson, "Solving Least Squares Problems",
     1974, ch. 23).
@@ -73,7 +73,7 @@ def separator_norm(X: FloatArray, signs: FloatArray, margin: float) -> float:
 def probability_of_first_class(learner: Learner) -> Probability:
     """Return the function that the adversary observes: the learner's probability of class 0.
 
-    The function does not change the learner. At u = 0, the learner plays the first class whose probability is positive.
+    The function does not change the learner. At u = 0, the learner plays the first class with a positive probability.
     """
 
     def probability(x: Features) -> float:
@@ -84,7 +84,7 @@ def probability_of_first_class(learner: Learner) -> Probability:
 
 
 class Adversary:
-    """Algorithm 7. Call `next_row` for a row, then `answered` with the action.
+    """Algorithm 7. Call `next_row` for the next row, then `answered` with the learner's action.
 
     >>> from stream.learners import create
     >>> learner = create("soba-diag", n_classes=2, n_features=3, gamma=0.1)
@@ -129,7 +129,7 @@ class Adversary:
         self._next_point = 0
 
     def next_row(self, probability: Probability) -> Row:
-        """Return the next row, whose label depends on the learner's probability of class 0."""
+        """Return the next row. Its label depends on the learner's probability of class 0."""
         if self._current is None:
             self._show(self._next_point, 0)  # line 1
         elif not self._wrong:

@@ -1,7 +1,7 @@
 """Data sets: numbered rows of features and labels, event ids that identify rows, and the replay order.
 
 An event id contains the data set, the epoch and the row, such as `optdigits-0-000123`, but not the position in the
-stream. The id is therefore independent of shuffling, and the feedback program can derive the label of an event from it.
+stream. The id is therefore independent of shuffling, and the feedback program can derive the label from the id.
 """
 
 from array import array
@@ -120,7 +120,7 @@ class Dataset:
     """Rows with labels and random access."""
 
     name: str  # the display name
-    id_prefix: str  # the prefix of its event ids
+    id_prefix: str  # the prefix of the event ids
     rows: int
     n_features: int
     n_classes: int
@@ -157,7 +157,8 @@ class Dataset:
                 return int(parts[1]), row
         raise UnknownEventError(
             f"event {event_id[:100]!r} does not belong to {self.name}: expected {self.id_prefix}-EPOCH-ROW with a row "
-            f"from {0:06} to {self.rows - 1:06}; use the data set of the replay (and its seed, if synthetic)"
+            f"from {0:06} to {self.rows - 1:06}; use the data set of the replay, and the seed of "
+            "the replay if the data are synthetic"
         )
 
     def label_of(self, event_id: str) -> int:
@@ -169,7 +170,7 @@ class Dataset:
         return make(Known, (self.label_of(event_id), None, None, None))
 
     def eligible(self, row: int) -> Sequence[str | int] | None:
-        """Return the eligible classes of a row, in the form that a context has; None means all classes."""
+        """Return the eligible classes of a row, in the format of a context record. None means all classes."""
         return None
 
     def logged(self, row: int) -> Logged | None:
@@ -179,8 +180,8 @@ class Dataset:
     def order(self, epoch: int, shuffle_seed: int | None = None) -> Sequence[int]:
         """Return the rows of an epoch in replay order: in row order, or shuffled differently in each epoch.
 
-        Shuffling sorts the rows by a hash of (seed, epoch, row). It does not depend on a library's random generator, so
-        a replay can be resumed with another version of that library.
+        Shuffling sorts the rows by a hash of (seed, epoch, row). The order does not depend on a library's random
+        generator, so a replay can be resumed with another version of that library.
         """
         if shuffle_seed is None:
             return range(self.rows)

@@ -22,7 +22,7 @@ class Entry(NamedTuple):
     n_classes: int
     summary: str
     terms: str
-    load: Callable[[int], Dataset]  # takes a seed, which only generated data use
+    load: Callable[[int], Dataset]  # function of a seed, which has an effect only on generated data
     is_generated: bool = False
 
 
@@ -47,7 +47,7 @@ def load(name_or_file: str, n_features: int | None = None, seed: int = 0) -> Dat
 
     Args:
         name_or_file: A name in the catalogue, otherwise a path.
-        n_features: Number of features in a file. Required if the last features may not occur in it.
+        n_features: Number of features in a file. Required if the file may contain no values of the last features.
         seed: Seed for generated data.
     """
     if name_or_file in _ALL:
@@ -123,7 +123,7 @@ _OWN = (
         rows=5_620,
         n_features=64,
         n_classes=10,
-        summary="handwritten digits, 8 x 8 grey values in [0, 1]; included",
+        summary="handwritten digits, 8 x 8 grey values in [0, 1]; included with Onebit",
         terms=OPTDIGITS_TERMS,
         load=_load_optdigits,
     ),
@@ -154,7 +154,7 @@ def _check_plugin(name: str, plugin: object) -> Entry:
     if not isinstance(plugin, Entry):
         raise TypeError(f"expected a onebit.DatasetEntry; got {plugin!r}")
     if plugin.name != name:
-        raise ValueError(f"its name is {plugin.name!r}; expected {name!r}, the name of the entry point")
+        raise ValueError(f"the data set's name is {plugin.name!r}; expected {name!r}, the name of the entry point")
     return plugin
 
 

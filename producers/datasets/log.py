@@ -69,7 +69,7 @@ class Log(DecisionLog, Protocol):
 
 
 def remarks_of(log: Log) -> Iterator[str]:
-    """Yield a line for each reason for which the last pass skipped rows, and then the remarks on the columns."""
+    """Yield one line per reason for skipped rows in the last pass, and then the remarks on the columns."""
     for reason, count in log.skipped.items():
         rows = "1 row" if count == 1 else f"{count:,} rows"
         first = log.first_skipped.get(reason)
@@ -94,7 +94,7 @@ class LoggedOutcome(NamedTuple):
 class LogRows(Rows, Protocol):
     """The rows of a log stored as columns on disk, with random access in constant memory.
 
-    If a row has no label, its label is MISSING.
+    A row without a label has the label MISSING.
     """
 
     def outcome(self, row: int) -> LoggedOutcome:

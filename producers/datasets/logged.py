@@ -18,7 +18,7 @@ class LogDataset(Dataset):
     log: LogRows  # the same object as `source`, with its exact type
 
     def event_id(self, row: int, epoch: int = 0) -> str:
-        """Return the id of the row in the log. After the first epoch, the epoch is appended."""
+        """Return the id of the row in the log. From the second epoch on, the id has the epoch as a suffix."""
         event_id = self.log.event_id(row)
         return f"{event_id}~{epoch}" if epoch else event_id
 
@@ -54,7 +54,7 @@ class LogDataset(Dataset):
 
 
 def class_names_of(dataset: Dataset) -> tuple[str, ...] | None:
-    """Return a log's class names for predictions, or None if there is no log or the classes have no names."""
+    """Return the class names of a log for its predictions, or None without a log or class names."""
     names = dataset.class_names
     return names if isinstance(dataset, LogDataset) and not _are_numbers(names) else None
 
@@ -110,7 +110,7 @@ class _Part:
 
 
 def part_of(dataset: Dataset, from_ms: int | None, to_ms: int | None, limit: int | None) -> Dataset:
-    """Return the rows of a log that were decided in a time range, at most `limit` rows.
+    """Return the rows of a log with a decision time in a range, at most `limit` rows.
 
     The log must be in time order.
 
@@ -120,7 +120,7 @@ def part_of(dataset: Dataset, from_ms: int | None, to_ms: int | None, limit: int
     if from_ms is None and to_ms is None and limit is None:
         return dataset
     if not isinstance(dataset, LogDataset):
-        raise DatasetError(f"{dataset.name} is not a log of decisions; a time range requires one")
+        raise DatasetError(f"{dataset.name} is not a log of decisions; a time range requires a log")
     first, stop = 0, dataset.rows
     if from_ms is not None or to_ms is not None:
         begun_ms = decided_at_ms(dataset, 0)
@@ -142,17 +142,17 @@ def decided_at_ms(dataset: Dataset, row: int) -> int:
     """
     found = time_of(dataset, row)
     if found is None:
-        raise DatasetError(f"{dataset.name}, row {row}: no decision time; a replay at the log's own times requires one")
+        raise DatasetError(f"{dataset.name}, row {row}: no decision time; --speed requires decision times")
     return found
 
 
 def time_of(dataset: Dataset, row: int) -> int | None:
-    """Return the decision time of a row, or None if it is missing or the data set is not a log."""
+    """Return the decision time of a row. Return None if the time is missing or the data set is not a log."""
     return dataset.log.outcome(row).decided_at_ms if isinstance(dataset, LogDataset) else None
 
 
 def has_times(dataset: Dataset) -> bool:
-    """Return whether this is a log whose first row has a decision time."""
+    """Return whether the data set is a log with a decision time in its first row."""
     return time_of(dataset, 0) is not None
 
 

@@ -17,8 +17,8 @@ def nnls(A: FloatArray, b: FloatArray) -> tuple[FloatArray, float]:
         A: float64[m, n].
         b: float64[m].
 
-    Departures from the book: if a column is added in steps 4 and 5 and rounding makes its z non-positive, the column is
-    excluded until x changes. Otherwise, it would be added repeatedly.
+    Departures from the book: rounding can make z non-positive for a column that steps 4 and 5 added. Such a column is
+    excluded until x changes. Without this rule, the column would be added repeatedly.
 
     >>> nnls(np.array([[1.0, 0.0], [0.0, 1.0]]), np.array([2.0, -1.0]))
     (array([2., 0.]), 1.0)

@@ -101,7 +101,7 @@ def _lines(path: Path, file: BinaryIO) -> Iterator[bytes]:
 
 
 class _Table:
-    """The rows as in the file. Checks across rows run at the end."""
+    """The rows as in the file. Checks across rows run after the last row."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -200,7 +200,7 @@ class _Table:
             self._fail(
                 self._line_of(greatest),
                 f"expected at most {limit} features; got index {self.index_array[greatest]} (counted from "
-                f"{index_base}); {'the file is not usable' if n_features is None else f'use n_features={seen}'}",
+                f"{index_base}); {'use smaller indices' if n_features is None else f'use n_features={seen}'}",
             )
         return (self.index_array - index_base).astype(np.int32), seen if n_features is None else n_features
 
@@ -218,7 +218,7 @@ class _Table:
             class_of = {label: k for k, label in enumerate(class_names)}
         if len(class_names) < 2:
             raise DatasetError(
-                f"{self._path}: all rows have the label {class_names[0]!r}; at least two classes are required"
+                f"{self._path}: all rows have the label {class_names[0]!r}; expected at least two classes"
             )
         return np.fromiter(map(class_of.__getitem__, self._labels), np.int64, len(self._labels)), class_names
 

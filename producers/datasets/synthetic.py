@@ -1,11 +1,11 @@
-"""SynSep and SynNonSep, which are synthetic document-like data generated row by row.
+"""SynSep and SynNonSep: synthetic data sets that resemble documents, generated row by row.
 
 S. M. Kakade, S. Shalev-Shwartz, A. Tewari, "Efficient bandit algorithms for online multiclass prediction", ICML 2008,
 section 5. There are 9 classes and 400 binary features: 120 keywords (0 to 119) and 280 common words (120 to 399). Each
-class has n fixed keywords, drawn without replacement, with n uniform in {20, ..., 40}. Classes may share keywords. A
-row has a class drawn uniformly, all but 5 of its keywords, and 20 common words. The values are 1, not normalised, and
-there is no bias feature. SynNonSep has the same rows, but with probability 0.05 the label is one of the 8 wrong
-classes, uniformly.
+class has n fixed keywords, drawn without replacement, with n uniform in {20, ..., 40}. Classes may share keywords. Each
+row has a uniformly drawn class, all but 5 of the keywords of that class, and 20 common words. The values are 1 and are
+not normalised. There is no bias feature. SynNonSep has the same rows, but with probability 0.05 the label is one of the
+8 wrong classes, uniformly.
 
 Departures from the paper: none. A row corresponds to a "document" in the paper.
 
@@ -47,7 +47,7 @@ _WRONG_CLASS = 2
 _OFF = 3
 _COMMON = _OFF + KEYWORDS_OFF
 
-# The keyword lists use a sequence that no row uses.
+# The keyword lists use their own sequence, which no row uses.
 _KEYWORDS_SEQUENCE = 2**64 - 1
 
 _U64 = np.uint64
@@ -71,8 +71,8 @@ def _word(sequence: np.uint64, place: int) -> np.uint64:
 
 @compiled
 def _below(n: int, sequence: np.uint64, place: int) -> int:
-    """Return the upper half of a 32 by 32 bit product, which is uniform in {0, ..., n-1} to one part in 2³²/n."""
-    # In numba, int() of an unsigned number is unsigned, and mixing it with a signed number yields a float.
+    """Return the upper half of a 32 by 32 bit product. It is uniform in {0, ..., n-1} to one part in 2³²/n."""
+    # In numba, int() of an unsigned number is unsigned, and an operation with a signed number yields a float.
     return int(np.int64(((_word(sequence, place) >> _S32) * _U64(n)) >> _S32))
 
 
@@ -115,8 +115,8 @@ def _row(
 ) -> int:
     """Write the indices of a row to indices[offset:] and return their end."""
     label = _below(N_CLASSES, sequence, _CLASS)
-    # The omitted keywords are stored at the end of the space for all keywords, where each is read before it is
-    # overwritten.
+    # The omitted keywords are stored at the end of the row's space. The loop reads each of them before it overwrites
+    # the entry.
     off_end = offset + n_keywords[label]
     off = off_end - KEYWORDS_OFF
     _subset(n_keywords[label], KEYWORDS_OFF, sequence, _OFF, 0, indices, off)

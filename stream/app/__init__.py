@@ -2,6 +2,6 @@
 
 import os
 
-# Set before numpy is imported. The number of BLAS threads determines the order of summation, and therefore the last
-# bits of the results of SOBA with the full matrix. One thread is also the fastest if the machine runs other programs.
+# Set before numpy is imported. The number of BLAS threads determines the order of summation, which affects the last
+# bits of SOBA's results with the full matrix. One thread is also the fastest on a machine that runs other programs.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")

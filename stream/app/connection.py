@@ -37,11 +37,11 @@ WATCH_INTERVAL_MS = 30_000
 
 REFUSALS_MAX = 5
 REFUSED_WITHIN_MS = 60_000
-"""Maximum number of consecutive refusals. A broker that has just restarted may refuse a few requests."""
+"""Maximum number of consecutive refused requests. A broker that has just restarted may refuse a few requests."""
 
 
 def command_hint(settings: Settings, command: str, *names: str) -> str:
-    """Return a command with the connection settings, the topic prefix and other `names` that the user has set."""
+    """Return a command with the user's connection settings, topic prefix and other settings in `names`."""
     access = [name for name in ("client_config", *FIELDS) if not isinstance(getattr(settings, name), SecretStr)]
     given = [name for name in ("bootstrap", *access, "topic_prefix", *names) if name in settings.given]
     flags = [f"{flag_of(name)} {shlex.quote(str(getattr(settings, name)))}" for name in given]
@@ -53,7 +53,7 @@ def connect(
     stop: Callable[[], bool] = lambda: False,
     request_timeout_ms: int = ConnectionSettings._field_defaults["request_timeout_ms"],
 ) -> Broker:
-    """Connect to Kafka; wait up to the connection timeout in the settings.
+    """Connect to Kafka. Wait up to the connection timeout in the settings.
 
     Args:
         settings: Settings of the connection.
@@ -94,7 +94,7 @@ def by_client(settings: KafkaSettings) -> str:
 
 
 def _start_hint(settings: KafkaSettings) -> str:
-    """Return a hint to start a local Kafka on this port; empty for a remote host or the default port."""
+    """Return a hint for starting a local Kafka on this port; empty for a remote host or the default port."""
     host, _, port = settings.bootstrap.rpartition(":")
     if host not in ("localhost", local_kafka.HOST) or port == str(local_kafka.DEFAULT_PORT):
         return ""
@@ -156,7 +156,7 @@ def watch_topics(
 ) -> Callable[[], None]:
     """Return a function that checks every 30 s whether the topics have changed, and raises SettingsError if so.
 
-    If the number of partitions changes, the records of one event can end up in different partitions. Without
+    After a change of the number of partitions, the records of one event may be in different partitions. Without
     LogAppendTime, records have no order. Compaction deletes records that recovery and audit read. A recreated topic has
     different records at the stored offsets.
     """
@@ -167,7 +167,7 @@ def watch_topics(
         try:
             found = _required(broker, settings, shares_model=shares_model)
         except BrokerUnavailableError:
-            return  # ignored, because the program's own requests report the error
+            return  # ignored here; the program's own requests report the error
         except SettingsError as error:
             raise _altered(error) from error
         _require_as_many(partitions, found[contexts].partitions)
@@ -216,12 +216,12 @@ def connected(settings: Settings) -> Iterator[Connected]:
 
 
 Work = Callable[[Broker, int, Watched], None]
-"""A function that does a program's work on one connection. Called with the broker, the number of partitions and the
+"""A function that does a program's work on one connection. Arguments: the broker, the number of partitions, and the
 health reporter."""
 
 
 def keep_running(settings: Settings, program: str, stop: Callable[[], bool], work: Work) -> None:
-    """Run work on a connection to Kafka; after a lost connection, reconnect and restart the work.
+    """Run work on a connection to Kafka. If the connection is lost, reconnect and restart the work.
 
     Args:
         settings: Settings of the connection and of the health endpoints.
@@ -263,8 +263,8 @@ def _keep_running(settings: Settings, stop: Callable[[], bool], work: Work, watc
             work(broker, partitions, watched_by)
         except FencedError as error:
             error.hint = (
-                "no uncommitted step was written. Restart the process to continue from its last commit; concurrent "
-                "processes need different values of --instance"
+                "no uncommitted step was written. Restart the process to continue from its last commit. Concurrent "
+                "processes require different values of --instance"
             )
             raise
         except AccessError:
@@ -291,7 +291,7 @@ def _keep_running(settings: Settings, stop: Callable[[], bool], work: Work, watc
 
 
 def announce_start(program: Program, settings: Settings, partitions: int) -> None:
-    """Log version, client, topics, and the settings that differ from their defaults."""
+    """Log the version, the client, the topics, and the settings that differ from their defaults."""
     differing = settings_that_differ(settings)
     shown = ", ".join(f"{name} {value}" for name, value in differing.items()) or "all defaults"
     announce(
@@ -302,7 +302,7 @@ def announce_start(program: Program, settings: Settings, partitions: int) -> Non
 
 
 def settings_that_differ(settings: Settings) -> dict[str, str]:
-    """Return the settings that the user set to other values than the defaults, in text form; secrets are hidden."""
+    """Return the settings that differ from their defaults, in text form. Secrets are hidden."""
     shown, fields = settings.shown(), Settings.model_fields
     return {
         setting_name(field): ",".join(map(str, value)) if isinstance(value, list) else str(value)

@@ -37,7 +37,7 @@ AFTER_END_MAX = 1 / 3
 learner."""
 
 DELAYS_PER_RUN = 10
-"""A run that lasts this multiple of the mean delay receives at most a tenth of its feedback after its last decision."""
+"""If a run lasts this multiple of the mean delay, at most a tenth of the feedback arrives after the last decision."""
 
 
 class Answers(NamedTuple):
@@ -66,14 +66,14 @@ def answers(examples: Iterable[Example]) -> Answers:
 
 
 def feedback_warnings(found: Answers, events: int, rate_per_s: float) -> tuple[str, ...]:
-    """Return a warning that suggests a better --rate if much feedback arrived after the last decision."""
+    """If much feedback arrived after the last decision, return a warning that suggests a better --rate."""
     if not found.after_end > AFTER_END_MAX:
         return ()
     mean_s = sum(found.delays_ms) / len(found.delays_ms) / 1_000
     better_per_s = _rounded_down(min(events / (DELAYS_PER_RUN * mean_s), rate_per_s / 2))
     return (
-        f"{tables.percent(found.after_end)} of the feedback arrived after the last event, too late for any decision: "
-        f"all decisions were made within {tables.duration(found.lasted_ms / 1_000)}, and the mean delay is "
+        f"{tables.percent(found.after_end)} of the feedback arrived after the last event, too late for any decision. "
+        f"All decisions were made within {tables.duration(found.lasted_ms / 1_000)}, and the mean delay is "
         f"{tables.duration(mean_s)}. Use --rate {better_per_s:g} (duration "
         f"{tables.duration(events / better_per_s)}), a shorter --delay, or more --epochs",
     )
@@ -103,7 +103,7 @@ class Judge:
         self.labels = [0] * self.n_classes
 
     def observe(self, answer: Answer, known: Known, decided_ms: int) -> None:
-        """Add a prediction and its outcome; a prediction without a known outcome is skipped."""
+        """Add a prediction and its outcome. The error excludes predictions without a known outcome."""
         self.decided_ms.append(decided_ms)
         self.explored.append(answer.action != answer.greedy)
         bit = known.bit(answer.action)
@@ -128,7 +128,7 @@ class EmbeddedPipeline:
     poll_ms: int  # the learner's poll interval
 
     def run_to_end(self, progress: Callable[[], None] = lambda: None) -> LatencyCounts | None:
-        """Run until every decision is settled; return the latency of the learner's steps."""
+        """Run until every decision is settled. Return the latency of the learner's steps."""
         learner = _Watched(self.learner, progress)
         with gc_disabled():
             run_until_settled(self.clock, (self.replay, self.feedback), learner, self.poll_ms)
@@ -163,12 +163,12 @@ class _Watched:
         return done
 
     def latency(self) -> LatencyCounts | None:
-        """Return the latency of the steps; None before the first step."""
+        """Return the latency of the steps, or None before the first step."""
         return LatencyCounts("step", Sketch.of(self._steps_ms)) if self._steps_ms else None
 
 
 def prepare_embedded(run: Run) -> EmbeddedPipeline:
-    """Create the topics and programs, and compile the learner, before the measurement of the run time starts."""
+    """Create the topics and programs, and compile the learner. The run time does not include these operations."""
     run = replace(run, task=replace(run.task, dated_by="context"))
     task, topics = run.task, run.topics
     compile_kernels(task)
@@ -207,7 +207,7 @@ def prepare_embedded(run: Run) -> EmbeddedPipeline:
 
 
 class BrokenOffError(OnebitError):
-    """Ctrl-C interrupted a run; the message names the run and its progress."""
+    """Ctrl-C interrupted a run. The message contains the name and the progress of the run."""
 
     exit_code = ExitCode.INTERRUPTED
     hint = "no page is written"
@@ -234,7 +234,7 @@ def run_embedded(run: Run, show: ShowProgress = ignore) -> RunReport:
 
 
 def _end_of(pipeline: EmbeddedPipeline, wall_s: float, latency: LatencyCounts | None) -> "RunEnd":
-    """Return the final models. The replica of a shared model is complete only after it has read the whole log."""
+    """Return the results of the final models. A replica is complete only after it has read the whole log."""
     learner, virtual_s = pipeline.learner, pipeline.clock.now_ms / 1_000
     learner.read_log()
     replica = learner.replica
@@ -251,7 +251,7 @@ def _end_of(pipeline: EmbeddedPipeline, wall_s: float, latency: LatencyCounts | 
 
 
 def _run(pipeline: EmbeddedPipeline, meter: Meter) -> tuple[float, LatencyCounts | None]:
-    """Run the pipeline and report its progress; return the run time in seconds and the latency of the steps."""
+    """Run the pipeline and report its progress. Return the run time in seconds and the latency of the steps."""
     curve = pipeline.judge.curve
 
     def show() -> None:
@@ -273,7 +273,7 @@ def _reached(pipeline: EmbeddedPipeline) -> str:
 
 POLL_MS_MAX = 100
 """Maximum virtual time between two polls. Each poll is one transaction. Any value up to the shortest delay gives the
-same result, and larger values are hardly faster. With shorter delays, the learner polls more often."""
+same result, so the interval is reduced to the shortest delay. A higher maximum would be hardly faster."""
 
 
 class RunEnd(NamedTuple):

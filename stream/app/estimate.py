@@ -89,7 +89,7 @@ def _check_ranges(options: Options) -> None:
 
 
 class IntervalKind(StrEnum):
-    """The kind of confidence interval whose limits are reported as `low` and `high`."""
+    """The kind of confidence interval in the fields `low` and `high`."""
 
     BOOTSTRAP = "bootstrap"
     BERNSTEIN = "bernstein"
@@ -139,7 +139,7 @@ def announced_progress() -> Progress:
         is_second_begun = events > 0 and latest[1] == 0
         latest = (read, events)
         if is_second_begun:
-            started_ms = monotonic_ms()  # the second pass runs at a different speed, so its rate is measured separately
+            started_ms = monotonic_ms()  # the two passes have different speeds, so their rates are measured separately
         else:
             shown()
 

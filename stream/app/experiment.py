@@ -58,7 +58,7 @@ def find_experiment(name: str) -> Experiment:
 
 
 def prepare(name: str, sizes: Sizes, data_dir: Path | None) -> tuple[Experiment, Sets]:
-    """Load an experiment, apply its overrides, and find its data sets.
+    """Load an experiment, apply the overriding options, and find the data sets.
 
     Raises:
         ExperimentError: an experiment, a sweep or a learner is unknown.
@@ -82,7 +82,7 @@ def run(
     show: Callable[[Progress], None],
     sweeps: Sequence[str] = (),
 ) -> Experimented:
-    """Execute the runs of an experiment that have no result yet, and write its report to a folder in `results`."""
+    """Execute the runs that have no result yet, and write the report of the experiment to a folder in `results`."""
     folder = results / experiment.name
     folder.mkdir(parents=True, exist_ok=True)
     (folder / AS_RUN).write_text(experiment.model_dump_json(indent=1), encoding="utf-8")

@@ -19,7 +19,7 @@ STATUS_INTERVAL_MS = 5_000
 
 
 def run_feedback(settings: Settings, stop: Callable[[], bool]) -> None:
-    """Send feedback for predictions until stopped; reconnect after a lost connection.
+    """Send feedback for predictions until stopped. Reconnect after a lost connection.
 
     Args:
         settings: Settings of the data set and the feedback.

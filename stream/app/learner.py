@@ -40,15 +40,15 @@ STATUS_INTERVAL_MS = 5_000
 
 
 def run_learner(settings: Settings, stop: Callable[[], bool], *, change_settings: bool = False) -> None:
-    """Run a learner until stopped; reconnect if the connection is lost.
+    """Run a learner until stopped. Reconnect if the connection is lost.
 
     Args:
-        settings: Settings of the learner. The pipeline supplies those that the user did not set.
+        settings: Settings of the learner. Settings that the user did not set come from the pipeline.
         stop: Returns whether to stop.
         change_settings: Whether the user's settings replace those of the pipeline from the next step on.
 
     Raises:
-        SettingsError: a setting is invalid, or differs from the pipeline's.
+        SettingsError: a setting is invalid, or differs from the setting of the pipeline.
         FencedError: another process took over, or the group removed this process.
     """
     topics = settings.topics
@@ -56,7 +56,7 @@ def run_learner(settings: Settings, stop: Callable[[], bool], *, change_settings
     ready_file = ReadyFile(Path(settings.ready_file) if settings.ready_file else None)
     estimating = LiveEstimating(is_asked=settings.estimate)  # kept across reconnects
     counts = LearnerCounts()  # kept across reconnects
-    parked = Parked()  # kept across reconnects, so that tasks resume if no new records are in their journals
+    parked = Parked()  # kept across reconnects; a task resumes if its journal has no new records
 
     def work(broker: Broker, partitions: int, watched: Watched) -> None:
         nonlocal parked
@@ -163,22 +163,23 @@ def _options(settings: Settings, task: TaskSettings, nnz: int) -> LearnerOptions
 
 
 def lacks_log(broker: Broker, settings: Settings, topics: Topics, partitions: int) -> bool:
-    """Return whether a new pipeline would share a model by default, but has no updates topic.
+    """Return whether the default for a new pipeline is a shared model, but the updates topic is missing.
 
-    The broker is queried only if the result matters, so that other learners need no permission for that topic.
+    The broker is queried only if the default is a shared model. Other learners need no permission for the updates
+    topic.
     """
     is_wanted = settings.model == AUTO and settings.model_of(partitions) == "shared"
     return is_wanted and topics.updates not in broker.describe_topics([topics.updates])
 
 
 def whose_model(model: Sharing, topics: Topics, partitions: int, *, has_no_log: bool) -> str:
-    """Return a log line about the kind of model.
+    """Return a log line that says whether partitions share a model.
 
     If a missing topic prevents a shared model, the line contains this reason.
     """
     if model == "shared":
         return f"{partitions} partitions share a model (log: {topics.updates})"
-    why = f", because topic {topics.updates}, the log of a shared model, does not exist" if has_no_log else ""
+    why = f", because the topic for a shared model, {topics.updates}, does not exist" if has_no_log else ""
     return f"each of {partitions} partitions has its own model{why}"
 
 
@@ -204,8 +205,8 @@ def check_given(settings: Settings) -> None:
     """Check the user's settings before connecting.
 
     Raises:
-        SettingsError: there are several learners, both numbers of classes, a number of classes without a number of
-            features, or an invalid parameter.
+        SettingsError: there are several learners, --n-classes is combined with --classes-max, the number of features is
+            missing, or a parameter is invalid.
         ParameterError: the learner does not have one of the parameters.
     """
     if len(settings.learner) != 1:
@@ -224,11 +225,12 @@ def check_given(settings: Settings) -> None:
 
 
 RENEWAL_MS = 1_000
-"""Interval between updates of the ready file. Checks should accept ten times this age, to tolerate a slow step."""
+"""Interval between updates of the ready file. Health checks should accept a file of ten times this age, because a step
+may be slow."""
 
 
 class ReadyFile:
-    """Maintains the file for health checks (`--ready-file`); does nothing without a path."""
+    """Maintains the file for health checks (`--ready-file`). Does nothing without a path."""
 
     def __init__(self, path: Path | None, now_ms: Callable[[], int] = monotonic_ms) -> None:
         """Remove the file of an earlier process.
@@ -250,7 +252,7 @@ class ReadyFile:
             raise SettingsError(f"--ready-file {path}: cannot remove the existing file: {error}") from error
 
     def show(self, ready: bool) -> None:
-        """Touch the file if the learner is ready, otherwise remove it; cheap enough for every step.
+        """Touch the file if the learner is ready, otherwise remove it. The call is cheap enough for every step.
 
         A full disk does not stop the learner: the error is logged once, and the file becomes outdated.
         """
@@ -274,7 +276,7 @@ REPORTED_AFTER_MS = 5_000
 """Age at which a blocking transaction is reported. A normal step's transaction ends sooner."""
 
 OVERDUE_MS = 30_000
-"""Time added to the transaction timeout, because the broker checks timeouts only about every ten seconds."""
+"""Time added to the transaction timeout, because the broker checks for timeouts only about every ten seconds."""
 
 
 def model_line(version: int, updates: int, hold: Hold | None) -> str:
@@ -292,7 +294,7 @@ def model_line(version: int, updates: int, hold: Hold | None) -> str:
 
 
 class LagWarnings:
-    """Warns about transactions that block the model's log, without repeating a warning for the same transaction."""
+    """Warns about transactions that block the model's log. Each warning is logged once per transaction."""
 
     def __init__(self, topic: str, bootstrap: str, lag_max_ms: int, transaction_timeout_ms: int) -> None:
         """Start with no warnings reported.
@@ -320,7 +322,7 @@ class LagWarnings:
         return fresh
 
     def _warnings(self, hold: Hold) -> list[tuple[int, str]]:
-        """Return each warning with the age of the transaction at which it is logged; -1 means never."""
+        """Return all warnings, each with the age of the transaction at which the warning is logged; -1 means never."""
         place = held_up(f"{self._topic}/0", hold.offset)
         command = (
             f"kafka-transactions.sh --bootstrap-server {self._bootstrap} abort --topic {self._topic} --partition 0 "
@@ -330,8 +332,8 @@ class LagWarnings:
             (REPORTED_AFTER_MS, f"{place}; decisions use the current model; {ENDED_BY}"),
             (
                 self._lag_max_ms,
-                f"{place}; no decisions until it ends, because of --model-lag-max "
+                f"{place}; no decisions until the transaction ends, because of --model-lag-max "
                 f"{format_duration(max(0, self._lag_max_ms))}",
             ),
-            (self._overdue_ms, f"{place}, longer than any learner's transaction, so it hangs. Run: {command}"),
+            (self._overdue_ms, f"{place}, longer than any learner's transaction can last. To abort it, run: {command}"),
         ]

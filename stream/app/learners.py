@@ -1,4 +1,4 @@
-"""Survey of learners: uses, parameters, and cost per event (counted or measured)."""
+"""The table of learners: uses, parameters, and counted or measured cost per event."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,10 +17,12 @@ from stream.reporting.tables import duration
 from stream.wire.records import Features
 
 PART_S = 0.01
-"""Minimum duration of one part of a measurement: a thousand events for a fast learner, one event for a slow one."""
+"""Minimum duration of one part of a measurement: a thousand events of a fast learner, or one event of a slow
+learner."""
 
 PARTS = 4
-"""Number of parts per measurement. The fastest part is the result, because other programs can only slow a part down."""
+"""Number of parts per measurement. The result is the fastest part, because other programs on the machine only make a
+part slower."""
 
 SEED = 1
 
@@ -45,7 +47,7 @@ def event_us(learner: Learner, events: list[Event], clock: Callable[[], float] =
     """Return the time per event, in microseconds, of predict, observe and update when called from Python.
 
     Args:
-        learner: The learner to measure. It learns from the events; do not use it afterwards.
+        learner: The learner to measure. It learns from the events, so do not use the learner afterwards.
         events: The events, repeated as often as necessary.
         clock: Returns seconds; CPU time by default, to reduce the influence of other programs.
     """
@@ -81,7 +83,7 @@ NOTICE_INTERVAL_MS = 5_000
 
 
 class Size(NamedTuple):
-    """The problem size for which costs are given."""
+    """The problem size to which the costs apply."""
 
     n_classes: int
     n_features: int
@@ -96,7 +98,7 @@ class Row(NamedTuple):
     parameters: Mapping[str, float | int | str]  # parameters for which the costs are given
     cost: Cost
     event_us: float | None  # None if not measured
-    unmeasured: str  # why it was not measured
+    unmeasured: str  # why the learner was not measured
     auto: str  # why auto chooses this learner; empty for other learners
 
 
@@ -164,7 +166,7 @@ def _rows(names: Sequence[str], size: Size, choice: Choice, dataset: Dataset | N
 def _measured(
     name: str, size: Size, parameters: Mapping[str, Any], cost: Cost, events: list[Event]
 ) -> tuple[float | None, str]:
-    """Return the time per event in microseconds, or the reason why it was not measured."""
+    """Return the time per event in microseconds, or the reason why the learner was not measured."""
     estimate_s = cost.flops_per_event / FLOPS_PER_S
     if estimate_s > SLOW_S:
         return None, f"not measured: about {duration(estimate_s)} per event"

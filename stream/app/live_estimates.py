@@ -1,4 +1,4 @@
-"""Live estimates of a running learner: of its own policy while it replays a log, and of its holdout and challengers."""
+"""Live estimates for a running learner: its own policy during the replay of a log, the holdout, and the challengers."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from heapq import merge
@@ -32,7 +32,7 @@ class LiveEstimating:
         self._challengers: ChallengerEstimator | None = None
 
     def compare(self, task: TaskSettings) -> None:
-        """Start the comparison of the learner with its holdout and challengers, unless it has already started."""
+        """Start the comparison with the holdout and challengers if it has not started yet."""
         if task.holdout and self._arms is None:
             self._arms = arms_of(task.holdout)
         if task.challengers and self._challengers is None:
@@ -61,7 +61,7 @@ class LiveEstimating:
         return None if self._challengers is None else self._challengers.now()
 
     def lines(self, partitions: frozenset[int]) -> list[str]:
-        """Return the log lines for a process to which these partitions are assigned."""
+        """Return the log lines of a process with these assigned partitions."""
         lines: list[str] = []
         if partitions:
             for estimator in self._estimators():
@@ -78,7 +78,7 @@ class LiveEstimating:
 class TopicReader:
     """Feeds an estimator with a pipeline's predictions and examples.
 
-    Each read passes the decisions in the order of their append times.
+    Each call of `read` passes the decisions to the estimator in the order of their append times.
     """
 
     def __init__(self, broker: Broker, topics: Topics, partitions: int, estimator: "PrefixEstimator[Any]") -> None:
@@ -90,8 +90,8 @@ class TopicReader:
         self._steps = [0] * partitions
 
     def read(self) -> None:
-        """Pass the records since the last call."""
-        ends = self._broker.ends(self._examples)  # read first, so that the predictions include these decisions
+        """Pass the new records to the estimator."""
+        ends = self._broker.ends(self._examples)  # read before the predictions, which then include all examples
         decided = merge(*map(self._records, self._predictions), key=lambda record: record.append_ms)
         for partition, records in groupby(decided, lambda record: record.partition):
             self._take(partition, (decode_prediction(record)[0] for record in records), ())
@@ -119,21 +119,21 @@ def from_topics(broker: Broker, topics: Topics, partitions: int, estimator: AnyE
 
 
 def live_estimator() -> "LiveEstimator":
-    """Return an estimator without decisions."""
+    """Return an empty estimator."""
     from stream.estimating.live import LiveEstimator  # deferred: loads the estimators, which most runs do not need
 
     return LiveEstimator()
 
 
 def arms_of(share: float) -> "Arms":
-    """Return a comparison without decisions for a holdout of this share."""
+    """Return an empty comparison for a holdout with this share of the decisions."""
     from stream.estimating.arms import Arms  # deferred: most runs do not need it
 
     return Arms(share)
 
 
 def challenger_estimator() -> "ChallengerEstimator":
-    """Return an estimator of challengers without decisions."""
+    """Return an empty estimator of challengers."""
     from stream.estimating.challengers import ChallengerEstimator  # deferred: most runs do not need it
 
     return ChallengerEstimator()
@@ -180,12 +180,12 @@ def arm_lines(found: "ArmComparison", prefix: str = "") -> list[str]:
 
 
 def estimate_lines(found: "LiveEstimates", prefix: str = "", since: str = "") -> list[str]:
-    """Format an estimate and its flags.
+    """Format an estimate and its warnings.
 
     Args:
         found: The estimate.
         prefix: Text before each line, to distinguish several estimates.
-        since: Describes which decisions are included.
+        since: Text that says which decisions are included, such as " since this program started".
     """
     if not found.estimates:
         waiting = f"; {found.waiting:,} are pending or follow a pending decision" if found.waiting else ""

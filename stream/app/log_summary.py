@@ -69,7 +69,7 @@ def summarise_log(
                 mapping = mapping_of(guessed.fields, _GUESSED)
             except DatasetError as error:
                 what = str(error).removeprefix(f"mapping {_GUESSED}: ")
-                remark = f"complete it to show rows: {what}"
+                remark = f"complete the mapping to show rows: {what}"
                 guessed = Guess(guessed.fields, (*guessed.remarks, remark))
                 return LogSummary(kind, columns, None, guessed, None, 0, None)
     log = open_log(path, mapping, on_bad_row="skip", reward_above=reward_above, scale=scale)
@@ -87,7 +87,7 @@ def _guess(source: Source, kind: Format) -> Guess:
 
 
 def rows_of(batch: LogBatch | None, log: LogFile) -> Iterator[dict[str, Any]]:
-    """Return the first rows with the names of classes and features; None for unknown values."""
+    """Return the first rows, with names of classes and features. Unknown values are None."""
     if batch is None:
         return
     names = _names_of(log.encoder)

@@ -29,7 +29,7 @@ NOW = Moment()
 
 
 def exported(settings: Settings, moment: Moment = NOW, partition: int = 0) -> Model:
-    """Return a partition's model at a moment, rebuilt from the latest snapshot before the moment and the journal.
+    """Rebuild a partition's model at a moment from the latest earlier snapshot and the journal.
 
     Raises:
         SettingsError: more than one moment is given, the partition does not exist, or no step precedes the moment.
@@ -101,7 +101,7 @@ def _check_partition(partition: int, partitions: int) -> None:
 
 
 def time_ms(text: str) -> int:
-    """Parse a time, in UTC unless it has a zone; return milliseconds since 1970."""
+    """Parse a time into milliseconds since 1970. A time without a zone is in UTC."""
     try:
         return parse_time(text)
     except ValueError as error:
@@ -109,7 +109,7 @@ def time_ms(text: str) -> int:
 
 
 def _like(text: str, ms: int) -> str:
-    """Format a time like the given text: in milliseconds, or as a date in the same time zone."""
+    """Format a time in the format of the given text: milliseconds, or a date in the same time zone."""
     if text.isdecimal():
         return str(ms)
     zone = datetime.fromisoformat(text).tzinfo or UTC

@@ -40,7 +40,7 @@ CONTEXTS_MS = 3_000
 
 
 def run_monitor(settings: Settings, policies: Sequence[str], stop: Callable[[], bool]) -> None:
-    """Serve the page until stopped; reconnect after a lost connection.
+    """Serve the page until stopped. Reconnect after a lost connection.
 
     Args:
         settings: Settings of the pipeline and the page.
@@ -88,7 +88,7 @@ _NOTHING = b'{"condition": "unknown", "why": "waiting for Kafka"}'
 def _run(
     settings: Settings, dashboard: Dashboard, topics: Topics, partitions: int, watch: Watched, stop: Callable[[], bool]
 ) -> None:
-    """Run the application until stopped; restart it after an error."""
+    """Run the application until stopped. Restart the application after an error."""
     from consumers.monitor import MonitorEndedError, MonitorOptions, MonitorProgram
 
     def keep_running(unready: str) -> bool:
@@ -114,7 +114,7 @@ def _policies(
     watch: Watched,
     stop: Callable[[], bool],
 ) -> Policies:
-    """Wait for a task's first step, which stores the settings, and return the policies and the share of the holdout."""
+    """Wait for a task's first step, which stores the settings. Return the policies and the share of the holdout."""
     while (partition := dashboard.active_partition) is None:
         if stop():
             return Policies()
@@ -124,7 +124,7 @@ def _policies(
     try:
         found = settings_in_force(broker, topics, partition)
         if not found:
-            warn(f"{topics.journal}: its settings were deleted, so the page shows neither named policies nor a holdout")
+            warn(f"{topics.journal}: the settings record was deleted; the page omits named policies and the holdout")
             return Policies()
         return live_policies(specs, found, topics)
     finally:
@@ -134,7 +134,7 @@ def _policies(
 class _Contexts:
     """Rereads contexts from Kafka.
 
-    If Kafka is unavailable, no contexts are returned, and the estimates omit the corresponding decisions.
+    If Kafka is unavailable, no contexts are returned, and the estimates omit the decisions for these contexts.
     """
 
     def __init__(self, settings: Settings, topics: Topics) -> None:
@@ -158,7 +158,7 @@ class _Contexts:
 
     def _reader(self, partition: int) -> RecordsAt:
         if self._broker is None:
-            self._broker = connect(self._settings, lambda: True)  # a wait for Kafka would block the monitor
+            self._broker = connect(self._settings, lambda: True)  # waiting would block the monitor
         if partition not in self._readers:
             self._readers[partition] = RecordsAt(self._broker, TopicPartition(self._topic, partition))
         return self._readers[partition]
@@ -176,7 +176,7 @@ class _Contexts:
 
 @contextmanager
 def _looking(settings: Settings, dashboard: Dashboard, topics: Topics, partitions: int) -> Iterator[None]:
-    """Read end offsets and the tasks' last steps in a thread; reconnect after a lost connection."""
+    """In a thread, read end offsets and the last step of each task. Reconnect after a lost connection."""
     ended = Event()
 
     def look() -> None:
@@ -236,7 +236,7 @@ class _Names:
         self._asked_s = -NAMES_S
 
     def read(self, steps: Mapping[int, JournalStep]) -> Pipeline | None:
-        """Read the names; return None before the first step of a task, or if its settings record was deleted."""
+        """Return the learner, window and instances; None before the first step or without a settings record."""
         if steps and self._settings_from != (key := (first := min(steps), steps[first].settings_from)):
             self._settings, self._settings_from = settings_in_force(self._broker, self._topics, first), key
         if not self._settings:
@@ -248,7 +248,7 @@ class _Names:
         return Pipeline(self._settings["learner"], self._settings["window_ms"], instances)
 
     def is_due(self) -> bool:
-        """Return whether NAMES_S seconds have passed since the last time this returned True."""
+        """Return whether NAMES_S seconds have passed since the last call that returned True."""
         if is_due := time.monotonic() - self._asked_s >= NAMES_S:
             self._asked_s = time.monotonic()
         return is_due

@@ -39,15 +39,16 @@ POLL_MS = 200
 STOP_TIMEOUT_S = 30.0
 
 RESTARTS_MAX = 5
-"""Maximum number of restarts of a learner that its group has removed. A process supervisor would also restart it."""
+"""Maximum number of restarts of a learner after its group has removed it. A process supervisor would also restart
+it."""
 
 
 class ProgramEndedError(OnebitError):
-    """A program of the run ended early; the error contains the program's exit code."""
+    """A program of the run ended early. The error contains the program's exit code."""
 
 
 class RunStoppedError(OnebitError):
-    """The run was stopped before its end."""
+    """The run was stopped early."""
 
     exit_code = ExitCode.INTERRUPTED
 
@@ -63,8 +64,8 @@ def run_on_kafka(
     """Run one learner, with each program in its own process, until every decision is settled.
 
     Args:
-        settings: Settings of the run; passed to the programs as environment variables.
-        learner: One of its learners.
+        settings: Settings of the run. The programs get them as environment variables.
+        learner: The learner to run, one of those in the settings.
         dataset: The data set.
         command: The command line, for the report.
         stop: Returns whether to stop.
@@ -122,7 +123,7 @@ def _shared_end(broker: Broker, topics: Topics, settings: TaskSettings, partitio
 
 
 def _with_own_topics(settings: Settings, learner: str) -> Settings:
-    """Return the settings with a topic prefix that is unique to this run, unless the user gave a prefix."""
+    """Return the settings with the user's topic prefix or, by default, a prefix that is unique to this run."""
     if settings.topic_prefix != DEFAULT_PREFIX:
         suffix = f"{learner}." if len(settings.learner) > 1 else ""
         return settings.model_copy(update={"topic_prefix": settings.topic_prefix + suffix})
@@ -150,7 +151,7 @@ class _Programs:
         of_their_own = {"metrics_port": "0", "log_format": "text", "log_level": "info"}
         self._environment = os.environ | _scoped_parameters(own).environment()
         self._environment |= {variable_of(name): value for name, value in of_their_own.items()}
-        self._environment.pop(variable_of("profile"), None)  # the setting applies only to this process
+        self._environment.pop(variable_of("profile"), None)  # the profile covers only this process
         self._restarts = 0
         self.logs = {name: directory / f"{name}.log" for name in PROGRAMS}
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
@@ -175,11 +176,11 @@ class _Programs:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,  # only this process receives Ctrl-C; it stops the programs in order
+                start_new_session=True,  # only the main process receives Ctrl-C, and it stops the programs in order
             )
 
     def check(self) -> None:
-        """End the run if a program ended early; only the replay ends automatically."""
+        """End the run if a program has ended early. Only the replay may end before the run."""
         for name, process in list(self.processes.items()):
             code = process.poll()
             if code == ExitCode.FENCED and self._restarts < RESTARTS_MAX:
@@ -202,7 +203,7 @@ class _Programs:
         return [line.removeprefix(WARNING).strip() for line in lines if line.startswith(WARNING)]
 
     def stop(self) -> None:
-        """Stop all programs; each completes its transaction."""
+        """Stop all programs. Each program completes its transaction."""
         for process in self.processes.values():
             process.terminate()
         for process in self.processes.values():
@@ -214,7 +215,7 @@ class _Programs:
 
 
 def _scoped_parameters(settings: Settings) -> Settings:
-    """Return the settings for one learner, without the parameters of other learners, which it would reject."""
+    """Return the settings for one learner, without parameters that it would reject."""
     learner = settings.learner[0]
     names = {parameter.name for parameter in registered()[learner].parameters}
     kept = [
@@ -237,7 +238,7 @@ def _programs(settings: Settings, learner: str) -> Iterator[_Programs]:
 
 
 def _wait_until_settled(broker: Broker, run: Run, programs: _Programs, stop: Callable[[], bool], meter: Meter) -> None:
-    """Wait until all events are decided, all feedback has arrived, and no decision is pending; reconnect if needed."""
+    """Wait until all events are decided, all feedback has arrived, and no decision is pending."""
     dataset, events, plan = run.dataset, run.events, run.plan
     schedule = dataset.schedule(0, events, run.replay.shuffle_seed)
     # If a log has no true classes, the number of feedback records depends on the decisions. The run then ends when no
@@ -265,7 +266,7 @@ def _wait_until_settled(broker: Broker, run: Run, programs: _Programs, stop: Cal
 
 
 def _judge(broker: Broker, run: Run) -> tuple[Judge, float]:
-    """Evaluate all predictions in the order of broker time; also return the time between first and last."""
+    """Evaluate all predictions in the order of broker time, and return the time from the first to the last."""
     judged: list[tuple[int, int, int, Answer]] = []
     for partition in range(run.partitions):
         judged += [

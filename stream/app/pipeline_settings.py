@@ -54,8 +54,8 @@ class Wanted(NamedTuple):
 def given_names(settings: Settings) -> frozenset[str]:
     """Return the journal names of the settings that a flag, a variable or the file sets.
 
-    A data set implies the numbers of classes and features, and the class names. The scale is a setting of the task only
-    without a data set.
+    A data set determines the numbers of classes and features, and the class names. The scale is a setting of the task
+    only if there is no data set.
     """
     names = {STORED_NAMES[field] for field in settings.given & STORED_NAMES.keys()}
     if settings.learner == [AUTO]:
@@ -80,7 +80,8 @@ def wanted_settings(
         begun: The pipeline's settings by name; empty for a new pipeline.
         place: Name of the journal, for messages.
         model: Kind of model for a new pipeline if the user did not set it; see `Settings.model_of`.
-        change: Whether the user's settings replace those of the pipeline from the next step on, if they can be changed.
+        change: Whether the user's settings replace the settings of the pipeline from the next step on, where this is
+            possible.
 
     Raises:
         SettingsDifferError: the user's settings differ from those of the pipeline; see `resolve`.
@@ -105,7 +106,7 @@ def wanted_settings(
 
 
 def _is_without_data(settings: Settings) -> bool:
-    """Return whether contexts come from a service, which is the case if the user sets their sizes."""
+    """Return whether the user set the sizes of the contexts. The contexts then come from a service."""
     return _n_classes_of(settings) is not None or settings.features is not None
 
 
@@ -119,7 +120,7 @@ def _check_scaled_once(task: TaskSettings, settings: Settings) -> None:
     if task.scale != "none" and encoder is not None and any(name.scale is not None for name in encoder.names.values()):
         raise SettingsError(
             f"--scale {task.scale}: {settings.features} already has the scale of a log; omit --scale, or save the "
-            "features without it: onebit data show LOG --save-features FILE"
+            "features without a scale: onebit data show LOG --save-features FILE"
         )
 
 
@@ -133,7 +134,7 @@ class _Sizes(NamedTuple):
 
 
 def _sizes(settings: Settings, begun: Mapping[str, Any]) -> _Sizes:
-    """Return the sizes that the user set; by default, those of the pipeline or the data set."""
+    """Return the user's sizes. Sizes that the user did not set come from the pipeline or the data set."""
     n_classes, n_features = _n_classes_of(settings), n_features_of(settings)
     if begun and "data" not in settings.given:
         n_classes, n_features = n_classes or begun["n_classes"], n_features or begun["n_features"]

@@ -39,7 +39,7 @@ def dataset_of_seed(source: SourceSettings, seed: int, dataset: Dataset) -> Data
 
 
 def uneven_warning(uneven: str) -> str:
-    """Add the remedy to a warning about columns of uneven scale; return an empty string if there is no warning."""
+    """Add the remedy to a warning about a column that varies much more than the others."""
     return f"{uneven}. Use --scale standard" if uneven else ""
 
 
@@ -77,8 +77,8 @@ def check_play(play: str, dataset: Dataset) -> None:
     """
     if play == "own" and not has_labels(dataset):
         raise SettingsError(
-            f"--play own: {dataset.name} has no true classes, only rewards of its own actions. Use --play logged to "
-            "learn from these, or --play match to skip events with other actions"
+            f"--play own: {dataset.name} has rewards of the logged actions, but no true classes. Use --play logged to "
+            "learn from the logged actions, or --play match to skip events with other actions"
         )
 
 
@@ -87,7 +87,7 @@ LAPS = 10**9
 
 
 def events_of(replay: ReplaySettings, dataset: Dataset) -> int:
-    """Return the number of events. If there are more events than rows, the replay starts over in a new epoch."""
+    """Return the number of events. If there are more events than rows, the replay continues with another epoch."""
     if replay.loop:
         if replay.events is not None or replay.epochs is not None:
             raise SettingsError("--loop cannot be combined with --events or --epochs")
@@ -131,7 +131,7 @@ def speed_of(replay: ReplaySettings, dataset: Dataset) -> float | None:
 
 
 def feedback_speed(feedback: FeedbackSettings) -> float:
-    """Return the speed factor by which logged delays are divided. The factor also applies to logged times."""
+    """Return the speed factor of --speed, which divides the logged delays."""
     return 1.0 if feedback.speed is None else parse_speed(feedback.speed)
 
 
@@ -140,7 +140,7 @@ SHORT_DELAY_SHARE = 0.001
 
 
 def shortest_delay_ms(feedback: FeedbackSettings, dataset: Dataset) -> int:
-    """Return a delay that at least 999 in 1,000 feedback delays reach or exceed."""
+    """Return a lower bound on at least 99.9 % of the feedback delays."""
     if feedback.delay == LOGGED:
         return int(min(logged_delays_ms(dataset), default=0) / feedback_speed(feedback))
     return parse_delay(feedback.delay).quantile_ms(SHORT_DELAY_SHARE)

@@ -40,7 +40,7 @@ class Decisions(Protocol):
 
 
 def policy_of(spec: str, decisions: Decisions, training: Training) -> Policy:
-    """Return the policy that a flag names; a model is read from its file.
+    """Return the policy that a flag names. A model is read from its file.
 
     Raises:
         EstimateError: the policy is unknown, or the model does not match the decisions.
@@ -85,8 +85,8 @@ def _check_names(spec: str, model: Saved, decisions: Decisions) -> None:
         names = dict.fromkeys([*encoder.names, *known])
         odd = [name for name in names if encoder.names.get(name) != known.get(name)] or ["hashed features"]
         raise EstimateError(
-            f"policy {spec}: {', '.join(odd)} of {decisions.name} have indices that differ from the model's. Use a log "
-            "with the same features and values as the log from which its --features file was saved"
+            f"policy {spec}: {', '.join(odd)} of {decisions.name} have other indices than in the model. Use a log "
+            "with the same features and values as the log that was used to create the --features file of the model"
         )
 
 
@@ -153,7 +153,7 @@ def _named(spec: str, decisions: Decisions, topics: Topics) -> Named:
 
 
 def _known_to(model: Saved, topics: Topics) -> Known | None:
-    """Return the decisions that a model may have learned from, or None if it is not a model of this pipeline."""
+    """Return which decisions a model may have learned from, or None for a model of another pipeline."""
     position = model.meta.get("position", {})
     if f"{position.get('topics')}contexts" != topics.contexts:
         return None

@@ -1,7 +1,7 @@
 """Notices, progress, clocks and garbage collection of a process.
 
-Notices use Python's logging, with the logger `onebit`. The command line writes its records to stderr. An application
-that wants all notices sets the level `logging.INFO`. A record may have two attributes: `limited`, False if it must not
+Notices use Python's logging, with the logger `onebit`. The command line writes its records to stderr. To get all
+notices, an application sets the level `logging.INFO`. A record may have two attributes: `limited`, False if it must not
 be dropped when similar records are frequent, and `fields`, a dict for a log in JSON.
 """
 
@@ -19,13 +19,13 @@ logger = logging.getLogger("onebit")
 logger.addHandler(logging.NullHandler())
 
 WARNING = "warning:"
-"""The prefix of a warning on stderr; `onebit run --kafka` uses it to find its programs' warnings."""
+"""The prefix of a warning on stderr; `onebit run --kafka` uses this prefix to find the warnings of its programs."""
 
 SLOW_S = 2.0
 
 
 def quantity(number: int, noun: str) -> str:
-    """Format a number with its noun.
+    """Format a number with a noun, such as "1 partition".
 
     >>> quantity(1, "partition"), quantity(12, "partition")
     ('1 partition', '12 partitions')
@@ -62,13 +62,13 @@ def announced_when_slow(message: str) -> Iterator[None]:
 
 
 class Status:
-    """Logs status lines if they have changed, so that an idle program is silent."""
+    """Logs status lines that have changed. An idle program logs nothing."""
 
     def __init__(self) -> None:
         self._lines: list[str] = []
 
     def show(self, lines: list[str]) -> None:
-        """Log the lines, unless they are unchanged."""
+        """Log the lines if they have changed."""
         if lines != self._lines:
             for line in lines:
                 announce(line, limited=False)
@@ -83,7 +83,7 @@ def monotonic_ms() -> int:
 def boot_ms() -> int:
     """Return this host's time since boot, for intervals.
 
-    Unlike monotonic time, it includes the time spent in suspend.
+    Unlike monotonic time, the time since boot includes the time in suspend.
     """
     clock = getattr(
         time, "CLOCK_BOOTTIME", None
@@ -92,7 +92,7 @@ def boot_ms() -> int:
 
 
 def every(interval_ms: int, action: Callable[[], None]) -> Callable[[], None]:
-    """Return a function that calls the action if the interval has passed since its last call."""
+    """Return a function that calls the action, but at most once per interval."""
     last_ms = monotonic_ms()
 
     def act() -> None:
@@ -105,7 +105,7 @@ def every(interval_ms: int, action: Callable[[], None]) -> Callable[[], None]:
 
 
 SPEED_S = 30.0
-"""Period over which the speed is measured. It is long because the first seconds are not typical."""
+"""Period for measuring the speed. The period is long because the first seconds are not typical."""
 
 INTERVAL_S = 0.1
 """Minimum interval between two progress reports, short enough for a progress bar."""
@@ -119,9 +119,9 @@ class Progress(NamedTuple):
     decided: int
     pending: int
     error_rate: float  # error rate of the decisions so far; nan if unknown
-    to_come: int  # number of feedback records that are expected but have not arrived
+    to_come: int  # number of expected feedback records that have not arrived
     per_s: float  # decisions per second
-    left_s: float  # remaining time; nan until it can be estimated
+    left_s: float  # remaining time; nan as long as no estimate is possible
 
     @property
     def done(self) -> float:
@@ -148,7 +148,7 @@ class TimeToGo:
         self._seen = deque([(now_s, 0)])  # pairs of a time and the number of decisions and settlements by then
 
     def estimate_s(self, decided: int, pending: int, now_s: float) -> float:
-        """Return the remaining seconds; nan until they can be estimated.
+        """Return the remaining seconds, or nan as long as no estimate is possible.
 
         >>> time_to_go = TimeToGo(events=100, now_s=0.0)
         >>> time_to_go.estimate_s(decided=100, pending=90, now_s=11.0)  # 110 of 200 are done, at 10 per second
@@ -179,7 +179,7 @@ class Meter:
         self._time_to_go = TimeToGo(events, self._started_s)
 
     def is_due(self) -> bool:
-        """Return whether the interval has passed; cheap enough for an inner loop."""
+        """Return whether the interval has passed. The call is cheap enough for an inner loop."""
         return self._now_s() - self._shown_s >= INTERVAL_S
 
     def show(self, decided: int, error_rate: float = math.nan, pending: int = 0, to_come: int = 0) -> None:
@@ -192,16 +192,16 @@ class Meter:
 
 
 NEW_OBJECTS = 50_000
-"""Garbage collection threshold for the youngest generation. A collection then takes a few ms. Python's default is
-700."""
+"""Garbage collection threshold for the youngest generation. With this threshold, a collection takes a few ms. Python's
+default is 700."""
 
 
 def tune_gc() -> None:
     """Collect garbage, freeze all existing objects, and make collections rare.
 
-    Call it when everything is loaded, before the first record. To free a program that has been replaced, call this
-    function again after creating the new program. With Python's defaults, garbage collection took a quarter of a
-    learner's time, and an eighth of an audit's.
+    Call this function when everything is loaded, before the first record. If a new program replaces an earlier one,
+    call the function again to free the earlier program. With Python's defaults, garbage collection took a quarter of a
+    learner's time and an eighth of the time of an audit.
     """
     gc.unfreeze()
     gc.collect()
@@ -210,18 +210,18 @@ def tune_gc() -> None:
 
 
 def freeze_gc() -> None:
-    """Freeze the objects that exist between two steps: the program's state, which reference counting frees.
+    """Freeze the program's state, that is, all objects that exist between two steps. Reference counting frees them.
 
-    Collecting them took 2 % of a learner's time, with pauses of up to a quarter of a second. A cycle that becomes
-    garbage after it is frozen is not freed until the program is recreated; steps, their failures, status lines and
-    metrics create no cycles.
+    Garbage collection of these objects took 2 % of a learner's time, with pauses of up to a quarter of a second. If a
+    frozen cycle becomes garbage, it is not freed until the program is recreated. Steps, failures of steps, status lines
+    and metrics create no cycles.
     """
     gc.freeze()
 
 
 @contextmanager
 def gc_disabled() -> Iterator[None]:
-    """Disable garbage collection during a run, which creates no cycles but many records to traverse.
+    """Disable garbage collection during a run. A run creates many records, but no cycles.
 
     At the end, all objects are frozen until the next run. With garbage collection, reading the topics for the report
     takes 1.5 times as long.

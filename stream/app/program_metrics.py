@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # not imported at run time, because other programs do not nee
 
 
 class LearnerCounts:
-    """Counts of the records that a learner has committed since its start, in addition to those in its ledgers."""
+    """Counts of a learner's committed records since its start, in addition to the counts in the ledgers."""
 
     def __init__(self) -> None:
         self._rewards = RewardCounts()
@@ -79,7 +79,7 @@ def challenger_samples(found: "ChallengerComparison | None") -> Iterator[Sample]
 
 
 def learner_unready(program: "LearnerProgram") -> str:
-    """Return the reason why a learner is not ready; empty if it is ready."""
+    """Return the reason why a learner is not ready, or an empty string if the learner is ready."""
     if not program.assigned:
         return "no partition assigned"
     recovering = sorted(program.assigned - program.tasks.keys())

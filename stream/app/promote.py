@@ -1,4 +1,4 @@
-"""Promote a challenger: by name, or the first challenger whose reward is estimated to exceed the champion's."""
+"""Promote a challenger by name, or the first challenger with a higher estimated reward than the champion."""
 
 import time
 from collections.abc import Callable
@@ -35,12 +35,13 @@ class Promoted(NamedTuple):
 
 
 def promote(settings: Settings, name: str | None, stop: Callable[[], bool] = lambda: False) -> Promoted:
-    """Write a promotion to each partition of the feedback topic. The learners apply it with their next steps.
+    """Write a promotion to each partition of the feedback topic. Each learner applies the promotion in its next step.
 
     Args:
         settings: Settings of the connection.
-        name: The champion's or a challenger's name. None means to wait until the interval of a challenger's difference
-            from the champion is above 0. The estimates include all decisions of the current champion in the topics.
+        name: The champion's or a challenger's name. None means to wait until the confidence interval of a challenger's
+            reward minus that of the champion is above 0. The estimates include all decisions of the current champion in
+            the topics.
         stop: Returns whether to stop waiting.
 
     Raises:
@@ -65,12 +66,12 @@ def write_promotion(broker: Broker, topics: Topics, partitions: int, name: str) 
 
 
 def _members(connection: Connected, stop: Callable[[], bool], *, waits: bool) -> tuple[str, ...]:
-    """Return the names of the champion and the challengers; with `waits`, wait for the pipeline's first step."""
+    """Return the names of the champion and the challengers. With `waits`, wait for the pipeline's first step."""
     broker, topics, partitions = connection
     is_announced = False
-    while "seed" not in (begun := pipeline_settings(broker, topics, partitions)):  # only an imported model
+    while "seed" not in (begun := pipeline_settings(broker, topics, partitions)):  # none before the first step
         if not waits:
-            raise SettingsError(f"{topics.journal}: expected a pipeline with a decision; it has made none")
+            raise SettingsError(f"{topics.journal}: expected a pipeline that has made a decision; found no decisions")
         if stop():
             raise PromotionStoppedError("stopped before the first decision")
         if not is_announced:
@@ -84,7 +85,7 @@ def _members(connection: Connected, stop: Callable[[], bool], *, waits: bool) ->
 
 
 def _first_better(connection: Connected, stop: Callable[[], bool]) -> str:
-    """Read the topics until the interval of a challenger's difference is above 0, and return its name."""
+    """Read the topics until a challenger is better than the champion, and return the name of the challenger."""
     estimator = challenger_estimator()
     reader = TopicReader(*connection, estimator)
 

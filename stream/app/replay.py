@@ -20,7 +20,7 @@ from stream.telemetry.metrics import REPLAY
 def run_replay(
     settings: Settings, stop: Callable[[], bool], *, resume: bool = False, show: ShowProgress = ignore
 ) -> None:
-    """Replay a data set to its end or until stopped; reconnect after a lost connection.
+    """Replay a data set to its end or until stopped. Reconnect after a lost connection.
 
     Args:
         settings: Settings of the data set and its replay.

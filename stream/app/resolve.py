@@ -46,7 +46,7 @@ SLOW_S = 0.1
 """Time per event above which a warning is logged."""
 
 STEP_S = 0.5
-"""Approximate duration of a slow learner's step. Between steps, the learner reports progress and polls the group."""
+"""Approximate maximum duration of a step. Between steps, the learner reports progress and polls the group."""
 
 ROWS_SAMPLED = 1_000
 
@@ -84,7 +84,7 @@ def nnz_of(dataset: Dataset) -> int:
 
 
 def slow_warning(task: TaskSettings, nnz: int, events: int | None = None) -> str:
-    """Return a warning about a slow learner; empty for other learners. `events` is the number of events, if known."""
+    """Return a warning about a slow learner; empty for other learners. `events` is None if unknown."""
     one_s = event_s(task, nnz)
     if one_s < SLOW_S:
         return ""
@@ -98,11 +98,11 @@ def slow_warning(task: TaskSettings, nnz: int, events: int | None = None) -> str
 
 
 def exploration_notice(task: TaskSettings) -> str:
-    """Return a notice about a learner that does not explore enough; empty for other learners and logged decisions."""
+    """Return a notice if the learner does not explore enough; empty for other learners and for logged decisions."""
     if task.challengers and not task.floor:
         return (
-            f"challengers cannot learn about classes that {task.learner} never plays, and are underestimated if they "
-            "choose one. To explore, start a pipeline with --floor 0.05"
+            f"challengers cannot learn about classes that {task.learner} never plays. The estimate for a challenger "
+            "that chooses such a class is too low. To explore, start a pipeline with --floor 0.05"
         )
     decision = task.make_learner().predict(Features(np.zeros(1, np.int32), np.ones(1)), 0.5)
     if decision.propensity < 1.0 or task.play == "logged":
@@ -119,9 +119,9 @@ def records_max(task: TaskSettings, nnz: int, most: int) -> int:
 
 
 def with_chosen(settings: Settings, n_classes: int, n_features: int, mean_nnz: float | None) -> tuple[Settings, str]:
-    """Replace the learner `auto`; return the settings and the reason, which is empty without `auto`.
+    """Replace the learner `auto`. Return the settings and the reason for the choice, which is empty without `auto`.
 
-    If the data are known to be sparse, a late-ucb chosen by the user has no random features, as with `auto`.
+    If the data are known to be sparse, late-ucb has no random features, even if the user chose this learner.
 
     Args:
         settings: The user's settings. Parameters that the user set take precedence.
@@ -178,7 +178,7 @@ def _has(learner: str, parameter: str) -> bool:
 def task_settings(
     settings: Settings, learner: str, n_classes: int, n_features: int, class_names: tuple[str, ...] | None = None
 ) -> TaskSettings:
-    """Return all settings that, together with its inputs, determine a learner's state."""
+    """Return the settings of a task. The settings and the inputs determine the state of the learner."""
     return TaskSettings(
         learner=learner,
         n_classes=n_classes,
@@ -237,7 +237,7 @@ def named_features(settings: LearnerSettings) -> dict[str, Any] | None:
 
 
 def holdout_policy(settings: LearnerSettings) -> str:
-    """Return the policy of the holdout in its stored form. For `model:FILE`, it contains the model.
+    """Return the policy of the holdout in its stored form. The stored form of `model:FILE` contains the model.
 
     Raises:
         SettingsError: the file is not a model, or the model is too large.
@@ -262,7 +262,7 @@ def n_features_of(settings: Settings) -> int | None:
 
 
 def compile_kernels(task: TaskSettings) -> None:
-    """Compile the learner's kernels before the first event; log a notice if compilation takes long."""
+    """Compile the learner's kernels before the first event. If compilation takes long, log a notice."""
     from stream.learners.kernels import CACHE_DIRECTORY  # deferred: loads numba
 
     cache = (
@@ -358,7 +358,7 @@ def choose_learners(settings: Settings) -> Chosen:
         ParameterError: a learner or a parameter is unknown.
     """
     if settings.loop:
-        raise SettingsError(f"{variable_of('loop')}, or loop in the settings file: not allowed in a run. Remove it")
+        raise SettingsError(f"{variable_of('loop')}, or loop in the settings file: a run cannot loop. Remove the value")
     dataset = dataset_of(settings)
     if uneven := uneven_warning(uneven_of(dataset)):
         warn(uneven)

@@ -5,7 +5,7 @@ Each parallel embedded run has its own process, a worker. The main process distr
     main process   a run's index in the list        →  a worker
     a worker       Progress, Notice, ..., finally RunReport or Failed  →  main process
 
-A run is a function of settings and data, so its report does not depend on the process, except for the wall time.
+A report depends only on settings and data, not on the process. The exception is the wall time.
 """
 
 import logging
@@ -90,13 +90,14 @@ def run_all_on_kafka(
 
 
 PROCESSES_FROM_S = 5.0
-"""Runs with a shorter total duration are not run in parallel, because starting a process takes two seconds."""
+"""Minimum total duration of parallel runs, because the start of a process takes two seconds."""
 
 
 def jobs_of(asked: int | None, seconds: Sequence[float], cores: int, *, is_log: bool = False) -> int:
     """Return the number of parallel runs.
 
-    By default, runs on a log are not parallel: each process would load the log, which may be larger than the memory.
+    By default, runs on a log are not parallel, because each process would load a log that may be larger than the
+    memory.
 
     >>> jobs_of(None, [9.0, 1.0, 2.0], cores=2), jobs_of(None, [1.0, 1.0], cores=2), jobs_of(8, [1.0, 1.0], cores=2)
     (2, 1, 2)
@@ -121,7 +122,7 @@ def run_side_by_side(
 
     Args:
         runs: The runs.
-        order: Indices into `runs` in the order in which to start them: the longest runs first.
+        order: Indices into `runs` in starting order, with the longest runs first.
         jobs: Number of processes.
         show: Called with the progress of each run at intervals.
 
@@ -211,7 +212,7 @@ class _Worker:
 
     def _lost(self) -> WorkerLostError:
         self.process.join()
-        error = WorkerLostError(f"{self.name}: the process of its run ended with code {self.process.exitcode}")
+        error = WorkerLostError(f"{self.name}: the process of this run ended with code {self.process.exitcode}")
         error.hint = "if memory was insufficient, use --jobs 1"
         return error
 
@@ -221,7 +222,7 @@ def _workers(count: int) -> Iterator[list[_Worker]]:
     """Start N processes, and end all of them on exit."""
     workers: list[_Worker] = []
     try:
-        # A terminal sends Ctrl-C to all its processes; only the main process handles it, and ends the workers.
+        # A terminal sends Ctrl-C to all processes. Workers ignore the signal, and the main process ends them.
         before = signal.signal(signal.SIGINT, signal.SIG_IGN)
         try:
             workers.extend(_Worker() for _ in range(count))
@@ -257,7 +258,7 @@ def _break_off(workers: Sequence[_Worker]) -> list[str]:
 
 
 def _work(connection: Connection) -> None:
-    """Execute the assigned runs until there are no more."""
+    """Execute runs until the main process assigns no more runs."""
     with suppress(KeyboardInterrupt, EOFError, BrokenPipeError):  # terminated, or the main process has ended
         sender = _Sender(connection)
         logger.addHandler(_SentNotices(sender))
@@ -277,7 +278,7 @@ def _run(run: Run, sender: "_Sender") -> RunReport | Failed:
 
 
 def _portable(error: Exception) -> Exception:
-    """Return the error, or an equivalent one that can be pickled, with its traceback as a note."""
+    """Return the error, or an equivalent error that can be pickled, with the traceback as a note."""
     error.add_note("".join(traceback.format_exception(error)))
     try:
         copy(error)  # pickle recreates an exception from its class and arguments

@@ -18,7 +18,7 @@ from stream.telemetry.metrics import SERVE
 from stream.wire.named_features import from_plain
 
 REQUEST_TIMEOUT_MS = 3_000
-"""Timeout of requests to Kafka, within which an unavailable broker is detected."""
+"""Timeout of requests to Kafka. An unavailable broker is detected within this time."""
 
 
 def run_serve(settings: Settings, stop: Callable[[], bool]) -> None:
@@ -87,13 +87,13 @@ def _connect(settings: Settings, stop: Callable[[], bool]) -> Broker:
 
 
 def read_facts(broker: Broker, settings: Settings, partitions: int) -> PipelineFacts | None:
-    """Return the pipeline's settings that the gateway uses; None before the learner's first step.
+    """Return the settings of the pipeline that the gateway uses, or None before the learner's first step.
 
     Raises:
         SettingsError: the pipeline replays a log, or does not have the fallback class.
     """
     found = pipeline_settings(broker, settings.topics, partitions)
-    if "seed" not in found:  # no settings yet, or only those of an imported model
+    if "seed" not in found:  # there are no settings yet, or only the settings of an imported model
         return None
     if found["play"] != "own":
         raise SettingsError(f"serve requires a learner with --play own; got {found['play']}")

@@ -1,8 +1,8 @@
 """Names, types and text forms of settings.
 
 The field `window_ms` of `Settings` is the setting `window`: the flag `--window`, the variable `ONEBIT_WINDOW`, and the
-name `window` in the file. A type defines a value in the program, its parser and its text form: `Duration` is a whole
-number of milliseconds, written as 10s.
+name `window` in the file. The type of a field defines the value in the program, the parser and the text form. For
+example, a `Duration` is a whole number of milliseconds with a text form such as 10s.
 """
 
 import json
@@ -107,7 +107,7 @@ Speed = Annotated[str | None, AfterValidator(_speed)]
 
 
 def parse_time(text: str) -> int:
-    """Parse a time, either in ISO 8601 (UTC unless it has a zone) or as a number, into milliseconds since 1970.
+    """Parse a time in ISO 8601, or a number, into milliseconds since 1970. A time without a zone is in UTC.
 
     >>> parse_time("1970-01-01T00:01"), parse_time("1970-01-01T01:00:00.5+01:00"), parse_time("250")
     (60000, 500, 250)

@@ -2,8 +2,8 @@
 
 A field defines a setting: name, type, range, default, help, and the programs that accept it. Its flag, its `ONEBIT_*`
 variable, its name in the TOML file, `onebit settings`, docs/settings.md and the report are derived from the field. To
-add a setting, add a field to one of the groups, and read it where it is used. `Settings` inherits the fields of all
-groups, so that their names are unique; a function that needs only one group accepts that group.
+add a setting, add a field to one of the groups, and use the field in the code. `Settings` inherits the fields of all
+groups, so field names are unique. A function that needs only one group has a parameter of that group's type.
 
 A field's name ends with its unit (`window_ms`). The setting's name has no unit, because users write the unit with the
 value: `--window 5s`, `ONEBIT_WINDOW=5s`, `window = "5s"`.
@@ -41,12 +41,12 @@ from stream.wire.named_features import Scaling
 from stream.wire.topics import DEFAULT_PREFIX, Topics
 
 AUTO: Final = "auto"
-"""Placeholder for an automatic choice: the learner that suits the data, or the kind of model for the partitions. It is
-resolved before anything is stored."""
+"""Placeholder for an automatic choice of the learner or of the kind of model. It is replaced before settings are
+stored."""
 
 
 class SettingsError(OnebitError, ValueError):
-    """An invalid setting; the message contains its name, its value and the accepted values."""
+    """A setting is invalid. The message contains the name, the value and the accepted values."""
 
 
 class Panel(StrEnum):
@@ -77,11 +77,11 @@ class Program(StrEnum):
     VERIFY = "verify"
     SHOW = "data show"
     CONNECT = "every other command that connects to Kafka"
-    LOCAL = "every command that does not"
+    LOCAL = "every command that does not connect to Kafka"
 
 
 CONNECTED = frozenset(Program) - {Program.LOCAL, Program.SHOW}
-"""The programs that connect to Kafka; `onebit run` connects only with --kafka."""
+"""The programs that connect to Kafka. `onebit run` connects only with --kafka."""
 
 _PIPELINE = frozenset((Program.RUN, Program.REPLAY, Program.LEARN, Program.FEEDBACK))
 _REPLAY = frozenset((Program.RUN, Program.REPLAY))
@@ -141,7 +141,7 @@ class SourceSettings(Group):
         ),
     ] = None
     on_bad_row: Annotated[
-        OnBadRow, Setting(_PIPELINE | {Program.VERIFY}, "Stop at an invalid row of a log, or skip it")
+        OnBadRow, Setting(_PIPELINE | {Program.VERIFY}, "Stop at an invalid row of a log, or skip the row")
     ] = "stop"
     reward_above: Annotated[
         float | None,
@@ -197,7 +197,7 @@ class ReplaySettings(SourceSettings):
         Speed,
         Setting(
             _REPLAY | {Program.FEEDBACK},
-            "Replay a log at its recorded pace times this factor: 1x, 60x, or max. Replaces --rate. With --delay "
+            "Replay a log at the recorded pace times this factor: 1x, 60x, or max. Replaces --rate. With --delay "
             "logged, also applies to the feedback",
             "FACTORx|max",
             unset="uses --rate",
@@ -229,7 +229,7 @@ class FeedbackSettings(ReplaySettings):
 
 
 class LearnerSettings(Group):
-    """The learner, and the policies around it."""
+    """The learner, the holdout and the challengers."""
 
     panel = Panel.LEARNER
 
@@ -253,8 +253,8 @@ class LearnerSettings(Group):
         Texts,
         Setting(
             _LEARN,
-            "Learner that learns from the champion's decisions, and decides only after `onebit promote`; repeatable, "
-            "up to four. Use it with --floor",
+            "Learner that learns from the champion's decisions, and makes decisions only after `onebit promote`; "
+            "repeatable, up to four. Use this setting with --floor",
             "NAME[:PARAM=VALUE,...]",
         ),
     ] = []
@@ -290,8 +290,8 @@ class LearnerSettings(Group):
         Literal["own", "logged", "match"],
         Setting(
             _LEARN,
-            "Actions to play in a replay of a log: the learner's own; the logged ones; or the learner's own, skipping "
-            "events where the log has a different action",
+            "Actions to play in a replay of a log: the learner's actions (own), the logged actions (logged), or the "
+            "learner's actions without the events with another logged action (match)",
         ),
     ] = "own"
     model: Annotated[
@@ -312,15 +312,15 @@ class LearnerSettings(Group):
     ] = -1
     reward: Annotated[
         Literal["exclusive", "any"],
-        Setting(_LEARN, "Number of correct classes per context: exactly one, or any number (clicks)"),
+        Setting(_LEARN, "Number of correct classes per context: exactly one, or any number, as for clicks"),
     ] = "exclusive"
     propensity_min: Annotated[
         float,
         Field(ge=0.0, le=1.0),
         Setting(
             _LEARN,
-            "With --play logged, smaller logged propensities are raised to this value. With --play match, smallest "
-            "propensity in the log; 0 for a uniform log",
+            "With --play logged, smaller logged propensities are raised to this value. With --play match, the smallest "
+            "propensity in the log, or 0 for a uniform log",
             "P",
         ),
     ] = 0.0
@@ -334,7 +334,7 @@ class LearnerSettings(Group):
         Probability,
         Setting(
             _LEARN,
-            "Probability of a uniformly random class, so that other policies can be evaluated from the decisions",
+            "Probability of playing a uniformly random class, so that other policies can be evaluated",
             "P",
         ),
     ] = 0.0
@@ -352,7 +352,7 @@ class LearnerSettings(Group):
     ] = "uniform"
 
     def model_of(self, partitions: int) -> Literal["own", "shared"]:
-        """Return the kind of model for a new pipeline; shared by default if there are several partitions."""
+        """Return the kind of model for a new pipeline. The default is shared if there are several partitions."""
         if self.model != AUTO:
             return self.model
         return "shared" if partitions > 1 and self.play == "own" else "own"
@@ -370,7 +370,7 @@ class WindowSettings(Group):
         OptionalDuration, Setting(_LEARN, "Time to wait until a deferred decision is shown", unset="the window")
     ] = None
     on_expiry: Annotated[
-        Literal["drop", "negative"], Setting(_LEARN, "Ignore an expired decision, or learn from it as reward 0")
+        Literal["drop", "negative"], Setting(_LEARN, "Ignore an expired decision, or learn reward 0 from it")
     ] = "drop"
     late: Annotated[
         Literal["ignore", "correct"],
@@ -436,7 +436,7 @@ class AccessSettings(Group):
         str | None,
         Setting(
             CONNECTED,
-            "Command that prints an OAUTHBEARER token; run again before the token expires",
+            "Command that prints an OAUTHBEARER token. Onebit runs the command again before the token expires",
             "COMMAND",
             unset="none",
         ),
@@ -475,7 +475,7 @@ class KafkaSettings(AccessSettings):
         Setting(
             frozenset((Program.LEARN,)),
             "File for health checks, touched every second while the learner is ready, otherwise removed. Health "
-            "checks should also test its age",
+            "checks should also test the age of the file",
             "FILE",
             unset="none",
         ),
@@ -493,7 +493,7 @@ class KafkaSettings(AccessSettings):
         Setting(
             _LEARN,
             "Maximum duration of a step, 1ms to 500ms; less with a window below 10s. Shorter steps reduce latency, "
-            "longer ones put more records into a transaction",
+            "and longer steps put more records into a transaction",
         ),
     ] = 500
     partitions: Annotated[
@@ -519,7 +519,7 @@ class KafkaSettings(AccessSettings):
     bootstrap: Annotated[str, Setting(CONNECTED, "Address of a Kafka broker", "HOST:PORT")] = "localhost:9092"
     client: Annotated[
         Literal["auto", "kafka-python", "confluent"],
-        Setting(CONNECTED, "Kafka client; auto uses confluent, the faster one, if confluent-kafka is installed"),
+        Setting(CONNECTED, "Kafka client; auto uses confluent, which is faster, if confluent-kafka is installed"),
     ] = "auto"
     topic_prefix: Annotated[
         str, Field(pattern=r"^[A-Za-z0-9._-]{1,200}$"), Setting(CONNECTED, "Prefix of all topic names", "PREFIX")

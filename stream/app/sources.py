@@ -150,7 +150,7 @@ def client_config_of(settings: AccessSettings) -> ClientConfig:
 
 
 def with_address_of_file(settings: Settings) -> Settings:
-    """Return the settings with the broker address of the properties file, unless the user gave an address.
+    """Return the settings. If the user gave no broker address, use the address in the properties file.
 
     Raises:
         SettingsError: the file cannot be read.

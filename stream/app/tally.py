@@ -11,7 +11,7 @@ from stream.wire.ledger import MISPLACED_REMEDY, Ledger
 from stream.wire.records import DRIFT_OF_ALL, Outcome
 
 DEAD_SHARE_MAX = 0.01
-"""A larger fraction of dead letters in an interval is reported, because the configuration is probably wrong."""
+"""Fraction of dead letters in an interval above which a warning is logged. The configuration is then probably wrong."""
 
 _ALWAYS = ("decided", "matched", "pending")
 _ORDER = ("decided", "matched", "expired", "pending", "late", "context_duplicates", "feedback_duplicates")
@@ -45,19 +45,19 @@ class Tally:
 
     @property
     def reward_rate(self) -> float | None:
-        """The fraction of decisions with reward 1 among those matched since the program started."""
+        """The fraction of reward 1 among the decisions matched since the program started."""
         return self._rewards / self._matched if self._matched else None
 
     @property
     def unknown_line(self) -> str:
-        """The number of unknown values per named feature since the program started; empty if there are none."""
+        """The number of unknown values per named feature since the program started; empty without unknown values."""
         if not self._unknown:
             return ""
         counts = ", ".join(f"{name} {count:,}" for name, count in sorted(self._unknown.items()))
-        return f"unknown values, which have no entry, since this program started: {counts}"
+        return f"unknown values, which are ignored, since this program started: {counts}"
 
     def warning(self) -> str:
-        """Return a warning about dead letters since the last report; empty if there are only a few."""
+        """Return a warning if there are many dead letters since the last report, otherwise an empty string."""
         records, dead, last = self._records, self._dead, self._last_dead
         self._records, self._dead, self._last_dead = 0, 0, None
         if last is None or dead <= DEAD_SHARE_MAX * records:
@@ -68,7 +68,7 @@ class Tally:
         return f"dead letters: {dead:,}, records received: {records:,}; last dead letter, {place}: {last.reason}"
 
     def misplaced_warning(self, ledgers: Mapping[int, Ledger]) -> str:
-        """Return a warning about misplaced records; empty unless their number in a partition has increased."""
+        """Return a warning if a partition has new misplaced records, otherwise an empty string."""
         counts = {partition: misplaced(ledger) for partition, ledger in ledgers.items()}
         if all(count <= self._misplaced.get(partition, 0) for partition, count in counts.items()):
             return ""
@@ -77,7 +77,7 @@ class Tally:
 
 
 def drift_warnings(commits: Sequence[Commit]) -> list[str]:
-    """Return warnings about drift alarms in committed transactions: partition, step, time and reset classes."""
+    """Return warnings about drift alarms in committed transactions, with partition, step, time and reset classes."""
     return [
         f"partition {partition}, step {step.number}, {_utc(example.settled_at_ms)}: drift: the reward rate has "
         f"dropped, detected at example {example.id!r}; "
@@ -105,12 +105,12 @@ def _utc(at_ms: int) -> str:
 
 
 def misplaced(ledger: Ledger) -> int:
-    """Return the number of contexts and feedback records that are in the wrong partition for their key."""
+    """Return the number of contexts and feedback records in a partition that does not match their key."""
     return ledger.contexts_misplaced + ledger.feedback_misplaced
 
 
 def ledger_line(ledger: Ledger) -> str:
-    """Format a ledger in one line: the main counts, and all others that are not zero.
+    """Format a ledger in one line, with the main counts and all other counts that are not zero.
 
     >>> ledger_line(Ledger(contexts=5, decided=3, matched=2, pending=1, context_malformed=2, feedback=2))
     'decided 3, matched 2, pending 1, context malformed 2'

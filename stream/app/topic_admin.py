@@ -20,10 +20,10 @@ class Created(NamedTuple):
 
 
 def create_topics(settings: Settings) -> Created:
-    """Create missing topics, and check existing ones.
+    """Create missing topics, and check existing topics.
 
     Raises:
-        TopicSettingsError: a topic exists with a different configuration; the hint contains its retention.
+        TopicSettingsError: a topic exists with a different configuration. The hint contains its retention.
     """
     shares_model = settings.model_of(settings.partitions) == "shared"
     with _connected(settings) as (broker, topics):
@@ -51,7 +51,7 @@ class Described(NamedTuple):
 
 
 def describe_topics(settings: Settings) -> Described:
-    """Describe the topics; warn if retention may delete records that a recovery needs."""
+    """Describe the topics. Warn if retention may delete records that a recovery needs."""
     with _connected(settings) as (broker, topics):
         found = broker.describe_topics(topics.all_of(shares_model=True))
     names = topics.all_of(shares_model=topics.updates in found)
@@ -61,7 +61,7 @@ def describe_topics(settings: Settings) -> Described:
 
 @contextmanager
 def deletable_topics(settings: Settings) -> Iterator[tuple[list[str], Broker]]:
-    """Yield the names of the existing topics, and a broker for deleting them."""
+    """Yield the names of the existing topics, and a broker that can delete them."""
     with _connected(settings) as (broker, topics):
         yield list(broker.describe_topics(topics.all_of(shares_model=True))), broker
 
@@ -76,7 +76,7 @@ def _connected(settings: Settings) -> Iterator[tuple[Broker, Topics]]:
 
 
 def _retention_hint(topics: Topics, found: Mapping[str, TopicDescription], asked_ms: int) -> str:
-    """Return a hint with the retention of the existing topics, if it differs from the requested one."""
+    """Return a hint with the retention of the existing topics if the requested retention differs."""
     kept_ms = {found[name].retention_ms for name in topics.of_events() if name in found}
     if len(kept_ms) != 1 or kept_ms == {asked_ms}:
         return ""

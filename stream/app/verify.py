@@ -90,7 +90,7 @@ def verify(
     timeout_ms: int = 600_000,
     replay: bool = False,
 ) -> Verified:
-    """Recompute the ledger of every partition, and compare it with the learner's.
+    """Recompute the ledger of every partition, and compare it with the learner's ledger.
 
     Args:
         settings: Settings of the connection and, with `wait_replay`, of the data set.
@@ -112,7 +112,7 @@ def verify(
 
 
 def audit(settings: Settings, *, wait_events: int | None, timeout_ms: int) -> list[Finding]:
-    """Audit every partition, after waiting for a number of settled events if requested."""
+    """Audit every partition. If requested, first wait for a number of settled events."""
     try:
         with connected(settings) as (broker, topics, partitions):
             if wait_events is not None:
@@ -124,7 +124,7 @@ def audit(settings: Settings, *, wait_events: int | None, timeout_ms: int) -> li
 
 
 def audit_model(settings: Settings) -> LogFinding | None:
-    """Audit the log of the shared model; None if tasks have their own models."""
+    """Audit the log of the shared model. Return None if each task has its own model."""
     with connected(settings) as (broker, topics, partitions):
         return audit_log(broker, topics, partitions) if shares_model(broker, topics, partitions) else None
 
@@ -145,7 +145,7 @@ def _wait(broker: Broker, topics: Topics, partitions: int, events: int, timeout_
 
 
 def matched_error_of(settings: Settings) -> MatchedError:
-    """Return the error rate of the examples, excluding unreadable ones, which the audit reports."""
+    """Return the error rate of the readable examples. The audit reports unreadable examples."""
     with connected(settings) as (broker, topics, partitions):
         return matched_error(_examples(broker, TopicPartition(topics.examples, number)) for number in range(partitions))
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Watched:
-    """Publishes the health and metrics of a program; does nothing without a port."""
+    """Publishes the health and metrics of a program. Does nothing without a port."""
 
     def __init__(self, heartbeat: Heartbeat | None) -> None:
         self._heartbeat = heartbeat
@@ -27,7 +27,7 @@ class Watched:
         return self._heartbeat is not None
 
     def with_heartbeat(self, stop: Callable[[], bool]) -> Callable[[], bool]:
-        """Wrap a stop callback so that each call records a heartbeat."""
+        """Return the callback `stop`, wrapped so that each call records a heartbeat."""
         heartbeat = self._heartbeat
         if heartbeat is None:
             return stop

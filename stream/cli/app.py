@@ -26,7 +26,7 @@ def epilog() -> str:
 
 
 class Lazy(NamedTuple):
-    """A command that is not loaded yet."""
+    """A command that has not been loaded yet."""
 
     module: str  # module in stream.cli whose `app` contains the command or the group of commands
     summary: str  # the first line of its help
@@ -40,8 +40,8 @@ COMMANDS = {
     "feedback": Lazy("feedback", "Send delayed feedback (right or wrong) for predictions."),
     "serve": Lazy("serve", "Serve decisions over HTTP, and accept feedback."),
     "monitor": Lazy("monitor", "Show a running pipeline on a page: status, error, delays, ledger, lag."),
-    "promote": Lazy("promote", "Promote a challenger, which then makes the decisions."),
-    "verify": Lazy("verify", "Recompute the ledger from the topics, and compare it with the learner's."),
+    "promote": Lazy("promote", "Promote a challenger, so that it makes the decisions."),
+    "verify": Lazy("verify", "Recompute the ledger from the topics, and compare it with the learner's ledger."),
     "tail": Lazy("tail", "Show records, one per line."),
     "estimate": Lazy("estimate", "Estimate the reward of other policies from a log of decisions."),
     "simulate": Lazy("simulate", "Run learners under random faults, and check the state after each run."),
@@ -98,7 +98,7 @@ class LazyGroup(TyperGroup):
             self.commands = loaded
 
     def invoke(self, ctx: Any) -> Any:
-        """Run a command. Ctrl-C at a prompt and a closed stdout have their own exit codes; Typer would exit with 1."""
+        """Run a command. Ctrl-C at a prompt and a closed stdout have their own exit codes."""
         try:
             return super().invoke(ctx)
         except (KeyboardInterrupt, typer.Abort):
@@ -158,5 +158,5 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _console() -> Any:
-    """Load the console on demand, for commands that print."""
+    """Load the console module on demand, for commands that print."""
     return import_module("stream.cli.console")

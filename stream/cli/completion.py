@@ -4,7 +4,7 @@ from stream.app.settings import AUTO
 
 
 def learner_names(incomplete: str) -> list[str]:
-    """Return the learners whose names start with the typed text."""
+    """Return the names of learners that start with the typed text."""
     return _starting(incomplete, *_learners())
 
 
@@ -14,7 +14,7 @@ def learner_choices(incomplete: str) -> list[str]:
 
 
 def data_names(incomplete: str) -> list[str]:
-    """Return the data sets whose names start with the typed text. The shell completes file names."""
+    """Return the names of data sets that start with the typed text. The shell completes file names."""
     from producers.datasets.catalogue import catalogue
 
     return _starting(incomplete, *(entry.name for entry in catalogue()))

@@ -43,8 +43,8 @@ def show(
 ) -> None:
     """Show all effective settings with their sources: a variable, a file, or the default.
 
-    A command's flags override them. The effective properties from a client file (--client-config) are included. Secrets
-    are hidden.
+    The flags of a command override these settings. The effective properties from a client file (--client-config) are
+    included. Secrets are hidden.
     """
     rows = [*_settings(settings), *_properties(settings)]
     shown = [row for row in rows if not given or row.origin != DEFAULT]
@@ -78,7 +78,7 @@ def _settings(settings: Settings) -> list[Effective]:
 
 
 def _properties(settings: Settings) -> list[Effective]:
-    """Return the properties in the properties file that no setting overrides."""
+    """Return the properties of the properties file that are not overridden by a setting."""
     if settings.client_config is None:
         return []
     client_config_of(settings)  # raises an error for unsupported properties

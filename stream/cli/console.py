@@ -43,7 +43,8 @@ LEVELS = {level.name.lower(): level for level in Level}
 
 INTERVAL_MS = 10_000
 LINES_MAX = 10
-"""Maximum number of similar lines per interval. The next line, or the end of the log, reports how many were dropped."""
+"""Maximum number of similar lines per interval. The next such line, or the end of the log, reports the dropped
+lines."""
 
 KINDS_MAX = 1_000
 """Maximum number of kinds of similar lines to count. The oldest kind is removed first."""
@@ -53,7 +54,7 @@ _KIND_CHARACTERS = 100
 
 
 class _Kind:
-    """The lines in one interval that differ only in their numbers."""
+    """The log lines of one interval that differ only in their numbers."""
 
     __slots__ = ("began_ms", "left_out", "written")
 
@@ -173,7 +174,7 @@ logger.setLevel(logging.INFO)
 
 
 def end_log() -> None:
-    """Log the number of dropped lines of each kind."""
+    """Log the number of dropped lines for each kind of line."""
     for level, message in _log.left_out():
         _write(level, message, "")
 
@@ -240,13 +241,13 @@ class StopRequest:
 
 
 def _end_undisturbed() -> None:
-    """Ignore signals during shutdown. The interpreter removes the handlers, so a signal would change the exit code."""
+    """Ignore signals during shutdown. Without a handler, a signal would change the exit code."""
     for number in STOP_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
 
 
 def fail(message: str, code: ExitCode, error: BaseException | None = None) -> SystemExit:
-    """Report an error on stderr, with its traceback under --debug; return the exception that ends the process."""
+    """Report an error on stderr, with its traceback under --debug. Return the exception that ends the process."""
     _write(Level.ERROR, message, "[bold red]error:[/] ", exit_code=int(code))
     if error is not None and is_debugging():
         err.file.write("".join(traceback.format_exception(error)))
@@ -266,7 +267,7 @@ def is_debugging() -> bool:
 
 
 def interrupted() -> SystemExit:
-    """Report an interruption by Ctrl-C; return the exception that ends the process."""
+    """Report an interruption by Ctrl-C. Return the exception that ends the process."""
     _write(Level.ERROR, "interrupted", "", exit_code=int(ExitCode.INTERRUPTED))
     return SystemExit(ExitCode.INTERRUPTED)
 
@@ -351,7 +352,7 @@ POLICY_HINTS = {
 
 
 def hint_of(error: OnebitError) -> str:
-    """Return the remedy for an error from a lower layer, in terms of flags; empty if none is known."""
+    """Return the remedy for an error from a lower layer, in terms of flags; empty if no remedy is known."""
     from stream.app.sources import access_hint
     from stream.devkafka.local_kafka import LocalKafkaPortError
     from stream.kafka.port import AccessError
@@ -360,7 +361,8 @@ def hint_of(error: OnebitError) -> str:
         return access_hint(error)
     if isinstance(error, LocalKafkaPortError):
         return "choose another port with --port"
-    # An import would load the compiler. If the module is not imported yet, it cannot have raised the error.
+    # Do not import the module here, because this would load the compiler. A module that is not loaded cannot have
+    # raised the error.
     if "stream.task.settings" in sys.modules:
         from stream.journal.format import UnrecoverableError
         from stream.task.settings import PolicyError

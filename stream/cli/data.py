@@ -51,7 +51,7 @@ def show(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Show a data set: rows, features, classes, terms of use and first rows; for a tabular log, also a mapping."""
+    """Show a data set: rows, features, classes, terms of use and first rows, and a mapping for a tabular log."""
     if is_log(name_or_file):
         from stream.cli.show_log import show_log  # deferred: loads pyarrow
 

@@ -40,9 +40,9 @@ def requeue_letters(
 ) -> None:
     """Write dead letters to their original topics again, as the original records.
 
-    Each dead letter is written only once: the new record has a header with the dead letter's offset, and dead letters
-    whose offset is already in such a header are skipped. A record that is still invalid is written to the dead-letter
-    topic again. Truncated records are skipped.
+    Each dead letter is written only once. The new record has a header with the offset of the dead letter, and a dead
+    letter is skipped if a record already has its offset in this header. A record that is still invalid becomes a dead
+    letter again. Truncated records are skipped.
     """
 
     def wanted(letter: DeadLetter) -> bool:

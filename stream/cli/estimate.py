@@ -84,8 +84,8 @@ def estimate_policies(
 ) -> None:
     """Estimate the reward of other policies from a log of decisions.
 
-    The log must contain propensities and rewards. Prints six estimators with 95 % intervals: bootstrap, empirical
-    Bernstein (bounded weights and a constant policy), and anytime-valid for ips and dr.
+    The log must contain propensities and rewards. Prints six estimators with 95 % intervals: bootstrap for all
+    estimators, empirical Bernstein for bounded weights and a constant policy, and anytime-valid for ips and dr.
     """
     options = Options(seed=seed, confidence=confidence, resamples=resamples, clip=clip, propensity_min=propensity_min)
     log = Log(data, mapping, reward_above, on_bad_row)
@@ -123,11 +123,11 @@ def show(found: Estimates, options: Options, training: Training) -> None:
             out.print(f"  mean value of a learning policy; {_when_learned(found, training)}", soft_wrap=True)
         for flag in policy.flags:
             out.print(f"  [bold yellow]{flag.name}:[/] {escape(flag.text)}", highlight=False, soft_wrap=True)
-    out.print("dm's intervals ignore the bias of its model; anytime intervals are valid at all times simultaneously")
+    out.print("intervals of dm ignore the bias of its model; anytime intervals are valid at all times simultaneously")
 
 
 def _when_learned(found: Estimates, training: Training) -> str:
-    """Describe the delays with which a learning policy received feedback."""
+    """Describe the feedback delays for a learning policy."""
     if training.delay is not None:
         model = f"with delay {training.delay.spec}"
         return f"feedback with logged delays, otherwise {model}" if found.has_delays else f"feedback {model}"

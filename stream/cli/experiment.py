@@ -70,16 +70,16 @@ def run(
         int | None,
         typer.Option(
             min=1,
-            help="Maximum number of events per run; smaller values in a sweep apply, unless --sweep selects it",
+            help="Maximum number of events per run. With --sweep, replaces the limit in the definition of the sweep",
         ),
     ] = None,
     seeds: Annotated[int | None, typer.Option(min=1, help="Number of seeds; overrides the definition")] = None,
     sweep: Annotated[list[str] | None, typer.Option(help="Run only this sweep of the experiment; repeatable")] = None,
 ) -> None:
-    """Run experiments and write their figures and tables.
+    """Run experiments, and write figures and tables.
 
-    After Ctrl-C, run the same command again to continue. Missing data sets are reported with their sources, and their
-    runs are skipped.
+    After Ctrl-C, run the same command again to continue. Runs on missing data sets are skipped, and the sources of
+    these data sets are printed.
     """
     sizes = Sizes(events, seeds, tuple(sweep or ()))
     for experiment, sets in [use_case.prepare(name, sizes, data_dir) for name in names]:
@@ -111,7 +111,7 @@ def _print(written: Written) -> None:
 
 
 def _tell(refused: list[Refused]) -> None:
-    """Log each distinct reason why runs were skipped."""
+    """Log each reason for skipped runs once."""
     reasons = dict.fromkeys((one.job.sweep, one.job.data, one.job.title, one.reason) for one in refused)
     for sweep, data, learner, reason in reasons:
         warn(f"{sweep}: {learner} on {data} was not run: {reason}")

@@ -20,7 +20,7 @@ app = typer.Typer()
 def feedback(settings: Settings) -> None:
     """Send delayed feedback (right or wrong) for predictions.
 
-    Looks up labels in the data set by event id. Ctrl-C or SIGTERM stops the program; outstanding feedback is sent
-    after a restart.
+    Looks up labels in the data set by event id. Ctrl-C or SIGTERM stops the program. After a restart, it sends the
+    outstanding feedback.
     """
     run_feedback(settings, StopRequest("waiting for acknowledgements"))

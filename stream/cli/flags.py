@@ -1,4 +1,4 @@
-"""Flags of commands, generated from settings; and `--profile`."""
+"""Flags of commands: `--profile`, and the flags generated from settings."""
 
 import functools
 import inspect
@@ -21,7 +21,7 @@ from stream.cli.console import write_log
 
 @contextmanager
 def profiled(path: str | None) -> Iterator[None]:
-    """Profile the enclosed code if a path is given, and write the profile to that file on exit, even after an error.
+    """If a path is given, profile the enclosed code, and write the profile to this path on exit, even after an error.
 
     Raises:
         SettingsError: the file cannot be written.
@@ -53,7 +53,7 @@ Json = Annotated[
     typer.Option("--json", rich_help_panel=Panel.OUTPUT, help="Print a JSON object on stdout"),
 ]
 Partition = Annotated[
-    int, typer.Option(min=0, rich_help_panel=Panel.KAFKA, help="Partition of the model, if each partition has its own")
+    int, typer.Option(min=0, rich_help_panel=Panel.KAFKA, help="Partition, if each partition has its own model")
 ]
 LogMap = Annotated[
     str | None,
@@ -66,7 +66,7 @@ LogMap = Annotated[
 RewardAbove = Annotated[
     float | None, typer.Option(metavar="X", help="Convert the rewards of a log: 1 above this value, otherwise 0")
 ]
-BadRows = Annotated[OnBadRow, typer.Option("--on-bad-row", help="Stop at an invalid row of a log, or skip it")]
+BadRows = Annotated[OnBadRow, typer.Option("--on-bad-row", help="Stop at an invalid row of a log, or skip the row")]
 Config = Annotated[
     Path | None,
     typer.Option(
@@ -78,7 +78,7 @@ Config = Annotated[
 
 
 def with_settings(program: Program) -> Callable[[Command], Command]:
-    """Add the flags of a program's settings, and --config, to a command whose first argument is `Settings`.
+    """Add --config and the flags of a program's settings to a command with the first argument `Settings`.
 
     The command's other parameters become additional flags, which are listed after the settings.
     """
@@ -135,7 +135,7 @@ def _parameter(name: str, annotation: Any) -> inspect.Parameter:
 
 
 def _annotation(one: Described) -> Any:
-    """Return the annotation of a flag: its type or None, and its help."""
+    """Return the annotation of a flag, which contains its type or None, and its help."""
     kinds = [kind for kind in get_args(one.annotation) if kind is not type(None)]
     is_optional = len(kinds) == 1 and type(None) in get_args(one.annotation)
     kind: Any = str if one.is_duration or one.is_probability else kinds[0] if is_optional else one.annotation

@@ -36,7 +36,7 @@ def _none_runs(data_dir: Path | None, hint: str) -> None:
 
 
 def print_running(kafka: LocalKafka, data_dir: Path | None, runs: str) -> None:
-    """Print the broker's address, the flags for connecting to it, and the command that stops it."""
+    """Print the broker's address, the flags for a connection, and the command that stops the broker."""
     out.print(f"Kafka {runs} at {kafka.bootstrap}, pid {kafka.pid}, records in {kafka.storage}", soft_wrap=True)
     is_default = kafka.bootstrap == f"{local_kafka.HOST}:{local_kafka.DEFAULT_PORT}"
     at = "" if is_default else f" --bootstrap {kafka.bootstrap}"
@@ -57,8 +57,8 @@ def up(
 ) -> None:
     """Start the broker, and wait until it responds. Do nothing if it is already running.
 
-    The first start downloads the Java archives, which takes up to half a minute. A secured broker creates certificates
-    and an administrator; the output includes the --client-config for other commands.
+    The first start downloads the Java archives, which takes up to half a minute. With --secure, certificates and an
+    administrator are created, and the output includes the --client-config for other commands.
     """
     kafka = local_kafka.start(port, data_dir, ephemeral=ephemeral, secure=secure, progress=announce)
     if json:
@@ -70,7 +70,7 @@ def up(
 @app.command(epilog=examples("onebit kafka status", "onebit kafka status --json"))
 @with_log_flags
 def status(data_dir: DataDir = None, json: Json = False) -> None:
-    """Show whether the broker is running; exit with 1 if it is not."""
+    """Show whether the broker is running. Exit with 1 if no broker is running."""
     kafka = local_kafka.status(data_dir)
     if json:
         print_json({"runs": kafka is not None, **({} if kafka is None else kafka._asdict())})
@@ -92,8 +92,8 @@ def logs(
     path = local_kafka.log_path(data_dir)
     if not path.exists():
         raise SettingsError(
-            f"no log at {path}: no broker was started there. Run: {_command('up', data_dir)}; or use the --data-dir of "
-            "the broker"
+            f"no log at {path}: no broker was started in this folder. Run: {_command('up', data_dir)}; or use the "
+            "--data-dir of the broker"
         )
     command = ["tail", "-n", str(lines), *(["-f"] if follow else []), str(path)]
     sys.exit(subprocess.call(command))

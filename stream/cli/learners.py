@@ -45,7 +45,9 @@ def learners(
     n_features: Annotated[
         int | None, typer.Option(min=1, show_default="400", help="Number of features d for the costs")
     ] = None,
-    nnz: Annotated[int | None, typer.Option(min=0, show_default="25", help="Mean non-zeros of x for the costs")] = None,
+    nnz: Annotated[
+        int | None, typer.Option(min=0, show_default="25", help="Mean number of non-zeros of x for the costs")
+    ] = None,
     mapping: LogMap = None,
     on_bad_row: BadRows = "stop",
     reward_above: RewardAbove = None,
@@ -87,7 +89,7 @@ def _print(found: Survey) -> None:
     unknown = choose(size.n_classes, size.n_features, None)
     if unknown.learner != choice.learner:
         out.print(
-            f"if the data are unknown, auto selects {unknown.learner}: {unknown.why}",
+            f"if the sparsity of the data is unknown, auto selects {unknown.learner}: {unknown.why}",
             highlight=False,
             markup=False,
         )

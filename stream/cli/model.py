@@ -1,4 +1,4 @@
-"""`onebit model`: export, compare and import models; and the output of `onebit verify --replay`."""
+"""`onebit model`: export, compare and import models. Also formats the output of `onebit verify --replay`."""
 
 import shlex
 from collections.abc import Sequence
@@ -39,24 +39,24 @@ def export(
         str | None,
         typer.Option(
             metavar="TIME",
-            help="Model at a broker time: 2026-03-01T12:00:00 (UTC if no zone is given), or milliseconds since 1970",
+            help="Export the model at this broker time: 2026-03-01T12:00:00 (UTC by default), or ms since 1970",
         ),
     ] = None,
     journal: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Model after this step of the journal")
+        int | None, typer.Option(min=1, metavar="N", help="Export the model after this step of the journal")
     ] = None,
     version: Annotated[
         int | None,
-        typer.Option(min=1, metavar="N", help="Shared model after the first N entries of its log"),
+        typer.Option(min=1, metavar="N", help="Export the shared model after the first N entries of its log"),
     ] = None,
     partition: Partition = 0,
     json: Json = False,
 ) -> None:
-    """Write the current model, or the model at any past moment, to a numpy file without pickle.
+    """Write the current model, or the model at a past moment, to a numpy file without pickle.
 
-    The model is rebuilt from the newest earlier snapshot and the journal; the learner may keep running. `meta` in the
-    file contains the learner, its parameters, its position in the topics, and the state's digest. A shared model is
-    exported at a version of its log; with --journal, at the version that the step used.
+    The model is rebuilt from the newest earlier snapshot and the journal. The learner may keep running. `meta` in the
+    file contains the learner, the parameters, the position in the topics, and a digest of the state. A shared model is
+    exported at a version of its log. With --journal, this is the version that the step used.
     """
     model = exported(settings, Moment(at, journal, version), partition)
     write_model(out_file, model)
@@ -122,16 +122,16 @@ def import_file(
             min=0,
             show_default="all",
             rich_help_panel=Panel.KAFKA,
-            help="Import into this partition only; each partition then has its own model",
+            help="Import into this partition only. Each partition then has its own model",
         ),
     ] = None,
     json: Json = False,
 ) -> None:
-    """Import a model as the initial state of a new learner with the same learner type and parameters.
+    """Import a model as the initial state of a new pipeline with the same learner and parameters.
 
     The model is written to the snapshots topic in one transaction, as the state before the first step. Restarts and
-    `onebit verify --replay` also start from it. Fails if a learner has already started. If the updates topic exists,
-    all partitions share the model.
+    `onebit verify --replay` also start from this state. The import fails if a learner has already started. If the
+    updates topic exists, all partitions share the model.
     """
     found = imported(settings, file, partition)
     meta = found.model.meta

@@ -35,7 +35,7 @@ def monitor(
 ) -> None:
     """Show a running pipeline on a page: status, error, delays, ledger, lag.
 
-    The monitor reads committed records only, and no other program depends on it. The counts survive a restart.
+    The monitor reads only committed records. No other program depends on the monitor. The counts survive a restart.
     Requires an extra: pip install 'onebit[monitor]'.
     """
     run_monitor(settings, estimate or (), StopRequest())

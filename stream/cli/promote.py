@@ -24,12 +24,13 @@ def promote(
     when_better: Annotated[
         bool,
         typer.Option(
-            "--when-better", help="Wait until the interval of a challenger's difference from the champion is above 0"
+            "--when-better",
+            help="Wait until a challenger is better: the interval of its reward minus the champion's is above 0",
         ),
     ] = False,
     json: Json = False,
 ) -> None:
-    """Promote a challenger, which then makes the decisions.
+    """Promote a challenger, so that it makes the decisions.
 
     Writes a record to each partition of the feedback topic. The challenger becomes the champion when the learner
     applies this record. The old champion continues to learn as a challenger.

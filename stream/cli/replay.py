@@ -24,7 +24,7 @@ def replay(
 ) -> None:
     """Write the rows of a data set as contexts at a given rate.
 
-    Ctrl-C or SIGTERM stops the replay; --resume continues after the last event.
+    Ctrl-C or SIGTERM stops the replay. --resume continues after the last event in the topic.
     """
     stop = StopRequest("waiting for acknowledgements")
     with shown_progress() as show:

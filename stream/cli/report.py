@@ -41,8 +41,8 @@ def report(
 ) -> None:
     """Compare saved runs on one page.
 
-    The page has error curves, the settings that differ, and a table. Runs that differ only in their seed are combined
-    into means with bands. With --json, the saved runs are printed instead.
+    The page contains error curves, the settings that differ, and a table. Runs with different seeds and the same
+    settings are combined into means with bands. With --json, the saved runs are printed instead.
     """
     from stream.reporting.run_report import read_runs, runs_json
     from stream.reporting.tables import comparison

@@ -57,7 +57,7 @@ def run(
         typer.Option(
             min=1,
             metavar="N",
-            help="Run each learner with N consecutive seeds; reports means with 95 % intervals",
+            help="Run each learner with N consecutive seeds, and report means with 95 % intervals",
         ),
     ] = 1,
     jobs: Annotated[
@@ -72,10 +72,10 @@ def run(
 ) -> None:
     """Run a pipeline to completion, embedded or on Kafka, and report its error.
 
-    By default, the run is embedded: replay, learner and feedback share a broker in this process, in virtual time. This
-    requires no service, and the same seed gives the same result, bit for bit. The run ends when no decision is pending.
-    It prints a table and writes a page with error curves. Several learners run in parallel; use --jobs 1 for comparable
-    wall times.
+    By default, the run is embedded: replay, learner and feedback share a broker in this process, in virtual time. An
+    embedded run requires no service. The same seed gives the same result, bit for bit. The run ends when no decision is
+    pending. The command prints a table and writes a page with error curves. Several learners run in parallel; use
+    --jobs 1 for comparable wall times.
     """
     if kafka and jobs is not None:
         raise SettingsError(f"--jobs {jobs} cannot be combined with --kafka, which runs learners one after another")
@@ -106,7 +106,7 @@ def _publish(reports: list[RunReport], path: Path | None, *, json: bool) -> None
     try:
         with announced_when_slow("drawing the page"):
             written = add_page(REPORTS, reports, at) if path is None else write_page(path, reports, at)
-    except OSError as error:  # the results are printed even without the page
+    except OSError as error:  # if the page cannot be written, the results are still printed
         _print_results(reports, None, json=json)
         raise fail(f"--report {path or REPORTS}: cannot write: {error}", ExitCode.USAGE) from error
     _print_results([replace(report, report=str(written)) for report in reports], written, json=json)

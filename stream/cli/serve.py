@@ -21,8 +21,9 @@ app = typer.Typer()
 def serve(settings: Settings) -> None:
     """Serve decisions over HTTP, and accept feedback.
 
-    POST /v1/decide writes a context and returns its committed decision; POST /v1/feedback writes the bit; POST
-    /v1/shown reports that a deferred decision was shown. Requires a running learner. Any number of processes can serve
-    one pipeline. ONEBIT_SERVE_TOKEN sets a bearer token. Requires an extra: pip install 'onebit[serve]'.
+    POST /v1/decide writes a context and returns the committed decision. POST /v1/feedback writes the bit. POST
+    /v1/shown reports that a deferred decision was shown. The gateway requires a running learner. Any number of
+    processes can serve one pipeline. ONEBIT_SERVE_TOKEN sets a bearer token. Requires an extra: pip install
+    'onebit[serve]'.
     """
     run_serve(settings, StopRequest("completing open requests"))

@@ -44,10 +44,10 @@ def simulate(
     seeds: Annotated[int, typer.Option(min=1, help="Number of seeds")] = 2_000,
     seed: Annotated[int, typer.Option(min=0, help="First seed")] = 0,
     events: Annotated[int, typer.Option(min=1, help="Number of contexts per run")] = EVENTS,
-    model: Annotated[Sharing, typer.Option(help="A separate model for each partition, or a shared model")] = "own",
+    model: Annotated[Sharing, typer.Option(help="Separate model for each partition, or a shared model")] = "own",
     jobs: Annotated[int | None, typer.Option(min=1, show_default="all cores", help="Processes")] = None,
     show_trace: Annotated[
-        bool, typer.Option("--trace", help="Run only --seed, and print all events of the run")
+        bool, typer.Option("--trace", help="Run only the seed given by --seed, and print all events of the run")
     ] = False,
     only: Annotated[
         str | None,
@@ -59,9 +59,9 @@ def simulate(
     """Run learners under random faults, and check the state after each run.
 
     Faults: crashes at any step, zombies, rebalances, outages, replication lag, commits with unknown outcome, and
-    duplicated, reordered, lost and malformed records. All are random functions of the seed, on the embedded broker, in
-    virtual time. Exit code 1 if a seed fails: its schedule is then shrunk, and the command to replay it is printed.
-    After Ctrl-C, prints the results so far without shrinking.
+    duplicated, reordered, lost and malformed records. The seed determines all faults. Runs use the embedded broker and
+    virtual time. If a seed fails, its schedule is shrunk, the command to replay the schedule is printed, and the exit
+    code is 1. After Ctrl-C, the results so far are printed without shrinking.
     """
     runs = Runs(events, model)
     if show_trace or only is not None:

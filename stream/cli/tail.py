@@ -64,7 +64,7 @@ def tail(
 
     Each line contains the append time, topic/partition@offset, event id and content. Records from all topics are
     ordered by append time. Only committed records are read. --id reads all partitions, because a record may be in the
-    wrong partition. Ticks (the learner's time markers in the feedback topic) are skipped.
+    wrong partition. Ticks, which are empty feedback records of the learner, are skipped.
     """
 
     def is_shown(record: Record) -> bool:
@@ -97,7 +97,7 @@ def _partitions_of(topic: str | None, topics: Topics, partitions: int) -> list[T
 def _starts(
     broker: Broker, tps: list[TopicPartition], since: str | None, last: int | None
 ) -> dict[TopicPartition, int]:
-    """Return the offset in each partition at which to start so that the newest `last` records are included."""
+    """Return an offset for each partition, so that the records from there on include the newest `last` records."""
     if since is not None:
         since_ms = _since_ms(since)
         return {tp: offset_at(broker, tp, since_ms) for tp in tps}
@@ -109,18 +109,18 @@ def _starts(
 
 
 def _start_of_last(broker: Broker, tp: TopicPartition, beginning: int, end: int, last: int) -> int:
-    """Return an offset followed by at least `last` records, or `beginning` if there are fewer records."""
+    """Return an offset that is followed by at least `last` records, or `beginning` if there are fewer records."""
     reach = 2 * last + 2  # a transaction writes at least one record and a marker to a partition
     while (start := end - reach) > beginning:
         is_enough = islice(filterfalse(is_tick, read_partition(broker, tp, start=start)), last - 1, None)
         if last == 0 or next(is_enough, None) is not None:
             return start
-        reach *= 4  # some of these offsets were ticks or additional markers
+        reach *= 4  # too few records, because some offsets are ticks or additional markers
     return beginning
 
 
 def _since_ms(since: str) -> int:
-    """Parse a time into milliseconds since 1970; a duration is relative to this host's clock."""
+    """Parse a time into milliseconds since 1970. A duration is relative to this host's clock."""
     try:
         return time.time_ns() // 1_000_000 - parse_duration(since)
     except DurationError:
@@ -132,7 +132,7 @@ def _since_ms(since: str) -> int:
 
 
 def _noting(records: Iterable[Record], starts: dict[TopicPartition, int]) -> Iterator[Record]:
-    """Yield the records, and set `starts` to the offset after each record, so that reading can continue later."""
+    """Yield the records. Set `starts` to the offset after each record, so that a later call continues there."""
     for record in records:
         starts[TopicPartition(record.topic, record.partition)] = record.offset + 1
         yield record

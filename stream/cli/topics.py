@@ -28,8 +28,8 @@ app = typer.Typer(help="Create, describe and delete the topics.", no_args_is_hel
 def create(settings: Settings, json: Json = False) -> None:
     """Create all topics with the required configuration, and check existing topics.
 
-    With --retention, the learner can still recover from its snapshots. `onebit verify` cannot recompute the ledger
-    after the first records are deleted. `onebit topics describe` warns if the retention is too short for a recovery.
+    With --retention, the learner can still recover from its snapshots, but `onebit verify` cannot recompute the ledger
+    after records have been deleted. `onebit topics describe` warns if the retention is too short for a recovery.
     """
     created = create_topics(settings)
     if json:
@@ -53,7 +53,7 @@ def describe(
     ] = False,
     json: Json = False,
 ) -> None:
-    """Show the topics; exit with 1 if one is missing.
+    """Show the topics. Exit with 1 if a topic is missing.
 
     Warns if retention may delete records that a recovery needs with these settings.
     """

@@ -1,4 +1,4 @@
-"""`onebit verify`: recompute the ledger from the topics; with --replay also the learner's state."""
+"""`onebit verify`: recompute the ledger from the topics and, with --replay, the learner's state."""
 
 from collections.abc import Sequence
 from typing import Annotated
@@ -45,11 +45,11 @@ def verify(
     ] = False,
     json: Json = False,
 ) -> None:
-    """Recompute the ledger from the topics, and compare it with the learner's.
+    """Recompute the ledger from the topics, and compare it with the learner's ledger.
 
-    With --replay, also replays the journal from the first step without snapshots: the state must be the same, bit for
-    bit, as after a recovery from the newest snapshot. Exits with 1 if something differs; with 2 if records that the
-    ledger needs have been deleted, by retention or otherwise.
+    With --replay, also replays the journal from the first step without snapshots. The state must be the same, bit for
+    bit, as after a recovery from the newest snapshot. Exits with 1 if a ledger or a state differs, and with 2 if
+    records that the ledger needs have been deleted.
     """
     found = use_case(
         settings,

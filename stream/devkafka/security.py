@@ -25,7 +25,7 @@ _PRIVATE = 0o600
 
 
 class LocalSecurity:
-    """The security files of a home directory, for clients that log in as `user` and a broker with these host names."""
+    """The security files of a home directory. Clients log in as `user`. The broker has the host names `hosts`."""
 
     def __init__(self, home: Path, user: str = ADMIN, names: Sequence[str] = ("localhost", "127.0.0.1", "::1")) -> None:
         self.user = user
@@ -42,7 +42,7 @@ class LocalSecurity:
         return self.client_config.exists()
 
     def make(self) -> str:
-        """Create the certificates and the user's password; return the password."""
+        """Create the certificates and the user's password. Return the password."""
         self.folder.mkdir(mode=0o700, exist_ok=True)
         self._issue_certificates()
         password = secrets.token_urlsafe(24)
@@ -54,7 +54,7 @@ class LocalSecurity:
         return password
 
     def write_address(self, bootstrap: str) -> None:
-        """Write the broker's address into the client properties, so that a client needs no other file."""
+        """Write the broker's address into the client properties file. A client needs no other file."""
         others = [line for line in self.client_config.read_text().splitlines() if not line.startswith("bootstrap.")]
         _write_private(self.client_config, "\n".join([f"bootstrap.servers={bootstrap}", *others]) + "\n")
 

@@ -137,21 +137,21 @@ class DelayModel:
         return law.quantile_ms(u)
 
     def quantile_ms(self, u: float) -> int:
-        """Return the smallest u-quantile of all classes.
+        """Return the smallest of the u-quantiles of all classes.
 
-        In every class, at least a fraction 1 - u of the delays reaches it.
+        In every class, at least a fraction 1 - u of the delays is not shorter than this quantile.
         """
         return min(law.quantile_ms(u) for law in (self.otherwise, *self.by_class.values()))
 
     def check_classes(self, n_classes: int) -> None:
-        """Raise DelayError if the specification names a class that does not occur in the data."""
+        """Raise DelayError if the specification names a class that is not in the data."""
         for label in self.by_class:
             if label >= n_classes:
                 raise DelayError(f"delay {self.spec!r} names class {label}; expected a class in 0..{n_classes - 1}")
 
     @property
     def always_ms(self) -> int | None:
-        """Return the delay if it is the same for all events, otherwise None."""
+        """Return the delay if all events have the same delay, otherwise None."""
         return self.otherwise.delay_ms if isinstance(self.otherwise, Fixed) and not self.by_class else None
 
 
@@ -159,7 +159,7 @@ NO_DELAY = DelayModel("none", Fixed(0))
 
 
 class FeedbackPlan:
-    """Plans when an event's feedback is sent after its prediction, as a function of (seed, event id, label).
+    """Plans the delays between an event's prediction and its feedback, as a function of (seed, event id, label).
 
     Without a delay model, the delays come from the log, and an event without a logged delay receives no feedback.
 
@@ -222,7 +222,7 @@ def parse_delay(text: str) -> DelayModel:
         laws[label] = _parse_law(part[match.end() :], text)
     otherwise = laws.pop(None, None)
     if otherwise is None:
-        raise DelayError(f"delay {text!r}: no delay for other classes; add ;*=none or another delay")
+        raise DelayError(f"delay {text!r}: the other classes have no delay; add ;*=none or another delay")
     return DelayModel(text, otherwise, {label: law for label, law in laws.items() if label is not None})
 
 

@@ -1,8 +1,8 @@
 """Reproducible random numbers: keyed by seed, purpose and event id, or in sequence from a seed.
 
-An event's draw does not depend on partition, batch, restart or process, so a replay repeats it. The hash is BLAKE2b
-from the standard library, keyed with the seed and personalised with the purpose; the upper 53 of its 64 bits form the
-double. A draw copies the keyed hash state and takes 0.6 to 1 µs.
+An event's draw does not depend on partition, batch, restart or process, so a replay gives the same draw. The hash is
+BLAKE2b from the standard library, keyed with the seed and personalised with the purpose. A draw consists of the upper
+53 of the 64 bits. A draw copies the keyed hash state and takes 0.6 to 1 µs.
 
 The sequences are those of SplitMix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA
 2014). The words from a state s are `mix(s + GAMMA)`, `mix(s + 2 GAMMA)`, ..., modulo 2⁶⁴. All are distinct.
@@ -29,7 +29,7 @@ SEED_MAX = 2**64 - 1
 class Purpose(StrEnum):
     """The purpose of a draw. Draws of one event for different purposes are independent.
 
-    The value is an input to the hash, so changing it changes all draws for the purpose.
+    The value of a purpose is an input to the hash, so a change of the value changes all draws for the purpose.
     """
 
     ACTION = "action"  # the action, drawn from the learner's distribution
@@ -40,7 +40,7 @@ class Purpose(StrEnum):
     DUPLICATE_DELAY = "duplicate-delay"  # the delay of the copy
     SHUFFLE = "shuffle"  # the order of the rows in an epoch
     ESTIMATE = "estimate"  # fold, acceptance and resampling of a logged decision in an estimation
-    LOG = "log"  # acceptance of a decision from a log whose propensities are not uniform
+    LOG = "log"  # acceptance of a decision from a log with non-uniform propensities
     FALLBACK = "fallback"  # the gateway's uniform fallback for a context without a prediction in time
 
 

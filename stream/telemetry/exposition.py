@@ -31,7 +31,7 @@ class _Samples(Collector):
         self._samples = sorted(samples, key=lambda sample: sample.metric.name)
 
     def describe(self) -> Iterable[Family]:
-        """Return nothing, because the metrics differ between scrapes."""
+        """Return no metrics, because the metrics differ between scrapes."""
         return ()
 
     def collect(self) -> Iterator[Family]:

@@ -13,7 +13,7 @@ SLOW_MS = 10_000
 """Time without an iteration after which the program is not ready."""
 
 RENEWAL_MS = 1_000
-"""Maximum age of the samples in a scrape; creating them takes as long as processing several events."""
+"""Maximum age of the samples in a scrape. The creation of samples takes as long as the processing of several events."""
 
 
 class Verdict(NamedTuple):
@@ -32,8 +32,8 @@ class _State(NamedTuple):
 class Heartbeat:
     """The state of a program, as read by health checks and scrapes.
 
-    The state is an immutable value, which the program's thread replaces as a whole. Readers therefore get consistent
-    values without a lock.
+    The state is immutable, and the program's thread replaces it as a whole. Readers therefore get consistent values
+    without a lock.
     """
 
     def __init__(self, program: str, version: str, now_ms: Callable[[], int]) -> None:
@@ -47,7 +47,7 @@ class Heartbeat:
         self._seen_ms = self._now_ms()
 
     def set_unready(self, why: str) -> None:
-        """Record that the program is outside its loop and not ready, and the reason."""
+        """Record that the program is outside its loop and not ready. `why` is the reason."""
         self.beat()
         self._state = _State(why, loops=False)
 
@@ -56,7 +56,7 @@ class Heartbeat:
 
         Args:
             unready: Why the program is not ready; empty if it is ready.
-            samples: Returns the program's samples; called only when they are outdated.
+            samples: Returns the program's samples; called only when the stored samples are outdated.
         """
         self.beat()
         if unready == self._state.unready and self._state.loops and self._seen_ms - self._made_ms < RENEWAL_MS:
@@ -65,7 +65,7 @@ class Heartbeat:
         self._made_ms = self._seen_ms
 
     def alive(self) -> Verdict:
-        """Return whether the program is alive. A program that waits for Kafka or recovers is also alive."""
+        """Return whether the program is alive. A program is alive even while it waits for Kafka or recovers."""
         silent_ms = self._now_ms() - self._seen_ms
         if self._state.loops and silent_ms > HANGS_MS:
             return Verdict(ok=False, why=f"no iteration of the main loop for {silent_ms // 1_000} s")

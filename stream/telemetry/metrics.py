@@ -39,7 +39,7 @@ class Metric(NamedTuple):
 
         Args:
             value: The value.
-            labels: The values of its labels, in order.
+            labels: The values of the labels, in order.
         """
         assert len(labels) == len(self.labels), f"{self.name}: expected labels {self.labels}, got {labels}"
         return Sample(self, labels, value)
@@ -64,7 +64,7 @@ BUILD_INFO = Metric(
 READY = Metric("onebit_ready", Kind.GAUGE, _ALL, "1 if the program is ready, else 0; same as /readyz.")
 LOOP_AGE = Metric(
     "onebit_loop_age_seconds", Kind.GAUGE, _ALL,
-    "Time since the last iteration of the main loop; several seconds mean that the loop hangs or waits for Kafka.",
+    "Time since the last iteration of the main loop. Several seconds mean that the loop hangs or waits for Kafka.",
 )  # fmt: skip
 
 CONTEXTS = Metric(
@@ -85,10 +85,10 @@ OLDEST_PENDING = Metric(
 )  # fmt: skip
 FEEDBACK_RECORDS = Metric(
     "onebit_feedback_total", Kind.COUNTER, _PIPELINE,
-    "Feedback read, by result; excludes feedback that waits for its context.", ("partition", "result"),
+    "Feedback read, by result; excludes feedback that is waiting for its context.", ("partition", "result"),
 )  # fmt: skip
 WAITING_ORPHANS = Metric(
-    "onebit_waiting_orphans", Kind.GAUGE, _PIPELINE, "Feedback that waits for its context.", ("partition",)
+    "onebit_waiting_orphans", Kind.GAUGE, _PIPELINE, "Feedback that is waiting for its context.", ("partition",)
 )
 CONFLICTS = Metric(
     "onebit_conflicts_total", Kind.COUNTER, _PIPELINE, "Duplicate feedback whose bit differs from the first.",
@@ -118,21 +118,19 @@ MODEL_VERSION = Metric(
 )  # fmt: skip
 MODEL_LAG = Metric(
     "onebit_model_lag_seconds", Kind.GAUGE, (LEARNER,),
-    "Time for which an open transaction has blocked the log of a shared model; 0 if there is none.",
+    "Time for which an open transaction has blocked the log of a shared model; 0 without such a transaction.",
 )  # fmt: skip
 DRIFT_ALARMS = Metric("onebit_drift_alarms_total", Kind.COUNTER, _PIPELINE, "Drift alarms.", ("partition",))
 INPUT_LAG = Metric(
     "onebit_input_lag_records", Kind.GAUGE, _PIPELINE,
-    "Records of an input that are not applied yet; for the learner, excluding the ticks it has read.",
+    "Input records that are not applied yet. The learner's value excludes the ticks that the learner has read.",
     ("topic", "partition"),
 )  # fmt: skip
-REWARDS = Metric(
-    "onebit_rewards_total", Kind.COUNTER, (LEARNER,), "Decisions with reward 1 among those matched since the start."
-)
+REWARDS = Metric("onebit_rewards_total", Kind.COUNTER, (LEARNER,), "Decisions matched with reward 1 since the start.")
 JUDGED = Metric("onebit_judged_total", Kind.COUNTER, (LEARNER,), "Decisions matched since the start.")
 REWARD_RATIO = Metric(
     "onebit_reward_ratio", Kind.GAUGE, (LEARNER,),
-    "Share of reward 1 among the last 1,000 matched decisions since the start; absent before the first of these.",
+    "Share of reward 1 among the last 1,000 matched decisions since the start; absent before the first decision.",
 )  # fmt: skip
 ARM_DECISIONS = Metric(
     "onebit_arm_decisions_total", Kind.COUNTER, (LEARNER,),
@@ -156,7 +154,7 @@ HOLDOUT_DIFFERENCE_UPPER = Metric(
 )  # fmt: skip
 HOLDOUT_MISMATCH = Metric(
     "onebit_holdout_mismatch", Kind.GAUGE, (LEARNER,),
-    "1 if the shares of the decisions with a reward contradict the configured share of the holdout, else 0.",
+    "1 if the holdout's share of the decisions with a reward contradicts the configured share, else 0.",
 )  # fmt: skip
 CHAMPION_REWARD = Metric(
     "onebit_champion_reward_ratio", Kind.GAUGE, (LEARNER,),
@@ -176,7 +174,7 @@ CHALLENGER_DIFFERENCE_UPPER = Metric(
 )  # fmt: skip
 FEEDBACK_DELAY = Metric(
     "onebit_feedback_delay_seconds", Kind.HISTOGRAM, _PIPELINE,
-    "Append time of the feedback minus that of the decision, or of its shown record. Learner: since its start; "
+    "Append time of the feedback minus that of the decision or of its shown record. Learner: since its start; "
     "monitor: all records.",
     bounds=(0.0, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3_600.0, 21_600.0, 86_400.0),
 )  # fmt: skip

@@ -22,7 +22,7 @@ REQUEST_S = 10.0
 """Time limit for a request, counted from the end of the previous request, and for writing a response."""
 
 CONNECTIONS_MAX = 64
-"""Limit on open connections, each of which has a thread. Further connections are closed immediately."""
+"""Limit on open connections. Each connection has a thread. Connections above the limit are closed immediately."""
 
 LOCAL_HOSTS = frozenset(("localhost", "127.0.0.1", "::1"))
 
@@ -48,7 +48,7 @@ class Site(NamedTuple):
 
 
 class SharedEvent:
-    """A server-sent event shared by all clients. It is created at most once every EVENT_S seconds."""
+    """A server-sent event shared by all clients. An event is created at most once every EVENT_S seconds."""
 
     def __init__(self, make: Callable[[], bytes], now_s: Callable[[], float] = monotonic) -> None:
         self._make = make
@@ -58,7 +58,7 @@ class SharedEvent:
         self._event = b""
 
     def current(self) -> bytes:
-        """Return the event, and recreate it first if it is outdated."""
+        """Return the event. An outdated event is first created again."""
         with self._lock:
             if (now_s := self._now_s()) - self._made_s >= EVENT_S:
                 self._event, self._made_s = self._make(), now_s
@@ -96,9 +96,9 @@ class HealthServer:
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
-    block_on_close = False  # open connections must not delay the exit of the program
+    block_on_close = False  # threads of open connections must not delay the exit of the program
     address_family = AF_INET
-    request_queue_size = CONNECTIONS_MAX  # a shorter queue delays simultaneous connections by a second
+    request_queue_size = CONNECTIONS_MAX  # with a shorter queue, simultaneous connections are delayed by a second
     heartbeat: Heartbeat
     site: Site
     event: SharedEvent | None
@@ -108,7 +108,7 @@ class _Server(ThreadingHTTPServer):
     open: set[Any]  # open connections
 
     def server_bind(self) -> None:
-        """Bind the socket without a lookup of the host name, which may be slow and is needed only for CGI."""
+        """Bind the socket without a lookup of the host name. The lookup may be slow, and only CGI needs it."""
         TCPServer.server_bind(self)
         self.server_port = self.server_address[1]
 
@@ -133,7 +133,7 @@ class _Server6(_Server):
 
 
 class _RequestBytes(RawIOBase):
-    """Reads from a connection until a deadline, however slowly the bytes arrive."""
+    """Reads from a connection, and enforces a deadline even if bytes arrive slowly."""
 
     def __init__(self, connection: socket) -> None:
         self._connection = connection

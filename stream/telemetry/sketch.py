@@ -1,7 +1,7 @@
 """A mergeable sketch of durations: counts in logarithmic buckets that are the same in every program.
 
 Masson, Rim, Lee, "DDSketch", PVLDB 12, 2019. The buckets grow by a fixed ratio, so the relative error of a quantile is
-bounded for any distribution. With fifty buckets per decade, each bar of a chart consists of whole buckets.
+bounded for any distribution. There are fifty buckets per decade, so each bar of a chart consists of whole buckets.
 """
 
 from bisect import bisect_left
@@ -16,7 +16,7 @@ BUCKETS_PER_DECADE = 50
 """Number of buckets per power of ten. A duration is within 2.4 % of the middle of its bucket."""
 
 SHORTEST = -3 * BUCKETS_PER_DECADE
-"""The bucket for all durations up to a microsecond, including negative ones."""
+"""The bucket for all durations up to a microsecond, including negative durations."""
 
 
 class Bin(NamedTuple):

@@ -53,7 +53,7 @@ def test_missing_fields_of_a_guessed_mapping_are_reported(tmp_path: Path, onebit
     shown = onebit("data", "show", "log.csv")
     assert shown.code == ExitCode.OK
     assert "# no column looks like the played action or the right label" in shown.out
-    assert "\n# complete it to show rows: map action or label" in shown.out
+    assert "\n# complete the mapping to show rows: map action or label" in shown.out
 
 
 def test_skipped_rows_are_counted_with_the_first_line(tmp_path: Path, onebit: Onebit) -> None:
@@ -75,7 +75,7 @@ def test_unknown_file_is_rejected_with_its_apparent_format(tmp_path: Path, onebi
     (tmp_path / "notes.md").write_text("# notes\n")
     raised = onebit("data", "show", "notes.md")
     assert (raised.code, raised.out) == (ExitCode.USAGE, "")
-    assert "notes.md looks like text with one column that starts with '# notes'" in raised.err
+    assert "notes.md looks like text with one column ('# notes')" in raised.err
 
 
 def test_svmlight_file_is_shown_as_a_data_set(tmp_path: Path, onebit: Onebit) -> None:

@@ -241,7 +241,7 @@ def test_outcome_without_a_time_is_reported_once() -> None:
         ("visit-0", 1, 3_000)
     ]
     assert messages == [
-        "the log contains the outcome of visit-1 but not its time; such decisions receive no feedback and expire. "
+        "the log has an outcome without a time for visit-1; such decisions receive no feedback and expire. "
         "Set a delay, for example fixed:10s"
     ]
     answered(log_of(untimed), [1, 1, 1], FeedbackPlan(1), messages.append)

@@ -152,7 +152,7 @@ def test_index_0_is_rejected_with_index_base_1(path: Path) -> None:
         (b"", "contains no rows"),
         (b"# nothing\n", "contains no rows"),
         (b"0\n1\n", "no features"),
-        (b"7 1:1\n7 2:1\n", "all rows have the label '7'; at least two classes are required"),
+        (b"7 1:1\n7 2:1\n", "all rows have the label '7'; expected at least two classes"),
         (gzip.compress(b"0 1:1\n" * 1_000, mtime=0)[:-9], "is damaged or truncated"),
         (b"\x1f\x8bno gzip at all", "is damaged or truncated"),
     ],

@@ -18,7 +18,7 @@ from producers.datasets.logs.streams import STDIN
 from stream.wire.named_features import Scaling
 
 READ_BY = 3
-"""Format version of the cache. Increase it when the conversion of files changes."""
+"""Format version of the cache. Increase this number when the conversion of files changes."""
 
 UNUSED_S_MAX = 30 * 24 * 3_600
 """Retention time of unused entries, in seconds. Expired entries are deleted when another log is cached."""
@@ -34,7 +34,7 @@ def cached_log(
     scale: Scaling = "none",
     announce: Callable[[str], None] = lambda message: None,
 ) -> StoredLog:
-    """Return the log in a file as columns. Use the cache if possible, otherwise read the file and cache it.
+    """Return the log in a file as columns. If the cache does not contain the log, read the file and cache the log.
 
     Args:
         path: The file, or "-" for standard input, which is not cached.
@@ -76,12 +76,12 @@ def cached_log(
 
 
 def _kept_in(folder: Path) -> StoredLog | None:
-    """Return the cached log in a directory, or None if it is missing or damaged."""
+    """Return the cached log in a directory, or None if the log is missing or damaged."""
     try:
         found = open_stored(folder)
     except DatasetError:
         return None
-    with suppress(OSError):  # ignored: without write permission, the time cannot be updated
+    with suppress(OSError):  # ignored: the time cannot be updated without write permission
         os.utime(folder)
     return found
 
@@ -101,7 +101,7 @@ def _name_of(
 
 
 def _move(fresh: Path, folder: Path) -> None:
-    """Rename the new directory. If another process was faster, use its equivalent result."""
+    """Rename the new directory. If another process has cached the same log meanwhile, use that entry."""
     if folder.exists() and _kept_in(folder) is None:
         shutil.rmtree(folder, ignore_errors=True)
     try:

@@ -18,7 +18,7 @@ from stream.wire.named_features import text_of
 from stream.wire.records import FloatArray
 
 Column: TypeAlias = Texts | NDArray[Any] | list[Any]
-"""Strings, an array of numbers or times without missing values, or a list of any values with None for missing ones."""
+"""Strings, an array of numbers or times without missing values, or a list of values with None for missing values."""
 
 Int64Array = NDArray[np.int64]
 
@@ -35,7 +35,7 @@ _TEXT = {str, type(None)}
 _WHOLE = {int, type(None)}
 _NUMBER = {int, float, type(None)}
 _DECIMAL = re.compile("[-+.0-9eE]*")
-"""The characters of decimal numbers. `float` also accepts others."""
+"""The characters of decimal numbers. `float` also accepts other characters."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -67,7 +67,7 @@ def texts(column: Column, field: str, problems: list[Problem]) -> Texts:
 
 
 def lists(column: Column, field: str, separator: str, problems: list[Problem]) -> Lists:
-    """Return the values as lists of strings. A string is split at the separator; a number becomes a list of one."""
+    """Return the values as lists of strings. A string is split at the separator, and a number gives one string."""
     found: list[tuple[str | None, ...] | None] = []
     for row, value in enumerate(_values(column)):
         names: tuple[str | None, ...] | None = None
@@ -88,7 +88,7 @@ def times_ms(column: Column, field: str, unit: Unit | None, problems: list[Probl
     Args:
         column: ISO 8601, numbers, or numpy times.
         field: The column name, for messages.
-        unit: The unit of numbers. None means that it is derived from their size.
+        unit: The unit of numbers. None means that the unit is derived from the size of the numbers.
         problems: Receives a problem for each value that is not a time.
     """
     expected = "a time in ISO 8601, or a number since 1970"

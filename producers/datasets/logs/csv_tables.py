@@ -14,7 +14,8 @@ from producers.datasets.logs.parsed import Problem
 from producers.datasets.logs.streams import LINE_BYTES_MAX, Fault, LineBlock, Source, line_blocks
 from producers.datasets.logs.tables import Table
 
-# Process-wide limit, 131,072 by default. A field is at most as long as a block and the incomplete row before it.
+# This limit applies to the whole process and is 131,072 by default. A field is at most as long as a block and the
+# incomplete row before the block.
 csv.field_size_limit(4 * LINE_BYTES_MAX)
 
 _BOM = b"\xef\xbb\xbf"
@@ -65,8 +66,8 @@ class _Reader:
     def rows(self, blocks: Iterable[LineBlock]) -> Iterator[_Rows]:
         """Yield the rows after the header.
 
-        A line with a quotation mark that is not closed within the maximum line length is reported as a problem;
-        reading continues at the next line.
+        If a quotation mark is not closed within the maximum line length, its line is reported as a problem, and reading
+        continues at the next line.
         """
         open_row: list[str] = []
         number = 1
@@ -101,8 +102,8 @@ class _Reader:
     def _whole(self, lines: list[str], first_line: int) -> tuple[_Rows, int]:
         """Return the complete rows in these lines, and the number of lines in the rows."""
         n = self._n_columns
-        sizes: dict[int, int] = {}  # the number of columns in each row that has the wrong number
-        # A sentinel line becomes a row or part of an incomplete row. It is removed afterwards.
+        sizes: dict[int, int] = {}  # the number of columns of each row with the wrong number of columns
+        # The sentinel line `end` becomes a row or part of an incomplete row, and is removed afterwards.
         end = self._delimiter * n
         cells = list(chain.from_iterable(self._sized(chain(lines, (end,)), sizes)))
         del cells[-n:]
@@ -119,7 +120,7 @@ class _Reader:
         return _Rows(n_rows, cells, problems, partial(self._where, lines, first_line)), n_lines
 
     def _sized(self, lines: Iterable[str], sizes: dict[int, int]) -> Iterator[list[str]]:
-        """Yield rows with as many columns as the header; record other rows and replace them with empty rows."""
+        """Yield all rows. Record each row with a wrong number of columns, and replace it with an empty row."""
         nothing = [""] * self._n_columns
         for place, row in enumerate(filter(None, csv.reader(lines, delimiter=self._delimiter))):
             if len(row) == self._n_columns:
@@ -155,7 +156,7 @@ def _lines_of(block: LineBlock | None) -> list[str]:
 
 
 def _line_ends(lines: list[str]) -> int:
-    """Return the number of newlines. A carriage return alone, which also ends a line in `csv`, is not counted."""
+    """Return the number of newlines. A single carriage return is not counted."""
     return sum(line.endswith("\n") for line in lines)
 
 

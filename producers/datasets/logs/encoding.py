@@ -23,7 +23,7 @@ class EncodedRows(NamedTuple):
 
 
 def encode_rows(encoder: FeatureEncoder, keep: NDArray[np.bool_], features: Iterable[FeatureEntries]) -> EncodedRows:
-    """Encode the rows of a batch that are kept."""
+    """Encode the usable rows of a batch."""
     n = int(np.count_nonzero(keep))
     place = np.cumsum(keep) - 1
     keys: list[NDArray[np.int64]] = []  # row * d + index
@@ -38,7 +38,7 @@ def encode_rows(encoder: FeatureEncoder, keep: NDArray[np.bool_], features: Iter
         values.append(entries[used])
     key = np.concatenate(keys) if keys else np.zeros(0, np.int64)
     value = np.concatenate(values) if values else np.zeros(0)
-    order = np.argsort(key, kind="stable")  # entries are sorted within each name, so a merge is fast
+    order = np.argsort(key, kind="stable")  # the entries of each name are sorted, so this sort is a fast merge
     key, value = key[order], value[order]
     if key.size and not np.all(first := np.concatenate([[True], key[1:] != key[:-1]])):
         with np.errstate(over="ignore", invalid="ignore"):  # `overflowing_rows` reports these rows

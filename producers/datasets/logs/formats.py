@@ -105,7 +105,7 @@ def _is_json_object(line: str) -> bool:
 
 
 def _is_dsjson(lines: list[str]) -> bool:
-    """Return whether a line, which may be truncated, has a context `c` and another field of a dsjson log record."""
+    """Return whether a possibly truncated line has a context `c` and another field of a dsjson log record."""
     for line in lines:
         try:
             fields = orjson.loads(line)
@@ -127,7 +127,7 @@ def _is_vw_text(lines: list[str]) -> bool:
 
 
 def _may_be_vw(line: str) -> bool:
-    """Return whether only actions, and possibly a tag, precede the bar."""
+    """Return whether the text before the bar consists of actions and possibly a tag."""
     label, bar, _ = line.partition("|")
     tokens = label.split()
     return bool(bar) and tokens[:1] != ["shared"] and all(_ACTION.fullmatch(token) for token in tokens[:-1])
@@ -136,8 +136,8 @@ def _may_be_vw(line: str) -> bool:
 def _is_svmlight(lines: list[str]) -> bool:
     """Return whether any row has an svmlight entry. The reader reports invalid rows.
 
-    A file whose first line has columns but no entries has a header and is not svmlight: a time such as 12:30 only looks
-    like an entry.
+    A file whose first line has columns but no entries has a header and is not svmlight. Its later lines may contain
+    times such as 12:30, which look like entries.
     """
     rows = [line for line in lines if not line.lstrip().startswith("#")][:5]
     if not rows or {"|", '"', "{"} & set(rows[0]):
@@ -166,7 +166,7 @@ def _unlike_lines(lines: list[str]) -> str:
         return "VW text with features of actions (cb_adf); log the context and the index of the action"
     if all("|" in line for line in lines):
         return "VW text without labels such as 2:0:0.25 (action:cost:probability)"
-    return f"text with one column that starts with {first[:60]!r}"
+    return f"text with one column ({first[:60]!r})"
 
 
 _TESTS: tuple[tuple[Format, Callable[[list[str]], bool]], ...] = (

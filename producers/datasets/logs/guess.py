@@ -1,4 +1,4 @@
-"""Guess a mapping from the column names and first values of a table, and format it as TOML for the user to correct."""
+"""Guess a mapping from the column names and first values of a table, and format the mapping as TOML."""
 
 import json
 import re
@@ -43,16 +43,17 @@ ROLE_NAMES: dict[str, tuple[str, ...]] = {
 """Common names of columns by role, most likely first."""
 
 KNOWN_LATER = ("reward", "feedback_time", "delay")
-"""Roles whose values are known only after the decision. A feature from one of these columns would leak the outcome."""
+"""Roles of values that are known only after the decision. A feature from one of these columns would leak the
+outcome."""
 
 DELAY_WORDS = frozenset(("delay", "latency", "wait", "lag", "to", "until"))
-"""A name with one of these words and a unit is a delay, such as minutes_to_buy or click_latency_ms."""
+"""A column is a delay if its name contains one of these words and a unit: minutes_to_buy, click_latency_ms."""
 
 ODD_SHARE_MAX = 0.02
 """Maximum share of invalid values in a column of numbers or times."""
 
 CATEGORIES_MAX = 20
-"""Maximum number of distinct integers in a categorical column. Each of them must be frequent."""
+"""Maximum number of distinct integers in a categorical column. Each of these integers must be frequent."""
 
 WORDS_MIN = 4.0
 """Minimum mean number of words in a text column."""
@@ -89,7 +90,7 @@ def guess(table: Table) -> Guess:
     for name in [name for name in columns if _is_known_later(name)]:
         del columns[name]
         remarks.append(
-            f"{name!r} is omitted: its name suggests that it is known only after the decision; if not, list it"
+            f"{name!r} is omitted: its name suggests a value that is known only after the decision; if not, list it"
         )
     features: dict[str, list[str]] = {str(kind): [] for kind in (Kind.NUMERIC, Kind.CATEGORICAL, Kind.TEXT)}
     for name, column in columns.items():
@@ -134,7 +135,7 @@ def _can_be(role: str, column: Column) -> bool:
 
 
 def _by_values(role: str, fields: dict[str, Any], columns: Mapping[str, Column]) -> str | None:
-    """Return the column whose values alone identify its role: formatted times, or unique strings."""
+    """Return a column whose values are enough to identify its role, such as times or unique strings."""
     if role == "feedback_time" and ("timestamp" not in fields or "delay" in fields):
         return None
     for name, column in columns.items():
@@ -207,7 +208,7 @@ def _kind_of(name: str, column: Column) -> Kind | str:
         there = values[~np.isnan(values)]
         distinct = np.unique(there)
         if _plain(name) in ("", "unnamed_0", "index") and np.all(np.diff(there) > 0):
-            return "it contains row numbers"
+            return "the column contains row numbers"
         whole = bool(np.all(there == np.floor(there)) and np.all(there >= 0))
         few = (
             2 < distinct.size <= min(CATEGORIES_MAX, there.size / 5) and np.mean(there == 0) < 0.5
@@ -216,12 +217,12 @@ def _kind_of(name: str, column: Column) -> Kind | str:
     problems: list[Problem] = []
     found = texts(column, name, problems)
     if problems:
-        return f"its values are neither strings nor numbers, such as {problems[0].got}"
+        return f"the values are neither strings nor numbers, such as {problems[0].got}"
     listed = found.distinct
     if listed and sum(len(words_of(text)) for text in listed) / len(listed) >= WORDS_MIN and not _are_times(found):
         return Kind.TEXT
     if len(listed) > CATEGORIES_MAX and len(listed) == len(found):
-        return "its values are all distinct; list it if it is a feature"
+        return "all values are distinct; if the column is a feature, list it"
     return Kind.CATEGORICAL
 
 

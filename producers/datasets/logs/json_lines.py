@@ -1,4 +1,4 @@
-"""Reads JSON lines as tables, with one object per line. Nested fields have dotted column names."""
+"""Reads JSON lines (one object per line) as tables. Nested fields have dotted column names."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress

@@ -25,7 +25,7 @@ UNITS_US: dict[Unit, int] = {
 }
 
 _LAST_WORDS: dict[str, Unit] = {"us": "us", "s": "s", "min": "m", "h": "h"}
-"""Words that denote a unit only at the end of a name. In `min_delay` and `us_users_wait`, they are not units."""
+"""Words that denote a unit only at the end of a name. In `min_delay` and `us_users_wait`, these words are not units."""
 
 _UNIT_WORDS: dict[str, Unit] = {
     **dict.fromkeys(("microsecond", "microseconds", "usec"), "us"),
@@ -117,7 +117,7 @@ class LogMapping(BaseModel):
         return tuple(dict.fromkeys([*(name for name in roles if name is not None), *self.features.kinds()]))
 
     def unit_of_delay(self) -> Unit:
-        """Return the unit of numeric delays: that of the mapping, that in the column's name, or seconds.
+        """Return the unit of numeric delays, from the mapping or the column's name; the default is seconds.
 
         >>> LogMapping(action="a", delay="wait_ms", features=FeatureColumns(numeric=("x",))).unit_of_delay()
         'ms'
@@ -173,7 +173,7 @@ def read_mapping(file_or_pairs: Path | str) -> LogMapping:
 
 
 _LISTS = ("classes", *FeatureColumns.model_fields)
-"""Keys whose values are lists, with items separated by + in the short form."""
+"""Keys whose values are lists. In the short form, + separates the items."""
 
 
 def _fields_of_pairs(text: str) -> dict[str, Any]:

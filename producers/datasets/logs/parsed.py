@@ -21,22 +21,22 @@ class Problem(NamedTuple):
 
 
 class FeatureEntries(NamedTuple):
-    """The entries of one feature name in a batch. A row may have several."""
+    """The entries of one feature name in a batch. A row may have several entries."""
 
     name: str
     kind: Kind
     rows: NDArray[np.int64]  # [m], indices in the batch
     numbers: FloatArray | None  # [m], the values; None if all are 1
     texts: Texts | None  # [m], categories or words, without missing values
-    empty: NDArray[np.bool_] | None = None  # [n], rows whose cell is empty; None if the log is not a table
+    empty: NDArray[np.bool_] | None = None  # [n], rows with an empty cell; None if the log is not a table
 
 
 class ParsedBatch(NamedTuple):
-    """n rows, before any checks across rows. Rows with a problem contain arbitrary values."""
+    """n parsed rows, before any checks across rows. Rows with a problem contain arbitrary values."""
 
     n: int
     first_row: int  # number of the first row in the file, from 0
-    where: Callable[[int], str]  # returns the position of a row in the file: "line 12"
+    where: Callable[[int], str]  # returns the position of a row in the file, such as "line 12"
     features: tuple[FeatureEntries, ...]
     problems: tuple[Problem, ...] = ()
     ids: Texts | None = None  # None if the log has no ids

@@ -29,7 +29,7 @@ from stream.wire.named_features import FeatureEncoder, Kind, Scale, Scaling, bui
 from stream.wire.records import FloatArray
 
 VOCABULARY_MAX = 1_000
-"""A feature with more distinct values is hashed, because each index costs memory and time per class in dense models."""
+"""A feature with more distinct values is hashed. In dense models, each index takes memory and time for every class."""
 
 HASH_BITS = 16
 """Hashed values share 2¹⁶ = 65,536 indices."""
@@ -125,7 +125,7 @@ class LogFile:
 
     @property
     def uneven(self) -> str:
-        """A warning about a column that varies much more than the others, from the last pass; empty if scaled."""
+        """A warning from the last pass about a column that varies much more than the others; empty with scaling."""
         is_scaled = any(one.scale is not None for one in self.encoder.names.values())
         return "" if is_scaled else self._remarks.uneven
 
@@ -225,7 +225,7 @@ class LogFile:
             if code in invalid:
                 expected = f"one or more of the {len(self.class_names)} classes, each once"
             elif one and action >= 0 and action not in one:
-                expected = "the played class among them"
+                expected = "classes that include the played class"
             else:
                 continue
             problems.append(problem(row, "eligible", expected, list(lists.distinct[code])))
@@ -283,7 +283,7 @@ class _Checked:
             row = int(good[place])
             back_ms = int(latest[place] - times[place])
             expected = "non-decreasing times; sort the rows by time"
-            got = f"a time {back_ms} ms before that of an earlier row"
+            got = f"a time {back_ms} ms before the time of an earlier row"
             self.first_problems[row] = problem(row, "timestamp", expected, got)
         return int(latest[-1])
 
@@ -308,7 +308,7 @@ def open_log(
     hash_bits: int = HASH_BITS,
     scale: Scaling = "none",
 ) -> LogFile:
-    """Open a log. The file is read once to find its classes, vocabularies and scales if they are not given.
+    """Open a log. If the classes, vocabularies and scales are not given, the file is read once to find them.
 
     Args:
         path: The file, or "-" for standard input, which is copied to a temporary file.
@@ -317,9 +317,10 @@ def open_log(
         reward_above: Rewards above this value become 1, all other rewards 0. None means that rewards must be 0 or 1.
         classes: The class names, as in the `classes` of a mapping.
         encoder: The indices of the features, if known.
-        vocabulary_max: A categorical or text feature with more distinct values is hashed.
+        vocabulary_max: Maximum number of distinct values of a categorical or text feature. A feature with more values
+            is hashed.
         hash_bits: Hashed values share 2**hash_bits indices.
-        scale: Whether numeric features are scaled, see `producers.datasets.scaling`; an `encoder` has its own scales.
+        scale: Whether numeric features are scaled; see `producers.datasets.scaling`. An `encoder` has its own scales.
 
     Raises:
         DatasetError: the file or the mapping cannot be used.
@@ -365,7 +366,7 @@ def _table_batches(source: Source, kind: Format, mapping: LogMapping | None, *, 
     if mapping is None:
         shown = "FILE` for a similar file" if source.is_stdin else f"{source.path}` to guess one"
         raise DatasetError(f"{source.name} is {kind}, which requires a mapping. Run `onebit data show {shown}")
-    known = mapping  # so that the nested functions have the narrower type
+    known = mapping  # gives the nested functions the narrower type
     tables = table_reader(kind).tables
     check_columns(mapping, table_reader(kind).column_names(source), source.name)
     surveyed = [name for name, one in mapping.features.kinds().items() if scales or one is not Kind.NUMERIC]
@@ -415,7 +416,7 @@ def _only_numbers(mapping: LogMapping) -> bool:
 
 
 def _in_order(mapping: LogMapping | None, found: Survey) -> Mapping[str, tuple[Kind, Sequence[str] | None]]:
-    """Return the result of the first pass in mapping order. Add any numeric columns that the pass did not read."""
+    """Return the features in mapping order. Numeric columns that the first pass did not read are included."""
     if mapping is None:
         return found.names
     return {name: found.names.get(name, (kind, ())) for name, kind in mapping.features.kinds().items()}

@@ -1,4 +1,4 @@
-"""Remarks on the feature columns of a log: empty cells, decimal commas, and columns of uneven spread."""
+"""Remarks on the feature columns of a log: empty cells, decimal commas, and large differences in spread."""
 
 import re
 from collections import Counter
@@ -16,7 +16,7 @@ DECIMAL_COMMA = "numbers with a decimal comma are read as texts; use a decimal p
 
 
 class Remarks:
-    """Collects remarks during a pass over the rows that are used."""
+    """Collects remarks during a pass over the usable rows."""
 
     def __init__(self) -> None:
         self._moments: dict[str, Moments] = {}
@@ -24,7 +24,7 @@ class Remarks:
         self._commas: dict[str, int | None] = {}  # None if not all values are numbers
 
     def add(self, batch: ParsedBatch, kept: NDArray[np.bool_]) -> None:
-        """Add the rows of a batch that are kept."""
+        """Add the usable rows of a batch."""
         for feature in batch.features:
             if feature.empty is not None:
                 self._empty[feature.name] += int(np.count_nonzero(feature.empty & kept))
@@ -57,8 +57,7 @@ class Remarks:
     def uneven(self) -> str:
         """A warning about a numeric column that varies much more than the others, or an empty string.
 
-        A categorical or text feature is treated as a column with a spread of 1, because its entries are 1 or numbers of
-        occurrences.
+        The spread of a categorical or text feature is taken to be 1, because its entries are 1 or small counts.
         """
         numeric = [(repr(name), one.spread) for name, one in self._moments.items() if name not in self._commas]
         return uneven_column(numeric, [1.0] * len(self._commas))

@@ -1,4 +1,4 @@
-"""The set of ids seen in a log. It uses 8 bytes per id, in sorted runs that double in size up to a limit."""
+"""The set of ids seen in a log, with 8 bytes per id, in sorted runs that double in size up to a limit."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 RUN_IDS_MAX = 1 << 22
 """Maximum number of ids per run (33 MB).
 
-Merging larger runs would need 50 % more memory. Smaller ones would slow down lookups, which search every run.
+Merging larger runs would need 50 % more memory. Smaller runs would slow down lookups, because a lookup searches every
+run.
 """
 
 

@@ -1,6 +1,6 @@
 """A log stored as columns on disk, for random access in constant memory.
 
-The directory contains one file per column with little-endian numbers, and `log.json`, which is written last.
+The directory contains `log.json`, which is written last, and one file of little-endian numbers per column.
 """
 
 import sys
@@ -189,7 +189,7 @@ def _index(folder: Path) -> None:
 
 
 def _check_sizes(log: StoredLog, folder: Path) -> None:
-    """Check the size of every column, because a system crash may have truncated some."""
+    """Check the size of every column file, because a system crash may have truncated files."""
     entries = {
         "indices": log.offsets,
         "values": log.offsets,

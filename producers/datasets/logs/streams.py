@@ -49,8 +49,8 @@ class LineBlock(NamedTuple):
     """Whole lines."""
 
     data: bytes  # ends at the end of a line, except possibly at the end of the file
-    first_line: int  # the number of its first line, from 1
-    fault: Fault | None = None  # the block replaces one invalid line, whose data are omitted
+    first_line: int  # the number of the block's first line, from 1
+    fault: Fault | None = None  # set if this block replaces an invalid line; the data of the line are omitted
 
 
 class _Unpacker(Protocol):
@@ -67,7 +67,7 @@ class Source:
     path: str
     _head: bytes | None = None
     _copy: Path | None = None  # copy of standard input, deleted with this object
-    _identity: tuple[int, ...] | None = None  # identity of the file when it was first opened
+    _identity: tuple[int, ...] | None = None  # identity of the file at the first opening
 
     @property
     def is_stdin(self) -> bool:
@@ -219,7 +219,7 @@ def _too_long(size: int) -> Fault:
 
 
 def _gathered(chunks: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield the bytes in pieces of about the size of a block."""
+    """Join chunks, and yield pieces of at least the size of a block."""
     held: list[bytes] = []
     size = 0
     try:

@@ -30,8 +30,8 @@ def survey(batches: Iterable[ParsedBatch], vocabulary_max: int, *, numbered: boo
 
     Args:
         batches: All batches.
-        vocabulary_max: A feature with more distinct values is hashed.
-        numbered: Classes are numbered from 1, including classes that were never played.
+        vocabulary_max: Maximum number of distinct values of a feature. A feature with more values is hashed.
+        numbered: Whether class names are numbers from 1. The classes then include those that were never played.
     """
     rows = 0
     classes: dict[str, None] = {}

@@ -23,7 +23,7 @@ class Table(NamedTuple):
     n: int
     first_row: int  # number of the first row in the file, from 0
     columns: Mapping[str, Column]  # the requested columns
-    problems: tuple[Problem, ...]  # unreadable rows, whose columns are empty
+    problems: tuple[Problem, ...]  # unreadable rows; their columns are empty
     where: Callable[[int], str]
 
 
@@ -33,7 +33,7 @@ def parse_table(table: Table, mapping: LogMapping) -> ParsedBatch:
 
 
 def parse_names(table: Table, mapping: LogMapping) -> ParsedBatch:
-    """Parse only the classes, and the features whose columns are in the table, for a survey."""
+    """Parse the columns needed for a survey: classes, and the features whose columns are in the table."""
     parser = _TableParser(table, mapping)
     kinds = mapping.features.kinds().items()
     features = tuple(parser.feature(name, kind) for name, kind in kinds if name in table.columns)

@@ -36,7 +36,7 @@ class Texts:
         return None if code == _MISSING else self.distinct[code]
 
     def missing(self) -> NDArray[np.bool_]:
-        """Return which strings are missing."""
+        """Return a mask of the missing strings."""
         missing: NDArray[np.bool_] = self.codes == _MISSING
         return missing
 

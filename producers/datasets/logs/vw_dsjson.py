@@ -50,7 +50,7 @@ class _Lines:
 
     def parse(self) -> ParsedBatch:
         outcomes = tuple(
-            Problem(row, "an outcome without its decision", "")
+            Problem(row, "an outcome without a decision", "")
             for row, fields in enumerate(self._rows)
             if "c" not in fields and ("RewardValue" in fields or "Observations" in fields)
         )

@@ -6,8 +6,8 @@ The reward is the negated cost. Actions without a cost are other actions that co
 action:cost:probability is a context without a decision. Tags are ignored, because they need not be unique. An id
 consists of the file name and the row number.
 
-Each namespace is a categorical feature whose categories are the features in it, with their values; a feature
-`city:paris` is the category `city=paris`. Features without a namespace belong to `default`.
+Each namespace is a categorical feature, and the VW features in the namespace are its categories. The VW feature
+`city:paris` becomes the category `city=paris`. Features without a namespace belong to `default`.
 """
 
 import math
@@ -116,7 +116,7 @@ class _Lines:
             name, colon, given = tokens.pop(0).partition(":")
             number = parse_number(given) if colon else 1.0
             if number is None:
-                self._problems.append(problem(row, f"namespace {name}", "a number after its colon", given))
+                self._problems.append(problem(row, f"namespace {name}", "a number after the colon", given))
             else:
                 weight = number
         rows, values, texts = self._entries.setdefault(name, ([], [], []))

@@ -55,7 +55,7 @@ UNKNOWN = [
     (b"<html><body>,</body></html>", "HTML or XML"),
     (b"shared | a\n0:1:0.5 | b\n", "VW text with features of actions"),
     (b"| a b\n| c\n", "VW text without labels"),
-    (b"hello\nworld\n", "text with one column that starts with 'hello'"),
+    (b"hello\nworld\n", "text with one column ('hello')"),
 ]
 
 

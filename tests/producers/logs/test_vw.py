@@ -61,8 +61,8 @@ def test_outcome_without_a_decision_is_counted(tmp_path: Path) -> None:
     dangling = {"RewardValue": 1.0, "EnqueuedTimeUtc": "2021-02-04T16:31:29Z", "EventId": "e0"}
     log, rows = dsjson(tmp_path, dangling, DECISION)
     assert [row["id"] for row in rows] == ["e1"]
-    assert log.skipped == {"an outcome without its decision": 1}
-    assert log.first_skipped == {"an outcome without its decision": "line 1"}
+    assert log.skipped == {"an outcome without a decision": 1}
+    assert log.first_skipped == {"an outcome without a decision": "line 1"}
 
 
 def test_label_index_replaces_missing_a_and_p(tmp_path: Path) -> None:
@@ -149,7 +149,7 @@ BAD_TEXT = [
     ("1:0:0.5 2:0:0.5 | a", "label: expected labels such as 2:0:0.25 (action:cost:probability) before the |"),
     ("1:-0.5:0.5 | a", "reward: expected 0 or 1 (or set reward_above)"),
     ("1:0:0.5", "line: expected UTF-8 text with a | before the features"),
-    ("1:0:0.5 |n:x a", "namespace n: expected a number after its colon"),
+    ("1:0:0.5 |n:x a", "namespace n: expected a number after the colon"),
     ("1:0:0.5 | a:1e308 a:1e308", "features: expected a finite sum of the numbers with the same index"),
     ("1:0:0.5 |n:-1e200 a:1e200 |", "features: expected a finite sum of the numbers with the same index"),
     ("1:0:0.5 |n:1e200 a:1e200 a:-1e200", "features: expected a finite sum of the numbers with the same index"),
