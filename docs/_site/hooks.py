@@ -71,7 +71,7 @@ def module_map() -> str:
         lines += [f"## {package.relative_to(ROOT).as_posix()}", "", summary(package / "__init__.py"), ""]
         modules = sorted(path for path in package.glob("*.py") if path.name != "__init__.py")
         if modules:
-            lines += ["| module | what |", "|---|---|"]
+            lines += ["| module | description |", "|---|---|"]
             lines += [f"| `{path.name}` | {summary(path)} |" for path in modules]
             lines.append("")
     return "\n".join(lines)
@@ -82,7 +82,7 @@ LEARNERS = "<!-- docs/_site/hooks.py inserts the table of learners here -->"
 
 def learner_table() -> str:
     """Return a Markdown table of all learners, generated from their classes."""
-    lines = ["| learner | what | parameters | paper |", "|---|---|---|---|"]
+    lines = ["| learner | description | parameters | paper |", "|---|---|---|---|"]
     return "\n".join([*lines, *map(_learner_row, registered().values())])
 
 

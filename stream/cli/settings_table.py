@@ -54,8 +54,8 @@ def as_markdown() -> str:
     for panel in Panel:
         rows = [_row(one) for one in described() if one.panel is panel]
         if rows:
-            header = ["", f"## {panel}", "", "| flag | default | accepted | what | flag of |", "|---|---|---|---|---|"]
-            lines += [*header, *rows]
+            header = ["| flag | default | accepted | meaning | commands |", "|---|---|---|---|---|"]
+            lines += ["", f"## {panel}", "", *header, *rows]
     return "\n".join(lines) + "\n"
 
 

@@ -130,7 +130,7 @@ REWARDS = Metric("onebit_rewards_total", Kind.COUNTER, (LEARNER,), "Decisions ma
 JUDGED = Metric("onebit_judged_total", Kind.COUNTER, (LEARNER,), "Decisions matched since the start.")
 REWARD_RATIO = Metric(
     "onebit_reward_ratio", Kind.GAUGE, (LEARNER,),
-    "Share of reward 1 among the last 1,000 matched decisions since the start; absent before the first decision.",
+    "Share of reward 1 among the last 1,000 decisions matched since the start; absent before the first match.",
 )  # fmt: skip
 ARM_DECISIONS = Metric(
     "onebit_arm_decisions_total", Kind.COUNTER, (LEARNER,),
@@ -142,7 +142,7 @@ ARM_REWARDS = Metric(
 )  # fmt: skip
 HOLDOUT_DIFFERENCE = Metric(
     "onebit_holdout_difference_ratio", Kind.GAUGE, (LEARNER,),
-    "Mean reward of the learner minus that of the holdout since the start; absent until both have a decision.",
+    "Mean reward of the learner minus that of the holdout since the start; absent until both arms have a decision.",
 )  # fmt: skip
 HOLDOUT_DIFFERENCE_LOWER = Metric(
     "onebit_holdout_difference_lower_ratio", Kind.GAUGE, (LEARNER,),
@@ -162,7 +162,7 @@ CHAMPION_REWARD = Metric(
 )  # fmt: skip
 CHALLENGER_REWARD = Metric(
     "onebit_challenger_reward_ratio", Kind.GAUGE, (LEARNER,),
-    "Estimate of the mean reward that a challenger would have had in these decisions.", ("challenger",),
+    "Estimate of the mean reward that a challenger would have had in the champion's decisions.", ("challenger",),
 )  # fmt: skip
 CHALLENGER_DIFFERENCE_LOWER = Metric(
     "onebit_challenger_difference_lower_ratio", Kind.GAUGE, (LEARNER,),
