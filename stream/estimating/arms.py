@@ -55,17 +55,17 @@ class ArmComparison(NamedTuple):
     holdout: ArmCount
     difference: Interval  # interval of the difference of the mean rewards, learner minus holdout; valid at all times
     shares_differ: bool  # True if the shares of the counted decisions contradict the configured share
-    waiting: int  # decisions that are pending or follow a pending one
+    waiting: int  # number of decisions that are pending or follow a pending decision
 
     @property
     def mean_difference(self) -> float | None:
-        """The mean reward of the learner minus that of the holdout, or None until both have a reward."""
+        """The mean reward of the learner minus that of the holdout, or None until both arms have a reward."""
         learner, holdout = self.learner.mean, self.holdout.mean
         return None if learner is None or holdout is None else learner - holdout
 
     @property
     def mismatch(self) -> str:
-        """The message about wrong shares, or an empty string if they are as configured."""
+        """The message about wrong shares of the arms, or an empty string if the shares are as configured."""
         if not self.shares_differ:
             return ""
         share = self.holdout.n / (self.holdout.n + self.learner.n)
@@ -81,7 +81,7 @@ class ArmComparison(NamedTuple):
 
     @classmethod
     def of_json(cls, fields: Mapping[str, Any]) -> "ArmComparison":
-        """Create a comparison from the result of `as_json`."""
+        """Create a comparison from a result of `as_json`."""
         arms = {name: ArmCount(**fields[name]) for name in ("learner", "holdout")}
         return cls(**{**fields, **arms, "difference": Interval(**fields["difference"])})
 
@@ -110,7 +110,7 @@ class Arms(PrefixEstimator[float]):
         self._counts = np.zeros((2, 3), np.int64)  # decisions per arm: with a reward, with reward 1, without reward
 
     def value_of(self, prediction: Prediction) -> float:
-        """See PrefixEstimator. The value is 1 for the holdout and 0 for the learner."""
+        """Return 1 for a decision of the holdout, 0 for a decision of the learner; see PrefixEstimator."""
         return float(prediction.arm == HOLDOUT)
 
     def count_settled(self, settled: Sequence[tuple[float, int | None]]) -> None:
@@ -171,7 +171,7 @@ class Arms(PrefixEstimator[float]):
 
 
 def differs(holdout: int, learner: int, share: float) -> bool:
-    """Return whether the numbers of decisions of learner and holdout contradict the configured share.
+    """Return whether the numbers of decisions in the two arms contradict the configured share of the holdout.
 
     >>> differs(50, 950, 0.05), differs(5, 995, 0.05)
     (False, True)

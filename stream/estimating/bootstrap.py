@@ -24,7 +24,7 @@ DRAWS_PER_WORD = 4
 below the resolution of 500 resamples."""
 
 SPREAD_MIN = 1e-12
-"""A smaller spread of the resampled values is treated as rounding error."""
+"""Resampled values with a smaller spread differ only by rounding errors and are treated as equal."""
 
 COUNT_MAX = 7
 """Maximum Poisson(1) count. Larger counts have probability 10⁻⁵, which is below the resolution of 16 bits."""

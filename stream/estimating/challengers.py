@@ -35,9 +35,9 @@ class ChallengerEstimate(NamedTuple):
     """The current estimate of one challenger."""
 
     name: str
-    ips: float  # estimate of its mean reward
-    snips: float | None  # the same with less variance and a slight bias; None if it never chose the champion's class
-    reward: Interval  # interval of its mean reward, valid at all times
+    ips: float  # estimate of the challenger's mean reward
+    snips: float | None  # estimate with less variance but a bias; None if no choice equals the action
+    reward: Interval  # interval of the challenger's mean reward, valid at all times
     difference: Interval  # interval of the mean reward minus the champion's; valid for all challengers jointly
 
     @property
@@ -54,11 +54,11 @@ class ChallengerEstimate(NamedTuple):
 class ChallengerComparison(NamedTuple):
     """The current estimates."""
 
-    champion: str | None  # None before the first counted decision
+    champion: str | None  # name of the champion; None before the first counted decision
     n: int  # number of counted decisions of this champion with a reward
     mean: float | None  # mean reward of these decisions
     without_reward: int  # number of counted decisions that expired without an assumed reward
-    waiting: int  # number of decisions that are pending or follow a pending one
+    waiting: int  # number of decisions that are pending or follow a pending decision
     challengers: tuple[ChallengerEstimate, ...]
 
     @property
@@ -89,7 +89,7 @@ class ChallengerComparison(NamedTuple):
 
 
 _Row = Sequence[Any]
-"""The champion of a decision, and the weight of each challenger by name. Plain values, so that they can be stored."""
+"""The champion of a decision, and the weight of each challenger by name, as values that JSON can represent."""
 
 
 class _Sums:
@@ -168,11 +168,11 @@ class ChallengerEstimator(PrefixEstimator[_Row]):
 
     def __init__(self) -> None:
         super().__init__()
-        self._reigns: dict[str, _Reign] = {}  # keyed by champion
+        self._reigns: dict[str, _Reign] = {}  # sums by name of the champion
         self._champion: str | None = None
 
     def value_of(self, prediction: Prediction) -> _Row | None:
-        """See PrefixEstimator. Decisions without challengers or without a known propensity are ignored."""
+        """See PrefixEstimator. Ignores decisions without challengers or without a known propensity."""
         decision, challenged = prediction.decision, prediction.challenged
         if challenged is None or isnan(decision.propensity):
             return None
@@ -182,7 +182,7 @@ class ChallengerEstimator(PrefixEstimator[_Row]):
         return challenged.champion, weights
 
     def count_settled(self, settled: Sequence[tuple[_Row, int | None]]) -> None:
-        """See PrefixEstimator. Decisions with other challengers, which another client wrote, are ignored."""
+        """See PrefixEstimator. Ignores decisions with other challengers, because another client wrote them."""
         for champion, group in groupby(settled, lambda one: one[0][0]):
             rows = list(group)
             self._champion = champion
@@ -204,7 +204,7 @@ class ChallengerEstimator(PrefixEstimator[_Row]):
         self._reigns = {champion: _Reign.of_state(reign) for champion, reign in state["reigns"].items()}
 
     def __add__(self, other: "ChallengerEstimator") -> "ChallengerEstimator":
-        """Combine the estimates of two partitions. The champion is that of `other` unless it is None."""
+        """Combine the estimates of two partitions. The champion is that of `other`, if `other` has a champion."""
         both = ChallengerEstimator()
         both.load(self.state())
         both._champion = other._champion or self._champion

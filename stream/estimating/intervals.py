@@ -71,7 +71,7 @@ def mixture_bound(variance_sums: FloatArray, delta: float) -> FloatArray:
     V = np.asarray(variance_sums, dtype=np.float64)[..., None]
     shift = -(-np.log1p(-LAMBDAS) - LAMBDAS) * V - log(LAMBDAS.size)  # [..., J]
     target = log(1.0 / delta)
-    s: FloatArray = ((target - shift) / LAMBDAS).min(axis=-1)  # at this s, a single term of the sum already reaches 1/δ
+    s: FloatArray = ((target - shift) / LAMBDAS).min(axis=-1)  # at this s, one term of the sum equals 1/δ
     for _ in range(NEWTON_STEPS):
         exponents = LAMBDAS * s[..., None] + shift
         largest = exponents.max(axis=-1)
@@ -87,7 +87,7 @@ def mixture_bound(variance_sums: FloatArray, delta: float) -> FloatArray:
 class Cumulated(NamedTuple):
     """The cumulative statistics of a lower confidence sequence after each row in a chunk."""
 
-    n: FloatArray  # [m], number of rows so far
+    n: FloatArray  # [m], number of rows up to and including this row
     sums: FloatArray  # [m], Σ ξ
     variance_sums: FloatArray  # [m], Σ (ξ − ξ̂)²
 
@@ -124,7 +124,7 @@ class LowerSequence:
         before = np.concatenate(([self._sum], sums[:-1])) if terms.size else sums
         guess = np.minimum(
             (0.5 / self._scale + before) / n, 1.0 / self._scale
-        )  # predicted from earlier rows only; initially one half
+        )  # the prediction ξ̂, from earlier rows only; initially one half
         variance_sums = self._variance_sum + np.cumsum((xi - guess) ** 2)
         if terms.size:
             self._n, self._sum, self._variance_sum = self._n + terms.size, float(sums[-1]), float(variance_sums[-1])

@@ -53,7 +53,7 @@ class LiveEstimates(NamedTuple):
 
     n: int  # number of settled decisions with an outcome and a weight, on which the estimates are based
     without_outcome: int  # number of settled decisions that expired
-    waiting: int  # number of decisions that are pending or follow a pending one
+    waiting: int  # number of decisions that are pending or follow a pending decision
     ess: float
     weight_max: float
     logged: float  # mean reward of the logged actions over the n decisions; NaN if n is 0
@@ -88,12 +88,12 @@ class LiveEstimator(PrefixEstimator[float]):
         self._not_logged = 0
 
     def value_of(self, prediction: Prediction) -> float | None:
-        """See PrefixEstimator. The value is the weight."""
+        """Return the weight of a decision, or None if no log contains the decision; see PrefixEstimator."""
         self._not_logged += prediction.target is None
         return None if prediction.target is None else target_weight(prediction)
 
     def reward_of(self, example: Example) -> int | None:
-        """See PrefixEstimator. An assumed reward is ignored."""
+        """Return the reward of a matched decision, otherwise None; see PrefixEstimator."""
         return example.reward if example.outcome is Outcome.MATCHED else None
 
     def count_settled(self, settled: Sequence[tuple[float, int | None]]) -> None:
@@ -159,7 +159,7 @@ class LiveEstimator(PrefixEstimator[float]):
 
 
 def live_weight_flags(weights: Moments) -> list[Flag]:
-    """Return flags for suspicious weights of estimates that are checked repeatedly.
+    """Return flags for suspicious weights, for callers that check the same estimates repeatedly.
 
     The mean weight is tested at every check. With few rows, its distribution is far from normal, and the test would
     raise false alarms at the start of every log.
@@ -171,6 +171,6 @@ def target_weight(prediction: Prediction) -> float:
     """Return 1[a′ = a]/μ(a|x), or NaN if μ is missing or not a valid propensity."""
     assert prediction.target is not None
     propensity = prediction.decision.propensity
-    if not 0.0 < propensity <= 1.0:  # also rejects NaN
+    if not 0.0 < propensity <= 1.0:  # the comparison is also False for NaN
         return nan
     return 1.0 / propensity if prediction.target.action == prediction.decision.action else 0.0

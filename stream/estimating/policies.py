@@ -25,13 +25,13 @@ UNUSED_PROPENSITY = 1.0
 """The propensity passed to learners that do not use propensities."""
 
 _UNSOUND = {
-    FromLogs.UNSOUND: "its updates assume that it chose the actions itself",
+    FromLogs.UNSOUND: "its updates assume that the learner itself chose the actions",
     FromLogs.LABEL: "it requires the true class, but the log contains one bit per decision",
 }
 
 
 class EstimateError(OnebitError, ValueError):
-    """A log or policy cannot be evaluated; the message contains the reason and the remedy."""
+    """Raised if a log or policy cannot be evaluated. The message contains the reason and the remedy."""
 
 
 class Policy(ABC):
@@ -109,7 +109,7 @@ class Logged(Policy):
         self._n_classes = n_classes
 
     def probabilities(self, chunk: Chunk) -> FloatArray:
-        """Return 1 for the played class and 0 for all others, whose expected values are the unknown probabilities."""
+        """Return 1 for the played class and 0 for all others. Their expected values are the unknown probabilities."""
         p = np.zeros((len(chunk.ids), self._n_classes))
         known = np.flatnonzero(chunk.actions >= 0)
         p[known, chunk.actions[known]] = 1.0
@@ -150,7 +150,7 @@ class Training(NamedTuple):
     """Settings for training learners on a log: seed, delay of the feedback, and kind of reward."""
 
     seed: int = 0
-    delay: DelayModel | None = None  # used for rows without a logged delay; None means no delay
+    delay: DelayModel | None = None  # delay for rows without a logged delay; None means no delay
     reward: Reward = "exclusive"
 
 

@@ -7,7 +7,7 @@ arrival is biased upwards. A decision is therefore counted when it and all earli
     settled   ✓  ✓  …  ✓  ✓  …      counted: 1, 2. When 3 is settled, 3 to 5 are counted.
 
 *Memory.* Decisions after the first pending one are stored. A decision is pending for at most one window, so at most one
-window of decisions is stored. The join needs more memory than this per decision.
+window of decisions is stored. The join needs more memory per decision.
 """
 
 from abc import ABC, abstractmethod
@@ -28,7 +28,7 @@ class _Decided(Generic[V]):
     partition: int
     value: V
     is_settled: bool = False
-    reward: int | None = None  # None if the decision has no outcome yet, or will never have one
+    reward: int | None = None  # None if the decision has no outcome yet, or never gets an outcome
 
 
 class SettledPrefix(Generic[V]):
@@ -72,7 +72,7 @@ class SettledPrefix(Generic[V]):
         self._leave({partition for partition in self._steps if partition not in partitions})
 
     def _leave(self, partitions: set[int]) -> None:
-        """Discard the partitions' uncounted decisions, including settled ones, which would favour fast feedback."""
+        """Discard the partitions' uncounted decisions, including settled ones, to avoid a bias to fast feedback."""
         if not partitions:
             return
         kept = [decided for decided in self._decided if decided.partition not in partitions]

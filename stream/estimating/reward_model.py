@@ -96,7 +96,7 @@ class _Sums(NamedTuple):
         return theta
 
     def loss_on(self, held: "_Sums", ridge: float) -> float:
-        """Return the squared error on other rows for a ridge λ, without the term that is the same for every λ."""
+        """Return the squared error on other rows for a penalty λ, without the term that does not depend on λ."""
         theta = self.weights(ridge)
         cross = held.centred(self.mean)
         squares = theta[:, None, :] @ held.A @ theta[:, :, None]

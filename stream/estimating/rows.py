@@ -154,7 +154,7 @@ class Chunk(NamedTuple):
     propensities: FloatArray  # [n]
     rewards: NDArray[np.int64]  # [n]
     delays_ms: NDArray[np.int64]  # [n]
-    keys: NDArray[np.uint64]  # [n], the state of each row's sequence of words
+    keys: NDArray[np.uint64]  # [n], the state of each row's sequence of random words
     eligible: Eligible | None = None  # the eligible classes of each row; None means all classes
 
     def features(self, j: int) -> Features:
@@ -198,7 +198,7 @@ class Chunk(NamedTuple):
 
 def usable(propensities: FloatArray) -> NDArray[np.bool_]:
     """Return whether each propensity is in (0, 1]."""
-    return (propensities > 0.0) & (propensities <= 1.0)  # False for NaN
+    return (propensities > 0.0) & (propensities <= 1.0)  # the comparison is False for NaN
 
 
 def chunks(batches: Iterable[LoggedRows], draws: Draws, rows_max: int = ROWS_MAX) -> Iterator[Chunk]:

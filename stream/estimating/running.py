@@ -17,7 +17,7 @@ class LiveEstimate(NamedTuple):
 
     estimator: str
     value: float | None
-    normal: Interval | None  # approximate interval for many similar weights at a single time; None below ESS_MIN
+    normal: Interval | None  # approximate interval for a single check; None if the ESS is below ESS_MIN
     anytime: Interval | None  # interval that is valid at all times simultaneously
 
 

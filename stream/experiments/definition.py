@@ -34,7 +34,7 @@ class _Table(BaseModel):
 
 
 class Powers(_Table):
-    """The powers of a number with exponents from `start` to `stop`, optionally as multiples of a fact about the data.
+    """The powers of a number with exponents from `start` to `stop`, optionally multiplied by a statistic of the data.
 
     >>> Powers(powers_of=2, start=-2, stop=0).values()
     [0.25, 0.5, 1.0]
@@ -46,10 +46,10 @@ class Powers(_Table):
     start: int
     stop: int
     step: Annotated[int, Field(ge=1)] = 1
-    of: str | None = None  # a fact about the data set by which the powers are multiplied
+    of: str | None = None  # a statistic of the data set by which the powers are multiplied
 
     def values(self) -> list[Scalar]:
-        """Return the powers, as numbers or as text with the fact."""
+        """Return the powers as numbers or, with the name of a statistic, as text."""
         numbers = [self.powers_of**power for power in range(self.start, self.stop + 1, self.step)]
         return [number if self.of is None else f"{number:g} {self.of}" for number in numbers]
 
@@ -99,9 +99,9 @@ FOLDS = 10
 class Conditions(_Table):
     """Conditions of the stream. Times are counted in decisions."""
 
-    delay: int | str = 0  # in decisions, or a distribution as in `onebit run --delay`, with 1 ms for each decision
+    delay: int | str = 0  # in decisions, or a distribution as in `onebit run --delay`, with 1 ms per decision
     loss: Annotated[float, Field(ge=0, le=1)] = 0.0  # fraction of lost bits
-    window: Annotated[int, Field(ge=-1)] = -1  # decisions until expiry; -1 means never
+    window: Annotated[int, Field(ge=-1)] = -1  # number of decisions after which a decision expires; -1 means never
     on_expiry: OnExpiry = "drop"
     late: LatePolicy = "ignore"
     noise: Annotated[float, Field(ge=0, le=1)] = 0.0  # fraction of training labels replaced with a uniform class
@@ -165,7 +165,7 @@ class Reported(_Table):
 
     data: str
     learner: str  # name or label of the learner
-    value: float  # in the unit of the table
+    value: float  # the number in the unit of the table
     parameters: Parameters = {}
     conditions: Parameters = {}
     roughly: bool = False  # True if the value was read from a figure or is only approximate

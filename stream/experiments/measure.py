@@ -155,7 +155,7 @@ def _run(job: Job, data: Loaded, learner: Learner, stream: Stream) -> tuple[Run,
     patience = Patience(window, conditions.on_expiry, conditions.late)
     events = stream.examples, stream.u, stream.v, stream.delays, patience
     started_s = time.process_time()
-    if conditions.lag == 1 and not conditions.outage:  # all partitions then use the same model
+    if conditions.lag == 1 and not conditions.outage:  # without lag, all partitions use the same model
         result = run(learner, *events)
     else:
         assert isinstance(learner, KernelLearner)

@@ -130,7 +130,7 @@ class River:
             self._model = _package("river.bandit").LinUCBDisjoint(seed=0)
 
     def decide(self, t: int, u: float) -> tuple[int, Any]:
-        """See `Opponent`. River's own generator breaks ties."""
+        """Return the action for event t. River's own random generator breaks ties. See `Opponent`."""
         indices, values = self._examples.features(t)
         norm = float(np.linalg.norm(values)) or 1.0
         x = dict(zip(indices.tolist(), (values / norm).tolist(), strict=True))

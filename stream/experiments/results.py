@@ -41,7 +41,7 @@ MEASURES = frozenset(_FIGURES)
 def field_of(row: Row, name: str) -> Scalar | None:
     """Return a parameter, a condition or a column of a row, or None if the row has no such parameter.
 
-    If the parameter is a multiple of a fact about the data, the factor is returned.
+    If the parameter is a multiple of a statistic of the data, the factor is returned.
     """
     parameters: Parameters = json.loads(row.parameters)
     if name in parameters:

@@ -68,7 +68,7 @@ class Progress(NamedTuple):
     sweep: str
     done: int
     of: int
-    left_s: float  # NaN if unknown
+    left_s: float  # remaining time; NaN if unknown
     error: float | None  # error of the last completed run
     job: Job | None  # the last completed run
 

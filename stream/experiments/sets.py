@@ -42,7 +42,7 @@ class Loaded:
 
 
 class Sets:
-    """The data sets available to an experiment: its own, those of `sets.toml`, and the generated ones."""
+    """The data sets available to an experiment: its own data sets, those of `sets.toml`, and generated data sets."""
 
     def __init__(self, own: Mapping[str, SetEntry], folder: Path | None) -> None:
         self._entries = read_sets() | dict(own)
@@ -119,7 +119,7 @@ def linear_models(seed: int) -> Loaded:
 
     The paper does not specify the distributions of x and u in the relevant dimensions. Here, x is uniform in [-1, 1]
     and u is standard normal. The paper sets ‖U‖ to multiples of the models' squared norm. The parameter `u_norm_sq` is
-    ‖U‖², so the fact `squared_norm` is the square of this multiple.
+    ‖U‖², so the statistic `squared_norm` is the square of this multiple.
     """
     rng = np.random.default_rng(seed)
     X = rng.normal(size=(LINEAR_ROWS, LINEAR_FEATURES))
@@ -137,7 +137,7 @@ def linear_models(seed: int) -> Loaded:
 
 
 def with_facts(parameters: Mapping[str, Scalar], facts: Mapping[str, Fact]) -> dict[str, Scalar]:
-    """Replace parameters that are multiples of a fact about the data with their values.
+    """Replace parameters that are multiples of a statistic of the data with their values.
 
     >>> with_facts({"u_norm_sq": "0.5 squared_norm", "variant": 1}, {"squared_norm": lambda times: (times * 8.0) ** 2})
     {'u_norm_sq': 16.0, 'variant': 1}

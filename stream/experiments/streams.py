@@ -33,7 +33,7 @@ class Stream(NamedTuple):
     truth: Labels  # int64[n], the labels used for evaluation
     u: FloatArray  # float64[n]
     v: FloatArray  # float64[n]
-    delays: Labels  # int64[n], in decisions, or NEVER
+    delays: Labels  # int64[n], the delay of each bit in decisions, or NEVER
 
 
 def stream_of(data: Loaded, seed: int, events: int | None, epochs: int, conditions: Conditions) -> Stream:
@@ -101,7 +101,7 @@ def come_and_go(order: Indices, labels: Labels, n_classes: int, rng: np.random.G
     classes = rng.permutation(n_classes)
     third = n_classes // 3
     kind = np.zeros(n_classes, dtype=np.int64)
-    kind[classes[:third]], kind[classes[third : 2 * third]] = -1, 1  # -1: first half only; 1: second half only
+    kind[classes[:third]], kind[classes[third : 2 * third]] = -1, 1  # -1 in the first half only, 1 in the second only
     half = labels.size // 2
     side = np.where(np.arange(labels.size) < half, -1, 1)
     of_rows = kind[labels]

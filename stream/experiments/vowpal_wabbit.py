@@ -57,7 +57,7 @@ class Setting(NamedTuple):
 
 
 class MissingError(RuntimeError):
-    """Vowpal Wabbit is not installed."""
+    """Raised if Vowpal Wabbit is not installed."""
 
 
 def package() -> Any:
@@ -108,7 +108,7 @@ class Bandit:
         entries = values / norm if norm > 0.0 else values
         features = list(zip(self._hashes[indices].tolist(), entries.tolist(), strict=True))
         example = self._example(self._workspace)
-        self._native.push_namespace(example, ord(NAMESPACE))  # required; otherwise the features are ignored
+        self._native.push_namespace(example, ord(NAMESPACE))  # without this call, the features are ignored
         example.push_feature_list(self._workspace, ord(NAMESPACE), self._namespace, features)
         example.setup_example()
         return example
@@ -124,13 +124,13 @@ class Bandit:
                 return action, probability
         last = max(
             action for action, probability in enumerate(probabilities) if probability > 0.0
-        )  # the sum may be below 1, because of float32
+        )  # the sum of the float32 probabilities may be below 1
         return last, probabilities[last]
 
     def learn(self, example: Any, action: int, probability: float, *, right: bool) -> None:
         """Learn from the bit for an example that was passed to `decide`. An example can be labelled only once."""
         example.set_label_string(f"{action + 1}:{self._setting.costs[0 if right else 1]}:{probability:.8g}")
-        example.set_test_only(False)  # examples without a label are test-only
+        example.set_test_only(False)  # an example created without a label is test-only
         self._model.learn(self._workspace, example)
 
     def finish(self) -> None:

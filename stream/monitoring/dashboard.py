@@ -41,7 +41,7 @@ RATE_MS = 5_000
 
 DOUBT_MS = 1_000
 DOUBTFUL_MAX = 10
-"""If at most this many offsets wait, all of them may be transaction markers, and the caller reads the records."""
+"""If no more offsets than this are waiting, all may be transaction markers, so the caller reads the records."""
 
 CLASSES_SHOWN = 20
 REASONS_SHOWN = 10
@@ -92,7 +92,7 @@ class Dashboard:
         self._clock = EstimatedClock(now_ms)  # an estimate of the broker's time
         self._level = 0  # one of every 2**level decisions is processed
         self._paced_ms, self._was_behind, self._reads = now_ms(), 0, False
-        self._waiting: dict[TopicPartition, tuple[int, int, int]] = {}  # offset, end, and number of records between
+        self._waiting: dict[TopicPartition, tuple[int, int, int]] = {}  # offset, end offset, and record count
 
     def judge(self, policies: Policies, contexts_at: ContextsAt) -> None:
         """Set the policies to evaluate. Call this before adding records or restoring states."""
@@ -169,9 +169,9 @@ class Dashboard:
             self._pace()
 
     def inputs_to_count(self) -> list[tuple[TopicPartition, int]]:
-        """Return the inputs whose waiting offsets may all be ticks or transaction markers, which need no step.
+        """Return the inputs whose waiting offsets may all be ticks or transaction markers.
 
-        The result is empty unless the learner may soon be reported as stuck.
+        Such records require no step. The result is empty unless the learner may soon be reported as stuck.
         """
         with self._lock:
             if self._now_ms() - self._stepped_ms < DOUBT_MS:
@@ -367,7 +367,7 @@ class Dashboard:
 
     def _comparisons(self) -> dict[str, Any]:
         states = sorted(self._states.values(), key=lambda state: max(state.windows.counts, default=0))
-        partitions = [state.pending.comparisons() for state in states]  # the last one has the latest record
+        partitions = [state.pending.comparisons() for state in states]  # the last partition has the latest record
         tables = {"holdout": holdout_table(partitions), "challengers": challenger_table(partitions)}
         return {name: table and table._asdict() for name, table in tables.items()}
 

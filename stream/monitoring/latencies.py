@@ -15,7 +15,7 @@ WAITING_MAX = 500
 
 class _Waiting(NamedTuple):
     append_ms: int
-    times: int  # weight of its latency in the counts
+    times: int  # weight of the record's latency in the counts
 
 
 class Latencies:
@@ -39,7 +39,7 @@ class Latencies:
         if offset in self._answers:
             answered_ms, times = self._answers.pop(offset)
             self._add(append_ms, answered_ms, times)
-        elif not self._answers:  # if not, this context is a duplicate, because a later context already has a prediction
+        elif not self._answers:  # otherwise a later context has a prediction, so this one is a duplicate
             self._contexts[offset] = _Waiting(append_ms, self._stride)
         self._bound()
 

@@ -42,12 +42,12 @@ class Settled(NamedTuple):
 class _Pending(NamedTuple):
     append_ms: int  # append time of the prediction
     weights: tuple[float, ...]
-    values: Sequence[Any]  # by comparison; see `Comparison.value_of`
+    values: Sequence[Any]  # one value per comparison; see `Comparison.value_of`
 
 
 class _Bit(NamedTuple):
     append_ms: int
-    reward: int | None  # None if there is no outcome
+    reward: int | None  # None if the decision has no outcome
     is_matched: bool  # False if the reward is assumed, and therefore used only in comparisons
 
 
@@ -67,7 +67,7 @@ class PendingDecisions:
         self._policies = tuple(policies)
         self._estimates = tuple(RunningEstimate() for _ in policies)
         self._decided: dict[int, _Pending] = {}  # keyed by the hash of the id, in the order of the decisions
-        self._bits: dict[int, _Bit] = {}  # bits whose decision has not been read or counted yet
+        self._bits: dict[int, _Bit] = {}  # bits whose decisions have not been read or counted yet
         self._newest_ms = 0  # append time of the last prediction
         self._rows: list[tuple[tuple[float, ...], int]] = []  # weights and bits that are not counted yet
         self._comparisons = comparisons

@@ -72,7 +72,7 @@ class Policies:
         self._n_classes = n_classes
         self._n_features = n_features
         self._encoder = encoder
-        self._holdout = holdout  # the share of the holdout
+        self._holdout = holdout  # share of the decisions in the holdout
         self.names = (*ALWAYS, *(one.policy.name for one in named))
         self.keys = (*ALWAYS, *(one.key for one in named))
         self.look_at_x = any(one.policy.looks_at_x for one in named)
@@ -120,7 +120,7 @@ class Policies:
 
 def is_drawn(propensity: float) -> bool:
     """Return whether a decision was drawn at random with a known probability."""
-    return 0.0 < propensity < 1.0  # False for NaN
+    return 0.0 < propensity < 1.0  # the comparison is False for NaN
 
 
 def _always(prediction: Prediction) -> tuple[float, ...]:

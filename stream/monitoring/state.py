@@ -58,7 +58,7 @@ class PartitionState:
         self.delays = Sketch()
         self.latencies = Latencies()
         self.pending = PendingDecisions(self._policies.keys, self._policies.comparisons())
-        self.letters: dict[str, Letters] = {}  # by reason, with the most recent reason last
+        self.letters: dict[str, Letters] = {}  # dead letters by reason, with the most recent reason last
         self.unreadable = 0  # number of records in output topics that other programs wrote
         self.passed_over = 0  # number of decisions and outcomes outside the sample
 

@@ -35,7 +35,7 @@ class Verdict(NamedTuple):
 
 
 class Intake(NamedTuple):
-    """Number of records that the tasks have read, and number of faulty ones."""
+    """Number of records that the tasks have read, and number of malformed or misplaced records."""
 
     read: int = 0
     malformed: int = 0
@@ -51,7 +51,7 @@ class Seen(NamedTuple):
     """The data from which the condition is determined."""
 
     answered_ms: int  # time since the last response from Kafka
-    stepped_ms: int  # time since the last step, or since the monitor started
+    stepped_ms: int  # time since the last step, or since the monitor's start
     steps: int  # total number of steps of all tasks
     contexts: int  # number of waiting contexts
     feedback: int  # number of waiting feedback records

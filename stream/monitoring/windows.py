@@ -78,7 +78,7 @@ def share(count: float, n: float) -> Share | None:
     """
     if n == 0:
         return None
-    p = min(max(count / n, 0.0), 1.0)  # limited, because weighted counts have rounding errors
+    p = min(max(count / n, 0.0), 1.0)  # limited to [0, 1], because weighted counts have rounding errors
     middle, spread = p + Z * Z / (2 * n), Z * sqrt(p * (1 - p) / n + Z * Z / (4 * n * n))
     low, high = ((middle + sign * spread) / (1 + Z * Z / n) for sign in (-1, 1))
     return Share(round(p, 4), round(max(low, 0.0), 4), round(min(high, 1.0), 4), round(n))
@@ -88,7 +88,7 @@ class Windows:
     """Counts per time window; only the most recent windows are stored."""
 
     def __init__(self, counts: Mapping[int, Counts] | None = None) -> None:
-        self.counts: dict[int, Counts] = dict(counts or {})  # keyed by the start of the window in ms
+        self.counts: dict[int, Counts] = dict(counts or {})  # counts by the start of the window in ms
 
     def add(self, append_ms: int, counts: Counts) -> None:
         """Add the counts of a record with this append time."""

@@ -43,7 +43,7 @@ class Errors(NamedTuple):
 
     events: int
     mistakes: int  # decisions whose action was wrong
-    error_rate: float  # this and all other rates are nan if there are no decisions
+    error_rate: float  # error of the action; like all other rates, nan if there are no decisions
     error_rate_last_fifth: float  # error of the action over the last fifth of the decisions, rounded up
     greedy_error_rate: float  # error of the class with the highest score, where known
     window_events: int

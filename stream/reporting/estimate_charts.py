@@ -16,7 +16,7 @@ from stream.reporting.tables import percent
 class _Path(NamedTuple):
     """An estimate as a function of the number of decisions."""
 
-    number: int  # number of the line in the charts
+    number: int  # number of this policy's line in the charts
     name: str
     n: list[int]
     values: list[float]

@@ -133,7 +133,7 @@ def _paint(axes: "Axes", panel: Panel, labels: Sequence[str], x: Axis, y: Axis) 
         axes.set_xticks(list(places.values()), [str(value) for value in values], rotation=30, ha="right", fontsize=7)
     elif x.scale == "symlog":
         axes.set_xscale("symlog", linthresh=1.0)
-        axes.set_xlim(left=min(values) - 0.2)  # the default margin would span whole decades
+        axes.set_xlim(left=min(values) - 0.2)  # on a log axis, the default margin would span whole decades
     elif x.scale in ("log", "log2"):
         axes.set_xscale("log", base=2 if x.scale == "log2" else 10)
     if y.scale == "log" and all(value > 0 for line in panel.lines for value in line.y):

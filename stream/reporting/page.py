@@ -366,7 +366,7 @@ def _holdout(names: Sequence[str], reports: Sequence[RunReport]) -> _Holdout | N
 
 
 def _challengers(names: Sequence[str], reports: Sequence[RunReport]) -> Table | None:
-    """Return the estimates of the challengers, or None if no run has any."""
+    """Return the estimates of the challengers, or None if no run has challengers."""
     compared = {name: run.challengers for name, run in zip(names, reports, strict=True) if run.challengers is not None}
     if not compared:
         return None
@@ -430,7 +430,7 @@ class _Account(NamedTuple):
     """The ledger of one or more learners."""
 
     of: str
-    shared: bool  # True if several learners share it
+    shared: bool  # True if several learners have this ledger
     lines: list[_Line]
     notes: list[str]
     flow: list[Drawing]
@@ -481,9 +481,9 @@ _GLOSSARY = (
     ("pending", "Decided, and waiting for feedback."),
     ("matched", "Feedback arrived within the window and was joined to its decision; the learner has learned from it."),
     ("expired", "The window passed without feedback."),
-    ("unmatched", "A decision for another action than the logged one, for which the log has no feedback."),
-    ("deferred", "Decided, and waiting for the notice that the decision was shown."),
-    ("shown", "The notice that a deferred decision was shown, which begins its window."),
+    ("unmatched", "A decision whose action differs from the logged action, so that the log has no feedback for it."),
+    ("deferred", "Decided, and waiting for the record that reports that the decision was shown."),
+    ("shown", "The record that reports that a deferred decision was shown. The decision's window begins with it."),
     ("unshown", "A deferred decision that was not shown in time. It is not learned."),
     ("champion", "The learner that decides, in a pipeline with challengers."),
     ("challenger", "A learner that learns from the champion's decisions, and does not decide until it is promoted."),
@@ -494,6 +494,6 @@ _GLOSSARY = (
     ("orphan", "Feedback whose context has not arrived. It is dropped after the orphan window."),
     ("mismatched", "Feedback for an action other than that of the decision. It is written to the dead-letter topic."),
     ("malformed", "An unreadable record. It is written to the dead-letter topic with the reason."),
-    ("drift alarm", "The reward rate dropped: the learner, or one of its classes, was reset."),
+    ("drift alarm", "The reward rate has dropped, so the learner or one of its classes was reset."),
     ("virtual time", "Time by the broker's clock. The embedded broker's clock skips pauses between events."),
 )

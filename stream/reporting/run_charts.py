@@ -14,7 +14,7 @@ from stream.reporting.run_report import RunReport
 from stream.reporting.tables import Series, duration, percent, t_factor, unbroken
 from stream.telemetry.sketch import Sketch
 
-_Points = list[tuple[float, float]]  # points (x, y), ordered by x
+_Points = list[tuple[float, float]]  # points (x, y) in the order of x
 
 
 class _Curve(NamedTuple):
@@ -34,7 +34,7 @@ class _Curve(NamedTuple):
 
 
 def _progressive(report: RunReport) -> _Points:
-    few = min(10, report.errors.events)  # skipped, because the first values are noisy
+    few = min(10, report.errors.events)  # the first values are noisy, so the chart skips them
     return [(point.events, point.error_rate) for point in report.errors.points if point.events >= few]
 
 
@@ -71,7 +71,7 @@ _ERRORS = (
         "progressive",
         "Progressive error",
         lambda report: (
-            "Share of wrong decisions among all decisions so far. Each is evaluated before the learner learns from it."
+            "Share of wrong decisions among all decisions so far, each evaluated before the learner learns from it."
         ),
         _progressive,
         "the progressive error by number of decisions",
@@ -174,8 +174,8 @@ def time_charts(names: Sequence[str], found: Sequence[Series]) -> list[Chart]:
 _LATENCIES = {
     "decision": "Distribution of the time from the append of the context to the append of the prediction, by the "
     "broker's clock.",
-    "step": "Distribution of the real time per step of the learner. A step decides, learns from and writes all records "
-    "that are available. An embedded run has no network latency.",
+    "step": "Distribution of the real time per step of the learner. A step decides on the available contexts, learns "
+    "from the available feedback, and writes the results. An embedded run has no network latency.",
 }
 
 

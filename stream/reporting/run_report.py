@@ -92,7 +92,7 @@ class ReplicaReport(NamedTuple):
 
     instance: str  # the learner process that has this replica
     version: int  # number of log entries
-    sha256: str  # digest of its state
+    sha256: str  # digest of the replica's state
 
 
 class Behind(NamedTuple):
@@ -256,7 +256,7 @@ _ELEMENT = re.compile(r'<script type="application/gzip" id="runs">([^<]*)</scrip
 
 
 class SavedRunsError(OnebitError, ValueError):
-    """The file contains no runs, or its version is not supported."""
+    """Raised if a file contains no runs, or if the file's version is not supported."""
 
 
 def packed_runs(reports: Sequence[RunReport]) -> str:

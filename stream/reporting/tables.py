@@ -142,7 +142,7 @@ class Table(NamedTuple):
 
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
-    notes: tuple[str, ...] = ()  # notes below the table
+    notes: tuple[str, ...] = ()  # notes printed below the table
 
 
 _RATES: dict[str, str] = {

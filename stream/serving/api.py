@@ -50,7 +50,7 @@ class Gateway:
     topics: Topics
     counts: Counts
     timeout_s: float
-    fallback: str | None = None  # None to respond with status 504
+    fallback: str | None = None  # response after the timeout; None for status 504
 
     async def decide(self, request: Request) -> Response:
         """Write a context, and return its decision when it is committed. Repeating an id returns the same decision."""
@@ -123,7 +123,7 @@ class Gateway:
 
 
 class _IdConvertor(PathConvertor):
-    """The rest of a path. Starlette's `path` matches no newlines, and omits one at the end."""
+    """The rest of a path. Starlette's converter `path` matches no newlines, and omits a newline at the end."""
 
     regex = "(?s:.*)"
 
@@ -192,7 +192,7 @@ def _record(value: bytes, headers: Headers = HEADERS) -> Record:
 def _value_of(given: dict[str, Any]) -> bytes:
     try:
         return orjson.dumps(given)
-    except TypeError as error:  # nesting that is too deep
+    except TypeError as error:  # raised if the JSON is nested too deeply
         raise MalformedError(f"body: {error}") from error
 
 
@@ -238,4 +238,4 @@ async def _explain(_: Request, error: Exception) -> Response:
             return problem(error.status_code, error.detail, error.headers)
         case BrokerError():
             return problem(503, str(error), {"Retry-After": "1"})
-    return problem(500, "internal error")  # `Guard` logs the error
+    return problem(500, "internal error")  # `Guard` also logs the error

@@ -17,7 +17,7 @@ REMEMBERED_MAX = 1_000_000
 
 
 class FallbackError(ValueError):
-    """The pipeline does not have the fallback class."""
+    """Raised if the pipeline does not have the fallback class."""
 
 
 class PipelineFacts(NamedTuple):
@@ -29,7 +29,7 @@ class PipelineFacts(NamedTuple):
     class_names: tuple[str, ...] | None = None
     encoder: FeatureEncoder | None = None  # the encoding of named features
     open_classes: bool = False  # True if contexts name the classes
-    unsupported: str | None = None  # name of the learner if it cannot decide among eligible classes
+    unsupported: str | None = None  # name of a learner that cannot decide among eligible classes
 
     def classes(self) -> Classes:
         """Return the pipeline's classes. Names that an open pipeline adds later are not included."""
@@ -40,7 +40,7 @@ class Answer(Struct, frozen=True, gc=False):
     """The answer to a context. The garbage collector ignores answers: traversing all of them would take 0.2 s."""
 
     action: int
-    propensity: float | None  # None if unknown
+    propensity: float | None  # None if the propensity is unknown
     class_name: str | None = None
     model_version: int | None = None  # None for a fallback, which has no model
     append_ms: int = 0  # append time of the prediction
@@ -92,7 +92,7 @@ class Decisions:
         """
         self.remember_ms = remember_ms
         self._remembered_max = remembered_max
-        self._answers: dict[str, Answer] = {}  # in the order of arrival
+        self._answers: dict[str, Answer] = {}  # answers in the order of arrival
         self._waiting: dict[str, set[asyncio.Future[Answer]]] = {}
 
     @property

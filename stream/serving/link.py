@@ -43,7 +43,7 @@ WRITER, READER = "writer", "reader"
 class Access(NamedTuple):
     """The gateway's access to the pipeline. Each thread calls these functions with its own broker."""
 
-    connect: Callable[[Callable[[], bool]], Broker]  # called with a function that returns whether to stop
+    connect: Callable[[Callable[[], bool]], Broker]  # the argument is a function that returns whether to stop
     watch: Callable[[Broker], Callable[[], None]]  # returns a function that raises an error if the topics have changed
     facts: Callable[[Broker], PipelineFacts | None]
     now_ms: Callable[[], int]  # this host's time since 1970, used to find the oldest prediction to remember
@@ -160,7 +160,7 @@ class Link:
                 producer.flush()
             except BrokerError as error:
                 self._loop.call_soon_threadsafe(_settle, batch, error)
-                if type(error) is not BrokerError:  # if not, only these records were refused
+                if type(error) is not BrokerError:  # a plain BrokerError concerns only these records
                     raise
             else:
                 self._loop.call_soon_threadsafe(_settle, batch, None)

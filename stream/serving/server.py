@@ -29,7 +29,7 @@ OPENAPI = "/openapi.json"
 PATHS = frozenset((DECIDE, FEEDBACK, SHOWN, "/healthz", "/readyz", "/metrics", OPENAPI))
 
 HEAD_BYTES_MAX = 65_536
-"""Limit on an incomplete head of a request. It is checked after each read from a socket, which is at most 256 KiB."""
+"""Limit on an incomplete head of a request, checked after each read of up to 256 KiB from a socket."""
 
 HEAD_S = 10.0
 """Time limit for receiving the head of a request, and the rest of a body after the response."""
@@ -44,7 +44,7 @@ CONNECTIONS_MAX = 10_000
 """Limit on open connections, including idle ones. If there are more, uvicorn responds to every request with 503."""
 
 FILES_OTHER = 100
-"""Open files that connections leave to the Kafka client and the program."""
+"""Number of open files reserved for the Kafka client and the rest of the program."""
 
 KEEP_ALIVE_S = 75
 """Time to keep an idle connection open: longer than the usual 60 s of load balancers, which reuse connections."""
@@ -195,7 +195,7 @@ class Guard:
         async def reread() -> Message:
             return read.pop() if read else await receive()
 
-        if is_whole:  # if not, the client has disconnected
+        if is_whole:  # a client that has disconnected gets no response
             await self._app(scope, reread, send)
 
 
@@ -207,13 +207,14 @@ def listen(host: str, port: int) -> socket.socket:
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listening = socket.create_server((host, port), family=family, backlog=REQUESTS_MAX)
-    # asyncio does not set it for accepted connections, whose second write then waits up to 40 ms for a delayed ACK.
+    # asyncio does not set TCP_NODELAY for accepted connections. Without it, the second write to a connection waits up
+    # to 40 ms for a delayed ACK.
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listening
 
 
 def connections_max() -> int:
-    """Return the limit on open connections, which also fits the process's limit on open files."""
+    """Return the limit on open connections, reduced if necessary to fit the process's limit on open files."""
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return CONNECTIONS_MAX if files == resource.RLIM_INFINITY else min(CONNECTIONS_MAX, files - FILES_OTHER)
 
@@ -236,7 +237,7 @@ class Protocol(HttpToolsProtocol):
         self._timer.cancel()
 
     def data_received(self, data: bytes) -> None:
-        """See asyncio. Closes the connection if the head is too large."""
+        """Receive data, and close the connection if the head of a request is too large; see asyncio."""
         is_start = self._head_bytes == 0
         if self._is_head:
             self._head_bytes += len(data)
@@ -247,7 +248,7 @@ class Protocol(HttpToolsProtocol):
             self._close_after(HEAD_S)
 
     def on_headers_complete(self) -> None:
-        """See httptools. `Guard` limits the time until the body is complete."""
+        """Stop the timer of the head; `Guard` limits the time until the body is complete. See httptools."""
         self._timer.cancel()
         self._is_head, self._head_bytes = False, 0
         super().on_headers_complete()
@@ -256,11 +257,11 @@ class Protocol(HttpToolsProtocol):
         """See httptools."""
         super().on_message_complete()
         self._is_head = True
-        if self.cycle.response_complete:  # the rest of the body has ended uvicorn's timeout
+        if self.cycle.response_complete:  # receiving this body cancelled uvicorn's timeout
             self._close_after(KEEP_ALIVE_S)
 
     def on_response_complete(self) -> None:
-        """See uvicorn. Limits the time to receive a body that no application reads."""
+        """Limit the time to receive a body that no application reads; see uvicorn."""
         super().on_response_complete()
         if not self._is_head and self.cycle.response_complete:
             self._close_after(HEAD_S)

@@ -51,7 +51,7 @@ class EmbeddedPipeline(PipelineUnderTest):
             pass
 
     def advance(self, duration: str) -> None:
-        """Advance virtual time, for example by `10s`. The learner runs whenever it has work due in between."""
+        """Advance virtual time, for example by `10s`. The learner runs whenever work becomes due in this period."""
         until_ms = self.clock.now_ms + parse_duration(duration)
         self.work()
         while (due_ms := self.learner.next_due_ms()) is not None and due_ms <= until_ms:

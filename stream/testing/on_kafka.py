@@ -60,7 +60,7 @@ class KafkaPipeline(PipelineUnderTest):
         no_file = directory / "onebit.toml"  # an empty settings file, used instead of the one in the working directory
         no_file.touch()
         variables = {**given.environment(), CONFIG_VARIABLE: str(no_file)}
-        self.programs = Programs(directory, variables, Path.cwd())  # settings may contain paths relative to it
+        self.programs = Programs(directory, variables, Path.cwd())  # settings can contain relative paths
         try:
             self.learner = self.start_learner()
         except AssertionError:

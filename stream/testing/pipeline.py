@@ -65,7 +65,7 @@ class PipelineUnderTest(ABC):
         self.send(self.topics.feedback, event_id, encode_feedback(Feedback(event_id, reward, label, action)))
 
     def shown(self, event_id: str) -> None:
-        """Send the notice that a deferred decision was shown, as a service would."""
+        """Send a record that reports that a deferred decision was shown, as a service would."""
         self.send(self.topics.feedback, event_id, encode_feedback(Shown(event_id)))
 
     def send(self, topic: str, event_id: str, value: bytes | Mapping[str, Any]) -> None:
