@@ -2,8 +2,8 @@
 
     python benchmarks/activation.py [--write]
 
-Half of the decisions are shown, and receive feedback after a random delay. The other half are never shown. The error is
-that of the shown decisions, in three pipelines in virtual time with `--on-expiry negative`:
+Half of the decisions are shown, and receive feedback after a random delay. The other half are never shown. The
+benchmark reports the error of the shown decisions in three pipelines in virtual time, with `--on-expiry negative`:
 
     without     only the contexts whose decisions are shown
     deferred    all contexts, deferred; the window begins when a decision is shown

@@ -204,7 +204,7 @@ def main() -> None:
     parser.add_argument("--sets", nargs="+", choices=SETS)
     parser.add_argument("--delays", nargs="+", type=delay_of, default=[0, 1_000, "lognormal"])
     parser.add_argument("--orders", type=int, default=3)
-    parser.add_argument("--rows-max", type=int, help="maximum number of rows of each order, for both")
+    parser.add_argument("--rows-max", type=int, help="maximum number of rows in each order")
     parser.add_argument("--quadratic", action="store_true")
     parser.add_argument("--times", action="store_true")
     parser.add_argument("--table", action="store_true", help="print the stored errors")

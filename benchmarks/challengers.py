@@ -62,7 +62,7 @@ def pair(champion: Callable[[], KernelLearner], challenger: Callable[[], KernelL
 
 
 def event_us(make: Callable[[], KernelLearner], data: str) -> float:
-    """Return the CPU time of an event in microseconds, of new learners that have warmed up."""
+    """Return the CPU time per event of new learners in microseconds, after a warm-up."""
     dataset, one, rng = load(data, None), make(), np.random.default_rng(1)
     rows = [(dataset.row(t).x, dataset.known_of(dataset.event_id(t))) for t in range(TIMED)]
     draws = rng.random(TIMED).tolist()

@@ -57,7 +57,7 @@ def outside(decisions: int) -> int:
 class Reached(NamedTuple):
     """The speed at which one class was learned, in rows of this class."""
 
-    rows: int | None  # None: not reached
+    rows: int | None  # None if the required accuracy was not reached
     steady: float
 
 

@@ -4,7 +4,7 @@
     python benchmarks/judged_by_coba.py DATA_FOLDER [--sets vowel r8] [--orders 3] [--rows-max 2000]
     python benchmarks/judged_by_coba.py --table
 
-Onebit's learner is the one that `auto` chooses, with its defaults. Every other learner is tuned over a grid on the
+Onebit uses the learner that `auto` chooses, with default parameters. Every other learner is tuned over a grid on the
 first order of the rows. Vowpal Wabbit's learners are tuned with the default learning rate first, and the best setting
 is then tried with other rates. The setting with the smallest error also processes the other orders. coba calls
 `predict` and `learn` alternately, so each bit arrives immediately.

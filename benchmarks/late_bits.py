@@ -70,7 +70,7 @@ GOALS: dict[int | str, dict[str, float]] = {
     },
     10_000: {"20news": 34.5, "letter": 51, "pendigits": 27, "amazon7": 33.5},
 }  # fmt: skip
-"""Maximum errors in percent, by delay. At a delay of 10,000, they apply only to decisions after the first bit."""
+"""Maximum errors in percent, by delay. At a delay of 10,000, the limits apply only to decisions after the first bit."""
 
 
 class Loaded(NamedTuple):
@@ -195,7 +195,7 @@ def main() -> None:
     parser.add_argument("--sets", nargs="+", default=SETS, choices=SETS)
     parser.add_argument("--delays", nargs="+", type=delay_of, default=[0, 1_000], help="decisions, or lognormal")
     parser.add_argument("--orders", type=int, default=3)
-    parser.add_argument("--learner", help="learner to measure instead of the one that auto chooses")
+    parser.add_argument("--learner", help="learner to measure instead of the learner that auto chooses")
     parser.add_argument("--param", nargs="*", default=[], help="parameters of the learner, as NAME=VALUE")
     parser.add_argument("--drift", action="store_true")
     parser.add_argument("--write", action="store_true")

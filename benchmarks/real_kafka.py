@@ -1,10 +1,10 @@
-"""Measure the three programs on a real Kafka with one partition: CPU per event, events per second and latency.
+"""Measure the three programs on a Kafka broker with one partition: CPU per event, events per second and latency.
 
     python benchmarks/real_kafka.py [--events 20000] [--seconds 20] [--results FILE.json]
     python benchmarks/real_kafka.py --learners banditron --data synsep --turns 3 --results FILE.json
     python benchmarks/real_kafka.py --profile
 
-Starts a single-node Kafka. The compared programs run alternately within one run, `--turns` times:
+Starts a single-node Kafka broker. The compared programs run alternately within one run, `--turns` times:
 
 - The replay writes all contexts as fast as the broker accepts them. Then the learner and the feedback program settle
   these events, so that both are always busy. The first `--warm-up` events are excluded.
@@ -167,7 +167,7 @@ class Measured:
         """Measure the time until a context's prediction is in the log, and until a read_committed consumer reads it."""
         predictions = TopicPartition(self.topics.predictions, 0)
         reader = self.broker.reader([predictions])
-        seen_ms: dict[bytes, tuple[int, float]] = {}  # append time and arrival time, which are on the same clock
+        seen_ms: dict[bytes, tuple[int, float]] = {}  # append time and arrival time, from the same clock
         with ExitStack() as stack:
             processes = [stack.enter_context(running(self.settings, command)) for command in commands]
             while not any(self.broker.members(f"{self.settings.topic_prefix}{group}").values()):

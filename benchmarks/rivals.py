@@ -3,7 +3,7 @@
     python benchmarks/rivals.py bare N    a transaction loop that reads contexts and writes one record per context
     python benchmarks/rivals.py faust N   a Faust agent that joins contexts and feedback in memory, at least once
 
-Settings are read from ONEBIT_*, as for Onebit's programs. N is the number of events.
+Settings are read from the ONEBIT_ variables, as in Onebit's programs. N is the number of events.
 """
 
 import asyncio

@@ -1,9 +1,9 @@
-"""Measure the latency of decisions over HTTP on a real Kafka, next to the latency of the pipeline itself.
+"""Measure the latency of decisions over HTTP and of the pipeline itself, on a Kafka broker.
 
     python benchmarks/serve.py [--rates 300 1000] [--seconds 10] [--turns 5] [--results FILE.json]
 
-Starts a single-node Kafka, a learner and a gateway. In each turn, Poisson arrivals at each rate request decisions in
-two ways, one after the other:
+Starts a single-node Kafka broker, a learner and a gateway. In each turn, Poisson arrivals at each rate request
+decisions in two ways, one after the other:
 
 - pipeline: a client writes the contexts, and reads the predictions with read_committed.
 - gateway: a client calls `POST /v1/decide` over keep-alive connections.
@@ -44,7 +44,7 @@ from stream.wire.topics import Topics
 PORT = 18_080
 WARM_UP_S = 3.0  # excluded from the percentiles
 DECIDED_S = 30.0  # time limit for the last decisions
-RETRY_S = 0.1  # a latency includes the retries
+RETRY_S = 0.1  # pause before a retry; a latency includes the retries
 N_CLASSES, N_FEATURES = 10, 64
 LEARNER = ("--learner", "late-ucb", "--n-classes", str(N_CLASSES), "--n-features", str(N_FEATURES), "--window", "10s")
 
@@ -86,7 +86,7 @@ class Door:
         reader, writer = self._idle.pop() if self._idle else await asyncio.open_connection(HOST, PORT)
         head = b""
         while not head.startswith(b"HTTP/1.1 200 "):
-            if head:  # refused, for example because the gateway has too many concurrent requests
+            if head:  # the request was refused, for example because there are too many
                 await asyncio.sleep(RETRY_S)
             writer.write(
                 b"POST /v1/decide HTTP/1.1\r\nHost: bench\r\nContent-Type: application/json\r\n"
@@ -205,12 +205,12 @@ def decides() -> bool:
     try:
         with urlopen(Request(f"http://{HOST}:{PORT}/v1/decide", body, {"Content-Type": "application/json"})) as got:
             return bool(got.status == 200)
-    except URLError:  # not listening, not ready, or no prediction in time
+    except URLError:  # the gateway is not ready, or there is no prediction in time
         return False
 
 
 async def measure(row: Row, bootstrap: str, topics: Topics, arguments: argparse.Namespace) -> list[float]:
-    """Return the latencies of one way to request decisions."""
+    """Return the latencies of the decisions requested in one of the two ways."""
     prefix = f"{row['way']}-{row['rate']:g}-{row['turn']}-"
     if row["way"] == "gateway":
         return await latencies_ms(Door().ask, prefix, row["rate"], arguments.seconds)

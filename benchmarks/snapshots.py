@@ -1,4 +1,4 @@
-"""Measure snapshots on a real Kafka: cost of a snapshot, delay of decisions, and speed of recovery.
+"""Measure snapshots on a Kafka broker: cost of a snapshot, delay of decisions, and speed of recovery.
 
     python benchmarks/snapshots.py [--bootstrap HOST:PORT] [--events 40000] [--large-events 12000]
 

@@ -1,10 +1,10 @@
-"""Measure a long run on a real Kafka: CPU time per event and memory over time.
+"""Measure a long run on a Kafka broker: CPU time per event and memory over time.
 
     python benchmarks/soak_on_kafka.py [--events 2000000] [--rate 4000] [--client confluent] [--results FILE.json]
 
-Starts a single-node Kafka, and runs the replay, the learner and the feedback program as processes. Prints the CPU time
-per event and the resident memory of each program for each tenth of the events. At the end, `onebit verify` recomputes
-the ledger, and every event must be decided and settled.
+Starts a single-node Kafka broker, and runs the replay, the learner and the feedback program as processes. Prints the
+CPU time per event and the resident memory of each program for each tenth of the events. At the end, `onebit verify`
+recomputes the ledger, and every event must be decided and settled.
 
 The learner must keep up with the rate. Otherwise, all contexts of a backlog become pending at the same time, because
 contexts are older than their feedback. Settled ids are retained for a minute, at most 100,000 of them, so that memory

@@ -2,10 +2,10 @@
 
     python benchmarks/standstill.py [--ids 200000] [--partitions 10] [--client confluent] [--results FILE.json]
 
-On a single-node Kafka, a learner first settles and retains N ids in each partition. Contexts then arrive at a steady
-rate. After the learner has caught up, the longest gap between the append times of consecutive predictions is measured
-in each partition: while a second learner joins, while it leaves, and around a pause of the broker (SIGSTOP), whose
-duration is subtracted. The longest gap without these events is also reported.
+On a single-node Kafka broker, a learner first settles and retains N ids in each partition. Contexts then arrive at a
+steady rate. After the learner has caught up, the longest gap between the append times of consecutive predictions is
+measured in each partition: while a second learner joins, while it leaves, and around a pause of the broker (SIGSTOP),
+whose duration is subtracted. The longest gap without these events is also reported.
 """
 
 import argparse
