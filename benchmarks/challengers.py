@@ -80,7 +80,7 @@ def event_us(make: Callable[[], KernelLearner], data: str) -> float:
 
 def main() -> None:
     """Print both results."""
-    print("champion + challenger on optdigits: us per event; ratio of the challenger's share to its own learner")
+    print("champion + challenger on optdigits: us per event; ratio of the added time to that of the challenger alone")
     for champion, challenger in PAIRS:
         one, other = partial(learner, champion, 10, 64), partial(learner, challenger, 10, 64)
         alone_us, challenger_us, both_us = (

@@ -1,4 +1,4 @@
-"""Measure the time per event from Python and in the compiled loop, full SOBA, compile time, and Vowpal Wabbit.
+"""Measure the time per event of learners and of Vowpal Wabbit, and the compile time.
 
     OPENBLAS_NUM_THREADS=1 python benchmarks/learners.py [--drift] [--json FILE]
 

@@ -3,8 +3,8 @@
     python benchmarks/log_reading.py [--rows 1000000] [--format parquet|jsonl|csv] [--own-ids]
 
 Generates a log in a temporary folder: 20 actions, three numeric and three categorical columns (75 features in total),
-times, propensities, rewards and delays. A separate process reads it, and prints the CPU time of the first pass, the
-rows per second of CPU time, and the maximum resident memory. With --own-ids, event ids are read from the log and
+times, propensities, rewards and delays. A separate process reads the log, and prints the CPU time of the first pass,
+the rows per second of CPU time, and the maximum resident memory. With --own-ids, event ids are read from the log and
 checked for duplicates. This script requires Linux, because it reads the memory use from /proc.
 """
 

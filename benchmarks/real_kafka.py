@@ -204,7 +204,7 @@ class Measured:
 
 
 class Examples:
-    """Counts the settled decisions of a pipeline, and the wrong ones among them."""
+    """Counts the settled decisions of a pipeline, and how many of them were wrong."""
 
     def __init__(self, pipeline: Measured) -> None:
         self._reader = pipeline.broker.reader([TopicPartition(pipeline.topics.examples, 0)])

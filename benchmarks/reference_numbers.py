@@ -39,7 +39,7 @@ class Known(NamedTuple):
 
     events: int
     mean: float  # percentage of wrong actions
-    sd: float | None = None  # None if unknown; replaced by the standard deviation of the measured seeds
+    sd: float | None = None  # standard deviation; None to use that of the measured seeds
 
 
 class Row(NamedTuple):
@@ -142,7 +142,7 @@ def number(value: float | None, form: str) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--by", choices=("loop", "run"), default="loop", help="the compiled loop, or the pipeline")
+    parser.add_argument("--by", choices=("loop", "run"), default="loop", help="run the compiled loop or the pipeline")
     parser.add_argument("--events", type=int, default=100_000)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--json", type=Path, help="write the figures to this file")

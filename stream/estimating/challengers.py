@@ -38,7 +38,7 @@ class ChallengerEstimate(NamedTuple):
     ips: float  # estimate of the challenger's mean reward
     snips: float | None  # estimate with less variance but a bias; None if no choice equals the action
     reward: Interval  # interval of the challenger's mean reward, valid at all times
-    difference: Interval  # interval of the mean reward minus the champion's; valid for all challengers jointly
+    difference: Interval  # interval of this reward minus the champion's; valid for all challengers jointly
 
     @property
     def is_valid(self) -> bool:

@@ -6,8 +6,8 @@ arrival is biased upwards. A decision is therefore counted when it and all earli
     decided   1  2  3  4  5  6
     settled   ✓  ✓  …  ✓  ✓  …      counted: 1, 2. When 3 is settled, 3 to 5 are counted.
 
-*Memory.* Decisions after the first pending one are stored. A decision is pending for at most one window, so at most one
-window of decisions is stored. The join needs more memory per decision.
+*Memory.* Decisions after the first pending decision are stored. A decision is pending for at most one window, so at
+most one window of decisions is stored. The join needs more memory per decision.
 """
 
 from abc import ABC, abstractmethod
@@ -42,7 +42,7 @@ class SettledPrefix(Generic[V]):
 
     @property
     def waiting(self) -> int:
-        """The number of decisions that are pending or follow a pending one."""
+        """The number of decisions that are pending or follow a pending decision."""
         return len(self._decided)
 
     def begin_step(self, partition: int, step: int) -> None:
@@ -83,7 +83,7 @@ class SettledPrefix(Generic[V]):
             self._steps.pop(partition, None)
 
     def advance(self) -> list[tuple[V, int | None]]:
-        """Remove the decisions before the first pending one, and return their values and rewards."""
+        """Remove the decisions before the first pending decision, and return their values and rewards."""
         rows: list[tuple[V, int | None]] = []
         while self._decided and self._decided[0].is_settled:
             decided = self._decided.popleft()

@@ -108,8 +108,8 @@ class Conditions(_Table):
     change: Change = "none"  # how the classes change in the course of the stream
     partitions: Annotated[int, Field(ge=1)] = 1
     model: Literal["own", "shared"] = "own"  # one model per partition, or a shared model
-    lag: Annotated[int, Field(ge=1)] = 1  # for a shared model: decisions between two reads of its log
-    outage: Annotated[int, Field(ge=0)] = 0  # for a shared model: duration of an outage of its log that starts halfway
+    lag: Annotated[int, Field(ge=1)] = 1  # decisions between two reads of a shared model's log
+    outage: Annotated[int, Field(ge=0)] = 0  # duration of an outage of a shared model's log, from halfway on
     forget_every: Annotated[int, Field(ge=0)] = 0  # interval at which the learner loses its state; 0 means never
 
     @property

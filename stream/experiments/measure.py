@@ -46,7 +46,7 @@ class Job:
     data: str
     learner: str
     title: str  # the learner's name in figures and tables
-    parameters: Parameters = field(default_factory=dict)  # as in the definition
+    parameters: Parameters = field(default_factory=dict)  # parameters as in the definition of the experiment
     conditions: Conditions = field(default_factory=Conditions)
     seed: int = 0
     events: int | None = None
@@ -70,8 +70,8 @@ class Row(NamedTuple):
     data: str
     learner: str
     title: str
-    parameters: str  # as in the definition, in JSON
-    conditions: str  # in JSON, without default values
+    parameters: str  # parameters as in the definition, in JSON
+    conditions: str  # conditions in JSON, without default values
     seed: int
     fold: int
     events: int

@@ -79,7 +79,7 @@ def in_order(examples: Examples, order: Indices) -> Examples:
 
 
 def noisy(labels: Labels, n_classes: int, share: float, rng: np.random.Generator) -> Labels:
-    """Replace a fraction of the labels with uniform classes, which may be the original ones."""
+    """Replace a fraction of the labels with uniformly drawn classes, which may equal the original labels."""
     replaced = rng.random(labels.size) < share
     return np.where(replaced, rng.integers(0, n_classes, labels.size), labels)
 

@@ -66,7 +66,7 @@ def challenger_table(partitions: Sequence[Mapping[str, Comparison]]) -> Comparis
     """Return the estimates of the challengers; None without challengers, or before the first decision.
 
     Args:
-        partitions: The comparisons by partition. The last one with a counted decision determines the champion.
+        partitions: The comparisons by partition. The last comparison with a counted decision determines the champion.
     """
     found = reduce(add, (comparisons[CHALLENGERS] for comparisons in partitions), ChallengerEstimator()).now()
     if not found.challengers:

@@ -3,8 +3,8 @@
 Decisions come from the predictions topic and bits from the examples topic, and either may be read first. The estimates
 count a decision when it and all earlier decisions of its partition are settled; see `stream.estimating.live`.
 
-Memory is bounded. While more than PENDING_MAX are pending, a hash of the id selects every other decision, old or new,
-to be discarded. The page reports the sampling rate, which is one in 2**level.
+Memory is bounded. While more than PENDING_MAX decisions are pending, a hash of the id selects every other decision, old
+or new, to be discarded. The page reports the sampling rate, which is one in 2**level.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -149,7 +149,7 @@ class PendingDecisions:
         return Settled(bit.append_ms, pending.weights[0], bit.reward)
 
     def _advance(self) -> None:
-        """Count the decisions before the first pending one."""
+        """Count the decisions before the first pending decision."""
         while self._decided and (number := next(iter(self._decided))) in self._bits:
             pending, bit = self._decided.pop(number), self._bits.pop(number)
             if bit.reward is not None and bit.is_matched:

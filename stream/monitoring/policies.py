@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from stream.estimating.policies import Policy
 
 ALWAYS = ("greedy", "uniform", "learner")
-"""Policies that are always evaluated. The last one is the learner's own, if a log is replayed."""
+"""Policies that are always evaluated. The last policy is the learner's own policy in a replay of a log."""
 
 Contexts = Mapping[tuple[int, int], Record]
 """Records of contexts by partition and offset."""

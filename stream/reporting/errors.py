@@ -130,8 +130,8 @@ def half_width(mistakes: NDArray[Any]) -> float:
     """Return the half-width of the 95 % interval of the mean, from a local block bootstrap.
 
     Paparoditis, Politis, "Local block bootstrap", Comptes Rendus Mathématique 335, 2002. Blocks of n^(1/3) decisions
-    preserve the dependence between neighbours. Each block is replaced by one that starts at most n/40 decisions away.
-    The error decreases during a run. With distant blocks, this trend would be treated as noise.
+    preserve the dependence between neighbours. Each block is replaced by a block that starts at most n/40 decisions
+    away. The error decreases during a run. With distant blocks, this trend would be treated as noise.
 
     Args:
         mistakes: 1 or 0 for each decision, in order; [n].

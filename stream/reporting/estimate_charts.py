@@ -65,7 +65,7 @@ def _intervals(policies: Sequence[PolicyEvaluation], alt: str) -> Chart:
     return Chart(
         "intervals",
         "Estimates",
-        "Each policy's value from each estimator, with bootstrap intervals. Those of dm ignore its model's bias.",
+        "Each policy's value from each estimator, with bootstrap intervals. The intervals of dm ignore its bias.",
         alt,
         Axis("estimator", "number", names=names),
         Axis("mean reward", "share"),

@@ -1,6 +1,6 @@
 """The folder of pages, with an index.
 
-Each run regenerates the index from the heads of the pages, so that it includes added pages and omits deleted ones.
+Each run regenerates the index from the heads of the pages, so that it includes added pages and omits deleted pages.
 """
 
 import json

@@ -27,7 +27,7 @@ class _Curve(NamedTuple):
     alt: str
     label: str
     form: Form = "share"
-    hides_start: bool = False  # as in `Chart`; if the y-axis is logarithmic, so is the x-axis
+    hides_start: bool = False  # as in `Chart`; with a logarithmic y-axis, the x-axis is then logarithmic
     has_constant: bool = False  # True to show the error of the most frequent class as a reference
     is_half: bool = False
     is_regret: bool = False

@@ -134,7 +134,7 @@ class RunReport:
     challengers: "ChallengerComparison | None" = None  # estimates of the challengers; None without challengers
     model: str = "own"  # `own` for each partition, or `shared`
     replicas: tuple[ReplicaReport, ...] = ()  # replicas of a shared model
-    model_behind: Behind | None = None  # for a shared model, over the steps that wrote to its log
+    model_behind: Behind | None = None  # for a shared model: percentiles over the steps that wrote to the log
     first_feedback: int | None = None  # number of decisions before the first matched feedback
     delay_counts: Sketch | None = None  # histogram of `delays`
     exploration: tuple[SharePoint, ...] = ()  # rate of non-greedy actions

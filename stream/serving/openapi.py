@@ -25,7 +25,7 @@ _BODY_ERRORS = (400, 408, 413, 415, 422, 503)
 def document(version: str, *, has_token: bool) -> dict[str, Any]:
     """Return the document (OpenAPI 3.1)."""
     context = schema_of("contexts")["properties"]
-    context["eligible"] |= {"minItems": 1, "uniqueItems": True}  # checked also where the learner ignores the list
+    context["eligible"] |= {"minItems": 1, "uniqueItems": True}  # checked even if the learner ignores the list
     event_id = context["id"]
     page = {code: {"description": text} for code, text in (("200", "Yes."), ("503", "No; the body has the reason."))}
     schemas = {

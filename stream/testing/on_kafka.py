@@ -57,7 +57,7 @@ class KafkaPipeline(PipelineUnderTest):
         self._specs = topics.specs(given.partitions, shares_model=shares_model)
         broker.create_topics(self._specs)
         super().__init__(broker, topics, given.partitions)
-        no_file = directory / "onebit.toml"  # an empty settings file, used instead of the one in the working directory
+        no_file = directory / "onebit.toml"  # an empty file replaces the settings of the working directory
         no_file.touch()
         variables = {**given.environment(), CONFIG_VARIABLE: str(no_file)}
         self.programs = Programs(directory, variables, Path.cwd())  # settings can contain relative paths
