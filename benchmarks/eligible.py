@@ -6,8 +6,8 @@
    outside its set.
 2. Each class of letter and 20news is omitted in the first half of the rows, in which it is not eligible. The benchmark
    compares it with the same class in a run in which it is eligible from the start. It counts the rows of the class
-   until the accuracy on its last 50 rows reaches 90 % of the steady accuracy, which is the mean over the last quarter
-   of its rows.
+   until the accuracy on its last 50 rows reaches 90 % of the steady accuracy. The steady accuracy is the mean over the
+   last quarter of its rows.
 """
 
 import argparse

@@ -1,7 +1,7 @@
 """Programs that benchmarks/real_kafka.py compares with Onebit's programs.
 
     python benchmarks/rivals.py bare N    a transaction loop that reads contexts and writes one record per context
-    python benchmarks/rivals.py faust N   a Faust agent that joins contexts and feedback in memory, at least once
+    python benchmarks/rivals.py faust N   a Faust agent that joins contexts and feedback in memory
 
 Settings are read from the ONEBIT_ variables, as in Onebit's programs. N is the number of events.
 """
