@@ -2,8 +2,8 @@
 
     python benchmarks/replica.py [--events N] [--kafka HOST:PORT [--client kafka-python|confluent]]
 
-Learners whose decisions change the model write two entries per event; others write one. Times are CPU times. With
---kafka, the log is written to and read from a topic with one partition, and wall times are also printed.
+Learners whose decisions change the model write two entries per event; other learners write one entry. Times are CPU
+times. With --kafka, the log is written to and read from a topic with one partition, and wall times are also printed.
 """
 
 import argparse

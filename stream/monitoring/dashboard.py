@@ -111,7 +111,7 @@ class Dashboard:
     def contexts_of(self, records: Sequence[Record]) -> Contexts:
         """Read and return the contexts that the policies require for the decisions in these records.
 
-        This may be slow.
+        The method may be slow, because it can read from Kafka.
         """
         return self._contexts_at(wanted) if (wanted := self._wanted(records)) else {}
 
