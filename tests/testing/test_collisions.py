@@ -25,7 +25,7 @@ def test_shadowing_package_is_reported(tmp_path: Path, monkeypatch: pytest.Monke
         check_packages()
     message = str(raised.value)
     assert message.startswith(f"{tmp_path}/consumers ")
-    assert f" package consumers in {ROOT}: " in message
+    assert f" package consumers in {ROOT}, " in message
 
 
 def test_package_overwritten_by_another_distribution_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,5 +46,5 @@ def test_program_reports_a_collision_in_one_line(tmp_path: Path) -> None:
     )  # fmt: skip
     assert done.returncode == 2
     assert done.stderr.startswith(f"error: {tmp_path}/stream.py ")
-    assert f" package stream in {ROOT}: " in done.stderr
+    assert f" package stream in {ROOT}, " in done.stderr
     assert done.stderr.count("\n") == 1
