@@ -133,7 +133,7 @@ def test_each_open_transaction_is_reported_once_with_the_remedy() -> None:
     assert warnings.of(Hold(7, 49_999, 3)) == []
     (overdue,) = warnings.of(Hold(7, 50_000, 3))
     assert overdue.endswith(
-        "Run: kafka-transactions.sh --bootstrap-server kafka:9092 abort --topic onebit.updates "
+        "kafka-transactions.sh --bootstrap-server kafka:9092 abort --topic onebit.updates "
         "--partition 0 --start-offset 7"
     )
     (stopped,) = warnings.of(Hold(7, 60_000, 3))
