@@ -65,6 +65,8 @@ class PlainProducer:
 
     def flush(self) -> int:
         """See Producer."""
+        if self._has_failed:  # no record was sent since
+            return -1
         try:
             return max(self._sink.settle().values(), default=-1)
         except BrokerError:
@@ -74,8 +76,7 @@ class PlainProducer:
     def close(self) -> None:
         """See Producer."""
         try:
-            if not self._has_failed:
-                self.flush()
+            self.flush()
         finally:
             self._clients.discard(self)
             self._sink.release()
