@@ -1,6 +1,7 @@
 """The embedded broker: topics, transactions, groups and fencing in one process, on a virtual clock."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from weakref import WeakSet
 
 from stream.kafka.clocks import VirtualClock
 from stream.kafka.port import (
@@ -103,14 +104,14 @@ class EmbeddedBroker:
 
     def producer(self) -> PlainProducer:
         """See Broker."""
-        return PlainProducer(lambda: EmbeddedSink(self), clients=set())
+        return PlainProducer(lambda: EmbeddedSink(self), clients=WeakSet())
 
     def transactional_producer(self, transactional_id: str) -> TransactionProducer:
         """See Broker."""
         if transactional_id in self._sinks:
             self._sinks[transactional_id].fence()
         sink = self._sinks[transactional_id] = _TransactionSink(self, transactional_id)
-        return TransactionProducer(sink, clients=set())
+        return TransactionProducer(sink, clients=WeakSet())
 
     def group_consumer(
         self, group: str, member: str, topics: Sequence[str], listener: RebalanceListener, *, rejoins: bool = True

@@ -1,6 +1,6 @@
 """The port's producers: state machines that write to the sink of a client's adapter or of the embedded broker."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, MutableSet
 from contextlib import suppress
 from typing import Any, Protocol
 
@@ -47,7 +47,7 @@ class TransactionSink(Sink, Protocol):
 class PlainProducer:
     """See Producer."""
 
-    def __init__(self, make: Callable[[], Sink], clients: set[Any]) -> None:
+    def __init__(self, make: Callable[[], Sink], clients: MutableSet[Any]) -> None:
         """Create a producer, and add it to the connection's open clients until it is closed."""
         self._make = make
         self._clients = clients
@@ -85,7 +85,7 @@ class PlainProducer:
 class TransactionProducer:
     """See TransactionalProducer."""
 
-    def __init__(self, sink: TransactionSink, clients: set[Any]) -> None:
+    def __init__(self, sink: TransactionSink, clients: MutableSet[Any]) -> None:
         """Create a producer, and add it to the connection's open clients until it is closed."""
         self._sink = sink
         self._clients = clients
