@@ -72,6 +72,7 @@ from stream.learners.stack_igw_kernels import (
     update_stack,
     weighted,
 )
+from stream.learners.symmetric_kernels import aligned
 from stream.learners.word_vectors_kernels import (
     FREQUENCY_MIN,
     IS_ON,
@@ -82,13 +83,16 @@ from stream.learners.word_vectors_kernels import (
     USED,
     WORDS,
     allocate_row,
-    by_class,
+    centroids_of,
     embedded,
+    inverses_of,
     is_refreshed_at,
     learn_words,
     observe_words,
     pulled,
     refresh,
+    regressions_of,
+    sketch_of,
     squares,
     words_size,
 )
@@ -196,9 +200,11 @@ def update(
         if words[IS_ON] != 0.0:
             learn_words(embedding, action, reward, words, K)
         if reward == 1:
-            sketch, centroids, _, _ = by_class(words, K, m)
-            centroids[:, action] += embedding
-            sketch[:, action] += pulled(indices, x, Z, vectors, words, m)
+            sketch, centroids = sketch_of(words, K, m), centroids_of(words, K, m)
+            g = pulled(indices, x, Z, vectors, words, m)
+            for j in range(m):
+                centroids[j, action] += embedding[j]
+                sketch[j, action] += g[j]
     if reward == 1:
         counts[NORM_SQ, action] += 2.0 * dots[0, action] + 1.0
     counts[HITS if reward == 1 else MISSES, action] += 1.0
@@ -216,16 +222,13 @@ def update(
         if abs(e[k]) < GRADIENT_MIN:
             e[k] = 0.0
         largest = max(largest, abs(e[k]))
+    first, stop = (0, K) if reward == 1 else (action, action + 1)  # after a wrong bit, the other errors are 0
     if largest > 0.0:
         for j in range(indices.size + 1):
             row = Z[d] if j == indices.size else Z[indices[j]]
             value = rest[BIAS] if j == indices.size else x[j]
             w, a = row[BY_CLASS + 2 * K : BY_CLASS + 3 * K], row[BY_CLASS + 3 * K : BY_CLASS + 4 * K]
-            if reward == 1:
-                descend(w, a, e, value, rest[STEP])
-            else:  # the errors of the other classes are 0
-                own = slice(action, action + 1)
-                descend(w[own], a[own], e[own], value, rest[STEP])
+            descend(w, a, e, value, rest[STEP], first, stop)
     rest[SETTLED] += 1.0
     alarm = watch(counts[DETECTORS], counts[ALARMS], action, reward, int(rest[DRIFT_KIND]))
     if alarm == ALARM_OF_ALL:
@@ -347,7 +350,7 @@ class StackIgw(WatchingLearner):
         A[:] = A_START
         S = signals_with(m)
         starts = np.cumsum((PARTS, (1 + S) * S, COUNTS * (K + 1), words_size(K, m)))
-        rest = np.zeros(starts[-1])
+        rest = aligned(starts[-1], first=starts[2] + WORDS)
         rest[:MEAN_COUNT] = (scale, step, others, bonus, bias, DRIFTS.index(drift), m, K)
         head = rest[starts[0] : starts[1]].reshape(1 + S, S)
         counts, words = rest[starts[1] : starts[2]].reshape(COUNTS, K + 1), rest[starts[2] :]
@@ -373,10 +376,12 @@ class StackIgw(WatchingLearner):
             "alarms": counts[ALARMS],
         }
         # The array has the maximum number of rows; this is cheap, because memory that is never written is not resident.
-        rows = np.zeros((min(d, ROWS_MAX) if m else 0, 2 * m))
+        count = min(d, ROWS_MAX) if m else 0
+        rows = aligned(count * 2 * m).reshape((count, 2 * m))
         if m:
             basis, gram, overlap = squares(words, m)
-            sketch, centroids, b, R = by_class(words, K, m)
+            sketch, centroids = sketch_of(words, K, m), centroids_of(words, K, m)
+            b, R = regressions_of(words, K, m), inverses_of(words, K, m)[:, :, : m + 1]
             basis[:] = np.eye(m)
             R[:] = np.eye(m + 1) / RIDGE
             arrays |= {

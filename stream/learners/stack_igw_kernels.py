@@ -5,7 +5,15 @@ from math import inf, log, sqrt
 import numpy as np
 
 from stream.learners.kernels import bounded, compiled, logistic, unit
-from stream.learners.word_vectors_kernels import IS_ON, RIDGE, by_class, word_signals
+from stream.learners.word_vectors_kernels import (
+    IS_ON,
+    RIDGE,
+    centroids_of,
+    inverses_of,
+    regressions_of,
+    sketch_of,
+    word_signals,
+)
 from stream.wire.records import FloatArray, IndexArray
 
 A_START = 3e-3
@@ -186,12 +194,12 @@ def update_stack(head: FloatArray, phi: FloatArray, reward: int) -> None:
 
 
 @compiled
-def descend(w: FloatArray, a: FloatArray, e: FloatArray, value: float, step: float) -> None:
-    """A += (e x_i)², W −= step · e x_i/√A, for one feature.
+def descend(w: FloatArray, a: FloatArray, e: FloatArray, value: float, step: float, first: int, stop: int) -> None:
+    """A += (e x_i)², W −= step · e x_i/√A, for one feature and the classes from `first` up to `stop`.
 
     numpy's division has no branch for a zero divisor, so the loop is vectorised.
     """
-    for k in range(e.size):
+    for k in range(first, stop):
         gradient = e[k] * value
         squares = a[k] + gradient * gradient
         a[k] = squares
@@ -211,10 +219,10 @@ def reset(first: int, stop: int, Z: FloatArray, rest: FloatArray) -> None:
             Z[i, BY_CLASS + 3 * K + k] = A_START
     counts[:WAITING, first:stop] = 0.0
     if m > 0:
-        sketch, centroids, b, R = by_class(words, K, m)
-        sketch[:, first:stop] = 0.0
-        centroids[:, first:stop] = 0.0
-        b[:, first:stop] = 0.0
+        sketch_of(words, K, m)[:, first:stop] = 0.0
+        centroids_of(words, K, m)[:, first:stop] = 0.0
+        regressions_of(words, K, m)[:, first:stop] = 0.0
+        R = inverses_of(words, K, m)
         for k in range(first, stop):
             R[k] = 0.0
             for j in range(m + 1):

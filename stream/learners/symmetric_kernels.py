@@ -40,6 +40,13 @@ def padded(size: int) -> int:
     return (size + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
 
 
+def aligned(size: int, first: int = 0) -> FloatArray:
+    """Return zeros, of which entry `first` starts at a multiple of 64 bytes. Unwritten memory is not resident."""
+    memory = np.zeros(size + ALIGNMENT)
+    unaligned = memory.ctypes.data // memory.itemsize + first
+    return memory[-unaligned % ALIGNMENT :][:size]
+
+
 @inlined
 def aligned_row(columns: int) -> FloatArray:
     """Return an uninitialised row that starts at a multiple of 64 bytes."""
