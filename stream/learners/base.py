@@ -365,19 +365,20 @@ class KernelLearner(Learner):
         self.kernels = kernels or Kernels(self.predict_kernel, self.update_kernel, self.observe_kernel)
         self._predict, self._update, self._observe, self._log = self.kernels
         self._observes = self._observe is not observe_nothing
+        self._every = all_classes(n_classes)
+        self._of_scores, self._of_logged = slice(n_classes), slice(n_classes, None)
 
     def predict(self, x: Features | FloatArray, u: float, eligible: IndexArray | None = None) -> Decision:
         """See Learner."""
         if not 0.0 <= u < 1.0:
             raise ValueError(f"{self.name}: expected u in [0, 1); got {u!r}")
         indices, values = x if isinstance(x, Features) else sparse(x, self.n_features)
-        K = self.n_classes
-        scores = np.empty(K + self.logged_size)
-        among = self.among(eligible)
+        scores = np.empty(self.n_classes + self.logged_size)
+        among = self._every if eligible is None else self.among(eligible)
         action, greedy, propensity = self._predict(indices, values, u, scores, among, *self.model)
         if self.logged_size == 0:
             return make(Decision, (action, greedy, propensity, scores, NOTHING_LOGGED))
-        return make(Decision, (action, greedy, propensity, scores[:K], scores[K:]))
+        return make(Decision, (action, greedy, propensity, scores[self._of_scores], scores[self._of_logged]))
 
     def distribution(self, x: Features | FloatArray, eligible: IndexArray | None = None) -> FloatArray:
         """See Learner."""
