@@ -142,7 +142,9 @@ def decided_at_ms(dataset: Dataset, row: int) -> int:
     """
     found = time_of(dataset, row)
     if found is None:
-        raise DatasetError(f"{dataset.name}, row {row}: no decision time; a replay at a given speed requires decision times")
+        raise DatasetError(
+            f"{dataset.name}, row {row}: no decision time; a replay at a given speed requires decision times"
+        )
     return found
 
 
