@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 FILES = {"stream": ("py.typed", "wire"), "producers": ("replay.py",), "consumers": ("learner.py",)}
-"""Onebit's packages that have common names, each with some of its files."""
+"""Onebit's packages with common names, and some files of each package."""
 
 DISTRIBUTION = "onebit"
 

@@ -32,7 +32,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--onebit-kafka",
         metavar="HOST:PORT",
-        help="address of a Kafka broker for the fixture onebit_kafka; default: start and stop a local broker",
+        help="address of a Kafka broker for the fixture onebit_kafka; by default, a local broker is started",
     )
     group.addoption("--onebit-client-config", metavar="FILE", help="client properties file for a secured Kafka broker")
 

@@ -17,7 +17,7 @@ from stream.wire.records import FloatArray, IndexArray
 MISSING = -1
 
 OnBadRow = Literal["stop", "skip"]
-"""Handling of an invalid row: stop with an error, or skip and count it."""
+"""Handling of an invalid row: stop with an error, or skip and count the row."""
 
 
 class LogBatch(NamedTuple):
@@ -80,7 +80,7 @@ def remarks_of(log: Log) -> Iterator[str]:
 
 
 class LoggedOutcome(NamedTuple):
-    """The logged values of a row, apart from its context. Missing values are None."""
+    """The logged values of a row without its context. Missing values are None."""
 
     decided_at_ms: int | None
     label: int | None

@@ -1,8 +1,8 @@
 """Data sets from svmlight files, plain or gzip, with one row `LABEL INDEX:VALUE INDEX:VALUE ...` per line.
 
-The reader is strict, because a misread column would only be noticed as a worse error rate. Indices are integers that
-strictly increase within a row, values are finite, and a row has one label. A comment starts with # and extends to the
-end of the line. Blank lines are skipped. Ranking files (qid:) and multiple labels per row (1,3) are rejected.
+The reader is strict, because the only symptom of a misread column would be a higher error rate. Indices are integers
+that strictly increase within a row, values are finite, and a row has one label. A comment starts with # and extends to
+the end of the line. Blank lines are skipped. Ranking files (qid:) and multiple labels per row (1,3) are rejected.
 
 Indices start at 1, or at 0 if any index is 0. For a file that starts at 0 but never uses feature 0, set `index_base=0`.
 
@@ -46,8 +46,8 @@ def read(
 
     Args:
         path: The file. gzip is detected by the first bytes.
-        n_features: The number of features, if the last features may not occur in this file. The default is the largest
-        index.
+        n_features: The number of features, if this file may contain no values of the last features. The default is the
+        largest index.
         index_base: 0 or 1; None means that it is detected.
         name: The display name. The default is the file name without suffixes.
         terms: The terms of use of the data.

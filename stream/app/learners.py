@@ -95,7 +95,7 @@ class Row(NamedTuple):
 
     name: str
     cls: type[Learner]
-    parameters: Mapping[str, float | int | str]  # parameters for which the costs are given
+    parameters: Mapping[str, float | int | str]  # parameters used for the costs
     cost: Cost
     event_us: float | None  # None if not measured
     unmeasured: str  # why the learner was not measured

@@ -77,7 +77,7 @@ def check_play(play: str, dataset: Dataset) -> None:
     """
     if play == "own" and not has_labels(dataset):
         raise SettingsError(
-            f"--play own: {dataset.name} has rewards of the logged actions, but no true classes. Use --play logged to "
+            f"--play own: {dataset.name} has no true classes, only rewards of the logged actions. Use --play logged to "
             "learn from the logged actions, or --play match to skip events with other actions"
         )
 

@@ -145,7 +145,7 @@ class TimeToGo:
 
     def __init__(self, events: int, now_s: float) -> None:
         self._events = events
-        self._seen = deque([(now_s, 0)])  # pairs of a time and the number of decisions and settlements by then
+        self._seen = deque([(now_s, 0)])  # pairs: a time, and the number of decisions and settlements until this time
 
     def estimate_s(self, decided: int, pending: int, now_s: float) -> float:
         """Return the remaining seconds, or nan as long as no estimate is possible.

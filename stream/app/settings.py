@@ -169,7 +169,13 @@ class SourceSettings(Group):
         ),
     ] = None
     from_time: Annotated[
-        Time, Setting(_EVENTS, "Start of the replayed part of a log: 2019-11-24T08:30, or ms", "TIME", unset="all")
+        Time,
+        Setting(
+            _EVENTS,
+            "Start of the replayed part of a log: 2019-11-24T08:30, or milliseconds since 1970",
+            "TIME",
+            unset="all",
+        ),
     ] = None
     to_time: Annotated[Time, Setting(_EVENTS, "End of the replayed part of a log, exclusive", "TIME", unset="all")] = (
         None

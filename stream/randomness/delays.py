@@ -1,7 +1,7 @@
 """Timing of feedback: delay, loss and duplication, drawn per event id.
 
-A delay is the quantile of its distribution at a uniform draw, and therefore a pure function of (seed, event id, label).
-Delays are integer milliseconds from 0 to `DURATION_MS_MAX`. Continuous distributions are rounded to the nearest
+A delay is the quantile of its distribution at a uniform draw. It is therefore a pure function of (seed, event id,
+label). Delays are integer milliseconds from 0 to `DURATION_MS_MAX`. Continuous distributions are rounded to the nearest
 integer.
 
     none                  0 ms: feedback is sent immediately
@@ -159,7 +159,7 @@ NO_DELAY = DelayModel("none", Fixed(0))
 
 
 class FeedbackPlan:
-    """Plans the delays between an event's prediction and its feedback, as a function of (seed, event id, label).
+    """Plans the feedback delays of an event as a function of (seed, event id, label).
 
     Without a delay model, the delays come from the log, and an event without a logged delay receives no feedback.
 

@@ -91,8 +91,8 @@ WAITING_ORPHANS = Metric(
     "onebit_waiting_orphans", Kind.GAUGE, _PIPELINE, "Feedback that is waiting for its context.", ("partition",)
 )
 CONFLICTS = Metric(
-    "onebit_conflicts_total", Kind.COUNTER, _PIPELINE, "Duplicate feedback whose bit differs from the first.",
-    ("partition",),
+    "onebit_conflicts_total", Kind.COUNTER, _PIPELINE,
+    "Duplicate feedback with a bit that differs from that of the first feedback.", ("partition",),
 )  # fmt: skip
 MISPLACED = Metric(
     "onebit_misplaced_total", Kind.COUNTER, _PIPELINE,

@@ -135,7 +135,7 @@ def test_strings_are_categories_and_missing_values_are_omitted() -> None:
     model = classifier(n_features=2)
     model.predict_one({"color": "red", "size": None})
     model.predict_one({"color": "blue"})
-    with pytest.raises(ValueError, match="limited to 2"):
+    with pytest.raises(ValueError, match="at most 2"):
         model.predict_one({"color": "green"})
 
 
@@ -145,7 +145,7 @@ def test_non_finite_value_is_rejected() -> None:
 
 
 def test_class_beyond_the_limit_is_rejected() -> None:
-    with pytest.raises(ValueError, match="limited to 2"):
+    with pytest.raises(ValueError, match="at most 2"):
         classifier(classes=("cat", "dog")).learn_one(X, "cow")
 
 

@@ -1,7 +1,7 @@
 """Generates the included log: clicks on ten randomly shown offers, with known click probabilities.
 
-A shop shows one of K = 10 offers to each visitor, uniformly at random (propensity 1/10), and learns after seconds to
-minutes whether the visitor clicked. With x the context and a the offer,
+A shop shows each visitor one of K = 10 offers, uniformly at random (propensity 1/10). Seconds to minutes later, the
+shop learns whether the visitor clicked. If x is the context and a is the offer,
 
     P(click | x, a) = 1 / (1 + exp(-(b_a + c_{a, device} + s_{a, region} + w_a · hours)))
 

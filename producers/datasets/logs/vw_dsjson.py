@@ -3,10 +3,10 @@
     {"_label_cost": -1, "Timestamp": "2021-02-04T16:31:29.246Z", "EventId": "13118d", "a": [4, 2, 1, 3],
      "c": {"user": {"major": "engineering", "age": 21}, "_multi": [...]}, "p": [0.25, 0.25, 0.25, 0.25], ...}
 
-An action is identified by its number in `a`, from 1. The logged action is a[0], with probability p[0]. Without `a` and
-`p`, `_labelIndex` (from 0) and `_label_probability` are used. The reward is the negated cost. A line without a cost is
-a decision without an outcome. Lines with an outcome but no decision are skipped and counted. Action features (`_multi`,
-`_slots`) are ignored, because they are not part of the context.
+The field `a` contains the numbers of the actions, from 1. The logged action is a[0], with probability p[0]. In lines
+without `a` and `p`, `_labelIndex` (from 0) and `_label_probability` are used. The reward is the negated cost. A line
+without a cost is a decision without an outcome. Lines with an outcome but no decision are skipped and counted. Action
+features (`_multi`, `_slots`) are ignored, because they are not part of the context.
 
 Context features have dotted names such as `user.age`. Numbers and booleans are numeric, strings are categories, and
 `_text` is split into words. Other names that start with _ are ignored.
