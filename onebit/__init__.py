@@ -87,7 +87,7 @@ _HOMES = {
     "run": ("onebit.runs", "run"),
     "verify": ("onebit.verification", "verify"),
 }
-"""The public names. Each has a module and a name in this module."""
+"""Maps each public name to its module and to its name in the module."""
 
 
 def __getattr__(name: str) -> Any:

@@ -149,7 +149,7 @@ def run(
 
 
 def schedule_of(delays: NDArray[np.int64], patience: Patience) -> Schedule:
-    """Return the schedule of updates. A round has first deadlines, then feedback, each in the order of events."""
+    """Return the schedule of updates. In a round, deadlines come before feedback, both in the order of events."""
     is_expired = (delays == NEVER) | (delays > (NEVER if patience.window is None else patience.window))
     if patience.window is None:
         is_expired[:] = False
@@ -288,7 +288,7 @@ def _loop_in_python(
     scores: FloatArray,
     model: tuple[Learner, dict[int, Decision]],
 ) -> tuple[int, int, int]:
-    """Do the same as `_loop` for a learner without kernels."""
+    """The equivalent of `_loop` for a learner without kernels."""
     learner, decisions = model
     examples = Examples(offsets, indices, values, labels)
     updates = 0

@@ -80,7 +80,7 @@ class Plugins(Mapping[str, T], Generic[T]):
         usable, problems = [], []
         for entry in self._entries():
             if entry.name in self._own:
-                problems.append(f"{_place(entry)}: {entry.name!r} is the name of a built-in object")
+                problems.append(f"{_place(entry)}: {entry.name!r} is already the name of a built-in object")
                 continue
             try:
                 self[entry.name]

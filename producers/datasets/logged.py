@@ -54,7 +54,7 @@ class LogDataset(Dataset):
 
 
 def class_names_of(dataset: Dataset) -> tuple[str, ...] | None:
-    """Return the class names of a log for its predictions, or None without a log or class names."""
+    """Return the class names of a log, or None if the data set is not a log or its classes have no names."""
     names = dataset.class_names
     return names if isinstance(dataset, LogDataset) and not _are_numbers(names) else None
 

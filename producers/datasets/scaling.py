@@ -22,7 +22,7 @@ CONSTANT = 1e-9
 """A column is considered constant if its standard deviation is at most this fraction of its root mean square."""
 
 UNEVEN = 1_000.0
-"""A warning is reported if the ratio of a column's spread to the median of the others is at least this value."""
+"""A warning is reported if the ratio of a column's spread to the median of the other columns is at least this value."""
 
 
 class Moments(NamedTuple):

@@ -258,7 +258,7 @@ def _keep_running(settings: Settings, stop: Callable[[], bool], work: Work, watc
                 raise _altered(error) from error
             began = found if began is None else began
             partitions = began[contexts].partitions
-            _require_as_many(partitions, found[contexts].partitions)  # also detects changes while disconnected
+            _require_as_many(partitions, found[contexts].partitions)  # also detects changes during a disconnection
             _require_the_same(began, found)
             work(broker, partitions, watched_by)
         except FencedError as error:

@@ -45,7 +45,7 @@ class Answers(NamedTuple):
 
     delays_ms: list[int]
     lasted_ms: int  # time from the first to the last decision
-    after_end: float  # fraction that arrived after the last decision; nan without feedback
+    after_end: float  # fraction of the feedback after the last decision; nan without feedback
 
 
 def answers(examples: Iterable[Example]) -> Answers:

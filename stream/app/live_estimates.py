@@ -127,14 +127,14 @@ def live_estimator() -> "LiveEstimator":
 
 def arms_of(share: float) -> "Arms":
     """Return an empty comparison for a holdout with this share of the decisions."""
-    from stream.estimating.arms import Arms  # deferred: most runs do not need it
+    from stream.estimating.arms import Arms  # deferred: most runs do not need this module
 
     return Arms(share)
 
 
 def challenger_estimator() -> "ChallengerEstimator":
     """Return an empty estimator of challengers."""
-    from stream.estimating.challengers import ChallengerEstimator  # deferred: most runs do not need it
+    from stream.estimating.challengers import ChallengerEstimator  # deferred: most runs do not need this module
 
     return ChallengerEstimator()
 

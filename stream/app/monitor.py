@@ -61,7 +61,7 @@ def run_monitor(settings: Settings, policies: Sequence[str], stop: Callable[[], 
         ) from error
     check_live(policies)
     topics = settings.topics
-    dashboards: list[Dashboard] = []  # contains the dashboard once connected
+    dashboards: list[Dashboard] = []  # contains the dashboard after the program has connected
     site = Site(
         {path: Page(*file) for path, file in page_files().items()},
         lambda: dashboards[0].as_json() if dashboards else _NOTHING,

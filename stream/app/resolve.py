@@ -299,7 +299,7 @@ class Run:
 
 
 def resolve_run(settings: Settings, learner: str, dataset: Dataset, command: str = "", name: str | None = None) -> Run:
-    """Resolve the run of one of the learners.
+    """Resolve the settings into the run of one learner.
 
     Args:
         settings: All settings, with auto replaced.

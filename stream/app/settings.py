@@ -471,7 +471,7 @@ class KafkaSettings(AccessSettings):
         Field(pattern=r"^[A-Za-z0-9._-]{1,100}$"),
         Setting(
             frozenset((Program.LEARN, Program.FEEDBACK, Program.MONITOR)),
-            "Name of this process, the same after a restart; unique among concurrent processes",
+            "Name of this process. Must be unique among concurrent processes, and the same after a restart",
             "NAME",
         ),
     ] = "1"

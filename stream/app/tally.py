@@ -11,7 +11,7 @@ from stream.wire.ledger import MISPLACED_REMEDY, Ledger
 from stream.wire.records import DRIFT_OF_ALL, Outcome
 
 DEAD_SHARE_MAX = 0.01
-"""Fraction of dead letters in an interval above which a warning is logged. The configuration is then probably wrong."""
+"""Maximum share of dead letters without a warning. With a larger share, the configuration is probably wrong."""
 
 _ALWAYS = ("decided", "matched", "pending")
 _ORDER = ("decided", "matched", "expired", "pending", "late", "context_duplicates", "feedback_duplicates")

@@ -277,7 +277,7 @@ PROGRESS_INTERVAL_MS = 5_000
 
 
 def figures(progress: Progress) -> str:
-    """Format events, events per second, error so far, pending decisions and remaining time."""
+    """Format the number of events, the rate, the error so far, the pending decisions and the remaining time."""
     from stream.reporting import tables
 
     _, events, decided, pending, error_rate, to_come, per_s, left_s = progress

@@ -26,7 +26,7 @@ def monitor(
         list[str] | None,
         typer.Option(
             metavar="POLICY",
-            show_default="the highest score, all classes equally",
+            show_default="the greedy policy and the uniform policy",
             rich_help_panel=Panel.WATCHING,
             help="Additional policy to evaluate; repeatable: logged, constant:ACTION, or model:FILE of "
             "`onebit model export`",

@@ -25,7 +25,7 @@ _PRIVATE = 0o600
 
 
 class LocalSecurity:
-    """The security files of a home directory. Clients log in as `user`. The broker has the host names `hosts`."""
+    """The security files of a home directory. Clients log in as `user`. The broker has the host names in `names`."""
 
     def __init__(self, home: Path, user: str = ADMIN, names: Sequence[str] = ("localhost", "127.0.0.1", "::1")) -> None:
         self.user = user

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 
 class Kind(StrEnum):
-    """The type of a metric. A counter only increases until its program restarts."""
+    """The type of a metric. A counter never decreases while its program runs."""
 
     COUNTER = "counter"
     GAUGE = "gauge"
@@ -208,11 +208,11 @@ MONITOR_BEHIND = Metric(
 
 HTTP_REQUESTS = Metric("onebit_http_requests_total", Kind.COUNTER, (SERVE,), "HTTP responses.", ("path", "code"))
 HTTP_DECIDE = Metric(
-    "onebit_http_decide_seconds", Kind.HISTOGRAM, (SERVE,), "Time from a decide request to its response.",
+    "onebit_http_decide_seconds", Kind.HISTOGRAM, (SERVE,), "Time from a request to /v1/decide to its response.",
     bounds=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0),
 )  # fmt: skip
 HTTP_WAITING = Metric(
-    "onebit_http_waiting_requests", Kind.GAUGE, (SERVE,), "Decide requests that wait for a prediction."
+    "onebit_http_waiting_requests", Kind.GAUGE, (SERVE,), "Requests to /v1/decide that wait for a prediction."
 )
 HTTP_FALLBACKS = Metric("onebit_http_fallbacks_total", Kind.COUNTER, (SERVE,), "Responses with the fallback.")
 HTTP_REMEMBERED = Metric("onebit_http_remembered_decisions", Kind.GAUGE, (SERVE,), "Decisions in memory.")

@@ -143,7 +143,7 @@ def test_duplicate_plugin_names_are_rejected(install: Install, onebit: Onebit) -
     assert learners()["banditron"].__module__ == "stream.learners.banditron"
     with pytest.raises(PluginError, match=r"twin-a 1\.0.* and .*twin-b 1\.0"):
         learners()["twin"]
-    assert "is the name of a built-in object" in onebit("learners", "--json").err
+    assert "is already the name of a built-in object" in onebit("learners", "--json").err
 
 
 def test_guide_contains_the_example_plugin() -> None:

@@ -102,7 +102,7 @@ class _Reader:
     def _whole(self, lines: list[str], first_line: int) -> tuple[_Rows, int]:
         """Return the complete rows in these lines, and the number of lines in the rows."""
         n = self._n_columns
-        sizes: dict[int, int] = {}  # the number of columns of each row with the wrong number of columns
+        sizes: dict[int, int] = {}  # the actual number of columns, for each row with a wrong number
         # The sentinel line `end` becomes a row or part of an incomplete row, and is removed afterwards.
         end = self._delimiter * n
         cells = list(chain.from_iterable(self._sized(chain(lines, (end,)), sizes)))

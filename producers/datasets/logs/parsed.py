@@ -16,7 +16,7 @@ class Problem(NamedTuple):
     """The reason why a row cannot be used."""
 
     row: int  # index of the row in the batch
-    reason: str  # field and expectation, the same for all rows with this problem
+    reason: str  # the field and its expected value, the same for all rows with this problem
     got: str
 
 

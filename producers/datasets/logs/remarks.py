@@ -45,7 +45,7 @@ class Remarks:
         self._commas[feature.name] = count + int(np.count_nonzero(has_comma & kept[feature.rows]))
 
     def lines(self) -> list[str]:
-        """Return one line for the empty cells, and one for each column with decimal commas."""
+        """Return one line for the empty cells, and one line for each column with decimal commas."""
         lines = []
         if empty := +self._empty:
             counts = ", ".join(f"{name!r} {count:,}" for name, count in empty.items())
