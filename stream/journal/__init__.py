@@ -1,1 +1,1 @@
-"""The journal of a task: its format, the numbered commit, recovery, and the settings in force."""
+"""The journal of a task: record format, commits, recovery, and the settings in force."""

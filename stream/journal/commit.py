@@ -29,7 +29,7 @@ class Commit(NamedTuple):
 
 
 CrashPoint = Callable[[int], object]
-"""Called with the number of each completed stage of a commit. In crash tests, it raises an error."""
+"""A callback that receives the number of each completed stage of a commit. Crash tests raise an error from it."""
 
 
 def commit(
@@ -42,8 +42,9 @@ def commit(
     """Publish one step for each of several tasks in one transaction. Return the latest append time of the records.
 
     The crash tests use the numbers of the stages. The records are in the log (4) before the offsets are sent (5), and
-    only a current member of the group can send offsets. A process that recovers a task therefore either finds an open
-    transaction in the task's journal and waits for its end, or knows that no earlier process can still commit.
+    only a current member of the group can send offsets. A process that recovers a task may find an open transaction in
+    the task's journal, and then waits until the transaction ends. Without an open transaction, no earlier process can
+    still commit.
     """
     producer.begin()
     after(1)
@@ -71,7 +72,7 @@ COMMIT_STEPS = range(1, 7)
 
 
 def predictions_digest(values: Iterable[bytes]) -> str:
-    """Return the SHA-256 of a step's predictions, which identifies them."""
+    """Return the SHA-256 digest that identifies a step's predictions."""
     return sha256(b"".join(values)).hexdigest()
 
 
@@ -87,7 +88,7 @@ def _send_state(producer: TransactionalProducer, topics: Topics, part: Commit) -
 def _send_updates(producer: TransactionalProducer, topics: Topics, part: Commit) -> None:
     """Send the records for the shared model's log.
 
-    They are sent last, so that the open transaction blocks readers of the log only briefly.
+    These records are sent last, so that the open transaction blocks readers of the log only briefly.
     """
     if part.effects.updates:
         assert part.step.log is not None

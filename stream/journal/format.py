@@ -6,8 +6,9 @@ Records are JSON objects with the fields of `JournalStep`. Fields that are 0 or 
      "partitions": 1, "settings": {"learner": ...}}
     {"number": 2, "contexts": [20, 50], "feedback": [5, 95], "updates": 31, "ledger": {...}, "settings_from": 1, ...}
 
-The task's first step contains its settings, and so does the first step after each change. They are a flat object of the
-fields of `TaskSettings` and of its `JoinSettings`, with the learner's parameters as `parameters.NAME`:
+The task's first step contains the task's settings. The first step after each change also contains them. The settings
+are one flat object with the fields of `TaskSettings` and `JoinSettings`. The learner's parameters are called
+`parameters.NAME`:
 
     {"learner": "soba-diag", "n_classes": 10, "parameters.gamma": 0.05, "window_ms": 300000, "class_names": null, ...}
 
@@ -33,7 +34,7 @@ HEADERS: Headers = ((VERSION_HEADER[0], b"%d" % FORMAT),)
 
 
 class JournalError(OnebitError):
-    """The journal cannot be continued. The message contains the remedy."""
+    """The journal cannot be read or continued. The message contains the remedy."""
 
 
 class UnrecoverableError(JournalError):
@@ -41,7 +42,7 @@ class UnrecoverableError(JournalError):
 
 
 PARAMETER = "parameters."
-"""The prefix of the names of learner parameters among the settings."""
+"""Prefix of learner parameters in the names of stored settings."""
 
 JOIN_SETTINGS = tuple(field.name for field in fields(JoinSettings))
 
@@ -61,7 +62,7 @@ def model_settings(settings: TaskSettings) -> dict[str, Any]:
 
 
 def check_settings(stored: Mapping[str, Any]) -> dict[str, Any]:
-    """Check that these are either all settings of a task or exactly those of `model_settings`, and return them.
+    """Check that `stored` has either all settings of a task or exactly those of `model_settings`, and return a copy.
 
     Raises:
         ValueError: settings or parameters are missing or unknown, or the learner is unknown.
@@ -75,7 +76,7 @@ def check_settings(stored: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def task_settings(stored: Mapping[str, Any]) -> TaskSettings:
-    """Return the settings that `stored_settings` has converted to names and values."""
+    """Convert stored settings to `TaskSettings`; the inverse of `stored_settings`."""
     own = check_settings(stored)
     parameters = {name.removeprefix(PARAMETER): own.pop(name) for name in stored if name.startswith(PARAMETER)}
     join = JoinSettings(**{name: own.pop(name) for name in JOIN_SETTINGS})
@@ -85,10 +86,10 @@ def task_settings(stored: Mapping[str, Any]) -> TaskSettings:
 
 
 class LogStep(NamedTuple):
-    """A step's position in the shared model's log. Its decisions are based on the model version in `updates`."""
+    """A step's position in the shared model's log. `JournalStep.updates` is the version of the model that decided."""
 
     offset: int  # offset up to which the log had been read
-    follows: int  # the task's previous step that wrote to the log; 0 if there is none
+    follows: int  # the task's previous step that wrote to the log; 0 if no step did
     entries: int  # number of entries written by the step
     predictions: int  # number of predictions published
     sha256: str  # digest of the concatenated values of the predictions
@@ -97,21 +98,21 @@ class LogStep(NamedTuple):
 
 
 class ReplicaDigest(NamedTuple):
-    """The digest of a process's model, at the version on which a step's decisions are based."""
+    """The digest of a learner process's model. The model has the version with which the step made its decisions."""
 
     instance: str  # the learner process
     sha256: str  # digest of the model's state
 
 
 class JournalStep(NamedTuple):
-    """A step, with the records that it applied and the task's counts after it."""
+    """A step: the offsets of the records that it applied, and the task's counts after the step."""
 
     number: int  # 1 for a task's first step
     contexts: tuple[int, int]  # first applied offset, and the offset after the last applied record
     feedback: tuple[int, int]
     updates: int
     ledger: Ledger
-    settings_from: int = 1  # number of the last step, up to this one, whose record has `settings`
+    settings_from: int = 1  # number of the latest step whose record has `settings`; can be this step
     partitions: int = 1  # number of partitions of the inputs
     alarms: int = 0  # number of drift alarms raised by the model so far
     log: LogStep | None = None  # None if the task has its own model
@@ -121,7 +122,7 @@ class JournalStep(NamedTuple):
 
     @property
     def wrote(self) -> int:
-        """The number of the last step, up to this one, that wrote to the shared model's log; 0 if there is none."""
+        """The number of the latest step, possibly this one, that wrote to the shared model's log; 0 if no step did."""
         return 0 if self.log is None else self.number if self.log.entries else self.log.follows
 
 
@@ -140,7 +141,7 @@ _PLAIN: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
     "replica": (ReplicaDigest._asdict, lambda replica: ReplicaDigest(**replica)),
     "settings": (stored_settings, task_settings),
 }
-"""Conversions to and from plain values for fields of `JournalStep` that have no JSON type."""
+"""For each field of `JournalStep` without a JSON type: the conversion to plain values, and the conversion back."""
 
 
 def plain_step(step: JournalStep) -> dict[str, Any]:

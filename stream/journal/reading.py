@@ -1,6 +1,6 @@
 """Reads the data for a recovery: the steps and settings of journals, the inputs of steps, and published decisions.
 
-`resolve` combines the settings in force with the user's.
+`resolve` combines the settings in force with the user's settings.
 """
 
 from collections import deque
@@ -32,7 +32,7 @@ from stream.wire.records import Decision, Foreign, Record, TopicPartition, place
 from stream.wire.topics import Topics
 
 _ESTIMATE_MARGIN = 20
-"""Offsets added to the estimated distance of a step from the journal's end."""
+"""Margin, in offsets, added to the estimated distance between a step and the journal's end."""
 
 
 def read_journal(
@@ -53,8 +53,8 @@ def read_from_step(
     """Yield the steps of a journal from a step number on; see `read_journal`.
 
     A step usually uses two offsets: one for its record and one for the marker of its transaction. The start offset is
-    therefore estimated from the last step. Aborted transactions make the estimate too high, and the search is repeated
-    from earlier offsets.
+    therefore estimated from the number of the last step. If aborted transactions make the estimate too high, the search
+    is repeated from earlier offsets.
     """
     beginning = broker.beginnings([journal])[journal]
     end = broker.ends([journal])[journal].stable
@@ -74,7 +74,7 @@ def last_step(broker: Broker, journal: TopicPartition) -> JournalStep | None:
     """Return the last step of a journal. The search goes backwards from the end."""
     beginning = broker.beginnings([journal])[journal]
     end = broker.ends([journal])[journal].stable
-    reach = 100  # number of offsets, which include a marker for each transaction
+    reach = 100  # in offsets; each transaction also has a marker with an offset
     while True:
         start = max(beginning, end - reach)
         steps = [step for _, step in read_journal(broker, journal, start)]
@@ -86,8 +86,9 @@ def last_step(broker: Broker, journal: TopicPartition) -> JournalStep | None:
 def settings_in_force(broker: Broker, topics: Topics, partition: int, pulse: Pulse = lambda: None) -> dict[str, Any]:
     """Return the settings of a task after its last step, by name.
 
-    If the task has made no step, these are the settings of the imported model. The result is empty if the task has not
-    started or its settings record was deleted. In the latter case, recovery reports the missing records.
+    If the task has made no step, the result contains the settings of the imported model. The result is empty if the
+    task has not started. It is also empty if the record with the settings was deleted; recovery then reports the
+    missing records.
 
     Args:
         broker: the broker.
@@ -114,10 +115,10 @@ def settings_in_force(broker: Broker, topics: Topics, partition: int, pulse: Pul
 
 
 def pipeline_settings(broker: Broker, topics: Topics, partitions: int, pulse: Pulse = lambda: None) -> dict[str, Any]:
-    """Return the settings, by name, for tasks that have not started: those of the first task that has started.
+    """Return the settings of the first task that has started, by name. Other tasks start with these settings.
 
-    If no task has started, these are the settings of the first imported model. The result is empty in a new pipeline.
-    See `settings_in_force`.
+    If no task has started, the result contains the settings of the first imported model. The result is empty in a new
+    pipeline. See `settings_in_force`.
     """
     for topic in (topics.journal, topics.snapshots):
         ends = broker.ends([TopicPartition(topic, partition) for partition in range(partitions)])
@@ -129,7 +130,7 @@ def pipeline_settings(broker: Broker, topics: Topics, partitions: int, pulse: Pu
 
 
 class JournalFollower:
-    """Follows the journals of a pipeline, and keeps the last step of each task."""
+    """Reads new steps from the journals of a pipeline, and stores the last step of each task."""
 
     def __init__(self, broker: Broker, topics: Topics, partitions: int, *, from_end: bool = False) -> None:
         """Start at the beginning of the journals or, with `from_end`, at the last step of each task."""
@@ -176,7 +177,7 @@ class Inputs:
 
 
 def check_kept(broker: Broker, tp: TopicPartition, offset: int, end: int) -> None:
-    """Check that an input still has the required records.
+    """Check that an input partition still contains the required records.
 
     Raises:
         UnrecoverableError: the input begins after `offset`, or ends before `end`.
@@ -217,10 +218,10 @@ class Portions:
 
 
 class Published:
-    """The predictions of a task from a given step on, in the order of its steps.
+    """The predictions of a task from a given step on, in the order of the task's steps.
 
-    Records without a step number come from other programs and are skipped. If another program has written a record with
-    a step number, the step's digest differs and the recovery fails.
+    Records without a step number come from other programs and are skipped. If another program wrote a record with a
+    step number, that step's digest differs and the recovery fails.
     """
 
     def __init__(self, broker: Broker, topics: Topics, partition: int, first: int) -> None:
@@ -255,7 +256,7 @@ class Published:
         if predictions_digest(record.value or b"" for record in found) == digest:
             with suppress(MalformedError):
                 return [(prediction.id, prediction.decision) for prediction, _ in map(decode_prediction, found)]
-        if self._start is not None:  # the search can miss the position if a mirror has appended a record twice
+        if self._start is not None:  # the search for the offset can fail if a mirror has appended a record twice
             self._start = None
             self.close()
             self._read_from_start()
@@ -273,7 +274,7 @@ class Published:
 
 
 Given = Collection[str] | None
-"""Names of the settings that the user gave, with parameters as `parameters.NAME`. None means all."""
+"""Names of the settings that the user set. Learner parameters are called `parameters.NAME`. None means all settings."""
 
 CHANGEABLE = frozenset((*JOIN_SETTINGS, "on_expiry", "late"))
 """The settings that can change in a running pipeline: windows, limits and policies.
@@ -289,7 +290,7 @@ _REMEDY_OF_FIXED = (
 
 
 class Difference(NamedTuple):
-    """A setting that the user gave and whose value differs from the pipeline's."""
+    """A setting for which the user's value differs from the pipeline's value."""
 
     name: str
     begun: Any
@@ -299,13 +300,14 @@ class Difference(NamedTuple):
     def can_change(self) -> bool:
         """Whether the setting can change in a running pipeline.
 
-        Corrections can be disabled but not enabled, because they need the expired decisions, which were not kept.
+        Corrections can be disabled but not enabled, because a task without corrections does not store expired
+        decisions.
         """
         return self.name in CHANGEABLE and (self.name, self.given) != ("late", "correct")
 
 
 class SettingsDifferError(JournalError):
-    """Settings that the user gave differ from the pipeline's."""
+    """Settings of the user differ from the pipeline's settings."""
 
     def __init__(self, place: str, differences: tuple[Difference, ...], remedy: str) -> None:
         self.differences = differences
@@ -324,16 +326,16 @@ def resolve(
     """Determine the settings for the next step.
 
     Args:
-        begun: the pipeline's settings by name: all of them, only those of an imported model, or none.
+        begun: the pipeline's settings by name. The mapping has all settings, only those of an imported model, or none.
         wanted: the user's settings and the current defaults. A default applies only to a setting that is missing from
             `begun`.
-        given: names of the settings that the user gave.
+        given: names of the settings that the user set.
         change: whether the user's settings replace those of the pipeline, if they can change.
         place: the topic and partition of the pipeline's settings, for messages.
 
     Raises:
-        SettingsDifferError: a setting of the user differs from the pipeline's, and it cannot change or `change` is
-            False.
+        SettingsDifferError: a setting of the user differs from the pipeline's setting, and either this setting cannot
+            change or `change` is False.
     """
     values = stored_settings(wanted)
     parameters = {name for name in values if name.startswith(PARAMETER)}

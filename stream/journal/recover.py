@@ -1,4 +1,4 @@
-"""Recovers a task's state after its last commit or an earlier step, from snapshots, journal and inputs."""
+"""Recovers a task's state after its last commit or after an earlier step, from snapshots, journal and inputs."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
@@ -33,7 +33,7 @@ class Recovered(NamedTuple):
 
     task: Task
     step: JournalStep  # the last step applied; its number is 0 before the first step
-    settings: TaskSettings  # settings for the next step; the task still has those of its last step
+    settings: TaskSettings  # settings for the next step; `task.settings` are still those of the last step
     stored: Stored  # the task's snapshots
     imported: str | None = None  # digest of the imported model with which the task started
     foreign: Foreign = Foreign()  # records from other programs found in the predictions topic
@@ -50,14 +50,14 @@ class Progress(NamedTuple):
 
 Report = Callable[[Progress], None]
 Recovery = Parts[Recovered]
-"""A generator that recovers a task. It yields True after each part of its work: the preparations, and each step."""
+"""A generator that recovers a task. It yields True after each part of the preparations and after each step."""
 
 Observer = Callable[[int, Effects], None]
-"""Called after a step was applied again, with its number and output."""
+"""A callback that is called after a step was applied again, with the step's number and output."""
 
 Decides = Callable[[Task, JournalStep], None]
-"""Called before a step is applied again, to set the task's model to the version with which the step made its
-decisions."""
+"""A callback that is called before a step is applied again. It sets the task's model to the version with which the step
+made its decisions."""
 
 P = ParamSpec("P")
 
@@ -90,9 +90,9 @@ def recovery(
         partition: the task.
         settings: the user's settings; see `resolve`.
         progress: called with the progress before the first step and after each step.
-        given: names of the settings that the user set, or None for all. A task that has already started keeps its
-            values of all other settings.
-        change_settings: whether the user's settings replace those of the task from the next step on.
+        given: names of the settings that the user set, or None for all. For all other settings, a task that has started
+            keeps its own values.
+        change_settings: whether the user's settings replace the task's settings from the next step on.
         pulse: called repeatedly while snapshots are read, before the first step.
 
     Raises:
@@ -102,10 +102,9 @@ def recovery(
     place = f"{topics.journal}/{partition}"
     current = settings_in_force(broker, topics, partition, pulse)
     yield True
-    if current and "seed" not in current:  # an imported model has only the settings on which it depends
+    if current and "seed" not in current:  # an imported model has no settings except its own
         place = f"the model imported into {topics.snapshots}/{partition}"
-    # The settings are checked before the recovery, which can take a long time, so that wrong settings are refused at
-    # once.
+    # A recovery can take a long time. The settings are checked first, so that wrong settings are rejected at once.
     settings = resolve(current, settings, given, change=change_settings, place=place)
     recovered = yield from rebuilding(broker, topics, partition, settings, progress, pulse=pulse)
     step = recovered.step
@@ -137,13 +136,13 @@ def rebuilding(
         broker: the broker.
         topics: the topics.
         partition: the task.
-        settings: settings for a task that has made no step. None means that the task must have made a step.
+        settings: settings for a task that has made no step. With None, a task that has made no step is an error.
         progress: called with the progress before the first step and after each step.
         until: number of the last step to apply; None means all steps.
         snapshots: whether to use snapshots. If False, the recovery starts with the journal's first step.
         observe: called with the output of each step that is applied again.
-        decides: called before each step of a task with a shared model, so that the step repeats its decisions. With
-            None, the published decisions are used.
+        decides: called before each step of a task with a shared model, so that the step makes the same decisions again.
+            With None, the published decisions are used.
         pulse: called repeatedly while snapshots are read, before the first step.
 
     Raises:
@@ -216,7 +215,7 @@ def _from_snapshot(topics: Topics, stored: Stored) -> Recovery:
 def _from_beginning(
     broker: Broker, journal: TopicPartition, topics: Topics, stored: Stored, wanted: TaskSettings | None, pulse: Pulse
 ) -> Recovered:
-    """Return the task before its first step. Its settings are the journal's or, if the journal is empty, the user's."""
+    """Return the task before its first step, with the journal's settings or, if it is empty, the user's settings."""
     place, partition = f"{journal.topic}/{journal.partition}", journal.partition
     record, first = next(read_journal(broker, journal), (None, None))
     if broker.beginnings([journal])[journal] > 0 if first is None else first.number != 1:
@@ -255,7 +254,7 @@ def _named(imported: str | None) -> str:
 
 
 def _lost(broker: Broker, journal: TopicPartition, number: int, found: JournalStep | None) -> UnrecoverableError:
-    """Return the error for required steps that are not in the journal."""
+    """Return the error that reports missing steps in the journal."""
     place, beginning = f"{journal.topic}/{journal.partition}", broker.beginnings([journal])[journal]
     if beginning > 0:
         return UnrecoverableError(
@@ -269,7 +268,7 @@ def _lost(broker: Broker, journal: TopicPartition, number: int, found: JournalSt
 
 
 def _steps(broker: Broker, journal: TopicPartition, first: int, final: int, last: JournalStep) -> Iterator[JournalStep]:
-    """Yield the steps of a journal in a range of numbers.
+    """Yield the steps of a journal with numbers from `first` to `final`.
 
     Raises:
         JournalError: the steps are not consecutive, or some were deleted.
@@ -283,7 +282,7 @@ def _steps(broker: Broker, journal: TopicPartition, first: int, final: int, last
 
 
 def _check_same(task: Task, step: JournalStep, journal: TopicPartition) -> None:
-    """Check that, after a step was applied again, the task's counts equal those in the journal."""
+    """After a step was applied again, check that the task's counts equal the counts in the journal."""
     expected, got = (*step.ledger, step.updates, step.alarms), (*task.join.ledger(), task.version, task.alarms)
     if got != expected:
         counts = zip((*Ledger._fields, "updates", "alarms"), expected, got, strict=True)

@@ -54,7 +54,7 @@ def update(
     W: FloatArray,
     gamma: float,
 ) -> bool:
-    """W += U, where U_r = x ([correct][r = action] / p_action - [r = greedy])."""
+    """W += U, where U_r = x ([reward = 1][r = action] / p_action - [r = greedy])."""
     if not usable(indices, values, action, propensity, scores, W.shape[0], W.shape[1]) or indices.size == 0:
         return False
     add_scaled(W, greedy, -1.0, indices, values)
@@ -95,7 +95,7 @@ def retract(
     W: FloatArray,
     gamma: float,
 ) -> bool:
-    """W_action += change · x / p_action, where change is the real reward minus the assumed one."""
+    """W_action += change · x / p_action, where change is the real reward minus the assumed reward."""
     if change == 0 or not usable(indices, values, action, propensity, scores, W.shape[0], W.shape[1]):
         return False
     add_scaled(W, action, change / propensity, indices, values)
@@ -120,9 +120,10 @@ class Banditron(KernelLearner):
     (margin=decision). Without delay, both settings are the paper's algorithm. With long delays, margin=feedback is far
     more accurate, because it does not repeat corrections that other updates have already made.
 
-    Retraction: the bit contributes x / p_ỹ to the update. This term is subtracted or added. With margin=decision, W is
-    a sum over the events. Up to rounding, it is as if the real bit had been received from the start, given the same
-    decisions. With margin=feedback, the intermediate updates used greedy classes that depend on the assumed bit.
+    Retraction: the bit contributes x / p_ỹ to the update. A retraction subtracts or adds this term. With
+    margin=decision, W is a sum over the events. Up to rounding, W is the same as if the original update had used the
+    real bit, given the same decisions. With margin=feedback, the intermediate updates used greedy classes that depend
+    on the assumed bit.
 
     Departures from the paper: none.
 
@@ -163,7 +164,7 @@ class Banditron(KernelLearner):
     def retract(
         self, x: Features | FloatArray, decision: Decision, assumed_reward: int, reward: int, v: float = 0.0
     ) -> bool:
-        """Add x / p_action, times the difference between the two bits."""
+        """Add x / p_action times the real reward minus the assumed reward."""
         indices, values = sparse(x, self.n_features)
         return bool(
             retract(
@@ -179,7 +180,7 @@ class Banditron(KernelLearner):
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
-        """Return the cost of K·nnz products for the scores and two updated rows."""
+        """Return the cost of K·nnz products for the scores and of updates to two rows."""
         return Cost(
             flops_per_event=2 * nnz * (n_classes + 2),
             bytes_per_event=8 * nnz * (n_classes + 4),

@@ -1,4 +1,4 @@
-"""The learner interface and the declaration of its parameters."""
+"""The learner interface, and the class that declares a learner's parameters."""
 
 import hashlib
 import inspect
@@ -30,14 +30,14 @@ class Kernels(NamedTuple):
     predict: Kernel
     update: Kernel
     observe: Kernel = observe_nothing
-    log: Kernel = observe_nothing  # (indices, values, action, scores, *model); stores the values logged for an action
+    log: Kernel = observe_nothing  # (indices, values, action, scores, *model); stores an action's logged values
 
 
 U_STEP = 2.0**-53
-"""Initial step of `distribution` if, because of rounding, u is still within the previous interval."""
+"""Initial step by which `distribution` increases u if rounding leaves u within the previous class's interval."""
 
 U_REST = 1e-12
-"""`distribution` stops when the distance of u from 1 is at most this value."""
+"""`distribution` stops when 1 - u is at most this value."""
 
 
 NO_DETECTORS: FloatArray = np.zeros(0)
@@ -58,10 +58,10 @@ class Extent(Enum):
 
 
 class FromLogs(Enum):
-    """The condition under which a learner can learn from logged decisions of another policy."""
+    """Whether a learner can learn from the logged decisions of another policy, and what it needs from the log."""
 
     UNSOUND = auto()  # the updates assume that the learner chose the action
-    NOTHING = auto()  # regresses the reward of the action, regardless of the policy that chose it
+    NOTHING = auto()  # estimates the reward of each action, and needs nothing else from the log
     PROPENSITY = auto()  # weights the reward by the propensity in the log
     LABEL = auto()  # learns from the true class, regardless of the chosen action
 
@@ -69,8 +69,8 @@ class FromLogs(Enum):
 class Cost(NamedTuple):
     """The cost of a learner, computed from K, d and nnz."""
 
-    flops_per_event: int  # floating-point operations of one predict and one update
-    bytes_per_event: int  # bytes of state touched by one predict and one update
+    flops_per_event: int  # floating-point operations of one `predict` and one `update`
+    bytes_per_event: int  # bytes of state that one `predict` and one `update` access
     state_bytes: int  # size of the whole state
 
 
@@ -90,7 +90,7 @@ class Parameter:
     high_open: bool = False  # excludes `high`
     choices: tuple[str, ...] = ()
     correctable: float | int | str | None = None  # default if updates must be retractable; None means `default`
-    any_right: float | int | str | None = None  # value required if several classes may be right; None means any value
+    any_right: float | int | str | None = None  # only value accepted if several classes may be right; None means any
 
     def accepted(self) -> str:
         """Describe the accepted values."""
@@ -109,7 +109,7 @@ class Parameter:
         return self.correctable if correctable and self.correctable is not None else self.default
 
     def check(self, learner: str, value: object) -> float | int | str:
-        """Return the value, converted to the parameter's type. Raise ParameterError if it is not accepted."""
+        """Convert a value to the parameter's type. Raise ParameterError if the value is not accepted."""
         converted = self._converted(value)
         if converted is None:
             raise ParameterError(
@@ -137,33 +137,33 @@ class Parameter:
 class Learner(ABC):
     """An online learner for K classes and d features.
 
-    Randomness is passed in as `u` and `v`. A learner has no clock and no hidden state. `predict` decides, and changes
-    nothing. `observe` applies the effect of the decision itself, such as a round counter, a projection or a covariance.
-    It is called once for each decision, in order, immediately after `predict`. `update` uses the decision's own action,
-    propensity and scores, and the current state. It must not depend on the last decision or context that the learner
-    saw.
+    The caller passes random numbers as `u` and `v`. A learner has no clock and no hidden state. `predict` returns a
+    decision and changes nothing. `observe` changes the state as the decision itself requires: it may count a round,
+    project the weights or update a covariance. The caller calls `observe` once for each decision, in order, immediately
+    after `predict`. `update` uses the decision's own action, propensity and scores, and the current state. The result
+    of `update` must not depend on the most recent decision or context.
     """
 
     name: ClassVar[str]
     summary: ClassVar[str]  # one line for `onebit learners`
-    best_for: ClassVar[str] = ""  # use case, printed after "best for"; empty for learners that are only for study
+    best_for: ClassVar[str] = ""  # use case, printed after "best for"; empty for learners meant only for study
     paper: ClassVar[str]  # paper and algorithm
     parameters: ClassVar[tuple[Parameter, ...]] = ()
     needs_label: ClassVar[bool] = False  # full-information baseline: `update` requires `label`
     randomised_update: ClassVar[bool] = False  # `update` uses `v`
     retractable: ClassVar[bool] = False  # an update can be reversed with `retract`
-    from_logs: ClassVar[FromLogs] = FromLogs.UNSOUND  # requirement for learning from logged decisions
+    from_logs: ClassVar[FromLogs] = FromLogs.UNSOUND  # what the learner needs to learn from logged decisions
     supports_eligible: ClassVar[bool] = False  # can decide among some of the classes
     one_right_class: ClassVar[bool] = True  # assumes that all other classes are wrong if the action is right
-    members: int = 1  # number of learners that choose a class; more than 1 with challengers
-    instead: ClassVar[str] = ""  # alternative suggested if the state would be too large
+    members: int = 1  # number of learners that choose a class, including challengers
+    instead: ClassVar[str] = ""  # alternative that an error message suggests if the state would be too large
     greedy_parts: tuple[str, ...] | None = None  # parts of the state that determine the greedy class; None means all
-    observed: Mapping[str, Extent] = {}  # state arrays that `observe` may change, and the part of each
+    observed: Mapping[str, Extent] = {}  # for each state array that `observe` may change: the part that may change
 
     _parameters: Mapping[str, Any]  # the constructor's arguments except the sizes
 
     def __new__(cls, *sizes: int, **parameters: Any) -> Self:
-        """Create an uninitialised learner and store its parameters for copies."""
+        """Create an uninitialised learner, and store the parameters so that the learner can be copied."""
         learner = super().__new__(cls)
         learner._parameters = parameters
         return learner
@@ -173,7 +173,7 @@ class Learner(ABC):
         self.n_features = n_features
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Copy or pickle the sizes, parameters and state. Kernels and array views are recreated."""
+        """Support copying and pickling. Kernels and array views are recreated from the sizes, parameters and state."""
         return _restored, (type(self), self.n_classes, self.n_features, dict(self._parameters), self.state())
 
     @abstractmethod
@@ -183,24 +183,24 @@ class Learner(ABC):
         Args:
             x: Features, sparse or dense float64[d].
             u: Uniform draw in [0, 1).
-            eligible: Classes to decide among, int32[m] in increasing order; None means all. The learner's exploration
-                uses their number instead of K. The scores of the other classes are `kernels.NOT_ELIGIBLE`.
+            eligible: Classes that may be played, int32[m] in increasing order; None means all. Exploration uses m
+                instead of K. The scores of the other classes are `kernels.NOT_ELIGIBLE`.
 
         Raises:
-            ParameterError: the learner cannot decide among some of the classes.
+            ParameterError: the learner does not support eligible classes.
             ValueError: u or the eligible classes are invalid.
         """
 
     def distribution(self, x: Features | FloatArray, eligible: IndexArray | None = None) -> FloatArray:
         """Return the probability with which each class would be played for x, float64[K], without side effects.
 
-        A class is chosen for an interval of u whose length is its propensity. The method therefore calls `predict` once
-        per class with positive probability.
+        `predict` plays a class if u is in an interval whose length is the class's propensity. This method therefore
+        calls `predict` once for each class with positive probability.
         """
         return _distribution(self.n_classes, lambda u: self.predict(x, u, eligible)[:3])
 
     def among(self, eligible: IndexArray | None) -> IndexArray:
-        """Return the eligible classes, int32[m], after checking them; see `predict`."""
+        """Check the eligible classes and return them as int32[m]; see `predict`."""
         if eligible is None:
             return all_classes(self.n_classes)
         if not self.supports_eligible:
@@ -213,16 +213,16 @@ class Learner(ABC):
 
     @property
     def decides(self) -> int:
-        """The number of the learner that decides, in a `Challenge`; 0 for a single learner."""
+        """The number of the learner that makes the decisions in a `Challenge`; 0 for a single learner."""
         return 0
 
     @property
     def deciding(self) -> "Learner":
-        """The learner that decides, in a `Challenge`; otherwise, this learner."""
+        """The learner that makes the decisions in a `Challenge`; otherwise, this learner."""
         return self
 
     def promote(self, number: int) -> None:  # noqa: B027 (a single learner always decides)
-        """Let the learner with this number make the decisions; see `decides`."""
+        """Make the learner with this number decide; see `decides`."""
 
     def choices(self, decision: Decision) -> tuple[int, tuple[int, ...]]:
         """Return the number of the learner that made a decision, and the class that each learner chose."""
@@ -234,13 +234,13 @@ class Learner(ABC):
     def observe_early(self, x: Features | FloatArray, decision: Decision) -> None:
         """Record a decision that the shared model's log does not contain yet.
 
-        A task with a shared model decides with the model from the log and the effects of its own later decisions. These
-        effects are removed before `observe` applies the decision from the log.
+        A task with a shared model decides with the model from the log and the effects of its own decisions that are not
+        in the log yet. The task removes these effects before `observe` applies the decision from the log.
         """
         self.observe(x, decision)
 
     def as_played(self, x: Features | FloatArray, decision: Decision, action: int, propensity: float) -> Decision:
-        """Return the decision for x as if another policy had chosen `action` with probability `propensity`.
+        """Return the decision that results if another policy plays `action` with probability `propensity` for x.
 
         All action-dependent fields of `decision` are replaced. Call this method before the model changes.
         """
@@ -257,8 +257,8 @@ class Learner(ABC):
     ) -> bool:
         """Reverse an update made with an assumed reward and apply the real reward. Return True if the model changed.
 
-        If the order of updates does not matter, the result equals, up to rounding, a model that received the real
-        reward from the start. Each retractable learner documents the conditions.
+        If the order of updates does not matter, the model is, up to rounding, the same as if the original update had
+        used the real reward. Each retractable learner documents the conditions.
 
         Raises:
             NotImplementedError: the learner is not retractable.
@@ -267,10 +267,10 @@ class Learner(ABC):
 
     @property
     def alarms(self) -> FloatArray:
-        """The number of alarms raised by each drift detector: one per class, then the global one.
+        """The number of alarms from each drift detector. Each class has a detector; the last detector is global.
 
-        float64[K + 1], or float64[0] without drift detection. This is the state itself, not a copy, because it is read
-        before and after every update.
+        The array is float64[K + 1], or float64[0] without drift detection. It is a part of the state and not a copy,
+        because tasks read the alarms before and after every update.
         """
         return NO_DETECTORS
 
@@ -279,7 +279,7 @@ class Learner(ABC):
         """Return a copy of the state."""
 
     def state_into(self, copy: State) -> State:
-        """Return the state, written into the arrays of an earlier state of the same learner.
+        """Write the state into the arrays of an earlier state of the same learner, and return it.
 
         For states of 100 MB, allocating memory can cost ten times as much as copying.
         """
@@ -287,7 +287,7 @@ class Learner(ABC):
 
     @abstractmethod
     def load(self, state: Mapping[str, Any]) -> None:
-        """Restore a state returned by `state()` of a learner with the same sizes and parameters."""
+        """Restore a state from the `state()` of a learner with the same sizes and parameters."""
 
     @abstractmethod
     def weights(self) -> FloatArray:
@@ -300,7 +300,7 @@ class Learner(ABC):
     @classmethod
     @abstractmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
-        """Return the cost per event for nnz non-zeros, and the size of the state, without allocating it."""
+        """Return the cost of an event with nnz non-zeros, and the size of the state, without allocating memory."""
 
 
 def _restored(
@@ -313,7 +313,7 @@ def _restored(
 
 
 def _distribution(n_classes: int, play: Callable[[float], tuple[int, int, float]]) -> FloatArray:
-    """Return the probability of each class, float64[K], from a function that maps u to a class and its propensity."""
+    """Return the probability of each class, float64[K]. `play` maps u to a class, a greedy class and a propensity."""
     p = np.zeros(n_classes)
     u, step = 0.0, U_STEP
     while u < 1.0 - U_REST:
@@ -321,7 +321,7 @@ def _distribution(n_classes: int, play: Callable[[float], tuple[int, int, float]
         if p[action] == 0.0 and propensity > 0.0:
             p[action] = propensity
             u, step = u + propensity, U_STEP
-        else:  # rounding has left u short of the interval's end
+        else:  # because of rounding, u has not reached the end of the interval
             u, step = u + step, 2.0 * step
     return p
 
@@ -354,8 +354,8 @@ class KernelLearner(Learner):
         Args:
             n_classes: K.
             n_features: d.
-            arrays: The whole state by name. Each entry is an array of `model` or a view into one. Passing an array
-            costs 0.1 µs per call, so learners stack arrays of equal shape.
+            arrays: The whole state by name. Each entry is an array in `model`, or a view of such an array. Passing an
+                array costs 0.1 µs per call, so learners stack arrays of equal shape.
             model: The kernels' arguments after the event. Arrays, including scratch space, precede constants.
             kernels: Kernels that replace those of the class.
         """
@@ -411,7 +411,7 @@ class KernelLearner(Learner):
         return Decision(action, decision.greedy, propensity, row[:K], row[K:] if self.logged_size else NOTHING_LOGGED)
 
     def _kernel_arguments(self, decision: Decision) -> tuple[int, int, float, FloatArray]:
-        """Return a decision's fields as the kernels expect them. The logged values follow the scores."""
+        """Return a decision's fields as arguments of the kernels. The logged values follow the scores in the array."""
         action, greedy, propensity, scores, logged = decision
         if logged.size != self.logged_size:
             raise ValueError(
@@ -420,7 +420,7 @@ class KernelLearner(Learner):
         if logged.size == 0:
             return action, greedy, propensity, scores
         row = logged.base
-        if row is None or row is not scores.base:  # the decision was restored from storage, not returned by `predict`
+        if row is None or row is not scores.base:  # the decision was read from storage
             row = np.concatenate((scores, logged))
         return action, greedy, propensity, row
 
@@ -448,7 +448,7 @@ class KernelLearner(Learner):
         return {name: array.copy() for name, array in self.arrays.items()}
 
     def state_into(self, copy: State) -> State:
-        """See Learner. Entries that are not arrays are determined by the parameters and do not change."""
+        """See `Learner.state_into`. Entries that are not arrays depend only on the parameters, and do not change."""
         for name, array in self.arrays.items():
             np.copyto(np.asarray(copy[name]), array)
         return copy
@@ -475,10 +475,10 @@ class WatchingLearner(KernelLearner):
 MARGIN = Parameter(
     "margin",
     "feedback",
-    "scores used when a late bit arrives: those of the current model, or the decision's own",
+    "scores for an update with a late bit: scores of the current model, or scores at the time of the decision",
     choices=("feedback", "decision"),
 )
-"""Both settings give identical results if there is no delay."""
+"""Without delay, both values give identical results."""
 
 DRIFT = Parameter(
     "drift",
@@ -494,7 +494,7 @@ INVERSE_GAP = (
     Parameter("others", 0.3, "weight of a bit's evidence about the other classes", low=0.0, high=1.0, any_right=0.0),
     Parameter("bias", 0.1, "constant entry appended to x of unit norm", low=0.0, high=1e9),
 )
-"""Parameters of learners that use inverse-gap weighting. Their docstrings define n."""
+"""Parameters of learners that use inverse-gap weighting. The docstrings of these learners define n."""
 
 
 @lru_cache
@@ -544,9 +544,9 @@ _compiled: dict[tuple[CodeType, Kernels, tuple[Any, ...]], Callable[..., object]
 def compile_with(learner: KernelLearner, template: Callable[P, R], **others: Any) -> Callable[P, R]:
     """Compile a function that calls this learner's kernels.
 
-    The kernels become globals of a copy of the function. Numba caches such a function on disk, but not one that
-    receives compiled functions as arguments or from a closure. The copy's name contains a digest of the kernels' names
-    and source, which invalidates the cached code when the source changes.
+    The function is copied, and the kernels become globals of the copy. Numba does not cache a function on disk if the
+    function receives compiled functions as arguments or from a closure, but does cache such a copy. The copy's name
+    contains a digest of the kernels' names and source. Numba therefore recompiles the copy when the source changes.
 
     Args:
         learner: The learner whose kernels are used.

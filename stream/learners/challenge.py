@@ -28,7 +28,7 @@ OTHER, OTHER_GREEDY, IS_CHALLENGER = -3, -2, -1
 the challenger decided, otherwise 0."""
 
 SOUND = frozenset((FromLogs.NOTHING, FromLogs.PROPENSITY))
-"""The values of `from_logs` with which a learner can learn from another learner's decisions, without labels."""
+"""Values of `from_logs` of learners that can learn from another learner's decisions without labels."""
 
 _COMBINED: dict[str, Callable[[Any], Any]] = {
     "randomised_update": any,
@@ -37,7 +37,8 @@ _COMBINED: dict[str, Callable[[Any], Any]] = {
     "one_right_class": any,
     "from_logs": lambda both: FromLogs.PROPENSITY if FromLogs.PROPENSITY in both else FromLogs.NOTHING,
 }
-"""Functions that combine an attribute of the two learners. All other attributes are those of the champion."""
+"""For each of these attributes: a function that combines the values of the two learners. All other attributes are
+copied from the champion."""
 
 T = TypeVar("T")
 
@@ -49,17 +50,18 @@ class Challenge(Wrapper):
         observe   both learners, with a and its propensity
         update    both learners, with a, its propensity and the reward
 
-    Each learner treats the other's decisions as a log, so its `from_logs` must be `NOTHING` or `PROPENSITY`. a′ is
-    drawn independently of a. Given a, the mean of 1[a′ = a]/p is therefore p′/p, where p′ is the other learner's
-    probability of a. This weight is used to estimate the other learner's reward; see `stream.estimating.challengers`.
+    Each learner treats the other learner's decisions as logged decisions, so `from_logs` of both must be `NOTHING` or
+    `PROPENSITY`. The draws of a′ and a are independent. Given a, the mean of 1[a′ = a]/p is therefore p′/p, where p is
+    the propensity of a, and p′ is the other learner's probability of a. This weight is used to estimate the other
+    learner's reward; see `stream.estimating.challengers`.
 
-    A promotion makes the other learner decide. Each decision logs which learner made it. When its bit arrives after a
-    promotion, the logged values can therefore be assigned to the right learner. `scores` are those of the learner that
+    After a promotion, the other learner decides. Each decision logs which learner made the decision. If the bit arrives
+    after a promotion, each learner therefore still uses its own logged values. `scores` are those of the learner that
     decided.
 
-    A decision logs the values of the deciding learner, then the scores and values of the other learner, then a′, the
-    other learner's greedy class, and 1 if the challenger decided. Several challengers are nested:
-    `Challenge(Challenge(champion, first), second)`.
+    The logged values of a decision are, in order: the values of the deciding learner; the scores and values of the
+    other learner; a′; the other learner's greedy class; and 1 if the challenger decided, otherwise 0. Several
+    challengers are nested: `Challenge(Challenge(champion, first), second)`.
 
     >>> from stream.learners import create
     >>> pair = Challenge(create("igw-logistic", 4, 2), create("late-ucb", 4, 2))
@@ -80,7 +82,7 @@ class Challenge(Wrapper):
             challenger: The challenger.
 
         Raises:
-            ParameterError: one of the two cannot learn from the other's decisions.
+            ParameterError: one of the learners cannot learn from the other learner's decisions.
         """
         for learner in (inner, challenger):
             if learner.from_logs not in SOUND:
@@ -109,12 +111,12 @@ class Challenge(Wrapper):
             setattr(self, name, combine((getattr(inner, name), getattr(challenger, name))))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Copy or pickle both learners and the flag."""
+        """Support copying and pickling of both learners and the flag."""
         return rewrapped, (type(self), copy(self.inner), (copy(self.challenger),), self._own_state())
 
     @property
     def decides(self) -> int:
-        """See Learner. Number 0 is the initial champion; the challengers follow in order."""
+        """See `Learner.decides`. Number 0 is the initial champion; the challengers follow in order."""
         return self.members - 1 if self._flag[0] else self.inner.decides
 
     @property
@@ -128,7 +130,7 @@ class Challenge(Wrapper):
         self.inner.promote(number)
 
     def choices(self, decision: Decision) -> tuple[int, tuple[int, ...]]:
-        """See Learner. Each learner that did not decide has chosen its class with a separate draw."""
+        """See `Learner.choices`. Each learner that did not decide chose its class with a separate draw."""
         first, second = self._rows(decision)
         number, before = self.inner.choices(first)
         return self.members - 1 if decision.logged[IS_CHALLENGER] else number, (*before, second.action)
@@ -151,7 +153,7 @@ class Challenge(Wrapper):
         return Decision(action, greedy, propensity, own[:K], own[K:] if own.size > K else NOTHING_LOGGED)
 
     def _learned(self, decision: Decision) -> tuple[Decision, Decision]:
-        """Return the decision with the values of the champion, and with those of the challenger, for their updates."""
+        """Return the decision twice, with the values that the updates of the champion and of the challenger use."""
         first, second = self._rows(decision)
         return first._replace(action=decision.action), second._replace(action=decision.action)
 
@@ -181,7 +183,7 @@ class Challenge(Wrapper):
 
     @property
     def alarms(self) -> FloatArray:
-        """See Learner. Always empty, because one bit can raise alarms in both learners. Both still reset themselves."""
+        """Always empty, because one bit can raise alarms in both learners. Alarms still reset the learners."""
         return NO_DETECTORS
 
     def weights(self) -> FloatArray:
@@ -199,7 +201,7 @@ class Challenge(Wrapper):
     def load_own(self, state: Mapping[str, Any]) -> None:
         """See Wrapper.
 
-        A state without challengers, such as an imported model, does not change the challenger.
+        If the state has no challengers, for example in an imported model, the challenger does not change.
         """
         prefix = self._prefix
         own = {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
@@ -209,14 +211,14 @@ class Challenge(Wrapper):
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
-        """See Wrapper. The costs of the two learners are not included."""
+        """Return the additional cost, without the costs of the two learners."""
         return Cost(flops_per_event=10, bytes_per_event=8 * (n_classes + 3), state_bytes=8)
 
 
 # The globals `predict`, `update`, `observe` and `log` are the champion's kernels, and `other_predict`, `other_update`,
 # `other_observe` and `other_log` are the challenger's; see `compile_with`. The first MODEL_SIZE entries of `model` are
-# the champion's model. `width` and `other_width` are the numbers of scores and logged values of the champion and of the
-# challenger.
+# the champion's model. `width` and `other_width` are the total numbers of scores and logged values of the champion and
+# of the challenger.
 
 
 @compiled
@@ -244,7 +246,7 @@ def _predict(
         own, beside = scores[:width], scores[width:OTHER]
         action, greedy, p = predict(indices, values, u, own, eligible, *model[:MODEL_SIZE])  # type: ignore[name-defined] # noqa: F821
         other, other_greedy, _ = other_predict(indices, values, w, beside, eligible, *model[MODEL_SIZE:])  # type: ignore[name-defined] # noqa: F821
-        if other != action:  # the values that it logged for its own class are replaced by those for the played class
+        if other != action:  # replace the values logged for its own class with values for the played class
             other_log(indices, values, action, beside, *model[MODEL_SIZE:])  # type: ignore[name-defined] # noqa: F821
     else:
         own, beside = scores[:other_width], scores[other_width:OTHER]
@@ -260,7 +262,7 @@ def _predict(
 
 @compiled
 def _split(scores: FloatArray, greedy: int, width: int, other_width: int) -> tuple[FloatArray, int, FloatArray, int]:
-    """Return the scores with logged values and the greedy class, first of the champion, then of the challenger."""
+    """Return the champion's scores, logged values and greedy class, and then the challenger's."""
     other_greedy = int(scores[OTHER_GREEDY])
     if scores[IS_CHALLENGER] == 0.0:
         return scores[:width], greedy, scores[width:OTHER], other_greedy

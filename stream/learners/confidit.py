@@ -47,10 +47,10 @@ class Switch(Parameter):
 
 @register
 class Confidit(KernelLearner):
-    """Ridge scores per class, played by upper confidence bound.
+    """Ridge regression per class; plays the class with the highest upper confidence bound.
 
     Crammer, Gentile, "Multiclass classification with bandit feedback using adaptive regularization", Machine Learning
-    90 (2013), Fig. 1 and Table 2 (and ICML 2011, where (9) is (5)).
+    90 (2013), Fig. 1 and Table 2. Equation (9) is equation (5) in the version at ICML 2011.
 
         x̂ = x/‖x‖;  c_i = x̂ᵀA_i⁻¹x̂
         W' = the point nearest to W, in the norm of A, with -α ≤ w_iᵀx̂ and Σ_i w_iᵀx̂ = 1 + α - Kα   (`projection`)
@@ -61,27 +61,28 @@ class Confidit(KernelLearner):
         X = x̂ if right; if wrong, -x̂ with probability (1+α)/2 (when v < (1+α)/2), else x̂
         A_ŷ += x̂x̂ᵀ (`diag`: its diagonal);  w_ŷ = A_new⁻¹(A_old w'_ŷ + X)
 
-    Symbols: w_i weights [K, d]; A_i correlations [K, d, d] or their diagonals [K, d], (1+α)² I at the start, stored as
-    inverses when full; α `alpha`, in (-1, 1], which limits the spread of scores; η `eta`; ‖U‖² `u_norm_sq`; δ `delta`;
-    q `approx_error`, power `approx_error_power`; t rounds, from 1. `variant` 1 to 5 selects a row of the paper's Table
-    2 and overrides the three options; 0 uses the options. At α = 1, every wrong answer demotes the class and v has no
-    effect.
+    Symbols: w_i weights [K, d]; A_i correlations [K, d, d] or their diagonals [K, d], initially (1+α)² I (full matrices
+    are stored as inverses); α `alpha`, in (-1, 1], which limits the spread of scores; η `eta`; ‖U‖² `u_norm_sq`; δ
+    `delta`; q `approx_error`, power `approx_error_power`; t number of the round, from 1. `variant` 1 to 5 selects a row
+    of the paper's Table 2, which sets `projection`, `confidence` and `covariance`. With 0, these parameters have their
+    own values. At α = 1, every wrong answer demotes the class and v has no effect.
 
-    The action is deterministic, so every propensity is 1 and u has no effect. At t = 1, all classes tie, and the lowest
-    is played. Variant 5 can stop playing a class permanently. The diagonal treats features as independent, so the bound
-    of a class that was demoted on common features may never be high enough again.
+    The action is deterministic, so every propensity is 1 and u has no effect. At t = 1, all classes tie, and the
+    learner plays class 0. Variant 5 can permanently stop playing a class: the diagonal treats features as independent,
+    so the bound of a class that was wrong on common features may remain too low.
 
     Delay: an update uses the current w and A, and only the decision's action. w = A⁻¹ΣX is a ridge regression, so
-    the order of updates does not matter. t and Σ q_s count decisions; Σ x̂ᵀA⁻¹x̂ counts updates, each with the A that
-    it produced. The current W is projected at every decision, as in the paper: `predict` uses W', and `observe`
+    the order of updates does not matter. t and Σ q_s count decisions; Σ x̂ᵀA⁻¹x̂ has one term per update, with A after
+    this update. The current W is projected at every decision, as in the paper: `predict` uses W', and `observe`
     replaces W with W'.
 
     Retraction: A is the same for either reward, and without projection w = A⁻¹ΣX. Up to rounding and in any order, the
-    result is as if the real bit had been received from the start, given the same actions. A projection cannot be
+    result is the same as if the original update had used the real bit, given the same actions. A projection cannot be
     reversed, so a learner with projection is not retractable.
 
-    Departures from the paper: none for x ≠ 0. A zero x is not scaled and causes no projection (its constraint has no
-    solution) and no update. The rank-one changes of an inverse are applied 32 at a time, which gives the same matrix.
+    Departures from the paper: none for x ≠ 0. If x = 0, x is not scaled, the weights are not projected (the constraint
+    has no solution), and there is no update. Rank-one changes to an inverse are applied 32 at a time; the resulting
+    matrix is the same.
 
     >>> from stream.learners import create
     >>> learner = create("confidit", n_classes=3, n_features=2, variant=2)
@@ -99,16 +100,16 @@ class Confidit(KernelLearner):
     paper: ClassVar[str] = "Crammer, Gentile 2013, Fig. 1"
     supports_eligible: ClassVar[bool] = True
     parameters: ClassVar[tuple[Parameter, ...]] = (
-        Parameter("variant", 0, "row of the paper's Table 2; 0 uses the three options below", 0, 5),
+        Parameter("variant", 0, "row of the paper's Table 2; 0 uses the next three parameters", 0, 5),
         Switch("projection", 0, "project the weights before every prediction"),
         Parameter("confidence", "constant", "formula of the bounds: (11), (9) or (10)", choices=CONFIDENCES),
-        Parameter("covariance", "full", "full matrix or diagonal, per class", choices=("full", "diag")),
-        Parameter("alpha", 1.0, "closeness of the classes", low=-1.0, high=1.0, low_open=True),
+        Parameter("covariance", "full", "covariance of each class: full matrix or diagonal", choices=("full", "diag")),
+        Parameter("alpha", 1.0, "spread of the scores in the label model", low=-1.0, high=1.0, low_open=True),
         Parameter("eta", 1.0, "squared width of the constant bounds", low=0.0),
         Parameter("u_norm_sq", 1.0, "bound on the comparator's squared norm", low=0.0),
         Parameter("delta", 0.05, "failure probability of the theoretical bounds", low=0.0, high=1.0, low_open=True),
-        Parameter("approx_error", 1.0, "q of q_t = q t^power, for the modified bounds", low=0.0),
-        Parameter("approx_error_power", -0.5, "power of q_t = q t^power"),
+        Parameter("approx_error", 1.0, "factor q in q_t = q t^power, for the modified bounds", low=0.0),
+        Parameter("approx_error_power", -0.5, "exponent in q_t = q t^power"),
     )
     from_logs: ClassVar[FromLogs] = FromLogs.NOTHING
     one_right_class: ClassVar[bool] = False
@@ -119,7 +120,7 @@ class Confidit(KernelLearner):
     _retract: Kernel
 
     def __new__(cls, *sizes: int, **parameters: Any) -> Self:
-        """Select the class for the options, because `retractable` is a class attribute."""
+        """Select a subclass for the parameters, because `retractable` is a class attribute."""
         projection, _, _ = _options(parameters)
         fitting: Any = ConfiditProjected if projection else Confidit
         learner: Self = super().__new__(fitting, *sizes, **parameters)
@@ -155,11 +156,12 @@ class Confidit(KernelLearner):
             super().__init__(n_classes, n_features, named, (M, memory, settings), kernels)
             return
         W = np.zeros((n_classes, n_features))
-        # The pages of np.zeros would be mapped one by one at the first access, and reads would take 20 % longer.
+        # np.full writes all pages at once. With np.zeros, pages are mapped at the first access, and reads take 20 %
+        # longer.
         inverses = np.full((n_classes, n_features, n_features), 0.0)
         inverses[:, np.arange(n_features), np.arange(n_features)] = 1.0 / start
         rows = np.zeros((n_classes, PENDING_MAX, n_features))
-        columns = np.zeros((n_classes, n_features, PENDING_MAX))  # transpose of `rows`, for reads by feature
+        columns = np.zeros((n_classes, n_features, PENDING_MAX))  # transpose of `rows`, for fast access by feature
         counts = np.zeros(n_classes, dtype=np.int32)
         arrays: dict[str, NDArray[Any]] = {
             "W": W,
@@ -174,7 +176,7 @@ class Confidit(KernelLearner):
     def retract(
         self, x: Features | FloatArray, decision: Decision, assumed_reward: int, reward: int, v: float = 0.0
     ) -> bool:
-        """Move w_action by the difference between the two signs, using the current inverse."""
+        """Add A⁻¹x times the difference between the signs of the real and the assumed reward to w_action."""
         if not self.retractable:
             return super().retract(x, decision, assumed_reward, reward, v)
         indices, values = sparse(x, self.n_features)
@@ -184,7 +186,7 @@ class Confidit(KernelLearner):
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
-        """Return the cost: for full matrices nnz²/2 entries of K inverses, nnz rows and 1/32 of a pass, else K·nnz."""
+        """Return the cost: nnz²/2 entries of K inverses, nnz rows and 1/32 of a pass; with diagonals, K·nnz entries."""
         projection, _, covariance = _options(parameters)
         K, d = n_classes, n_features
         if covariance == "diag":
@@ -203,9 +205,9 @@ class Confidit(KernelLearner):
 
 
 class ConfiditProjected(Confidit):
-    """Confidit with projections, which cannot be reversed.
+    """Confidit with projections. Its updates cannot be reversed.
 
-    Each decision projects the scores of all classes, so the learner assumes that it makes the decisions itself.
+    Each decision projects the scores of all classes. The learner therefore cannot learn from other learners' decisions.
     """
 
     from_logs: ClassVar[FromLogs] = FromLogs.UNSOUND
@@ -215,7 +217,7 @@ class ConfiditProjected(Confidit):
 
 
 def _options(parameters: Mapping[str, Any]) -> tuple[int, str, str]:
-    """Return projection, confidence and covariance, from the variant or the options."""
+    """Return projection, confidence and covariance. A variant above 0 determines all three."""
     variant = int(parameters["variant"])
     if variant:
         return VARIANTS[variant]

@@ -1,4 +1,4 @@
-"""Confidit's kernels: its bounds, and its steps with full matrices and with diagonals."""
+"""Confidit's kernels: the confidence bounds, and the algorithm's steps with full matrices and with diagonals."""
 
 from math import log, sqrt
 
@@ -18,8 +18,9 @@ from stream.learners.kernels import (
 from stream.wire.records import FloatArray, IndexArray
 
 PENDING_MAX = 32
-"""Number of rank-one changes to a class's inverse that are applied in one pass. Memory bandwidth limits a pass, so 32
-changes together take a fifth of the time of 32 passes. It must be a multiple of 8; see `subtract_outer`."""
+"""Number of rank-one changes to a class's inverse that are applied in one pass. Memory bandwidth limits a pass, so one
+pass with 32 changes takes a fifth of the time of 32 passes. The number must be a multiple of 8; see
+`subtract_outer`."""
 
 # Indices in `memory`, the running totals.
 ROUNDS = 0  # t, decisions made
@@ -50,7 +51,7 @@ def next_multiplier(memory: FloatArray, settings: FloatArray) -> float:
 
 @compiled
 def count_round(memory: FloatArray, settings: FloatArray) -> None:
-    """Count a round and add its q_t."""
+    """Count a round, and add q_t to the sum."""
     t = memory[ROUNDS] + 1.0
     memory[ROUNDS] = t
     if settings[CONFIDENCE] == 2.0:
@@ -79,7 +80,7 @@ def shifts(scores: FloatArray, c: FloatArray, alpha: float) -> FloatArray:
     lam = 0.0
     for r in range(K):
         if r > 0 and rho[order[r]] + lam < 0.0:
-            break  # β > 0 for this class and all later ones
+            break  # β > 0 for this class and all later classes
         total_s += scores[order[r]]
         total_c += c[order[r]]
         lam = (1.0 + alpha - alpha * (r + 1) - total_s) / total_c
@@ -117,9 +118,9 @@ def target(reward: int, v: float, alpha: float) -> float:
 def _variances(
     indices: IndexArray, x: FloatArray, inverses: FloatArray, columns: FloatArray, counts: IndexArray, c: FloatArray
 ) -> None:
-    """c_i = xᵀA_i⁻¹x for every class, from half of the nnz × nnz entries and the pending changes.
+    """Compute c_i = xᵀA_i⁻¹x for every class, using half of the nnz × nnz entries and the pending changes.
 
-    It uses four independent sums, because scattered reads limit the speed.
+    The function uses four independent sums, because scattered reads limit the speed.
     """
     n = indices.size
     dots = np.empty(columns.shape[2])
@@ -320,7 +321,7 @@ def retract_full(
     memory: FloatArray,
     settings: FloatArray,
 ) -> bool:
-    """w_action += change · A⁻¹x, where change is the real sign minus the assumed one."""
+    """w_action += change · A⁻¹x, where change is the sign of the real bit minus the sign of the assumed bit."""
     if change == 0.0 or not usable(indices, values, action, propensity, scores, W.shape[0], W.shape[1]):
         return False
     z = _inverse_times(action, indices, unit(values), inverses, rows, columns, counts)
@@ -332,7 +333,7 @@ def retract_full(
 
 @compiled
 def _variances_diag(indices: IndexArray, x: FloatArray, A: FloatArray, c: FloatArray) -> None:
-    """c_i = xᵀA_i⁻¹x for every class."""
+    """Compute c_i = xᵀA_i⁻¹x for every class."""
     for k in range(c.size):
         total = 0.0
         for a in range(indices.size):
@@ -442,7 +443,7 @@ def retract_diag(
     memory: FloatArray,
     settings: FloatArray,
 ) -> bool:
-    """w_action += change · A⁻¹x, where change is the real sign minus the assumed one."""
+    """w_action += change · A⁻¹x, where change is the sign of the real bit minus the sign of the assumed bit."""
     W, A = M[0], M[1]
     if change == 0.0 or not usable(indices, values, action, propensity, scores, W.shape[0], W.shape[1]):
         return False

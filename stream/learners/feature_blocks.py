@@ -37,7 +37,7 @@ def place_of(
     blocks: NDArray[np.int32],
     occupied: NDArray[np.int32],
 ) -> tuple[int, int]:
-    """Return the block with these cells (-1 if there is none) and its place in the hash table.
+    """Return the block with these cells, or -1 if no block has them, and the block's place in the hash table.
 
     A block matches if it has these cells and the same number of non-zero cells.
     """
@@ -76,7 +76,7 @@ def predict(
     fill: NDArray[np.int32],
     side: float,
 ) -> tuple[int, int, float]:
-    """Play the block's class if it is known, otherwise a uniform class among those not excluded."""
+    """Play the block's class if it is known, otherwise a uniformly random class that is not excluded."""
     check_event(indices, values, blocks.shape[1])
     block, _ = place_of(indices, cells_of(values, side), table, blocks, occupied)
     K = scores.size
@@ -93,7 +93,7 @@ def predict(
     cumulative = 0.0
     for i in range(K):
         cumulative += scores[i]
-        if scores[i] > 0.0:  # the last such class is played if rounding leaves u above the sum
+        if scores[i] > 0.0:  # if rounding leaves u above the total, the last such class is played
             action = i
         if u < cumulative:
             break
@@ -157,9 +157,9 @@ class FeatureBlocks(KernelLearner):
         right: the class of the block is the action;  wrong: exclude the action
 
     Symbols: γ `gamma`, the margin of the data; blocks int32[blocks_max, d], the cells; known and excluded, the class
-    and the excluded classes of a block; scores, the probabilities of the classes. A cell's diagonal is γ, and two x of
-    different classes are at least γ apart: (w_y - w_i)ᵀx ≥ γ and (w_i - w_y)ᵀx' ≥ γ add up to 2γ, and ‖w_y - w_i‖ ≤ 2
-    because ‖w_i‖ ≤ 1.
+    and the excluded classes of a block; scores, the probabilities of the classes. The diagonal of a cell has length γ,
+    and the distance between x and x' of different classes is at least γ. The reason is that (w_y - w_i)ᵀx ≥ γ and (w_i
+    - w_y)ᵀx' ≥ γ add up to 2γ, and ‖w_y - w_i‖ ≤ 2 because ‖w_i‖ ≤ 1.
 
     Assumes linear separability with margin γ. There are then at most K-1 mistakes in each block, and K (1/γ)^O(d) in
     the unit ball.
@@ -167,11 +167,11 @@ class FeatureBlocks(KernelLearner):
     Memory: the table contains at most `blocks_max` blocks. In any other block, the action is uniform and nothing is
     stored.
 
-    Delay: several trials of a block may be pending at the same time. Each bit has the same effect as without delay. The
-    mistake bound then includes the pending trials.
+    Delay: several decisions for a block may be pending at the same time. Each bit has the same effect as without delay.
+    Mistakes in pending decisions add to the mistake bound.
 
-    Departures from the paper: the number of blocks is limited. A block is reset if its class turns out to be wrong or
-    if every class was wrong, because the separability assumption does not hold there.
+    Departures from the paper: the number of blocks is limited. A block is reset if its recorded class is wrong or if
+    every class was wrong, because the data in this block are not separable.
 
     >>> from stream.learners import create
     >>> learner = create("feature-blocks", n_classes=3, n_features=2, gamma=0.1)
@@ -191,7 +191,7 @@ class FeatureBlocks(KernelLearner):
     parameters: ClassVar[tuple[Parameter, ...]] = (
         Parameter("gamma", 0.1, "margin of the data", low=1e-9, high=1e9),
         Parameter(
-            "blocks_max", 1_024, "limit on stored blocks; in other blocks, classes are guessed", low=1, high=10_000_000
+            "blocks_max", 1_024, "limit on stored blocks; the learner guesses in other blocks", low=1, high=10_000_000
         ),
     )
     predict_kernel = staticmethod(predict)
@@ -199,7 +199,7 @@ class FeatureBlocks(KernelLearner):
 
     def __init__(self, n_classes: int, n_features: int, gamma: float, blocks_max: int) -> None:
         arrays: dict[str, NDArray[Any]] = {
-            "table": np.full(2 * blocks_max + 1, -1, dtype=np.int32),  # half empty, so that searches are short
+            "table": np.full(2 * blocks_max + 1, -1, dtype=np.int32),  # over half empty, so that searches are short
             "blocks": np.zeros((blocks_max, n_features), dtype=np.int32),
             "occupied": np.zeros(blocks_max, dtype=np.int32),  # number of non-zero cells of a block
             "known": np.full(blocks_max, UNKNOWN, dtype=np.int32),

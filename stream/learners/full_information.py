@@ -1,4 +1,5 @@
-"""Full-information baselines, which receive the true class. They show the cost of one-bit feedback."""
+"""Full-information baselines, which learn from the true class. Comparisons with them show the cost of one-bit
+feedback."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -69,7 +70,7 @@ def update_perceptron_by_current_scores(
     label: int,
     W: FloatArray,
 ) -> bool:
-    """Apply the same update with the class that the current weights would play."""
+    """Apply the same update as `update`, with the greedy class of the current weights."""
     if not usable(indices, values, action, propensity, scores, W.shape[0], W.shape[1]):
         return False
     now = argmax(current_scores(indices, values, W, scores))
@@ -87,7 +88,8 @@ class Perceptron(KernelLearner):
     Symbols: W weights [K, d]; ŷ the action, which is the greedy class; y the label.
 
     Delay: ŷ is the greedy class of the current W (margin=feedback) or of prediction time (margin=decision). With
-    margin=decision, a mistake is corrected once per pending decision, regardless of updates in between.
+    margin=decision, every wrong decision causes a correction, even if earlier updates have already corrected the
+    mistake.
 
     Departures from the paper: none.
 
@@ -102,7 +104,7 @@ class Perceptron(KernelLearner):
 
     name: ClassVar[str] = "perceptron"
     summary: ClassVar[str] = "full information: the multiclass perceptron"
-    best_for: ClassVar[str] = "measuring the value of the true class to a first-order learner"
+    best_for: ClassVar[str] = "comparing one-bit feedback with the true class, for a first-order learner"
     paper: ClassVar[str] = "Notes, Alg. 1"
     supports_eligible: ClassVar[bool] = True
     parameters: ClassVar[tuple[Parameter, ...]] = (MARGIN,)
@@ -116,7 +118,7 @@ class Perceptron(KernelLearner):
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
-        """Return the cost of K·nnz products for the scores and two updated rows."""
+        """Return the cost of K·nnz products for the scores and of updates to two rows."""
         return Cost(
             flops_per_event=2 * nnz * (n_classes + 2),
             bytes_per_event=8 * nnz * (n_classes + 4),
@@ -176,7 +178,7 @@ def update_second_order_by_current_scores(
     label: int,
     M: FloatArray,
 ) -> bool:
-    """Apply the same update with the class that the current weights would play."""
+    """Apply the same update as `update`, with the greedy class of the current weights."""
     if not usable(indices, values, action, propensity, scores, M.shape[1], M.shape[2]):
         return False
     now = argmax(current_scores(indices, values, M[0], scores))
@@ -196,10 +198,10 @@ class SecondOrderPerceptron(KernelLearner):
     y the label.
 
     Delay: ŷ is the greedy class of the current W (margin=feedback) or of prediction time (margin=decision); V and A are
-    the current ones. With margin=decision, both are sums, and the order of updates does not matter.
+    always the current sums. With margin=decision, the order of updates does not matter.
 
-    Departures from the paper: one diagonal per class replaces the full correlation matrix. The paper is binary, and
-    adds xxᵀ for the current x before predicting; this implementation does not.
+    Departures from the paper: one diagonal per class replaces the full correlation matrix. The paper's algorithm is
+    binary, and adds xxᵀ for the current x before it predicts; this implementation does not.
 
     >>> from stream.learners import create
     >>> learner = create("second-order-perceptron", n_classes=2, n_features=2, a=1.0)
@@ -212,7 +214,7 @@ class SecondOrderPerceptron(KernelLearner):
 
     name: ClassVar[str] = "second-order-perceptron"
     summary: ClassVar[str] = "full information: the second-order perceptron, diagonal"
-    best_for: ClassVar[str] = "measuring the value of the true class to a second-order learner"
+    best_for: ClassVar[str] = "comparing one-bit feedback with the true class, for a second-order learner"
     paper: ClassVar[str] = "Cesa-Bianchi, Conconi, Gentile 2005"
     supports_eligible: ClassVar[bool] = True
     parameters: ClassVar[tuple[Parameter, ...]] = (
@@ -231,7 +233,7 @@ class SecondOrderPerceptron(KernelLearner):
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
-        """Return the cost of K·nnz products for the scores and two updated rows of three arrays."""
+        """Return the cost of K·nnz products for the scores and of updates to two rows of three arrays."""
         return Cost(
             flops_per_event=2 * nnz * (n_classes + 6),
             bytes_per_event=8 * nnz * (n_classes + 12),
@@ -261,7 +263,7 @@ def update_arow(
     M: FloatArray,
     r: float,
 ) -> bool:
-    """Move the label and its strongest rival towards a margin of 1, scaled by variance. Then shrink the variances."""
+    """Increase the margin between the label and its strongest rival towards 1, then decrease the variances."""
     W, S = M[0], M[1]
     if not usable(indices, values, action, propensity, scores, W.shape[0], W.shape[1]):
         return False
@@ -322,9 +324,9 @@ class Arow(KernelLearner):
     the label. The learner also updates on correct rounds while the margin m is below 1.
 
     Delay: s, r̄ and m come from the current weights (margin=feedback) or from prediction time (margin=decision); S is
-    always the current one.
+    always current.
 
-    Departures from the paper: multiclass, using the label's class and its strongest rival (the paper is binary); one
+    Departures from the paper: multiclass, with the label and its strongest rival (the paper's algorithm is binary); one
     diagonal of Σ per class; S⁻¹ += x²/r, the diagonal of the exact inverse update.
 
     >>> from stream.learners import create
@@ -338,7 +340,7 @@ class Arow(KernelLearner):
 
     name: ClassVar[str] = "arow"
     summary: ClassVar[str] = "full information: adaptive regularisation of weights, diagonal"
-    best_for: ClassVar[str] = "measuring the value of the true class with noisy labels"
+    best_for: ClassVar[str] = "comparing one-bit feedback with the true class, with noisy labels"
     paper: ClassVar[str] = "Crammer, Kulesza, Dredze 2009"
     supports_eligible: ClassVar[bool] = True
     parameters: ClassVar[tuple[Parameter, ...]] = (Parameter("r", 1.0, "regularisation", low=1e-9, high=1e9), MARGIN)
@@ -353,7 +355,7 @@ class Arow(KernelLearner):
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
-        """Return the cost of K·nnz products for the scores, and of two rows of two arrays, read twice and written."""
+        """Return the cost of K·nnz products for the scores, and of accesses to two rows of two arrays."""
         return Cost(
             flops_per_event=2 * nnz * (n_classes + 10),
             bytes_per_event=8 * nnz * (n_classes + 8),

@@ -29,7 +29,7 @@ A_START = 1e-3
 """Initial value of A. AdaGrad's first step is then about `step`, except for very small gradients."""
 
 SHARE_MIN = 1e-9
-"""Lower limit on the sum of the other classes' probabilities, which is the divisor in their targets. If the sum is far
+"""Lower limit on the sum of the other classes' probabilities, by which their targets are divided. If the sum is far
 below the limit, the targets are near 0."""
 
 # Indices in `rest`, followed by the detectors [3, K + 1] and the alarms [K + 1].
@@ -39,7 +39,7 @@ COUNTS = 6
 
 @compiled
 def probabilities(indices: IndexArray, x: FloatArray, M: FloatArray, rest: FloatArray, p: FloatArray) -> None:
-    """Compute p_k = σ(w_k·x) with the constant entry. A row of M contains a feature's W for all classes, then its A."""
+    """Compute p_k = σ(w_k·x), with the constant entry. Each row of M has W of a feature for all classes, then A."""
     K = p.size
     last = M[M.shape[0] - 1]
     for k in range(K):
@@ -99,7 +99,7 @@ def observe(
 def descend(row: FloatArray, e: FloatArray, value: float, step: float) -> None:
     """A += (e x_i)², W −= step · e x_i/√A, for a feature's row.
 
-    numpy's division has no branch for a zero divisor, so the loop is vectorised.
+    With numpy's division, the compiler can vectorise the loop, because there is no branch for a zero divisor.
     """
     K = e.size
     for k in range(K):
@@ -123,7 +123,7 @@ def update(
     M: FloatArray,
     rest: FloatArray,
 ) -> bool:
-    """Update every class. The action's target is the bit. Other classes' targets are its evidence about them."""
+    """Update every class. The target is the bit for the action, and an estimate from the bit for every other class."""
     d, K = M.shape[0] - 1, M.shape[1] // 2
     check_decision(indices, values, action, scores, K, d)
     x = unit(values)
@@ -169,10 +169,11 @@ class IgwLogistic(WatchingLearner):
     including this one (`rounds`[0] before it); π_a the propensity; scores p; `scale`, `step` and `others` as in the
     formulas.
 
-    The bit also updates the other classes. A right answer is evidence against them, and a wrong answer is distributed
-    among them in proportion to their probabilities. There is no importance weight.
+    The bit also updates the other classes. If the action is right, their target is 0. If the action is wrong, their
+    targets are in proportion to their probabilities. There is no importance weight.
 
-    Assumes sparse x. On correlated dense data, the diagonal is inaccurate (47 % error on satimage; late-ucb has 21 %).
+    Assumes sparse x. On dense data with correlated features, AdaGrad's diagonal is inaccurate: the error on satimage is
+    47 %, against 21 % for late-ucb.
 
     Delay: an update uses the current W and A, and only the decision's action. The order of the bits matters, so
     an update cannot be retracted.
@@ -180,8 +181,8 @@ class IgwLogistic(WatchingLearner):
     Drift: a sustained drop in reward (`drift`) resets W and A for every class or for one class. `alarms` counts the
     resets, with one entry per class and a last one for resets of all classes.
 
-    Departures from the papers: the oracle is one logistic regression per class, which also learns about classes that
-    were not played; the schedule γ_t is not derived from a bound.
+    Departures from the papers: the regression oracle is one logistic regression per class. It also learns about classes
+    that were not played. The schedule γ_t is not derived from a regret bound.
 
     >>> from stream.learners import create
     >>> learner = create("igw-logistic", n_classes=3, n_features=2)
@@ -213,7 +214,7 @@ class IgwLogistic(WatchingLearner):
     def __init__(
         self, n_classes: int, n_features: int, scale: float, step: float, others: float, bias: float, drift: str
     ) -> None:
-        # Stored by feature, so that an event accesses a few whole rows.
+        # The arrays are stored by feature, so that an event accesses a few whole rows.
         M = np.zeros((n_features + 1, 2 * n_classes))
         M[:, n_classes:] = A_START
         # The parameters and small parts share one array, because each array argument costs 0.1 µs.
@@ -236,7 +237,7 @@ class IgwLogistic(WatchingLearner):
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
-        """Return the cost of 2·K·nnz products and of K·nnz steps, each with a square root and a division."""
+        """Return the cost of 2·K·nnz products, and of K·nnz gradient steps, each with a square root and a division."""
         return Cost(
             flops_per_event=n_classes * (nnz + 1) * 11,
             bytes_per_event=8 * n_classes * (nnz + 1) * 6,

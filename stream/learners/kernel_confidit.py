@@ -26,17 +26,18 @@ SUPPORT_LIMIT = 30_000
 """Limit on `support_max`. The factors for 30,000 examples of one class need 3.6 GB."""
 
 SLACK = 1e-9
-"""Margin, relative to the score, by which a class's bound must be below the highest for the class to be skipped. It is
-a million times the rounding error, so that the action is the same as in the full computation."""
+"""A class is skipped if its bound is below the highest bound by at least this margin, relative to the score. The margin
+is a million times the rounding error, so that the action is the same as in the full computation."""
 
 
 @compiled
 def variance(
     k: int, own: FloatArray, alone: float, enough: float, members: IndexArray, starts: IndexArray, L: FloatArray
 ) -> float:
-    """Return k(x, x) - k_kᵀG_k⁻¹k_k = k(x, x) - ‖L_k⁻¹k_k‖², from the similarities `own` to the examples of class k.
+    """Return k(x, x) - k_kᵀG_k⁻¹k_k = k(x, x) - ‖L_k⁻¹k_k‖². `own` is k_k, the similarities to the examples of class k.
 
-    Each row decreases the value. The loop stops when the value is below `enough`. The result is then an upper bound.
+    Each row of L_k⁻¹ decreases the value. If the value falls below `enough`, the loop stops and the result is an upper
+    bound.
     """
     rest = alone
     for i in range(own.size):
@@ -90,8 +91,8 @@ def predict(
 ) -> tuple[int, int, float]:
     """Return the class with the highest s_i + √(η c_i), from s_i = k_iᵀa_i.
 
-    The greedy class is evaluated first. The c_i of each other class is computed only while its bound might be the
-    highest.
+    The greedy class is evaluated first. For every other class, the computation of c_i stops when the class's bound can
+    no longer be the highest.
     """
     check_event(indices, values, S.shape[0])
     lam = (1.0 + alpha) ** 2
@@ -153,7 +154,7 @@ def update(
     alpha: float,
     eta: float,
 ) -> bool:
-    """Append x to the action's examples: add a row to L⁻¹, and recompute a = L⁻ᵀL⁻¹t. Do nothing if S is full."""
+    """Append x to the action's examples: add a row to L⁻¹ and recompute a = L⁻ᵀL⁻¹t. If S is full, do nothing."""
     if not usable(indices, values, action, propensity, scores, sizes.size, S.shape[0]):
         return False
     n = sizes.sum()
@@ -245,11 +246,11 @@ class ConfiditKernel(KernelLearner):
         Parameter("degree", 2, "degree of the polynomial kernel", low=1, high=32),
         Parameter("width", 0.5, "width of the rbf kernel, on x of unit norm", low=1e-9, high=1e9),
         Parameter("eta", 1.0, "squared width of the bounds", low=0.0),
-        Parameter("alpha", 1.0, "closeness of the classes", low=-1.0, high=1.0, low_open=True),
+        Parameter("alpha", 1.0, "spread of the scores in the label model", low=-1.0, high=1.0, low_open=True),
         Parameter(
             "support_max",
             1_000,
-            "limit on stored examples of all classes; further ones are ignored",
+            "limit on stored examples of all classes; further examples are ignored",
             low=1,
             high=SUPPORT_LIMIT,
         ),

@@ -9,11 +9,11 @@ one compiled loop:
     update(indices, values, action, greedy, propensity, scores, reward, v, label, *model) -> changed
 
 `scores` has K entries, followed by the learner's `logged_size` logged values. `eligible` is int32[m] in increasing
-order, the classes to decide among. A predict kernel calls `limit`, so that the scores of a decision also show which
+order: the classes that may be played. A predict kernel calls `limit`, so that the scores of a decision also show which
 classes were eligible.
 
 A predict kernel starts with `check_event`. An update kernel starts with `usable`, or with `check_decision` if it scales
-x to unit norm. Compiled code does not check array bounds, so these functions check them, in 0.02 µs.
+x to unit norm. Compiled code does not check array bounds. These functions check them, which takes 0.02 µs.
 
 Kernels are compiled without fast-math, so equal input gives equal bits in every run. A kernel may call only kernels of
 its own file, of this file, and of files whose names end with `kernels.py` (see `_cache_directory`).
@@ -38,11 +38,11 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 VALUE_MAX = 1e100
-"""Updates from x with a larger entry are rejected, because its square divided by a propensity could overflow float64,
-and an infinite weight would turn the model into NaN. Predictions are still made."""
+"""If x has a larger entry, the update is rejected, because the square of the entry divided by a propensity could
+overflow float64. An infinite weight would make all weights NaN. Predictions for such x are still made."""
 
 PROPENSITY_MIN = 1e-100
-"""Updates from decisions with a smaller propensity are rejected, because float64 could overflow."""
+"""Updates are rejected for decisions with a smaller propensity, because float64 could overflow."""
 
 SCORE_MAX = 1e300
 """Scores are limited to ±1e300 and NaN becomes 0, so that every decision is valid."""
@@ -51,9 +51,9 @@ SCORE_MAX = 1e300
 def _cache_directory() -> str:
     """Return a writable directory for machine code, or an empty string.
 
-    Numba recompiles a kernel if its own file has changed, but not if a function that it calls in another file has. The
-    path therefore contains a digest of this file and of all `*_kernels.py`. The directory is outside the package, which
-    may be read-only.
+    Numba recompiles a kernel if the kernel's file has changed, but not if it calls a function in another file that has
+    changed. The path therefore contains a digest of this file and of all `*_kernels.py`. The directory is outside the
+    package, which may be read-only.
     """
     sources = [path.read_bytes() for path in sorted(Path(__file__).parent.glob("*kernels.py"))]
     digest = hashlib.blake2b(b"".join(sources) + numba.__version__.encode(), digest_size=8).hexdigest()
@@ -90,7 +90,7 @@ def compiled(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def inlined(function: Callable[P, R]) -> Callable[P, R]:
-    """Inline a kernel into its callers, because a call costs 0.01 µs per array, plus reference counting."""
+    """Compile a kernel and inline it into its callers. A call costs 0.01 µs per array, plus reference counting."""
     return cast(Callable[P, R], njit(cache=bool(CACHE_DIRECTORY), forceinline=True)(function))
 
 
@@ -101,7 +101,7 @@ def observe_nothing(*event_and_model: object) -> None:
 
 @compiled
 def check_event(indices: IndexArray, values: FloatArray, n_features: int) -> None:
-    """Raise ValueError unless the indices are strictly increasing, in [0, d), and as many as the values."""
+    """Raise ValueError if the indices do not increase strictly in [0, d), or if there are more or fewer values."""
     if indices.size != values.size:
         raise ValueError("x: expected as many values as indices")
     last = -1
@@ -314,7 +314,7 @@ def dots(indices: IndexArray, values: FloatArray, S: FloatArray, n: int) -> Floa
     """Return ⟨x, x_p⟩ for the first n columns x_p of S [d, n_max], computed over contiguous rows."""
     sums = np.zeros(n)
     j = 0
-    while j + 3 < indices.size:  # with four rows per pass, the sums are read and written a quarter as often
+    while j + 3 < indices.size:  # four rows per pass, so that the sums are read and written a quarter as often
         r0, r1, r2, r3 = S[indices[j]], S[indices[j + 1]], S[indices[j + 2]], S[indices[j + 3]]
         x0, x1, x2, x3 = values[j], values[j + 1], values[j + 2], values[j + 3]
         for p in range(n):
@@ -336,23 +336,23 @@ def logistic(score: float) -> float:
 
 
 DRIFTS = ("off", "global", "class")
-"""Options for the reset after a drop in the reward: no reset; a reset of all classes; or also the reset of a single
-class after a drop in its own reward."""
+"""Options for resets after a drop in reward: no reset; a reset of all classes; or, in addition, a reset of one class
+after a drop in the reward of this class."""
 
 DRIFT_SLACK = 0.2
 DRIFT_GLOBAL = 15.0
 DRIFT_CLASS = 10.0
 DRIFT_MEMORY = 1000.0
-"""Parameters of a one-sided cumulative sum of the rewards' shortfall from their mean, over at most DRIFT_MEMORY bits.
-An alarm is raised above the threshold. A drop in the mean by less than the slack has no effect. On a stationary stream,
-alarms are rare unless the learner itself is unstable."""
+"""Parameters of the drift detectors. A detector adds up the amounts by which rewards are below their mean, and raises
+an alarm if the sum exceeds the threshold. The mean covers about DRIFT_MEMORY bits. A drop in the mean by less than the
+slack has no effect. On a stationary stream, alarms are rare unless the learner itself is unstable."""
 
 NO_ALARM, ALARM_OF_ALL, ALARM_OF_CLASS = range(3)
 
 
 @compiled
 def _falls(detectors: FloatArray, column: int, reward: int, threshold: float) -> bool:
-    """Update the count, the mean and the sum with a settled bit. Return whether the sum exceeds the threshold."""
+    """Update a detector's count, mean and sum with a settled bit. Return whether the sum exceeds the threshold."""
     detectors[0, column] += 1.0
     short = detectors[1, column] - reward
     detectors[2, column] = max(0.0, detectors[2, column] + short - DRIFT_SLACK)
@@ -362,10 +362,10 @@ def _falls(detectors: FloatArray, column: int, reward: int, threshold: float) ->
 
 @compiled
 def watch(detectors: FloatArray, alarms: FloatArray, action: int, reward: int, drift: int) -> int:
-    """Add a settled bit. Return whether all classes or the action's class must be reset, and count the alarm.
+    """Add a settled bit to the detectors. Count an alarm, and return whether to reset all classes or the action's class.
 
     Args:
-        detectors: float64[3, K + 1], one column per class and a last one for all classes.
+        detectors: float64[3, K + 1], one column per class and a last column for all classes together.
         alarms: float64[K + 1], in the same order.
         action: The class that was played.
         reward: The bit.
@@ -388,14 +388,14 @@ def watch(detectors: FloatArray, alarms: FloatArray, action: int, reward: int, d
 
 
 TILE = 16
-"""Side of the square tiles in which a symmetric matrix is mirrored. Two tiles fit in the L1 cache."""
+"""Side of the square tiles that are used to mirror a symmetric matrix. Two tiles fit in the L1 cache."""
 
 
 @compiled
 def subtract_outer(inverse: FloatArray, changes: FloatArray) -> None:
     """A⁻¹ -= Σ_m z_m z_mᵀ, on and above the diagonal, eight changes and two rows per pass, then mirrored.
 
-    Reading the changes limits the speed, so two rows share each read.
+    Reads of the changes limit the speed, so each read is used for two rows.
     """
     d = inverse.shape[0]
     for m in range(0, changes.shape[0], 8):
@@ -403,7 +403,7 @@ def subtract_outer(inverse: FloatArray, changes: FloatArray) -> None:
             row = inverse[i, i:]
             next_row = inverse[
                 min(i + 1, d - 1), i:
-            ]  # for odd d, the last row appears twice, and its second pass subtracts 0
+            ]  # for odd d, this is the last row again, and 0 is subtracted
             z0, z1, z2, z3 = changes[m, i:], changes[m + 1, i:], changes[m + 2, i:], changes[m + 3, i:]
             z4, z5, z6, z7 = changes[m + 4, i:], changes[m + 5, i:], changes[m + 6, i:], changes[m + 7, i:]
             a0, a1, a2, a3, a4, a5, a6, a7 = z0[0], z1[0], z2[0], z3[0], z4[0], z5[0], z6[0], z7[0]

@@ -1,4 +1,4 @@
-"""KWIK Banditron, which explores unfamiliar x while W is far from a known comparator. For simulations only."""
+"""KWIK Banditron, which explores if x is unfamiliar and W is far from a known comparator. For simulations only."""
 
 import json
 from collections.abc import Mapping
@@ -38,7 +38,7 @@ def predict(
     epsilon: float,
     radius: float,
 ) -> tuple[int, int, float]:
-    """Explore or play the greedy class (lines 7-10). Without a comparator (no rows), W is treated as far from it."""
+    """Explore or play the greedy class (lines 7-10). A comparator without rows counts as far from W."""
     check_event(indices, values, W.shape[1])
     linear_scores(indices, values, W, scores)
     greedy = argmax(scores)
@@ -120,7 +120,7 @@ def update(
 
 @dataclass(frozen=True, slots=True)
 class MatrixParameter(Parameter):
-    """A matrix: an array, a list of rows, or JSON text. It is stored as JSON text, which preserves every bit."""
+    """A parameter that is a matrix: an array, a list of rows, or JSON text. It is stored as JSON, without rounding."""
 
     def accepted(self) -> str:
         """Describe the accepted values."""
@@ -138,7 +138,7 @@ class MatrixParameter(Parameter):
 
 @register
 class KwikBanditron(KernelLearner):
-    """Makes gradient steps on right answers, and explores unfamiliar x while W is far from a known comparator.
+    """Explores if x is unfamiliar and W is far from a known comparator. Right answers cause gradient steps.
 
     "Bandit Multiclass Classification" (the Notes), Algorithm 6.
 
@@ -154,7 +154,7 @@ class KwikBanditron(KernelLearner):
     Assumes ‖x‖ ≤ 1; the learner does not scale x.
 
     Without a comparator, ‖W - W*‖_F ≥ 1 is always assumed, so that line 7 depends only on x and the learner explores
-    longer. It can then be used on data without a known comparator, but the paper's lemmas require W*.
+    longer. Such a learner can run on data without a known comparator, but the paper's lemmas require W*.
 
     Delay: the loss h² and its gradient are those of the current W, because a gradient step must start where its
     gradient was computed. The update uses only the decision's action.
@@ -174,7 +174,7 @@ class KwikBanditron(KernelLearner):
     """
 
     name: ClassVar[str] = "kwik-banditron"
-    summary: ClassVar[str] = "explores while W is far from a known comparator; for simulations"
+    summary: ClassVar[str] = "explores if W is far from a known comparator; for simulations"
     best_for: ClassVar[str] = "simulations with a known comparator"
     paper: ClassVar[str] = "Notes, Alg. 6"
     parameters: ClassVar[tuple[Parameter, ...]] = (
