@@ -1,5 +1,4 @@
-"""Full-information baselines, which learn from the true class. Comparisons with them show the cost of one-bit
-feedback."""
+"""Full-information baselines, which learn from the true class, for comparison with learning from one bit."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar

@@ -362,7 +362,7 @@ def _falls(detectors: FloatArray, column: int, reward: int, threshold: float) ->
 
 @compiled
 def watch(detectors: FloatArray, alarms: FloatArray, action: int, reward: int, drift: int) -> int:
-    """Add a settled bit to the detectors. Count an alarm, and return whether to reset all classes or the action's class.
+    """Add a settled bit, and count an alarm. Return whether to reset all classes or the action's class.
 
     Args:
         detectors: float64[3, K + 1], one column per class and a last column for all classes together.
@@ -403,7 +403,7 @@ def subtract_outer(inverse: FloatArray, changes: FloatArray) -> None:
             row = inverse[i, i:]
             next_row = inverse[
                 min(i + 1, d - 1), i:
-            ]  # for odd d, this is the last row again, and 0 is subtracted
+            ]  # for odd d, the last row appears twice, and its second pass subtracts 0
             z0, z1, z2, z3 = changes[m, i:], changes[m + 1, i:], changes[m + 2, i:], changes[m + 3, i:]
             z4, z5, z6, z7 = changes[m + 4, i:], changes[m + 5, i:], changes[m + 6, i:], changes[m + 7, i:]
             a0, a1, a2, a3, a4, a5, a6, a7 = z0[0], z1[0], z2[0], z3[0], z4[0], z5[0], z6[0], z7[0]

@@ -1,4 +1,4 @@
-"""late-ucb, with one ridge regression per class. Confidence bounds shrink at the decision, before the bit arrives."""
+"""late-ucb, with one ridge regression per class. The confidence bounds shrink before a decision's bit arrives."""
 
 import zlib
 from collections.abc import Mapping
@@ -73,7 +73,8 @@ from stream.learners.symmetric_kernels import ALIGNMENT, add_observation, block_
 from stream.wire.records import Decision, Features, FloatArray, IndexArray
 
 SIZE_MAX = 512
-"""Limit on d' after an expansion. Beyond it, the products cost more than they gain. Memory is quadratic in d'."""
+"""Limit on d' after an expansion. For larger d', the accuracy gained is not worth the time. Memory is quadratic in
+d'."""
 
 PROJECTION_SEED, WAVES_SEED = 20_260_101, 20_260_102
 """Fixed seeds. The random matrices are identical in every run, and are not part of the learned state."""
@@ -105,7 +106,7 @@ def predict(
 
 @compiled
 def log_of(indices: IndexArray, values: FloatArray, action: int, scores: FloatArray, model: FloatArray) -> None:
-    """Log the values that an update requires: how often the action's class has been reset, and its own score."""
+    """Log the values that an update requires: the number of resets of the action's class, and the class's own score."""
     if model[DRIFT_KIND] != 0.0:
         scores[int(model[CLASSES])] = epoch(counts_of(model), action)
     if model[WAVES] > 0.0:
@@ -187,7 +188,7 @@ def retract(
     change: int,
     model: FloatArray,
 ) -> bool:
-    """w_a += change · P_a x, y_a += change · Q_a x, where change is the real reward minus the assumed one."""
+    """w_a += change · P_a x, y_a += change · Q_a x, where change is the real reward minus the assumed reward."""
     K = int(model[CLASSES])
     check_decision(indices, values, action, scores[:K], K, int(model[FEATURES]))
     if change == 0:
@@ -202,11 +203,11 @@ def retract(
 
 @register
 class LateUcb(WatchingLearner):
-    """One ridge regression per class, played by upper confidence bounds that account for pending decisions.
+    """One ridge regression per class. The upper confidence bounds account for pending decisions.
 
     After Desautels, Krause, Burdick, "Parallelizing exploration-exploitation tradeoffs in Gaussian process bandit
-    optimization", JMLR 15, 2014: their hallucinated observations, applied to one linear model per class (Li, Chu,
-    Langford, Schapire, WWW 2010); late bits as in Vernade et al., ICML 2020.
+    optimization", JMLR 15, 2014: hallucinated observations as in this paper, for one linear model per class (Li, Chu,
+    Langford, Schapire, WWW 2010). Late bits are treated as in Vernade et al., ICML 2020.
 
         x ← x/‖x‖, and a constant entry b after it: d' = d + 1 features
         decide    s_k = w_kᵀx;  rough_k = s_k + √(η‖x‖²/(λ + N_k/d'));  the M classes with the largest are the shortlist
@@ -224,31 +225,31 @@ class LateUcb(WatchingLearner):
     Symbols: w_k and y_k weights, W and Y [K, d'], the constant's last; P_k and Q_k inverse covariances [K, d', d'],
     initially I/λ. Above 191 features P is stored as P − VᵀV, where V [K, 32, d'] contains the changes not yet
     subtracted, `pending` of them per class (`U` and `pending_settled` for Q). N_k `N`[K]; s_ŷ the decision's own score;
-    η `eta`; λ `lam`, where 0 means .03, or .1 above 200 features and for projections; M `shortlist`; b `bias`.
+    η `eta`; λ `lam`, where 0 means 0.03, or 0.1 above 200 features and for projections; M `shortlist`; b `bias`.
     `sample` [64, d] contains the first contexts, `bandwidth` their number and σ².
 
     `expand`=quadratic appends all products x_i x_j, i ≤ j, to x before scaling, for up to 30 features. `project`=p
     projects x of unit norm to p dimensions by a fixed Gaussian matrix of variance 1/p, for dense data with many
     features.
 
-    A decision enters the covariance immediately, and its own score is its target until the bit arrives. The bounds
-    therefore narrow with every decision, and the learner does not repeat one class during a long delay. The mean of the
-    two scores matters only while bits are pending.
+    A decision is added to the covariance immediately. Until the bit arrives, the target is the score at the time of the
+    decision. The bounds therefore narrow with every decision, and the learner does not play the same class throughout a
+    long delay. The two regressions differ only while bits are pending.
 
     When all bits have arrived, both regressions are equal: w_k = y_k = A_k⁻¹ Σ r x with A_k = λI + Σ xxᵀ over the
     decisions that played k, regardless of the order of the bits.
 
-    Drift: a sustained drop in reward (`drift`) resets every class, or one: P_k = Q_k = I/λ, w_k = y_k = 0, N_k = 0. A
-    decision logs the number of resets of its class. If the class has been reset since, the bit is added as a new
-    observation, using the current w_ŷᵀx. `alarms` counts the resets, with one entry per class and a last one for resets
-    of all classes.
+    Drift: a sustained drop in reward (`drift`) resets every class or one class: P_k = Q_k = I/λ, w_k = y_k = 0, N_k =
+    0. A decision logs the number of resets of its class. If the class is reset before the bit arrives, the bit is added
+    as a new observation, using the current w_ŷᵀx. `alarms` counts the resets, with one entry per class and a last entry
+    for resets of all classes.
 
-    Retraction (drift=off): w_ŷ += (r_new − r_old) P_ŷ x, and y_ŷ with Q_ŷ. Up to rounding and in any order, the result
-    is as if the real bit had been received from the start. With drift detection, the learner is not retractable,
-    because an alarm cannot be reversed.
+    Retraction (drift=off): w_ŷ += (r_new − r_old) P_ŷ x, and the same for y_ŷ with Q_ŷ. Up to rounding and in any
+    order, the result is the same as if the original update had used the real bit. With drift detection, the learner is
+    not retractable, because an alarm cannot be reversed.
 
-    Departures from the papers: bounds of constant width √η; the shortlist, whose rough bounds need no matrix; one noise
-    and one ridge for all classes; the constant entry.
+    Departures from the papers: the width √η of the bounds is constant; a shortlist from rough bounds, which require no
+    matrix; the same noise and ridge for all classes; the constant entry.
 
     >>> from stream.learners import create
     >>> learner = create("late-ucb", n_classes=3, n_features=2, expand="none")
@@ -264,17 +265,17 @@ class LateUcb(WatchingLearner):
     """
 
     name: ClassVar[str] = "late-ucb"
-    summary: ClassVar[str] = "ridge regression, bounds that account for pending decisions; dense data, d ≤ 500"
+    summary: ClassVar[str] = "ridge regression; bounds account for pending decisions; dense data, d ≤ 500"
     best_for: ClassVar[str] = "dense data of up to 500 features, or more with project=256; late or corrected bits"
     paper: ClassVar[str] = "after Desautels, Krause, Burdick 2014"
     supports_eligible: ClassVar[bool] = True
     parameters: ClassVar[tuple[Parameter, ...]] = (
-        Parameter("lam", 0.0, "ridge; 0 selects .03, or .1 above 200 features and for projections", low=0.0, high=1e9),
+        Parameter("lam", 0.0, "ridge; 0 selects 0.03, or 0.1 above 200 features and with project", low=0.0, high=1e9),
         Parameter("eta", 0.1, "squared width of the bounds", low=0.0, high=1e9),
         Parameter("shortlist", 4, "number of classes whose bounds are computed", low=1, high=1e9),
         Parameter("bias", 0.3, "constant entry appended to x of unit norm", low=0.0, high=1e9),
-        Parameter("expand", "rff", "additional features: random or products", choices=("none", "quadratic", "rff")),
-        Parameter("m", 64, "random features, for expand=rff", low=1, high=10_000),
+        Parameter("expand", "rff", "additional features: products or random", choices=("none", "quadratic", "rff")),
+        Parameter("m", 64, "number of random features, for expand=rff", low=1, high=10_000),
         Parameter("project", 0, "dimensions of the projection of x; 0 means no projection", low=0, high=100_000),
         DRIFT,
     )
@@ -289,7 +290,7 @@ class LateUcb(WatchingLearner):
     greedy_parts = ("W", "Y", "bandwidth")
 
     def __new__(cls, *sizes: int, **parameters: Any) -> Self:
-        """Select the class for the options, because `retractable` is a class attribute."""
+        """Select a subclass for the parameters, because `retractable` is a class attribute."""
         fitting: Any = LateUcb if parameters["drift"] == "off" else DriftingLateUcb
         learner: Self = super().__new__(fitting, *sizes, **parameters)
         return learner
@@ -327,7 +328,7 @@ class LateUcb(WatchingLearner):
             (SAMPLE if m else 0, d),
         ]
         starts = np.cumsum([SETTINGS, *(int(np.prod(shape)) for shape in shapes)])
-        # The pages of np.zeros would be mapped one by one at the first access, and reads across them would be slower.
+        # np.full writes all pages at once. With np.zeros, pages are mapped at the first access, and reads are slower.
         memory = np.full(starts[-1] + ALIGNMENT, 0.0)
         unaligned = memory.ctypes.data // memory.itemsize + int(starts[2])
         model = memory[-unaligned % ALIGNMENT :][: starts[-1]]
@@ -388,7 +389,7 @@ class LateUcb(WatchingLearner):
     def retract(
         self, x: Features | FloatArray, decision: Decision, assumed_reward: int, reward: int, v: float = 0.0
     ) -> bool:
-        """Move the action's weights by the difference between the bits."""
+        """Update the action's weights with the real reward minus the assumed reward."""
         if not self.retractable:
             return super().retract(x, decision, assumed_reward, reward, v)
         indices, values = sparse(x, self.n_features)
@@ -409,7 +410,7 @@ class LateUcb(WatchingLearner):
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
-        """Return the cost of nnz²/2 entries per shortlisted class, 2·nnz rows and a pass over P; doubled with Q."""
+        """Return the cost of nnz²/2 entries per shortlisted class, 2·nnz rows and a pass over P; twice that with Q."""
         project, quadratic = int(parameters["project"]), parameters["expand"] == "quadratic"
         m = int(parameters["m"]) if parameters["expand"] == "rff" else 0
         size = features_of(n_features, str(parameters["expand"]), m, project) + 1
@@ -433,7 +434,7 @@ class LateUcb(WatchingLearner):
 
 
 class DriftingLateUcb(LateUcb):
-    """late-ucb with drift detection, whose resets cannot be reversed."""
+    """late-ucb with drift detection. Its resets cannot be reversed."""
 
     retractable: ClassVar[bool] = False
 

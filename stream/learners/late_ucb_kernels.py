@@ -1,4 +1,4 @@
-"""Parts of late-ucb's kernels. They store the model in a single array, and compute the regressions' features of x."""
+"""Parts of late-ucb's kernels: access to the model, which is one array, and the features for the regressions."""
 
 from math import inf, sqrt
 
@@ -11,7 +11,7 @@ from stream.wire.records import NOT_ELIGIBLE, FloatArray, IndexArray
 
 PLAIN, QUADRATIC, PROJECTED = range(3)  # transformation of x, which is independent of random features
 
-# Indices of the numbers at the start of the model. The last two numbers are the count of sampled contexts and σ².
+# Indices of the numbers at the start of the model. The last two are the number of sampled contexts and σ².
 LAM, ETA, SHORTLIST, BIAS, KIND, DRIFT_KIND, CLASSES, SIZE, FEATURES, WAVES, PROJECT, SAMPLED, VARIANCE = range(13)
 SETTINGS = 13
 
@@ -20,12 +20,13 @@ WEIGHT, DETECTORS, ALARMS, PENDING = 0, slice(1, 4), 4, slice(5, 7)
 COUNTS = 7
 
 BELIEVED, SETTLED = range(2)
-"""Indices of the regressions: on all decisions and, with random features, on settled bits only."""
+"""Indices of the regressions. The first uses all decisions; the second, with random features, uses settled bits
+only."""
 
 
 @inlined
 def regressions_of(model: FloatArray) -> int:
-    """Return the number of regressions, which is two with random features, otherwise one."""
+    """Return the number of regressions: two with random features, otherwise one."""
     return 2 if model[WAVES] > 0.0 else 1
 
 
@@ -33,8 +34,8 @@ def regressions_of(model: FloatArray) -> int:
 def counts_of(model: FloatArray) -> FloatArray:
     """Return the counts [7, K + 1].
 
-    The counts follow the settings and precede the weights, the inverses and the constant parts. The model is one array,
-    because each array argument costs 0.1 µs, and reshaping a part costs half of that.
+    The model consists of the settings, the counts, the weights, the inverses and the constant parts. It is one array,
+    because each array argument costs 0.1 µs, while reshaping a part costs half of that.
     """
     columns = int(model[CLASSES]) + 1
     return model[SETTINGS : SETTINGS + COUNTS * columns].reshape((COUNTS, columns))
@@ -42,7 +43,7 @@ def counts_of(model: FloatArray) -> FloatArray:
 
 @inlined
 def weights_of(model: FloatArray) -> FloatArray:
-    """Return the weights [d', R·K]. Each feature has w of all classes, then y of all classes."""
+    """Return the weights [d', R·K], with R regressions. Each row has w of all classes, then y of all classes."""
     columns, size = regressions_of(model) * int(model[CLASSES]), int(model[SIZE])
     start = SETTINGS + COUNTS * (int(model[CLASSES]) + 1)
     return model[start : start + columns * size].reshape((size, columns))
@@ -50,7 +51,7 @@ def weights_of(model: FloatArray) -> FloatArray:
 
 @inlined
 def inverses_of(model: FloatArray, which: int) -> FloatArray:
-    """Return P and V of every class [K, d' + B, s], or Q and its own V."""
+    """Return P and V of every class [K, d' + B, s], or Q and the pending changes to Q."""
     K, size = int(model[CLASSES]), int(model[SIZE])
     rows, columns = size + block_of(size), padded(size)
     start = SETTINGS + COUNTS * (K + 1) + regressions_of(model) * K * size + which * K * rows * columns
@@ -59,14 +60,14 @@ def inverses_of(model: FloatArray, which: int) -> FloatArray:
 
 @inlined
 def inverse_of_class(model: FloatArray, which: int, k: int) -> FloatArray:
-    """Return P and V of a class [d' + B, s], or Q and its own V."""
+    """Return P and V of a class [d' + B, s], or Q and the pending changes to Q."""
     K, size = int(model[CLASSES]), int(model[SIZE])
     rows, columns = size + block_of(size), padded(size)
     start = SETTINGS + COUNTS * (K + 1) + regressions_of(model) * K * size + (which * K + k) * rows * columns
     return model[start : start + rows * columns].reshape((rows, columns))
 
 
-# The constant parts are at the end of the model. Each has its own function, because a reshape takes 0.02 µs.
+# The constant parts are at the end of the model. Each part has its own function, because a reshape takes 0.02 µs.
 
 
 @inlined
@@ -110,8 +111,8 @@ def expanded(indices: IndexArray, values: FloatArray, d: int) -> tuple[IndexArra
     return places, entries
 
 
-# Values that a decision logs after its scores. With drift detection, they include the number of resets of its class,
-# with random features its own w_aᵀx and whether the features were available, and with a projection the projected x.
+# A decision logs these values after its scores: with drift detection, the number of resets of its class; with random
+# features, w_aᵀx and whether the features were available; and with a projection, the projected x.
 
 
 @inlined
@@ -124,11 +125,11 @@ def own_score_place(model: FloatArray) -> int:
 def with_bias(
     indices: IndexArray, values: FloatArray, scores: FloatArray, model: FloatArray
 ) -> tuple[IndexArray, FloatArray, float]:
-    """Return the regression's features (expanded or projected, of unit norm, then a constant entry) and their ‖·‖².
+    """Return the features for the regressions and their ‖·‖²: x expanded or projected, of unit norm, and a constant.
 
-    Random features precede the constant; the features before them are then divided by √2. `scores` logs whether random
-    features were available at the decision, and the projected features. ‖·‖² of a unit-norm x is exact, so that classes
-    with the same number of decisions tie exactly.
+    If there are random features, they precede the constant, and the features before them are divided by √2. `scores`
+    logs whether random features were available at the decision, and the projected features. ‖·‖² of a unit-norm x is
+    exact, so that classes with the same number of decisions tie exactly.
     """
     kind, size, m, p = model[KIND], int(model[SIZE]), int(model[WAVES]), int(model[PROJECT])
     share = sqrt(0.5) if m > 0 else 1.0
@@ -137,7 +138,7 @@ def with_bias(
         indices, values = expanded(indices, values, int(model[FEATURES]))
     n = indices.size
     norm = norm_of(values)
-    scaled = 0.0 < norm < inf  # if not, zeros, as from `unit`
+    scaled = 0.0 < norm < inf  # otherwise zeros, as `unit` returns
     first = p if kind == PROJECTED else n
     places, entries = np.empty(first + waving + 1, np.int32), np.empty(first + waving + 1)
     length_sq = 0.5 if m > 0 else 1.0
@@ -194,7 +195,7 @@ def scores_of(places: IndexArray, x: FloatArray, weights: FloatArray, scores: Fl
 
 @inlined
 def score_of(places: IndexArray, x: FloatArray, weights: FloatArray, column: int) -> float:
-    """Return the product of x and one column, bitwise equal to the product in `scores_of`."""
+    """Return the product of x and one column. The result is bitwise equal to the one in `scores_of`."""
     total = 0.0
     a = 0
     while a + 3 < x.size:

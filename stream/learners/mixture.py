@@ -31,15 +31,15 @@ class Mixture(Wrapper):
         u ≥ h         t = (u − h)/(1 − h);  t < f: play a uniform class for t/f;  t ≥ f: the learner's, (t − f)/(1 − f)
         propensity    h q(a) + (1 − h) (f/m + (1 − f) p),  p the probability with which the learner chooses that class
 
-    The floor plays a uniformly random class among the m eligible ones. The holdout plays a uniformly random class, a
-    constant class, or the greedy class of a frozen model. If that class is not eligible, the holdout plays a uniformly
-    random class. The propensity is exact: if the learner did not choose the class, p is computed as in
+    The floor plays a uniformly random class among the m eligible classes. The holdout plays a uniformly random class, a
+    constant class, or the greedy class of a frozen model. If this class is not eligible, the holdout plays a uniformly
+    random eligible class. The propensity is exact: if the learner did not choose the class, p is computed as in
     `Learner.distribution`.
 
     A learner that can learn from logged decisions learns from all decisions, with the propensity above. Other learners
-    assume that they chose the action (`FromLogs.UNSOUND`). They observe and learn only from their own decisions, with
-    their own propensity p, which the decision logs. Since u is independent of the context, these decisions are a random
-    sample of the stream.
+    assume that they chose the action (`FromLogs.UNSOUND`). Such a learner observes only its own decisions, and learns
+    only from them. It uses its own propensity p, which the decision logs. Since u is independent of the context, these
+    decisions are a random sample of the stream.
 
     >>> from stream.learners import create
     >>> learner = Mixture(create("perceptron", n_classes=4, n_features=2), 0.2)
@@ -56,8 +56,8 @@ class Mixture(Wrapper):
             inner: The learner.
             floor: The probability f.
             holdout: The probability h.
-            policy: The holdout's policy: a constant class; a learner whose greedy class is played; or None, for a
-                uniformly random class. This learner never changes, and is not part of the state.
+            policy: The holdout's policy. An int is a constant class. A learner plays its greedy class, never changes,
+                and is not part of the state. None plays a uniformly random class.
 
         Raises:
             ParameterError: f or h is not a probability, the class does not exist, or the sizes of the learners differ.
@@ -91,7 +91,7 @@ class Mixture(Wrapper):
         )
 
     def distribution(self, x: Features | FloatArray, eligible: IndexArray | None = None) -> FloatArray:
-        """See Learner. Adds up the probabilities of the learner, the floor and the holdout."""
+        """See `Learner.distribution`. Adds up the probabilities from the learner, the floor and the holdout."""
         floor, holdout = self._shares
         p = (1.0 - holdout) * (1.0 - floor) * self.inner.distribution(x, eligible)
         among = self.among(eligible)
@@ -101,7 +101,7 @@ class Mixture(Wrapper):
         return p
 
     def inside(self, x: Features | FloatArray, decision: Decision) -> tuple[Features, Decision]:
-        """See Wrapper. The returned decision has the propensity with which the inner learner learns."""
+        """See `Wrapper.inside`. The returned decision has the propensity that the inner learner uses."""
         features, own = super().inside(x, decision)
         return features, own._replace(propensity=float(decision.logged[-1])) if self._own else own
 
@@ -121,12 +121,12 @@ class Mixture(Wrapper):
         return self._is_seen(decision) and super().retract(x, decision, assumed_reward, reward, v)
 
     def _is_seen(self, decision: Decision) -> bool:
-        """Return whether the inner learner observes a decision and learns from it."""
+        """Return whether the inner learner observes a decision and learns from its bit."""
         return not self._own or bool(decision.logged[-1] > 0.0)
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
-        """See Wrapper. Excludes the cost of p for a class of a fixed policy, which needs up to K predictions."""
+        """Return the additional cost. If a fixed policy decides, p requires up to K more predictions."""
         return Cost(flops_per_event=5, bytes_per_event=8, state_bytes=0)
 
 

@@ -45,20 +45,20 @@ class PNewtron(KernelLearner):
         W'' = -b/A;  W' = W'' if ‖W''‖ ≤ D, else W'' D/‖W''‖
 
     Symbols: W' weights [K, d], projected; W'' [K, d] (array W); A diagonal [K, d]; b [K, d]; ‖W''‖² `norm`[0]; γ
-    `gamma` in [0, 1]; α `alpha` sharpness, > 0; β `beta` second-order weight, ≥ 0; D `radius`, > 0; ŷ the action. The
-    learner also updates on wrong rounds.
+    `gamma` in [0, 1]; α `alpha` sharpness, > 0; β `beta` second-order weight, ≥ 0; D `radius`, > 0; ŷ the action. Wrong
+    actions also cause updates.
 
-    Assumes raw x as in the paper (binary, ‖x‖ about 5). With α = 10 and D = 1, the softmax of unit-norm x is so flat
-    that the error remains near 52 % on SynSep. Make α proportional to 1/‖x‖.
+    Assumes that x is not scaled, as in the paper (binary x, ‖x‖ about 5). With α = 10 and D = 1, the softmax of
+    unit-norm x is so flat that the error remains near 52 % on SynSep. Make α proportional to 1/‖x‖.
 
     Delay: p, p' and G·W'_τ come from prediction time, by the definition of f_τ (G·W'_τ is computed from the logged
     scores). A and b are the current sums, so the order of updates does not matter.
 
-    Retraction: A and b are sums over the events. Up to rounding relative to the largest term, the result is as if
-    the real bit had been received from the start, given the same decisions.
+    Retraction: A and b are sums over the events. Up to rounding relative to the largest term, the result is the same as
+    if the original update had used the real bit, given the same decisions.
 
-    Departures from the paper: none. The printed W_τ in b is interpreted as W'_τ, by the definition of f_t, and A starts
-    at I/D. An update with a coefficient above 1e200 is rejected.
+    Departures from the paper: none. W_τ in the paper's formula for b is interpreted as W'_τ, as the definition of f_t
+    requires, and A starts at I/D. An update with a coefficient above 1e200 is rejected.
 
     >>> from stream.learners import create
     >>> learner = create("pnewtron", n_classes=2, n_features=2, gamma=0.5)
@@ -81,13 +81,13 @@ class PNewtron(KernelLearner):
     update_kernel = staticmethod(update_diagonal)
 
     def __init__(self, n_classes: int, n_features: int, gamma: float, alpha: float, beta: float, radius: float) -> None:
-        # Stored by feature: row i contains W'', A and b of feature i, K entries of each, so that an event accesses a
-        # few whole rows.
+        # The arrays are stored by feature, so that an event accesses a few whole rows: row i contains W'', A and b of
+        # feature i, with K entries each.
         M = np.zeros((n_features, 3 * n_classes))
         W, A, b = (M[:, k : k + n_classes].T for k in (0, n_classes, 2 * n_classes))
         A[:] = 1.0 / radius
-        # ‖W''‖², the number of updates and the parameters share one array. Passing it costs 0.2 µs per event, and
-        # passing four scalars would cost 0.3 µs.
+        # ‖W''‖², the number of updates and the parameters are stored in one array. Passing the array costs 0.2 µs per
+        # event; passing four scalars would cost 0.3 µs.
         norm = np.array([0.0, 0.0, gamma, alpha, beta, radius])
         super().__init__(n_classes, n_features, {"W": W, "A": A, "b": b, "norm": norm[:2]}, (M, norm))
         self.radius = radius
@@ -101,7 +101,7 @@ class PNewtron(KernelLearner):
     def retract(
         self, x: Features | FloatArray, decision: Decision, assumed_reward: int, reward: int, v: float = 0.0
     ) -> bool:
-        """Subtract the assumed bit's contribution from A and b, and add the real bit's."""
+        """Subtract the contribution of the assumed bit from A and b, and add the contribution of the real bit."""
         if assumed_reward == reward:
             return False
         event = (*sparse(x, self.n_features), decision.action, decision.propensity, decision.scores)
@@ -131,16 +131,17 @@ class Newtron(KernelLearner):
         W'' = -A⁻¹b;  W' = argmin_{‖W‖≤D} (W-W'')ᵀA(W-W'') = (A+λI)⁻¹AW'', λ = 0 or ‖W'‖ = D
 
     Symbols: W' weights [K, d] (array W); A [Kd, Kd]; b [Kd]; λ `shift`[0]; γ `gamma` in [0, 1]; α `alpha` sharpness,
-    > 0; β `beta` second-order weight, ≥ 0; D `radius`, > 0; ŷ the action. The learner also updates on wrong rounds.
+    > 0; β `beta` second-order weight, ≥ 0; D `radius`, > 0; ŷ the action. Wrong actions also cause updates.
 
     The cost is cubic. The projection factorises A+λI 2 to 4 times per update, because λ changes with each update. An
     update takes about 10 ms at K·d = 400 and seconds at 3,600. Use pnewtron for large problems.
 
-    Delay, assumptions on x, and retraction are as in pnewtron.
+    For delay, assumptions on x, and retraction, see pnewtron.
 
-    Departures from the paper: none. The printed W_τ in b is interpreted as W'_τ, by the definition of f_t, and A starts
-    at I/D. ‖W'‖ = D is met to 1e-13 D. Scores within 1e-9 D‖x‖ tie for the greedy class, which is only reported. An
-    update is rejected if A would not be positive definite in float64 (entries of x of 1e6 and more).
+    Departures from the paper: none. W_τ in the paper's formula for b is interpreted as W'_τ, as the definition of f_t
+    requires, and A starts at I/D. ‖W'‖ equals D up to 1e-13 D. Scores that differ by less than 1e-9 D‖x‖ tie for the
+    greedy class, which is only reported. An update is rejected if A would not be positive definite in float64, as with
+    entries of x of 1e6 and more.
 
     >>> from stream.learners import create
     >>> learner = create("newtron", n_classes=2, n_features=2, gamma=0.5)
@@ -174,7 +175,7 @@ class Newtron(KernelLearner):
     def retract(
         self, x: Features | FloatArray, decision: Decision, assumed_reward: int, reward: int, v: float = 0.0
     ) -> bool:
-        """Subtract the assumed bit's contribution from A and b, and add the real bit's."""
+        """Subtract the contribution of the assumed bit from A and b, and add the contribution of the real bit."""
         if assumed_reward == reward:
             return False
         indices, values = sparse(x, self.n_features)
@@ -193,7 +194,7 @@ class Newtron(KernelLearner):
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
-        """Return the cost of three Cholesky factorisations per update, and memory for A and three copies."""
+        """Return the cost of three Cholesky factorisations per update, and the memory for A and three copies of A."""
         size = n_classes * n_features
         return Cost(
             flops_per_event=3 * (size**3 // 3 + 4 * size**2) + 2 * (n_classes * nnz) ** 2,

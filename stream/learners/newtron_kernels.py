@@ -20,14 +20,14 @@ NORM_TOLERANCE = 1e-13
 """Relative tolerance of ‖W'‖ = D in newtron's projection. It is a hundred times the rounding error of the norm."""
 
 TIE_TOLERANCE = 1e-9
-"""Newtron scores that differ by at most this share of D‖x‖, the largest possible score, tie. Classes with the same
-history, such as those not played yet, have equal scores except for rounding in the factorisation. The tolerance affects
+"""Two scores in newtron tie if they differ by at most this share of the largest possible score, D‖x‖. Without rounding,
+classes with the same history have equal scores, for example classes that have not been played. The tolerance affects
 only the greedy class.
 """
 
 PROJECTION_STEPS_MAX = 100
-"""Limit on Newton iterations for the secular equation, which usually takes 2 to 8. The limit applies if rounding
-prevents convergence.
+"""Limit on Newton iterations for the secular equation. Usually, 2 to 8 iterations suffice. The limit applies if
+rounding prevents convergence.
 """
 
 
@@ -52,7 +52,7 @@ def sample_softmax(scores: FloatArray, alpha: float, gamma: float, u: float) -> 
 def gradient(
     action: int, propensity: float, scores: FloatArray, reward: int, alpha: float, beta: float
 ) -> tuple[float, float, float, float]:
-    """Lines 7 to 12: return h of G = h⊗x (for the action and for every other class), κβ and 1 - κβ G·W_τ.
+    """Lines 7 to 12: return h in G = h⊗x (for the action, then for all other classes), κβ and 1 - κβ G·W_τ.
 
     All values refer to prediction time.
     """
@@ -123,7 +123,7 @@ def accumulate_diagonal(
         return False
     square, step = sign * (curvature * h_other * h_other), sign * (factor * h_other)
     square_action, step_action = sign * (curvature * h_action * h_action), sign * (factor * h_action)
-    floor = 1.0 / D  # A is at least I/D, except for the rounding of a subtraction
+    floor = 1.0 / D  # A is at least I/D, except for rounding in a subtraction
     change = 0.0
     changes = np.zeros(K)
     for j in range(indices.size):
@@ -212,7 +212,7 @@ def predict_full(
 def factorise(S: FloatArray) -> bool:
     """Write the Cholesky factor U of S = UᵀU over the upper triangle of S. Return False if S is not positive definite.
 
-    It is computed row by row, so that the inner loop is vectorised without fast-math. LAPACK is two to four times as
+    U is computed row by row, so that the inner loop is vectorised without fast-math. LAPACK is two to four times as
     fast, but its rounding depends on the number of threads, and it adds 6 s of compile time.
     """
     size = S.shape[0]
@@ -267,9 +267,8 @@ def project(A: FloatArray, b: FloatArray, shift: float, D: float, y: FloatArray)
     """Set y to argmin_{‖W‖≤D} (W-W'')ᵀA(W-W''), W'' = -A⁻¹b, and return its λ, or -1 if float64 does not suffice.
 
     The minimum is W(λ) = (A+λI)⁻¹AW'' = -(A+λI)⁻¹b with λ = 0, or with ‖W(λ)‖ = D. Newton's iteration solves 1/‖W(λ)‖ =
-    1/D (Moré and Sorensen 1983, sect. 3). The function is concave and nearly linear. From the right of the solution,
-    the iteration steps to its left, and from there it increases towards the solution. No bracketing is therefore
-    needed.
+    1/D (Moré and Sorensen 1983, sect. 3). 1/‖W(λ)‖ is concave and nearly linear in λ. If λ is above the solution, the
+    next λ is below. Below the solution, λ increases towards the solution. No bracketing is therefore needed.
     """
     size = b.size
     U = np.empty((size, size))
@@ -336,7 +335,7 @@ def accumulate_full(
 def settle(
     W: FloatArray, A: FloatArray, b: FloatArray, shift: FloatArray, A_new: FloatArray, b_new: FloatArray, D: float
 ) -> bool:
-    """Replace A and b if the new W' can be computed."""
+    """Replace A and b, unless the new W' cannot be computed."""
     y = np.empty(b.size)
     found = project(A_new, b_new, shift[0], D, y)
     if found < 0.0:
@@ -399,7 +398,7 @@ def retract_full(
     beta: float,
     D: float,
 ) -> bool:
-    """Subtract the assumed bit's contribution from A and b, and add the real bit's."""
+    """Subtract the contribution of the assumed bit from A and b, and add the contribution of the real bit."""
     K, d = W.shape
     if not usable(indices, values, action, propensity, scores, K, d) or indices.size == 0:
         return False

@@ -1,4 +1,4 @@
-"""One-sided banditron, which learns only from mistakes, without exploration, and projects the weights."""
+"""One-sided banditron, which learns only from mistakes, does not explore, and projects the weights."""
 
 from collections.abc import Mapping
 from math import sqrt
@@ -12,12 +12,12 @@ from stream.learners.registry import register
 from stream.wire.records import FloatArray, IndexArray
 
 TOLERANCE = 1e-13
-"""Dykstra's algorithm stops when no entry of W changes by more in a cycle, as a multiple of the radius. The value is
-ten times the rounding error, and far below the tolerance of 1e-9 in weight comparisons.
+"""Dykstra's algorithm stops when no entry of W changes by more than this multiple of the radius in a cycle. The value
+is ten times the rounding error, and far below the tolerance of 1e-9 with which tests compare weights.
 """
 
 CYCLES_MAX = 10_000
-"""Limit on the number of cycles. Usually, 1 is needed if no ball constrains W, and 10 to 100 otherwise."""
+"""Limit on the number of cycles. Usually, 1 cycle suffices if no ball constrains W, and 10 to 100 cycles otherwise."""
 
 
 @compiled
@@ -120,9 +120,9 @@ def update(
 
 @register
 class OneSidedBanditron(KernelLearner):
-    """Demotes the wrong class and projects. It never explores, and never receives the true class.
+    """Decreases the score of a wrong action, and projects the weights. Never explores, and needs no true class.
 
-    "Bandit Multiclass Classification" (the Notes), Algorithm 4, with the set from its sum-to-zero assumption.
+    "Bandit Multiclass Classification" (the Notes), Algorithm 4. The set Ω results from the sum-to-zero assumption.
 
         ŷ = argmax_i (Wx)_i;  if ŷ ≠ y:  W = Π(W - η e_ŷ xᵀ)
         Π: the nearest point, in the Frobenius norm, of Ω = {‖W_i‖ ≤ R for all i, Σ_i W_i = 0}
@@ -146,10 +146,10 @@ class OneSidedBanditron(KernelLearner):
     """
 
     name: ClassVar[str] = "one-sided-banditron"
-    summary: ClassVar[str] = "demotes wrong actions and projects; never explores"
+    summary: ClassVar[str] = "decreases the scores of wrong actions and projects; never explores"
     paper: ClassVar[str] = "Notes, Alg. 4"
     parameters: ClassVar[tuple[Parameter, ...]] = (
-        Parameter("eta", 0.1, "step size; Δ/sup‖x‖² in the bound", low=0.0, low_open=True, high=1e6),
+        Parameter("eta", 0.1, "step size; the mistake bound uses Δ/sup‖x‖²", low=0.0, low_open=True, high=1e6),
         Parameter("radius", 1.0, "bound on the norm of each row", low=0.0, low_open=True, high=1e6),
     )
     predict_kernel = staticmethod(predict)
@@ -161,7 +161,7 @@ class OneSidedBanditron(KernelLearner):
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
-        """Return the cost of K·nnz products for the scores and, after a mistake, of the projection cycles over W."""
+        """Return the cost of K·nnz products for the scores and, after a mistake, of the projection of W."""
         return Cost(
             flops_per_event=2 * nnz * (n_classes + 1) + 12 * n_classes * n_features,
             bytes_per_event=8 * nnz * (n_classes + 2) + 8 * 5 * n_classes * n_features,

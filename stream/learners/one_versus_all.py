@@ -42,7 +42,7 @@ def choose(scores: FloatArray, u: float) -> tuple[int, int, float]:
 
 @compiled
 def direction(scores: FloatArray, reward: int) -> float:
-    """Return -1 for a wrong claim, 1 for a right guess, and 0 otherwise (lines 6 and 10)."""
+    """Return the sign of the update: -1 for a wrong claim, 1 for a right guess, otherwise 0 (lines 6 and 10)."""
     claimed = scores[argmax(scores)] >= 0.0
     if claimed:
         return 0.0 if reward == 1 else -1.0
@@ -53,7 +53,7 @@ def direction(scores: FloatArray, reward: int) -> float:
 def predict_linear(
     indices: IndexArray, values: FloatArray, u: float, scores: FloatArray, eligible: IndexArray, W: FloatArray
 ) -> tuple[int, int, float]:
-    """Compute the scores, then `choose`."""
+    """Compute the scores, then call `choose`."""
     check_event(indices, values, W.shape[1])
     linear_scores(indices, values, W, scores)
     return choose(scores, u)
@@ -72,7 +72,7 @@ def update_linear(
     label: int,
     W: FloatArray,
 ) -> bool:
-    """Add x to W_action, subtract it, or make no change."""
+    """Add x to W_action, subtract x, or change nothing."""
     if not usable(indices, values, action, propensity, scores, W.shape[0], W.shape[1]):
         return False
     sign = direction(scores, reward)
@@ -84,7 +84,7 @@ def update_linear(
 
 @register
 class OvaPerceptron(KernelLearner):
-    """One perceptron per class. A wrong claim demotes the class, and a right guess promotes it.
+    """One perceptron per class. After a wrong claim, x is subtracted; after a right guess, x is added.
 
     "Bandit Multiclass Classification" (the Notes), Algorithm 3.
 
@@ -98,8 +98,8 @@ class OvaPerceptron(KernelLearner):
 
     Delay: the scores at prediction time determine whether the action was a claim or a guess.
 
-    Retraction: W is a sum over the events. Up to rounding and in any order, it is as if the real bit had been
-    received from the start, given the same decisions.
+    Retraction: W is a sum over the events. Up to rounding and in any order, W is the same as if the original update had
+    used the real bit, given the same decisions.
 
     Departures from the paper: none. If several classes claim x, the highest score wins; the paper allows any of them.
 
@@ -118,7 +118,7 @@ class OvaPerceptron(KernelLearner):
     """
 
     name: ClassVar[str] = "ova-perceptron"
-    summary: ClassVar[str] = "one perceptron per class; guesses when none claims x"
+    summary: ClassVar[str] = "one perceptron per class; guesses if no class claims x"
     paper: ClassVar[str] = "Notes, Alg. 3"
     retractable: ClassVar[bool] = True
     predict_kernel = staticmethod(predict_linear)
@@ -131,7 +131,7 @@ class OvaPerceptron(KernelLearner):
     def retract(
         self, x: Features | FloatArray, decision: Decision, assumed_reward: int, reward: int, v: float = 0.0
     ) -> bool:
-        """Add the difference between the updates for the real and for the assumed reward."""
+        """Add the update for the real reward minus the update for the assumed reward."""
         indices, values = sparse(x, self.n_features)
         action, _, propensity, scores, _ = decision
         if assumed_reward == reward or not usable(
@@ -144,7 +144,7 @@ class OvaPerceptron(KernelLearner):
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
-        """Return the cost of K·nnz products for the scores and one updated row."""
+        """Return the cost of K·nnz products for the scores and of an update to one row."""
         return Cost(
             flops_per_event=2 * nnz * (n_classes + 1),
             bytes_per_event=8 * nnz * (n_classes + 2),
@@ -237,8 +237,8 @@ class OvaKernelPerceptron(KernelLearner):
         polynomial  k(x, x') = (1 + ⟨x, x'⟩)^degree
         rbf         k(x, x') = exp(-‖x - x'‖² / (2 width²))
 
-    Symbols: x_p support examples, the columns of S [d, support_max]; sign_p and their class i, rows of `marks`; ỹ the
-    action; a score of 0 claims x, so an empty support claims every x.
+    Symbols: x_p support examples, the columns of S [d, support_max]; sign_p and the examples' class i, rows of `marks`;
+    ỹ the action; a score of 0 claims x, so an empty support claims every x.
 
     The bound assumes linear separability with a margin as in (1) of the Notes. In the space of the rational kernel,
     this becomes one-versus-all separability with a smaller margin.
@@ -260,14 +260,14 @@ class OvaKernelPerceptron(KernelLearner):
     """
 
     name: ClassVar[str] = "ova-kernel-perceptron"
-    summary: ClassVar[str] = "one kernel perceptron per class; guesses when none claims x"
+    summary: ClassVar[str] = "one kernel perceptron per class; guesses if no class claims x"
     paper: ClassVar[str] = "Notes, sect. 5"
     parameters: ClassVar[tuple[Parameter, ...]] = (
         Parameter("kernel", "rational", "k(x, x')", choices=("rational", "polynomial", "rbf")),
         Parameter("degree", 2, "degree of the polynomial kernel", low=1, high=32),
         Parameter("width", 1.0, "width of the rbf kernel", low=1e-9, high=1e9),
         Parameter(
-            "support_max", 1_000, "limit on stored examples; beyond it, the oldest is replaced", low=1, high=1_000_000
+            "support_max", 1_000, "limit on stored examples; new examples replace the oldest", low=1, high=1_000_000
         ),
     )
     predict_kernel = staticmethod(predict_kernelised)
@@ -292,7 +292,7 @@ class OvaKernelPerceptron(KernelLearner):
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
-        """Return the cost with a full support: nnz products and a kernel evaluation per stored example."""
+        """Return the cost if the support is full: nnz products and a kernel evaluation per stored example."""
         support_max = int(parameters["support_max"])
         return Cost(
             flops_per_event=2 * support_max * (nnz + 4),

@@ -3,7 +3,7 @@
     σ² = the median of ‖x − x'‖² over all pairs of the first 64 contexts observed (0 → 1)
     z_j = √(2/m) cos(ω_jᵀx + β_j),  ω_j ~ N(0, I/σ²),  β_j ~ U[0, 2π),  j = 1..m
 
-The cosine is computed with a polynomial. 64 cosines take 0.1 µs and are bitwise equal on every machine.
+The cosine is computed with a polynomial. 64 cosines take 0.1 µs, and the results are bitwise equal on every machine.
 """
 
 from math import inf, pi, sqrt
@@ -99,13 +99,13 @@ def median_of_distances(sample: FloatArray) -> float:
 
 @compiled
 def add_to_sample(indices: IndexArray, values: FloatArray, bandwidth: FloatArray, sample: FloatArray) -> None:
-    """Store one of the first contexts. The last of them sets σ².
+    """Store one of the first contexts. After the last of these contexts, compute σ².
 
     Args:
         indices: int32[nnz], of x.
         values: float64[nnz].
         bandwidth: Number of stored contexts, and σ² (0: not known yet).
-        sample: float64[64, d]. It is reset to zeros when σ² is known.
+        sample: float64[64, d]; reset to zeros when σ² is known.
     """
     row = sample[int(bandwidth[0])]
     for a in range(indices.size):

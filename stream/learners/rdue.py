@@ -1,4 +1,4 @@
-"""rdue, online gradient descent on the logistic loss for classes drawn by randomized decoding."""
+"""rdue, online gradient descent on the logistic loss. Randomized decoding chooses the class."""
 
 from collections.abc import Mapping
 from math import exp, inf, sqrt
@@ -21,7 +21,7 @@ from stream.learners.registry import register
 from stream.wire.records import FloatArray, IndexArray
 
 SQUARES_START = 1e-8
-"""From the paper's appendix H.1. It prevents a division by zero in the first step."""
+"""Constant from the paper's appendix H.1 that prevents a division by zero in the first step."""
 
 
 @compiled
@@ -106,8 +106,8 @@ class Rdue(KernelLearner):
         play ỹ: with probability q uniform, else with probability p a draw from ŷ, else y*        (algorithms 1 and 2)
         when the bit arrives: Ĝ = [ỹ = y] (ŷ - e_ỹ) xᵀ / p_ỹ;  W -= B Ĝ / √(2 (1e-8 + Σ‖Ĝ‖²))   (sections 3.2 and 3.3)
 
-    Symbols: W weights [K, d]; θ scores [K]; q the share of uniform exploration; B `diameter` of the set of comparators;
-    p_ỹ the propensity; Σ the sum over the feedback so far. A wrong action changes nothing.
+    Symbols: W weights [K, d]; θ scores [K]; q the share of uniform exploration; B `diameter`, the diameter of the set
+    of comparators; p_ỹ the propensity; Σ the sum over the feedback so far. A wrong action changes nothing.
 
     With delay, each bit causes one step when it arrives, in the order of arrival, with ŷ, ỹ and p_ỹ from prediction
     time (algorithm 4). The paper sets q = B √(K/T); the default q corresponds to B = 10, K = 10 and T = 10⁵.
@@ -128,7 +128,7 @@ class Rdue(KernelLearner):
     """
 
     name: ClassVar[str] = "rdue"
-    summary: ClassVar[str] = "gradient steps on the logistic loss, classes drawn by randomized decoding"
+    summary: ClassVar[str] = "gradient steps on the logistic loss; randomized decoding chooses the class"
     paper: ClassVar[str] = "Shibukawa, Tsuchiya, Sakaue, Yamanishi 2025, Alg. 1, 2, 4"
     parameters: ClassVar[tuple[Parameter, ...]] = (
         Parameter("q", 0.1, "share of rounds that explore uniformly", low=0.0, high=1.0),
@@ -142,7 +142,7 @@ class Rdue(KernelLearner):
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
-        """Return the cost of K·nnz products for the scores, and the same number for a step."""
+        """Return the cost of K·nnz products for the scores and K·nnz products for a step."""
         return Cost(
             flops_per_event=4 * nnz * n_classes,
             bytes_per_event=8 * nnz * 3 * n_classes,

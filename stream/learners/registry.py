@@ -9,8 +9,8 @@ from stream.parsing import close_matches
 from stream.plugins import Plugins
 
 STATE_BYTES_MAX = 8 * 2**30
-"""Size limit for states that `create` allocates. Larger ones exceed a common machine's memory and a snapshot's size
-limit."""
+"""Size limit for states that `create` allocates. A larger state exceeds the memory of a common machine and the size
+limit of snapshots."""
 
 LearnerType = TypeVar("LearnerType", bound=type[Learner])
 
@@ -31,7 +31,7 @@ def registered() -> Plugins[type[Learner]]:
 
 
 def _check_plugin(name: str, plugin: object) -> type[Learner]:
-    """Return the class of a plug-in. Raise an error unless it is a learner with this name."""
+    """Return the class of a plug-in. Raise an error if the class is not a learner with this name."""
     if not isinstance(plugin, type) or not issubclass(plugin, Learner):
         raise TypeError(f"expected a class derived from onebit.Learner; got {plugin!r}")
     if missing := [
@@ -51,7 +51,7 @@ _ALL = Plugins("onebit.learners", _REGISTRY, _check_plugin)
 def check_parameters(
     name: str, parameters: Mapping[str, object], *, correctable: bool = False, any_right: bool = False
 ) -> dict[str, float | int | str]:
-    """Check parameters of a learner, and return them with the defaults of all other parameters.
+    """Check parameters of a learner. Return these parameters and the defaults of all others.
 
     Args:
         name: The learner.

@@ -1,4 +1,4 @@
-"""Standard scaling of contexts with statistics that are computed while the contexts arrive."""
+"""Standard scaling of features, with statistics of the contexts that have arrived so far."""
 
 from collections.abc import Mapping
 from math import sqrt
@@ -19,16 +19,16 @@ VERSIONS_MAX = 32
 """Maximum number of scales. The last scale is fixed after 2³⁵ contexts."""
 
 LIMIT = 10.0
-"""Largest scaled value. A scale from few contexts can be far too small for later values, and one very large value would
-dominate the model."""
+"""Limit on scaled values. A scale from few contexts can be far too small for later values, and a single very large
+value would dominate the model."""
 
 CONSTANT = 1e-9
 """A column is considered constant if its standard deviation is at most this fraction of its root mean square. A smaller
 deviation can be a rounding error."""
 
 OBSERVED, VERSIONS, CENTRED = 0, 1, 2
-"""Indices in `counts`: the number of contexts, the number of scales and, from CENTRED on, the number of centred columns
-of each scale."""
+"""Indices in `counts`: the number of contexts, the number of scales, and the first of several entries with the number
+of centred columns of each scale."""
 
 COUNT, MEAN, SQUARES = 0, 1, 2
 """Columns of `moments`: the number, the mean and the sum of squared deviations of a feature's non-zero values."""
@@ -47,17 +47,17 @@ class RunningScale(Wrapper):
         predict      z_i = (x_i − c_i) / s_i by the newest scale, limited to ±10; the decision logs v
         update       z by the decision's own scale v, which is kept in the state
 
-    The formulas are those of a file with `--scale standard`. If most values of a column are 0, it is not centred, and
-    s_i is the root mean square of the other values. Otherwise, c_i is the mean, and s_i the standard deviation. A value
-    in a column without a scale is replaced by its sign, ±1. This applies to all columns before the first scale, and to
-    constant and new columns.
+    The formulas are the same as for a file with `--scale standard`. If most values of a column are 0, it is not
+    centred, and s_i is the root mean square of the other values. Otherwise, c_i is the mean, and s_i the standard
+    deviation. A value in a column without a scale is replaced by its sign, ±1. Columns have no scale before the first
+    scale is fixed, if they are constant, or if they are new.
 
     Because the decision logs its version, an update and its reversal use the same z as the decision, regardless of
     delay and order. With a shared model, the scales are a function of the log alone.
 
     Arrays: `moments` [d, 3]; `rows` [33, d, 2] with c_i and s_i by version, where version 0 applies before the first
-    scale; `centred`, the columns with c_i ≠ 0 by version, in which x_i = 0 also has an entry. The state contains only
-    the rows in use, 16 d bytes each.
+    scale; `centred`, the columns with c_i ≠ 0 by version. In these columns, z_i is not 0 if x_i = 0. The state contains
+    only the rows in use, 16 d bytes each.
 
     Assumptions: the units of the columns do not change. A new scale is fixed only when the number of contexts has
     doubled, so an outdated scale remains in use for a long time.
@@ -94,12 +94,12 @@ class RunningScale(Wrapper):
         )
 
     def inside(self, x: Features | FloatArray, decision: Decision) -> tuple[Features, Decision]:
-        """See Wrapper. The returned x is scaled with the decision's version."""
+        """See `Wrapper.inside`. The returned x is scaled with the version that the decision logged."""
         (indices, values), own = super().inside(x, decision)
         return Features(*scaled(indices, values, decision.logged[-1], *self.model[:4])), own
 
     def in_use(self, state: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
-        """See Wrapper. `scale.rows` is limited to the scales that have been fixed."""
+        """See `Wrapper.in_use`. `scale.rows` is limited to the scales that have been fixed."""
         counts = np.asarray(state.get("scale.counts", self._counts))
         versions = int(counts[VERSIONS]) if counts.size > VERSIONS else 0
         return {**self.own, "scale.rows": self._rows[1 : versions + 1]}
@@ -115,7 +115,7 @@ class RunningScale(Wrapper):
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
-        """See Wrapper. The size includes all rows, although most are never written."""
+        """Return the additional cost. The size includes all rows, although most rows are never written."""
         return Cost(
             flops_per_event=20 * nnz,
             bytes_per_event=8 * 9 * nnz,
@@ -201,7 +201,7 @@ def _fix(counts: Counts, moments: FloatArray, rows: FloatArray, centred: IndexAr
         count, mean, squares = moments[i, COUNT], moments[i, MEAN], moments[i, SQUARES]
         total = squares + count * mean * mean
         zeros = n - count
-        squares += count * mean * mean * zeros / n  # of all n values, including zeros
+        squares += count * mean * mean * zeros / n  # statistics of all n values, including zeros
         row[i, CENTRE] = row[i, UNIT] = 0.0
         if not squares > CONSTANT * CONSTANT * total:
             continue

@@ -1,7 +1,8 @@
-"""A finite sample of linear hypotheses for voting learners.
+"""A finite sample of linear hypotheses, for learners that let hypotheses vote.
 
-The Notes use a grid of γ^(-Kd) matrices or the whole space; this module uses a sample of `hypotheses` matrices W. Their
-rows are uniformly distributed in the ball of the given radius, and are drawn once by numpy's PCG64 from `seed`.
+The Notes use a grid of γ^(-Kd) matrices or the whole space. This module draws a sample of matrices W; the parameter
+`hypotheses` is their number. The rows of W are uniformly distributed in a ball of the given radius. They are drawn once
+with numpy's PCG64 and the given seed.
 """
 
 import zlib
@@ -24,10 +25,10 @@ def draw_hypotheses(size: int, n_classes: int, n_features: int, radius: float, s
 
 
 class Sampled(KernelLearner):
-    """Base of learners that use a sample of hypotheses, float64[n, K, d]."""
+    """Base class of learners that use a sample of hypotheses, float64[n, K, d]."""
 
     common: ClassVar[tuple[Parameter, ...]] = (
-        Parameter("hypotheses", 256, "matrices in the sample", low=1, high=10_000_000),
+        Parameter("hypotheses", 256, "number of matrices in the sample", low=1, high=10_000_000),
         Parameter("radius", 1.0, "bound on the norm of each row", low=1e-9, high=1e9),
         Parameter("seed", 0, "seed of the sample", low=0, high=2.0**63),
     )
@@ -61,7 +62,7 @@ class Sampled(KernelLearner):
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
-        """Return the cost of scoring every hypothesis for the prediction and again for the update."""
+        """Return the cost of computing all hypotheses' scores, once for the prediction and once for the update."""
         products = int(parameters["hypotheses"]) * n_classes * nnz
         return Cost(
             flops_per_event=4 * products,

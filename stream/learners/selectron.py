@@ -1,4 +1,4 @@
-"""Selectron, which explores if x is unfamiliar, otherwise plays the greedy class, and refits on right answers."""
+"""Selectron, which explores if x is unfamiliar, otherwise plays the greedy class. A right answer causes a new fit."""
 
 from collections.abc import Mapping
 from math import exp, sqrt
@@ -21,7 +21,7 @@ from stream.learners.registry import register
 from stream.wire.records import Decision, Features, FloatArray, IndexArray
 
 TOLERANCE = 1e-11
-"""Step length at which the logistic refit stops. The objective is 1/η-strongly convex, so W is then within about η L ·
+"""Step length at which the logistic refit stops. The objective is 1/η-strongly convex. W is then within about η L ·
 1e-11 of the minimiser, where L is the smoothness constant.
 """
 
@@ -29,7 +29,7 @@ STEPS_MAX = 20_000
 """Limit on the number of steps. A fit starts from the last W and usually takes 20 to 500 steps."""
 
 ENTRIES_PER_EXAMPLE = 256
-"""Memory is allocated for this mean number of entries per stored example, which is more than in the text data sets."""
+"""Mean number of entries per stored example for which memory is allocated. The text data sets have fewer entries."""
 
 # Indices in `fill`.
 EXAMPLES, ENTRIES = range(2)
@@ -37,7 +37,7 @@ EXAMPLES, ENTRIES = range(2)
 
 @compiled
 def times(inverse: FloatArray, indices: IndexArray, values: FloatArray) -> FloatArray:
-    """Return inverse · x for a symmetric matrix."""
+    """Return inverse · x for a symmetric inverse."""
     z = np.zeros(inverse.shape[0])
     for a in range(indices.size):
         row = inverse[indices[a]]
@@ -109,7 +109,7 @@ def predict_quadratic(
     epsilon: float,
     alpha: float,
 ) -> tuple[int, int, float]:
-    """Play as in `choose`."""
+    """Choose the action with `choose`."""
     return choose(indices, values, u, scores, W, inverses[0], epsilon)
 
 
@@ -173,7 +173,7 @@ def retract_quadratic(
     epsilon: float,
     alpha: float,
 ) -> bool:
-    """Add the example to the sums or remove it. `change` is the real reward minus the assumed one."""
+    """Add the example to the sums, or remove it. `change` is the real reward minus the assumed reward."""
     if not usable(indices, values, action, propensity, scores, W.shape[0], W.shape[1]):
         return False
     if change == 0 or indices.size == 0:
@@ -237,10 +237,10 @@ def refit(
     eta: float,
     radius: float,
 ) -> None:
-    """Line 15 for (15), from the current W: projected gradient steps with Nesterov's momentum and restarts.
+    """Line 15 for (15): projected gradient steps from the current W, with Nesterov's momentum and restarts.
 
     The momentum is reset whenever it points uphill (O'Donoghue, Candès, "Adaptive restart for accelerated gradient
-    schemes", 2015), so the strong convexity constant need not be known.
+    schemes", 2015), so the algorithm does not need the strong convexity constant.
     """
     smoothness = 1.0 / eta
     for e in range(starts[n]):
@@ -292,7 +292,7 @@ def predict_logistic(
     eta: float,
     radius: float,
 ) -> tuple[int, int, float]:
-    """Play as in `choose`."""
+    """Choose the action with `choose`."""
     return choose(indices, values, u, scores, W, inverses[0], epsilon)
 
 
@@ -318,7 +318,7 @@ def update_logistic(
     eta: float,
     radius: float,
 ) -> bool:
-    """Lines 13-15 for (15): store x and fit all stored examples. This has no effect if the memory is full."""
+    """Lines 13-15 for (15): store x and fit W to all stored examples. If the memory is full, do nothing."""
     if not usable(indices, values, action, propensity, scores, W.shape[0], W.shape[1]):
         return False
     n = fill[EXAMPLES]
@@ -339,7 +339,7 @@ def update_logistic(
 
 @register
 class Selectron(KernelLearner):
-    """Plays uniformly where x is far from all right answers, and greedily elsewhere. It learns only from right answers.
+    """Explores if x is far from all right answers, otherwise plays the greedy class. Learns from right answers only.
 
     "Bandit Multiclass Classification" (the Notes), Algorithm 5, with (13) or (15); after Agarwal, ICML 2013.
 
@@ -353,17 +353,17 @@ class Selectron(KernelLearner):
     Symbols: W weights [K, d]; M [d, d], I at the start, stored as its inverse; ε `epsilon`, the paper's Δ/(2 γ_u C');
     η `eta`; α `alpha`, of the label model (12), in (-1, 1]; `radius` D of (14); ỹ the action.
 
-    Delay: a late right answer is added to the same sums. M, and W as their minimiser, do not depend on the order of the
-    answers. An update does not depend on the branch that was played.
+    Delay: a late right answer is added to the same sums. M and the minimiser W do not depend on the order of the
+    answers. An update does not depend on whether the action was exploration.
 
     Retraction: with the quadratic loss, M and W are functions of two sums over the right answers. Up to rounding and in
-    any order, they are as if the real bit had been received from the start. With the logistic loss, the learner is not
-    retractable.
+    any order, M and W are the same as if the original update had used the real bit. With the logistic loss, the learner
+    is not retractable.
 
-    Memory: the logistic fit needs the examples themselves. At most `support_max` right answers are stored, with 256
-    entries each on average. When the memory is full, later answers have no effect.
+    Memory: the logistic fit needs all examples. At most `support_max` right answers are stored, with a mean of at most
+    256 entries. When the memory is full, later answers have no effect.
 
-    Departures from the paper: for (13), Ω is the whole space, where the fit has a closed form; in the paper, it depends
+    Departures from the paper: for (13), Ω is the whole space, where the fit has a closed form; in the paper, Ω depends
     on every x_t. For (15), the support is limited, and the iterative fit stops at a step of 1e-11.
 
     >>> from stream.learners import create
@@ -381,20 +381,20 @@ class Selectron(KernelLearner):
     """
 
     name: ClassVar[str] = "selectron"
-    summary: ClassVar[str] = "explores unknown x, refits on right answers"
+    summary: ClassVar[str] = "explores if x is unfamiliar; fits W to right answers"
     paper: ClassVar[str] = "Notes, Alg. 5"
     parameters: ClassVar[tuple[Parameter, ...]] = (
         Parameter("epsilon", 1.0, "exploration threshold for the norm of x in M⁻¹", low=0.0),
         Parameter("eta", 1.0, "inverse regularisation", low=1e-9, high=1e9),
         Parameter("loss", "quadratic", "the label model: (13) or (15)", choices=("quadratic", "logistic")),
-        Parameter("alpha", 1.0, "closeness of the classes, for the quadratic loss", low=-1.0, high=1.0, low_open=True),
+        Parameter("alpha", 1.0, "spread of the scores, for the quadratic loss", low=-1.0, high=1.0, low_open=True),
         Parameter("radius", 10.0, "bound on the norm of each row, for the logistic loss", low=1e-9, high=1e9),
         Parameter("support_max", 300, "limit on stored right answers, for the logistic loss", low=1, high=1_000_000),
     )
     retractable: ClassVar[bool] = True
 
     def __new__(cls, *sizes: int, **parameters: Any) -> Self:
-        """Select the class for the loss, because `retractable` is a class attribute."""
+        """Select a subclass for the loss, because `retractable` is a class attribute."""
         fitting: Any = Selectron if parameters["loss"] == "quadratic" else LogisticSelectron
         learner: Self = super().__new__(fitting, *sizes, **parameters)
         return learner
@@ -434,7 +434,7 @@ class Selectron(KernelLearner):
     def retract(
         self, x: Features | FloatArray, decision: Decision, assumed_reward: int, reward: int, v: float = 0.0
     ) -> bool:
-        """Replace the assumed reward in the sums with the actual reward."""
+        """Replace the assumed reward in the sums with the real reward."""
         if not self.retractable:
             return super().retract(x, decision, assumed_reward, reward, v)
         indices, values = sparse(x, self.n_features)
@@ -444,7 +444,7 @@ class Selectron(KernelLearner):
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
-        """Return the cost of rank-one changes: two with the quadratic loss, otherwise one and 200 steps of the fit."""
+        """Return the cost of two rank-one changes or, with the logistic loss, of one change and 200 steps of a fit."""
         K, d = n_classes, n_features
         if parameters["loss"] == "quadratic":
             return Cost(
@@ -463,6 +463,6 @@ class Selectron(KernelLearner):
 
 
 class LogisticSelectron(Selectron):
-    """Selectron with the logistic loss, whose fit cannot be reversed."""
+    """Selectron with the logistic loss. A fit cannot be reversed."""
 
     retractable: ClassVar[bool] = False

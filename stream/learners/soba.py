@@ -34,20 +34,20 @@ A_START = Parameter("a", 1.0, "initial value of the diagonal of A", low=1e-9, hi
 def diagonal_model(
     n_classes: int, n_features: int, gamma: float, a: float, sums: FloatArray
 ) -> tuple[dict[str, Any], tuple[Any, ...]]:
-    """Return the arrays by name, and the model arguments of the kernels with a diagonal A."""
+    """Return the arrays by name, and the model arguments of the kernels for a diagonal A."""
     M = np.zeros((3, n_classes, n_features))
     M[2] = a
     return {"W": M[0], "theta": M[1], "A": M[2], "sums": sums}, (M, sums, gamma)
 
 
 def diagonal_update(margin: str) -> Kernel:
-    """Return the update kernel for the scores that `margin` selects."""
+    """Return the update kernel for a value of `margin`."""
     return update_diagonal if margin == "decision" else update_diagonal_by_current_scores
 
 
 @register
 class SobaDiag(KernelLearner):
-    """SOBA with the diagonal of A, whose cost is linear in the number of non-zeros.
+    """SOBA with the diagonal of A. The cost is linear in the number of non-zeros.
 
     Beygelzimer, Orabona, Zhang, "Efficient online bandit multiclass learning with Õ(√T) regret", ICML 2017,
     Algorithm 1 and section 5 (SOBAdiag).
@@ -66,9 +66,9 @@ class SobaDiag(KernelLearner):
     A, θ and Σ m_s are the current sums.
 
     Retraction: an update with an assumed reward of 0 changes nothing, so the retraction makes the update with the
-    current model. With margin=decision, A and θ are sums. Unless the condition on m rejects an update, W is therefore,
-    up to rounding, as if the real bit had been received from the start. An assumed 1 cannot be retracted, because the
-    state does not record whether it caused an update.
+    current model. With margin=decision, A and θ are sums. If the condition on m rejects no update, W is therefore, up
+    to rounding, the same as if the original update had used the real bit. An assumed reward of 1 cannot be retracted,
+    because the state does not record whether this reward caused an update.
 
     Departures from the paper: none. An update with non-finite m is rejected.
 
@@ -98,12 +98,12 @@ class SobaDiag(KernelLearner):
     def retract(
         self, x: Features | FloatArray, decision: Decision, assumed_reward: int, reward: int, v: float = 0.0
     ) -> bool:
-        """Make the update that was omitted because of the assumed 0."""
+        """Make the update that was omitted because the assumed reward was 0."""
         return retract_by_updating(self, x, decision, assumed_reward, reward)
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
-        """Return the cost of K·nnz products for the scores and two updated rows of three arrays."""
+        """Return the cost of K·nnz products for the scores and of updates to two rows of three arrays."""
         return Cost(
             flops_per_event=2 * nnz * (n_classes + 10),
             bytes_per_event=8 * nnz * (n_classes + 12),
@@ -112,22 +112,22 @@ class SobaDiag(KernelLearner):
 
 
 BLOCK = 64
-"""Number of rank-one terms that accumulate in V before one product subtracts them from P. BLAS applies 64 of
-them in the time that two single ones take, because P (100 MB at K·d = 3,600) is read only once."""
+"""Number of rank-one terms that accumulate in V before one product subtracts them from P. BLAS applies 64 terms
+together in the time of two separate terms, because P (100 MB at K·d = 3,600) is read only once."""
 
 BLOCK_ROWS = 128
 """Rows of P per product, chosen so that the product stays in the cache."""
 
 
 def full_update(margin: str) -> Kernel:
-    """Return the update kernel for the scores that `margin` selects."""
+    """Return the update kernel for a value of `margin`."""
     return update_full if margin == "decision" else update_full_by_current_scores
 
 
 def full_model(
     n_classes: int, n_features: int, gamma: float, a: float, sums: FloatArray, *, condition: bool = True
 ) -> tuple[dict[str, Any], tuple[Any, ...]]:
-    """Return the arrays by name, and the model arguments of the kernels with a full A."""
+    """Return the arrays by name, and the model arguments of the kernels for a full A."""
     size = n_classes * n_features
     arrays = {
         "W": np.zeros((n_classes, n_features)),
@@ -141,7 +141,7 @@ def full_model(
 
 
 def full_cost(n_classes: int, n_features: int, nnz: int) -> Cost:
-    """Return the cost per update of 2·nnz rows of A⁻¹, half a block of pending terms, and 1/64 of a block's product."""
+    """Return the cost: 2·nnz rows of A⁻¹, half a block of pending terms, and 1/64 of a block's product."""
     size = n_classes * n_features
     per_update = 2 * size * (2 * nnz + BLOCK // 2 + size)
     return Cost(
@@ -167,14 +167,15 @@ class Soba(KernelLearner):
     rank-one terms not yet subtracted from P, `pending` of them; Σ m_s `sums`[0] (`sums`[1] is used by soba-adaptive); γ
     `gamma` in [0, 1]; ŷ greedy class; ỹ action; ȳ the highest-scoring class except the true one.
 
-    Assumes that the entries of x are moderate. The inverse is maintained by downdates, so an x with zᵀA⁻¹z above about
-    10¹⁴ leaves only rounding errors in its direction. An update with negative or non-finite zᵀA⁻¹z is rejected.
+    Assumes that the entries of x are moderate. The inverse is updated by subtraction. After an x with zᵀA⁻¹z above
+    about 10¹⁴, the inverse has only rounding errors in the direction of x. An update with negative or non-finite zᵀA⁻¹z
+    is rejected.
 
     `condition`=none disables the condition on m. In this implementation the condition increases the error, from 31 % to
     43 % on pendigits and from 69 % to 80 % on letter.
 
-    Delay: p_y comes from prediction time; `margin` selects (Wx), ȳ and δ; A, W and Σ m_s are the current ones. See
-    soba-diag for the reason and for retraction.
+    Delay: p_y comes from prediction time. `margin` selects whether (Wx), ȳ and δ come from prediction time or from the
+    current W. A, W and Σ m_s are current. See soba-diag for the reason and for retraction.
 
     Departures from the paper: none. BLAS computes the product over a block, so results are bitwise reproducible only on
     one machine with a fixed number of BLAS threads. On a busy machine, one thread (OPENBLAS_NUM_THREADS=1) is also the
@@ -197,7 +198,7 @@ class Soba(KernelLearner):
         GAMMA,
         A_START,
         MARGIN,
-        Parameter("condition", "paper", "the condition in line 13 of the paper, or none", choices=("paper", "none")),
+        Parameter("condition", "paper", "update only as in line 13 of the paper, or always", choices=("paper", "none")),
     )
     from_logs: ClassVar[FromLogs] = FromLogs.PROPENSITY
     retractable: ClassVar[bool] = True
@@ -210,7 +211,7 @@ class Soba(KernelLearner):
     def retract(
         self, x: Features | FloatArray, decision: Decision, assumed_reward: int, reward: int, v: float = 0.0
     ) -> bool:
-        """Make the update that was omitted because of the assumed 0."""
+        """Make the update that was omitted because the assumed reward was 0."""
         return retract_by_updating(self, x, decision, assumed_reward, reward)
 
     @classmethod
@@ -221,10 +222,10 @@ class Soba(KernelLearner):
 
 @register
 class SobaAdaptive(KernelLearner):
-    """SOBA with exploration that depends on the updates. This is a **reconstruction**, not the paper's text.
+    """SOBA with exploration that depends on the updates. The algorithm is a **reconstruction**; see below.
 
     After Beygelzimer, Orabona, Zhang, "Efficient online bandit multiclass learning with Õ(√T) regret", ICML 2017. The
-    available text of the paper lacks Appendix A with the adaptive tuning of γ.
+    available copy of the paper lacks Appendix A, which contains the adaptive tuning of γ.
 
         γ_t = min(1, √(m (1 + Σ_{s<t, updates} ρ_s/(1+ρ_s)) / t)),  ρ_s = zᵀA⁻¹z of update s
 
@@ -234,8 +235,8 @@ class SobaAdaptive(KernelLearner):
     The sum grows with log det A, by up to 1 for each of the K·d weights at first, so γ_t remains 1 for about K²d
     rounds. With large K·d, the learner explores for a long time.
 
-    `observe` counts the rounds; t - 1 is the number of earlier decisions. Delay: the sum includes the updates made so
-    far. Otherwise, delay and retraction are as in soba and soba-diag.
+    `observe` counts the rounds; t - 1 is the number of earlier decisions. With delay, the sum includes the updates made
+    so far. Otherwise, delay and retraction are as in soba and soba-diag.
 
     Departures from the paper: unknown; see above.
 
@@ -277,7 +278,7 @@ class SobaAdaptive(KernelLearner):
     def retract(
         self, x: Features | FloatArray, decision: Decision, assumed_reward: int, reward: int, v: float = 0.0
     ) -> bool:
-        """Make the update that was omitted because of the assumed 0."""
+        """Make the update that was omitted because the assumed reward was 0."""
         return retract_by_updating(self, x, decision, assumed_reward, reward)
 
     @classmethod
@@ -291,7 +292,7 @@ class SobaAdaptive(KernelLearner):
 def retract_by_updating(
     learner: KernelLearner, x: Features | FloatArray, decision: Decision, assumed_reward: int, reward: int
 ) -> bool:
-    """Retract an assumed 0 by making the update, for a learner that does not change after wrong actions."""
+    """Retract an assumed reward of 0 by making the update. The learner must not change after wrong actions."""
     if assumed_reward != 0:
         raise ValueError(f"{learner.name}: can retract only an assumed reward of 0; got {assumed_reward!r}")
     return learner.update(x, decision, reward)

@@ -1,4 +1,4 @@
-"""SOBA's kernels, with the diagonal of A, with the full A, and with adaptive exploration."""
+"""SOBA's kernels: with the diagonal of A, with the full A, and with adaptive exploration."""
 
 from math import sqrt
 
@@ -64,7 +64,7 @@ def update_diagonal(
     residual = 0.0  # zᵀA⁻¹z
     for j in range(indices.size):
         i = indices[j]
-        # 1/A_ȳ + 1/A_y with one division, because divisions take half the time of an update.
+        # 1/A_ȳ + 1/A_y with a single division, because divisions take half the time of an update.
         residual += values[j] * values[j] * ((A[rival, i] + A[action, i]) / (A[rival, i] * A[action, i]))
     residual /= propensity
     delta = scores[rival] - scores[action]
@@ -203,8 +203,8 @@ def update_full(
         return False
     sums[0] += m
     sums[1] += residual / (1.0 + residual)
-    # Lines 18 to 20 combined. By Sherman-Morrison, the new A⁻¹ is A⁻¹ - qqᵀ/(1 + zᵀq). With θ = AW and g = z/√p, its
-    # product with θ - g equals W - q(1/√p + ⟨W,z⟩)/(1 + zᵀq), where ⟨W,z⟩ uses the current W.
+    # Lines 18 to 20 combined. By Sherman-Morrison, the new A⁻¹ is A⁻¹ - qqᵀ/(1 + zᵀq). With θ = AW and g = z/√p, the
+    # product of the new A⁻¹ and θ - g is W - q(1/√p + ⟨W,z⟩)/(1 + zᵀq), where ⟨W,z⟩ uses the current W.
     step = (1.0 / root + W_z) / (1.0 + residual)
     scale = 1.0 / sqrt(1.0 + residual)
     flat = W.reshape(K * d)
@@ -251,7 +251,7 @@ def update_full_by_current_scores(
 
 @compiled
 def adaptive_gamma(sums: FloatArray, m: int) -> float:
-    """Return γ_t for the next round, a decision among m eligible classes."""
+    """Return γ_t for the next round, in which m classes are eligible."""
     return min(1.0, sqrt(m * (1.0 + sums[1]) / (sums[2] + 1.0)))
 
 

@@ -1,4 +1,4 @@
-"""stack-igw, which stacks logistic regressions and centroids into one probability of being right, for sparse data."""
+"""stack-igw, which combines logistic regressions and centroids into one probability of being right, for sparse data."""
 
 from collections.abc import Iterator, Mapping
 from math import log, sqrt
@@ -110,7 +110,7 @@ def predict(
     rest: FloatArray,
     vectors: FloatArray,
 ) -> tuple[int, int, float]:
-    """Sample by inverse-gap weighting of the probabilities times a bonus. The scores are the probabilities."""
+    """Sample by inverse-gap weighting of probability times bonus. The scores are the probabilities."""
     check_event(indices, values, Z.shape[0] - 1)
     head, counts, words = parts(rest)
     K, m = int(rest[CLASSES]), int(rest[DIMENSIONS])
@@ -150,7 +150,7 @@ def observe(
     rest: FloatArray,
     vectors: FloatArray,
 ) -> None:
-    """Add x to the mean and the word vectors. Count the decision, its features and its pending bit."""
+    """Add x to the mean and the word vectors. Count the decision, the features of x, and a pending bit."""
     _, counts, words = parts(rest)
     K, m = int(rest[CLASSES]), int(rest[DIMENSIONS])
     check_decision(indices, values, action, scores, K, Z.shape[0] - 1)
@@ -260,8 +260,9 @@ class StackIgw(WatchingLearner):
                   p = σ(Wx);  right: e_a = p_a − 1, e_k = others p_k;  wrong: e_a = p_a only
                   where |e_k| ≥ 1e-4:  A_k += (e_k x)²;  W_k −= step · e_k x/√A_k;  settled += 1
 
-    `vectors`=32 or 64 dimensions (0 disables them): vectors V of features, learned from the co-occurrence of features
-    (`word_vectors_kernels`). They need no bits and help most with late bits. e = Σ x_i V_i, ê = e/‖e‖:
+    `vectors` is the number of dimensions of feature vectors V: 32, 64, or 0 for none. The vectors are learned from the
+    co-occurrence of features (`word_vectors_kernels`). They need no bits, and help most with late bits. e = Σ x_i V_i,
+    ê = e/‖e‖:
 
         decide    c'_k = ê·Ĉ_k/‖Ĉ_k‖;  t_k = b_k·(ê, .3);  both 0 before the 500th decision
         bit r     y = (ê, .3), z = R_a y, c = 1 + y·z:  b_a += z(r − b_a·y)/c,  R_a −= z zᵀ/c;  right: Ĉ_a += e
@@ -274,8 +275,8 @@ class StackIgw(WatchingLearner):
     use, number of refreshes, whether the vectors are used, rows at the last refresh; `basis` B, `gram` GᵀG, `overlap`
     GᵀV, `sketch` GᵀC; `centroids` Ĉ.
 
-    The sums contain each x with its weights at the time of the event, while n and df continue to grow. When an update
-    weights x again, n excludes the decision itself and df includes it.
+    The sums contain each x with the weights at the time of the event, while n and df continue to grow. An update
+    computes the weights of x again; n then excludes the decision itself, and df includes it.
 
     Assumes sparse x, such as words. With very many classes, about K² events are needed to discover every class, and no
     benefit has been measured.
@@ -283,13 +284,13 @@ class StackIgw(WatchingLearner):
     Delay: an update uses the current model, and only the decision's action. The order of the bits matters, so an
     update cannot be retracted.
 
-    Drift: a sustained drop in reward (`drift`) resets W, A, C, N, nr, h, w, Ĉ, b and R of every class, or of one.
-    `alarms` counts the resets, with one entry per class and a last one for resets of all classes. An unstable learner
-    may raise an alarm on a stationary stream. This happened for one of six orderings of a review data set with 7
-    classes and 13,000 rows, with bits that arrived 1,000 events late.
+    Drift: a sustained drop in reward (`drift`) resets W, A, C, N, nr, h, w, Ĉ, b and R of every class or of one class.
+    `alarms` counts the resets, with one entry per class and a last entry for resets of all classes. An unstable learner
+    may raise an alarm on a stationary stream. This happened for one of six random orders of a review data set with 7
+    classes and 13,000 rows, with a delay of 1,000 events.
 
-    Departures from the papers: the oracle is a stack; the gaps are those between its probabilities times a bonus; the
-    schedule γ is not derived from a bound.
+    Departures from the papers: the regression oracle is a stack of models; the gaps are differences of probability
+    times bonus; the schedule γ is not derived from a regret bound.
 
     >>> from stream.learners import create
     >>> learner = create("stack-igw", n_classes=3, n_features=2)
@@ -344,7 +345,8 @@ class StackIgw(WatchingLearner):
         drift: str,
     ) -> None:
         K, d, m = n_classes, n_features, vectors
-        # The arrays are stored by feature, so that an event accesses a few whole rows. The constant also has a row.
+        # The arrays are stored by feature, so that an event accesses a few whole rows. The constant entry also has a
+        # row.
         Z = np.zeros((d + 1, BY_CLASS + 4 * K))
         C, N, W, A = (Z[:, BY_CLASS + part * K : BY_CLASS + (part + 1) * K].T for part in range(4))
         A[:] = A_START
@@ -375,9 +377,9 @@ class StackIgw(WatchingLearner):
             "detectors": counts[DETECTORS],
             "alarms": counts[ALARMS],
         }
-        # The array has the maximum number of rows; this is cheap, because memory that is never written is not resident.
-        count = min(d, ROWS_MAX) if m else 0
-        rows = aligned(count * 2 * m).reshape((count, 2 * m))
+        # The array has the maximum number of rows. This costs little, because rows that are never written use no
+        # memory.
+        rows = np.zeros((min(d, ROWS_MAX) if m else 0, 2 * m))
         if m:
             basis, gram, overlap = squares(words, m)
             sketch, centroids = sketch_of(words, K, m), centroids_of(words, K, m)
@@ -392,9 +394,9 @@ class StackIgw(WatchingLearner):
         super().__init__(n_classes, n_features, arrays, (Z, rest, rows))
 
     def observed_parts(self, x: Features, decision: Decision) -> Iterator[tuple[str, Any]]:
-        """See KernelLearner. For `vectors`, yield the rows of x and the next unused rows.
+        """See `KernelLearner.observed_parts`. For `vectors`, the parts are the rows of x and the next unused rows.
 
-        The arrays have their maximum size. The state contains only the rows in use.
+        The array `vectors` has its maximum size; the state contains only the rows in use.
         """
         yield from super().observed_parts(x, decision)
         if "vectors" not in self.arrays:
@@ -412,7 +414,7 @@ class StackIgw(WatchingLearner):
         return {name: array.copy() for name, array in self._arrays_in_use(self.arrays).items()}
 
     def state_into(self, copy: State) -> State:
-        """See Learner. `vectors` is reallocated if its number of rows has changed."""
+        """See `Learner.state_into`. `vectors` is reallocated if its number of rows has changed."""
         for name, array in self._arrays_in_use(self.arrays).items():
             if np.shape(copy[name]) == array.shape:
                 np.copyto(np.asarray(copy[name]), array)

@@ -17,11 +17,12 @@ from stream.learners.word_vectors_kernels import (
 from stream.wire.records import FloatArray, IndexArray
 
 A_START = 3e-3
-"""Initial value of A; see igw-logistic. Larger first steps reduce the accuracy on x weighted by rarity."""
+"""Initial value of A; see igw-logistic. A smaller value makes the first steps larger and, with rarity weights, less
+accurate."""
 
 PRIOR = np.array([0.0, 5.0, 10.0, 0.0, -1.5, -1.0, 0.0, 0.5, 1.5])
-"""Prior weights of the evidence. They are the initial v, except for its first entry, and reduce the error on 20
-Newsgroups by three points."""
+"""Prior weights of the evidence: the initial v without its first entry. They reduce the error on 20 Newsgroups by three
+percentage points."""
 
 PRIOR_VARIANCE = 10.0
 
@@ -35,7 +36,7 @@ CURVATURE_MIN = 0.01
 """Lower limit on ρ(1 − ρ), so that bits still have an effect when the stack is certain."""
 
 GRADIENT_MIN = 1e-4
-"""A class's error is ignored if it is smaller than this."""
+"""Smallest error of a class that changes the class's regression."""
 
 RARITY = 1.2
 """A feature present in every x has weight ln 1.2."""
@@ -43,11 +44,11 @@ RARITY = 1.2
 WAITING_SHARE = 0.1
 """Weight of a pending decision in the bonus of its class. A hit has weight 1."""
 
-# Indices in `rest`: parameters and totals; then the head, the counts and the words, see `parts`.
+# Indices in `rest`: parameters and totals. The head, the counts and the data of word vectors follow; see `parts`.
 SCALE, STEP, OTHERS, BONUS, BIAS, DRIFT_KIND, DIMENSIONS, CLASSES, MEAN_COUNT, DECIDED, SETTLED = range(11)
 PARTS = 11
 
-# Rows of `counts`; the last column is for all classes together.
+# Rows of `counts`. The last column applies to all classes together.
 NORM_SQ, HITS, MISSES, WAITING = range(4)
 DETECTORS, ALARMS = slice(4, 7), 7
 COUNTS = 8
@@ -64,7 +65,7 @@ def signals_with(dimensions: int) -> int:
 
 @compiled
 def parts(rest: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Return the head [1 + S, S] (v, then P), the counts [8, K + 1], and the word data except the vectors.
+    """Return the head [1 + S, S] (v, then P), the counts [8, K + 1], and the data of word vectors without the vectors.
 
     All small parts share one array, because each array argument costs 0.1 µs.
     """
@@ -81,9 +82,9 @@ def parts(rest: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
 
 @compiled
 def weighted(indices: IndexArray, values: FloatArray, Z: FloatArray, decided: float) -> FloatArray:
-    """Scale x to unit norm, weight each entry by its rarity among the decisions so far, and scale the result again.
+    """Scale x to unit norm, weight each entry by the rarity of its feature, and scale the result to unit norm.
 
-    `RARITY_LOG` caches the logarithm of a feature's count, which changes only when the count does.
+    `RARITY_LOG` caches the logarithm of a feature's count.
     """
     x = unit(values)
     total_log = log(RARITY * (decided + 2.0))
@@ -197,7 +198,7 @@ def update_stack(head: FloatArray, phi: FloatArray, reward: int) -> None:
 def descend(w: FloatArray, a: FloatArray, e: FloatArray, value: float, step: float, first: int, stop: int) -> None:
     """A += (e x_i)², W −= step · e x_i/√A, for one feature and the classes from `first` up to `stop`.
 
-    numpy's division has no branch for a zero divisor, so the loop is vectorised.
+    With numpy's division, the compiler can vectorise the loop, because there is no branch for a zero divisor.
     """
     for k in range(first, stop):
         gradient = e[k] * value

@@ -1,8 +1,8 @@
 """Products with a symmetric matrix and rank-one changes to it, for regressions that store an inverse covariance.
 
 The matrix P [d', d'] and the pending changes V [B, d'] are the rows of one array [d' + B, s]. Each row is padded with
-zeros to s, a multiple of 8, and starts at a multiple of 64 bytes. Otherwise, most vector loads span two cache lines,
-and a product takes a fifth longer.
+zeros to s, a multiple of 8, and starts at a multiple of 64 bytes. Without this alignment, most vector loads span two
+cache lines, and a product takes a fifth longer.
 """
 
 from math import sqrt
@@ -13,16 +13,17 @@ from stream.learners.kernels import compiled, inlined, subtract_outer
 from stream.wire.records import FloatArray, IndexArray
 
 DENSE_SHARE = 3
-"""If more than one in three entries is non-zero, reading whole rows of P is faster than selecting entries."""
+"""If more than one in three entries of x is non-zero, reading whole rows of P is faster than reading single entries."""
 
 SMALL = 192
-"""Up to this size, P fits in the cache. Changing it at every decision is then faster than storing changes."""
+"""Up to this size, P fits in the cache. Changing P at every decision is then faster than storing the changes."""
 
 BLOCK = 32
-"""Number of changes that are applied together to a P larger than SMALL. Memory bandwidth limits a pass over P."""
+"""Number of changes that are applied together if P is larger than SMALL, because memory bandwidth limits a pass over
+P."""
 
 BAND = 32
-"""Number of rows that `variance` reads from the same column on. A multiple of 8 keeps the parts of rows aligned."""
+"""Number of rows in a band; see `variance`. A multiple of 8 keeps the parts of rows aligned."""
 
 ALIGNMENT = 8
 """Number of float64 in a cache line and in the widest vector register."""
@@ -30,7 +31,7 @@ ALIGNMENT = 8
 
 @inlined
 def block_of(size: int) -> int:
-    """Return B, the maximum number of pending changes for a P of this size. They are in V, the rows after P."""
+    """Return B, the maximum number of pending changes for a P of this size. V, the rows after P, contains them."""
     return BLOCK if size > SMALL else 0
 
 
@@ -57,7 +58,7 @@ def aligned_row(columns: int) -> FloatArray:
 
 @inlined
 def size_of(P: FloatArray) -> int:
-    """Return d' of a P that is followed by its V."""
+    """Return d' for an array with the rows of P and V."""
     rows: int = P.shape[0]
     return rows - BLOCK if rows > SMALL else rows
 
@@ -82,7 +83,7 @@ def sum_of_rows(M: FloatArray, places: IndexArray, x: FloatArray, z: FloatArray)
 
 @compiled
 def dots_of(V: FloatArray, places: IndexArray, x: FloatArray) -> FloatArray:
-    """Return V x, four rows per pass with independent sums."""
+    """Return V x, with four rows per pass and independent sums."""
     dots = np.zeros(V.shape[0])
     m = 0
     while m + 3 < dots.size:
@@ -158,7 +159,7 @@ def variance(P: FloatArray, pending: int, places: IndexArray, x: FloatArray, z: 
     a = 0
     for left in range(0, size, BAND):
         for j in range(left, min(left + BAND, size)):
-            z[j] *= 2.0  # the sums of the bands above, which also represent the mirrored entries
+            z[j] *= 2.0  # the sums from the bands above, which stand for the mirrored entries
         out = z[left:]
         while a + 3 < n and places[a + 3] < left + BAND:
             r0, r1 = P[places[a], left:], P[places[a + 1], left:]
@@ -177,13 +178,13 @@ def variance(P: FloatArray, pending: int, places: IndexArray, x: FloatArray, z: 
 
 @inlined
 def add_observation(P: FloatArray, waiting: FloatArray, places: IndexArray, x: FloatArray) -> FloatArray:
-    """Subtract zzᵀ/(1 + xᵀz), z = P x, from P, directly or as a row of V. Return the new P x, padded with zeros.
+    """Subtract zzᵀ/(1 + xᵀz) from P, where z = P x: in P, or as a row of V. Return the new P x, padded with zeros.
 
     Mirrored entries are computed from the same product, so P remains exactly symmetric.
 
     Args:
         P: A class's P, followed by V.
-        waiting: float64[1], number of rows of V in use.
+        waiting: float64[1], the number of rows of V in use.
         places: The indices of x.
         x: The entries of x.
     """

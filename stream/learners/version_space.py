@@ -1,6 +1,6 @@
 """Learners over a finite sample of linear hypotheses: halving, biased halving, EXP4 and hypothesis exhaustion.
 
-These are references for small problems, because an event costs hypotheses · K · nnz products.
+These learners are references for small problems, because an event costs hypotheses · K · nnz products.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ from stream.wire.records import FloatArray, IndexArray
 
 @compiled
 def vote(hypothesis: FloatArray, indices: IndexArray, values: FloatArray, room: FloatArray) -> int:
-    """Return the class that a hypothesis predicts for x. `room` receives its scores."""
+    """Return the class that a hypothesis predicts for x. The scores are written to `room`."""
     linear_scores(indices, values, hypothesis, room)
     return argmax(room)
 
@@ -41,7 +41,7 @@ def count_votes(
 def eliminate(
     indices: IndexArray, values: FloatArray, action: int, agreeing: bool, H: FloatArray, alive: NDArray[np.int8]
 ) -> bool:
-    """Remove the hypotheses that predict `action`, or those that do not, unless no hypothesis would remain."""
+    """Remove the hypotheses that do or do not predict `action`. If no hypothesis would remain, change nothing."""
     room = np.empty(H.shape[1])
     goes = np.zeros(H.shape[0], np.int8)
     left = 0
@@ -99,7 +99,7 @@ def update_halving(
 
 @register
 class Halving(Sampled):
-    """Plays the majority class of the remaining hypotheses. A wrong answer removes those that predicted it.
+    """Plays the majority class of the remaining hypotheses. A wrong answer removes the hypotheses that predict it.
 
     "Bandit Multiclass Classification" (the Notes), Algorithm 2.
 
@@ -108,16 +108,15 @@ class Halving(Sampled):
 
     Symbols: S_t the remaining hypotheses, flagged in `alive`; |S_t(y)| scores; ỹ the action.
 
-    Assumes that some hypothesis of the sample is never wrong. A mistake removes at least a share 1/K of the remaining
-    hypotheses, so there are at most ln|S| / -ln(1 - 1/K) ≤ K ln|S| mistakes.
+    Assumes that some hypothesis of the sample is never wrong. A mistake removes at least 1/K of the remaining
+    hypotheses. There are therefore at most ln|S| / -ln(1 - 1/K) ≤ K ln|S| mistakes.
 
-    Delay: a wrong answer removes the remaining hypotheses that predict the action for x, because their own prediction
-    refutes them regardless of the majority. The bound no longer applies, because a majority may be wrong many times
-    before the first bit arrives.
+    Delay: a wrong answer removes the remaining hypotheses that predict the action for x, whatever the majority is now.
+    The bound no longer applies, because a majority may be wrong many times before the first bit arrives.
 
     Departures from the paper: a sample of hypotheses replaces the grid. A hypothesis with tied classes is counted only
-    for the lowest class. An answer that would remove all remaining hypotheses is ignored, because the assumption does
-    not hold.
+    for the lowest class. If an answer would remove all remaining hypotheses, the assumption is violated and the answer
+    is ignored.
 
     >>> from stream.learners import create
     >>> learner = create("halving", n_classes=3, n_features=2, hypotheses=30)
@@ -195,7 +194,7 @@ def update_biased(
 
 @register
 class BiasedHalving(Sampled):
-    """Plays a clear majority, otherwise guesses. It learns from the majority's mistakes and from right guesses.
+    """Plays the class of a clear majority, otherwise guesses. Learns from wrong majorities and from right guesses.
 
     "Bandit Multiclass Classification" (the Notes), Algorithm 8.
 
@@ -205,9 +204,9 @@ class BiasedHalving(Sampled):
     Symbols: Ω_t the remaining hypotheses, flagged in `alive`; |Ω_t(i|x)| scores; α `alpha`, in (0, 1), below ½ for the
     paper's analysis; ỹ the action.
 
-    Assumes that some hypothesis of the sample is never wrong. Then, of N hypotheses, a majority is wrong at most ln N /
-    ln(1/α) times and a guess is right at most ln N / ln(1/(1-α)) times; on average, at most K-1 times as many guesses
-    are wrong.
+    Assumes that some hypothesis of the sample is never wrong. With N hypotheses, a majority is then wrong at most ln N
+    / ln(1/α) times, and a guess is right at most ln N / ln(1/(1-α)) times. On average, at most K-1 guesses are wrong
+    for each right guess.
 
     Delay: the scores at prediction time determine whether the action was a majority or a guess. The bit removes the
     remaining hypotheses that it refutes.
@@ -228,7 +227,7 @@ class BiasedHalving(Sampled):
     """
 
     name: ClassVar[str] = "biased-halving"
-    summary: ClassVar[str] = "clear majority of sampled hypotheses, else guesses; small problems"
+    summary: ClassVar[str] = "clear majority of sampled hypotheses, otherwise a guess; small problems"
     paper: ClassVar[str] = "Notes, Alg. 8"
     parameters: ClassVar[tuple[Parameter, ...]] = (
         Parameter("alpha", 0.25, "share of hypotheses outside a clear majority", 0.0, 1.0, True, True),
@@ -257,7 +256,7 @@ def predict_exp4(
     gamma: float,
     alpha: float,
 ) -> tuple[int, int, float]:
-    """Lines 5-7 with one uniform draw: first the action, then, given the action, the class of the sampled W."""
+    """Lines 5-7 with one uniform draw: sample the action and then, given the action, the class of the sampled W."""
     check_event(indices, values, H.shape[2])
     K = scores.size
     room = np.empty(K)
@@ -279,7 +278,7 @@ def predict_exp4(
         if u < below + p:
             break
         below += p
-    rest = min(max((u - below) / propensity, 0.0), 1.0)  # again uniform in [0, 1], given the action
+    rest = min(max((u - below) / propensity, 0.0), 1.0)  # uniform in [0, 1] again, given the action
     greedy = action
     cumulative = 0.0
     for j in range(K):
@@ -308,7 +307,7 @@ def update_exp4(
     gamma: float,
     alpha: float,
 ) -> bool:
-    """Add the estimated loss of every hypothesis. Losses are stored relative to the smallest."""
+    """Add the estimated loss of every hypothesis to the stored losses, then subtract the smallest loss from all."""
     K = scores.size
     if not usable(indices, values, action, propensity, scores, H.shape[1], H.shape[2]):
         return False
@@ -325,7 +324,7 @@ def update_exp4(
 
 @register
 class Exp4(Sampled):
-    """Exponential weights over hypotheses, from an estimate of their hinge loss, with uniform exploration.
+    """Exponential weights over hypotheses, based on estimates of the hinge loss, with uniform exploration.
 
     "Bandit Multiclass Classification" (the Notes), Algorithm 9.
 
@@ -336,17 +335,16 @@ class Exp4(Sampled):
     Symbols: Σ ℓ̂ losses [n], minus their minimum; scores Q_i, the weight of the hypotheses that predict i; α
     `alpha`, the rate; γ `gamma`; ŷ greedy, the class of the sampled W; ỹ the action.
 
-    One uniform u determines both draws, with the paper's distribution: ỹ from p_i = (1-γ) Q_i + γ/K, where p_ỹ is the
-    propensity; then ŷ from its distribution given ỹ, by the position of u within the interval of ỹ, which is again
-    uniform.
+    One uniform u determines both draws, with the paper's distribution. ỹ is drawn from p_i = (1-γ) Q_i + γ/K, where p_ỹ
+    is the propensity. The position of u within the interval of ỹ is again uniform, and determines ŷ given ỹ.
 
-    The maximum in ℓ is over all classes, as printed, so ℓ ≥ 1. With r ≠ y, it would be the hinge loss of sect. 3. The
-    Notes sketch a regret bound without a proof.
+    The maximum in ℓ is over all classes, as in the Notes, so ℓ ≥ 1. With r ≠ y, ℓ would be the hinge loss of sect. 3.
+    The Notes sketch a regret bound without a proof.
 
-    Delay: ŷ and ỹ come from prediction time, for which the estimate is unbiased (Lemma 19).
+    Delay: ŷ and ỹ come from prediction time, because the estimate is unbiased only for their distribution (Lemma 19).
 
     Departures from the paper: a sample of hypotheses replaces the integral over Ω. `greedy` is the class of the sampled
-    hypothesis, not that of the highest score.
+    hypothesis, not the class with the highest score.
 
     >>> from stream.learners import create
     >>> learner = create("exp4", n_classes=2, n_features=2, hypotheses=20, gamma=0.5)
@@ -421,7 +419,7 @@ def update_exhaustion(
 
 @register
 class HypothesisExhaustion(Sampled):
-    """Plays one hypothesis until it errs, and then the next.
+    """Plays the class of one hypothesis until this hypothesis is wrong, then the class of the next hypothesis.
 
     "Bandit Multiclass Classification" (the Notes), sect. 2, second approach.
 
@@ -430,12 +428,13 @@ class HypothesisExhaustion(Sampled):
     Symbols: W_j the hypotheses in the order of the sample; j in `current`; ỹ the action, which is the greedy class.
 
     Assumes that some hypothesis of the sample is never wrong. There are then at most |H| - 1 mistakes, one for each
-    hypothesis before it.
+    hypothesis before this one.
 
     Delay: a wrong answer refutes the current hypothesis only if this hypothesis also predicts the played class for x. A
     mistake of an earlier hypothesis does not refute the current one.
 
-    Departures from the paper: a sample of hypotheses replaces the grid, and the first hypothesis follows the last.
+    Departures from the paper: a sample of hypotheses replaces the grid. After the last hypothesis, the first one is
+    used again.
 
     >>> from stream.learners import create
     >>> learner = create("hypothesis-exhaustion", n_classes=2, n_features=2)
@@ -448,7 +447,7 @@ class HypothesisExhaustion(Sampled):
     """
 
     name: ClassVar[str] = "hypothesis-exhaustion"
-    summary: ClassVar[str] = "one sampled hypothesis until it errs, then the next; small problems"
+    summary: ClassVar[str] = "one sampled hypothesis until it is wrong, then the next; small problems"
     paper: ClassVar[str] = "Notes, sect. 2"
     parameters: ClassVar[tuple[Parameter, ...]] = Sampled.common
     predict_kernel = staticmethod(predict_exhaustion)
@@ -466,7 +465,7 @@ class HypothesisExhaustion(Sampled):
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
-        """Return the cost of scoring one hypothesis for the prediction and again for the update."""
+        """Return the cost of computing one hypothesis's scores, once for the prediction and once for the update."""
         return Cost(
             flops_per_event=4 * n_classes * nnz,
             bytes_per_event=16 * n_classes * nnz,

@@ -5,7 +5,7 @@
     after 125·2^j decisions  V' = G R⁻¹ with RᵀR = GᵀG;  G = 0;  T = [V'ᵀV, 0; 0, 1];  V = V'
     new rows of V            a fixed hash in (−½, ½) before 500 decisions, 0 from then on
 
-The stored quantities permit a refresh without a pass over all rows, which would take 0.1 s for 32,768 rows:
+A pass over all rows would take 0.1 s for 32,768 rows. A refresh needs no such pass, because of these quantities:
 
     V = U B, B = R⁻¹, and U is the G before the refresh. A row consists of two slots that swap roles at each
     refresh. A row whose stamp is older than the refresh before the last is 0. For rows added since the last
@@ -14,7 +14,7 @@ The stored quantities permit a refresh without a pass over all rows, which would
     GᵀV  += e eᵀ                                     so that V'ᵀV = Bᵀ GᵀV
     GᵀC_k += e C_kᵀx;  where x is added to C_a: GᵀC_a += Gᵀx     so that VᵀC_k = Bᵀ GᵀC_k
 
-A column of G that depends linearly on the previous columns, to 1e-10 of its square, gives a zero column of V'.
+If a column of G depends linearly on the previous columns (to 1e-10 of its square), the column of V' is zero.
 """
 
 from math import sqrt
@@ -26,14 +26,15 @@ from stream.learners.symmetric_kernels import aligned_row, padded, sum_of_rows
 from stream.wire.records import FloatArray, IndexArray
 
 ROWS_MAX = 32_768
-"""Limit on the number of features with a vector. More vectors, of 1 kB each, did not improve the accuracy on text."""
+"""Limit on the number of features with a vector. A vector uses 1 kB. More vectors did not improve the accuracy on
+text."""
 
 FREQUENCY_MIN = 3
-"""Number of x with a feature, counting the current one, at which the feature gets a row."""
+"""Number of contexts with a feature, including the current context, after which the feature gets a row."""
 
 FIRST_REFRESH = 125
 ON_FROM = 500
-"""Number of decisions after which the vectors are used. Before that, they are noise."""
+"""Number of decisions after which the vectors are used. Before that, the vectors are mostly noise."""
 
 PIVOT_MIN = 1e-10
 
@@ -41,7 +42,7 @@ RIDGE = 0.3
 CONSTANT = 0.3
 """Constant entry of the regressions on (ê, .3)."""
 
-# Indices at the start of the word-vector part of the model.
+# Indices of the first entries in the word-vector part of the model.
 USED, REFRESHES, IS_ON, OLD = range(4)
 WORDS = 4
 """Number of rows in use, number of refreshes, whether the vectors are used, and number of rows at the last refresh."""
@@ -104,7 +105,7 @@ def hashed(feature: int, column: int) -> float:
 
 @inlined
 def add_rows(vectors: FloatArray, rows: IndexArray, x: FloatArray, first: int, total: FloatArray) -> None:
-    """Add Σ x_i r_i to the total, where r_i is row i's slot that starts at `first`. Uses four rows per pass."""
+    """Set `total` to Σ x_i r_i, where r_i is the slot of row i that starts at `first`. Uses four rows per pass."""
     m = total.size
     a = 0
     while a + 3 < x.size:
@@ -134,7 +135,7 @@ def add_in_order(total: FloatArray, x: FloatArray, M: FloatArray, i: int, left: 
 def rows_since(
     indices: IndexArray, x: FloatArray, Z: FloatArray, stamp_min: float, first: float, end: float
 ) -> tuple[IndexArray, FloatArray]:
-    """Return the rows, in (first, end], of features of x that are current since a refresh, and their entries in x."""
+    """Return the rows in (first, end] of features of x with a stamp of at least `stamp_min`, and their entries in x."""
     rows, entries = np.empty(indices.size, np.int32), np.empty(indices.size)
     n = 0
     for j in range(indices.size):  # without a branch, which would often be mispredicted
@@ -155,7 +156,7 @@ def slots(words: FloatArray, m: int) -> tuple[int, int]:
 def embedded(
     indices: IndexArray, x: FloatArray, Z: FloatArray, vectors: FloatArray, words: FloatArray, m: int
 ) -> FloatArray:
-    """Return Σ x_i V_i = Bᵀ Σ x_i U_i, plus the rows newer than B, which are 0 once the vectors are used."""
+    """Return Σ x_i V_i = Bᵀ Σ x_i U_i, plus the rows newer than B, which are 0 after the vectors are first used."""
     of_u = slots(words, m)[0]
     rows, entries = rows_since(indices, x, Z, words[REFRESHES] - 1.0, 0.0, words[OLD])
     u = np.zeros(m)
@@ -202,7 +203,7 @@ def observe_words(
     m: int,
     classes: int,
 ) -> None:
-    """Add x eᵀ to G over the rows of x, and update the products of G. `classes` is the offset of C in Z."""
+    """Add x eᵀ to the rows of G for features of x, and update the products of G. `classes` is the offset of C in Z."""
     refreshes = words[REFRESHES]
     of_u, of_g = slots(words, m)
     for j in range(indices.size):
@@ -247,7 +248,7 @@ def observe_words(
 
 @compiled
 def allocate_row(feature: int, Z: FloatArray, vectors: FloatArray, words: FloatArray, m: int) -> None:
-    """Add a row for a feature if one is free."""
+    """Assign a free row to a feature, if there is one."""
     used = int(words[USED])
     if used == vectors.shape[0]:
         return
@@ -262,7 +263,7 @@ def allocate_row(feature: int, Z: FloatArray, vectors: FloatArray, words: FloatA
 
 @compiled
 def is_refreshed_at(decided: float) -> bool:
-    """Return whether a decision triggers a refresh, as decisions 125, 250, 500, ... do."""
+    """Return whether a decision causes a refresh. Decisions 125, 250, 500, ... cause one."""
     at = FIRST_REFRESH
     while at < decided:
         at *= 2
@@ -273,7 +274,7 @@ def is_refreshed_at(decided: float) -> bool:
 def inverse_factor(gram: FloatArray) -> FloatArray:
     """Return R⁻¹ of an upper triangular R with RᵀR = GᵀG. Linearly dependent columns are 0."""
     m = gram.shape[0]
-    R, B = np.zeros((m, m)), np.zeros((m, m))  # B is kept transposed (its columns stored as rows) until the end
+    R, B = np.zeros((m, m)), np.zeros((m, m))  # B is stored transposed until the end
     for j in range(m):
         rest = gram[j].copy()
         for i in range(j):
@@ -295,13 +296,13 @@ def inverse_factor(gram: FloatArray) -> FloatArray:
 
 @compiled
 def refresh(words: FloatArray, K: int, m: int, decided: float) -> None:
-    """Compute new vectors, and transform the parameters learned with the old ones."""
+    """Compute new vectors, and transform the parameters that were learned with the old vectors."""
     parts = squares(words, m)
     sketch, centroids = sketch_of(words, K, m), centroids_of(words, K, m)
     trace = 0.0
     for j in range(m):
         trace += parts[1, j, j]
-    if trace == 0.0:  # no x since the last refresh had a feature with a row
+    if trace == 0.0:  # since the last refresh, no context had a feature with a row
         return
     B = inverse_factor(parts[1])
     if words[IS_ON] != 0.0:

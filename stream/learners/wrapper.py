@@ -1,4 +1,4 @@
-"""Base class of learners that add a function to another learner, such as the scaling of features."""
+"""Base class of learners that wrap another learner, for example to scale features."""
 
 from collections.abc import Iterator, Mapping
 from copy import copy
@@ -19,11 +19,11 @@ DECLARATIONS = (
 
 
 class Wrapper(KernelLearner):
-    """A learner that converts contexts and decisions, and passes them to another learner, `inner`.
+    """A learner that converts contexts and decisions, and passes the results to another learner, `inner`.
 
     The state consists of the state of `inner` and the wrapper's own arrays. A decision logs the values of `inner`, then
-    those of the wrapper. `inside` converts a context and its decision for `inner`, and the kernels must convert them in
-    the same way. `cost` is the cost of the wrapper alone.
+    the values of the wrapper. `inside` converts a context and its decision for `inner`. The kernels must convert
+    contexts and decisions in the same way. `cost` is the cost of the wrapper alone.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Wrapper(KernelLearner):
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Copy or pickle the inner learner and the wrapper's own state."""
+        """Support copying and pickling of the inner learner and the wrapper's own state."""
         return rewrapped, (type(self), copy(self.inner), self._options, self._own_state())
 
     def inside(self, x: Features | FloatArray, decision: Decision) -> tuple[Features, Decision]:
@@ -79,7 +79,7 @@ class Wrapper(KernelLearner):
         return sparse(x, self.n_features), decision._replace(logged=numbers)
 
     def observe_early(self, x: Features | FloatArray, decision: Decision) -> None:
-        """See Learner. Only the inner learner observes the decision; the wrapper's arrays change only with the log."""
+        """See `Learner.observe_early`. Only the inner learner observes the decision. The own arrays do not change."""
         self.inner.observe_early(*self.inside(x, decision))
 
     def observed_parts(self, x: Features, decision: Decision) -> Iterator[tuple[str, Any]]:
@@ -98,7 +98,7 @@ class Wrapper(KernelLearner):
         return self.inner.alarms
 
     def weights(self) -> FloatArray:
-        """Return a copy of the inner learner's weights, which apply to the contexts that `inside` returns."""
+        """Return a copy of the inner learner's weights. They apply to contexts as converted by `inside`."""
         return self.inner.weights()
 
     def in_use(self, state: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
@@ -113,7 +113,7 @@ class Wrapper(KernelLearner):
         return {name: array.copy() for name, array in self.in_use(self.own).items()}
 
     def state_into(self, copy: State) -> State:
-        """See Learner. An array is reallocated if the part in use has grown."""
+        """See `Learner.state_into`. An array is reallocated if the part in use has grown."""
         copy = self.inner.state_into(copy)
         for name, array in self.in_use(self.own).items():
             if np.shape(copy[name]) == array.shape:
