@@ -1,1 +1,1 @@
-"""Snapshots of a task and of a shared model: state, chunks, and their schedule."""
+"""Snapshots of tasks and of shared models: their content, the chunks that store it, and the schedule."""

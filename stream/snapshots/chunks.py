@@ -1,9 +1,9 @@
 """Writes snapshots as records of the snapshots topic, and finds the newest complete generation.
 
-The topic is compacted; a record's key is `KEYS/SLOT/INDEX`. KEYS is the partition of a task, or `0/model` for a shared
-model. Generations alternate between the slots `a` and `b`, so that the previous generation stays complete while the
-next one is written. The slot `import` contains the model written by `onebit model import`. A generation's number is the
-step after which it was taken, or the version of the shared model. The value is a *chunk*:
+The topic is compacted. The key of a record is `KEYS/SLOT/INDEX`. KEYS is the partition of a task, or `0/model` for a
+shared model. Generations alternate between the slots `a` and `b`, so that the previous generation stays complete while
+the next one is written. The slot `import` contains the model written by `onebit model import`. A generation's number is
+the task's last step in the snapshot, or the version of the shared model. The value of a record is a *chunk*:
 
     length of the head, u32 | head, JSON | payload, at most CHUNK_BYTES
 
@@ -38,7 +38,7 @@ ROTATING_SLOTS = ("a", "b")
 IMPORT_SLOT = "import"
 
 MODEL_PARTITION = 0
-"""The partition whose task writes the snapshots of a shared model."""
+"""The partition of the task that writes the snapshots of a shared model."""
 
 MODEL_KEYS = f"{MODEL_PARTITION}/model"
 """Key prefix of snapshots of a shared model."""
@@ -76,7 +76,7 @@ class Generation(NamedTuple):
     slot: str
     place: str  # topic, partition and offset of its first record
     payloads: list[memoryview]
-    whole: str = ""  # SHA-256 over the chunks' checksums, which identifies the content
+    whole: str = ""  # SHA-256 over the chunks' checksums; identifies the content
 
 
 class ChunkWriter:
@@ -86,7 +86,7 @@ class ChunkWriter:
         self, number: int, state: Iterable[bytes | memoryview], keys: str, slot: str, chunks_before: int = 0,
         chunk_bytes: int = CHUNK_BYTES,
     ) -> None:  # fmt: skip
-        """Start a generation in a slot that contains `chunks_before` chunks of an earlier one, which it replaces."""
+        """Start a generation that replaces an earlier generation of `chunks_before` chunks in a slot."""
         self.slot = slot
         self.count = 0  # number of chunks returned so far
         self.done = False  # whether all chunks were returned
@@ -95,7 +95,7 @@ class ChunkWriter:
         self._chunks = _chunks(number, state, chunk_bytes)
 
     def portion(self, bytes_max: int) -> list[Message]:
-        """Return the next messages, of about `bytes_max` bytes. The last ones delete outdated chunks (tombstones)."""
+        """Return the next messages, about `bytes_max` bytes. The last messages are tombstones for outdated chunks."""
         messages: list[Message] = []
         size = 0
         while size < bytes_max:
@@ -125,7 +125,7 @@ def _chunks(number: int, state: Iterable[bytes | memoryview], chunk_bytes: int) 
 
 
 def _cut(parts: Iterable[bytes | memoryview], chunk_bytes: int) -> Iterator[bytes]:
-    """Split bytes into pieces of equal size; the last one can be shorter."""
+    """Split bytes into pieces of equal size. The last piece can be shorter."""
     waiting: list[bytes | memoryview] = []
     size = 0
     for part in parts:
@@ -153,10 +153,10 @@ def decode_chunk(chunk: bytes) -> tuple[ChunkHead, memoryview] | None:
 
 
 class Stored:
-    """The snapshots of a task or of a shared model: the newest whole generation, and the slot of the next one."""
+    """The snapshots of a task or of a shared model: the newest complete generation, and the slot for the next."""
 
     def __init__(self, keys: str, number_max: int | None = None) -> None:
-        """Start a search for the newest generation, or for the newest one up to a number.
+        """Start a search for the newest generation, optionally limited to numbers up to `number_max`.
 
         Args:
             keys: prefix of the keys: the task's partition, or MODEL_KEYS.
@@ -166,14 +166,14 @@ class Stored:
         self.newest: Generation | None = None
         self.imported: Generation | None = None
         self.next_slot = ROTATING_SLOTS[0]
-        self.taken_ms = -1  # stream time of the newest snapshot, or of the start of the interval; -1 if unknown
-        self.taken_of: object = None  # ledger or version of the newest snapshot; not due while it is unchanged
+        self.taken_ms = -1  # stream time of the newest snapshot or, without a snapshot, at the start; -1 if unknown
+        self.taken_of: object = None  # ledger or version in the newest snapshot; no snapshot is due until it changes
         self._number_max = number_max
         self._chunks: dict[str, set[int]] = {slot: set() for slot in (*ROTATING_SLOTS, IMPORT_SLOT)}
-        self._incomplete: dict[str, tuple[Generation, list[bytes]]] = {}  # generations, with their chunks' digests
+        self._incomplete: dict[str, tuple[Generation, list[bytes]]] = {}  # each with the digests of its chunks
 
     def add(self, record: Record) -> None:
-        """Add the next record of the topic; records that are not chunks of these snapshots are skipped.
+        """Add the next record of the topic. Records that are not chunks of these snapshots are skipped.
 
         Raises:
             SnapshotError: the chunk has another format.
@@ -223,8 +223,8 @@ class Stored:
     def chunks_in(self, slot: str) -> int:
         """Return the number of chunks in a slot. The next generation overwrites or deletes them.
 
-        Only consecutive chunks count. A much larger index was written by another program, and deleting all chunks up to
-        it would take too long.
+        Only consecutive chunks count. If another program has written a chunk with a huge index, deleting all chunks up
+        to this index would take too long.
         """
         return next(index for index in count() if index not in self._chunks[slot])
 
@@ -283,6 +283,6 @@ def read_model_snapshots(broker: Broker, topics: Topics, pulse: Pulse = lambda: 
 
 
 def imported_model(broker: Broker, topics: Topics, pulse: Pulse = lambda: None) -> str | None:
-    """Return the digest of the imported shared model (see `Generation.whole`), or None if there is none."""
+    """Return the digest of the imported shared model (see `Generation.whole`), or None if no model was imported."""
     imported = read_model_snapshots(broker, topics, pulse).imported
     return None if imported is None else imported.whole

@@ -1,8 +1,8 @@
-"""The schedule of snapshots. A learner process writes one snapshot at a time, with one batch of chunks per step.
+"""The schedule of snapshots. A learner process writes one snapshot at a time, and one batch of chunks in each step.
 
 A snapshot is due if the state has changed since the last snapshot, and either stream time has advanced by the interval
-or no records were applied during the interval. Idle tasks also need a snapshot: after retention has deleted its inputs,
-a task can be recovered only from a snapshot that was taken after its last input.
+or the task was idle for the interval. Idle tasks also need a snapshot. When retention has deleted the inputs of a task,
+the task can be recovered only from a snapshot that was taken after the last input.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -18,9 +18,9 @@ class Source(NamedTuple):
 
     partition: int
     stored: Stored
-    state: object  # the ledger or the version, which is equal if the state has not changed
-    number: int  # generation number of a snapshot that is taken now
-    take: Callable[[State | None], Snapshot | ModelSnapshot]  # may reuse an earlier copy's memory
+    state: object  # ledger or version; equal to the earlier value if the state has not changed
+    number: int  # number of the next generation
+    take: Callable[[State | None], Snapshot | ModelSnapshot]  # can reuse the memory of an earlier copy
 
 
 class SnapshotSchedule:
@@ -31,8 +31,8 @@ class SnapshotSchedule:
 
         Args:
             interval_ms: interval of snapshots; 0 means no snapshots.
-            bytes_max: approximate limit of a snapshot's bytes in one step.
-            chunk_bytes: bytes of a snapshot in one record.
+            bytes_max: approximate limit on the bytes of a snapshot that one step writes.
+            chunk_bytes: size of a chunk; a record contains one chunk.
         """
         self.interval_ms = interval_ms
         self.spare: State | None = None  # memory for the next copy of a learner's state
@@ -41,7 +41,7 @@ class SnapshotSchedule:
         self._writing: tuple[Source, ChunkWriter] | None = None
 
     def needs_step(self, partition: int, sources: Iterable[Source], stream_ms: int, silent_ms: int) -> bool:
-        """Return whether a partition without records needs a step for a snapshot. See `portion` for the arguments."""
+        """Return whether a partition without records needs a step for a snapshot. The arguments are as in `portion`."""
         if self._writing is not None:
             return self._writing[0].partition == partition
         return any(self._is_due(source, stream_ms, silent_ms) for source in sources)
@@ -51,7 +51,7 @@ class SnapshotSchedule:
 
         Args:
             partition: the partition that makes a step.
-            sources: the sources of the partition's snapshots, in their state after the step.
+            sources: the sources of the partition's snapshots, after the step was applied.
             stream_ms: the partition's stream time.
             silent_ms: time since the partition's previous step.
         """

@@ -1,6 +1,6 @@
 """Encodes and decodes the content of a snapshot, which is the state of a task or of a shared model.
 
-A state is a sequence of sections, see `stream.wire.sections`:
+A state is a sequence of sections (see `stream.wire.sections`):
 
     state     values: the task's settings, its last step and its times; `model` for a shared model
     learner   one part of `Learner.state()`; one section for each part
@@ -11,7 +11,7 @@ A state is a sequence of sections, see `stream.wire.sections`:
     retained  a block of settled ids, with the decisions that late feedback can correct
     end       empty, and always last
 
-A *block* has up to BLOCK_ENTRIES entries of the join, in MessagePack: the bytes of the array `entries`.
+A *block* contains up to BLOCK_ENTRIES entries of the join, encoded as MessagePack in the array `entries`.
 """
 
 from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
@@ -53,9 +53,9 @@ Entries = Sequence[Sequence[Any]]
 class Snapshot(NamedTuple):
     """A task's state after a step."""
 
-    settings: Mapping[str, Any]  # as stored; for an imported model, only the settings on which it depends
+    settings: Mapping[str, Any]  # by name; for an imported model, only the settings on which the model depends
     step: JournalStep  # number 0 for an imported model
-    dated_ms: int  # latest decision time so far
+    dated_ms: int  # time of the latest decision so far
     undated: Sequence[int]  # steps whose ticks were not applied yet; their decisions may already be settled
     stream_ms: int
     overflows: Overflows
@@ -83,13 +83,14 @@ class ModelSnapshot(NamedTuple):
 def take(task: Task, step: JournalStep, spare: State | None = None) -> Snapshot:
     """Copy the state of a task.
 
-    Later steps do not change the copy, except for unknown decision times, which are not encoded.
+    Later steps do not change the copy. The only exceptions are decision times that are still unknown, which are not
+    encoded.
 
     Args:
         task: the task.
-        step: its last step.
-        spare: an earlier state of a learner with the same settings, whose arrays are overwritten. Copying 100 MB takes
-            10 ms into reused memory and 250 ms into new memory.
+        step: the task's last step.
+        spare: an earlier state of a learner with the same settings. Its arrays are overwritten, because copying 100 MB
+            into reused memory takes 10 ms, and into new memory 250 ms.
     """
     join = task.join
     learner = {} if task.settings.model == "shared" else _copy(task.learner, spare)
@@ -116,7 +117,7 @@ def _copy(learner: Any, spare: State | None) -> State:
 
 
 def _entries(kept: dict[str, Any]) -> tuple[list[str], list[Any]]:
-    """Return the keys and values of one of the join's maps, oldest first.
+    """Return the keys and values of a dict of join entries, oldest first.
 
     The methods of dict are four times as fast as those of OrderedDict. The order is the same, because the join never
     moves an entry.
@@ -143,7 +144,7 @@ def restore(snapshot: Snapshot, settings: TaskSettings, contexts_topic: str, pla
     times = task.undated
 
     def dated(pending: Pending) -> Pending:
-        """Return the entry with the time object that its step's decisions share, if its tick was not applied yet."""
+        """Return the entry. If its step has no tick yet, use the time object that the step's decisions share."""
         time = pending.time
         return pending if time.ms is not None else pending._replace(time=times.setdefault(time.step, time))
 
@@ -221,7 +222,7 @@ def _learner_sections(state: State) -> Iterator[Section]:
 
 T = TypeVar("T")
 Parts = Generator[bool, None, T]
-"""A long operation. The generator yields True after each part, and returns the result."""
+"""A long operation as a generator, which yields True after each part and returns the result."""
 
 
 def finish(parts: Parts[T], pulse: Pulse = lambda: None) -> T:
@@ -241,7 +242,7 @@ def decode(generation: Generation, pulse: Pulse = lambda: None) -> Snapshot:
 
 
 def decoding(generation: Generation) -> Parts[Snapshot]:
-    """Decode the snapshot of a task section by section, and release the generation's payloads as they are read.
+    """Decode the snapshot of a task section by section. Each payload of the generation is released after it was read.
 
     Raises:
         SnapshotError: the snapshot cannot be decoded.
@@ -274,7 +275,7 @@ def _refusing(generation: Generation) -> Iterator[None]:
 
 
 def _reading(generation: Generation) -> Parts[tuple[Mapping[str, Any], State, dict[str, Any]]]:
-    """Read the values of the first section, the learner's state, and the entries of all blocks as columns by name."""
+    """Read the values of the first section, the learner's state, and the entries of all blocks as columns."""
     reader = SectionReader(generation.payloads)
     values = reader.section().values
     learner: State = {}
@@ -325,13 +326,13 @@ def encode_block(name: str, rows: Sequence[Any], undated: Collection[int] = ()) 
 
 
 def _without_headers(orphan: Orphan) -> tuple[Orphan, list[tuple[bytes, bytes]]]:
-    """Separate an orphan from its headers, which are returned as bytes because their names need not be UTF-8."""
+    """Return an orphan without headers, and its headers as bytes. The names of headers are not always UTF-8."""
     headers = [(name.encode(errors="surrogateescape"), value) for name, value in orphan.record.headers]
     return orphan._replace(record=orphan.record._replace(headers=())), headers
 
 
 def decode_block(name: str, encoded: bytes | memoryview) -> list[Any]:
-    """Decode the entries of a block; the inverse of `encode_block`. Equal decision times share one object.
+    """Decode the entries of a block; the inverse of `encode_block`. Equal decision times are one shared object.
 
     Raises:
         ValueError, TypeError: the bytes are not a block of this name.
@@ -342,7 +343,7 @@ def decode_block(name: str, encoded: bytes | memoryview) -> list[Any]:
         if kind is DecisionTime:
             return times.setdefault(value, DecisionTime(-value) if value < 0 else DecisionTime(0, value))
         empty = _EMPTY[kind]
-        if len(value) == 0:  # one object for all entries, because most decisions have no logged numbers
+        if len(value) == 0:  # all entries share an empty array, because most decisions have no logged numbers
             return empty
         return np.frombuffer(value, empty.dtype.newbyteorder("<")).astype(empty.dtype)
 
@@ -358,11 +359,11 @@ def _with_headers(orphan: Orphan, stored: Iterable[tuple[bytes, bytes]]) -> Orph
 
 
 _EMPTY: Mapping[Any, NDArray[Any]] = {IndexArray: np.zeros(0, np.int32), FloatArray: NOTHING_LOGGED}
-"""An empty array of each type."""
+"""An empty array for each type."""
 
 
 def state_digest(states: Iterable[Mapping[str, Any]]) -> str:
-    """Return the SHA-256 of learners' states in a canonical byte form."""
+    """Return the SHA-256 digest of learners' states in a canonical byte format."""
     digest = sha256()
     for state in states:
         for name in sorted(state):
@@ -377,7 +378,7 @@ def state_digest(states: Iterable[Mapping[str, Any]]) -> str:
 
 
 def task_digest(task: Task) -> str:
-    """Return the SHA-256 of a task's state without its offsets: learner, join and counts."""
+    """Return the SHA-256 digest of a task's learner, join and counts, without offsets."""
     digest = sha256()
     for part in encode(take(task, JournalStep(0, (0, 0), (0, 0), task.version, task.join.ledger()))):
         digest.update(part)

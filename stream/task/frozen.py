@@ -1,13 +1,13 @@
-"""A frozen model as text in a task's settings, for the policy of a holdout.
+"""A frozen model for the policy of a holdout, encoded as text in a task's settings.
 
-The settings contain the whole model. A task is therefore a function of its settings and inputs, as with any other
-policy: recovery, audits and replicas of a shared model need no file, and a restart with another model is refused.
+The settings contain the whole model. As with any other policy, a task is therefore a function of its settings and
+inputs. Recovery, audits and replicas of a shared model need no file, and a restart with another model is refused.
 
     model:DIGEST:BASE64    DIGEST: the first 16 hex digits of the SHA-256 of the decoded bytes, a section
 
-The section contains the parts of the learner's state that determine the greedy class, as arrays. Its values are
-`settings`, on which the state depends; `scalars`, the names of the parts that are not arrays; and `class_names` and
-`features` of the model's pipeline, or null.
+The section's arrays are the parts of the learner's state that determine the greedy class. Its values are `settings`, on
+which the state depends; `scalars`, the names of the parts that are not arrays; and `class_names` and `features` of the
+model's pipeline, or null.
 """
 
 from base64 import b64decode, b64encode
@@ -23,7 +23,7 @@ from stream.wire.sections import Section, SectionReader, encode_section
 MODEL = "model:"
 
 TEXT_MAX = 700_000
-"""Limit on the length of the text. The journal record of a task's first step contains it, and has at most 1 MB."""
+"""Limit on the length of the text. The journal record of a task's first step contains the text. Its limit is 1 MB."""
 
 
 class Frozen(NamedTuple):
@@ -42,13 +42,13 @@ class Frozen(NamedTuple):
         class_names: list[str] | None = None,
         features: Mapping[str, Any] | None = None,
     ) -> "Frozen":
-        """Freeze a learner with these settings."""
+        """Create a frozen model from a learner and its settings."""
         state, parts = learner.state(), learner.greedy_parts
         kept = state if parts is None else {name: state[name] for name in parts if name in state}
         return cls(settings, kept, class_names, features)
 
     def to_text(self) -> str:
-        """Return the text.
+        """Encode the model as text.
 
         Raises:
             ParameterError: the model is too large.
@@ -68,10 +68,10 @@ class Frozen(NamedTuple):
 
     @classmethod
     def of_text(cls, text: str) -> "Frozen":
-        """Create a frozen model from the result of `to_text`.
+        """Decode the text of a model; the inverse of `to_text`.
 
         Raises:
-            ParameterError: this is not the text of a model.
+            ParameterError: the text is not that of a model.
         """
         digest, _, encoded = text.removeprefix(MODEL).partition(":")
         try:

@@ -1,13 +1,13 @@
 """The join of decisions with their feedback: a state machine per event id, driven by the table in `join_table`.
 
-All times are *stream time*, the largest append time of the feedback applied so far. Whether feedback is matched or late
-therefore depends only on append times, and not on when records are read:
+All times are *stream time*, the largest append time of the feedback applied so far. Append times alone therefore
+determine whether feedback is matched or late. The time at which records are read has no effect:
 
     feedback appended  ─────●───────────────●──────────●────────▶ broker's time
                             in time         │          late
     decision     decided ├──── window_ms ───┤ deadline (the deadline itself is in time)
 
-The code looks up the rule for an input and follows it. Only the table contains the next states and the counts.
+The code looks up the rule for an input and applies the rule. Only the table defines next states and counts.
 """
 
 from array import array
@@ -25,15 +25,15 @@ from stream.wire.records import Decision, DecisionTime, Features, Feedback, Head
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinSettings:
-    """The limits of the join. If a limit is exceeded, the oldest entry is evicted and counted."""
+    """The windows and limits of the join. If there are too many entries, the oldest is evicted and counted."""
 
     window_ms: int = 300_000  # time that a decision waits for its feedback
     activation_ms: int | None = None  # time that a deferred decision waits until it is shown; None means window_ms
     orphan_ms: int = 300_000  # time that feedback waits for its context
     retain_ms: int = 3_600_000  # time that the join remembers a settled id, to recognise duplicates and late feedback
     pending_max: int = 150_000  # limit on unsettled decisions; see `_evict`
-    orphans_max: int = 50_000  # limit on orphans; the oldest one is dropped
-    retained_max: int = 1_000_000  # limit on remembered ids; the oldest one is forgotten
+    orphans_max: int = 50_000  # limit on orphans; the oldest orphan is dropped
+    retained_max: int = 1_000_000  # limit on settled ids; the oldest id is forgotten
 
     @property
     def activation_limit_ms(self) -> int:
@@ -42,16 +42,16 @@ class JoinSettings:
 
     @property
     def shortest_ms(self) -> int:
-        """The shorter of the window and the activation limit."""
+        """The window or the time that a deferred decision waits, whichever is shorter."""
         return min(self.window_ms, self.activation_limit_ms)
 
 
 class Pending(NamedTuple):
-    """A decision that waits for its feedback, or a deferred one that waits until it is shown."""
+    """A decision that waits for its feedback, or a deferred decision that waits until it is shown."""
 
     x: Features
     decision: Decision
-    time: DecisionTime  # when it was decided or, if it was deferred, shown
+    time: DecisionTime  # start of the window: time of the decision or, if deferred, of the shown record
     trace: Headers = ()  # trace headers of the context
 
     @property
@@ -69,7 +69,7 @@ class Orphan(NamedTuple):
 
 
 class Retained(NamedTuple):
-    """A settled decision, kept to recognise further records with its id. Ids with equal entries share one entry."""
+    """A settled decision, stored to recognise further records with its id. Ids with equal values share an entry."""
 
     outcome: Outcome
     reward: int | None  # the first bit; None if unmatched or unshown, or expired without an assumed bit
@@ -90,7 +90,7 @@ class Settled(NamedTuple):
 class Late(NamedTuple):
     """A bit that arrives for a settled decision.
 
-    It replaces the learned bit if the decision was kept for corrections.
+    If the join has stored the decision for corrections, the bit replaces the learned bit.
     """
 
     feedback: Feedback
@@ -98,7 +98,7 @@ class Late(NamedTuple):
 
 
 class Mismatched(NamedTuple):
-    """Feedback for an action other than that of the decision."""
+    """Feedback that names an action other than the decision's action."""
 
     feedback: Feedback
     record: Record
@@ -117,7 +117,7 @@ Event = Settled | Late | Mismatched | DroppedOrphan
 
 
 class Overflows(NamedTuple):
-    """How often each limit was exceeded, by the kind of the evicted entry."""
+    """The number of evicted entries of each kind."""
 
     pending: int = 0
     orphans: int = 0
@@ -126,7 +126,7 @@ class Overflows(NamedTuple):
 
 
 class _Collection:
-    """Entries of ids in certain states, with the limits that apply to these entries. The oldest entry is first."""
+    """The entries of all ids in certain states, oldest first, and the limits for these entries."""
 
     __slots__ = ("counted_as", "entries", "entries_max", "limit_ms", "others", "state")
 
@@ -134,7 +134,7 @@ class _Collection:
         self.state = state  # one of the states that share the collection
         self.entries = entries
         self.counted_as = counted_as  # the field of `Overflows` for evicted entries
-        self.others: tuple[dict[str, Any], ...] = ()  # other entries to which `entries_max` also applies
+        self.others: tuple[dict[str, Any], ...] = ()  # other entries that count towards `entries_max`
         self.limit_ms = self.entries_max = 0
 
     @property
@@ -147,13 +147,13 @@ class _Collection:
 
 
 class _AgeQueue:
-    """A queue of ids and their times, oldest first. It uses 17 to 19 bytes per id; an `OrderedDict` needs 70 more."""
+    """A queue of ids and times, oldest first. It uses 17 to 19 bytes per id; an `OrderedDict` uses 70 bytes more."""
 
     __slots__ = ("_head", "_ids", "_times_ms")
 
     def __init__(self) -> None:
         self._ids: deque[str] = deque()
-        self._times_ms = array("q")  # valid from `_head` on; earlier entries belong to removed ids
+        self._times_ms = array("q")  # entries before `_head` belong to removed ids
         self._head = 0
 
     def append(self, event_id: str, time_ms: int) -> None:
@@ -162,7 +162,7 @@ class _AgeQueue:
         self._times_ms.append(time_ms)
 
     def oldest_id(self) -> str:
-        """Return the oldest id of a queue that is not empty."""
+        """Return the oldest id. The queue must not be empty."""
         return self._ids[0]
 
     def oldest_ms(self) -> int | None:
@@ -170,7 +170,7 @@ class _AgeQueue:
         return self._times_ms[self._head] if self._ids else None
 
     def popleft(self) -> bool:
-        """Remove the oldest id. Return whether the memory of removed ids was freed, which happens only occasionally."""
+        """Remove the oldest id. Return whether the memory of removed ids was freed, which happens at intervals."""
         self._ids.popleft()
         self._head += 1
         if self._head <= len(self._ids) >> 2:
@@ -202,8 +202,8 @@ class Join:
     """The state machines of all event ids of one task.
 
     The task passes each input to `receive_context`, `receive_feedback` or `pass_time`, and processes the returned
-    events. Stream time never decreases, so the oldest entry of each collection is due first. Shown decisions have their
-    own collection, because their windows do not begin in the order of the decisions.
+    events. Stream time never decreases, so the oldest entry of each collection is due first. Shown decisions have a
+    separate collection, because their windows begin in the order of the shown records and not of the decisions.
 
     Unsettled decisions and orphans are removed in any order, so these collections are `OrderedDict`s. Settled ids are
     the most numerous. They are removed in order of insertion, so they use a plain dict and a queue.
@@ -253,7 +253,7 @@ class Join:
         self._is_changed = False  # True if the settings changed since entries were last settled
 
     def change_settings(self, settings: JoinSettings, *, assumes_negative: bool, corrects: bool) -> None:
-        """Change the settings. `settle_changed` then settles entries that are due under the new settings.
+        """Change the settings. Call `settle_changed` to settle entries that are due under the new settings.
 
         Raises:
             TableError: the table replaces bits of settled decisions, and the settings do not allow corrections.
@@ -334,7 +334,7 @@ class Join:
         return self._counts["contexts"] + self._counts["feedback"]
 
     def overflows(self) -> Overflows:
-        """Return how often each limit was exceeded."""
+        """Return the number of evicted entries of each kind."""
         return Overflows(**self._overflows)
 
     def restore_counts(self, ledger: Ledger, overflows: Overflows) -> None:
@@ -343,7 +343,7 @@ class Join:
         self._overflows.update(overflows._asdict())
 
     def count(self, *names: str, by: int = 1) -> None:
-        """Increase fields of the ledger, for example for malformed records, to which no rule applies."""
+        """Increase fields of the ledger. Tasks count malformed records in this way, because no rule applies to them."""
         for name in names:
             self._counts[name] += by
 
@@ -355,7 +355,7 @@ class Join:
         Args:
             event_id: the context's id.
             decide: returns the decision, and whether feedback is possible. In a replay, feedback is impossible if the
-                log has another action. Called only for an id without a decision.
+                log has another action. The function is called only for an id without a decision.
             is_deferred: whether a decision waits until it is shown.
         """
         self._counts["contexts"] += 1
@@ -376,7 +376,7 @@ class Join:
         return self._follow(state, happened, event_id, kept, pending, feedback, record)
 
     def receive_feedback(self, feedback: Feedback | Shown, record: Record) -> Sequence[Event]:
-        """Apply a record whose append time was passed to `pass_time`, and return the events for the task."""
+        """Apply a feedback or shown record, after `pass_time` with its append time. Return the events for the task."""
         self._counts["feedback"] += 1
         state, kept = self._find(feedback.id)
         pending = kept if state in _UNSETTLED else None
@@ -399,7 +399,7 @@ class Join:
 
     @property
     def waits(self) -> bool:
-        """Whether a decision or an orphan waits for stream time to advance."""
+        """Whether there are unsettled decisions or orphans, which wait for stream time to advance."""
         return any(collection.entries for collection in self._waiting)
 
     def next_deadline_ms(self) -> int | None:
@@ -410,8 +410,8 @@ class Join:
     def date(self, time: DecisionTime, ms: int) -> None:
         """Set the time of a step's decisions.
 
-        The time is never before that of earlier decisions, although a new leader's clock can lag. The task calls this
-        once per step. Until then the step's decisions are never due.
+        The time is never before the time of earlier decisions, although the clock of a partition's new leader can lag.
+        The task calls this method once for each step. Before the call, the step's decisions are never due.
         """
         time.ms = self.dated_ms = max(ms, self.dated_ms)
         limit_ms = min(self._pending.limit_ms, self._deferred.limit_ms)
@@ -435,7 +435,7 @@ class Join:
 
     def _settle_due(self) -> list[Event]:
         events: list[Event] = []
-        # Later entries have this stream time or a later one.
+        # Entries added later have at least this stream time.
         self._quiet_until_ms = self.stream_ms + min(collection.limit_ms for collection in self._collections)
         for collection in self._collections:
             while (due_ms := self._due_ms(collection)) is not None and due_ms < self.stream_ms:
@@ -445,7 +445,7 @@ class Join:
         return events
 
     def _due_ms(self, collection: _Collection) -> int | None:
-        """Return the deadline of a collection's oldest entry, or None if there is no entry or it has no time yet."""
+        """Return the deadline of a collection's oldest entry; None if there is no entry or its time is unknown."""
         since_ms: int | None
         if not collection.entries:
             return None
@@ -460,8 +460,8 @@ class Join:
     def _evict(self, collection: _Collection) -> Sequence[Event]:
         """Evict an entry because a collection exceeds its limit.
 
-        The entry is the oldest in the collection. For unsettled decisions, it is the oldest deferred decision or,
-        without deferred decisions, the decision that is due first.
+        The oldest entry of the collection is evicted. Unsettled decisions share one limit: the oldest deferred decision
+        is evicted or, without deferred decisions, the decision that is due first.
         """
         if self.deferred and collection.others:
             collection = self._deferred
@@ -494,8 +494,8 @@ class Join:
     ) -> Sequence[Event]:
         """Apply the rule for an input: count, collect events, and move the id to its next state.
 
-        Which of the last four arguments are given depends on the state and the input. `check_table` ensures that the
-        rule needs no others.
+        The state and the input determine which of the last four arguments are not None. `check_table` ensures that
+        these arguments suffice for the rule.
 
         Args:
             state: the id's state.
@@ -503,7 +503,7 @@ class Join:
             event_id: the id.
             kept: the id's entry.
             pending: the id's unsettled decision.
-            feedback: the new feedback, or the orphan of this context.
+            feedback: the new feedback or, for a context, the feedback that waited for it.
             record: the record of this feedback.
         """
         rule = self._table[state, happened]
@@ -533,7 +533,7 @@ class Join:
             collection = self._collection_of[state]
             del collection.entries[event_id]
             if collection.state is State.MATCHED and self._settled.popleft():
-                # A dict does not reuse the space of removed ids, and would grow to twice its size.
+                # A dict does not reuse the space of removed ids. Without a copy, the dict would grow to twice its size.
                 self.retained = collection.entries = dict(self.retained)
         if after is State.UNSEEN:
             return events
@@ -573,5 +573,5 @@ class Join:
         return (Late(feedback, kept),)
 
     def _shared(self, entry: Retained) -> Retained:
-        """Return the shared entry that equals this entry. An entry with a decision is not shared."""
+        """Return the shared object for an entry with these values. An entry with a decision is not shared."""
         return entry if entry.pending is not None else self._equal.setdefault(entry, entry)

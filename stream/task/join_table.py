@@ -1,7 +1,7 @@
 """The table of the join: one rule for each state of an event id and each input.
 
-A rule contains the move, the next state and the counts, and also the outcome if it settles a decision. To change a
-policy, edit its rule. `check_table` rejects a table with an inconsistent rule.
+A rule contains a move, the next state, the counts and, if the rule settles a decision, the outcome. To change a policy,
+edit the policy's rule. `check_table` rejects a table with an inconsistent rule.
 """
 
 from collections.abc import Mapping
@@ -12,11 +12,11 @@ from stream.wire.ledger import IDENTITIES, Ledger
 from stream.wire.records import Outcome
 
 
-@unique  # equal members would be aliases
+@unique  # without @unique, members with equal values would be aliases
 class State(Enum):
     """The state of an event id."""
 
-    __hash__ = object.__hash__  # each event looks up several rules, and Enum's own hash takes 0.1 µs
+    __hash__ = object.__hash__  # faster: each event looks up several rules, and Enum.__hash__ takes 0.1 µs
 
     UNSEEN = ("no decision", "nothing waits")
     ORPHAN = ("no decision", "a waiting record", "waiting feedback", "a first bit", "a deadline")
@@ -35,12 +35,12 @@ class State(Enum):
 
 @unique
 class Input(Enum):
-    """An input for an event id. It is possible in a state that has all of `requires`."""
+    """An input for an event id. An input is possible in states that have all properties in `requires`."""
 
     __hash__ = object.__hash__
 
     CONTEXT = ("a context",), ()
-    CONTEXT_MISMATCH = ("a context", "another action"), ("waiting feedback",)  # the orphan is for another action
+    CONTEXT_MISMATCH = ("a context", "another action"), ("waiting feedback",)  # the feedback names another action
     ASIDE = ("a context", "no bit in the log"), ("no decision",)  # the logged action differs from the chosen one
     DEFERRED = ("a context", "a deferral"), ("no decision",)  # the decision waits until it is shown
     DEFERRED_MISMATCH = ("a context", "a deferral", "another action"), ("waiting feedback",)
@@ -76,7 +76,7 @@ class Move(Enum):
     IGNORE_FEEDBACK = "only the first bit is used", ("new feedback", "a first bit")
     REPLACE = "a different bit replaces the first; if settled, only with late=correct", ("new feedback", "a first bit")
     REFUSE = "the feedback is written to the dead-letter topic", ("new feedback", "a decision", "another action")
-    TAKE_LATE = "ignore the bit, or correct the assumed one", ("new feedback", "an expired decision")
+    TAKE_LATE = "ignore the bit, or correct the assumed bit", ("new feedback", "an expired decision")
     PASS_OVER = "the feedback is for a decision set aside", ("new feedback", "a decision set aside")
     EXPIRE = "settle without feedback", ("no record", "an unsettled decision"), State.EXPIRED, Outcome.EXPIRED
     LEAVE_UNSHOWN = "settle and learn nothing", ("no record", "a deferred decision"), State.UNSHOWN, Outcome.UNSHOWN
@@ -172,9 +172,9 @@ TRANSITIONS: dict[tuple[State, Input], Rule] = {
 """The default table.
 
 Feedback for another action is refused in every state with a decision. It neither settles nor corrects the decision, and
-is not a duplicate. If two orphans have the same id, the first one counts, regardless of the second one's action. The
-action of feedback for an unmatched decision is not checked, because such feedback refers to the log's action and is not
-used for learning.
+is not a duplicate. If feedback for an id arrives twice before the context, the first feedback counts, whatever action
+the second names. The action of feedback for an unmatched decision is not checked, because such feedback refers to the
+log's action and is not used for learning.
 
 A deferred decision becomes pending when it is shown. The states PENDING and SHOWN differ only in the beginning of the
 window, which is the time of the decision or of the shown record. Feedback implies that the decision was shown.
@@ -184,7 +184,7 @@ _LEVELS = {
     "pending": {State.PENDING, State.SHOWN},
     "deferred": {State.DEFERRED},
     "orphans_waiting": {State.ORPHAN, State.SHOWN_ORPHAN},
-}  # counts of the ids that are in some states
+}  # fields of `Ledger` that count the ids in these states
 _IN_IDENTITIES = {name for total, parts in IDENTITIES for name in (total, *parts)}
 _OF_RULES = _IN_IDENTITIES - {"contexts", "feedback", "context_malformed", "feedback_malformed", *_LEVELS}
 
@@ -197,8 +197,9 @@ def check_table(table: Table) -> None:
     """Reject a table that the join cannot follow.
 
     Raises:
-        TableError: a rule is missing or impossible, its state and input do not meet the needs of its move, its next
-            state or outcome differs from its move's, or it violates an equation of the ledger.
+        TableError: a rule is missing; its input is impossible in its state; the state and input do not meet the
+            requirements of the move; the next state or outcome is not that of the move; or the counts violate an
+            equation of the ledger.
     """
     rows = {(state, happened) for state in State for happened in Input if happened.requires <= state.has}
     for state, happened in rows ^ table.keys():
@@ -223,7 +224,7 @@ def _contradictions(state: State, happened: Input, rule: Rule) -> list[str]:
     unknown = {*rule.counts} - _OF_RULES | {*rule.differing} - ({*Ledger._fields} - _IN_IDENTITIES)
     contradictions += [f"{name} is not a count that a rule can increase" for name in sorted(unknown)]
     if rule.differing and "a first bit" not in move.needs:
-        contradictions.append("expected no counts for differing bits, because the move compares no bits")
+        contradictions.append("expected no counts for differing bits, because this move does not compare bits")
 
     changes = {name: rule.counts.count(name) for name in rule.counts}
     changes["contexts"] = int("a context" in available)

@@ -1,4 +1,4 @@
-"""Counts records that are in the wrong partition for their key because their producer uses another partitioner."""
+"""Counts misplaced records, whose partition does not match their key because the producer uses another partitioner."""
 
 from collections.abc import Sequence
 
@@ -14,7 +14,7 @@ LengthArray = NDArray[np.int64]
 def count_misplaced(keys: Sequence[bytes], partition: int, partitions: int) -> int:
     """Count the keys that Kafka's default partitioner would assign to another partition.
 
-    Compiled code processes all keys of a step at once. It takes 0.3 µs per key instead of 10 µs in Python.
+    Compiled code processes all keys of a step at once. This takes 0.3 µs per key; Python code takes 10 µs.
 
     >>> count_misplaced([b"a", b"b", b"c"], 0, 1)
     0
@@ -27,7 +27,7 @@ def count_misplaced(keys: Sequence[bytes], partition: int, partitions: int) -> i
 
 @compiled
 def _count_misplaced(data: ByteArray, lengths: LengthArray, partition: int, partitions: int) -> int:
-    """See `count_misplaced`. A key's partition is murmur2 without its sign bit, modulo the number of partitions."""
+    """See `count_misplaced`. A key's partition is its murmur2 hash without the sign bit, modulo the partitions."""
     misplaced = 0
     start = 0
     for length in lengths:

@@ -1,13 +1,13 @@
-"""Replay of logged decisions. The learner's decision or the log's decision is played, or both must agree.
+"""Replay of logged decisions. The play setting selects one of three modes.
 
 - *own*: the learner decides, and the log is ignored.
 - *logged*: the log's action is played with the log's propensity, and the learner learns from it. The learner's own
   decision is the *target*.
 - *match*: the learner decides, and the decision is used only if the log has the same action (Li, Chu, Langford, Wang,
   "Unbiased offline evaluation of contextual-bandit-based news article recommendation algorithms", WSDM 2011). If the
-  log's actions are uniformly random, the matched events are distributed as if the learner had made the logged
-  decisions. For a non-uniform log with a minimum propensity m, a decision with propensity p is first accepted with
-  probability m/p, so that all actions are equally likely among the accepted ones.
+  log's actions are uniformly random, the matched events have the same distribution as if the learner had made the
+  logged decisions. For a non-uniform log with a minimum propensity m, a logged decision with propensity p is first
+  accepted with probability m/p. All actions are then equally likely among the accepted decisions.
 """
 
 from typing import Literal, NamedTuple
@@ -24,11 +24,11 @@ UNKNOWN_PROPENSITY = float("nan")
 
 
 class Played(NamedTuple):
-    """A decision to be published, and how it relates to the log's."""
+    """A decision to publish, and its relation to the logged decision."""
 
     decision: Decision
     target: Target
-    counts: bool = True  # False if the log has no bit for it
+    counts: bool = True  # False if the log has no bit for this decision
     is_floored: bool = False  # True if the logged propensity is below the minimum
 
 
@@ -53,7 +53,7 @@ def play_match(own: Decision, logged: Logged, propensity_min: float, u: float) -
     Args:
         own: the learner's decision.
         logged: the log's decision, with a known propensity.
-        propensity_min: the log's minimum propensity, or 0 if the log is uniform, so that every logged decision is
+        propensity_min: the log's minimum propensity. 0 means that the log is uniform; every logged decision is then
             accepted.
         u: uniform draw in [0, 1) that determines acceptance.
     """

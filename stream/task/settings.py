@@ -1,4 +1,4 @@
-"""The settings of a task, and their compatibility with its learner."""
+"""The settings of a task, and checks that its learner supports them."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -29,17 +29,17 @@ DatedBy = Literal["tick", "context"]
 UNIFORM = "uniform"
 
 CHALLENGERS_MAX = 4
-"""Each challenger costs about as much CPU and memory as a separate learner."""
+"""Limit on challengers, because each challenger uses about as much CPU time and memory as a separate learner."""
 
 
 class Unsuitable(Enum):
-    """The reasons why a learner does not support a policy. The values are messages."""
+    """Reasons why a learner does not support a policy. The values are messages."""
 
     NO_LABEL = "{learner} learns from labels, and an expired decision has none"
-    NOTHING_ASSUMED = "late feedback can correct only an assumed reward, and none is assumed at expiry"
-    NOT_RETRACTABLE = "late feedback can correct only an update that can be undone; {learner} has none"
+    NOTHING_ASSUMED = "late feedback can correct only an assumed reward, and expired decisions have none"
+    NOT_RETRACTABLE = "late feedback can correct only updates that can be reversed; {learner} cannot reverse updates"
     NOT_FROM_LOGS = (
-        "{learner} with these parameters learns only from its own actions, not from a log's; use one of {suitable}"
+        "{learner} with these parameters learns only from its own actions, not from a log; use one of {suitable}"
     )
     NO_CHALLENGE = (
         "{learner} with these parameters cannot learn from another learner's decisions, as challengers require; use "
@@ -65,32 +65,32 @@ class PolicyError(ParameterError):
 
 @dataclass(frozen=True, slots=True)
 class TaskSettings:
-    """The settings that determine a task's state, together with its inputs."""
+    """The settings of a task. The settings and the inputs determine the task's state."""
 
     learner: str
     n_classes: int
     n_features: int
-    parameters: dict[str, Any] = field(default_factory=dict)  # the parameters that the user set, or all parameters
+    parameters: dict[str, Any] = field(default_factory=dict)  # those that the user set, or all
     seed: int = 0
     join: JoinSettings = field(default_factory=JoinSettings)
-    on_expiry: OnExpiry = "drop"  # no update for an expired decision, or the update for a wrong one
-    late: LatePolicy = "ignore"  # the effect of late feedback on an assumed reward
-    play: Play = "own"  # the use of a log's decision
-    reward: Reward = "exclusive"  # the number of right classes
-    propensity_min: float = 0.0  # minimum to which a log's propensities are raised; 0 means no minimum
+    on_expiry: OnExpiry = "drop"  # update for an expired decision: none, or the same as for a wrong action
+    late: LatePolicy = "ignore"  # whether late feedback corrects an assumed reward
+    play: Play = "own"  # how logged decisions are used
+    reward: Reward = "exclusive"  # number of right classes per context
+    propensity_min: float = 0.0  # minimum to which logged propensities are raised; 0 means no minimum
     features: Mapping[str, Any] | None = None  # the indices of named features, as `to_plain` writes them
     class_names: tuple[str, ...] | None = None  # names of the classes; None if they have no names
     model: Sharing = "own"  # a model per task, or one shared by all tasks
-    dated_by: DatedBy = "tick"  # "context" in virtual time, as if the learner polled continuously
+    dated_by: DatedBy = "tick"  # source of decision times; "context" in virtual time
     scale: Scaling = "none"  # scaling by the statistics of the contexts so far
     floor: float = 0.0  # probability of a uniformly random class
     holdout: float = 0.0  # probability with which a fixed policy decides instead of the learner, for comparison
     holdout_policy: str = UNIFORM  # the fixed policy of the holdout; see `make_holdout_policy`
     challengers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # parameters by name; see `learner_of`
-    open_classes: bool = False  # contexts name their classes; each new name gets the next of n_classes indices
+    open_classes: bool = False  # contexts name their classes; each new name gets the next index, up to n_classes
 
     def resolved(self) -> "TaskSettings":
-        """These settings with all of the learner's parameters. Parameters that are not set have their defaults.
+        """Return these settings with all parameters of the learners. Parameters that are not set get their defaults.
 
         Raises:
             ParameterError: the learner or a parameter is unknown, or a value is out of range.
@@ -158,7 +158,7 @@ class TaskSettings:
         return learner
 
     def _make_wrapped(self, name: str, parameters: Mapping[str, Any], fixed: int | KernelLearner | None) -> Learner:
-        """Create a learner with its scale, floor, holdout and challengers, and check that it supports the policies."""
+        """Create a learner with scale, floor and holdout, and check that the learner supports the policies."""
         learner = create(name, self.n_classes, self.n_features, **parameters)
         self.check_policies(learner)
         if self.scale == "standard":
@@ -173,7 +173,7 @@ class TaskSettings:
             raise ParameterError(f"challenger: expected at most {CHALLENGERS_MAX}; got {len(self.challengers)}")
         if self.learner in self.challengers:
             raise ParameterError(
-                f"challenger: expected another name than the champion's, such as {self.learner}:PARAM=VALUE; got "
+                f"challenger: expected a name other than the champion's, such as {self.learner}:PARAM=VALUE; got "
                 f"{self.learner}"
             )
         if self.challengers and self.play != "own":
@@ -183,7 +183,8 @@ class TaskSettings:
         """Create the policy of the holdout; see `Mixture`.
 
         Raises:
-            ParameterError: the policy is unknown, its class does not exist, or its model does not fit these settings.
+            ParameterError: the policy is unknown, the policy's class does not exist, or the model does not fit these
+                settings.
         """
         if self.holdout_policy == UNIFORM:
             return None
@@ -220,7 +221,7 @@ class TaskSettings:
         return learner
 
     def arm_of(self, u: float) -> Arm | None:
-        """Return the arm of a decision with the uniform draw u."""
+        """Return the arm of the decision that is made with the uniform draw u; None means the learner."""
         return HOLDOUT if u < self.holdout else None
 
     def make_classes(self) -> Classes:
@@ -252,7 +253,7 @@ class TaskSettings:
         """Check that the learner of these settings can decide among some of the classes.
 
         Raises:
-            PolicyError: it cannot.
+            PolicyError: the learner does not support eligible classes.
         """
         if not learner.supports_eligible:
             able = [name for name, cls in registered().items() if cls.supports_eligible]
@@ -260,10 +261,10 @@ class TaskSettings:
             raise PolicyError(Unsuitable.NO_ELIGIBLE, unable, able)
 
     def check_policies(self, learner: Learner) -> None:
-        """Check that the learner supports `on_expiry`, `late`, `play` and `reward`, and can be one of several learners.
+        """Check that the learner supports `on_expiry`, `late`, `play`, `reward` and, if there are any, challengers.
 
         Raises:
-            PolicyError: the learner does not support one of them.
+            PolicyError: the learner does not support one of these settings.
         """
         if learner.needs_label and self.on_expiry == "negative":
             raise PolicyError(Unsuitable.NO_LABEL, learner.name)
@@ -283,7 +284,7 @@ class TaskSettings:
 
     @property
     def log_reading(self) -> LogReading | None:
-        """The mode in which a context's logged decision is read, or None to ignore it."""
+        """The requirements for logged decisions in contexts; None means that logged decisions are ignored."""
         if self.play == "own":
             return None
         if self.play == "match":
@@ -292,7 +293,7 @@ class TaskSettings:
 
     @property
     def learned_propensity_min(self) -> float:
-        """The minimum to which propensities are raised for the learner, or 0 for no minimum."""
+        """The minimum to which logged propensities are raised for the learner; 0 means no minimum."""
         return self.propensity_min if self.play == "logged" and self._weighs else 0.0
 
     @property
@@ -321,7 +322,7 @@ def learner_of(challenger: str) -> str:
 
 
 def with_kernels(learner: Learner, setting: str) -> KernelLearner:
-    """Return a learner with kernels, which a setting requires.
+    """Check that a learner has kernels, as a setting requires, and return the learner.
 
     Raises:
         ParameterError: the learner has no kernels.

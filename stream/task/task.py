@@ -1,8 +1,8 @@
-"""The pure step of a task, which converts records, in order, into decisions, updates and effects.
+"""The step of a task: a pure function that applies records, in order, and returns the step's output.
 
-A task applies partition n of contexts and feedback. It has its own join, and its own model or a view of a shared one.
-It reads no clock. Stream time is the largest append time of the feedback records applied. The same records in the same
-order therefore produce the same state, bit for bit.
+A task applies the records of partition n of contexts and feedback. A task has its own join, and either its own model or
+a view of a shared model. It reads no clock. Stream time is the largest append time of the applied feedback records. The
+same records in the same order therefore produce the same state, bit for bit.
 """
 
 from collections import deque
@@ -64,15 +64,15 @@ class Effects(NamedTuple):
     predictions: list[tuple[Prediction, int]]  # predictions with the offsets of their contexts
     examples: list[tuple[Example, int | None]]  # examples with the offsets of their feedback
     dead_letters: list[DeadLetter]
-    unknown: list[str]  # for each category or word that the encoding does not contain: the feature's name
-    promotions: list[str]  # the learners named in promotions, which may be unknown
+    unknown: list[str]  # the name of the feature, for each category or word without an entry
+    promotions: list[str]  # learner names in promotions, including unknown names
     updates: Sequence[Entry] = ()  # entries for the shared model's log
 
 
 def merge(
     contexts: deque[Record], feedback: deque[Record], *, contexts_lag: int, feedback_lag: int, records_max: int
 ) -> list[Record]:
-    """Remove and return the next records, ordered by append time, then with contexts before feedback, then by offset.
+    """Remove and return the next records, ordered by append time, topic (contexts first) and offset.
 
     If one buffer is empty, records in the other buffer wait only if the last fetch reported that the broker has more
     records for the empty one, as in Kafka Streams with `max.task.idle.ms=0`.
@@ -95,11 +95,11 @@ _MALFORMED_FEEDBACK = ("feedback", "feedback_malformed")
 
 
 class StepFailedError(Exception):
-    """An earlier step of this task raised an error. Its state is undefined, and it must be recovered."""
+    """An earlier step of this task raised an error. The task's state is undefined, and the task must be recovered."""
 
 
 class Model(Protocol):
-    """A task's model. `OwnModel`, `stream.shared.view.View` and `.Recall` implement it."""
+    """Interface of a task's model. `OwnModel`, and `View` and `Recall` in `stream.shared.view`, implement it."""
 
     version: int  # number of updates of an own model, or of entries in a shared model's log at the last step
 
@@ -108,22 +108,22 @@ class Model(Protocol):
         """The underlying learner."""
 
     def step(self) -> AbstractContextManager[Sequence[Entry]]:
-        """Return the context manager for the calls below. It yields the step's entries for the shared model's log."""
+        """Return the context manager for the calls below. It yields the step's entries for a shared model's log."""
 
     def decide(self, event_id: str, x: Features, u: float, eligible: IndexArray | None) -> Decision:
-        """Make a decision with the uniform draw u, among some or all classes, without side effects."""
+        """Make a decision with the uniform draw u, among the eligible classes, without side effects."""
 
     def observe(self, x: Features, decision: Decision) -> None:
-        """Apply the effect of a decision itself on the model."""
+        """Apply a decision to the model; see `Learner.observe`."""
 
     def settle(self, x: Features, decision: Decision, reward: int, v: float, label: int | None) -> Drift | None:
-        """Learn from a reward. Return the drift detector that it triggered, or None."""
+        """Learn from a reward. Return the drift detector that raised an alarm, or None."""
 
     def correct(self, x: Features, decision: Decision, assumed: int, reward: int, v: float) -> None:
-        """Replace a learned reward with another one."""
+        """Replace a learned reward with a later reward."""
 
     def promote(self, number: int) -> None:
-        """Let another learner decide; see `Learner.promote`."""
+        """Make another learner decide; see `Learner.promote`."""
 
     def add_class(self, name: str) -> None:
         """Add the name of an open class to a shared model's log."""
@@ -165,7 +165,7 @@ class OwnModel:
         self.version += 1
 
     def add_class(self, name: str) -> None:
-        """Do nothing, because the task adds a name when it applies the context."""
+        """Do nothing. Without a shared model, the task adds a name when it applies the context."""
 
 
 class Task:
@@ -205,11 +205,11 @@ class Task:
 
     @property
     def alarms(self) -> int:
-        """The number of drift alarms, or 0 for a shared model, whose log has the alarms."""
+        """The number of drift alarms; 0 for a shared model."""
         return 0 if self.settings.model == "shared" else int(self.learner.alarms.sum())
 
     def change_settings(self, settings: TaskSettings) -> None:
-        """Change the settings from the next step on. That step first settles entries that are overdue or exceed limits.
+        """Change the settings. The next step first settles entries that are overdue or exceed the limits.
 
         Args:
             settings: the new settings, which can differ only in windows, limits and policies.
@@ -220,12 +220,12 @@ class Task:
         )
 
     def use_model(self, view: View) -> None:
-        """Use a shared model from the next step on. Until then, only earlier steps can be applied again."""
+        """Use a shared model for new steps. Before this call, the task can only apply earlier steps again."""
         view.version = self.model.version
         self.model = view
 
     def new_classes(self, record: Record) -> Sequence[str]:
-        """Return the classes of a context that the shared model's log must add before a step can apply the context."""
+        """Return the new classes of a context. A shared model's log must add them before a step applies the context."""
         try:
             self._decode_context(record)
         except NewClassesError as error:
@@ -235,14 +235,14 @@ class Task:
         return ()
 
     def step(self, records: Sequence[Record], number: int, partitions: int = 1, adds: Iterable[str] = ()) -> Effects:
-        """Apply records in their order.
+        """Apply records in the given order.
 
-        The decisions have no time until the step's tick is applied, unless `dated_by` is "context".
+        Decision times are unknown until the step's tick is applied. If `dated_by` is "context", they are known at once.
 
         Args:
             records: contexts and feedback, as returned by `merge`.
             number: the step's number.
-            partitions: the number of partitions of each input, which determines the partition of a key.
+            partitions: the number of partitions of each input; with this number, misplaced keys are detected.
             adds: names of open classes to add to the shared model's log.
 
         Raises:
@@ -293,7 +293,7 @@ class Task:
         return effects
 
     def _promote(self, name: str, effects: Effects) -> None:
-        """Let another learner decide. An unknown name changes nothing."""
+        """Make another learner decide. An unknown name changes nothing."""
         effects.promotions.append(name)
         if name in self._members:
             self.model.promote(self._members.index(name))
@@ -301,8 +301,8 @@ class Task:
     def _apply_tick(self, record: Record) -> None:
         """Set the time of the decisions of the step that wrote a tick.
 
-        It is the tick's append time, but not before the time of earlier decisions, because the clock can step back when
-        another broker becomes the leader of the partition.
+        The time is the tick's append time, or the time of earlier decisions if that is later. The clock can step back
+        when another broker becomes the leader of the partition.
         """
         time = self.undated.pop(tick_step(record) or 0, None)
         if time is not None:
@@ -356,17 +356,17 @@ class Task:
         return Challenged(self._members[champion], others)
 
     def _play(self, context: Context, own: Decision) -> Played:
-        """Play the log's decision, or the learner's own, which is used only if the log has the same action."""
+        """Play the logged decision or the learner's own decision, depending on `play`."""
         assert context.logged is not None
         if self.settings.play == "logged":
             return play_logged(self.learner, context.x, own, context.logged, self._propensity_min)
         return play_match(own, context.logged, self.settings.propensity_min, self._draw_log(context.id))
 
     def _taught(self, decision: Decision) -> Decision:
-        """Return the decision for the learner, with the minimum propensity if the logged one is lower.
+        """Return the decision for the learner's update. A logged propensity below the minimum is raised to the minimum.
 
-        The minimum is 0 for a learner that does not weight by the propensity. A propensity that is missing in the log
-        is then replaced by 1.
+        The minimum is 0 for a learner that does not use propensities as weights. For such a learner, a propensity that
+        is missing in the log is replaced by 1.
         """
         propensity = decision.propensity
         if propensity >= self._propensity_min:
@@ -410,7 +410,7 @@ class Task:
         effects.examples.append((example, None if record is None else record.offset))
 
     def _correct(self, late: Late) -> None:
-        """Replace a learned or assumed reward with a later one."""
+        """Replace a learned or assumed reward with a later reward."""
         feedback, (_, learned, _, pending) = late
         if pending is not None and learned is not None:
             v = self._update_draw(feedback.id)  # the same draw as in the first update

@@ -1,1 +1,1 @@
-"""The contents of the topics: events, records, encodings, names, and the ledger."""
+"""The contents of the topics: events, records, encodings, topic names, and the ledger."""

@@ -1,8 +1,8 @@
 """The classes of a pipeline, and the eligible classes of a context.
 
 Classes have indices from 0. They have names if the pipeline replays a data set with names, or if it is *open*. An open
-pipeline accepts up to K classes, and assigns the next index to each new name: in the order of the contexts or, with a
-shared model, in the order of the model's log.
+pipeline accepts up to K classes, and assigns the next index to each new name. The order is that of the contexts or,
+with a shared model, that of the model's log.
 """
 
 from collections.abc import Iterable, Sequence
@@ -24,10 +24,10 @@ class ClassesError(ValueError):
 
 
 class NewClassesError(Exception):
-    """A context names classes that have no index yet, and that the shared model's log must add first."""
+    """A context names classes without an index. The shared model's log must add these classes first."""
 
     def __init__(self, names: Sequence[str]) -> None:
-        """Keep the names in their order."""
+        """Store the names in the order of the context."""
         super().__init__(f"the model's log does not contain the classes {shown(names)}")
         self.names = names
 
@@ -53,9 +53,9 @@ class Classes:
 
         Args:
             n_classes: number of classes K.
-            names: names of the classes; None if they have no names, or none yet.
+            names: names of the classes; None if the classes have no names, or no names yet.
             is_open: whether new names are added.
-            from_log: whether a shared model's log adds them, instead of `eligible`.
+            from_log: whether a shared model's log adds new names. Otherwise, `eligible` adds them.
             unsupported: name of the learner if it cannot decide among eligible classes.
         """
         self.n_classes = n_classes
@@ -87,7 +87,7 @@ class Classes:
             int32[m] in increasing order; None for all K classes.
 
         Raises:
-            ClassesError: the list is empty, or lacks the action, or a class is unknown, repeated, or exceeds the limit.
+            ClassesError: the list is empty or lacks the action; or a class is unknown, repeated, or exceeds the limit.
             NewClassesError: the list is valid, but the log has not added all of its names yet.
         """
         if given is None and not self.is_open:
@@ -106,7 +106,7 @@ class Classes:
         if (indices[1:] == indices[:-1]).any():
             raise ClassesError(f"expected each class once; got {shown(given)}")
         if action is not None and action not in indices:
-            raise ClassesError(f"expected the class {action} of the logged decision among them; got {shown(given)}")
+            raise ClassesError(f"expected the class {action} of the logged decision in the list; got {shown(given)}")
         if new and self._from_log:
             raise NewClassesError(list(new))
         if new:

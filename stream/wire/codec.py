@@ -1,4 +1,4 @@
-"""Encoding and decoding of events: the only module that knows the wire format.
+"""Encoding and decoding of events. Only this module depends on the wire format.
 
 Values are JSON. Every field is checked; unknown fields are ignored. The version is in a record header. A record without
 the header is read as version 1, so that any producer can write contexts and feedback.
@@ -7,8 +7,8 @@ A *tick* is a record that the learner appends to the feedback topic to advance s
 It has no key and no value. The header `onebit-tick` contains the number of the step that wrote it. Readers of the topic
 recognise ticks by the header and skip them, and the ledger does not count them.
 
-A *promotion* is a tick of step 0 with a second header, `onebit-promote`, which contains the name of the learner that
-makes all later decisions. `onebit promote` writes it to each partition.
+A *promotion* is a tick of step 0 with a second header, `onebit-promote`. This header contains the name of the learner
+that makes all later decisions. `onebit promote` writes a promotion to each partition.
 """
 
 import math
@@ -56,14 +56,14 @@ VERSION_HEADER = ("onebit-version", b"%d" % VERSION)
 HEADERS: Headers = (VERSION_HEADER,)
 
 ID_BYTES_MAX = 256
-"""Maximum size of an id. Ids are record keys and are stored for every pending and retained event."""
+"""Maximum size of an id. Ids are record keys, and a task stores the id of every pending and retained event."""
 
 VALUE_BYTES_MAX = 1_000_000
 """Maximum size of a value, close to Kafka's default limit for a record. Larger values are not parsed."""
 
 NUMBERS_MAX = (VALUE_BYTES_MAX - 16_384) // len("-2.2250738585072014e-308,")
-"""Maximum number of scores and logged values in a prediction, so that its value fits into a record. 16 KiB remain for
-its other members: an id, a name of a class, and names of challengers."""
+"""Maximum number of scores and logged values in a prediction, so that the prediction fits into a record. 16 KiB remain
+for the other fields: an id, a class name, and names of challengers."""
 
 UNIFORM_TOLERANCE = 1e-3
 """Relative tolerance for a propensity of 1/K. Logs contain rounded values, such as .0125 for 1/80 and .0294 for
@@ -73,13 +73,13 @@ TRACE_HEADERS = ("traceparent", "tracestate")
 """Headers that are copied from a context to its prediction and its example."""
 
 TRACE_BYTES_MAX = 4_096
-"""Maximum size of the trace headers together. Longer headers are omitted, because they are stored with each pending
-decision."""
+"""Maximum total size of the trace headers. Larger headers are omitted, because a task stores the headers with each
+pending decision."""
 
 TICK_HEADER = "onebit-tick"
 PROMOTION_HEADER = "onebit-promote"
 _STEP_HEADER = "onebit-step"
-_HEADER_DIGITS_MAX = 18  # digits of a number that fits in 64 bits
+_HEADER_DIGITS_MAX = 18  # every number of 18 digits fits in 64 bits
 
 Fields = TypeVar("Fields", bound=EventFields)
 
@@ -89,7 +89,7 @@ class MalformedError(ValueError):
 
 
 class LogReading(NamedTuple):
-    """A task's requirements for the logged decision in a context. The logged decision must not be missing."""
+    """A task's requirements for the logged decision, which each context must contain."""
 
     n_classes: int
     needs_propensity: bool = False
@@ -102,7 +102,7 @@ def step_headers(step: int) -> Headers:
 
 
 def step_of(record: Record) -> int | None:
-    """Return the step that published a record: 0 for another program of Onebit, None for any other client."""
+    """Return the number of the step that published a record: 0 for another Onebit program, None for other clients."""
     headers = dict(record.headers)
     if _STEP_HEADER in headers:
         return header_number(headers[_STEP_HEADER])
@@ -110,7 +110,7 @@ def step_of(record: Record) -> int | None:
 
 
 def trace_of(record: Record) -> Headers:
-    """Return the trace headers of a record (W3C Trace Context), or no headers if they are too long."""
+    """Return the trace headers of a record (W3C Trace Context), or no headers if these are too long."""
     if record.headers == HEADERS:
         return ()
     found = {name: value for name, value in reversed(record.headers) if name in TRACE_HEADERS}  # the first of each name
@@ -118,7 +118,7 @@ def trace_of(record: Record) -> Headers:
 
 
 def header_number(content: bytes | None) -> int | None:
-    """Return the number in a header; None if it is not a number of at most 64 bits."""
+    """Return the number in a header; None if the content is not a number of at most 64 bits."""
     return int(content) if content and content.isdigit() and len(content) <= _HEADER_DIGITS_MAX else None
 
 
@@ -130,7 +130,7 @@ def encode_context(
     *,
     deferred: bool = False,
 ) -> bytes:
-    """Encode a context's value. Values that are all one are omitted, and all other values that are None or False."""
+    """Encode a context's value. Feature values that are all 1 are omitted, and so are fields that are None or False."""
     features: dict[str, Any] = {"i": x.indices}
     values = x.values.tobytes()
     if values != _ONES[: len(values)] and values != ones(x.values.size).tobytes():  # comparing arrays would be slower
@@ -159,8 +159,8 @@ def decode_context(
         n_features: the learner's dimension d.
         log: how to read the logged decision; None means that it is ignored.
         encoder: the encoder of named features, or None.
-        classes: the pipeline's classes, which get new names if they are open; None means that the eligible classes are
-            ignored.
+        classes: the pipeline's classes. New names are added if the classes are open. None means that eligible classes
+            are ignored.
 
     Raises:
         MalformedError: the record is not a context, or its features, its eligible classes or its required logged
@@ -218,7 +218,7 @@ def _sparse(x: SparseFields, n_features: int) -> Features:
 def _named(x: dict[str, Any], n_features: int, encoder: FeatureEncoder) -> tuple[Features, Sequence[str]]:
     """Read named features or, if `i` is a list, indices and values. A named feature's value is never a list.
 
-    Also returns the name of each feature whose value is unknown.
+    Also returns the names of features whose values are unknown.
     """
     try:
         if type(x.get("i")) is list:
@@ -233,7 +233,7 @@ def _check_logged(logged: Logged, log: LogReading) -> None:
     propensity = logged.propensity
     if propensity is None:
         if log.needs_propensity:
-            raise MalformedError("logged.propensity: expected the probability of the log's action; got nothing")
+            raise MalformedError("logged.propensity: expected the probability of the logged action; got nothing")
     elif log.is_uniform and abs(propensity * log.n_classes - 1.0) > UNIFORM_TOLERANCE:
         expected = f"{1.0 / log.n_classes:.4g}, equal for all {log.n_classes} classes, because no propensity_min is set"
         raise MalformedError(f"logged.propensity: expected {expected}; got {propensity}")
@@ -241,7 +241,7 @@ def _check_logged(logged: Logged, log: LogReading) -> None:
 
 @lru_cache(maxsize=4_096)
 def ones(n: int) -> FloatArray:
-    """Return n ones as float64, a view of a shared vector that must not be modified."""
+    """Return n ones as float64. The result is a view of a shared vector and must not be modified."""
     global _shared_ones
     if n > _shared_ones.size:
         _shared_ones = np.ones(2 * n)
@@ -397,7 +397,7 @@ def decode_example(record: Record) -> tuple[Example, int | None]:
 
 
 def _read(decode: Callable[[bytes], Fields], record: Record) -> Fields:
-    """Decode the fields of a record's value, and make the checks that apply to all events."""
+    """Decode the fields of a record's value, and check the rules that apply to all events."""
     value = record.value
     if not value:
         raise MalformedError("value: expected a JSON object; got " + ("nothing" if value is None else "an empty value"))
@@ -428,11 +428,11 @@ def _check_class(name: str, value: int, n_classes: int) -> None:
 
 _MISSING = re.compile(r"Object missing required field `(\w+)`")
 _PATH = re.compile(r"\.(\w+)|\[(\d+)\]")
-_TYPES = re.compile(r"(?<=`)[\w. ]+ \| [\w. |]+(?=`)")  # a union of types, whose order in msgspec's messages varies
+_TYPES = re.compile(r"(?<=`)[\w. ]+ \| [\w. |]+(?=`)")  # a union of types; their order in msgspec's messages varies
 
 
 def _reason(error: ValidationError, value: bytes) -> str:
-    """Describe a failed validation: the field, the expected value and the actual one.
+    """Describe a failed validation: the field, the expected value and the actual value.
 
     >>> from stream.wire.typed_fields import read_feedback
     >>> try:
@@ -452,7 +452,7 @@ def _reason(error: ValidationError, value: bytes) -> str:
         for name, place in _PATH.findall(path):
             actual = actual[int(place)] if place else actual.get(name)
     except (orjson.JSONDecodeError, AttributeError, LookupError, TypeError):
-        return expected  # the value is unknown, because orjson also rejects the number, or a field occurs twice
+        return expected  # unknown value: orjson rejects the number too, or a field occurs twice
     return f"{expected}; got {shown(actual)}"
 
 
@@ -472,7 +472,7 @@ def tick_step(record: Record) -> int | None:
 
 
 def promotion_headers(name: str) -> Headers:
-    """Return the headers of a promotion: those of a tick of step 0, and the name of the learner to promote.
+    """Return the headers of a promotion: the headers of a tick of step 0, and the name of the learner to promote.
 
     Readers of feedback therefore skip a promotion like any other tick.
     """

@@ -20,7 +20,7 @@ _CONTENT_BYTES_MAX = 1_020_000
 space for Onebit's headers. At least 20,000 bytes of the record's headers fit, and usually all of them."""
 
 _REASON_CHARACTERS_MAX = 2_000  # a reason can contain names from the record, which can be long
-_HEADER_OVERHEAD_BYTES = 10  # maximum size of a header's two length fields
+_HEADER_OVERHEAD_BYTES = 10  # maximum total size of a header's two length fields
 
 _RESERVED_NAME = re.compile(r"(original-)*onebit-")
 """Matches reserved names. A record's own header with such a name gets the prefix `original-` in a dead letter."""
@@ -53,9 +53,10 @@ def dead_letter_headers(topic: str, partition: int, offset: int, kind: str, reas
 
 
 def encode_dead_letter(record: Record, kind: str, reason: str) -> tuple[bytes | None, bytes | None, Headers]:
-    """Encode a record as a dead letter: the record's key and value, Onebit's headers, and the record's headers.
+    """Encode a record as a dead letter: key and value of the record, Onebit's headers, then the record's headers.
 
-    The record's headers with reserved names get the prefix `original-`, so that reserved names are always Onebit's.
+    If a header of the record has a reserved name, the name gets the prefix `original-`. Headers with reserved names are
+    therefore always Onebit's.
     """
     headers = dead_letter_headers(record.topic, record.partition, record.offset, kind, reason)
     key, value = record.key, record.value

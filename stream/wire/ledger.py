@@ -19,11 +19,11 @@ IDENTITIES = (
         "feedback_malformed", "feedback_unmatched", "shown",
     )),
 )  # fmt: skip
-"""Equations between fields of `Ledger` that hold at every commit."""
+"""Equations between fields of `Ledger` that are true at every commit."""
 
 
 class Ledger(NamedTuple):
-    """Counts of all contexts and feedback read, by outcome."""
+    """Counts of all contexts and feedback records, by outcome."""
 
     contexts: int = 0  # records read from the contexts topic
     decided: int = 0
@@ -35,11 +35,11 @@ class Ledger(NamedTuple):
     pending: int = 0
     late: int = 0
     feedback_duplicates: int = 0
-    conflicts: int = 0  # feedback_duplicates whose bit differs from the first
+    conflicts: int = 0  # duplicates whose bit differs from the first bit
     orphans_waiting: int = 0
     orphans_dropped: int = 0
     feedback_malformed: int = 0
-    mismatched: int = 0  # feedback for an action other than that of the decision
+    mismatched: int = 0  # feedback that names an action other than the decision's
     contexts_misplaced: int = 0  # contexts whose key belongs to another partition
     feedback_misplaced: int = 0
     unmatched: int = 0  # decisions without a bit, because the log has another action
@@ -51,11 +51,11 @@ class Ledger(NamedTuple):
 
     @property
     def balances(self) -> bool:
-        """Whether every record is accounted for exactly once."""
+        """Whether every record is counted exactly once."""
         return not self.imbalances()
 
     def imbalances(self) -> tuple[str, ...]:
-        """Return the violated equations, with their numbers; empty if there are none.
+        """Return the violated equations, with the actual counts; empty if all equations are true.
 
         >>> Ledger(contexts=3, decided=2, matched=2, feedback=2).imbalances()
         ('contexts 3 != 2 = decided 2 + context_duplicates 0 + context_malformed 0',)
@@ -88,4 +88,4 @@ MISPLACED_REMEDY = (
     "records whose key belongs to another partition, because their producer uses another partitioner; with librdkafka, "
     "whose default is CRC32, set partitioner=murmur2_random"
 )
-"""Remedy for `Ledger.contexts_misplaced` and `Ledger.feedback_misplaced`."""
+"""Explanation and remedy for `Ledger.contexts_misplaced` and `Ledger.feedback_misplaced`."""

@@ -1,8 +1,8 @@
 """Encodes named features, such as `{"price": 3, "country": "de"}`, as indices and values.
 
-A number has one entry with its value. A category has one index for each distinct value; the entry's value is 1. A text
-has one entry for each lower-case word; the entry's value is the number of occurrences. Null, an empty text and the
-number 0 have no entry.
+A numeric feature has one index; the entry contains the number. A categorical feature has one index for each distinct
+value; the entry contains 1. A text feature has one index for each lower-case word; the entry contains the number of
+occurrences. Null, an empty text and the number 0 have no entry.
 
 A feature with a small vocabulary has its own indices, one for each value. A feature with a large vocabulary is hashed:
 its values share 2**hash_bits indices, which follow all other indices. Entries of a row with equal indices are summed.
@@ -26,12 +26,12 @@ from stream.wire.records import Features, FloatArray, IndexArray
 
 VERSION: Literal[1] = 1
 HASH_BITS_MAX = 30
-"""Limit on hash bits. Indices have 32 bits, and features with a vocabulary also need indices."""
+"""Limit on hash bits. An index has 32 bits, and features with a vocabulary also need indices."""
 
 T = TypeVar("T", float, FloatArray)
 
 NO_INDEX = -1
-"""The index of a value that is not in the vocabulary, if nothing is hashed."""
+"""Marks a value that is not in the vocabulary if nothing is hashed."""
 
 _WORD = re.compile(r"\w+")
 
@@ -72,7 +72,7 @@ class Vocabulary(NamedTuple):
     """A feature's kind, indices and scale."""
 
     kind: Kind
-    indices: Mapping[str, int] | None  # indices by value, or under "" for a number; None if values are hashed
+    indices: Mapping[str, int] | None  # indices by value (key "" for a number); None if values are hashed
     scale: Scale | None = None  # None if values are encoded unchanged
 
 
@@ -81,7 +81,7 @@ class FeatureEncoder:
     """Maps named features to indices."""
 
     names: Mapping[str, Vocabulary]
-    own: int  # number of indices that are not hashed; they come first
+    own: int  # number of indices that are not hashed; these indices come first
     hash_bits: int | None  # None if nothing is hashed
 
     @property
@@ -90,9 +90,9 @@ class FeatureEncoder:
         return self.own + (0 if self.hash_bits is None else 1 << self.hash_bits)
 
     def encode(self, x: Mapping[str, Any]) -> tuple[Features, list[str]]:
-        """Encode one row. Also return the name of the feature for each category or word that has no entry.
+        """Encode one row. Also return, for each category or word without an entry, the name of its feature.
 
-        A category or word outside the vocabulary has no entry if nothing is hashed.
+        A category or word that is not in the vocabulary has no entry if nothing is hashed.
 
         Raises:
             NamedFeaturesError: a name is unknown, a value is not of its feature's kind, or the sum of numbers that
@@ -126,7 +126,7 @@ class FeatureEncoder:
         return Features(indices, values), unknown
 
     def kind_of(self, name: str, given: object) -> Kind:
-        """Return the kind of a feature's values. An encoder without names returns the kind of this value.
+        """Return the kind of a feature's values. An encoder without names returns the kind of `given`.
 
         Raises:
             NamedFeaturesError: the name is unknown.
@@ -141,7 +141,7 @@ class FeatureEncoder:
         return known.kind
 
     def indices_of(self, name: str, values: Sequence[str]) -> IndexArray:
-        """Return the indices of categories or words of a feature; NO_INDEX for each one without an entry."""
+        """Return the indices of a feature's categories or words; NO_INDEX for a category or word without an entry."""
         indices = self.names[name].indices if self.names else None
         if indices is None:
             return self._hashed(name, values)
@@ -173,12 +173,12 @@ def build(
     unknown: bool = False,
     scales: Mapping[str, Scale] = MappingProxyType({}),
 ) -> FeatureEncoder:
-    """Build an encoder from the kinds and vocabularies of features; values without a vocabulary are hashed.
+    """Build an encoder from the kinds and vocabularies of features. Values without a vocabulary are hashed.
 
     Args:
         names: the features by name, in the order of their indices.
-        hash_bits: hashed values share 2**hash_bits indices.
-        unknown: whether to hash values that are not in a vocabulary, even if every feature has one.
+        hash_bits: the number of indices for hashed values is 2**hash_bits.
+        unknown: whether to hash values that are not in a vocabulary, even if every feature has a vocabulary.
         scales: the scales of numeric features, by name; values of features without a scale are encoded unchanged.
     """
     if hash_bits is not None and not 1 <= hash_bits <= HASH_BITS_MAX:
@@ -295,7 +295,7 @@ def hash_of(name: str, value: str) -> int:
 
 
 def sharing(distinct: float, hash_bits: int) -> float:
-    """Return the expected number of hashed features, of `distinct` ones, that share an index with another feature.
+    """Return the expected number of hashed features, out of `distinct`, that share an index with another feature.
 
     >>> round(sharing(1_000, 16)), round(sharing(10, 16), 3)
     (15, 0.001)
@@ -304,5 +304,5 @@ def sharing(distinct: float, hash_bits: int) -> float:
 
 
 def _shown_name(name: str) -> str:
-    """Escape a name for a message, because any client can choose it."""
+    """Escape a name for a message. Names come from clients and can contain any characters."""
     return name[:100] if name.isprintable() else repr(name[:100])

@@ -1,8 +1,8 @@
 """Records as read from Kafka, and the events that they contain, as Python objects.
 
-They are created for every event, and are therefore NamedTuples. Creating a NamedTuple takes 0.3 µs, and creating a
-frozen dataclass takes 1 µs. Objects within the JSON value of an event are msgspec structs, which the decoder creates
-and checks. All are immutable; do not write to their arrays.
+These objects are created for every event, so most classes are NamedTuples: creating a NamedTuple takes 0.3 µs, and
+creating a frozen dataclass takes 1 µs. Objects within the JSON value of an event are msgspec structs, which the decoder
+creates and checks. All objects are immutable; do not write to their arrays.
 """
 
 from collections.abc import Sequence
@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 
 Headers = tuple[tuple[str, bytes], ...]
 """Names and values of headers. Bytes of a name that are not UTF-8 become lone surrogates (`surrogateescape`). A null
-value is read as an empty one."""
+value is read as an empty value."""
 
 
 make = tuple.__new__
-"""`make(Record, (topic, ...))` is equivalent to `Record(topic, ...)` with all fields, but takes 0.08 µs instead of
-0.21. About twenty NamedTuples are created per event, and their constructors would take an eighth of its processing
-time."""
+"""`make(Record, (topic, ...))` is equivalent to `Record(topic, ...)` with all fields, but takes 0.08 µs instead of 0.21
+µs. Onebit creates about twenty NamedTuples per event. Calling their constructors would take an eighth of the event's
+processing time."""
 
 
 class TopicPartition(NamedTuple):
@@ -52,7 +52,7 @@ def place_of(record: Record) -> str:
 
 
 class Foreign(NamedTuple):
-    """Counts the records in an Onebit topic that were skipped because other programs wrote them."""
+    """Counts records in Onebit's topics that other programs wrote. Readers skip these records."""
 
     records: int = 0
     first: str = ""  # position of the first of these records
@@ -62,7 +62,7 @@ class Foreign(NamedTuple):
         return Foreign(self.records + 1, self.first or place_of(record))
 
     def describe(self, where: str) -> str:
-        """Return a message about these records."""
+        """Return a warning about these records."""
         return (
             f"skipped {self.records:,} records in {where} that Onebit did not write; the first is {self.first}. "
             "Check which other program writes there"
@@ -85,7 +85,7 @@ Probability = Annotated[float, Meta(gt=0, le=1)]
 
 
 class Logged(Struct, frozen=True, gc=False):
-    """The logged decision for a context that is replayed from a log."""
+    """The logged decision of a context that is replayed from a log."""
 
     action: Whole  # the class that was played
     propensity: Probability | None = (
@@ -94,12 +94,12 @@ class Logged(Struct, frozen=True, gc=False):
 
 
 class Context(NamedTuple):
-    """The part of an event on which the learner bases its decision."""
+    """The features of an event, and other information that the learner needs for the decision."""
 
     id: str
     x: Features
     logged: Logged | None = None  # None if not from a log, or if the log is ignored
-    unknown: Sequence[str] = ()  # the name of the feature for each unknown category or word, which has no entry
+    unknown: Sequence[str] = ()  # for each unknown category or word: the name of the feature
     eligible: IndexArray | None = None  # int32[m] in increasing order, the classes to decide among; None means all
     is_deferred: bool = False  # True if the decision's window begins only when it is shown
 
@@ -129,7 +129,7 @@ class DecisionTime:
     __slots__ = ("ms", "step")
 
     def __init__(self, step: int, ms: int | None = None) -> None:
-        self.step = step  # unused once the time is known
+        self.step = step  # not used after the time is known
         self.ms = ms
 
     def __eq__(self, other: object) -> bool:
@@ -157,10 +157,10 @@ HOLDOUT: Arm = "holdout"
 
 
 class Challenged(Struct, frozen=True, gc=False):
-    """The champion that made a decision, and the class that each challenger chose."""
+    """The learner that made a decision, and the class that each of the other learners chose."""
 
     champion: str  # the learner that decided
-    choices: dict[str, Whole]  # keyed by challenger
+    choices: dict[str, Whole]  # by name of the learner
 
 
 class Prediction(NamedTuple):
@@ -171,7 +171,7 @@ class Prediction(NamedTuple):
     model_version: int  # own model: number of applied updates; shared model: number of log entries
     target: Target | None = None  # None if the published decision is not from a log
     class_name: str | None = None  # name of the action; None if the classes have no names
-    logged: FloatArray | None = None  # numbers that the learner stores, only with a shared model
+    logged: FloatArray | None = None  # the decision's logged values; only with a shared model
     arm: Arm | None = None  # None if the learner made the decision
     trace: Headers = ()  # trace headers of the context
     challenged: Challenged | None = None  # None without challengers
@@ -183,7 +183,7 @@ class Answer(NamedTuple):
     id: str
     action: int
     greedy: int
-    context_offset: int  # offset of its context, in the partition with the same number
+    context_offset: int  # offset of the context, in the partition with the same number
 
 
 class Feedback(NamedTuple):
@@ -192,11 +192,11 @@ class Feedback(NamedTuple):
     id: str
     reward: int  # 1 right, 0 wrong
     label: int | None = None  # the true class, only for full-information baselines
-    action: int | None = None  # the class to which the bit applies, compared with the decision; None if not given
+    action: int | None = None  # the class to which the bit applies, if given; must equal the decision's action
 
 
 class Shown(NamedTuple):
-    """The notice that a deferred decision was shown. It begins the decision's window."""
+    """A shown record, which reports that a deferred decision was shown. The decision's window begins with it."""
 
     id: str
 

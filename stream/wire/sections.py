@@ -38,13 +38,13 @@ def encode_section(section: Section) -> Iterator[bytes | memoryview]:
 
 
 def headed(head: Mapping[str, Any]) -> bytes:
-    """Encode a JSON object, preceded by its length."""
+    """Encode a JSON object, preceded by the length of its encoding."""
     encoded = orjson.dumps(head)
     return len(encoded).to_bytes(4, "little") + encoded
 
 
 def section_name(data: bytes) -> str | None:
-    """Return the name of the section at the start of the data, or None if the data does not start with a section."""
+    """Return the name of the section at the start of the data; None if there is no section."""
     try:
         head = orjson.loads(data[4 : 4 + int.from_bytes(data[:4], "little")])
     except orjson.JSONDecodeError:
@@ -73,7 +73,7 @@ class SectionReader:
             size = math.prod(shape) * np.dtype(dtype).itemsize
             if np.dtype(dtype).kind not in "biuf" or size > self._remaining:
                 raise ValueError(f"{name}: no {dtype} array of shape {shape} fits in the {self._remaining} bytes left")
-            # A copy, because the kernels require aligned and writable arrays.
+            # The array is a copy, because the kernels require aligned and writable arrays.
             array = np.empty(shape, dtype)
             if array.size:
                 self._fill(array.reshape(-1).view(np.uint8).data)

@@ -23,7 +23,7 @@ class TopicDescription(NamedTuple):
 
     name: str
     partitions: int
-    append_time: bool  # the broker sets the timestamps (LogAppendTime), not the producer
+    append_time: bool  # the broker sets the timestamps (LogAppendTime)
     compacted: bool
     retention_ms: int
     replication: int
@@ -53,11 +53,11 @@ class Topics(NamedTuple):
         return self.journal.removesuffix("journal") + "updates"
 
     def all_of(self, *, shares_model: bool) -> list[str]:
-        """Return all topics, with the log of a shared model if there is one."""
+        """Return all topics, including the log of a shared model if there is a shared model."""
         return [*self, self.updates] if shares_model else [*self]
 
     def of_events(self) -> tuple[str, ...]:
-        """Return the event topics; all others are for recovery."""
+        """Return the event topics. All other topics are for recovery."""
         return (self.contexts, self.predictions, self.feedback, self.examples, self.dead_letter)
 
     def specs(
@@ -85,9 +85,9 @@ class Topics(NamedTuple):
     ) -> list[str]:
         """Return warnings for topics whose retention can delete records that a recovery needs.
 
-        A recovery needs the records of two snapshot intervals, because the newest snapshot can be torn, and of one more
-        window, so that a learner that was stopped for a window finds all feedback. With a shared model it also needs
-        the predictions and the model's whole log.
+        A recovery needs the records of two snapshot intervals, because the newest snapshot can be torn. It also needs
+        the records of one window, so that a learner that was stopped for a window finds all feedback. With a shared
+        model, it also needs the predictions and the model's whole log.
         """
         needed_ms = 2 * snapshot_interval_ms + window_ms if snapshot_interval_ms else -1
         names = [self.contexts, self.feedback, self.journal]

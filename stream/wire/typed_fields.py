@@ -21,10 +21,10 @@ class EventFields(Struct, gc=False):
 
 
 class SparseFields(Struct, gc=False):
-    """Features x as indices and values. If the values are omitted, all are one."""
+    """Features x as indices and values. If the values are omitted, all of them are 1."""
 
     i: list[Index]
-    v: list[float] | UnsetType = UNSET  # finite: JSON has no NaN, and numbers beyond float64 are rejected
+    v: list[float] | UnsetType = UNSET  # always finite: JSON has no NaN, and numbers too large for float64 are rejected
 
 
 class ContextFields(EventFields, Generic[X], gc=False):

@@ -18,12 +18,13 @@ The *entries* of one step form one record, or several parts if the record would 
     v            <f8 [n]        the draw of a randomised update. Absent: 0
     label        <i4 [n]        the true class, or the number of the promoted learner; -1 if none was given. Absent: -1
 
-An entry contains everything needed to apply it, so a reader of the log stores no pending decisions. `follows` is the
-previous step that wrote to the log, or 0. A reader uses it to detect missing and repeated steps. `names` contains a
-class name for each entry of kind 4, in order. A name that is not in the log yet gets the next index.
+An entry contains all data that a reader needs to apply the entry, so readers of the log store no pending decisions.
+`follows` is the number of the task's previous step that wrote to the log, or 0. Readers use this number to detect
+missing and repeated steps. `names` contains a class name for each entry of kind 4, in order. A name that is not in the
+log yet gets the next index.
 
-The header `onebit-version` contains the format version. A record without it, or without a section of this name, was
-written by another program.
+The header `onebit-version` contains the format version. A record without this header, or without a section called
+`updates`, was written by another program.
 """
 
 from collections.abc import Iterator, Sequence
@@ -41,16 +42,16 @@ FORMAT = 1
 HEADERS: Headers = ((VERSION_HEADER[0], b"%d" % FORMAT),)
 
 RECORD_BYTES_MAX = 900_000
-"""Size limit for the entries in one record. It is below Kafka's default of 1 MB, to leave room for the head."""
+"""Size limit for the entries in one record. The limit is below Kafka's default of 1 MB, to leave room for the head."""
 
 DECIDED, SETTLED, CORRECTED, PROMOTED, NAMED = 0, 1, 2, 3, 4
 """Kinds of entries: a decision, its bit (real or assumed), the real bit that replaces an assumed bit, a promotion, and
-the name of a class. The last two have an empty x, and a decision of zeros."""
+the name of a class. The last two kinds have an empty x, and a decision that consists of zeros."""
 
 NO_BIT, NO_LABEL = -1, -1
 
 _NAME = "updates"
-_ENTRY_BYTES = 38  # size of an entry without its scores and its x
+_ENTRY_BYTES = 38  # size of an entry without scores and x
 
 
 class UpdatesError(OnebitError):
@@ -92,7 +93,7 @@ class _Column(NamedTuple):
 
     name: str
     dtype: type[np.generic]
-    absent: float | None = None  # a column that contains only this value is omitted; None if it is always stored
+    absent: float | None = None  # if all values equal this one, the column is omitted; None: never omitted
 
 
 _COLUMNS = (  # in the order of the fields
@@ -136,7 +137,7 @@ def columns_of(entries: Sequence[Entry]) -> Entries:
 
 
 def entry_at(entries: Entries, place: int, end: int, n_classes: int) -> Entry:
-    """Return the entry at an index, without its name. `end` is the index after its last feature."""
+    """Return the entry at an index, without a class name. `end` is the index after the entry's last feature."""
     part = slice(end - int(entries.sizes[place]), end)
     row = entries.scores[place].copy()  # scores and logged numbers of one decision share an array
     decision = Decision(
@@ -162,9 +163,9 @@ def encode_updates(
     Args:
         partition: the task.
         step: the step's number.
-        follows: the number of the task's previous step with entries, 0 if this is the first.
+        follows: the number of the task's previous step with entries; 0 if there is none.
         entries: one or more.
-        bytes_max: size limit of the entries in a record.
+        bytes_max: size limit for the entries in a record.
     """
     records = []
     for part, portion in enumerate(_portions(entries, bytes_max)):
@@ -177,8 +178,8 @@ def encode_updates(
 def decode_update(record: Record) -> Update | None:
     """Decode a record of the log.
 
-    Returns None for a record that another program wrote, which has no version or no section of updates. Such a record
-    cannot hide a missing step, because each step contains the number of the task's previous one.
+    Returns None for a record of another program, which has no version or no section of updates. Such a record cannot
+    hide a missing step, because each step contains the number of the task's previous step.
 
     Raises:
         UpdatesError: the record has another format, or cannot be decoded.
@@ -189,7 +190,7 @@ def decode_update(record: Record) -> Update | None:
     place = place_of(record)
     if version != HEADERS[0][1]:
         raise UpdatesError(
-            f"{place}: expected the header {VERSION_HEADER[0]}={FORMAT}; got {version!r}: the log cannot be read "
+            f"{place}: expected the header {VERSION_HEADER[0]}={FORMAT}; got {version!r}. The log cannot be read "
             "further"
         )
     try:

@@ -1,8 +1,8 @@
 """JSON Schemas for the record values in the event topics, for services in any language.
 
 JSON Schema cannot express some rules: increasing indices, equal numbers of values and indices, the size of an id, and
-the learner's classes and features. These rules are in `$comment` and in docs/formats.md. A context or feedback record
-that its schema rejects is malformed. A record that the schema accepts can still be malformed. The schemas accept
+the learner's classes and features. These rules are in `$comment` and in docs/formats.md. Contexts and feedback records
+that a schema rejects are malformed. Records that the schemas accept can still be malformed. The schemas accept
 everything that Onebit writes.
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 import orjson
 
 EVENTS = ("contexts", "predictions", "feedback", "examples")
-"""The names, without prefix, of the topics whose values have a schema."""
+"""Topics whose values have a schema, by name without prefix."""
 
 
 def schema_of(topic: str) -> dict[str, Any]:
