@@ -1,6 +1,7 @@
 """The learner program, which polls, applies and commits the records of all partitions of one process.
 
-The program only moves records. A task's step derives decisions, updates and expiries from the records alone.
+The program only transfers records between Kafka and the tasks. The tasks compute decisions, updates and expiries from
+the records alone.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -25,7 +26,7 @@ from stream.wire.topics import Topics
 
 @dataclass(frozen=True, slots=True)
 class LearnerOptions:
-    """Options that do not affect the model if the inputs and their order are the same."""
+    """Options of the program. With the same inputs in the same order, they do not affect the model."""
 
     group: str = "onebit-learner"
     instance: str = "learner-1"  # unique name of this process, which it keeps across restarts
@@ -66,8 +67,8 @@ class Portion:
 class LearnerProgram:
     """A learner process with the tasks of its assigned partitions.
 
-    Call `step` in a loop. After a BrokerError, close the program and pass the result of `park` to the next one. A task
-    resumes if its journal has no newer step; otherwise it is recovered from the topics.
+    Call `step` in a loop. After a BrokerError, close this program, and pass the result of its `park` to a new program.
+    A task resumes if its journal has no newer step; otherwise it is recovered from the topics.
     """
 
     def __init__(
@@ -98,9 +99,9 @@ class LearnerProgram:
             crash_point: see CrashPoint.
             stop: returns whether to stop. Recovery calls this function repeatedly, because a recovery can be long.
             given: names of the settings that the user set; None means all settings. If a task has already started with
-                other values, it is refused unless `change_settings` is True.
+                other values of these settings, recovery fails, unless `change_settings` is True.
             change_settings: whether the user's settings replace those of a task that has already started, from its next
-                step on. Settings that cannot change are still refused.
+                step on. Settings that cannot change are still rejected.
             committed: called with the output of each transaction.
             parked: the result of the previous program's `park`.
         """
@@ -225,7 +226,7 @@ class LearnerProgram:
                 self._commit(commits)
 
     def next_due_ms(self) -> int | None:
-        """Return the time of the next step that needs no new records.
+        """Return the time at which the next step is due even if no records arrive.
 
         Assumes that the host's and the broker's clocks agree.
         """
@@ -356,7 +357,10 @@ class LearnerProgram:
         return result
 
     def _report_is_due(self, running: Partition, shared: SharedModel, silent_ms: int) -> bool:
-        """Return whether to report the replica in a task's journal: once per process, and then once per interval."""
+        """Return whether to report the replica in a task's journal.
+
+        A report is due when the process has not reported yet, and then at intervals.
+        """
         interval_ms = self._options.snapshot_interval_ms
         if shared.replica.version == running.reported_version:
             return False
@@ -364,7 +368,7 @@ class LearnerProgram:
         return running.reported_ms < 0 or 0 < interval_ms <= max(passed_ms, silent_ms)
 
     def _commit(self, commits: Sequence[Commit]) -> bool:
-        """Commit the steps. If the group refuses, abort them and park the tasks. Return whether they were committed."""
+        """Commit the steps, and return whether this succeeded. After a rebalance, abort them and park the tasks."""
         begin = [self._running[part.partition] for part in commits if part.step.number == 1]
         if any(map(self._recoveries.is_overtaken, begin)):
             self._announce("a model was imported before the first step; recovering the tasks from it")
@@ -396,7 +400,7 @@ class LearnerProgram:
                 self._recoveries.park(running)
 
     def _announce_standby(self) -> None:
-        """Log which members have the partitions if this member has had none for a while."""
+        """If this process has had no partition for a while, log the members that have partitions."""
         if self._assigned:
             self._standby_since_ms = self._host_ms()
         elif self._standby_since_ms is not None and self._host_ms() - self._standby_since_ms >= STANDBY_MS:
@@ -404,6 +408,6 @@ class LearnerProgram:
             members = self._broker.members(self._options.group)
             holders = sorted(name for name, tps in members.items() if tps) or ["none"]
             self._announce(
-                f"{self._options.instance} has no partition and waits for one; members with partitions: "
+                f"{self._options.instance} waits for a partition; members with partitions: "
                 f"{', '.join(holders)}"
             )

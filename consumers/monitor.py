@@ -5,10 +5,10 @@ table before the records of a batch are acknowledged, and Faust flushes the tabl
 After a crash, records are therefore read again and never skipped. The state identifies the records that it already
 includes.
 
-Faust's driver reads uncommitted records unless it uses transactions, and with transactions it loses messages that it
-sends. Here, the driver reads committed records (`_CommittedThread`), at least once. All records of a partition in one
-fetch are delivered as one message (`_Batch`). Faust takes about 150 µs per message, but a record in a batch takes only
-a tenth of that.
+Without transactions, Faust's driver reads uncommitted records. With transactions, the driver loses messages that it
+sends. Here, the driver uses no transactions, but reads only committed records (`_CommittedThread`). All records of a
+partition in one fetch are delivered as one message (`_Batch`). Faust takes about 150 µs per message, but a record in a
+batch takes only a tenth of that.
 
 While Faust recovers its table, it can fetch records of any topic and discard them. Afterwards, it can deliver later
 records before it seeks to the committed offset, so that a state would skip the discarded records. `_PlacedConsumer`
@@ -56,9 +56,9 @@ class MonitorEndedError(Exception):
 class MonitorOptions:
     """Options of the monitor."""
 
-    group: str  # unique for each monitor, because every monitor reads all partitions
+    group: str  # consumer group; unique for each monitor, because every monitor reads all partitions
     bootstrap: str
-    directory: str  # required by Faust, which writes nothing there
+    directory: str  # Faust requires a directory, but writes no files to it
     session_timeout_ms: int = 10_000
 
 
@@ -130,7 +130,7 @@ class MonitorProgram:
         app.finalize()
         await app.start()
         try:
-            while self._keep_running("" if self._reads() else "it has not started to read yet"):
+            while self._keep_running("" if self._reads() else "the monitor has not started to read yet"):
                 if app.should_stop:
                     raise MonitorEndedError(repr(app.crash_reason))
                 await asyncio.sleep(_ROUND_S)
@@ -174,11 +174,11 @@ class _Batch(bytes):
     """An empty value that Faust delivers unchanged. Its attributes contain the fetched records."""
 
     records: Iterable[Any]
-    seeks: int  # number of seeks to the states' offsets before the fetch
+    seeks: int  # number of seeks that the consumer had made before it fetched the records
 
 
 def _batch(records: list[Any], seeks: int) -> Any:
-    """Return records of a partition as one message at the offset of the last record."""
+    """Combine records of a partition into one message, which has the offset of the last record."""
     value = _Batch()
     value.records, value.seeks = records, seeks
     return replace(records[-1], key=None, value=value, headers=())

@@ -67,7 +67,7 @@ class Partition:
     reported_ms: int = -1  # stream time of this process's last report of the shared model; -1 before the first report
     reported_version: int = -1  # model version in that report
     new_names: list[str] = field(default_factory=list)  # open classes that the log has added since the last step
-    awaited: frozenset[str] = frozenset()  # open classes that a step has written to the log and that it has not added
+    awaited: frozenset[str] = frozenset()  # open classes that were written to the log, but not read from it yet
 
     @property
     def partition(self) -> int:
@@ -91,8 +91,8 @@ class Partition:
     def needs_tick(self, records: Sequence[Record], now_ms: int, idle_ms: int) -> bool:
         """Return whether to write a tick.
 
-        True if a decision or orphan is waiting, stream time has not advanced for `idle_ms`, and the records of the
-        step do not advance it.
+        A tick is due if a decision or orphan is waiting, stream time has not advanced for `idle_ms`, and the step
+        contains no feedback records, which would advance stream time.
         """
         if not self.waits or now_ms - self.moved_at_ms < idle_ms:
             return False
@@ -160,7 +160,7 @@ class Partition:
     def idle_ticks(self, consumer: Consumer) -> list[Record]:
         """Remove and return buffered ticks, for a step without other records.
 
-        The list is empty if contexts may precede the ticks.
+        If there are unapplied contexts, the list is empty, because contexts may precede the ticks.
         """
         ticks: list[Record] = []
         if not self.contexts.buffer and consumer.lag(self.contexts.tp) == 0:
@@ -240,8 +240,8 @@ class Partition:
     def resume(self, last: JournalStep | None) -> bool:
         """Return whether the task can continue from the last step of its journal without a recovery.
 
-        If the last commit failed or its outcome is unknown, the step is either in the journal or will be committed
-        again.
+        The last commit may have failed, or its outcome may be unknown. If its step is not in the journal, the step will
+        be committed again.
         """
         if self.uncommitted is not None:
             if last == self.uncommitted.step:
@@ -271,5 +271,5 @@ class Partition:
 
 
 def _can_wait(record: Record) -> bool:
-    """Return whether a record may stay in the buffer. A promotion may not, because it changes the next decisions."""
+    """Return whether a record can stay in the buffer. A promotion cannot, because it changes the next decisions."""
     return is_tick(record) and promotion_of(record) is None

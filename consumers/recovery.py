@@ -52,7 +52,7 @@ class Recoveries:
     host_ms: Callable[[], int]
     announce: Callable[[str], None]
     stop: Callable[[], bool]
-    poll: Callable[[], None]  # polls once, because the group removes a member that does not poll
+    poll: Callable[[], None]  # polls once; called during long recoveries, so that the group does not remove the member
     make_shared: Callable[..., SharedModel]  # creates the shared model from `settings` and a `pulse`
     parked: Parked
     polled_ms: int
@@ -60,7 +60,7 @@ class Recoveries:
     _running: dict[int, _Steps] = field(default_factory=dict)
 
     def advance(self, partition: int) -> tuple[Partition | None, bool]:
-        """Recover for one time slice. Return the partition if it can run, and whether anything was done.
+        """Recover for one time slice. Return the partition if its recovery is complete, and whether any work was done.
 
         Raises:
             RecoveryStoppedError: the program was stopped.
@@ -107,7 +107,7 @@ class Recoveries:
         self.parked = Parked()
 
     def is_overtaken(self, running: Partition) -> bool:
-        """Return whether a model was imported after the recovery of this task, which has made no step yet."""
+        """Return whether a model was imported since this task was recovered. The task has made no step yet."""
         if running.settings.model == "shared":
             return imported_model(self.broker, self.topics) != running.imported
         imported = read_snapshots(self.broker, self.topics, running.partition).imported
@@ -155,7 +155,7 @@ class Recoveries:
         return recovered
 
     def _read_log(self, partition: int, recovered: Recovered) -> Generator[bool, None, None]:
-        """Read the shared model's log up to the task's last record in it and the model version of its last decision."""
+        """Read the shared model's log up to the task's last record and up to the model version of its last decision."""
         shared = self.parked.shared = self.parked.shared or self.make_shared(
             settings=recovered.settings, pulse=self._pulse
         )
@@ -173,8 +173,8 @@ class Recoveries:
         yield from self._wait(
             has_all,
             lambda: (
-                f"partition {partition} waits until {self.topics.updates} can be read up to its step {wrote} and to "
-                f"the position of its last step: {shared.waits_for}"
+                f"partition {partition} waits until {self.topics.updates} can be read up to step {wrote} of this "
+                f"partition and up to the model version of its last decision: {shared.waits_for}"
             ),
         )
         recovered.task.use_model(View(shared.replica, partition))

@@ -21,7 +21,7 @@ GONE_MS = 20_000
 leader, the new leader may briefly report an outdated end."""
 
 _RECORDS_MAX = 1_000
-"""Maximum number of records per poll. Applying them takes at most a second if the steps are typical."""
+"""Maximum number of records per poll. Applying this number of typical records takes at most a second."""
 
 ENDED_BY = (
     "if its learner died, restart it under the same instance name to abort the transaction at once; otherwise the "
@@ -86,7 +86,8 @@ class SharedModel:
         self._instance = instance
         self._lag_max_ms = lag_max_ms
         self._ahead_max = ahead_max
-        # Keyed by partition; the key None is for records that this process has read.
+        # Times since which expected records have been missing from the log, by partition. The key None is for records
+        # that this process has already read.
         self._missed_since_ms: dict[int | None, int] = {}
         self._foreign_announced = 0
         self._digest = (-1, "")  # a model version and its digest
@@ -174,7 +175,7 @@ class SharedModel:
         return f"{self._place} ends at offset {self.ends.high_watermark}"
 
     def room(self, partition: int, view: View) -> int:
-        """Return the number of decisions that a task can make before the model must observe earlier ones."""
+        """Return the number of decisions that a task can make before the model must observe its earlier decisions."""
         if self.stops_decisions:
             return 0
         room = max(0, self._ahead_max - view.ahead)
@@ -190,7 +191,7 @@ class SharedModel:
         return room
 
     def has_all_of(self, partition: int, wrote: int, version: int) -> bool:
-        """Return whether the replica has a task's last step in the log, and the version of its last decision.
+        """Return whether the replica has read a task's last step in the log and the version of its last decision.
 
         Raises:
             UnrecoverableError: the log was truncated or recreated.
@@ -199,9 +200,9 @@ class SharedModel:
         all_read = self._reader.position(self._tp) >= self.ends.high_watermark
         if self._is_gone(partition, is_missed=not is_there and all_read):
             raise UnrecoverableError(
-                f"{self._place}: expected step {wrote} of partition {partition}, and version {version} of its last "
-                f"decision; the log ends with its step {self.replica.place_of(partition).step} and version "
-                f"{self.replica.version}. The topic was truncated or recreated"
+                f"{self._place}: expected step {wrote} of partition {partition}, and version {version} of the "
+                f"partition's last decision; the log ends with step {self.replica.place_of(partition).step} and "
+                f"version {self.replica.version}. The topic was truncated or recreated"
             )
         return is_there and not self._is_short
 
