@@ -87,7 +87,7 @@ _PEM = (
     "Java's key stores (JKS, PKCS12) are not supported; export PEM files, and set ssl.ca.location, "
     "ssl.certificate.location, ssl.key.location: see docs/security.md"
 )
-_OWN = "Onebit sets it, because its guarantees depend on it: remove the line"
+_OWN = "Onebit sets this property itself, because its guarantees depend on the value: remove the line"
 
 _REFUSED = {
     "sasl.login.callback.handler.class": _TOKENS,
@@ -100,7 +100,7 @@ _REFUSED = {
         "certificates are always verified; set ssl.ca.location to your own CA certificate; to accept another host "
         "name, set ssl.endpoint.identification.algorithm=none"
     ),
-    "client.dns.lookup": "all addresses of a name are always tried: remove the line",
+    "client.dns.lookup": "the client always tries all addresses of a host name: remove the line",
     "session.timeout.ms": "use the setting session_timeout: remove the line",
     "transaction.timeout.ms": "use the setting transaction_timeout: remove the line",
     **dict.fromkeys(
@@ -153,7 +153,7 @@ def read_properties(path: Path) -> dict[str, str]:
             raise ClientConfigError(f"{place}: expected NAME=VALUE, or # before a comment")
         name, value = read.groups()
         if name in found:
-            raise ClientConfigError(f"{place}: {name} is set twice; remove one")
+            raise ClientConfigError(f"{place}: {name} is set twice; remove one of the lines")
         if name in SECRETS and "\\" in value:
             raise ClientConfigError(
                 f"{place}: {name} has a backslash, which Java and librdkafka interpret differently; remove the line, "
@@ -186,7 +186,8 @@ def _translated(properties: Mapping[str, str]) -> dict[str, str]:
     mechanism = given.pop("sasl.mechanisms", None)
     if mechanism is not None and given.setdefault("sasl.mechanism", mechanism) != mechanism:
         raise ClientConfigError(
-            "sasl.mechanism and sasl.mechanisms are the same property but have different values; remove one"
+            "sasl.mechanism and sasl.mechanisms are names of the same property, but have different values; remove one "
+            "of the lines"
         )
     if (jaas := given.pop("sasl.jaas.config", None)) is not None:
         given = _of_jaas(jaas, given.get("sasl.mechanism")) | given
@@ -243,7 +244,7 @@ def _value(name: str, text: str) -> str | SecretStr:
             raise ClientConfigError(f"{name}: expected one of {', '.join(_CHOICES[name])}; got {text!r}")
         return found
     if not text:
-        raise ClientConfigError(f"{name}: expected a value; got none. Set one, or remove the line")
+        raise ClientConfigError(f"{name}: expected a value; got none. Set a value, or remove the line")
     return text
 
 
@@ -258,7 +259,7 @@ def _check(config: ClientConfig) -> None:
         useless = [name for name in given if name.startswith(start)]
         if useless and not is_used:
             raise ClientConfigError(
-                f"security.protocol: with {protocol} {property_of(useless[0])} has no effect; expected "
+                f"security.protocol: with {protocol}, {property_of(useless[0])} has no effect; expected "
                 f"security.protocol={expected}"
             )
     if config.uses_sasl and mechanism is None:

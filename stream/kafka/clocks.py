@@ -92,7 +92,7 @@ class Timers:
         self._count = 0
 
     def after(self, ms: int, action: Callable[[], None] = lambda: None) -> None:
-        """Schedule an action. If it is None, the clock only stops at that time."""
+        """Schedule an action after a delay. Without an action, the clock only stops at that time."""
         self._count += 1
         heapq.heappush(self._waiting, (self._clock.now_ms + ms, self._count, action))
 

@@ -9,7 +9,7 @@ from stream.kafka.port import Broker, BrokerError
 
 
 class Client(NamedTuple):
-    """A Kafka client, and the adapter that implements the port with it."""
+    """A Kafka client, and the adapter that implements the Broker interface with it."""
 
     package: str  # the import name
     adapter: str  # MODULE:CLASS of the Broker
@@ -30,7 +30,7 @@ class ClientMissingError(BrokerError):
 
 
 def chosen(client: str) -> str:
-    """Return the name of the client to use, which is the fastest one installed for AUTO.
+    """Return the name of the client to use. For AUTO, this is the fastest installed client.
 
     Raises:
         ClientMissingError: the client is not installed.
@@ -47,7 +47,7 @@ def chosen(client: str) -> str:
 
 
 def connect(settings: ConnectionSettings | str, client: str = AUTO) -> Broker:
-    """Connect to a Kafka cluster, and wait if it is not running yet.
+    """Connect to a Kafka cluster. Wait if the cluster is not running yet.
 
     Args:
         settings: The connection's settings, or just its address.

@@ -16,8 +16,8 @@ _CONNECTION_MS_MAX = 5_000
 REASONS = {
     FencedError: "another process has taken over",
     StaleMemberError: "the group has rebalanced without this member",
-    BrokerUnavailableError: "no answer in time; check that the broker runs and is reachable",
-    BrokerError: "the broker or the client refused it",
+    BrokerUnavailableError: "no response in time; check that the broker is running and reachable",
+    BrokerError: "the broker or the client refused the request",
 }
 
 
@@ -54,11 +54,11 @@ class Connection:
         self.clients: set[Any] = set()  # open producers and consumers
 
     def classify(self, error: Any) -> tuple[type[BrokerError], str]:
-        """Return the port's exception class for a client error, and the error message."""
+        """Return the subclass of BrokerError for a client error, and the error message."""
         raise NotImplementedError
 
     def access_error(self, what: str, error: Any, needs: Iterable[Acl]) -> AccessError | None:
-        """Return the port's error for a failed authentication or authorization, or None for other errors."""
+        """Return the AccessError for a failed authentication or authorization, or None for other errors."""
         raise NotImplementedError
 
     def close_clients(self) -> None:
@@ -76,7 +76,7 @@ class Connection:
 
         Args:
             what: a description of the request, for messages.
-            question: sends the request.
+            question: a function that sends the request and returns the response.
             needs: the ACLs that the request requires.
         """
         deadline_s = self.deadline_s()
@@ -89,7 +89,7 @@ class Connection:
             time.sleep(RETRY_S)
 
     def refuse(self, what: str, error: BaseException, needs: Iterable[Acl] = ()) -> NoReturn:
-        """Raise the port's error that corresponds to a client error. See `ask` for `needs`."""
+        """Raise the BrokerError that corresponds to a client error. See `ask` for `needs`."""
         if (refused := self.access_error(what, error, needs)) is not None:
             raise refused from error
         kind, text = self.classify(error)
@@ -97,12 +97,12 @@ class Connection:
 
     def unanswered(self, what: str) -> BrokerUnavailableError:
         """Return the error for a request that received no response."""
-        within = f"no answer within {self.request_timeout_ms} ms; check that the broker runs and is reachable"
+        within = f"no response within {self.request_timeout_ms} ms; check that the broker is running and reachable"
         return BrokerUnavailableError(f"could not {what} at {self.bootstrap}: {within}")
 
     @contextmanager
     def translating(self, what: str, needs: Iterable[Acl] = ()) -> Iterator[None]:
-        """Translate the client's errors in a `with` block to errors of the port. See `ask` for `needs`."""
+        """Translate the client's errors in a `with` block to BrokerErrors. See `ask` for `needs`."""
         translated: tuple[type[BaseException], ...] = (*self.RAISED, ValueError, TypeError)
         try:
             yield
@@ -112,7 +112,8 @@ class Connection:
     def forbidden(self, what: str, needs: Iterable[Acl], kind: str, is_named: Callable[[str], bool]) -> AccessError:
         """Return the error for denied access to resources of one kind.
 
-        The error lists the resources that the refusal names or, if the refusal names no resources, all required ones.
+        The error lists the resources that the broker's response names. If the response names no resources, the error
+        lists all required resources of this kind.
         """
         of_kind = list(dict.fromkeys(acl for acl in needs if acl.kind == kind))
         named = [acl for acl in of_kind if is_named(acl.name)]

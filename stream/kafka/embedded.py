@@ -19,7 +19,7 @@ from stream.wire.records import Headers, Record, TopicPartition, make
 from stream.wire.topics import TopicDescription, TopicSpec
 
 _HOLD = object()
-"""The key in `_Log.open` of a high watermark that lags behind the end of the log."""
+"""The key in `_Log.open` for a held high watermark."""
 
 
 class _Log:
@@ -30,7 +30,7 @@ class _Log:
     def __init__(self) -> None:
         self.records: list[Record] = []
         self.first = 0  # offset of the first item of `records`
-        self.open: dict[object, int] = {}  # start of each producer's open transaction, and the lagging high watermark
+        self.open: dict[object, int] = {}  # starts of the producers' open transactions, and the held high watermark
         self.aborted: set[int] = set()
 
     def at(self, offset: int) -> Record:
@@ -38,7 +38,7 @@ class _Log:
         return self.records[offset - self.first]
 
     def end(self) -> int:
-        """Return the offset of the next record to be appended, which can be beyond a held high watermark."""
+        """Return the offset of the next record to be appended. It can be beyond a held high watermark."""
         return self.first + len(self.records)
 
     def stable(self) -> int:
@@ -48,7 +48,7 @@ class _Log:
         return Ends(self.open.get(_HOLD, self.end()), self.stable())
 
     def check_replicated(self, offset: int) -> None:
-        """Raise the error that a producer with acks=all receives if a record is beyond a lagging high watermark."""
+        """Raise the error that a producer with acks=all receives if the record is not replicated in time."""
         if offset >= self.open.get(_HOLD, offset + 1):
             record = self.at(offset)
             raise BrokerUnavailableError(
@@ -247,7 +247,7 @@ class EmbeddedSink:
 
     def __init__(self, broker: EmbeddedBroker) -> None:
         self._broker = broker
-        self._unsettled: dict[_Log, int] = {}  # last offset written to each partition since the last settlement
+        self._unsettled: dict[_Log, int] = {}  # last offset written to each partition since the last `settle`
 
     def send(self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers) -> None:
         """See Sink."""

@@ -2,7 +2,7 @@
 
 
 def partition_for(key: bytes, partitions: int) -> int:
-    """Return the partition of a key. It is the same as with Kafka's default partitioner."""
+    """Return the partition that Kafka's default partitioner chooses for a key."""
     if partitions == 1:
         return 0
     return (_murmur2(key) & 0x7FFFFFFF) % partitions

@@ -74,7 +74,7 @@ class Producer(Protocol):
         """Wait until all queued records are acknowledged. Return their latest append time, or -1 without records.
 
         Raises:
-            BrokerUnavailableError: not all were acknowledged in time. They may or may not have been written.
+            BrokerUnavailableError: some records were not acknowledged in time, and may or may not have been written.
             TopicSettingsError: an acknowledged record has no append time.
         """
 
@@ -100,7 +100,7 @@ class TransactionalProducer(Protocol):
         Returns the latest append time in each partition that was written to since `begin` or the last flush.
 
         Raises:
-            BrokerUnavailableError: not all were acknowledged in time; abort the transaction.
+            BrokerUnavailableError: some records were not acknowledged in time; abort the transaction.
             TopicSettingsError: an acknowledged record has no append time; abort the transaction.
         """
 
@@ -147,13 +147,13 @@ class Consumer(Protocol):
         """
 
     def position(self, tp: TopicPartition) -> int:
-        """Return the next offset to read. It is after any markers and aborted records, which are never returned."""
+        """Return the next offset to read. This offset is after any markers and aborted records that `poll` skips."""
 
     def lag(self, tp: TopicPartition) -> int:
         """Return the number of offsets from the position to the last known stable offset, without a request.
 
-        The number includes fetched records that `poll` has not returned, and offsets that `poll` will skip. It is 0
-        before the first fetch, and at the last stable offset, even if records follow.
+        The number includes fetched records that `poll` has not returned, and offsets that `poll` will skip. The number
+        is 0 before the first fetch, and at the last stable offset, even if records follow this offset.
         """
 
     def seek(self, tp: TopicPartition, offset: int) -> None:
@@ -198,7 +198,7 @@ class RebalanceListener(Protocol):
 
 
 class Ends(NamedTuple):
-    """The end of a partition."""
+    """The two end offsets of a partition."""
 
     high_watermark: int  # the offset after the last replicated record, committed or not
     stable: int  # the offset after the last record that a read-committed consumer can read
@@ -235,8 +235,8 @@ class Broker(Protocol):
         previous partitions, and fences its predecessor. Reading starts at the committed offset, or at the beginning if
         no offset is committed.
 
-        The group removes a member that sends no heartbeats for a session, for example because it is paused or
-        disconnected. The member then joins again in its next poll or, if `rejoins` is False, is fenced.
+        The group removes a member that sends no heartbeats for the session timeout, for example because the process is
+        paused or disconnected. The member then joins again in its next poll or, if `rejoins` is False, is fenced.
         """
 
     def reader(self, tps: Sequence[TopicPartition]) -> Consumer:

@@ -1,4 +1,4 @@
-"""The port's producers: state machines that write to the sink of a client's adapter or of the embedded broker."""
+"""Producers of the Broker interface. They check the order of calls, and pass records to the `Sink` of an adapter."""
 
 from collections.abc import Callable, Mapping, MutableSet
 from contextlib import suppress
@@ -14,7 +14,7 @@ QUEUED_BYTES_MAX = 32 << 20
 
 
 class Sink(Protocol):
-    """A client's producer. Its methods raise the port's errors."""
+    """A client's producer. Its methods raise BrokerError and subclasses."""
 
     def send(self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers) -> None:
         """Queue a record."""
@@ -104,7 +104,7 @@ class TransactionProducer:
 
     def send(self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers = ()) -> None:
         """See TransactionalProducer."""
-        if not self._in_transaction or self._sink.failure is not None:  # inline, for speed
+        if not self._in_transaction or self._sink.failure is not None:  # saves a call per record
             self._check_open()
         self._sink.send(topic, partition, key, value, headers)
 
@@ -136,7 +136,7 @@ class TransactionProducer:
 
     def close(self) -> None:
         """See TransactionalProducer."""
-        with suppress(BrokerError):  # its successor or the broker aborts the transaction
+        with suppress(BrokerError):  # the next producer with this id, or the broker, aborts the transaction
             self.abort()
         self._clients.discard(self)
         self._sink.release()

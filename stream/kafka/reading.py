@@ -58,7 +58,7 @@ def read_towards(
 ) -> list[Record]:
     """Return some of the next records; the result is empty when the position reaches the end offset.
 
-    Polls are short, because the position can pass a commit marker without a returned record.
+    Polls are short, because the position can advance past a commit marker although no record is returned.
 
     Raises:
         BrokerUnavailableError: no record arrived for `timeout_ms`.
@@ -74,11 +74,9 @@ def read_towards(
 
 
 def offset_of_number(broker: Broker, tp: TopicPartition, number: int, number_of: Callable[[Record], int | None]) -> int:
-    """Return the first offset whose record has at least a given number, found by bisection.
+    """Return, by bisection, the first offset whose record has this number or a larger one.
 
-    Numbers increase with offsets.
-
-    Records without a number are skipped.
+    The numbers must increase with the offsets. Records without a number are skipped.
 
     Raises:
         BrokerUnavailableError: no record arrived within the timeout of `read_towards`.
@@ -139,7 +137,7 @@ class RecordsAt:
 
 
 def offset_at(broker: Broker, tp: TopicPartition, time_ms: int) -> int:
-    """Return the offset of the first record appended at a time or later, or the partition's end if there is none.
+    """Return the offset of the first record appended at or after a time, or the end offset if there is no such record.
 
     Raises:
         BrokerUnavailableError: see `offset_of_number`.

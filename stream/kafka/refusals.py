@@ -48,7 +48,8 @@ def check_co_partitioned(group: str, topics: Sequence[str], existing: Mapping[st
 def check_dated_by_sender(records: Mapping[str, Record], topics: Mapping[str, TopicDescription]) -> None:
     """Raise TopicSettingsError if a record has the sender's timestamp and its topic uses CreateTime.
 
-    Such records are accepted once the topic uses LogAppendTime, so that their partition can be read again.
+    If the topic uses LogAppendTime again, older records with a sender's timestamp are accepted. Otherwise, their
+    partition could never be read again.
     """
     for topic, found in topics.items():
         if not found.append_time:
@@ -111,7 +112,7 @@ class Subscription(NamedTuple):
 
     def replaced(self) -> FencedError:
         """Return the error for a member that another process has replaced."""
-        return FencedError(f"member {self.member} of group {self.group} was replaced by a newer one")
+        return FencedError(f"member {self.member} of group {self.group} was replaced by a newer process")
 
     def thrown_out(self) -> FencedError:
         """Return the error for a member that must not join again after its session has ended."""

@@ -46,15 +46,15 @@ def requeue(
 ) -> Counter[Fate]:
     """Send the original records of dead letters to their topics, and return the number of each result.
 
-    A record is sent to the partition of its key, with an additional header that identifies the dead letter. No letter
-    is therefore requeued twice, even if this process is killed before it ends. A record that is still unusable is
-    written to the dead-letter topic again.
+    Each record is sent to the partition of its key, with an additional header that identifies the dead letter. Because
+    of this header, no dead letter is requeued twice, even if this process is killed before it ends. If the record still
+    cannot be applied, the learner writes another dead letter.
 
     Args:
         broker: the broker.
         topics: the pipeline's topics.
         partitions: the number of partitions of each topic.
-        wanted: selects the dead letters.
+        wanted: returns whether to requeue a dead letter.
         reported: called with each selected letter and its result.
         dry_run: report the results without sending anything.
 
@@ -107,13 +107,13 @@ def _mark(record: Record) -> bytes:
 
 
 def _headers(letter: DeadLetter, mark: bytes) -> Headers:
-    """Return the record's own headers without the mark of an earlier requeueing, and the mark of this letter."""
+    """Return the record's headers with the REQUEUED_HEADER of this dead letter in place of any earlier one."""
     own = tuple(header for header in letter.headers if header[0] != REQUEUED_HEADER)
     return (*own, (REQUEUED_HEADER, mark))
 
 
 def _requeued_before(broker: Broker, topics: Topics, partitions: int, since_ms: int) -> set[bytes]:
-    """Return the marks of all records that have been requeued to the input topics since this time."""
+    """Return the REQUEUED_HEADER values of all records that have been requeued since this time."""
     inputs = [TopicPartition(topic, n) for topic in (topics.contexts, topics.feedback) for n in range(partitions)]
     return {
         content

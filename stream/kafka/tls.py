@@ -21,11 +21,11 @@ _FAILURES = {
 """Reasons for failed handshakes, keyed by patterns of OpenSSL's messages. The first match is used."""
 
 _WAITING = (ssl.SSLWantReadError, ssl.SSLWantWriteError)
-"""Raised during a handshake that waits for the other side, which is not a failure of TLS."""
+"""Raised during a handshake that waits for the other side. These exceptions are not TLS failures."""
 
 _OTHER_NAME = (
     "its certificate is for another name ({said}); use an address with the name in the certificate or, if that is "
-    "impossible, ssl.endpoint.identification.algorithm=none"
+    "impossible, set ssl.endpoint.identification.algorithm=none"
 )
 _DISTRUSTED = {
     9: "its certificate is not valid yet; check this machine's clock",

@@ -385,7 +385,7 @@ def test_resumed_learner_with_timed_out_session_is_fenced_and_writes_nothing(
         wait_for(lambda: time.monotonic() - frozen_s > 4, "the session of 3 s is over")
         zombie.signal(signal.SIGCONT)
         assert zombie.wait() == 3, zombie.said()
-    assert "was replaced by a newer one" in zombie.said()
+    assert "was replaced by a newer process" in zombie.said()
     assert "no uncommitted step was written" in zombie.said()
     assert "--instance" in zombie.said()
     ours.assert_every_context_is_decided_and_settled_once(EVENTS)

@@ -46,7 +46,7 @@ _CLEARED = _code(_code._FATAL, "the client stopped, and a callback cleared the r
 FENCED = frozenset(
     (_code._FENCED, _code._FATAL, _code.PRODUCER_FENCED, _code.INVALID_PRODUCER_EPOCH, _code.FENCED_INSTANCE_ID)
 )
-"""Error codes if another process has taken this client's place. A consumer has no other fatal errors."""
+"""Error codes that mean that another process has taken this client's place. A consumer has no other fatal errors."""
 
 _STALE = frozenset((_code.ILLEGAL_GENERATION, _code.UNKNOWN_MEMBER_ID, _code.REBALANCE_IN_PROGRESS))
 _MISSING = frozenset((_code.UNKNOWN_TOPIC_OR_PART, _code._UNKNOWN_TOPIC, _code._UNKNOWN_PARTITION))
@@ -68,7 +68,7 @@ _FORBIDDEN = {
     _code.TOPIC_AUTHORIZATION_FAILED: "topic",
     _code.GROUP_AUTHORIZATION_FAILED: "group",
     _code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "transactional-id",
-    _code.CLUSTER_AUTHORIZATION_FAILED: "topic",  # raised for a producer that cannot write to any topic
+    _code.CLUSTER_AUTHORIZATION_FAILED: "topic",  # raised for a producer that may not write to any topic
 }
 """The kind of resource to which each error denies access."""
 
@@ -135,7 +135,7 @@ class ConfluentConnection(Connection):
         try:
             bounded(call, self.patience_s)
         except TimeoutError as error:
-            self.cut_off_s = time.monotonic()  # no client was polled during the call, so no error was reported
+            self.cut_off_s = time.monotonic()  # clients were not polled during the call, and reported no errors
             raise self.unanswered(what) from error
 
     def _on_error(self, error: Any) -> None:

@@ -57,11 +57,12 @@ _CLOSED_WITHIN_S = 5.0
 
 _SEEK_RETRY_S = 0.002
 _SEEK_TRIED_S = 1.0
-"""If seeks fail this long, the client has abandoned the partition. An assignment takes effect within milliseconds."""
+"""Time after which failing seeks mean that the client has abandoned the partition. After an assignment, seeks fail only
+for a few milliseconds."""
 
 
 def make_consumer(connection: ConfluentConnection, **own: Any) -> Any:
-    """Create a confluent-kafka consumer that reads committed records, whichever client wrote them."""
+    """Create a confluent-kafka consumer that reads only committed records."""
     with connection.translating("create a consumer"):
         return _kafka.Consumer(
             connection.properties(
@@ -96,7 +97,7 @@ class Reader:
         self._admin = admin
         self._client = client
         self._positions = dict(positions)
-        self._is_assigned = False  # True after the assignment in the client; before it, a seek only sets the start
+        self._is_assigned = False  # True after the assignment in the client; before that, a seek only sets the start
         self._paused: set[TopicPartition] = set()
         self._stopped: set[TopicPartition] = set()  # partitions that are also paused in the client
         self._aside: dict[TopicPartition, deque[Any]] = {}  # events set aside for paused partitions
@@ -233,7 +234,7 @@ class Reader:
     def _on_no_such_offset(self, tp: TopicPartition, event: Any, error: Any) -> None:
         """Handle a report that an offset does not exist.
 
-        The report may be stale, from before a seek, or follow a damaged batch.
+        The report may be outdated because of a later seek, or may be the consequence of a damaged batch.
         """
         offset = self._positions.get(tp)
         if offset is None:
@@ -268,10 +269,10 @@ class Reader:
     def lag(self, tp: TopicPartition) -> int:
         """See Consumer.
 
-        Counts offsets up to the high watermark, unless the client has reported the end of the partition. The client
-        reports the end with the fetch after the last record, which the broker can delay for `_FETCH_WAIT_MS`. A single
-        offset that remains after all fetched records is a commit marker, because a response ends before its last stable
-        offset only if it is full.
+        Counts the offsets up to the high watermark, unless the client has reported the end of the partition. The client
+        reports the end only after one more fetch, which the broker can delay for `_FETCH_WAIT_MS`. If a single offset
+        remains after all fetched records, this offset is a commit marker and is not counted. A record there would have
+        been in the same response, because only a full response ends before the last stable offset.
         """
         position = self.position(tp)
         if not self._is_assigned or self._ends.get(tp) == position:

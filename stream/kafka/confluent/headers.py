@@ -15,13 +15,12 @@ from stream.wire.records import Headers
 _logger = logging.getLogger(__name__)
 
 _headers_of = methodcaller("headers")
-"""`Message.headers`, called so that Python checks its result. For a line that has run several times, Python uses a
-specialized call of a C method. It crashes if the method returns both a result and an error, as `Message.headers`
-does."""
+"""Calls `Message.headers` so that Python checks the result. This C method can return both a result and an error. A
+direct call that has run several times is specialized by Python, does not check the result, and can crash."""
 
 
 def headers_read(message: Any) -> Headers:
-    """Return the port's headers of a record that was read. A null value becomes an empty value."""
+    """Return the headers of a record that was read. A null value becomes an empty value."""
     try:
         found = _headers_of(message)
     except SystemError as error:
@@ -36,7 +35,7 @@ def headers_read(message: Any) -> Headers:
 
 
 def headers_to_send(topic: str, headers: Headers) -> list[tuple[str, bytes]]:
-    """Return the port's headers in the form that confluent-kafka expects."""
+    """Return the headers in the form that confluent-kafka expects."""
     taken = [(name, value) for name, value in headers if _is_sendable(name)]
     for name, _ in headers if len(taken) < len(headers) else ():
         if not _is_sendable(name):

@@ -2,11 +2,12 @@
 
 Workarounds for librdkafka:
 
-- The client of a member that was disconnected for longer than its session may be fenced although no other process has
-taken its place. If the group confirms this, the program creates a new client, as after any outage.
-- A member that has lost its partitions, because the group has removed it or did not respond for a session, joins again
-  automatically and takes the place from its current owner. Here, it waits until the group has reported which process
-  has the place (`_settle_loss`).
+- After a disconnection that is longer than the session timeout, the client may report that it is fenced, although no
+  other process has taken the member's place. If the group confirms this, the program creates a new client, as after any
+  outage.
+- A member loses its partitions if the group removes it, or does not respond for the session timeout. The client then
+  joins again automatically, and replaces any process that has taken the member's place. Here, the client first waits
+  until the group has reported which process has the place (`_settle_loss`).
 - The client may return the metadata of an earlier or later membership, and the broker accepts it. The generation in the
   metadata shows which membership it belongs to (`membership`).
 - A static member (`group.instance.id`) never leaves its group at close. `close` removes it.
@@ -156,7 +157,7 @@ class GroupConsumer(Reader):
         super()._raise_errors()
 
     def _settle_loss(self) -> None:
-        """After a loss, request from the group which process has this member's place. Join again or raise the error."""
+        """After a loss, ask the group which process has this member's place, and then join again or raise an error."""
         self._raise_if_out()
         if not self._lost:
             return
@@ -186,8 +187,9 @@ class GroupConsumer(Reader):
     def _was_cut_off(self) -> bool:
         """Return whether the broker was unreachable since the group's last response, and no member has partitions.
 
-        librdkafka leaves the group when it cannot reach the broker for a session. If this process was only paused, the
-        broker is reachable. Received records are no evidence of that, because they may have arrived before the outage.
+        librdkafka leaves the group when it cannot reach the broker for the session timeout. If this process was only
+        paused, the broker has been reachable. Received records do not prove that the broker was reachable, because they
+        may have arrived before an outage.
         """
         others = self._admin.members(self.subscription.group)
         self._connection.listen()
@@ -236,7 +238,7 @@ class GroupConsumer(Reader):
             time.sleep(RETRY_S)  # wait until a heartbeat fails; the next poll then joins again
 
     def needs(self) -> list[Acl]:
-        """See Reader. The group's ACL is first."""
+        """See Reader. The first ACL is for the group."""
         return self.subscription.needs()
 
     def on_offsets_accepted(self) -> None:

@@ -3,8 +3,8 @@
 Workarounds for librdkafka:
 
 - A record for a topic or a partition that does not exist is queued, and fails after the request timeout. `_look_up`
-  reads the number of partitions with kafka-python before the first record to a topic, because a producer that requests
-  it makes the broker create the topic.
+  therefore reads the number of partitions before the first record to a topic. It uses kafka-python, because a request
+  from a librdkafka producer makes the broker create the topic.
 - Only delivery callbacks report whether all records of a flush were written, and at what time. Reading each message in
   the callback would take 3 µs per record, so the callback keeps only the last message of each partition.
 - If a transaction begins before the markers of the last one are written, librdkafka retries after 20 ms, regardless of
@@ -12,8 +12,8 @@ Workarounds for librdkafka:
 - If a commit receives no response, its outcome is unknown, and the producer can no longer be used.
 - `send_offsets_to_transaction` may never return, regardless of its timeout, if the group's coordinator is unavailable
   when the call begins. Here, it is subject to the request timeout.
-- Only a commit reports why the transaction was aborted. Errors of its records and of a flush do not contain the reason
-  (`_raise_cause`).
+- Only a commit reports why the broker aborted the transaction. Errors of its records and of a flush do not contain the
+  reason (`_raise_cause`).
 """
 
 import math
@@ -53,9 +53,9 @@ class ConfluentSink:
     def __init__(self, connection: ConfluentConnection, admin: Admin, **own: Any) -> None:
         self._connection = connection
         self._admin = admin
-        # The last record's headers, in the form of the port and in that of the client.
+        # The last record's headers, as passed to `send` and in the form that the client expects.
         self._headers: tuple[Headers, list[tuple[str, bytes]]] = (), []
-        self._callbacks: dict[str, list[Callable[[Any, Any], None]]] = {}  # by topic: one per partition
+        self._callbacks: dict[str, list[Callable[[Any, Any], None]]] = {}  # one callback per partition, by topic
         self._delivered: dict[TopicPartition, Any] = {}  # the last message of each partition
         self._errors: list[Any] = []
         self._refused: set[str] = set()  # topics for which the broker refused writes
@@ -219,7 +219,7 @@ class ConfluentTransactionSink(ConfluentSink):
         self.drop()
 
     def _raise_cause(self, error: Any) -> None:
-        """Raise the reason for an aborted transaction, which only its commit reports."""
+        """Raise the error that aborted the transaction. The client reports this error only in response to a commit."""
         if error.code() in _IN_VAIN:
             with self._translating("write records"):
                 self._client.commit_transaction(self._connection.request_timeout_s)

@@ -2,8 +2,9 @@
 
 - `create_topics` and `delete_topics` run with `raise_errors=False`, because another program may create or delete the
   same topics, and kafka-python raises only the first error. `_refuse_unless` checks the response for each topic.
-- Committed offsets lag behind a commit until its marker is written. They are read with `require_stable`, which
-  kafka-python sets for a consumer that reads committed records but not in its admin client.
+- After a commit, the group's committed offsets are outdated until the commit marker is written. They are read by a
+  consumer of committed records, because only such a consumer sets `require_stable`. kafka-python's admin client does
+  not.
 - A static member (`group_instance_id`) never leaves its group at close. `leave` removes it, so that the group reassigns
   its partitions before the session ends.
 """
@@ -50,7 +51,7 @@ class Admin:
                 return connection.make(KafkaAdminClient, bootstrap_timeout_ms=max(1, min(_ATTEMPT_MS, left_ms)))
             except kafka_errors.RetriableError as error:
                 if left_ms <= _ATTEMPT_MS:
-                    hint = connection.hint() or "; start one (onebit kafka up), or give the address of a running one"
+                    hint = connection.hint() or "; start a broker (onebit kafka up), or use another address"
                     raise BrokerUnavailableError(
                         f"no Kafka broker responded at {connection.bootstrap} within {limit_ms} ms{hint}"
                     ) from error
@@ -108,7 +109,10 @@ class Admin:
         return found[topic].partitions if found else 0
 
     def missing_of(self, needs: Sequence[Acl]) -> Sequence[Acl]:
-        """Return the missing ACLs among these, which are of one kind. A refusal does not always name its topic."""
+        """Return those of the given ACLs that are missing. All given ACLs must be of one kind.
+
+        Asks the broker, because an error response does not always name the topic.
+        """
         if len(needs) < 2 or needs[0].kind != "topic":
             return needs
         with suppress(BrokerError):
@@ -151,7 +155,7 @@ class Admin:
 
     def ends(self, tps: Sequence[TopicPartition]) -> dict[TopicPartition, Ends]:
         """See Broker."""
-        # The last stable offset is read first. Both ends only increase, so it never exceeds the high watermark.
+        # Both offsets only increase. The last stable offset is read first, and thus never exceeds the high watermark.
         stable = self._offsets(tps, OffsetSpec.LATEST, IsolationLevel.READ_COMMITTED)
         high_watermark = self._offsets(tps, OffsetSpec.LATEST, IsolationLevel.READ_UNCOMMITTED)
         return {tp: Ends(high_watermark[tp], stable[tp]) for tp in tps}
@@ -173,7 +177,7 @@ class Admin:
         return {tp: found[KafkaTopicPartition(*tp)].offset for tp in tps}
 
     def committed(self, group: str, tps: Sequence[TopicPartition], client: Any = None) -> dict[TopicPartition, int]:
-        """See Broker. `client` is a consumer of the group; without it, a temporary one reads the offsets."""
+        """See Broker. `client` is a consumer of the group. Without a `client`, a temporary consumer is created."""
         if client is None:
             client = self._connection.make_consumer(group_id=group)
             try:
@@ -230,8 +234,8 @@ class Admin:
         self._admin_client.close()
 
 
-# By default, segments are closed at 1 GB, and a log is compacted only when half of it is obsolete. A recovery reads the
-# whole topic, so it is compacted earlier here.
+# By default, segments are closed at 1 GB, and a log is compacted only when half of it is obsolete. Here, topics are
+# compacted earlier, because a recovery reads the whole topic.
 _COMPACTION = {"segment.bytes": str(64 << 20), "min.cleanable.dirty.ratio": "0.1"}
 _SEGMENT_MS = 7 * 24 * 3_600_000  # the default age at which a segment is closed
 

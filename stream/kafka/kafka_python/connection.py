@@ -48,8 +48,8 @@ _FORBIDDEN = {
     kafka_errors.TransactionalIdAuthorizationFailedError.__name__: "transactional-id",
     kafka_errors.ClusterAuthorizationFailedError.__name__: "topic",  # raised if a producer may not write to any topic
 }
-"""The kind of resource to which each error denies access. Some of these names occur only in the text of another
-error."""
+"""The kind of resource to which each error denies access. An error is identified by its name, because kafka-python
+raises some of these errors only as the text of another error."""
 
 
 def kind_of(error: object) -> str | None:
@@ -116,7 +116,7 @@ class KafkaConnection(Connection):
             "request_timeout_ms": self.request_timeout_ms,
             "reconnect_backoff_max_ms": 1000,
             "kafka_client": network,
-            "proxy_url": "direct://",  # not a proxy, but selects _Socket
+            "proxy_url": "direct://",  # selects _Socket; no proxy is used
         }
         try:
             return kind(**(shared | self._security | settings))
@@ -131,7 +131,7 @@ class KafkaConnection(Connection):
             raise
 
     def make_consumer(self, **settings: Any) -> Any:
-        """Create a kafka-python consumer that reads committed records, whichever client wrote them."""
+        """Create a kafka-python consumer that reads only committed records."""
         with self.translating("connect a consumer"):
             client = self.make(
                 KafkaConsumer,
@@ -147,7 +147,7 @@ class KafkaConnection(Connection):
         return client
 
     def hint(self) -> str:
-        """Return the likely cause of the last failed connection, if a server closed it."""
+        """Return the likely cause of the last failed connection if the server closed it, or "" for other failures."""
         failure, config = self._failure, self.config
         if not isinstance(failure, kafka_errors.KafkaProtocolError) and "socket disconnected" not in str(failure):
             return ""
@@ -177,7 +177,7 @@ class _NetClient(KafkaNetClient):  # type: ignore[misc]
 
 
 class _Socket(KafkaNetSocket):  # type: ignore[misc]
-    """Closes a socket that fails to connect, unlike kafka-python. The scheme of `proxy_url` selects this class."""
+    """A socket that is closed if it fails to connect. The scheme of `proxy_url` selects this class."""
 
     SCHEMES = ("direct",)
 

@@ -2,9 +2,10 @@
 
 Workarounds for kafka-python:
 
-- With a reset policy, the client silently replaces a deleted offset with the first one. No policy is set here.
-- The client sets aside the fetched records of a paused partition. After a resume, it neither returns them nor fetches
-  more if its current batch, from another partition, is used up (`_make_room`).
+- With a reset policy, the client silently replaces a deleted offset with the first available offset. No policy is set
+  here.
+- The client sets aside the fetched records of a paused partition. After a resume, the client can stop returning and
+  fetching records. This happens if its current batch is from another partition and has been read (`_make_room`).
 - Only the timestamp type of a record shows whether the broker or the sender set the timestamp (`_check_times`).
 - Records of other clients, and batches that cannot be read, are handled in `foreign`.
 """
@@ -30,9 +31,10 @@ _CREATE_TIME = 0
 
 
 def _follow_stable_ends(fetcher: Any) -> Mapping[tuple[str, int], int]:
-    """Return the last stable offset of each partition, updated by each fetch response. The client does not store it.
+    """Return a mapping with the last stable offset of each partition. Each fetch response updates the mapping.
 
-    In a fetch session, a response omits partitions without new records whose end has not moved (KIP-227).
+    The client does not store these offsets. In a fetch session, a response omits partitions without new records whose
+    end has not moved (KIP-227).
     """
     ends: dict[tuple[str, int], int] = {}
     handle = fetcher._handle_fetch_response
@@ -40,7 +42,7 @@ def _follow_stable_ends(fetcher: Any) -> Mapping[tuple[str, int], int]:
     def handle_and_follow(node: Any, offsets: Any, sent: Any, response: Any) -> None:
         for topic in response.responses:
             for partition in topic.partitions:
-                if partition.last_stable_offset >= 0:  # otherwise, the response reports an error
+                if partition.last_stable_offset >= 0:  # a negative offset means an error
                     ends[topic.topic, partition.partition_index] = partition.last_stable_offset
         handle(node, offsets, sent, response)
 
@@ -88,7 +90,7 @@ class Reader:
         return [Acl("topic", topic, "Read") for topic in sorted({tp.topic for tp in self.assignment()})]
 
     def _check_times(self, polled: Mapping[Any, Any]) -> None:
-        """Raise TopicSettingsError for records that were appended after their topic's timestamp type became CreateTime.
+        """Raise TopicSettingsError if records have their sender's timestamp and their topic uses CreateTime.
 
         Only the last record of each partition is checked.
         """

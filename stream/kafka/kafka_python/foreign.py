@@ -3,7 +3,7 @@
 - A header's name can be any bytes, because Kafka does not check it. kafka-python reports a batch with a name that is
   not UTF-8 as corrupt. Here a byte that is not UTF-8 becomes a lone surrogate (`surrogateescape`), and is restored when
   the name is sent (`HeaderName`).
-- The value of a header can be null. The port has no null values, so null is read as an empty value.
+- The value of a header can be null. The Broker interface has no null values, so null is read as an empty value.
 - A record can have neither key nor value. kafka-python reads it, but only sends it if its serializer returns null
   (`NullSerializer`).
 - For an unreadable batch, with a wrong checksum or a missing codec, kafka-python raises the codec's error without a
@@ -44,12 +44,12 @@ class HeaderName(str):
 
 
 def headers_to_send(headers: Headers) -> list[tuple[str, bytes]]:
-    """Convert the port's headers to the form that kafka-python expects."""
+    """Convert headers to the form that kafka-python expects."""
     return [(name if name.isascii() else HeaderName(name), value) for name, value in headers]
 
 
 def headers_read(headers: Iterable[tuple[str, bytes | None]]) -> Headers:
-    """Convert headers read by kafka-python to the port's headers."""
+    """Convert headers that kafka-python has read to Onebit's form."""
     return tuple([(str(name), b"" if value is None else value) for name, value in headers])
 
 

@@ -65,7 +65,7 @@ class _Rebalances(ConsumerRebalanceListener):  # type: ignore[misc]
     def on_partitions_assigned(self, assigned: Iterable[Any]) -> None:
         self._client.pause(*assigned)
         for tp in assigned:
-            self._client.seek(tp, 0)  # prevents a lookup by the client; `_take_over` seeks to the right position
+            self._client.seek(tp, 0)  # prevents an offset request; `_take_over` seeks to the committed offset
         self.assignment = frozenset(TopicPartition(*tp) for tp in assigned)
         self.assigned = True
 
@@ -73,13 +73,13 @@ class _Rebalances(ConsumerRebalanceListener):  # type: ignore[misc]
 class _Joins:
     """Replaces the coordinator's join method. Keeps the result of a join until a poll uses it.
 
-    A poll that times out leaves its join in progress, and the next poll waits for it. If the join has completed by
-    then, however, the client starts another one and the first result is lost.
+    A poll that times out leaves its join in progress, and the next poll waits for this join. If the join completes
+    between the two polls, however, the client starts another join and loses the first result.
 
-    It also replaces the coordinator's method that resets its membership, to detect that the group has removed the
-    member. The broker then reports an unknown member id. A member whose first join was interrupted by a broker restart
-    receives the same error but has lost nothing. A completed join survives a restart. A member that is too busy to poll
-    resets its membership itself and joins again.
+    This class also replaces the coordinator's method that resets the membership. A reset after an error response with
+    an unknown member id shows that the group has removed the member. A member whose first join was interrupted by a
+    broker restart receives the same error, but was not removed. A completed join survives a restart. A member that is
+    too busy to poll resets its own membership, and joins again.
     """
 
     def __init__(self, coordinator: Any, *, rejoins: bool) -> None:
@@ -104,8 +104,9 @@ class _Joins:
     async def __call__(self) -> bytes:
         coordinator = self._coordinator
         if self.is_out:
-            raise kafka_errors.CoordinatorNotAvailableError  # retried until the end of the poll, which reports it
-        # Use the last join unless a poll has already used it, which ends the rebalance, or the member was removed.
+            # The client retries until the poll ends, and `poll` then raises FencedError.
+            raise kafka_errors.CoordinatorNotAvailableError
+        # Return the kept result. It is invalid if a poll has used it, which ends the rebalance, or after a removal.
         if coordinator.rebalance_in_progress() and coordinator._generation is self._generation:
             return self._assignment
         self._generation = None
@@ -146,7 +147,7 @@ class GroupConsumer(Reader):
         """See Consumer."""
         self._raise_if_out()
         if not self._rebalances.assignment:
-            timeout_ms = min(timeout_ms, _JOIN_POLL_MS)  # assigned partitions are paused and return no records
+            timeout_ms = min(timeout_ms, _JOIN_POLL_MS)  # newly assigned partitions are paused and return no records
         records = super().poll(timeout_ms, records_max)
         failure, self._rebalances.failure = self._rebalances.failure, None
         if failure is not None:
@@ -205,8 +206,9 @@ class GroupConsumer(Reader):
     def _raise_if_out(self) -> None:
         """Raise FencedError if a heartbeat has reported that this member was replaced or removed.
 
-        If another process has the place, the client only stops its heartbeats. It starts them when a join completes.
-        For a member that has joined, is not rejoining and is not closed, stopped heartbeats have no other cause.
+        If another process has taken the place, the client only stops its heartbeats. The client starts heartbeats when
+        a join completes. If a member has joined and is neither rejoining nor closed, the heartbeats have stopped only
+        because another process has taken the place.
         """
         coordinator = self._client._coordinator
         is_joined = coordinator.stable() and not coordinator.rejoining

@@ -10,10 +10,10 @@ Workarounds for kafka-python:
   does not check. In this case, no offsets are sent (`GroupConsumer.membership`). If the response to a producer's
   offsets is UNKNOWN_MEMBER_ID, the client does not inform the consumer (`send_offsets`).
 - When the broker does not authorise the offsets of a topic, the client refuses to abort the transaction, although the
-  broker would abort it. Other readers would be blocked until its timeout (`abort`).
+  broker would abort it. Other readers would be blocked until the transaction times out (`abort`).
 - When the broker reports that an epoch is not the newest (a zombie is fenced), the client requests a new epoch, as
-  after a loss of its sequence numbers. If it receives one, it fences its successor. Here, the client requests no
-  epoch.
+  after a loss of its sequence numbers. A client that receives a new epoch fences its successor. Here, the client
+  requests no epoch.
 - For a topic with CreateTime, the client returns the sender's timestamp as the append time of a record (`settle`).
 - The producer's queue has no limit. If records are unacknowledged, `close` raises an error and leaves the producer's
   thread running.
@@ -79,7 +79,7 @@ class KafkaSink:
         futures, self._futures, self._bytes = self._futures, [], 0
         appended_ms, self._appended_ms = self._appended_ms, {}
         deadline_s = time.monotonic() + self._connection.patience_s
-        with suppress(kafka_errors.KafkaTimeoutError):  # in this case, the errors are those of the records
+        with suppress(kafka_errors.KafkaTimeoutError):  # the futures below raise the errors of the records
             self._client.flush(self._connection.patience_s)
         errors = []
         undated: TopicPartition | None = None
@@ -95,7 +95,7 @@ class KafkaSink:
                 undated = tp
             appended_ms[tp] = max(append_ms, appended_ms.get(tp, -1))
         if errors:
-            self._raise_if_final("write records")  # the records may report only that their batch was aborted
+            self._raise_if_final("write records")  # a record's error may be only that its batch was aborted
             self._connection.refuse(f"write {len(errors)} of {len(futures)} records", errors[0], self.needs())
         if undated is not None:
             raise without_append_time(*undated)
@@ -124,8 +124,9 @@ class KafkaTransactionSink(KafkaSink):
             connection,
             transactional_id=transactional_id,
             transaction_timeout_ms=connection.settings.transaction_timeout_ms,
-            # The next transaction fails with CONCURRENT_TRANSACTIONS until the markers of the last one are written, a
-            # few ms later. With the default of 100 ms, a transaction takes 16-220 ms instead of 10 ms.
+            # A new transaction fails with CONCURRENT_TRANSACTIONS until the markers of the last transaction are
+            # written, which takes a few ms. With the default backoff of 100 ms, a transaction takes 16-220 ms instead
+            # of 10 ms.
             retry_backoff_ms=5,
         )
         self.failure: BrokerError | None = None
@@ -175,7 +176,7 @@ class KafkaTransactionSink(KafkaSink):
         self._client._sender.wakeup()
         if not result.wait(1000 * self._connection.patience_s):
             timeout_ms = self._connection.request_timeout_ms
-            self.failure = outcome_unknown(self._connection, self._id, f"no answer to {what} within {timeout_ms} ms")
+            self.failure = outcome_unknown(self._connection, self._id, f"no response to {what} within {timeout_ms} ms")
             raise self.failure
 
     @contextmanager

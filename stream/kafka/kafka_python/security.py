@@ -2,8 +2,8 @@
 
 Workarounds for kafka-python:
 
-- After a refused password or an untrusted certificate, the client retries until its timeout, and does not report the
-  reason. `Manager` keeps the error, and the next attempt raises it.
+- If the broker rejects a password, or its certificate is not trusted, the client retries until its timeout, and does
+  not report the reason. `Manager` keeps the error, and the next attempt raises this error.
 - The client discards data that a broker sends just before it closes the connection. The data can contain the reason
   for the refusal.
 - The client creates a TLS context for each connection, and reports "handshake failed" for a missing file. Here, the
