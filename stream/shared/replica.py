@@ -34,8 +34,8 @@ from stream.wire.updates import (
 class Place(NamedTuple):
     """The position of one task in the log, as read so far."""
 
-    step: int = 0  # the task's last step in the log; 0 if there is none
-    parts: int = 0  # number of parts of that step so far
+    step: int = 0  # number of the task's last step in the log; 0 if the log has no step of the task
+    parts: int = 0  # number of records of that step that were read
     decided: int = 0  # number of the task's decisions that the model has observed
 
 
@@ -51,7 +51,7 @@ class Replica:
         self.offset = 0  # next offset to read
         self.places: dict[int, Place] = {}  # positions of the tasks, by partition
         self.foreign = Foreign()  # records from other programs, which are skipped
-        self.is_overlaid = False  # whether a task's own decisions are applied on top, see `stream.shared.view`
+        self.is_overlaid = False  # whether a task's own decisions are applied to the model; see `stream.shared.view`
 
     def place_of(self, partition: int) -> Place:
         """Return the position of a task in the log."""
@@ -67,7 +67,7 @@ class Replica:
             records: records of the log from `offset` on, in order; some offsets have no record.
 
         Raises:
-            UpdatesError: records are missing, or one cannot be decoded or does not fit the model.
+            UpdatesError: records are missing, or a record cannot be decoded or does not fit the model.
         """
         assert not self.is_overlaid, "a task's own decisions are applied on top of this model; undo them first"
         taken: list[tuple[Record, Update]] = []
@@ -96,7 +96,7 @@ class Replica:
         return entries.kinds.size
 
     def _follows(self, record: Record, update: Update) -> bool:
-        """Return whether a record is the next one of its task; if so, advance the task's position."""
+        """Return whether a record is the next record of its task. If so, advance the task's position."""
         place = self.place_of(update.partition)
         is_next_part = (update.step, update.part) == (place.step, place.parts)
         is_next_step = update.step > place.step == update.follows and update.part == 0
@@ -182,8 +182,8 @@ def _loop(
 ) -> tuple[int, int]:
     """Apply entries, starting at index `done`. The learner's kernels are globals; see `compile_with`.
 
-    Returns the index of the first entry that was not applied, and the number of entries that changed the model. If
-    this entry exists, it is of another kind than decisions and bits, and the caller must apply it.
+    Returns the index of the first entry that was not applied, and the number of entries that changed the model. The
+    loop stops at an entry that is neither a decision nor a bit. The caller must apply this entry.
     """
     kinds, updates = entries.kinds, 0
     while done < kinds.size and kinds[done] < CORRECTED:

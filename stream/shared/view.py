@@ -1,8 +1,8 @@
-"""One task's view of a shared model: a replica with the task's own later decisions on top.
+"""One task's view of a shared model: a replica that also contains the task's own later decisions.
 
-A task decides with the model at version n *plus one `observe_early` call, in order, for each of its own decisions that
-the n entries do not contain*. Without these calls, a learner that relies on `observe` would play the same class
-repeatedly until its decisions arrive through the log. Other tasks' decisions arrive only through the log.
+A task decides with the model at version n, after one `observe_early` call for each of its own decisions that the n
+entries do not contain. Without these calls, a learner that relies on `observe` would play the same class repeatedly
+until its decisions arrive through the log. Other tasks' decisions arrive only through the log.
 
 A decision is therefore a function of the log, n and the task's earlier decisions, and can be reproduced.
 """
@@ -46,8 +46,8 @@ class Overlay:
 
     def __init__(self, learner: KernelLearner) -> None:
         self._learner = learner
-        self._was: list[tuple[NDArray[Any], Any, NDArray[Any]]] = []  # array, index, and content before the change
-        self._kept: set[tuple[str, Any]] = set()  # copied parts: rows of actions, or whole arrays
+        self._was: list[tuple[NDArray[Any], Any, NDArray[Any]]] = []  # (array, index, content before the change)
+        self._kept: set[tuple[str, Any]] = set()  # parts that were copied: rows of actions, or whole arrays
 
     def observe(self, x: Features, decision: Decision) -> None:
         """Observe a decision."""
@@ -174,8 +174,8 @@ class View:
     def _drop_observed(self) -> None:
         """Remove the task's own decisions that the model has observed.
 
-        The model can have observed more decisions than this view made, if another process has continued the task
-        without the knowledge of this process. The commit of this step will then be refused.
+        If another process has taken over the task and this process does not know yet, the model can have observed more
+        decisions than this view made. The commit of this step will then fail.
         """
         decided = self._replica.place_of(self._partition).decided
         for _ in range(min(decided - self._first, len(self._own))):
@@ -199,7 +199,7 @@ class Recall:
     def expect(self, version: int, decisions: Iterable[tuple[str, Decision]]) -> None:
         """Set the model version and the decisions of the next step, with their event ids.
 
-        An id can occur twice, if the join forgot it between two decisions.
+        An id can occur twice, if the join forgot the id between two decisions.
         """
         self.version = version
         self._decisions = deque(decisions)

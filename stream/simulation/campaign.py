@@ -95,8 +95,8 @@ def expected_coverage(model: Sharing = "own") -> list[str]:
 
 
 COVERED_FROM_SEEDS = 2_000
-"""Number of seeds of a campaign from which missing coverage is a failure. The rarest event occurs in about one seed in
-100."""
+"""Minimum number of seeds for which a campaign fails if its coverage is incomplete. The rarest event occurs in about
+one seed in 100."""
 
 
 @dataclass(slots=True)
@@ -107,8 +107,8 @@ class Campaign:
     seeds: int = 0
     timeless: int = 0
     failures: list[Result] = field(default_factory=list)
-    coverage: Counter[str] = field(default_factory=Counter)  # number of occurrences
-    seeds_with: Counter[str] = field(default_factory=Counter)  # number of seeds with an occurrence
+    coverage: Counter[str] = field(default_factory=Counter)  # number of occurrences of each event
+    seeds_with: Counter[str] = field(default_factory=Counter)  # number of seeds in which each event occurred
 
     def add(self, result: Result) -> None:
         """Add the result of one seed."""
@@ -167,7 +167,7 @@ def run_campaign(
 
 
 def trace(make_learner: MakeLearner, schedule: Schedule) -> list[Happened]:
-    """Return the trace of a run, which ends at the error if one occurs."""
+    """Return the trace of a run. If an error occurs, the trace ends with the error."""
     world = World(schedule, make_learner, tracing=True)
     try:
         world.run()
@@ -180,8 +180,8 @@ def shrink(make_learner: MakeLearner, schedule: Schedule) -> list[int]:
     """Return the indices of a small subset of a failing schedule's items that still fails.
 
     The algorithm is that of Zeller and Hildebrandt, "Simplifying and isolating failure-inducing input", IEEE TSE 2002.
-    It removes groups of decreasing size, down to single items, while the remaining items still fail. The subset can
-    fail in another way than the schedule.
+    It removes groups of items, from large groups to single items, as long as the remaining items still fail. The
+    failure of the subset can differ from that of the schedule.
     """
     indices = list(range(len(schedule.items)))
     size = len(indices) // 2

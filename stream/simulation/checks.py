@@ -1,7 +1,7 @@
 """The checks after every run of the simulation.
 
-Each check returns its findings as messages. It compares the topics with the records that were sent and the transactions
-that were committed in the `World`. The only data that it uses from the learners is their final state.
+Each check returns its findings as messages. A check compares the topics with the records that were sent and the
+transactions that were committed in the `World`. From the learners, it uses only their final state.
 """
 
 import re
@@ -62,7 +62,7 @@ class _Partition:
         return (record.topic, self.number, record.offset) not in self.world.outside.sent
 
     def _audit(self) -> None:
-        """Run the audit of `onebit verify`, which must report no faults and count every foreign record."""
+        """Run the audit of `onebit verify`. It must find no faults, and must count all records from other programs."""
         finding = audit_partition(self.world.broker, TOPICS, self.number, observe=self._observe)
         foreign = sum(tp.partition == self.number and tp != LOG for tp, _ in self.world.outside.foreign_outputs)
         self.wrong += [f"audit: {fault}" for fault in finding.faults]
@@ -87,7 +87,7 @@ class _Partition:
 
 
 def check(world: World) -> list[str]:
-    """Check a run, and count overflows and uses of each row of the join table in its coverage."""
+    """Check a run. Add overflows and uses of the rows of the join table to the coverage of the run."""
     wrong: list[str] = []
     tasks = world.processes.tasks()
     partitions = [_Partition(world, number) for number in range(world.schedule.partitions)]
@@ -125,7 +125,7 @@ def row_name(state: State, happened: Input) -> str:
 
 
 def _as_sent(partition: _Partition) -> list[str]:
-    """Compare malformed, decided and settled events with those sent, so that no check relies on the codec alone."""
+    """Compare the oracle's events with the events that were sent, so that no check relies on the codec alone."""
     sent = partition.world.outside.sent
     malformed: set[tuple[str, int]] = set()
     wrong: list[str] = []
@@ -159,10 +159,11 @@ def _as_sent(partition: _Partition) -> list[str]:
 
 
 def _eligible(partition: _Partition) -> dict[int, dict[int, str | None] | None]:
-    """Return the eligible classes of each context by its offset, with their names; None if it is malformed.
+    """Return the eligible classes of each context by offset, with their names. For a malformed context, return None.
 
-    In a pipeline with open classes, the contexts name the classes in the order of their offsets. With a shared model,
-    the log names them, and each step knows the names of its journal record and of those before.
+    In a pipeline with open classes, the index of a class depends on the order in which the contexts name the classes.
+    With a shared model, the index depends on the order in the log. A step then knows the names in the journal up to its
+    own record.
     """
     task, found = partition.task, dict[int, dict[int, str | None] | None]()
     indices: dict[str, int] = {}
@@ -216,7 +217,7 @@ def _in_order(partition: _Partition) -> list[str]:
 
 
 _LATE_TO_SHOW = (Kind.FOREIGN_BEGIN, Kind.HOLD, Kind.EXPELLED_IN_COMMIT)
-"""Faults that delay records, so that they are not read in the order of their append times.
+"""Faults that delay the visibility of records. Learners then read records out of the order of their append times.
 
 When a learner loses its session, the records after its open transaction are invisible until the broker aborts the
 transaction.
@@ -234,7 +235,10 @@ def differences(what: str, expected: list[Any], got: list[Any]) -> list[str]:
 
 
 def _ticks(partition: _Partition) -> list[str]:
-    """Check that steps with decisions have one tick and others at most one, and that no event is pending at the end."""
+    """Check the number of ticks, and that no event is pending at the end.
+
+    A step with decisions must have exactly one tick. Any other step can have one.
+    """
     wrong: list[str] = []
     world, (predictions, feedback) = partition.world, map(partition.tp, (TOPICS.predictions, TOPICS.feedback))
     transactions = {
@@ -281,16 +285,16 @@ def _each_decided_once(partition: _Partition) -> list[str]:
 
 
 def _settled_by_times_alone(partition: _Partition) -> list[str]:
-    """Check that the first feedback after a context settles the decision if its append time is not after the deadline.
+    """Check that the first feedback after a context settles the decision if the feedback was appended in time.
 
-    Feedback for an action other than that of the decision is ignored. A deferred decision's window begins with the
+    Feedback for an action other than that of the decision is ignored. The window of a deferred decision begins with the
     first shown record. The result depends only on append times and offsets, and not on when records were read.
     """
     world, sent = partition.world, partition.world.outside.sent
     came_ms = {record.offset: record.append_ms for record in partition.contexts}
     contexts_are_late = world.schedule.old_lags or bool(
         {Kind.FOREIGN_CONTEXT, Kind.HOLD} & world.trace.fired.keys()
-    )  # feedback can then be read before a context with an earlier append time
+    )  # if true, feedback can be read before a context with an earlier append time
     limits = partition.task.join
     answers: dict[str | None, list[tuple[Record, int | None]]] = {}
     shown: dict[str | None, list[Record]] = {}
@@ -403,9 +407,10 @@ def equal_faultless(world: World, faultless: World) -> list[str]:
     faults in one process, byte for byte and in the same order. The final model and join of every partition are also
     equal. Four conditions apply:
 
-    1. A learner polls whenever something is appended or due. Otherwise the time of a decision's tick differs.
+    1. A learner polls whenever a record is appended or an action is due. Otherwise the time of a decision's tick
+       differs.
     2. `idle_ms` is 1, and deadlines pass in milliseconds in which nothing else happens (see `schedule`). Otherwise a
-       learner that has just started detects them later than a running one.
+       learner that has just started detects deadlines later than a running learner.
     3. `retain_ms` is longer than the run, because ids are forgotten by stream time, which advances with every tick.
     4. No other producer holds a transaction open on contexts or feedback.
 

@@ -1,6 +1,7 @@
 """The faults of a run, and their effects on the processes' calls to the broker.
 
-A process can pause only within such a call, which then runs everything else in the simulation before it returns.
+A process can pause only within a call to the broker. Before the call returns, it runs the rest of the simulation up to
+the end of the pause.
 """
 
 from collections.abc import Callable
@@ -81,7 +82,7 @@ class Faults:
     def consult(self, process: Process, call: str) -> Verdict:
         """Return the fault to inject into an operation. Called before each operation; see `faulty_broker.Consult`.
 
-        It is also called after each numbered step of a commit. Outages and slow calls do not affect these.
+        Also called after each numbered step of a commit. Outages and slow calls do not affect these steps.
         """
         if process.dead:
             raise CrashError
@@ -189,7 +190,7 @@ class Faults:
 
 
 _COUNTING = (Kind.CRASH_IN_RECOVERY, Kind.CRASH_IN_SNAPSHOT, Kind.MOVE_IN_SNAPSHOT, Kind.PAUSE)
-"""Faults that occur at the Nth matching call, where N is the fault's number."""
+"""Faults that occur at the Nth matching call, where N is the `number` of the item."""
 
 _VERDICTS = {
     Kind.COMMIT_UNKNOWN: Verdict.ANSWER_IS_LOST,

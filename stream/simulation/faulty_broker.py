@@ -1,7 +1,7 @@
 """A process's connection to the embedded broker, with faults from a schedule.
 
-It implements the broker interface, and consults the schedule before every operation that uses the network. It simulates
-only failures of the network and of the process. The embedded broker does everything else.
+The connection implements the Broker interface, and looks up faults before every operation that uses the network. It
+simulates only failures of the network and of the process. The embedded broker does everything else.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -45,7 +45,7 @@ class Transaction:
     records: list[tuple[TopicPartition, int]] = field(default_factory=list)  # partitions and offsets
 
     def end(self, fate: Fate) -> None:
-        """Set the fate of an open transaction."""
+        """Set the final state of the transaction, if it is open."""
         if self.fate is Fate.OPEN:
             self.fate = fate
 
@@ -55,7 +55,7 @@ Consult = Callable[[str], Verdict]
 
 
 def _forwarded(name: str) -> Any:
-    """Return an operation that consults the schedule and then calls the embedded broker."""
+    """Return an operation that looks up faults and then calls the embedded broker."""
 
     def operation(self: "FaultyBroker", *arguments: Any) -> Any:
         self.consult(name)
@@ -82,8 +82,8 @@ class FaultyBroker:
     may_be_dry: bool = True  # False if polls must return the available records
     moved: int = 0  # number of polls that advanced, even if only past invisible records
     member: EmbeddedMember | None = None  # the process's member of the group
-    transaction: Transaction = field(default_factory=lambda: Transaction("", "", Fate.ABORTED))  # the most recent
-    _old_ends: dict[TopicPartition, tuple[Ends, int]] = field(default_factory=dict)  # old end, remaining reports
+    transaction: Transaction = field(default_factory=lambda: Transaction("", "", Fate.ABORTED))  # the latest one
+    _old_ends: dict[TopicPartition, tuple[Ends, int]] = field(default_factory=dict)  # (old end, remaining reports)
 
     create_topics: ClassVar[Any] = _forwarded("create_topics")
     describe_topics: ClassVar[Any] = _forwarded("describe_topics")
@@ -120,7 +120,7 @@ class FaultyBroker:
         return {tp: self._reported_end(tp, end) for tp, end in self.broker.ends(tps).items()}
 
     def lag(self, tp: TopicPartition, times: int) -> None:
-        """Report a partition's current end for this process's next N requests, even if the end advances."""
+        """Answer this process's next N requests for a partition's end with the current end, even if it advances."""
         self._old_ends[tp] = self.broker.ends([tp])[tp], times
 
     def end_lag(self) -> None:
@@ -193,7 +193,7 @@ class FaultyTransactionalProducer:
     def flush(self) -> Mapping[TopicPartition, int]:
         """See TransactionalProducer. A crash can occur when half of the records are in the log.
 
-        The schedule limits the wait for followers.
+        Waits for followers up to the schedule's `replication_timeout_ms`.
         """
         self._drain(len(self._queue) // 2)
         self._broker.consult("flush")
@@ -223,7 +223,7 @@ class FaultyTransactionalProducer:
         raise BrokerUnavailableError(f"the commit of {self._id} received no response in time; its outcome is unknown")
 
     def finish(self) -> int:
-        """Commit on the broker."""
+        """Commit on the embedded broker."""
         append_ms = self._inner.commit()
         self._broker.transaction.end(Fate.COMMITTED)
         self._broker.observe(self._broker.transaction)

@@ -57,7 +57,7 @@ _FEATURES = tuple(
 
 
 class Sent(NamedTuple):
-    """The content of an input record, for oracles that do not decode it."""
+    """The content of an input record, for checks that do not decode the record."""
 
     event_id: str | None  # None for a malformed record
     bit: int
@@ -186,8 +186,8 @@ class Outside:
     def _end_foreign(self, number: int, *, commits: bool) -> None:
         foreign = self._foreign.pop(number, None)
         if foreign is not None and commits:
-            with suppress(BrokerUnavailableError):  # the records are not replicated
+            with suppress(BrokerUnavailableError):  # raised if the records are not replicated
                 foreign.producer.commit()
                 self.foreign_outputs |= set(foreign.outputs)
         if foreign is not None:
-            foreign.producer.abort()  # has no effect after a commit
+            foreign.producer.abort()  # does nothing after a commit

@@ -68,7 +68,7 @@ class Process:
     zombie: bool = False  # True if a newer process has the same name
     away_ms: int = 0  # time until the restart if the process dies now
     asleep_until_ms: int = 0
-    parked: object = None  # see LearnerSetup
+    parked: object = None  # state from the process's previous program, or None
 
 
 class SeenModel(NamedTuple):
@@ -80,10 +80,10 @@ class SeenModel(NamedTuple):
 
 
 ROUNDS_MAX = 2_000
-"""Limit on the rounds of polls at a single point in time. No run needs as many rounds."""
+"""Limit on the rounds of polls at a single point in time. Only learners that never become idle reach this limit."""
 
 DRY_ROUNDS_MAX = 8
-"""Number of rounds at a single point in time in which a poll may return no records although some are available."""
+"""Number of rounds at a single point in time in which a poll may return nothing although records are available."""
 
 RESTARTS_MAX = 500
 """Limit on starts in one run."""
@@ -120,7 +120,10 @@ class Processes:
         return [process for process in self._all if not process.zombie and not process.dead]
 
     def named(self, number: int) -> Process | None:
-        """Return the process that a number selects, or None if all processes are in calls."""
+        """Return the process with this number, modulo the number of processes that are not in calls.
+
+        Returns None if all processes are in calls.
+        """
         live = [process for process in self.live() if not process.busy]
         return live[number % len(live)] if live else None
 

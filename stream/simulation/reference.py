@@ -1,4 +1,4 @@
-"""Reference learners that process the decisions and outcomes of the audit's oracle in order.
+"""Reference learners, which process the decisions and outcomes that the audit's oracle expects, in order.
 
 If a task has its own model, its reference must make the same decisions. If the model is shared, the reference collects
 the entries that the task must write to the log.
@@ -56,7 +56,7 @@ class OwnReference:
         return True
 
     def decide(self, decided: Decided) -> tuple[Decision, bool]:
-        """Return the decision from which to learn, and whether the published decision is as expected."""
+        """Return the decision to learn from, and whether the published decision is as expected."""
         task, (event_id, x, logged, _, eligible, _), prediction = self.task, decided.context, decided.prediction
         own = mine = taught = self.learner.predict(x, uniform(task.seed, Purpose.ACTION, event_id), eligible)
         target = None if task.play == "own" else Target(own.action, own.propensity)
@@ -80,7 +80,7 @@ class OwnReference:
         self.updates += self.learner.retract(x, decision, 0, reward, v)
 
     def promote(self, number: int) -> None:
-        """Let another learner decide."""
+        """Make another learner the champion."""
         self.learner.promote(number)
         self.updates += 1
 
@@ -128,7 +128,7 @@ class SharedReference(OwnReference):
         return Decision(0, 0, 0.0, np.zeros(self.learner.n_classes), np.zeros(self._logged_size))
 
     def differs(self, step: JournalStep) -> bool:
-        """Return False, because `shared_model` compares versions with the log."""
+        """Return False. For a shared model, `shared_model` checks the versions."""
         return False
 
 

@@ -17,7 +17,7 @@ from stream.task.settings import UNIFORM, LatePolicy, OnExpiry, Sharing, TaskSet
 from stream.wire.records import Logged
 
 EVENTS = 20
-"""Number of contexts in a run. Enough for all kinds of events to interact, and few enough for a readable trace."""
+"""Number of contexts in a run. All kinds of events can interact, and a trace remains readable."""
 
 
 class Kind(StrEnum):
@@ -103,7 +103,7 @@ NUMBERS = {
     Kind.LAG: (1, 40),  # number of reports of the old end
     Kind.HOLD: (0, 2),  # the partition
 }
-"""The range from which the number of a fault is drawn."""
+"""The range of an item's `number`, by kind of fault."""
 
 FOREIGN_TOPICS = ("predictions", "examples", "dead-letter")
 """The learners' topics that other clients write to. A write to the snapshots would break the pipeline."""
@@ -126,8 +126,8 @@ class Item(NamedTuple):
     id: str = ""
     bit: int = 0
     member: int = 0
-    number: int = 0  # number of the commit step, poison, transaction, call or partition, or ms per operation
-    call: str = ""  # operation of the broker, topic that is written to or not replicated, or learner to promote
+    number: int = 0  # number of a commit step, poison record, transaction, call or partition; or ms per operation
+    call: str = ""  # broker operation, topic that is written to or not replicated, or learner to promote
     for_ms: int = 0  # duration of the fault, or time until a restart
     polls: bool = True  # True if the learners poll before the next item
     action: int | None = None  # the class to which the feedback applies; None if not given
@@ -224,7 +224,7 @@ N_CLASSES, N_FEATURES = 3, 8
 
 PLAYS: tuple[Play, ...] = ("own", "own", "logged", "match")
 LOG_LEARNERS: dict[str, dict[str, float | str]] = {"late-ucb": {"m": 2}, "stack-igw": {"vectors": 0}}
-"""Learners that store values of the logged action with a decision. They are used only in replays of a log."""
+"""Learners that store values of the logged action with each decision. Only runs that replay a log use them."""
 
 
 _DICE = {
@@ -234,7 +234,7 @@ _DICE = {
     "deferrals": 0x9E3779B97F4A7C15,
     "shared models": 0x2545F4914,
 }
-"""Seeds of separate random streams, so that an addition to the schedule does not change the other draws of a run."""
+"""Seeds of separate random streams. A new kind of event thus does not change the other draws of a run."""
 
 
 def draw_schedule(seed: int, events: int = EVENTS, model: Sharing = "own") -> Schedule:
@@ -268,7 +268,7 @@ def draw_schedule(seed: int, events: int = EVENTS, model: Sharing = "own") -> Sc
         task = replace(task, model=model)
         items += _draw_shared(Luck(seed ^ _DICE["shared models"]), max(item.at_ms for item in items), timeless=timeless)
         items.sort(key=lambda item: item.at_ms)
-    if timeless:  # deadlines are even, and pass in the next odd millisecond, in which nothing else happens
+    if timeless:  # deadlines are even; they pass in the next odd millisecond, in which no other event happens
         items = [item._replace(at_ms=2 * item.at_ms - START_MS) for item in items]
         activation_ms = None if limits.activation_ms is None else 2 * limits.activation_ms
         doubled = replace(
@@ -306,7 +306,7 @@ def draw_schedule(seed: int, events: int = EVENTS, model: Sharing = "own") -> Sc
 
 
 def _draw_limits(luck: Luck, *, timeless: bool) -> JoinSettings:
-    """Draw limits that runs sometimes reach, except those that a timeless run must not reach (see `checks`)."""
+    """Draw limits that some runs reach. The retention of a timeless run is never reached (see `checks`)."""
     tight = luck.chance(40)
     return JoinSettings(
         window_ms=luck.choice((10, 30, 100)),
@@ -386,7 +386,7 @@ ELIGIBLE: tuple[tuple[int, ...], ...] = ((0,), (2,), (1, 0), (2, 1), (0, 1, 2), 
 def _with_deferrals(
     luck: Luck, task: TaskSettings, items: list[Item], *, timeless: bool
 ) -> tuple[TaskSettings, list[Item]]:
-    """Defer some decisions in 40 % of the runs, with shown records for some of them and for a few other decisions."""
+    """Defer some decisions in 40 % of the runs. Add shown records for some of these and for a few other decisions."""
     if not luck.chance(40):
         return task, items
     limits = replace(task.join, activation_ms=luck.choice((None, 10, 40, 150)))
@@ -419,7 +419,7 @@ def _with_deferrals(
 
 
 def _with_challengers(luck: Luck, task: TaskSettings, items: list[Item]) -> tuple[TaskSettings, list[Item]]:
-    """Add challengers to half of the runs without wrappers. Promote a challenger, the champion or an unknown one."""
+    """Add challengers to half of the runs without wrappers, and promotions of known and unknown learners."""
     names = CHALLENGERS.get(task.learner, ())
     is_plain = task.scale == "none" and task.floor == task.holdout == 0.0 and task.reward == "exclusive"
     if not luck.chance(50) or not (names and is_plain):
@@ -439,7 +439,7 @@ def _with_challengers(luck: Luck, task: TaskSettings, items: list[Item]) -> tupl
 
 
 CHALLENGERS = {"banditron": ("late-ucb:m=2",), "igw-logistic": ("late-ucb:m=2", "banditron")}
-"""The challengers of each champion. There are only a few, because compiling a pair takes longer than many runs."""
+"""The challengers of each champion. Few pairs are used, because compiling a pair takes longer than many runs."""
 
 PARAMETERS: dict[str, dict[str, float | str]] = {"banditron": {"gamma": 0.4}, "late-ucb:m=2": {"m": 2, "drift": "off"}}
 
@@ -489,8 +489,8 @@ def _draw_shared(luck: Luck, end_ms: int, *, timeless: bool) -> list[Item]:
 
 
 _FOREIGN_TO_LOG = 10
-"""The number of the first transaction in which another producer writes to the log. Other transactions have smaller
-numbers."""
+"""Number of the first transaction in which another producer writes to the shared model's log. The numbers of all other
+transactions are smaller."""
 
 _LOG_TOPIC = "updates"
 

@@ -1,7 +1,7 @@
 """The checks of a shared model: its log, its replicas and its decisions.
 
-The log is read into a plain list, and applied to one learner entry by entry. At each version the learner's state must
-equal the replicas' state, and its decisions must equal the tasks' decisions at this version.
+The entries of the log are applied to one learner, one by one. At each version, the learner's state must equal the
+replicas' state, and the learner's decisions must equal the tasks' decisions at this version.
 """
 
 from collections import Counter
@@ -95,7 +95,7 @@ def _log_differs(partition: int, written: Written, log: Sequence[_Logged]) -> li
         both = zip(expected, got, strict=False)
         differing = next((n for n, (one, other) in enumerate(both) if one != other), min(len(got), len(expected)))
         return [
-            f"log: expected {len(expected)} entries; got {len(got)}; the first that differs is number {differing}: "
+            f"log: expected {len(expected)} entries; got {len(got)}; the first difference is at entry {differing}: "
             f"expected {expected[differing : differing + 1]}; got {got[differing : differing + 1]}"
         ]
     counts = Counter(logged.step for logged in log if logged.partition == partition)
@@ -113,7 +113,7 @@ def _plain(entry: Entry) -> tuple[Any, ...]:
 
 
 def _versions(partition: int, written: Written, log: Sequence[_Logged]) -> list[str]:
-    """Check that a task's version never decreases, matches its log offset, and is contained in its predictions."""
+    """Check that a task's versions never decrease, match its log offsets, and equal those in its predictions."""
     wrong: list[str] = []
     latest = 0
     for step, decided in zip(written.steps, written.decided, strict=True):
@@ -132,7 +132,7 @@ def _versions(partition: int, written: Written, log: Sequence[_Logged]) -> list[
 
 
 def _names(world: World, partition: int, written: Written, log: Sequence[_Logged], n_classes: int) -> list[str]:
-    """Check that each step knows the open classes at its version, and adds only new ones of the next context."""
+    """Check that each step knows the open classes at its version, and adds only new classes of the next context."""
     wrong: list[str] = []
     known: list[str] = []
     contexts = [record.offset for record in read_partition(world.broker, TopicPartition(TOPICS.contexts, partition))]
