@@ -1,6 +1,6 @@
 """The audit behind `onebit verify`, which recomputes the ledger from the topics alone.
 
-It shares neither counters nor join code with the learner. It reads the journal step by step, applies each step's
+The audit uses neither the learner's counters nor its join code. It reads the journal step by step, applies each step's
 contexts and feedback to an `Oracle`, and compares:
 
     predictions    each context that the oracle decides has one prediction, and no other context has any
@@ -8,7 +8,7 @@ contexts and feedback to an `Oracle`, and compares:
     ledger         after each step, the journal's ledger equals the oracle's
     ticks, drift alarms    each step with decisions has a tick; its examples report the alarms counted in the journal
 
-Topics are read once and in parallel, so memory does not grow with their size.
+Each topic is read once, and all topics are read in parallel. Memory use therefore does not grow with their size.
 """
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -48,9 +48,9 @@ class Finding(NamedTuple):
 
     partition: int
     learner: Ledger  # the learner's counts in the last record of its journal
-    audited: Ledger  # recomputed from the topics
+    audited: Ledger  # the counts recomputed from the topics
     faults: tuple[str, ...]  # each message names a record or a step
-    contexts_behind: int  # number of context offsets not applied yet
+    contexts_behind: int  # number of context offsets that the learner has not applied yet
     feedback_behind: int
     gone: tuple[str, ...] = ()  # deleted parts of the topics; if not empty, nothing was recomputed
     foreign: tuple[str, ...] = ()  # the first records from other programs in the learner's topics
@@ -83,7 +83,7 @@ LETTER_COUNTS = ("context_malformed", "feedback_malformed", "mismatched", "orpha
 """Fields of the ledger that count the examples and dead letters of a step."""
 
 STEPS_AHEAD_MAX = 100
-"""Number of later steps whose records the audit must have read before it considers a step complete."""
+"""Limit on the number of later steps from which the audit buffers records while it searches for a step's records."""
 
 PROGRESS_RECORDS = 100_000
 """Number of records between two progress reports."""
@@ -166,7 +166,7 @@ class _Audit:
         }
 
     def gone(self) -> tuple[str, ...]:
-        """Return messages for topics that begin after the first record counted in the ledger."""
+        """Return a message for each topic from which records that the ledger counts were deleted."""
         topics = self._topics
         needed = dict.fromkeys((topics.journal, topics.predictions, topics.examples, topics.dead_letter), 0)
         if self._broker.beginnings([self._journal])[self._journal] == 0:
@@ -175,8 +175,8 @@ class _Audit:
                 needed |= {topics.contexts: first.contexts[0], topics.feedback: first.feedback[0]}
         beginnings = self._broker.beginnings([TopicPartition(topic, self._partition) for topic in needed])
         return tuple(
-            f"{tp} begins at offset {beginning}; the ledger counts records from offset {needed[tp.topic]} on, and "
-            "earlier ones were deleted. Set its retention.ms to -1 for pipelines to be verified"
+            f"{tp} begins at offset {beginning}; the ledger counts records from offset {needed[tp.topic]} on, but the "
+            "first of these records were deleted. To verify a pipeline, set its topics' retention.ms to -1"
             for tp, beginning in beginnings.items()
             if beginning > needed[tp.topic]
         )
@@ -266,7 +266,7 @@ class _Audit:
     def _records_of(self, step: JournalStep) -> list[Record]:
         """Return the inputs of a step, ordered by append time, then with contexts before feedback, then by offset.
 
-        If append times in an input go backwards, a record is placed at the latest time before it in the step.
+        If a record has an earlier append time than a previous record of its input, the later of the two times is used.
         """
         placed = []
         for of_input, source, (first, end) in (
@@ -310,7 +310,7 @@ class _Audit:
         """Compare a decision with the logged one, and count a propensity below the minimum."""
         settings, target = oracle.settings, prediction.target
         if (logged is None) is not (target is None):
-            self._fault(f"{place}: expected a target only with a logged decision; got {target} with {logged}")
+            self._fault(f"{place}: expected both a logged decision and a target, or neither; got {logged}, {target}")
         if logged is None:
             return
         least = settings.propensity_min if settings.play == "match" else settings.learned_propensity_min
@@ -321,7 +321,7 @@ class _Audit:
             self._fault(f"{place}: expected {played}; got action {own.action} with propensity {propensity}")
 
     def _check_class(self, context: Context, prediction: Prediction, place: str) -> None:
-        """Check that the decided classes are eligible, and the name of the action."""
+        """Check that the decided classes are eligible, and that the name of the action is correct."""
         decision, eligible = prediction.decision, context.eligible
         among = set(range(decision.scores.size) if eligible is None else eligible.tolist())
         scored = set(np.flatnonzero(decision.scores != NOT_ELIGIBLE).tolist())
@@ -334,12 +334,12 @@ class _Audit:
             self._fault(f"{place}: expected class {expected!r}; got {prediction.class_name!r}")
 
     def _check_arm(self, settings: TaskSettings, event_id: str, arm: Arm | None, place: str) -> None:
-        """Check that the draw of an event determines its arm."""
+        """Check that a decision has the arm that the random draw for its event id determines."""
         if arm != (expected := settings.arm_of(uniform(settings.seed, Purpose.ACTION, event_id))):
             self._fault(f"{place}: expected the arm {expected}; got {arm}")
 
     def _check_challenged(self, oracle: Oracle, prediction: Prediction, place: str) -> None:
-        """Check the learners that a decision names and, with own models, which one decided."""
+        """Check that a decision names all learners and, if each task has its own model, the current champion."""
         members, found = oracle.settings.members, prediction.challenged
         names = () if found is None else (found.champion, *found.choices)
         if sorted(names) != sorted(members):
@@ -370,7 +370,7 @@ class _Audit:
                 oracle.feedback(feedback, record)
 
     def _count_misplaced(self, oracle: Oracle, record: Record, event_id: str | None) -> None:
-        """Count a record whose key, or id if it has no key, belongs to another partition."""
+        """Count a record whose key belongs to another partition. For a record without a key, its id is the key."""
         partitions = self._last.partitions
         key = record.key if record.key is not None or event_id is None else event_id.encode()
         if partitions > 1 and key is not None and partition_for(key, partitions) != self._partition:
@@ -380,7 +380,8 @@ class _Audit:
     def _predictions(self, step: JournalStep, last: JournalStep) -> dict[int, tuple[Record, Prediction]]:
         """Return the predictions of a step, by the offsets of their contexts.
 
-        With a shared model, the journal contains their number and digest. Further predictions come from other programs.
+        With a shared model, the journal contains the number and digest of the predictions. Any further predictions are
+        from other programs.
         """
         topic, log = self._topics.predictions, step.log
         records = self._outputs[topic].take(step.number, step.ledger.decided - last.ledger.decided)
@@ -454,10 +455,10 @@ class _Audit:
         decoders = {topics.predictions: codec.decode_prediction, topics.examples: codec.decode_example}
         for record, found in self._decoded(records, decoders.get(topic, decode_dead_letter)):
             if topic != topics.dead_letter or found[0] in (topics.contexts, topics.feedback):
-                self._fault(f"{place_of(record)}: no step published it")
+                self._fault(f"{place_of(record)}: no step published this record")
 
     def _decoded(self, records: Iterable[Record], decode: Callable[[Record], Any]) -> Iterator[tuple[Record, Any]]:
-        """Yield records with their decoded contents, and report those that cannot be decoded."""
+        """Yield records with their decoded contents, and report records that cannot be decoded."""
         for record in records:
             try:
                 yield record, decode(record)
@@ -487,7 +488,7 @@ class _Audit:
                 yield record
 
     def _check_journal_is_whole(self) -> None:
-        """Check that the journal, which can grow during the audit, contains the last step with published records."""
+        """Check that the journal contains the last step with published records. It can grow during the audit."""
         if self._published_by > self._end:
             entries = read_journal(self._broker, self._journal, open_ms=OPEN_MS)
             last = max((step.number for _, step in entries), default=0)
@@ -497,7 +498,7 @@ class _Audit:
     def _check_ticks(self, behind: set[int]) -> None:
         """Check that each step with decisions, up to the last tick, has a tick.
 
-        Without the tick, the decisions would never expire.
+        Without a tick, the decisions of a step would never expire.
         """
         if self._oracle is not None:
             newest = max(self._oracle.dated_step, *behind, 0)
@@ -517,7 +518,7 @@ class _Audit:
 
 
 def _is_aside(settings: TaskSettings, context: Context, action: int) -> bool:
-    """Return whether the decision is unmatched because the log has no bit for its action."""
+    """Return whether a decision of a replay is unmatched because the log has no bit for its action."""
     logged, least = context.logged, settings.propensity_min
     if settings.play != "match" or logged is None:
         return False

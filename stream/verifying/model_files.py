@@ -1,7 +1,7 @@
 """Model files and the comparison of models.
 
-A file is a numpy archive without pickles. It contains the arrays of the learner's state as `state.NAME`, and `meta`, a
-JSON text with the learner, its parameters, the model's position in its topics, and the digest of the state.
+A file is a numpy archive without pickles. It contains the arrays of the learner's state as `state.NAME`, and a JSON
+text `meta`. This text contains the learner, its parameters, the model's position in its topics, and the state's digest.
 """
 
 import os

@@ -33,11 +33,11 @@ from stream.wire.topics import Topics
 
 
 class TooEarlyError(ModelError):
-    """The journal's first step is later than the given time."""
+    """The first step in the journal is later than the given time."""
 
     def __init__(self, place: str, at_ms: int, first_ms: int) -> None:
         """Describe the journal, the given time, and the time of the journal's first step."""
-        super().__init__(f"{place}: no step had been made by {at_ms} ms; the first was made at {first_ms} ms")
+        super().__init__(f"{place}: the task had made no step by {at_ms} ms; its first step was at {first_ms} ms")
         self.place = place
         self.first_ms = first_ms
 
@@ -100,7 +100,7 @@ def _model_of(
     learner: Learner,
     classes: Classes,
 ) -> Model:
-    """Return the model of a learner, or of the current champion alone."""
+    """Return the model of a learner. If there are challengers, return the model of the current champion alone."""
     if settings.challengers:
         name = settings.members[learner.decides]
         parameters = settings.challengers.get(name, settings.parameters)
@@ -174,7 +174,7 @@ def _step_at(broker: Broker, journal: TopicPartition, at_ms: int, last: JournalS
 def import_model(broker: Broker, topics: Topics, partition: int, model: Model, transactional_id: str) -> None:
     """Write a model as the snapshot before the first step of a partition's task.
 
-    The task's journal then contains its digest, and recovery and `onebit verify --replay` start from it.
+    The task's journal then contains the model's digest. Recovery and `onebit verify --replay` start from the model.
 
     Raises:
         ModelError: the task has started, another model was imported, the state does not fit its learner, or the tasks
@@ -184,7 +184,7 @@ def import_model(broker: Broker, topics: Topics, partition: int, model: Model, t
     partitions = broker.describe_topics([topics.contexts])[topics.contexts].partitions
     if pipeline_settings(broker, topics, partitions).get("model") == "shared":
         raise ModelError(
-            f"the tasks of {topics.contexts} share a model, so none can have its own; use another topic prefix"
+            f"the tasks of {topics.contexts} share a model, so no task can have its own model; use another topic prefix"
         )
     step = JournalStep(0, (0, 0), (0, 0), model.meta["updates"], Ledger())
     snapshot = Snapshot(settings, step, 0, (), 0, Overflows(), model.meta["classes"] or [], model.state)
@@ -193,7 +193,7 @@ def import_model(broker: Broker, topics: Topics, partition: int, model: Model, t
 
 
 def import_shared_model(broker: Broker, topics: Topics, partitions: int, model: Model, transactional_id: str) -> None:
-    """Write a model as version 0 of the shared model. The tasks' journals then contain its digest.
+    """Write a model as version 0 of the shared model. The tasks' journals then contain the model's digest.
 
     Raises:
         ModelError: a task has started, another model was imported, or the state does not fit its learner.
@@ -218,7 +218,7 @@ def _model_settings(model: Model) -> dict[str, Any]:
 def _import(
     broker: Broker, topics: Topics, partitions: Sequence[int], writer: ChunkWriter, transactional_id: str
 ) -> None:
-    """Write a model for all of these partitions. It is written to the snapshots of the first one."""
+    """Write a model for all of these partitions to the snapshots topic, in the first of these partitions."""
     _check_empty(broker, topics, partitions)
     producer = broker.transactional_producer(transactional_id)
     try:
@@ -263,7 +263,7 @@ BATCH_RECORDS = 1_000
 
 
 def fresh_replica(settings: TaskSettings, imported: Generation | None = None) -> Replica:
-    """Return a replica that has not applied any log entry. It starts from the imported model, if a model was imported.
+    """Return a replica before the first log entry. If a model was imported, the replica starts from this model.
 
     Raises:
         JournalError: the imported model cannot be read, or belongs to another learner.
@@ -283,8 +283,8 @@ def replica_at(
         broker: the broker.
         topics: the pipeline's topics.
         settings: settings of the tasks.
-        offset: offset of the first record of the log that is not applied.
-        version: number of entries to apply. Only whole records are applied.
+        offset: offset in the log before which records are applied; None means the current end.
+        version: number of entries to apply; None means all. The last entry must be at the end of a record.
 
     Raises:
         ModelError: no record of the log ends at this version.
@@ -311,8 +311,9 @@ def replica_at(
     replica.read(batch)
     if version is not None and replica.version != version:
         last = replica.version if replica.version < version else before
-        more = f", the next at {replica.version}" if replica.version > version else ", which is the last"
+        more = f", and the next at {replica.version}" if replica.version > version else ", and it is the last"
         raise ModelError(
-            f"{topics.updates}: expected a version at the end of a record; got {version}: a record ends at {last}{more}"
+            f"{topics.updates}: expected a version at the end of a record; got {version}: "
+            f"a record ends at version {last}{more}"
         )
     return replica

@@ -1,7 +1,8 @@
 """The expected outcome of every record, computed by an independent implementation of the join's rules.
 
-`onebit verify` and the simulation compare the learner with it. It shares only the names of states and inputs with
-`stream.task.join`. The join's limits also apply to the oracle, so its memory use does not grow with the topics.
+`onebit verify` and the simulation compare the learner with this oracle. The oracle shares only the names of states and
+inputs with `stream.task.join`. The join's limits also apply to the oracle, so its memory use does not grow with the
+topics.
 """
 
 from collections import Counter, OrderedDict
@@ -25,7 +26,7 @@ class Decided(NamedTuple):
 
 
 class Settled(NamedTuple):
-    """An expected example without its drift alarm."""
+    """An expected example, without the field for a drift alarm."""
 
     id: str
     outcome: Outcome
@@ -50,7 +51,7 @@ class Corrected(NamedTuple):
 class Promoted(NamedTuple):
     """A promotion of the champion or a challenger."""
 
-    number: int  # in `TaskSettings.members`
+    number: int  # index of the new champion in `TaskSettings.members`
 
 
 class Letter(NamedTuple):
@@ -106,7 +107,8 @@ class Oracle:
         self.dated_step = 0  # the last step whose tick was applied
         self._stream_ms = 0
         self._dated_ms = 0
-        # In the state DEFERRED, decisions were not shown yet. In the state SHOWN, windows begin with the shown record.
+        # Decisions in the state DEFERRED were not shown yet. In the state SHOWN, a decision's window begins with its
+        # shown record.
         self._unsettled: dict[State, OrderedDict[str, _Pending]] = {
             state: OrderedDict() for state in (State.PENDING, State.DEFERRED, State.SHOWN)
         }
@@ -114,7 +116,7 @@ class Oracle:
         self._known: OrderedDict[str, _Known] = OrderedDict()
 
     def change_settings(self, settings: TaskSettings) -> None:
-        """Change limits and policies, and settle entries that are due under them."""
+        """Change limits and policies, and settle the entries that are due under the new limits."""
         self.settings = settings
         self._settle_due()
         while self._is_over_limit():
@@ -144,8 +146,8 @@ class Oracle:
         Args:
             context: the context.
             record: the context's record.
-            prediction: the prediction for its offset, or None.
-            date: the time of the step's decisions.
+            prediction: the prediction for the offset of the record, or None.
+            date: a list that contains the time of the step's decisions. It is empty until the step's tick is applied.
             is_aside: whether the log has no bit for the action of the decision.
         """
         event_id, state = context.id, self._state(context.id)
@@ -246,7 +248,7 @@ class Oracle:
             self._drop_oldest()
 
     def tick(self, step: int, append_ms: int) -> None:
-        """Set the time of a step's decisions, which is never before the time of earlier decisions."""
+        """Set the time of a step's decisions. It is never before the time of earlier decisions."""
         date = self.undated.pop(step, None)
         if date is not None:
             self._dated_ms = max(self._dated_ms, append_ms)
@@ -334,7 +336,7 @@ class Oracle:
 
 
 def _first_date(waiting: OrderedDict[str, _Pending]) -> float:
-    """Return the time of the oldest decision; infinity if there is none or its tick has not been applied."""
+    """Return the time of the oldest decision, or infinity if there is no decision or its tick is not applied yet."""
     date = next(iter(waiting.values())).date if waiting else []
     return date[0] if date else inf
 

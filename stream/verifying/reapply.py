@@ -1,4 +1,4 @@
-"""Applies a whole journal again, and compares the result with the published records and with recovery."""
+"""Applies a whole journal again, and compares the result with the published records and with a recovered task."""
 
 from collections.abc import Iterator
 from itertools import chain
@@ -30,7 +30,7 @@ class Replay(NamedTuple):
     state: str  # digest of the replayed learner's state alone, as printed by `onebit run`
     fault: str  # the reason for a failure; empty without a failure
     version: int | None = None  # version of the shared model whose state is `state`; None without a shared model
-    foreign: str = ""  # message about records of other programs that have step numbers, if they can be identified
+    foreign: str = ""  # message about records of other programs that have step numbers; only with a shared model
 
     @property
     def ok(self) -> bool:
@@ -41,10 +41,12 @@ class Replay(NamedTuple):
 def replay_journal(broker: Broker, topics: Topics, partition: int, progress: Report = lambda progress: None) -> Replay:
     """Apply a task's whole journal again, and compare it with the published records and with a recovery.
 
-    Every prediction and example must equal the published one byte for byte, the ledger after each step must equal the
-    journal's, and the final state must equal that of a recovery. With a shared model, every decision is repeated at its
-    version, and the log must contain the steps' entries; see `LogAgain`. The journal then identifies the predictions of
-    a step, so records from other programs with a step's number are skipped, as in a recovery.
+    Every prediction and example must equal the published record byte for byte. The ledger after each step must equal
+    the ledger in the journal, and the final state must equal that of a recovery.
+
+    With a shared model, every decision is repeated at its version, and the log must contain the steps' entries; see
+    `LogAgain`. In this case, the journal identifies the predictions of a step, and records from other programs with the
+    step's number are skipped, as in a recovery.
     """
     if last_step(broker, TopicPartition(topics.journal, partition)) is None:
         return Replay(partition, 0, 0, "", "", "", "")
@@ -89,7 +91,8 @@ class _Published:
             broker: the broker.
             topics: the pipeline's topics.
             partition: the task's partition.
-            skips_foreign: whether to skip unexpected records as those of other programs. If False, they raise an error.
+            skips_foreign: whether to skip unexpected records, which are then treated as records of other programs. If
+                False, an unexpected record causes an error.
         """
         self.foreign = Foreign()  # skipped records
         self._predictions = _of_learners(broker, TopicPartition(topics.predictions, partition))
@@ -100,7 +103,7 @@ class _Published:
         """Compare one step's predictions and examples.
 
         Raises:
-            JournalError: one differs from the published record.
+            JournalError: a prediction or example differs from the published record.
         """
         for prediction, context_offset in effects.predictions:
             self._compare(self._predictions, step, prediction.id, codec.encode_prediction(prediction, context_offset))
@@ -118,7 +121,7 @@ class _Published:
                 continue
             if not self._skips_foreign:
                 raise JournalError(
-                    f"{place_of(record)} is published, but no step publishes it when the journal is applied again"
+                    f"{place_of(record)}: this record was not published when the journal was applied again"
                 )
             self.foreign = self.foreign.including(record)
 
@@ -134,13 +137,13 @@ class _Published:
                 break
             self.foreign = self.foreign.including(record)
         if differing is None:
-            raise JournalError(f"step {step}, applied again, publishes {event_id!r}, which is not in the topic")
+            raise JournalError(f"step {step}, applied again, publishes {event_id!r}, but the topic does not contain it")
         raise JournalError(
-            f"{place_of(differing)}: expected {expected!r:.200}, as step {step} applied again publishes; got "
+            f"{place_of(differing)}: step {step}, applied again, publishes {expected!r:.200}; got "
             f"{differing.value!r:.200}"
         )
 
 
 def _of_learners(broker: Broker, tp: TopicPartition) -> Iterator[Record]:
-    """Return the records with a step number. The audit reports all others."""
+    """Return the records with a step number. The audit reports all other records."""
     return (record for record in read_partition(broker, tp, open_ms=OPEN_MS) if codec.step_of(record) is not None)

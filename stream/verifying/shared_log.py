@@ -1,8 +1,8 @@
-"""The audit of a shared model, which compares its log with the journals, and the replicas' digests with each other.
+"""The audit of a shared model. It compares the model's log with the journals, and compares the replicas' digests.
 
-    log        each step has as many entries as its journal record says, and no step is missing
-    journals   no step made its decisions at a later version than that of its own record in the log, and every task
-               knows the names of open classes in the order of the log
+    log        each step has the number of entries that is in its journal record, and no step is missing
+    journals   no step made its decisions at a version later than its own record in the log, and every task knows the
+               names of open classes in the order of the log
     replicas   replicas at the same version are bit-identical
 
 The model is not recomputed here; see `stream.verifying.shared_replay`.
@@ -101,7 +101,7 @@ class _Steps:
         self.entries = array("q")
         self.versions = array("q")
         self.names: list[str] = []  # open classes that the task knows, in the order of its steps
-        self.seen = 0  # the last step found in the log so far
+        self.seen = 0  # number of the last step found in the log so far
         self.parts = 0  # number of parts of that step
         self.count = 0  # number of entries of that step
 
@@ -153,7 +153,7 @@ class _LogAudit:
         if read_to > 0:
             self._fault(
                 f"{tp.topic} begins at offset {read_to}: earlier records were deleted, and the model cannot be "
-                "rebuilt. Set its retention.ms to -1"
+                "rebuilt. Set the topic's retention.ms to -1"
             )
             return
         ends = broker.ends([tp])[tp]
@@ -216,7 +216,7 @@ class _LogAudit:
 
     def _see_version(self, update: Update, steps: _Steps, place: str) -> None:
         if not steps.first <= update.step <= steps.last:
-            return  # the learner has made further steps since its journal was read
+            return  # the learner made this step after its journal was read
         behind = self.version - steps.versions[update.step - steps.first]
         if behind < 0:
             self._fault(

@@ -22,8 +22,8 @@ from stream.wire.updates import encode_updates
 class LogAgain:
     """A replica that starts at the first entry of the log, for a task that repeats its decisions.
 
-    A step's entries must equal its records in the log byte for byte. Each replica digest in the task's journal must
-    equal this replica's digest at that version, and so must the digest of the newest snapshot of the model.
+    A step's entries must equal its records in the log byte for byte. Each replica digest in the task's journal, and the
+    digest of the newest snapshot of the model, must equal this replica's digest at the same version.
     """
 
     def __init__(self, broker: Broker, topics: Topics, settings: TaskSettings, partition: int) -> None:
@@ -39,7 +39,7 @@ class LogAgain:
         self._partition = partition
         self._view = View(self.replica, partition)
         self._records = read_partition(broker, TopicPartition(topics.updates, 0), open_ms=OPEN_MS)
-        self._expected: deque[tuple[int, bytes]] = deque()  # steps with the log records that they are expected to write
+        self._expected: deque[tuple[int, bytes]] = deque()  # (step, expected log record)
         self._log_step: LogStep | None = None  # log position of the step being replayed
         newest = stored.newest if partition == MODEL_PARTITION else None
         self._snapshot = None if newest is None else decode_model(newest)
@@ -63,7 +63,7 @@ class LogAgain:
         if self.replica.version != step.updates:
             raise JournalError(
                 f"step {step.number} of partition {self._partition} made its decisions at version {step.updates}; "
-                f"no record of {self._topics.updates} ends there; one ends at {self.replica.version}"
+                f"no record of {self._topics.updates} ends at this version; a record ends at {self.replica.version}"
             )
         self._log_step = step.log
         if step.replica is not None:
@@ -73,7 +73,7 @@ class LogAgain:
         """Add the log records that a replayed step is expected to have written.
 
         Raises:
-            JournalError: its predictions differ from those in the journal.
+            JournalError: the step's predictions differ from the digest in the journal.
         """
         expected = self._log_step
         if expected is None:
