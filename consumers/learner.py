@@ -1,4 +1,4 @@
-"""The learner program, which polls, applies and commits the records of all partitions of one process.
+"""The learner program. It polls, applies and commits the records of all partitions of a process.
 
 The program only transfers records between Kafka and the tasks. The tasks compute decisions, updates and expiries from
 the records alone.
@@ -234,7 +234,7 @@ class LearnerProgram:
         return max(min(due), self._append_at_ms + self._idle_ms) if due else None
 
     def step(self, timeout_ms: int) -> int:
-        """Poll once, apply the available records in one transaction, and return the amount of work done.
+        """Poll once, and apply the available records in one transaction. Return 0 if there was no work.
 
         Raises:
             FencedError: another process has replaced this one, or the group has removed this member.
@@ -332,7 +332,7 @@ class LearnerProgram:
         return commits
 
     def _apply(self, running: Partition) -> Commit | None:
-        """Apply the next records, or run a step without records if one is due."""
+        """Apply the next records. If there are none, run a step without records if such a step is due."""
         shared = self.shared if running.settings.model == "shared" else None
         records_max = self._portion.records
         if shared is not None and isinstance(running.task.model, View):
@@ -408,6 +408,5 @@ class LearnerProgram:
             members = self._broker.members(self._options.group)
             holders = sorted(name for name, tps in members.items() if tps) or ["none"]
             self._announce(
-                f"{self._options.instance} waits for a partition; members with partitions: "
-                f"{', '.join(holders)}"
+                f"{self._options.instance} waits for a partition; members with partitions: {', '.join(holders)}"
             )

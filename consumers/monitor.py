@@ -10,9 +10,9 @@ sends. Here, the driver uses no transactions, but reads only committed records (
 partition in one fetch are delivered as one message (`_Batch`). Faust takes about 150 µs per message, but a record in a
 batch takes only a tenth of that.
 
-While Faust recovers its table, it can fetch records of any topic and discard them. Afterwards, it can deliver later
-records before it seeks to the committed offset, so that a state would skip the discarded records. `_PlacedConsumer`
-therefore seeks to the offsets in the states, and discards records that were fetched before the seek.
+While Faust recovers its table, it can fetch and discard records of any topic. Afterwards, it can deliver later records
+before it seeks to the committed offset. A state would then lack the discarded records. `_PlacedConsumer` therefore
+seeks to the offsets in the states, and discards records that were fetched before the seek.
 """
 
 import asyncio
@@ -193,7 +193,7 @@ class _CommittedThread(AIOKafkaConsumerThread):
         return consumer
 
     async def place(self, offsets: Mapping[TP, int]) -> None:
-        """Seek to these offsets, or to the first available one."""
+        """Seek to these offsets, or to the first available offset."""
         await self.call_thread(self._place, offsets)
 
     async def _place(self, offsets: Mapping[TP, int]) -> None:

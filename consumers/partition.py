@@ -91,8 +91,8 @@ class Partition:
     def needs_tick(self, records: Sequence[Record], now_ms: int, idle_ms: int) -> bool:
         """Return whether to write a tick.
 
-        A tick is due if a decision or orphan is waiting, stream time has not advanced for `idle_ms`, and the step
-        contains no feedback records, which would advance stream time.
+        A tick is due if a decision or orphan is waiting and stream time has not advanced for `idle_ms`. No tick is
+        needed if the step contains feedback, which advances stream time.
         """
         if not self.waits or now_ms - self.moved_at_ms < idle_ms:
             return False
@@ -169,7 +169,7 @@ class Partition:
         return ticks
 
     def waits_for_records(self, consumer: Consumer) -> bool:
-        """Return whether records of one input wait for records of the other input, which the next poll will return."""
+        """Return whether buffered records of one input wait for unread records of the other input."""
         contexts, feedback = self.contexts, self.feedback
         if contexts.buffer:
             return not feedback.buffer and consumer.lag(feedback.tp) > 0
