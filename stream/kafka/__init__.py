@@ -1,1 +1,1 @@
-"""Access to Kafka: the broker interface (port), the embedded broker, and an adapter for each client."""
+"""Access to Kafka: the Broker interface, the embedded broker, and an adapter for each Kafka client."""

@@ -1,7 +1,7 @@
 """The broker's time: virtual time, for pipelines that run in one process, and an estimate for a real broker.
 
-In virtual time, the clock jumps to the next time at which work is due. The programs are the same as those that run
-against Kafka, but they use the embedded broker. Nothing sleeps, and the order of all events depends on the seed alone.
+In virtual time, the clock jumps to the next time at which work is due. The programs are the same as with Kafka, but use
+the embedded broker. No program sleeps, and the order of all events depends on the seed alone.
 """
 
 import heapq
@@ -23,7 +23,7 @@ class VirtualClock:
 class EstimatedClock:
     """A client's estimate of the broker's time: the latest known append time plus the time that has elapsed since.
 
-    It never exceeds the broker's time unless this host's clock runs faster.
+    The estimate never exceeds the broker's time, unless this host's clock runs faster.
     """
 
     def __init__(self, monotonic_ms: Callable[[], int]) -> None:

@@ -110,7 +110,7 @@ class Connection:
             self.refuse(what, error, needs)
 
     def forbidden(self, what: str, needs: Iterable[Acl], kind: str, is_named: Callable[[str], bool]) -> AccessError:
-        """Return the error for denied access to resources of one kind.
+        """Return the error for denied access to resources of this kind.
 
         The error lists the resources that the broker's response names. If the response names no resources, the error
         lists all required resources of this kind.

@@ -1,4 +1,4 @@
-"""The Broker port: the interface between Onebit and Apache Kafka.
+"""The Broker interface between Onebit and Apache Kafka.
 
 The embedded broker and the adapters of Kafka clients pass the same contract tests (`tests/contract`).
 """
@@ -188,10 +188,10 @@ class Member(Consumer, Protocol):
 
 
 class RebalanceListener(Protocol):
-    """Callbacks for assigned and revoked partitions. `poll` calls them."""
+    """Callbacks for assigned and revoked partitions. `poll` calls these callbacks."""
 
     def on_revoked(self, tps: frozenset[TopicPartition]) -> None:
-        """Called before these partitions are revoked. The last commit must be complete when this returns."""
+        """Called before these partitions are revoked. The last commit must be complete when this method returns."""
 
     def on_assigned(self, tps: frozenset[TopicPartition]) -> None:
         """Called when this consumer starts reading these partitions."""

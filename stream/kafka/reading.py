@@ -13,7 +13,7 @@ _POLL_MS = 100
 _append_ms = attrgetter("append_ms")
 
 OPEN_MS = 20_000
-"""Limit on the wait for an open transaction, whose commit can become visible at different times in its partitions."""
+"""Limit on the wait for an open transaction. A commit can become visible at different times in different partitions."""
 
 
 def read_partition(

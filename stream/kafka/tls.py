@@ -8,13 +8,13 @@ from stream.kafka.client_config import ClientConfig, ClientConfigError
 
 _FAILURES = {
     "wrong version number|record layer failure|unknown protocol": (
-        "it has no TLS at this port; check the port, and whether security.protocol is PLAINTEXT or SASL_PLAINTEXT"
+        "the broker has no TLS at this port; check the port, or set security.protocol to PLAINTEXT or SASL_PLAINTEXT"
     ),
     "alert (certificate required|handshake failure|bad certificate)|certificate required|eof occurred": (
-        "it may require a different client certificate ({said}); check ssl.certificate.location and ssl.key.location"
+        "the broker may require another client certificate ({said}); check ssl.certificate.location, ssl.key.location"
     ),
     "unknown ca|alert.*certificate": (
-        "it does not accept the client's certificate {config.ssl_certificate_location} ({said})"
+        "the broker does not accept the client's certificate {config.ssl_certificate_location} ({said})"
     ),
     "": "the TLS handshake failed ({said})",
 }
@@ -24,19 +24,19 @@ _WAITING = (ssl.SSLWantReadError, ssl.SSLWantWriteError)
 """Raised during a handshake that waits for the other side. These exceptions are not TLS failures."""
 
 _OTHER_NAME = (
-    "its certificate is for another name ({said}); use an address with the name in the certificate or, if that is "
-    "impossible, set ssl.endpoint.identification.algorithm=none"
+    "the broker's certificate is for another name ({said}); use an address with the name in the certificate or, if "
+    "that is impossible, set ssl.endpoint.identification.algorithm=none"
 )
 _DISTRUSTED = {
-    9: "its certificate is not valid yet; check this machine's clock",
-    10: "its certificate has expired; renew the broker's certificate, or correct this machine's clock",
+    9: "the broker's certificate is not valid yet; check this machine's clock",
+    10: "the broker's certificate has expired; renew the certificate, or correct this machine's clock",
     62: _OTHER_NAME,
     64: _OTHER_NAME,
 }
 """Reasons why a certificate is not trusted, keyed by OpenSSL's error codes."""
 _UNSIGNED = (
-    "its certificate is not trusted: it is not signed by {by} ({said}); set ssl.ca.location to the certificate of the "
-    "broker's CA"
+    "the broker's certificate is not trusted: it is not signed by {by} ({said}); set ssl.ca.location to the "
+    "certificate of the broker's CA"
 )
 
 
@@ -64,7 +64,7 @@ def context_of(config: ClientConfig) -> ssl.SSLContext:
     if certificate is not None and key is not None:
         _require_pem("ssl.certificate.location", certificate, "CERTIFICATE")
         _require_pem("ssl.key.location", key, "PRIVATE KEY")
-        # Without a password, OpenSSL would ask for one at the terminal. With an empty one, it fails.
+        # Without a password, OpenSSL would prompt for a password at the terminal. With an empty password, it fails.
         password = config.ssl_key_password.get_secret_value() if config.ssl_key_password is not None else ""
         try:
             context.load_cert_chain(certificate, key, password)
@@ -88,7 +88,7 @@ def tls_error_of(error: BaseException) -> ssl.SSLError | None:
 def reason_of(found: ssl.SSLError, config: ClientConfig) -> str:
     """Return the reason and remedy for a connection that failed because of TLS."""
     if isinstance(found, ssl.SSLCertVerificationError):
-        by = f"the authority in {config.ssl_ca_location}" if config.ssl_ca_location else "one that this machine trusts"
+        by = f"the authority in {config.ssl_ca_location}" if config.ssl_ca_location else "a CA that this machine trusts"
         return _DISTRUSTED.get(found.verify_code, _UNSIGNED).format(by=by, said=found.verify_message)
     said = _said(found)
     reason = next(reason for pattern, reason in _FAILURES.items() if re.search(pattern, said))
@@ -96,7 +96,7 @@ def reason_of(found: ssl.SSLError, config: ClientConfig) -> str:
 
 
 def _require_pem(name: str, path: str, kind: str) -> None:
-    """Raise ClientConfigError for a file that cannot be read or does not contain this part in PEM."""
+    """Raise ClientConfigError for a file that cannot be read, or has no PEM block of this kind."""
     try:
         content = Path(path).read_bytes()
     except OSError as error:

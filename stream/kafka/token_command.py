@@ -2,7 +2,7 @@
 
 The command prints a token, or the JSON response of an OAuth server with `access_token` and `expires_in`. A token is
 reused for four fifths of its lifetime, or until it expires if the command fails. The expiry time comes from
-`expires_in`, or from the token if it is a JWT. If it is unknown, each connection gets a new token.
+`expires_in`, or from the token if it is a JWT. If the expiry time is unknown, each connection gets a new token.
 """
 
 import base64
@@ -99,7 +99,7 @@ def read_token(printed: str, now_s: float) -> Token:
                 expires_s = now_s + float(left_s)
     if not text or not text.isascii() or not text.isprintable() or set(text) & set(' {}"'):
         raise _refusal("the command printed neither a plain token nor JSON with access_token and expires_in")
-    with suppress(ValueError, TypeError, KeyError):  # the token may not be a JWT with an expiry time
+    with suppress(ValueError, TypeError, KeyError):  # raised if the token is not a JWT with an expiry time
         _, claims, _ = text.split(".")
         expires_s = expires_s or float(json.loads(base64.urlsafe_b64decode(claims + "=="))["exp"])
     return Token(text, expires_s)

@@ -88,10 +88,10 @@ def tls(ca: str | None = None, **more: str) -> ClientConfig:
 @pytest.mark.parametrize(
     ("certificate", "why"),
     [
-        (EXPIRED, "its certificate has expired; renew"),
-        (trustme.CA().issue_cert("127.0.0.1"), "its certificate is not trusted: it is not signed by the authority in"),
-        (AUTHORITY.issue_cert("kafka.example.com"), "its certificate is for another name"),
-        (None, "it has no TLS at this port; check the port"),
+        (EXPIRED, "certificate has expired; renew"),
+        (trustme.CA().issue_cert("127.0.0.1"), "certificate is not trusted: it is not signed by the authority in"),
+        (AUTHORITY.issue_cert("kafka.example.com"), "certificate is for another name"),
+        (None, "no TLS at this port; check the port"),
     ],
     ids=["expired", "untrusted", "wrong name", "no TLS"],
 )  # fmt: skip
@@ -119,7 +119,7 @@ def test_expired_certificate_ends_a_command_with_one_line_and_exit_code_2(
         main(["topics", "describe", "--bootstrap", bootstrap, "--client", client, *access])
     (line,) = capsys.readouterr().err.splitlines()
     assert ended.value.code == ExitCode.USAGE
-    assert line.startswith(f"error: no connection to Kafka at {bootstrap}: its certificate has expired")
+    assert line.startswith(f"error: no connection to Kafka at {bootstrap}: the broker's certificate has expired")
 
 
 @pytest.mark.parametrize("client", ADAPTERS)

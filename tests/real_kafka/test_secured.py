@@ -143,7 +143,7 @@ REJECTED = {
     ),
     "invalid token": (
         {"sasl_mechanism": "OAUTHBEARER", "sasl_oauthbearer_token_command": "echo a.b.c"},
-        "it does not accept the token printed by sasl.oauthbearer.token.command",
+        "the broker does not accept the token printed by sasl.oauthbearer.token.command",
     ),
     "failing token command": (
         {"sasl_mechanism": "OAUTHBEARER", "sasl_oauthbearer_token_command": "false --secret"},
@@ -169,7 +169,7 @@ def test_certificate_of_another_ca_is_not_trusted(users: Secured, tmp_path: Path
     ended = run(file, "topics", "describe", client=client)
     assert ended.code == ExitCode.USAGE
     assert ended.output.count("\n") == 1
-    assert f"its certificate is not trusted: it is not signed by the authority in {tmp_path}/other.pem" in ended.output
+    assert f"certificate is not trusted: it is not signed by the authority in {tmp_path}/other.pem" in ended.output
     assert "ssl.ca.location" in ended.output
 
 

@@ -27,8 +27,8 @@ _TOKEN_S = 300.0  # validity of a token without an expiry time
 class Silent:
     """A logger for librdkafka that discards its messages.
 
-    librdkafka logs while its fatal error is set as Python's current exception. `logging` raises and catches other
-    exceptions, which clears the error. This method does not.
+    librdkafka logs while its fatal error is set as Python's current exception. The `logging` module raises and catches
+    other exceptions, which clears the fatal error. This logger does not clear it.
     """
 
     def log(self, *message: object) -> None:
@@ -104,7 +104,7 @@ class ConfluentConnection(Connection):
         self._refused_s = -math.inf  # monotonic time of the last error that denied access
 
     def properties(self, **own: Any) -> dict[str, Any]:
-        """Return a client's librdkafka properties: the common ones and `own`, whose names have `_` instead of dots."""
+        """Return a client's librdkafka properties: common properties and `own`. In `own`, names have `_` for dots."""
         return {
             "bootstrap.servers": ",".join(self.servers),
             "client.id": "onebit",
@@ -193,8 +193,8 @@ def _security_of(config: ClientConfig) -> dict[str, Any]:
 T = TypeVar("T")
 
 _SLICE_S = 0.1
-"""The timeout elapses in slices of this length. A pause of the whole process uses up only one slice, so a result that
-becomes available during the pause is still returned."""
+"""Length of the slices in which the timeout elapses. A pause of the whole process counts as one slice only, so a result
+that becomes available during the pause is still returned."""
 
 
 def bounded(call: Callable[[], T], seconds: float) -> T:

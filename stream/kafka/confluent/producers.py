@@ -141,7 +141,7 @@ class ConfluentSink:
         return appended_ms
 
     def needs(self) -> list[Acl]:
-        """Return the ACLs for the refused topics, or for all topics if none was refused."""
+        """Return the ACLs for the topics that the broker refused, or for all topics if it refused no topic."""
         return [Acl("topic", topic, "Write") for topic in sorted(self._refused or self._callbacks)]
 
     def drop(self) -> None:

@@ -1,4 +1,4 @@
-"""The Broker port implemented with kafka-python. Only this package imports that client.
+"""The Broker interface implemented with kafka-python. Only this package imports that client.
 
 connection   connecting, and error translation
 security     TLS and SASL settings, and explanations of denied connections
@@ -7,5 +7,5 @@ foreign      records that kafka-python itself cannot read or write
 producers    writing records and transactions
 consumers    reading records
 membership   consumer groups: rebalances, joins, fencing
-broker       the Broker
+broker       the implementation of Broker
 """

@@ -109,7 +109,7 @@ class Admin:
         return found[topic].partitions if found else 0
 
     def missing_of(self, needs: Sequence[Acl]) -> Sequence[Acl]:
-        """Return those of the given ACLs that are missing. All given ACLs must be of one kind.
+        """Return the missing ACLs among the given ACLs, which must all be for the same kind of resource.
 
         Asks the broker, because an error response does not always name the topic.
         """

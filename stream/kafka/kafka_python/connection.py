@@ -152,18 +152,18 @@ class KafkaConnection(Connection):
         if not isinstance(failure, kafka_errors.KafkaProtocolError) and "socket disconnected" not in str(failure):
             return ""
         by = f"{config.security_protocol} {config.sasl_mechanism}" if config.uses_sasl else config.security_protocol
-        return f"; the server uses a different protocol than {by}; check security.protocol"
+        return f"; the broker uses a different protocol than {by}; check security.protocol"
 
     def _why_not_let_in(self, error: BaseException) -> str:
         mechanism = self.config.sasl_mechanism
         if isinstance(error, kafka_errors.UnsupportedSaslMechanismError):
             others = ", ".join(one for one in MECHANISMS if one != mechanism)
-            return f"it does not offer sasl.mechanism={mechanism}; try one that it offers ({others})"
+            return f"the broker does not offer sasl.mechanism={mechanism}; try another mechanism ({others})"
         if isinstance(error, kafka_errors.IllegalSaslStateError):
             protocol = "SSL" if self.config.uses_tls else "PLAINTEXT"
-            return f"it has no SASL at this port; check the port, or set security.protocol={protocol}"
+            return f"the broker has no SASL at this port; check the port, or set security.protocol={protocol}"
         if mechanism == BY_TOKEN:
-            return "it does not accept the token printed by sasl.oauthbearer.token.command"
+            return "the broker does not accept the token printed by sasl.oauthbearer.token.command"
         return f"the name or the password is wrong (sasl.username, sasl.password; {mechanism})"
 
 

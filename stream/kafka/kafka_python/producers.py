@@ -113,7 +113,7 @@ class KafkaSink:
             self._client.close(timeout=0)
 
     def _raise_if_final(self, what: str, needs: Sequence[Acl] = ()) -> None:
-        """Raise the error that prevents this producer from writing, if there is one."""
+        """Raise an error if this producer can no longer write."""
 
 
 class KafkaTransactionSink(KafkaSink):
@@ -172,7 +172,7 @@ class KafkaTransactionSink(KafkaSink):
             self._wait_for(manager.begin_abort(), "abort")
 
     def _wait_for(self, result: Any, what: str) -> None:
-        """Wait for the transaction manager with a timeout, because the client's own calls have none."""
+        """Wait for the transaction manager with a timeout, because the client's own calls have no timeout."""
         self._client._sender.wakeup()
         if not result.wait(1000 * self._connection.patience_s):
             timeout_ms = self._connection.request_timeout_ms
