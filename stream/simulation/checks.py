@@ -237,7 +237,7 @@ def differences(what: str, expected: list[Any], got: list[Any]) -> list[str]:
 def _ticks(partition: _Partition) -> list[str]:
     """Check the number of ticks, and that no event is pending at the end.
 
-    A step with decisions must have exactly one tick. Any other step can have one.
+    A step with decisions must have exactly one tick. Any other step can have a tick.
     """
     wrong: list[str] = []
     world, (predictions, feedback) = partition.world, map(partition.tp, (TOPICS.predictions, TOPICS.feedback))
@@ -403,9 +403,9 @@ def _nothing_aborted_is_visible(world: World) -> list[str]:
 def equal_faultless(world: World, faultless: World) -> list[str]:
     """Return the differences from a run of the same events without faults.
 
-    A run whose faults take no virtual time publishes the same predictions, examples and dead letters as the run without
-    faults in one process, byte for byte and in the same order. The final model and join of every partition are also
-    equal. Four conditions apply:
+    If the faults of a run take no virtual time, the run publishes the same predictions, examples and dead letters as
+    the run without faults. The records are equal byte for byte and in the same order. The final model and join of every
+    partition are also equal. Four conditions apply:
 
     1. A learner polls whenever a record is appended or an action is due. Otherwise the time of a decision's tick
        differs.
@@ -416,8 +416,8 @@ def equal_faultless(world: World, faultless: World) -> list[str]:
 
     Runs with a shared model are not compared, because a decision depends on the position in the log.
 
-    Stream times and offsets of feedback are not compared. Both depend on the number of ticks, one per step, and faults
-    change which records form a step.
+    Stream times and offsets of feedback are not compared. Both depend on the number of ticks. Each step has a tick, and
+    faults change which records form a step.
     """
     wrong: list[str] = []
     for topic in (TOPICS.predictions, TOPICS.examples, TOPICS.dead_letter):

@@ -82,7 +82,7 @@ class FaultyBroker:
     may_be_dry: bool = True  # False if polls must return the available records
     moved: int = 0  # number of polls that advanced, even if only past invisible records
     member: EmbeddedMember | None = None  # the process's member of the group
-    transaction: Transaction = field(default_factory=lambda: Transaction("", "", Fate.ABORTED))  # the latest one
+    transaction: Transaction = field(default_factory=lambda: Transaction("", "", Fate.ABORTED))  # the last one begun
     _old_ends: dict[TopicPartition, tuple[Ends, int]] = field(default_factory=dict)  # (old end, remaining reports)
 
     create_topics: ClassVar[Any] = _forwarded("create_topics")
@@ -254,7 +254,7 @@ class FaultyConsumer:
         self._broker = broker
         self._call = call
         self.inner = inner
-        # These methods do not use the network.
+        # Without faults, because these methods do not use the network.
         self.position = inner.position
         self.seek = inner.seek
         self.pause = inner.pause

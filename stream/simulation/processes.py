@@ -95,7 +95,7 @@ class UnexpectedError(Exception):
 
 @dataclass(eq=False)
 class Processes:
-    """All processes of a run. Calls the processes, and ends or restarts them depending on the results."""
+    """All learner processes of a run. This class calls their programs, and ends or restarts processes after errors."""
 
     _schedule: Schedule
     _make_learner: MakeLearner

@@ -76,7 +76,7 @@ class OwnReference:
         self.updates += self.learner.update(x, decision, reward, v, label)
 
     def correct(self, x: Features, decision: Decision, reward: int, v: float) -> None:
-        """Replace the assumed bit 0 with the real one."""
+        """Replace the assumed bit 0 with the real bit."""
         self.updates += self.learner.retract(x, decision, 0, reward, v)
 
     def promote(self, number: int) -> None:

@@ -162,7 +162,7 @@ class Schedule(NamedTuple):
     timeless: bool
     partitions: int
     members: int
-    taught: str  # name of one of LEARNERS
+    taught: str  # name of an item of LEARNERS
     task: TaskSettings
     records_max: int  # limit on records in a transaction
     poll_max: int  # limit on records in one poll

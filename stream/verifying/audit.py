@@ -4,7 +4,7 @@ The audit uses neither the learner's counters nor its join code. It reads the jo
 contexts and feedback to an `Oracle`, and compares:
 
     predictions    each context that the oracle decides has one prediction, and no other context has any
-    examples and dead letters    for each step, the same as the oracle's, in the same order
+    examples and dead letters    each step has the same records as the oracle, in the same order
     ledger         after each step, the journal's ledger equals the oracle's
     ticks, drift alarms    each step with decisions has a tick; its examples report the alarms counted in the journal
 
@@ -106,7 +106,7 @@ def audit_partition(
         topics: the pipeline's topics.
         partition: the partition.
         progress: called with each progress message.
-        observe: called after each step with the oracle, whose `events` are those of the step.
+        observe: called after each step with the oracle. The oracle's `events` are then the events of the step.
 
     Raises:
         JournalError: the journal cannot be read.
@@ -307,7 +307,7 @@ class _Audit:
             self._check_challenged(oracle, prediction, place_of(published))
 
     def _check_played(self, oracle: Oracle, logged: Logged | None, prediction: Prediction, place: str) -> None:
-        """Compare a decision with the logged one, and count a propensity below the minimum."""
+        """Compare a decision with the logged decision. Count the logged propensity if it is below the minimum."""
         settings, target = oracle.settings, prediction.target
         if (logged is None) is not (target is None):
             self._fault(f"{place}: expected both a logged decision and a target, or neither; got {logged}, {target}")
@@ -481,7 +481,7 @@ class _Audit:
         for record in self._records(topic, OPEN_MS):
             step = codec.step_of(record)
             if step is None:
-                self._pass_over(record, "it has no step number")
+                self._pass_over(record, "the record has no step number")
                 continue
             self._published_by = max(self._published_by, step)
             if step <= self._end:

@@ -122,7 +122,7 @@ def _model_of(
 def _shared_model(
     broker: Broker, topics: Topics, partition: int, number: int | None, at_ms: int | None, version: int | None
 ) -> Model:
-    """Return the newest version of the shared model, or an earlier one."""
+    """Return the newest version of the shared model, or an earlier version."""
     offset = None
     if at_ms is not None:
         log = TopicPartition(topics.updates, 0)
@@ -205,7 +205,7 @@ def import_shared_model(broker: Broker, topics: Topics, partitions: int, model: 
 
 
 def _model_settings(model: Model) -> dict[str, Any]:
-    """Return the stored form of a model's settings, and check that its state fits them."""
+    """Return the stored form of a model's settings. Check that the model's state fits the settings."""
     of_model = identity(model.meta)
     given = of_model.pop("parameters")
     try:

@@ -141,7 +141,7 @@ class Oracle:
     def context(
         self, context: Context, record: Record, prediction: Prediction | None, date: list[int], *, is_aside: bool
     ) -> str:
-        """Apply a context, and return a description of the error in its prediction, or "" if there is none.
+        """Apply a context. Return a description of the error in its prediction, or "" for a correct prediction.
 
         Args:
             context: the context.
@@ -300,7 +300,7 @@ class Oracle:
         self._settle(pending, Outcome.MATCHED, feedback.reward, delay_ms, offset)
 
     def _evict(self) -> None:
-        """Settle the oldest deferred decision or, if there is none, the decision that expires first."""
+        """Settle the oldest deferred decision. If no decision is deferred, settle the decision that expires first."""
         if self._unsettled[State.DEFERRED]:
             self._expire(State.DEFERRED)
         else:

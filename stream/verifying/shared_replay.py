@@ -1,4 +1,4 @@
-"""Applies a shared model's log again, together with the steps of one task, and repeats the task's decisions."""
+"""Applies the log of a shared model again, and repeats the steps and decisions of one task."""
 
 from collections import deque
 from collections.abc import Iterator
