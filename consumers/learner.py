@@ -42,7 +42,7 @@ class LearnerOptions:
 
 
 STANDBY_MS = 10_000
-"""Time without a partition after which a learner logs which members have partitions."""
+"""Time after which a learner that has no partition logs the members that have partitions."""
 
 PORTION_RECORDS = 250
 """Number of records per task in the first step. Most learners process them in a few milliseconds."""
@@ -57,7 +57,7 @@ class Portion:
         self._work_max_ms = work_max_ms
 
     def took(self, records: int, ms: int) -> None:
-        """Adjust the number after a step with `records` per task that took `ms`, excluding requests to the broker."""
+        """Adjust the number. The last step had `records` per task, and took `ms` without requests to the broker."""
         if ms > self._work_max_ms:
             self.records = max(1, min(records, self.records) // 2)
         elif records >= self.records and ms <= self._work_max_ms / 4:
@@ -198,7 +198,7 @@ class LearnerProgram:
 
     @property
     def replica(self) -> Replica | None:
-        """The replica of the shared model, with the log applied up to this process's position."""
+        """The replica of the shared model, at this process's position in the log."""
         return None if self.shared is None else self.shared.replica
 
     @property
@@ -332,7 +332,7 @@ class LearnerProgram:
         return commits
 
     def _apply(self, running: Partition) -> Commit | None:
-        """Apply the next records. If there are none, run a step without records if such a step is due."""
+        """Apply the next records. If no records are available, run a step without records when it is due."""
         shared = self.shared if running.settings.model == "shared" else None
         records_max = self._portion.records
         if shared is not None and isinstance(running.task.model, View):
@@ -371,7 +371,7 @@ class LearnerProgram:
         """Commit the steps, and return whether this succeeded. After a rebalance, abort them and park the tasks."""
         begin = [self._running[part.partition] for part in commits if part.step.number == 1]
         if any(map(self._recoveries.is_overtaken, begin)):
-            self._announce("a model was imported before the first step; recovering the tasks from it")
+            self._announce("a model was imported before the first step; recovering the tasks from this model")
             self._park(set(self._running))
             self._recoveries.drop_shared()
             return False

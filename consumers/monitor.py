@@ -40,7 +40,7 @@ FETCHED_MAX = 2_000
 
 MESSAGES_MAX = 8
 BATCH_S = 0.2
-"""Limits on the number and age of messages in a batch. They also limit the lag of the page."""
+"""Limits on the number and age of messages in a batch. Both limits also bound the lag of the page."""
 
 BUFFERED_MAX = 16
 """Maximum number of messages waiting to be processed."""

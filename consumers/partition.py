@@ -251,7 +251,7 @@ class Partition:
         return self.last_step.number == 0 if last is None else last == self.last_step
 
     def sources(self, shared: SharedModel | None) -> list[Source]:
-        """Return the sources of snapshots in this partition's steps: the task and the shared model."""
+        """Return the objects whose snapshots are written in this partition's steps: the task and the shared model."""
         step = self.newest_step
         if step.number == 0:
             return []

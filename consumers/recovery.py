@@ -224,8 +224,8 @@ class Recoveries:
     def _is_held_up(self, partition: int) -> bool:
         """Return whether a transaction is open in the task's journal or snapshots.
 
-        The previous process of this partition can still commit it, and its records must then be recovered. The
-        transaction ends when that process ends it, or when the broker's timeout expires.
+        The previous process of this partition can still commit this transaction, and its records must then be
+        recovered. The transaction ends when that process ends it, or when the broker's timeout expires.
         """
         topics = [self.topics.journal, self.topics.snapshots]
         shares = self.settings.model == "shared"

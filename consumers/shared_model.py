@@ -1,4 +1,4 @@
-"""A learner process's replica of a shared model. It follows the log, and limits decisions with an old model."""
+"""A learner process's replica of a shared model. It follows the log, and limits decisions while it is out of date."""
 
 from collections.abc import Callable
 from functools import partial
@@ -40,7 +40,7 @@ class Hold(NamedTuple):
 
     offset: int  # offset of the transaction's first record
     for_ms: int  # time since this process first detected the transaction
-    waiting: int  # number of offsets from that record to the end of the log
+    waiting: int  # number of offsets from the transaction's first record to the end of the log
 
 
 class SharedModel:
@@ -101,8 +101,8 @@ class SharedModel:
         beginning = broker.beginnings([tp])[tp]
         if beginning > self.replica.offset:
             raise UnrecoverableError(
-                f"{self._place}: expected records from offset {self.replica.offset} on, the position of the model's "
-                f"newest snapshot; the first record is at {beginning}. Set retention.ms to -1"
+                f"{self._place}: expected records from offset {self.replica.offset} on, where the model's newest "
+                f"snapshot ends; the first record is at offset {beginning}. Set retention.ms to -1"
             )
         self.ends: Ends = broker.ends([tp])[tp]  # end of the log at the last request
         self.reconnect(broker)
@@ -114,7 +114,7 @@ class SharedModel:
         self.snapshots = stored
 
     def sources(self, partition: int) -> list[Source]:
-        """Return the source of model snapshots in a partition's steps, if this partition writes them."""
+        """Return the shared model as a Source, if its snapshots are written in this partition's steps."""
         if self.snapshots is None or partition != MODEL_PARTITION:
             return []
         version, take = self.replica.version, partial(take_model, self.replica, self.settings)
@@ -219,7 +219,7 @@ class SharedModel:
 
     @property
     def _is_short(self) -> bool:
-        """Whether the log ends before the offset up to which it was read."""
+        """Whether the log now ends before the offset up to which this process has read it."""
         return self.ends.high_watermark < self.replica.offset
 
     def _is_gone(self, missed: int | None, *, is_missed: bool) -> bool:

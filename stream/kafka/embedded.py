@@ -186,8 +186,8 @@ class EmbeddedBroker:
                     f"could not send a record of {len(value)} bytes to {topic}/{partition}: the limit is "
                     f"{RECORD_BYTES_MAX}"
                 )
-            # Copied, because the bytes from an encoder keep its whole buffer alive, which is a page of memory per
-            # record.
+            # Copy the value, because the bytes from an encoder keep the encoder's whole buffer alive. Each record would
+            # use a page of memory.
             value = b"%b" % value
         offset = log.first + len(log.records)
         log.records.append(make(Record, (topic, partition, offset, self.clock.now_ms, key, value, headers)))
@@ -209,7 +209,7 @@ class EmbeddedBroker:
             self._rebalance(member.group)
 
     def expel(self, group: str, member: str) -> None:
-        """Remove a member from its group, as a session timeout does. The member's next poll reports this."""
+        """Remove a member from its group, as a session timeout does. The member's next poll reports the removal."""
         self.leave(self._groups[group].members[member])
 
     def _rebalance(self, group: _Group) -> None:

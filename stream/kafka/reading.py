@@ -102,7 +102,7 @@ RUN_GAP_MAX = 1_000
 
 
 class RecordsAt:
-    """Reads records of a partition by offset. Reading is fast if each call continues where the last one ended."""
+    """Reads records of a partition by offset. Reading is fast if each call continues where the previous call ended."""
 
     def __init__(self, broker: Broker, tp: TopicPartition) -> None:
         self._broker = broker

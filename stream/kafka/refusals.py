@@ -1,4 +1,4 @@
-"""Checks and error messages that all brokers share."""
+"""Checks and error messages that all implementations of the Broker interface share."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple

@@ -40,8 +40,8 @@ class Overlay:
     """The effects of a task's own decisions on a model, which can be undone exactly.
 
     Each part of the state that `observe_early` changes is copied before its first change. The learner's
-    `observed_parts` names the parts: in an array with a row per class, the action's row; in an array with an entry per
-    feature, the entries for x; otherwise the whole array.
+    `observed_parts` returns these parts. For an array with a row per class, the part is the action's row. For an array
+    with an entry per feature, the part consists of the entries for x. For other arrays, the part is the whole array.
     """
 
     def __init__(self, learner: KernelLearner) -> None:

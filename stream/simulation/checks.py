@@ -217,7 +217,7 @@ def _in_order(partition: _Partition) -> list[str]:
 
 
 _LATE_TO_SHOW = (Kind.FOREIGN_BEGIN, Kind.HOLD, Kind.EXPELLED_IN_COMMIT)
-"""Faults that delay the visibility of records. Learners then read records out of the order of their append times.
+"""Faults that delay the visibility of records. Learners then do not read records in the order of their append times.
 
 When a learner loses its session, the records after its open transaction are invisible until the broker aborts the
 transaction.
@@ -256,7 +256,10 @@ def _ticks(partition: _Partition) -> list[str]:
             wrong.append(f"prediction at offset {record.offset}: its transaction has no tick for its step")
     count = sum(map(partition.is_tick, partition.feedback))
     if count != len(partition.ticks) or not set(partition.ticks) <= {step.number for step in partition.steps}:
-        wrong.append(f"{count} ticks for {len(partition.ticks)} steps, up to step {max(partition.ticks)}")
+        wrong.append(
+            f"expected at most one tick per step; got {count} ticks for {len(partition.ticks)} steps, the last of "
+            f"which is step {max(partition.ticks)}"
+        )
     last = partition.steps[-1].ledger if partition.steps else Ledger()
     if last.pending or last.deferred or last.orphans_waiting:
         wrong.append(
@@ -352,7 +355,7 @@ def _recovered_is_the_same(partition: _Partition, task: Task) -> list[str]:
             if state[name] != other
         ]
         if not differing and digest != task_digest(again):
-            differing = [f"the learner's task is not bit-identical to the one recovered from {how}"]
+            differing = [f"the learner's task is not bit-identical to the task recovered from {how}"]
         wrong += differing
     return wrong
 

@@ -32,7 +32,7 @@ class Faults:
     _armed: dict[str, list[Item]] = field(default_factory=dict)
     _slow_until_ms: int = 0
     _call_ms: int = 0  # duration of each operation before `_slow_until_ms`
-    _held: dict[TopicPartition, int] = field(default_factory=dict)  # time at which each held partition is released
+    _held: dict[TopicPartition, int] = field(default_factory=dict)  # time at which each partition's replication resumes
 
     @property
     def _clock(self) -> VirtualClock:

@@ -72,7 +72,7 @@ class FaultyBroker:
     process: str
     consult: Consult
     transactions: list[Transaction] = field(default_factory=list)  # the transactions of all processes, in order
-    hang: Callable[[Callable[[], object]], None] = lambda commit: None  # can call `commit` later
+    hang: Callable[[Callable[[], object]], None] = lambda commit: None  # called for a hanging commit
     observe: Callable[[Transaction], None] = lambda transaction: None  # called after every acknowledged commit
     lingers: bool = False  # True if records are queued until a flush
     poll_max: int = 1_000_000  # limit on the records that a poll returns
@@ -82,7 +82,7 @@ class FaultyBroker:
     may_be_dry: bool = True  # False if polls must return the available records
     moved: int = 0  # number of polls that advanced, even if only past invisible records
     member: EmbeddedMember | None = None  # the process's member of the group
-    transaction: Transaction = field(default_factory=lambda: Transaction("", "", Fate.ABORTED))  # the last one begun
+    transaction: Transaction = field(default_factory=lambda: Transaction("", "", Fate.ABORTED))  # the last transaction
     _old_ends: dict[TopicPartition, tuple[Ends, int]] = field(default_factory=dict)  # (old end, remaining reports)
 
     create_topics: ClassVar[Any] = _forwarded("create_topics")
@@ -120,7 +120,7 @@ class FaultyBroker:
         return {tp: self._reported_end(tp, end) for tp, end in self.broker.ends(tps).items()}
 
     def lag(self, tp: TopicPartition, times: int) -> None:
-        """Answer this process's next N requests for a partition's end with the current end, even if it advances."""
+        """Answer this process's next N requests for a partition's end with the end at this time."""
         self._old_ends[tp] = self.broker.ends([tp])[tp], times
 
     def end_lag(self) -> None:

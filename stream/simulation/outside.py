@@ -94,7 +94,7 @@ class Outside:
     """All clients except the learners."""
 
     def __init__(self, broker: EmbeddedBroker, partitions: int, trace: Trace, *, open_classes: bool) -> None:
-        self.sent: dict[tuple[str, int, int], Sent] = {}  # by topic, partition and offset
+        self.sent: dict[tuple[str, int, int], Sent] = {}  # keyed by topic, partition and offset
         self.foreign_outputs: set[Place] = set()  # committed records from other clients in the learners' topics
         self._broker = broker
         self._partitions = partitions

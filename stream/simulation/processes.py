@@ -120,10 +120,7 @@ class Processes:
         return [process for process in self._all if not process.zombie and not process.dead]
 
     def named(self, number: int) -> Process | None:
-        """Return the process with this number, modulo the number of processes that are not in calls.
-
-        Returns None if all processes are in calls.
-        """
+        """Select a live process by number. Skips processes in calls, and returns None if no other process is live."""
         live = [process for process in self.live() if not process.busy]
         return live[number % len(live)] if live else None
 

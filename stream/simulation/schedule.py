@@ -380,7 +380,7 @@ def _with_eligible(luck: Luck, task: TaskSettings, items: list[Item]) -> tuple[T
 
 
 ELIGIBLE: tuple[tuple[int, ...], ...] = ((0,), (2,), (1, 0), (2, 1), (0, 1, 2), (0, 0), (), (3,))
-"""Eligible classes of a context. The last three are malformed unless the classes are open; see `name_of`."""
+"""Eligible classes of a context. If the classes are not open, the last three lists are malformed; see `name_of`."""
 
 
 def _with_deferrals(

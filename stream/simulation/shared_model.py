@@ -42,7 +42,7 @@ class _Logged(NamedTuple):
 
     partition: int
     step: int
-    offset: int  # offset of its record
+    offset: int  # offset of the record that contains the entry
     entry: Entry
 
 

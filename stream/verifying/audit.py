@@ -166,7 +166,7 @@ class _Audit:
         }
 
     def gone(self) -> tuple[str, ...]:
-        """Return a message for each topic from which records that the ledger counts were deleted."""
+        """Return a message for each topic whose first records were deleted although the ledger counts them."""
         topics = self._topics
         needed = dict.fromkeys((topics.journal, topics.predictions, topics.examples, topics.dead_letter), 0)
         if self._broker.beginnings([self._journal])[self._journal] == 0:
@@ -488,7 +488,7 @@ class _Audit:
                 yield record
 
     def _check_journal_is_whole(self) -> None:
-        """Check that the journal contains the last step with published records. It can grow during the audit."""
+        """Read the journal again, and check that it contains the last step with published records."""
         if self._published_by > self._end:
             entries = read_journal(self._broker, self._journal, open_ms=OPEN_MS)
             last = max((step.number for _, step in entries), default=0)

@@ -105,7 +105,7 @@ def read_model(path: Path) -> Model:
     if written_format != FILE_FORMAT:
         raise ModelError(f"{path}: expected a model of format {FILE_FORMAT}; got {written_format!r}")
     if state_digest([state]) != digest:
-        raise ModelError(f"{path}: the digest of its state differs from the one in meta: the file was changed")
+        raise ModelError(f"{path}: the digest of its state differs from the digest in meta: the file was changed")
     return Model(meta, state)
 
 

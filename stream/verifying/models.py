@@ -155,7 +155,7 @@ def _version_of(broker: Broker, journal: TopicPartition, number: int) -> int:
 
 
 def _step_at(broker: Broker, journal: TopicPartition, at_ms: int, last: JournalStep) -> int:
-    """Return the last step in the journal at a broker time. `last` is the journal's current last step.
+    """Return the number of the last step at a given broker time. `last` is the current last step of the journal.
 
     Raises:
         TooEarlyError: no step had been made by that time.
@@ -218,7 +218,7 @@ def _model_settings(model: Model) -> dict[str, Any]:
 def _import(
     broker: Broker, topics: Topics, partitions: Sequence[int], writer: ChunkWriter, transactional_id: str
 ) -> None:
-    """Write a model for all of these partitions to the snapshots topic, in the first of these partitions."""
+    """Write a model for all of these partitions. The first of these partitions stores its snapshot."""
     _check_empty(broker, topics, partitions)
     producer = broker.transactional_producer(transactional_id)
     try:

@@ -107,8 +107,8 @@ class Oracle:
         self.dated_step = 0  # the last step whose tick was applied
         self._stream_ms = 0
         self._dated_ms = 0
-        # Decisions in the state DEFERRED were not shown yet. In the state SHOWN, a decision's window begins with its
-        # shown record.
+        # Decisions in the state DEFERRED were not shown yet. In the state SHOWN, a decision's window begins at the
+        # append time of its shown record.
         self._unsettled: dict[State, OrderedDict[str, _Pending]] = {
             state: OrderedDict() for state in (State.PENDING, State.DEFERRED, State.SHOWN)
         }

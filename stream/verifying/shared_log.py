@@ -140,7 +140,7 @@ class _LogAudit:
                 self._fault(f"{place} has no position in the shared model's log")
                 continue
             if steps.first == 1 and entry.log.follows != wrote:
-                self._fault(f"{place} wrote to the log after step {entry.log.follows}; expected step {wrote}")
+                self._fault(f"{place}: expected step {wrote} as its previous step in the log; got {entry.log.follows}")
             wrote = entry.wrote
             if entry.replica is not None:
                 self._reports.append(

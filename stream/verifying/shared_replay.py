@@ -124,7 +124,7 @@ class LogAgain:
                 raise JournalError(
                     f"{record.topic} offset {record.offset} contains updates of step {place.step} of partition "
                     f"{self._partition}; applied again, the step has "
-                    f"{'different ones' if step == place.step else 'none there'}"
+                    f"{'different updates' if step == place.step else 'no updates at this offset'}"
                 )
         snapshot = self._snapshot
         if snapshot is not None and snapshot.version == self.replica.version:
@@ -135,5 +135,6 @@ class LogAgain:
         if (found := state_digest([self.replica.learner.state()])) != expected:
             raise JournalError(
                 f"the log up to version {self.replica.version:,} gives the model {found[:16]}; {owner} has "
-                f"{expected[:16]}; use the learners' processor type and versions of Onebit, Python and numpy"
+                f"{expected[:16]}; run this check with the processor type and the versions of Onebit, Python and numpy "
+                "of the learners"
             )

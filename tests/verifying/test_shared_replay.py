@@ -213,7 +213,7 @@ def test_log_updates_that_differ_from_the_steps_are_a_fault(pipeline: Pipeline) 
     was = update.entries.propensities[:1].tobytes()
     broken = with_other(pipeline, TOPICS.updates, {last[0]: value.replace(was, x, 1)})
     found = replays(broken)
-    assert "the step has different ones" in found[0].fault
+    assert "the step has different updates" in found[0].fault
 
 
 def test_model_of_any_version_can_be_exported_from_the_log(pipeline: Pipeline, tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ partition after a marker, and before it reads a resumed partition."""
 _FETCHED_RECORDS_MIN = 10_000
 _FETCHED_KIB_MAX = 16 << 10
 _UNPACKED_BYTES_MAX = 1 << 30
-"""Limit on the size of a decompressed zstd batch. The client's default is a tenth of this."""
+"""Limit on the size of a decompressed zstd batch. The client's default limit is a tenth of this size."""
 
 _ASIDE_RECORDS_MAX = 10_000
 _GRAIN_S = 0.001

@@ -15,8 +15,8 @@ from stream.wire.records import Headers
 _logger = logging.getLogger(__name__)
 
 _headers_of = methodcaller("headers")
-"""Calls `Message.headers` so that Python checks the result. This C method can return both a result and an error. A
-direct call that has run several times is specialized by Python, does not check the result, and can crash."""
+"""Calls `Message.headers` so that Python checks the result. This C method can return both a result and an error. Python
+specializes a direct call that has run several times. The specialized call does not check the result, and can crash."""
 
 
 def headers_read(message: Any) -> Headers:

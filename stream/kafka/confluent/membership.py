@@ -105,8 +105,8 @@ class GroupConsumer(Reader):
         self._known_s = time.monotonic()
         joined_as = self._client.memberid()
         if self._member_id not in ("", joined_as) and not self.subscription.rejoins:
-            # The group removed the client while it had no partitions, so that no loss was reported. The client has
-            # joined again.
+            # The group removed the client while it had no partitions, so no loss was reported. The client then joined
+            # the group again.
             self._admin.leave(self.subscription, joined_as)
             self._out = self.subscription.thrown_out()
             self._raise_if_out()

@@ -106,7 +106,7 @@ class _Joins:
         if self.is_out:
             # The client retries until the poll ends, and `poll` then raises FencedError.
             raise kafka_errors.CoordinatorNotAvailableError
-        # Return the kept result. It is invalid if a poll has used it, which ends the rebalance, or after a removal.
+        # The kept result is valid until a poll uses it, which ends the rebalance, or the group removes the member.
         if coordinator.rebalance_in_progress() and coordinator._generation is self._generation:
             return self._assignment
         self._generation = None
@@ -207,8 +207,8 @@ class GroupConsumer(Reader):
         """Raise FencedError if a heartbeat has reported that this member was replaced or removed.
 
         If another process has taken the place, the client only stops its heartbeats. The client starts heartbeats when
-        a join completes. If a member has joined and is neither rejoining nor closed, the heartbeats have stopped only
-        because another process has taken the place.
+        a join completes. If a member has joined and is neither rejoining nor closed, stopped heartbeats therefore mean
+        that another process has taken the place.
         """
         coordinator = self._client._coordinator
         is_joined = coordinator.stable() and not coordinator.rejoining
