@@ -379,7 +379,8 @@ class StackIgw(WatchingLearner):
         }
         # The array has the maximum number of rows. This costs little, because rows that are never written use no
         # memory.
-        rows = np.zeros((min(d, ROWS_MAX) if m else 0, 2 * m))
+        count = min(d, ROWS_MAX) if m else 0
+        rows = aligned(count * 2 * m).reshape((count, 2 * m))
         if m:
             basis, gram, overlap = squares(words, m)
             sketch, centroids = sketch_of(words, K, m), centroids_of(words, K, m)
