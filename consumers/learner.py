@@ -286,7 +286,7 @@ class LearnerProgram:
                 running.take(self._topics.contexts, record)
 
     def _start_assigned(self) -> int:
-        """Start or recover assigned partitions that are not running, and return the number that made progress.
+        """Start or recover assigned partitions that are not running. Return the number of partitions with progress.
 
         Parked tasks come first. The other tasks are recovered one after another, in time slices, so that each partition
         can make decisions as soon as its recovery is complete.
@@ -318,7 +318,7 @@ class LearnerProgram:
         self._running[running.partition] = running
 
     def _apply_to(self, tasks: Mapping[int, Partition]) -> list[Commit]:
-        """Run a step of each task that has work."""
+        """Run a step for each task that has work."""
         self.read_log(self._options.step_max_ms)
         began_ms, records_most = self._host_ms(), 0
         commits = []

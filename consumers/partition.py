@@ -63,7 +63,7 @@ class Partition:
     settings: TaskSettings  # settings for the next step
     applied_at_ms: int  # host time of the last step
     moved_at_ms: int  # host time of the last written tick or applied feedback record
-    uncommitted: Commit | None = None  # the last step if its commit failed or has an unknown outcome
+    uncommitted: Commit | None = None  # the last step, if its commit failed or has an unknown outcome
     reported_ms: int = -1  # stream time of this process's last report of the shared model; -1 before the first report
     reported_version: int = -1  # model version in that report
     new_names: list[str] = field(default_factory=list)  # open classes that the log has added since the last step

@@ -183,7 +183,7 @@ class Recoveries:
         """Return the recovered partition.
 
         Raises:
-            UnrecoverableError: the number of partitions of its inputs has changed.
+            UnrecoverableError: the number of partitions of the task's inputs has changed.
         """
         topics, step = self.topics, recovered.step
         partitions = self.broker.describe_topics([topics.contexts])[topics.contexts].partitions

@@ -24,8 +24,8 @@ _RECORDS_MAX = 1_000
 """Maximum number of records per poll. Applying this number of typical records takes at most a second."""
 
 ENDED_BY = (
-    "if its learner died, restart it under the same instance name to abort the transaction at once; otherwise the "
-    "broker aborts it at its timeout"
+    "if the learner of the transaction died, restart it under the same instance name to abort the transaction at once; "
+    "otherwise the broker aborts the transaction at its timeout"
 )
 """The part of a message that explains how an open transaction ends."""
 

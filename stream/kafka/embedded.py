@@ -69,7 +69,7 @@ class _Group:
 class EmbeddedBroker:
     """Topics, transactions, groups and fencing in one process, in virtual time.
 
-    Unlike Kafka, it writes no commit markers, so offsets have no gaps.
+    Unlike Kafka, this broker writes no commit markers, so offsets have no gaps.
     """
 
     def __init__(self, clock: VirtualClock | None = None) -> None:
@@ -151,8 +151,8 @@ class EmbeddedBroker:
     def hold(self, tp: TopicPartition) -> None:
         """Hold a partition's high watermark at the current end of its log until `release`.
 
-        Records appended later are in the log but cannot be read. Their flush raises BrokerUnavailableError, as with
-        acks=all when a follower does not respond in time.
+        Records appended later are in the log but cannot be read. A flush of such records raises BrokerUnavailableError,
+        as with acks=all when a follower does not respond in time.
         """
         log = self.log(tp)
         log.open.setdefault(_HOLD, log.end())
@@ -410,7 +410,7 @@ class EmbeddedMember(EmbeddedConsumer):
         self.group.committed.update(offsets)
 
     def check_membership(self) -> None:
-        """Raise an error unless this is a member of the current generation."""
+        """Raise an error if this consumer is not a member of the group's current generation."""
         self.check_place()
         if self.current() is None or self._generation != self.group.generation:
             raise self.subscription.not_joined()

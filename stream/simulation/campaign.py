@@ -177,7 +177,7 @@ def trace(make_learner: MakeLearner, schedule: Schedule) -> list[Happened]:
 
 
 def shrink(make_learner: MakeLearner, schedule: Schedule) -> list[int]:
-    """Return the indices of a small subset of a failing schedule's items that still fails.
+    """Find a small subset of a failing schedule's items with which a run still fails, and return the items' indices.
 
     The algorithm is that of Zeller and Hildebrandt, "Simplifying and isolating failure-inducing input", IEEE TSE 2002.
     It removes groups of items, from large groups to single items, as long as the remaining items still fail. The

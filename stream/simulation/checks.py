@@ -69,7 +69,9 @@ class _Partition:
         if not finding.ok and not finding.faults:
             self.wrong.append(f"audit: the learner counted {finding.learner}; the topics give {finding.audited}")
         if (finding.foreign_count, finding.contexts_behind, finding.feedback_behind) != (foreign, 0, 0):
-            self.wrong.append(f"audit: expected {foreign} foreign records and no unapplied inputs; got {finding}")
+            self.wrong.append(
+                f"audit: expected {foreign} records from other programs and no unapplied inputs; got {finding}"
+            )
 
     def _observe(self, step: JournalStep, oracle: Oracle) -> None:
         self.oracle = oracle
@@ -211,7 +213,7 @@ def _in_order(partition: _Partition) -> list[str]:
             if first <= record.offset < end
         ]
         if min(times_ms, default=latest_ms) < latest_ms:
-            return [f"step {step.number} applies a record after one with a later append time"]
+            return [f"step {step.number} applies a record after a record with a later append time"]
         latest_ms = max(times_ms, default=latest_ms)
     return []
 
@@ -263,8 +265,8 @@ def _ticks(partition: _Partition) -> list[str]:
     last = partition.steps[-1].ledger if partition.steps else Ledger()
     if last.pending or last.deferred or last.orphans_waiting:
         wrong.append(
-            f"{last.pending} decisions, {last.deferred} deferred ones and {last.orphans_waiting} orphans are pending "
-            "at the end"
+            f"{last.pending} decisions, {last.deferred} deferred decisions and {last.orphans_waiting} orphans are "
+            "pending at the end"
         )
     return wrong
 
@@ -384,7 +386,7 @@ def state_of(task: Task) -> dict[str, object]:
 
 
 def _nothing_aborted_is_visible(world: World) -> list[str]:
-    """Check that the visible outputs are exactly those of the committed transactions."""
+    """Check that the visible outputs are exactly the outputs of the committed transactions."""
     wrong: list[str] = []
     written: dict[TopicPartition, list[int]] = {}
     for transaction in world.processes.transactions:

@@ -206,7 +206,7 @@ class Processes:
         self._start(f"learner-{self._names}")
 
     def replace(self, process: Process) -> None:
-        """Start a second process with this name. The first one becomes a zombie."""
+        """Start a second process with this name. The first process becomes a zombie."""
         process.zombie = True
         self._start(process.name)
 

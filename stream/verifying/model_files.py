@@ -115,7 +115,7 @@ class Difference(NamedTuple):
     name: str
     shapes: tuple[tuple[int, ...] | None, tuple[int, ...] | None]  # None if the model does not have this part
     differing: int  # number of entries that are not bit-identical; all of them if the shapes differ
-    greatest: float  # largest difference between two entries; nan if they cannot be subtracted
+    greatest: float  # largest difference between two entries; nan if the entries cannot be subtracted
 
     @property
     def same(self) -> bool:

@@ -73,7 +73,7 @@ class _Pending(NamedTuple):
     id: str
     action: int
     propensity: float
-    date: list[int]  # empty until the step's tick is applied; the decisions of a step share it
+    date: list[int]  # empty until the step's tick is applied; the decisions of a step share this list
 
 
 class _Orphan(NamedTuple):
@@ -307,7 +307,7 @@ class Oracle:
             self._expire(min(State.PENDING, State.SHOWN, key=lambda state: _first_date(self._unsettled[state])))
 
     def _expire(self, state: State) -> None:
-        """Settle the oldest decision in this state without feedback."""
+        """Settle the oldest decision in this state as a decision without feedback."""
         outcome = Outcome.UNSHOWN if state is State.DEFERRED else Outcome.EXPIRED
         assumed = 0 if outcome is Outcome.EXPIRED and self.settings.on_expiry == "negative" else None
         self._settle(self._unsettled[state].popitem(last=False)[1], outcome, assumed, None, None)

@@ -130,7 +130,7 @@ class ConfluentConnection(Connection):
         """Run a call that may never return, with a timeout.
 
         Raises:
-            BrokerUnavailableError: the call did not return in time. Its client can no longer be used.
+            BrokerUnavailableError: the call did not return in time. The client can no longer be used.
         """
         try:
             bounded(call, self.patience_s)
@@ -204,7 +204,7 @@ def bounded(call: Callable[[], T], seconds: float) -> T:
     thread blocks in the client's destructor.
 
     Raises:
-        TimeoutError: the call did not return in time. Its client can no longer be used.
+        TimeoutError: the call did not return in time. The client can no longer be used.
     """
     made: Future[T] = Future()
 

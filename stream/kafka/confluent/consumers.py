@@ -40,8 +40,8 @@ _code: Any = confluent_kafka.KafkaError
 _BY_BROKER = _kafka.TIMESTAMP_LOG_APPEND_TIME
 
 _FETCH_WAIT_MS = 100
-"""Maximum time that the broker waits for records in a fetch. It limits the delay before the client reports the end of a
-partition after a marker, and before it reads a resumed partition."""
+"""Maximum time that the broker waits for records in a fetch. The time limits two delays: until the client reports the
+end of a partition after a marker, and until the client reads a resumed partition."""
 
 _FETCHED_RECORDS_MIN = 10_000
 _FETCHED_KIB_MAX = 16 << 10

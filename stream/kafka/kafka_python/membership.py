@@ -3,7 +3,7 @@
 Workarounds for kafka-python:
 
 - A member whose heartbeat reports that another process has taken its place stops its heartbeats but continues to read.
-  `poll` checks for that (`GroupConsumer._raise_if_out`).
+  `poll` checks for this case (`GroupConsumer._raise_if_out`).
 - A static member (`group_instance_id`) does not leave its group when it is closed. `close` removes it.
 - A member that was removed joins again automatically, even if it must not (`_Joins`).
 - A join that completes between two polls is discarded and repeated, and the whole group then joins again. If members
