@@ -186,8 +186,8 @@ def _translated(properties: Mapping[str, str]) -> dict[str, str]:
     mechanism = given.pop("sasl.mechanisms", None)
     if mechanism is not None and given.setdefault("sasl.mechanism", mechanism) != mechanism:
         raise ClientConfigError(
-            "sasl.mechanism and sasl.mechanisms are names of the same property, but have different values; remove one "
-            "of the lines"
+            "sasl.mechanism and sasl.mechanisms are the same property, but have different values; remove one of the "
+            "lines"
         )
     if (jaas := given.pop("sasl.jaas.config", None)) is not None:
         given = _of_jaas(jaas, given.get("sasl.mechanism")) | given
