@@ -409,8 +409,8 @@ def equal_faultless(world: World, faultless: World) -> list[str]:
     """Return the differences from a run of the same events without faults.
 
     If the faults of a run take no virtual time, the run publishes the same predictions, examples and dead letters as
-    the run without faults. The records are equal byte for byte and in the same order. The final model and join of every
-    partition are also equal. Four conditions apply:
+    the run without faults, which has one process. The records are equal byte for byte and in the same order. The final
+    model and join of every partition are also equal. Four conditions apply:
 
     1. A learner polls whenever a record is appended or an action is due. Otherwise the time of a decision's tick
        differs.
@@ -421,8 +421,8 @@ def equal_faultless(world: World, faultless: World) -> list[str]:
 
     Runs with a shared model are not compared, because a decision depends on the position in the log.
 
-    Stream times and offsets of feedback are not compared. Both depend on the number of ticks. Each step has a tick, and
-    faults change which records form a step.
+    Stream times and offsets of feedback are not compared. Both depend on the number of ticks, and thus on the number of
+    steps. Faults change which records form a step.
     """
     wrong: list[str] = []
     for topic in (TOPICS.predictions, TOPICS.examples, TOPICS.dead_letter):
