@@ -1,4 +1,4 @@
-"""Training rows for the tests of both adapters."""
+"""Training rows for the tests of the coba and River adapters."""
 
 import numpy as np
 
@@ -9,14 +9,14 @@ N_CLASSES, N_FEATURES = 3, 5
 
 
 def rows(size: int) -> tuple[FloatArray, list[int]]:
-    """Dense features without zeros, float64[size, 5], and labels from a linear model."""
+    """Return features without zeros, as float64[size, 5], and labels from a linear model."""
     rng = np.random.default_rng(7)
     x = rng.normal(size=(size, N_FEATURES))
     return x, np.argmax(x @ rng.normal(size=(N_FEATURES, N_CLASSES)), axis=1).tolist()
 
 
 def examples(x: FloatArray, labels: list[int]) -> Examples:
-    """The same rows for the compiled loop."""
+    """Return the rows in the format of the compiled loop."""
     size = len(labels)
     offsets = np.arange(size + 1, dtype=np.int64) * N_FEATURES
     indices = np.tile(np.arange(N_FEATURES, dtype=np.int32), size)

@@ -27,7 +27,7 @@ def rewards_of(learner: Learner, contexts: list[Any], labels: list[int]) -> list
     ("learner", "sparse"),
     [("late-ucb", False), ("late-ucb", True), ("banditron", False), ("soba-diag", True), ("stack-igw", False)],
 )
-def test_coba_evaluator_rewards_equal_compiled_loop(learner: str, sparse: bool) -> None:
+def test_rewards_in_coba_equal_those_of_the_compiled_loop(learner: str, sparse: bool) -> None:
     size = 150
     x, labels = rows(size)
     contexts = [dict(enumerate(row)) for row in x.tolist()] if sparse else x.tolist()
@@ -37,12 +37,12 @@ def test_coba_evaluator_rewards_equal_compiled_loop(learner: str, sparse: bool) 
         np.array([uniform(3, purpose, str(number)) for number in range(size)])
         for purpose in (Purpose.ACTION, Purpose.UPDATE)
     )
-    classes = np.argsort(np.argsort(ACTIONS))[labels].tolist()  # coba sorts its actions
+    classes = np.argsort(np.argsort(ACTIONS))[labels].tolist()  # coba sorts the actions
     actions = run(create(learner, N_CLASSES, N_FEATURES), examples(x, classes), u, v).actions
     assert rewards == (actions == classes).astype(int).tolist()
 
 
-def test_logged_action_is_learned_with_logged_probability() -> None:
+def test_logged_action_is_learned_with_its_logged_probability() -> None:
     learner = Learner("banditron", gamma=0.3)
     x, labels = rows(40)
     model = create("banditron", N_CLASSES, N_FEATURES, gamma=0.3)
@@ -56,7 +56,7 @@ def test_logged_action_is_learned_with_logged_probability() -> None:
 
 
 @pytest.mark.parametrize("context", [None, 1.5, "red", [1.0, "red"], {"color": "red"}])
-def test_predicted_probability_equals_score(context: Any) -> None:
+def test_predicted_probability_equals_the_score_of_the_action(context: Any) -> None:
     learner = Learner("banditron", n_features=4)
     action, probability, _ = learner.predict(context, ACTIONS)
     assert probability == pytest.approx(learner.score(context, ACTIONS, action))

@@ -27,7 +27,7 @@ def classifier(**changes: Any) -> Classifier:
     return Classifier(**{"n_classes": 2, "n_features": 4, "learner": "banditron", **changes})
 
 
-@pytest.mark.parametrize("learner", ["auto", "banditron", "perceptron"])  # the last learns from the true class
+@pytest.mark.parametrize("learner", ["auto", "banditron", "perceptron"])  # perceptron learns from the true class
 def test_river_accepts_the_classifier(learner: str) -> None:
     model = Classifier(n_classes=8, n_features=32, learner=learner)
     checks = list(yield_checks(model))
@@ -38,7 +38,7 @@ def test_river_accepts_the_classifier(learner: str) -> None:
 
 @pytest.mark.parametrize("delay", [None, 40])
 @pytest.mark.parametrize("learner", ["late-ucb", "banditron", "soba-diag", "stack-igw"])
-def test_river_delayed_validation_equals_compiled_loop(learner: str, delay: int | None) -> None:
+def test_delayed_validation_in_river_equals_the_compiled_loop(learner: str, delay: int | None) -> None:
     size = 200
     x, labels = rows(size)
     model = Classifier(N_CLASSES, N_FEATURES, learner, classes=tuple(range(N_CLASSES)), seed=3)
@@ -52,7 +52,8 @@ def test_river_delayed_validation_equals_compiled_loop(learner: str, delay: int 
         np.array([uniform(3, purpose, str(number)) for number in range(size)])
         for purpose in (Purpose.ACTION, Purpose.UPDATE)
     )
-    # In each round, River reveals the labels that are due before the prediction; the loop does so after the decision.
+    # In each round, River reveals the due labels before it requests the prediction. The loop reveals them after the
+    # decision, so the delays of the loop are one round shorter.
     delays = np.full(size, max((delay or 0) - 1, 0))
     assert predicted == run(create(learner, N_CLASSES, N_FEATURES), examples(x, labels), u, v, delays).actions.tolist()
 
@@ -63,7 +64,7 @@ def test_classifier_with_known_classes_always_predicts_a_class() -> None:
     assert model.predict_proba_one(X).keys() == {"cat", "dog"}
 
 
-def test_unnamed_class_is_predicted_as_none() -> None:
+def test_prediction_is_none_until_a_class_is_known() -> None:
     model = classifier()
     assert model.predict_one(X) is None
     assert model.predict_proba_one(X) == {}
@@ -79,11 +80,11 @@ def test_decisions_with_equal_features_are_settled_in_order() -> None:
     for label in ("cat", "dog"):
         twice.learn_one(X, label)
     apart.learn_one(X, "cat")
-    apart.learn_one(X, "dog")  # makes a decision first, as there is none pending
+    apart.learn_one(X, "dog")  # no decision is pending, so learn_one makes a decision first
     assert twice.predict_proba_one(X) == apart.predict_proba_one(X)
 
 
-def test_event_id_links_update_to_original_features() -> None:
+def test_update_with_an_event_id_uses_the_features_of_its_decision() -> None:
     renamed, exact = classifier(seed=5), classifier(seed=5)
     for model in (renamed, exact):
         model.learn_one(X, "cat")
@@ -94,7 +95,7 @@ def test_event_id_links_update_to_original_features() -> None:
     assert renamed.predict_proba_one(X) == exact.predict_proba_one(X)
 
 
-def test_event_ids_settle_decisions_after_a_learning_scaler() -> None:
+def test_event_ids_settle_decisions_whose_scaled_features_have_changed() -> None:
     x, labels = rows(200)
     stream: list[Any] = [(*row, {"event_id": number}) for number, row in enumerate(named(x, labels))]
     model = Classifier(N_CLASSES, N_FEATURES, "late-ucb", classes=(0, 1, 2), pending_max=30)

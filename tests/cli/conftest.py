@@ -1,4 +1,4 @@
-"""Fixtures that run commands with isolated environment variables and working directory."""
+"""Fixtures that run commands in an isolated environment and working directory."""
 
 import os
 import signal

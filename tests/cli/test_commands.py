@@ -87,7 +87,7 @@ def test_invalid_flag_is_rejected_before_the_run_starts(flags: tuple[str, str], 
     assert reported in ended.err
 
 
-def test_parameter_in_python_only_number_syntax_is_rejected(onebit: Onebit) -> None:
+def test_underscore_in_a_learner_parameter_is_rejected(onebit: Onebit) -> None:
     ended = onebit("run", "--learner", "banditron", "--param", "gamma=0_1")
     assert ended.code == ExitCode.USAGE
     assert "parameter gamma; expected a number in [0, 1], got '0_1'" in ended.err
@@ -123,7 +123,7 @@ def test_bootstrap_flag_overrides_environment(onebit: Onebit, monkeypatch: pytes
     )
 
 
-def test_hints_contain_given_bootstrap_and_topic_prefix() -> None:
+def test_suggested_commands_contain_the_given_bootstrap_and_topic_prefix() -> None:
     broker = EmbeddedBroker(VirtualClock(0))
     settings = load_settings({"topic_prefix": "own.", "bootstrap": "kafka:1", "partitions": 2, "seed": 3})
     create = "onebit topics create --bootstrap kafka:1 --topic-prefix own. --partitions 2"
@@ -178,7 +178,7 @@ def test_created_topics_are_accepted() -> None:
     assert require_topics(broker, load_settings({}), shares_model=True) == 3
 
 
-def test_local_kafka_reports_its_data_dir_and_uses_it_in_hints(onebit: Onebit, tmp_path: Path) -> None:
+def test_reports_and_suggested_commands_of_the_local_kafka_contain_its_data_dir(onebit: Onebit, tmp_path: Path) -> None:
     home = str(tmp_path / "my kafka")
     ended = onebit("kafka", "status", "--data-dir", home)
     assert ended.code == ExitCode.DIFFERS
@@ -188,7 +188,7 @@ def test_local_kafka_reports_its_data_dir_and_uses_it_in_hints(onebit: Onebit, t
 
 
 @pytest.mark.parametrize(("home", "stop"), [(None, "down"), (Path("my kafka"), "down --data-dir 'my kafka'")])
-def test_running_kafka_report_contains_stop_command(
+def test_report_of_a_running_kafka_contains_the_stop_command(
     home: Path | None, stop: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     print_running(LocalKafka("127.0.0.1:9092", 7, Path("home"), Path("home/data"), False, False), home, "runs")
@@ -216,7 +216,7 @@ def test_local_kafka_reports_its_default_data_dir(
         ("2026-01-01T12:00", "2026-03-01T12:00:00.123+00:00"),
     ],
 )
-def test_export_before_the_first_step_quotes_the_given_time(
+def test_error_for_a_time_before_the_first_step_uses_the_given_time_zone(
     onebit: Onebit, monkeypatch: pytest.MonkeyPatch, at: str, first: str
 ) -> None:
     def too_early(*_: object, **__: object) -> None:

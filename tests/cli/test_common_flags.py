@@ -1,4 +1,4 @@
-"""Every command has the log flags, --debug and --config; every command with a result has --json."""
+"""Every command has the log flags, --debug and --config. Every command with a result has --json."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -12,7 +12,7 @@ from tests.cli.conftest import Onebit
 WITHOUT_RESULT = {
     "learn", "feedback", "replay", "serve", "monitor", "kafka logs", "kafka down", "experiment run", "experiment report"
 }  # fmt: skip
-"""Commands without a result: they run until stopped, write files, or print a log."""
+"""Commands without a result. They run until the user stops them, write files, or print a log."""
 
 
 def commands() -> Iterator[tuple[str, Any]]:

@@ -18,7 +18,9 @@ from tests.cli.conftest import Onebit
         ("estimate --policy uni", {"uniform"}),
     ],
 )
-def test_names_are_completed(onebit: Onebit, monkeypatch: pytest.MonkeyPatch, typed: str, completed: set[str]) -> None:
+def test_shell_completion_suggests_matching_names(
+    onebit: Onebit, monkeypatch: pytest.MonkeyPatch, typed: str, completed: set[str]
+) -> None:
     monkeypatch.setenv("_ONEBIT_COMPLETE", "complete_bash")
     monkeypatch.setenv("COMP_WORDS", f"onebit {typed}")
     monkeypatch.setenv("COMP_CWORD", str(len(typed.split())))

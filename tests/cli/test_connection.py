@@ -1,4 +1,4 @@
-"""Programs that reconnect after an outage of their broker."""
+"""Programs that reconnect after a broker outage."""
 
 from collections.abc import Iterator
 
@@ -29,7 +29,7 @@ def recreated(broker: Broker) -> Broker:
 
 
 def run(monkeypatch: pytest.MonkeyPatch, brokers: Iterator[Broker]) -> list[int]:
-    """Run a program on several brokers in turn, each of which fails; return the partition count it got from each."""
+    """Run a program on several brokers that fail one after the other. Return the partition count of each broker."""
     reported: list[int] = []
 
     def next_one(settings: Settings, stop: object) -> Broker:
@@ -44,7 +44,7 @@ def run(monkeypatch: pytest.MonkeyPatch, brokers: Iterator[Broker]) -> list[int]
     return reported
 
 
-def test_work_restarts_after_reconnecting(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_program_restarts_its_work_after_reconnecting(monkeypatch: pytest.MonkeyPatch) -> None:
     assert run(monkeypatch, iter([kafka(2), kafka(2), kafka(2)])) == [2, 2, 2]
 
 

@@ -56,7 +56,7 @@ def test_stop_request_announces_remaining_work(first: str, expected: str) -> Non
     assert ended.stderr.decode().strip().split(" ", 1)[1] == expected
 
 
-def test_similar_log_lines_are_limited_and_suppressed_ones_counted() -> None:
+def test_repeated_log_lines_are_suppressed_and_counted() -> None:
     lines = LogLines()
     messages = [lines.admitted(Level.INFO, f"{n} of 1,000 wait", n) for n in range(LINES_MAX + 3)]
     assert messages == [f"{n} of 1,000 wait" for n in range(LINES_MAX)] + [None] * 3
@@ -78,7 +78,7 @@ def test_suppressed_log_lines_are_counted_at_the_end(capsys: pytest.CaptureFixtu
     assert line.endswith(": # are late")
 
 
-def test_status_of_many_partitions_is_not_limited(capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_has_a_line_for_each_of_many_partitions(capsys: pytest.CaptureFixture[str]) -> None:
     Status().show([f"partition {number}: 0" for number in range(3 * LINES_MAX)])
     assert capsys.readouterr().err.count("partition") == 3 * LINES_MAX
 

@@ -17,7 +17,7 @@ def fail(*_: object, **__: object) -> None:
 
 
 @pytest.mark.parametrize("debug_source", ["flag", "variable", "no"])
-def test_internal_error_prints_a_traceback_only_under_debug(
+def test_internal_error_prints_a_traceback_only_with_debug(
     onebit: Onebit, monkeypatch: pytest.MonkeyPatch, debug_source: str
 ) -> None:
     monkeypatch.setattr(learners, "choose", fail)
@@ -36,7 +36,7 @@ def test_internal_error_is_one_line_in_a_json_log(onebit: Onebit, monkeypatch: p
     assert orjson.loads(ended.err)["exit_code"] == ended.code == ExitCode.CRASHED
 
 
-def test_invalid_setting_prints_a_traceback_only_under_debug(onebit: Onebit) -> None:
+def test_invalid_setting_prints_a_traceback_only_with_debug(onebit: Onebit) -> None:
     wrong = ("run", "--learner", "nobody")
     ended = [onebit(*wrong), onebit(*wrong, "--debug")]
     assert [(one.code, "Traceback" in one.err) for one in ended] == [(ExitCode.USAGE, False), (ExitCode.USAGE, True)]
@@ -46,11 +46,11 @@ def test_invalid_setting_prints_a_traceback_only_under_debug(onebit: Onebit) -> 
     ("error", "code"),
     [(DatasetError, ExitCode.USAGE), (FencedError, ExitCode.FENCED), (BrokerUnavailableError, ExitCode.UNAVAILABLE)],
 )
-def test_each_family_of_errors_has_an_exit_code(error: type[OnebitError], code: ExitCode) -> None:
+def test_each_error_class_has_an_exit_code(error: type[OnebitError], code: ExitCode) -> None:
     assert error.exit_code == code
 
 
-def test_remedies_of_errors_name_a_flag_or_a_command() -> None:
+def test_error_hints_contain_a_flag_or_a_command() -> None:
     denied = AccessError("denied", (Acl("topic", "onebit.contexts", "Read"),), "ann")
     assert "--topic-prefix" in hint_of(UnrecoverableError("gone"))
     assert "kafka-acls --add --allow-principal User:ann --operation Read --topic onebit.contexts" in hint_of(denied)

@@ -29,7 +29,7 @@ numeric = ["x0", "x1", "x2", "x3", "x4"]
 
 @pytest.fixture
 def log(tmp_path: Path) -> list[str]:
-    """The command for a log of 1,200 decisions and its mapping. The last 100 decisions have no outcome."""
+    """Write a log of 1,200 decisions, the last 100 without an outcome. Return the command that evaluates the log."""
     rows = a_log(1_200)
     lines = ["id,time,played,clicked,chance,delay_ms," + ",".join(f"x{i}" for i in range(N_FEATURES))]
     x = rows.values.reshape(-1, N_FEATURES)
@@ -144,7 +144,7 @@ def plain_encoder(*names: str) -> dict[str, Any]:
         ),
     ],
 )
-def test_model_with_different_names_is_rejected(
+def test_model_whose_names_differ_from_the_log_is_rejected(
     log: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], settings: dict[str, Any], message: str
 ) -> None:
     path = tmp_path / "model.npz"
@@ -152,7 +152,7 @@ def test_model_with_different_names_is_rejected(
     assert message in " ".join(failure(capsys, [*log, "--policy", f"model:{path}"]).split())
 
 
-def test_model_with_the_names_of_the_log_is_evaluated(
+def test_model_with_the_same_names_as_the_log_is_evaluated(
     log: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "model.npz"
@@ -210,7 +210,7 @@ def test_skipped_rows_are_counted(log: list[str], capsys: pytest.CaptureFixture[
     assert orjson.loads(captured.out)["events"] == 1_199
 
 
-def test_learner_learns_nothing_from_feedback_after_the_log(log: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_learner_ignores_feedback_after_the_end_of_the_log(log: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     path = Path(log[2])
     path.write_text(path.read_text().replace(",1500,", ",,"))
     late = last_line(capsys, [*log, "--policy", "late-ucb:expand=none", "--delay", "fixed:2h"])
@@ -222,7 +222,7 @@ def test_learner_learns_nothing_from_feedback_after_the_log(log: list[str], caps
     assert np.diff(learned)[0] > 0.1
 
 
-def test_report_flag_writes_a_page(log: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_report_flag_writes_an_html_page(log: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     page = tmp_path / "shop.html"
     last_line(capsys, [*log, "--policy", "uniform", "--report", str(page)])
     assert "uniform on shop" in page.read_text()

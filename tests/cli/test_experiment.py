@@ -40,7 +40,7 @@ get = "it is mine"
 
 
 @pytest.mark.slow
-def test_own_definition_produces_figures_tables_and_a_page(onebit: Onebit) -> None:
+def test_experiment_file_produces_figures_tables_and_a_page(onebit: Onebit) -> None:
     Path("mine.svm").write_text("0 1:1\n1 2:1\n" * 30)
     Path("mine.toml").write_text(DEFINITION)
     ended = onebit("experiment", "run", "mine.toml", "--data-dir", ".", "--jobs", "1")
@@ -109,7 +109,7 @@ def test_unknown_sweep_is_rejected(onebit: Onebit) -> None:
     assert "tails" in ended.err
 
 
-def test_each_sweep_is_announced_and_limited_to_its_events(onebit: Onebit) -> None:
+def test_each_sweep_is_announced_and_limited_to_its_number_of_events(onebit: Onebit) -> None:
     Path("mine.svm").write_text("0 1:1\n1 2:1\n" * 30)
     short = """
 [[sweeps]]

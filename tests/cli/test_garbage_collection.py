@@ -1,4 +1,4 @@
-"""Settings of Python's garbage collector in the programs."""
+"""Settings of Python's garbage collector in Onebit's programs."""
 
 import gc
 import weakref
@@ -9,7 +9,7 @@ import pytest
 from stream.app.process import NEW_OBJECTS, freeze_gc, gc_disabled, tune_gc
 
 FREEZE, UNFREEZE = gc.freeze, gc.unfreeze
-"""Python's own functions, which the fixture `frozen_modules` replaces."""
+"""Python's original functions, which the fixture `frozen_modules` replaces."""
 
 
 @pytest.fixture(autouse=True)
@@ -42,7 +42,7 @@ def test_gc_freezes_existing_objects_and_collects_rarely() -> None:
     assert left() is None
 
 
-def test_recreated_program_frees_its_predecessor() -> None:
+def test_repeated_tuning_frees_frozen_garbage() -> None:
     program = Program()
     left = weakref.ref(program)
     tune_gc()
@@ -53,7 +53,7 @@ def test_recreated_program_frees_its_predecessor() -> None:
     assert left() is None
 
 
-def test_run_disables_gc_and_frees_garbage_of_previous_run() -> None:
+def test_run_disables_gc_and_frees_the_garbage_of_the_previous_run() -> None:
     program = Program()
     left = weakref.ref(program)
     del program

@@ -1,4 +1,4 @@
-"""A command imports only the modules it needs. The tests check the imported modules, because times vary by machine."""
+"""A command imports only the modules it needs. The tests check the imported modules, because import times vary."""
 
 import subprocess
 import sys
@@ -11,7 +11,7 @@ pytestmark = pytest.mark.slow
 
 CLIENTS = {"kafka", "confluent_kafka"}
 HEAVY = {"numba", "scipy", "pyarrow", "matplotlib"} | CLIENTS
-"""Modules whose import takes tens of megabytes of memory or a tenth of a second."""
+"""Modules whose import requires tens of megabytes of memory or a tenth of a second."""
 
 UNUSED_BY_HELP = HEAVY | {"numpy", "pydantic", "stream.app.settings", "stream.cli.console"}
 
@@ -30,7 +30,7 @@ for command in commands:
 
 
 def assert_unloaded(names: set[str], *commands: str) -> None:
-    """Run commands in one process and check after each that none of these modules is imported."""
+    """Run commands in one process. After each command, check that none of these modules is imported."""
     command = [sys.executable, "-c", LOADED, ",".join(names), *commands]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

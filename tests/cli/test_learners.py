@@ -1,4 +1,4 @@
-"""`onebit learners`: the description and measured cost of each learner, and the selection by auto."""
+"""`onebit learners`: the description and measured cost of each learner, and the learner that `auto` selects."""
 
 import json
 from pathlib import Path
@@ -12,7 +12,7 @@ from stream.learners.auto import choose
 from tests.cli.conftest import Onebit
 
 
-def test_costs_are_measured_on_data_and_auto_choice_is_marked(onebit: Onebit) -> None:
+def test_costs_are_measured_on_data_and_the_auto_choice_is_marked(onebit: Onebit) -> None:
     ended = onebit("learners", "late-ucb", "perceptron", "--data", "optdigits", "--json")
     late_ucb, perceptron = json.loads(ended.out)
 
@@ -40,7 +40,7 @@ def test_costs_are_measured_on_a_mapped_log(onebit: Onebit, tmp_path: Path) -> N
     assert "true classes" in perceptron["unmeasured"]
 
 
-def test_progress_of_measuring_is_printed(onebit: Onebit, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_of_the_measurements_is_printed(onebit: Onebit, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(learners, "NOTICE_INTERVAL_MS", 0)
     names = ("perceptron", "banditron", "late-ucb")
     reported = onebit("learners", *names, "--data", "optdigits").err
@@ -48,7 +48,7 @@ def test_progress_of_measuring_is_printed(onebit: Onebit, monkeypatch: pytest.Mo
     assert "measured" not in onebit("learners", *names).err
 
 
-def test_without_data_operations_are_counted(onebit: Onebit) -> None:
+def test_operations_are_counted_if_no_data_is_given(onebit: Onebit) -> None:
     (perceptron,) = json.loads(onebit("learners", "perceptron", "--nnz", "10", "--json").out)
     reported = " ".join(onebit("learners", "perceptron", "--nnz", "10").out.split())
 
@@ -83,7 +83,7 @@ def test_time_of_a_slow_learner_is_estimated(onebit: Onebit) -> None:
     assert newtron["unmeasured"].startswith("not measured: about ")
 
 
-def test_large_state_is_not_allocated_for_measuring(onebit: Onebit, tmp_path: Path) -> None:
+def test_large_state_is_not_allocated_for_the_measurement(onebit: Onebit, tmp_path: Path) -> None:
     (tmp_path / "wide.svm").write_text("0 1:1 2:1\n1 1:1 3:1\n0 2:1\n")
     reported = onebit("learners", "late-ucb", "--data", str(tmp_path / "wide.svm"), "--n-features", "9000").out
 

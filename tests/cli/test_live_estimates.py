@@ -1,4 +1,4 @@
-"""`--estimate`: the estimated reward of the learner's own policy, as printed by a run and by a running learner."""
+"""`--estimate`: `onebit run` and `onebit learn` print the estimated reward of the learner's own policy."""
 
 import shutil
 from collections.abc import Callable
@@ -41,7 +41,7 @@ def test_run_reports_estimated_reward_of_the_learner(onebit: Onebit) -> None:
     assert found["flags"] == ["outcome-missing", "ess-low"]
     ips, snips = found["estimates"]
     assert (ips["estimator"], snips["estimator"]) == ("ips", "snips")
-    agreed = found["ess"]  # the number of agreeing decisions, as all weights are equal
+    agreed = found["ess"]  # all weights are equal, so the ESS is the number of agreeing decisions
     assert ips["value"] == pytest.approx(snips["value"] * agreed * 10.0 / found["n"])
     assert 0.0 <= ips["anytime_low"] <= ips["value"] <= ips["anytime_high"] <= 1.0
 
@@ -70,7 +70,7 @@ def test_estimate_requires_play_logged(onebit: Onebit, play: str) -> None:
 
 
 def send_logged(pipeline: Pipeline, first: int, events: int, waits: int | None = None) -> None:
-    """Send logged decisions of two classes with feedback, half of it positive. Event `waits` gets no feedback."""
+    """Send logged decisions of two classes. Half of the feedback is positive. Event number `waits` gets no feedback."""
     for number in range(first, first + events):
         event_id = f"event-{number}"
         context = {"id": event_id, "x": {"i": [0]}, "logged": {"action": number % 2, "propensity": 0.5}}
@@ -81,9 +81,10 @@ def send_logged(pipeline: Pipeline, first: int, events: int, waits: int | None =
 
 @pytest.fixture
 def learn_on(onebit: Onebit, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
-    """A function that runs `onebit learn` for some steps on a broker in this process and returns its log.
+    """Return a function that runs `onebit learn` for some steps on a broker in this process, and returns its log.
 
-    With `meanwhile`, it then calls this function and runs the learner again, as if the broker had been unavailable.
+    If `meanwhile` is given, the learner runs twice, and `meanwhile` is called between the two runs. This simulates a
+    broker outage.
     """
 
     def run(broker: Broker, *flags: str, meanwhile: Callable[[], None] | None = None) -> str:

@@ -1,4 +1,4 @@
-"""Logs of decisions in a whole embedded pipeline, and settings that a log does not support."""
+"""Replays of decision logs in an embedded pipeline, and settings that a log does not support."""
 
 import io
 import subprocess
@@ -77,7 +77,7 @@ def test_late_ucb_learns_the_right_classes_from_a_uniform_log() -> None:
 
 
 def among_two() -> Dataset:
-    """A log of uniform play among two of the three classes."""
+    """Return a log of uniform play in which two of the three classes are eligible for each decision."""
     data, rng, outcomes = clicks(ROWS), np.random.default_rng(3), []
     for row in range(ROWS):
         among = np.sort(np.array([row % 3, (row + 1) % 3], np.int32))
@@ -99,7 +99,7 @@ def test_replay_limits_the_decisions_to_the_eligible_classes_of_the_log() -> Non
         assert check(pipeline.broker, pipeline.run.topics, 0).ok
 
 
-def test_learner_that_cannot_decide_among_eligible_classes_is_refused_before_the_run(
+def test_learner_without_support_for_eligible_classes_is_rejected_before_the_run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(resolve, "dataset_of", lambda source: among_two())
@@ -116,7 +116,7 @@ def test_log_with_labels_gives_feedback_on_any_action() -> None:
     assert report.errors.error_rate < 0.1
 
 
-def test_contexts_without_required_propensity_become_dead_letters() -> None:
+def test_contexts_without_a_required_propensity_become_dead_letters() -> None:
     data = clicks(30)
     without = log_of([data.log.outcome(row)._replace(propensity=None) for row in range(30)])
     report = run(without, learner=["banditron"], play="logged", delay="none")
@@ -198,13 +198,13 @@ def test_part_of_a_log_is_selected_by_time_and_count(monkeypatch: pytest.MonkeyP
     assert events_of(settings_with(loop=True), part) > 10**9
 
 
-def test_part_flags_require_a_log() -> None:
+def test_flags_that_select_a_part_require_a_log() -> None:
     with pytest.raises(DatasetError, match="optdigits is not a log of decisions"):
         dataset_of(settings_with(limit=3))
 
 
 @pytest.mark.parametrize(("name", "value"), [("speed", "60"), ("speed", "0x"), ("from", "tomorrow"), ("limit", 0)])
-def test_invalid_speed_time_or_count_is_rejected_by_flag(name: str, value: object) -> None:
+def test_error_for_an_invalid_speed_time_or_count_names_the_flag(name: str, value: object) -> None:
     with pytest.raises(SettingsError, match=rf"^--{name}: .*got {value!r}"):
         load_settings({name: value})
 
@@ -232,7 +232,7 @@ warn("it slipped [by 2 s]")
     assert programs.warnings("replay") == ["it slipped [by 2 s]"]
 
 
-def test_running_programs_are_ended_if_one_cannot_start(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_running_programs_are_stopped_if_another_cannot_start(monkeypatch: pytest.MonkeyPatch) -> None:
     first = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
 
     def start(_self: _Programs, name: str) -> "subprocess.Popen[bytes]":

@@ -12,7 +12,7 @@ from stream.randomness.draws import Purpose, uniform
 OPTDIGITS = load("optdigits")
 
 
-def test_fastest_sufficiently_long_measurement_is_reported() -> None:
+def test_fastest_of_the_long_measurements_is_reported() -> None:
     # The parts have 1, 2 and 4 events. The third is long enough, so three more parts of 4 events follow.
     parts_s = [0.002, 0.008, 0.016, 0.020, 0.012, 0.048]
     readings = accumulate(chain.from_iterable((1.0, part_s) for part_s in parts_s))
@@ -23,7 +23,7 @@ def test_fastest_sufficiently_long_measurement_is_reported() -> None:
     assert np.any(learner.weights())
 
 
-def test_measured_events_use_the_draws_of_their_ids() -> None:
+def test_measured_events_use_the_random_draws_of_their_ids() -> None:
     events = first_events(OPTDIGITS)
     event_id = OPTDIGITS.event_id(7)
 

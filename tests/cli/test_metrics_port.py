@@ -67,7 +67,7 @@ def test_learner_exports_decided_and_pending_counts() -> None:
     latencies = reported[metrics.DECISION_LATENCY.name][()]
     assert isinstance(latencies, Counts)
     assert sum(latencies.buckets) == 5
-    assert latencies.total == pytest.approx(4.0, abs=0.1)  # the latency of the context that was sent 4 s before
+    assert latencies.total == pytest.approx(4.0, abs=0.1)  # the latency of the context that was sent 4 s earlier
     learner.close()
 
 
@@ -118,7 +118,7 @@ def test_unknown_values_of_named_features_are_counted_by_feature() -> None:
     learner.close()
 
 
-def test_each_program_exports_exactly_its_metrics() -> None:
+def test_each_program_exports_all_of_its_metrics_and_no_others() -> None:
     pipeline, counts = Pipeline(small_task(features=NAMED)), LearnerCounts()
     learner = pipeline.learner()
     learner._committed = lambda commits: counts.add(commits, learner.broker_ms)
@@ -171,4 +171,4 @@ def test_metrics_port_in_use_ends_the_program_with_one_line(onebit: Onebit) -> N
     assert ended.code == ExitCode.USAGE
     reported = " ".join(ended.err.split())
     assert f"error: --metrics-port {port}: cannot listen at 127.0.0.1: Address already in use" in reported
-    assert monotonic_ms() - began_ms < 20_000  # it does not wait for a connection to Kafka
+    assert monotonic_ms() - began_ms < 20_000  # the command fails without waiting for Kafka

@@ -18,7 +18,7 @@ class EventAfterWaits(Event):
         self._left = count
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Whether the number of waits is reached."""
+        """Return False for the given number of calls, then True."""
         self._left -= 1
         return self._left < 0
 

@@ -26,7 +26,7 @@ ENDLESS = ("run", "--learner", "banditron,perceptron", "--events", "1000000", "-
 
 
 @pytest.mark.slow
-def test_parallel_learners_have_the_reports_of_sequential_runs(onebit: Onebit) -> None:
+def test_reports_of_parallel_runs_equal_those_of_sequential_runs(onebit: Onebit) -> None:
     one_by_one, at_once = (
         orjson.loads(onebit(*SHORT, "--seed", "3", "--jobs", jobs).out)["runs"] for jobs in ("1", "2")
     )
@@ -69,7 +69,7 @@ def test_ctrl_c_reports_the_progress_of_each_learner(onebit: Onebit, monkeypatch
 
 
 @pytest.mark.slow
-def test_killed_worker_ends_the_others_and_is_named(onebit: Onebit, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_death_of_a_worker_ends_the_others_and_is_reported(onebit: Onebit, monkeypatch: pytest.MonkeyPatch) -> None:
     when_both_run(monkeypatch, lambda: multiprocessing.active_children()[0].kill())
     ended = onebit(*ENDLESS)
     assert ended.code == ExitCode.CRASHED

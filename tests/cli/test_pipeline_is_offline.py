@@ -36,7 +36,7 @@ POLICIES: dict[str, dict[str, Any]] = {
     "negative": {"on_expiry": "negative"},
     "drop": {"on_expiry": "drop"},
 }
-"""Policies for expired decisions, with the most demanding for the learner first."""
+"""Policies for expired decisions. The policies with the most requirements for the learner are first."""
 
 LATE = {"delay": f"lognormal:{WINDOW // 2}ms,1.0", "loss": 0.1, "window": f"{WINDOW}ms", "retain": "1h"}
 
@@ -54,7 +54,7 @@ def pipeline_of(case: Case, settings: dict[str, Any]) -> EmbeddedPipeline:
 
 
 def run_loop(dataset: Dataset, pipeline: EmbeddedPipeline) -> tuple[Run, str]:
-    """Run the loop with the pipeline's draws; return the result and the digest of the learner's state."""
+    """Run the loop with the pipeline's random draws. Return the result and the digest of the learner's state."""
     task = pipeline.run.task
     ids = [dataset.event_id(t) for t in range(EVENTS)]
     u, v = (np.array(list(map(Draws(task.seed, purpose), ids))) for purpose in (Purpose.ACTION, Purpose.UPDATE))
@@ -90,7 +90,7 @@ def test_pipeline_equals_loop_with_immediate_feedback(name: str) -> None:
 
 @pytest.mark.parametrize("name", registered())
 def test_pipeline_equals_loop_with_late_feedback(name: str) -> None:
-    """Uses the most demanding policies that the learner supports."""
+    """Test each learner with the first of the POLICIES that it supports."""
     for policies in POLICIES.values():
         with suppress(PolicyError):
             return check(CASES[name], pipeline_of(CASES[name], LATE | policies))
@@ -104,7 +104,7 @@ def test_pipeline_equals_loop_under_every_policy(policy: str) -> None:
 
 @pytest.mark.parametrize("name", ["soba-diag", "perceptron"])
 def test_pipeline_with_shared_model_equals_loop_without_lag(name: str) -> None:
-    """Only for learners whose decisions do not change the model, as tasks write decisions of a round in any order."""
+    """Test only learners whose decisions do not change the model, because the order of the tasks in a round varies."""
     case = CASES[name]
     pipeline = pipeline_of(case, {"delay": "fixed:5ms", "model": "shared", "partitions": 3})
     pipeline.run_to_end()

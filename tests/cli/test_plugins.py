@@ -24,7 +24,7 @@ Install = Callable[..., None]
 
 @pytest.fixture
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
-    """A function that installs a package of one module as pip does: it writes the module and its metadata."""
+    """Return a function that installs a package of one module, like pip, by writing the module and its metadata."""
     folder = tmp_path / "site-packages"
     monkeypatch.syspath_prepend(str(folder))
     modules = []

@@ -1,4 +1,4 @@
-"""Readiness: a learner is ready while it processes partitions, and a file reports this to health checks."""
+"""A learner is ready while it processes partitions. The ready file reports this to health checks."""
 
 import os
 import subprocess
@@ -19,7 +19,7 @@ def test_learner_is_ready_only_with_a_recovered_partition() -> None:
     pipeline = Pipeline(small_task(), partitions=2)
     first = pipeline.learner("learner-1")
     was_ready = [first.ready]
-    first._poll(0)  # partitions are assigned but not yet recovered
+    first._poll(0)  # the partitions are assigned but not yet recovered
     was_ready.append(first.ready)
     first.step(0)
     was_ready.append(first.ready)

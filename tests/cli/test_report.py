@@ -71,5 +71,5 @@ def test_file_without_runs_is_rejected(onebit: Onebit) -> None:
     assert "other.html: expected the page of a run or its JSON" in ended.err
 
 
-def test_report_with_no_report_is_rejected(onebit: Onebit) -> None:
+def test_report_and_no_report_flags_are_rejected_together(onebit: Onebit) -> None:
     assert onebit(*RUN, "--report", "x.html", "--no-report").code == ExitCode.USAGE

@@ -1,4 +1,4 @@
-"""`onebit serve`: its settings, and the facts that it reads from the pipeline."""
+"""`onebit serve`: its settings, and the settings that it reads from the pipeline."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ def test_certificate_without_key_is_rejected(flag: str, onebit: Onebit) -> None:
     assert "expected --serve-certificate and --serve-key; got one of them" in ended.err
 
 
-def test_serve_without_broker_exits_as_unavailable(onebit: Onebit) -> None:
+def test_serve_without_a_broker_exits_with_4(onebit: Onebit) -> None:
     ended = onebit("serve", "--bootstrap", "127.0.0.1:1", "--connect-timeout", "0ms")
     assert ended.code == ExitCode.UNAVAILABLE
 
@@ -52,7 +52,7 @@ def facts_of(pipeline: EmbeddedPipeline, **settings: object) -> PipelineFacts | 
     return read_facts(pipeline.broker, given_settings(settings), pipeline.partitions)
 
 
-def test_pipeline_facts_are_known_after_the_first_step() -> None:
+def test_settings_of_the_pipeline_are_known_after_the_first_step() -> None:
     assert facts_of(EmbeddedPipeline(n_classes=3, n_features=2)) is None
     assert facts_of(started(learner="banditron")) == PipelineFacts(3, 2, 5)
 

@@ -44,7 +44,7 @@ def test_docs_list_every_exit_code() -> None:
 OWN = {(Program.MONITOR, "--estimate"), (Program.VERIFY, "--timeout")} | {
     (Program.SHOW, flag) for flag in ("--map", "--n-features", "--reward-above", "--seed")
 }
-"""Flags of a command that have the name of another command's setting but a different meaning."""
+"""Flags that have the name of another command's setting but a different meaning."""
 
 
 @pytest.mark.parametrize("program", Program)
@@ -63,7 +63,7 @@ def test_command_has_the_flags_of_its_program_with_their_help(
             assert f"[default: ({one.shown_default})]" in shown[0]
 
 
-def test_settings_follow_flag_unit_and_help_conventions() -> None:
+def test_settings_follow_the_conventions_for_flags_units_and_help() -> None:
     for one in described():
         assert bool(one.setting.programs) != one.setting.is_secret, one.name
         assert one.is_duration == one.field.endswith("_ms"), one.field
@@ -83,12 +83,12 @@ def test_flags_override_variables_and_variables_override_the_file(monkeypatch: p
 
 def test_given_settings_are_recorded_from_every_source(monkeypatch: pytest.MonkeyPatch) -> None:
     assert load_settings({}).given == frozenset()
-    Path("onebit.toml").write_text('on_expiry = "drop"\n')  # counts as given, although it is the default
+    Path("onebit.toml").write_text('on_expiry = "drop"\n')  # given, although this is the default value
     monkeypatch.setenv("ONEBIT_WINDOW", "5m")
     assert load_settings({"rate": 7.0, "seed": None}).given == {"on_expiry", "window_ms", "rate_per_s"}
 
 
-def test_environment_passes_only_given_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_variables_contain_only_given_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     given = {
         "window": "1500ms", "retention": "forever", "learner": ["banditron", "soba"], "rate": 0.1, "shuffle": True,
         "param": ['comparator=1,2;3,"4'], "topic_prefix": "own.", "events": 7,
