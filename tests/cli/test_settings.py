@@ -218,7 +218,7 @@ def test_invalid_client_properties_end_a_command_with_one_line(onebit: Onebit) -
     assert ended.err.count("\n") == 1
 
 
-def test_experiment_data_variable_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_variable_for_experiment_data_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ONEBIT_DATA_DIR", "data")
     assert unknown_variables() == []
 

@@ -18,7 +18,7 @@ def log(tmp_path: Path) -> Path:
     return tmp_path / offers.LOG_NAME
 
 
-def test_log_is_shown_with_a_mapping_to_save(log: Path, tmp_path: Path, onebit: Onebit) -> None:
+def test_log_is_shown_with_a_guessed_mapping(log: Path, tmp_path: Path, onebit: Onebit) -> None:
     shown = onebit("data", "show", str(log))
     assert shown.code == ExitCode.OK
     assert "offers.csv.gz: CSV\n10 columns: visit, shown_at, device" in shown.out

@@ -27,7 +27,7 @@ from tests.pipeline import TOPICS, Pipeline, small_task
 
 
 def tallied(pipeline: Pipeline, tally: Tally) -> Callable[[], None]:
-    """A function that runs a learner of this pipeline until it is idle."""
+    """Return a function that runs a learner of this pipeline until the learner is idle."""
     options = LearnerOptions()
     program = LearnerProgram(pipeline.broker, TOPICS, pipeline.settings, options, pipeline.now_ms, committed=tally.add)
 
@@ -76,7 +76,7 @@ def test_warning_reports_dead_letters_with_the_last_reason() -> None:
     pipeline, tally = Pipeline(small_task()), Tally()
     run = tallied(pipeline, tally)
     for number in range(20):
-        pipeline.context(f"event-{number}", 7)  # the task has 4 features
+        pipeline.context(f"event-{number}", 7)  # invalid, because the features are 0 to 3
     run()
     message = tally.warning()
     assert message.startswith("dead letters: 20, records received: 20; last dead letter, test.contexts/0, ")
@@ -104,7 +104,7 @@ def test_dropped_orphan_is_reported_without_further_records() -> None:
 @pytest.mark.parametrize("name", Ledger._fields)
 def test_status_contains_every_ledger_count(name: str) -> None:
     line = ledger_line(Ledger(**{name: 1_234}))
-    if name not in ("contexts", "feedback"):  # these two are sums of other counts
+    if name not in ("contexts", "feedback"):  # the status omits the two sums of other counts
         assert f"{name.replace('_', ' ')} 1,234" in line
     assert ledger_line(Ledger()) == "decided 0, matched 0, pending 0"
 
@@ -113,7 +113,7 @@ def test_run_is_unfinished_while_feedback_is_unapplied() -> None:
     time_to_go = TimeToGo(events=100, now_s=0.0)
     assert math.isnan(time_to_go.estimate_s(decided=0, pending=0, now_s=1.0))
     assert time_to_go.estimate_s(decided=100, pending=100, now_s=2.0) == 2.0
-    # All events are decided, and each update takes 20 s. The estimate is based on the last 30 s.
+    # All events are decided. Each update takes 20 s. The estimate is based on the last 30 s.
     estimates_s = [
         time_to_go.estimate_s(decided=100, pending=pending, now_s=2.0 + 20.0 * (100 - pending))
         for pending in range(99, -1, -1)
@@ -123,7 +123,7 @@ def test_run_is_unfinished_while_feedback_is_unapplied() -> None:
 
 
 def shown(times_s: tuple[float, ...], *calls: dict[str, Any]) -> list[str]:
-    """The progress lines of a run of ten events, with a clock that returns these times."""
+    """Return the progress lines of a run of ten events. The clock returns these times."""
     seen: list[Progress] = []
     clock = iter(times_s)
     meter = Meter("newtron", 10, seen.append, lambda: next(clock))
@@ -139,7 +139,7 @@ def test_progress_shows_pending_decisions_and_eta() -> None:
     assert second.endswith("pending 8  ETA 4 min 0 s")
 
 
-def test_progress_shows_outstanding_feedback_after_settlement() -> None:
+def test_progress_shows_expected_feedback_after_all_decisions_are_settled() -> None:
     calls = [{"decided": 10, "pending": pending, "to_come": come} for pending, come in ((1, 13), (0, 12), (0, 0))]
     ends = [line.rpartition("  ")[2] for line in shown((0.0, 19.0, 20.0, 21.0), *calls)]
     assert [ends[0], ends[2]] == ["ETA 1 s", "ETA 0 s"]
@@ -215,7 +215,7 @@ def test_default_run_learns_from_late_feedback(onebit: Onebit) -> None:
     assert Path("page.html").exists()
 
 
-def test_start_of_a_learner_without_exploration_suggests_a_floor() -> None:
+def test_learner_without_exploration_suggests_a_floor_at_its_start() -> None:
     reported = [
         resolve.exploration_notice(small_task(learner, **changes))
         for learner, changes in (
@@ -231,7 +231,7 @@ def test_start_of_a_learner_without_exploration_suggests_a_floor() -> None:
 
 
 @pytest.mark.parametrize(("floor", "notices"), [(0.0, 1), (0.05, 0)])
-def test_a_run_with_challengers_names_the_floor_like_a_learner(
+def test_run_with_challengers_suggests_a_floor_only_if_none_is_set(
     floor: float, notices: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     settings = load_settings({"learner": "confidit", "challenger": ["banditron"], "floor": floor})

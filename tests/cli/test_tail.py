@@ -42,7 +42,7 @@ def places(reported: str) -> list[str]:
     return [line.split(" ")[1] for line in reported.splitlines()]
 
 
-def test_tail_id_prints_an_event_across_all_topics(onebit: Onebit, pipeline: Pipeline) -> None:
+def test_tail_with_an_id_prints_the_records_of_this_event_in_all_topics(onebit: Onebit, pipeline: Pipeline) -> None:
     reported = onebit("tail", "--id", "a")
     assert places(reported.out) == ["contexts/0@0", "predictions/0@0", "feedback/0@1", "examples/0@0"]
     assert 'outcome="matched"' in reported.out.splitlines()[-1]
@@ -69,7 +69,7 @@ def test_newest_feedback_is_found_before_many_ticks(onebit: Onebit, pipeline: Pi
 @pytest.mark.parametrize("since", ["1200", "1970-01-01T00:00:01.2"])
 def test_records_since_a_time_are_printed(onebit: Onebit, pipeline: Pipeline, since: str) -> None:
     assert places(onebit("tail", "--since", since).out) == ["feedback/0@1", "examples/0@0"]
-    assert onebit("tail", "--since", "5m").out == ""  # the pipeline's clock is in 1970
+    assert onebit("tail", "--since", "5m").out == ""  # the virtual clock of the pipeline is in 1970
     assert datetime.now(UTC).year > 1970
 
 
@@ -111,7 +111,7 @@ def test_invalid_tail_arguments_are_rejected(
     assert message in raised.err
 
 
-def test_dead_letters_of_a_reason_are_requeued_after_a_dry_run(onebit: Onebit, pipeline: Pipeline) -> None:
+def test_dead_letters_with_the_given_reason_are_requeued_after_a_dry_run(onebit: Onebit, pipeline: Pipeline) -> None:
     why = "dead-letter/0@0 contexts/0@2 malformed: value: expected JSON"
     none = onebit("dead-letters", "requeue", "--reason", "orphan")
     assert none.out == "0 written to their topics again, 0 skipped\n"

@@ -48,7 +48,7 @@ def write(broker: Broker, name: str, values: Iterable[str], partition: int = 0) 
 
 
 def read(consumer: Consumer, count: int, records_max: int = 100) -> list[Record]:
-    """Poll until `count` records are read; fail if there are more."""
+    """Poll until `count` records are read. Fail if the consumer returns more."""
     records: list[Record] = []
 
     def enough() -> bool:
@@ -66,7 +66,7 @@ def values(records: Iterable[Record]) -> list[str]:
 
 
 def read_to_end(broker: Broker, tp: TopicPartition) -> list[str]:
-    """The values that a new reader gets, from the beginning to the last stable offset."""
+    """Return the values that a new reader reads, from the beginning to the last stable offset."""
     reader = broker.reader([tp])
     end = broker.ends([tp])[tp].stable
     records: list[Record] = []
@@ -86,7 +86,7 @@ def settled(broker: Broker, tp: TopicPartition) -> None:
 
 
 def joined(*consumers: Consumer, partitions: int) -> list[Record]:
-    """Poll the members of a group until all partitions are assigned, and return the records read meanwhile."""
+    """Poll the members of a group until all partitions are assigned. Return the records of these polls."""
     records: list[Record] = []
 
     def is_assigned() -> bool:

@@ -1,4 +1,4 @@
-"""Records as other clients may write them. Every broker can read such records and write them as dead letters."""
+"""Records of other clients. Every implementation of Broker can read them, and write them as dead letters."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ from stream.wire.topics import TopicSpec
 CODECS = ("gzip", "snappy", "lz4", "zstd")
 
 NOT_UTF_8 = b"\xff\xfe na\xefve \x80"
-"""A header name as sent by a client that uses another encoding."""
+"""A header name in an encoding other than UTF-8."""
 
 
 def one_partition(broker: Broker, name: str) -> TopicPartition:
@@ -70,7 +70,7 @@ def is_utf_8(name: str) -> bool:
 
 
 def drops_header_names(broker: Broker) -> bool:
-    """Whether the broker's client can neither read nor write header names that are not UTF-8."""
+    """Return whether the broker's client cannot read and write header names that are not UTF-8."""
     return isinstance(broker, ConfluentBroker)
 
 
@@ -99,7 +99,7 @@ def test_compressed_batches_of_other_clients_are_read(
 
 def test_batch_with_large_uncompressed_size_is_read(adapted: Broker, kafka: LocalKafka, prefix: str) -> None:
     tp = one_partition(adapted, prefix + "unpacked")
-    sent = 130  # records of 900 kB, in total more than librdkafka accepts in one response by default
+    sent = 130  # 130 records of 900 kB exceed the default size limit of a response in librdkafka
     ours: Any = ConfluentProducer(
         {
             "bootstrap.servers": kafka.bootstrap, "compression.type": "zstd", "linger.ms": 3_000,
@@ -120,7 +120,7 @@ def stored_bytes(kafka: LocalKafka, tp: TopicPartition) -> int:
 
 
 class Name(str):
-    """A header name that clients in this process encode as bytes that are not UTF-8."""
+    """A header name that clients in this process encode as NOT_UTF_8."""
 
     __slots__ = ()
 

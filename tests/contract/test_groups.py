@@ -1,4 +1,4 @@
-"""Contract of the Broker port, tested with every broker: consumer groups, rebalances and membership."""
+"""Contract of the Broker interface, tested with every implementation: consumer groups, rebalances and membership."""
 
 import time
 from collections.abc import Callable
@@ -18,7 +18,7 @@ Expel = Callable[[str, str], None]
 
 @pytest.fixture
 def expel(request: pytest.FixtureRequest, broker: Broker) -> Expel:
-    """A function that removes a member from its group as a session timeout does, through a separate admin client."""
+    """Return a function that removes a member from its group, as a session timeout does."""
 
     def remove_member(group: str, member: str) -> None:
         if isinstance(broker, EmbeddedBroker):
@@ -136,7 +136,7 @@ def test_member_receives_revocations_before_assignments(broker: Broker, prefix: 
     assert heard_by_other.events[1:] == []
 
 
-def test_members_with_rare_short_polls_join(broker: Broker, prefix: str) -> None:
+def test_members_that_poll_rarely_and_briefly_join_the_group(broker: Broker, prefix: str) -> None:
     name = topic(broker, prefix, 2)
     rebalances = RebalanceLog(), RebalanceLog()
     members = [broker.group_consumer(prefix, f"m{number}", [name], rebalances[number]) for number in range(2)]
@@ -148,7 +148,7 @@ def test_members_with_rare_short_polls_join(broker: Broker, prefix: str) -> None
         return all(len(member.assignment()) == 1 for member in members)
 
     until(is_assigned)
-    # One assignment for the first member alone, then one for each member.
+    # The first member has an assignment before the other joins. After the join, each member has one more.
     assert [kind for one in rebalances for kind, _ in one.events].count("assigned") <= 3
     for member in members:
         member.close()
@@ -184,7 +184,7 @@ def test_listener_can_seek_on_assignment(broker: Broker, prefix: str) -> None:
     consumer.close()
 
 
-def test_on_revoked_still_sees_assignment_and_position(broker: Broker, prefix: str) -> None:
+def test_assignment_and_position_are_still_available_in_on_revoked(broker: Broker, prefix: str) -> None:
     name = topic(broker, prefix)
     tp = TopicPartition(name, 0)
     write(broker, name, "abc")
@@ -240,7 +240,7 @@ def test_restarted_member_fences_its_predecessor_immediately(broker: Broker, pre
     started_s = time.monotonic()
     successor = broker.group_consumer(prefix, "m", [name], RebalanceLog())
     assert values(read(successor, 1)) == ["a"]
-    assert time.monotonic() - started_s < 5  # does not wait for the session timeout
+    assert time.monotonic() - started_s < 5  # the successor does not wait for the session timeout
     producer = broker.transactional_producer(prefix)
     producer.begin()
     with pytest.raises(FencedError):
@@ -252,7 +252,7 @@ def test_restarted_member_fences_its_predecessor_immediately(broker: Broker, pre
         until(lambda: bool(zombie.poll(100, 10)))
     zombie.close()
     producer.begin()
-    producer.send_offsets({tp: 1}, successor)  # closing the zombie has not removed the successor
+    producer.send_offsets({tp: 1}, successor)  # the close of the zombie has not removed the successor
     producer.commit()
     assert broker.committed(prefix, [tp]) == {tp: 1}
     producer.close()
@@ -320,7 +320,7 @@ def test_removed_member_that_must_not_rejoin_is_fenced(broker: Broker, prefix: s
     assert values(read(successor, 1)) == ["a"]
     consumer.close()
     producer.begin()
-    producer.send_offsets({tp: 1}, successor)  # closing the removed member has not removed the successor
+    producer.send_offsets({tp: 1}, successor)  # the close of the removed member has not removed the successor
     producer.commit()
     assert broker.committed(prefix, [tp]) == {tp: 1}
     producer.close()
@@ -381,7 +381,7 @@ def test_partition_of_a_closed_member_is_reassigned_immediately(broker: Broker, 
     started_s = time.monotonic()
     first.close()
     joined(second, partitions=2)
-    assert time.monotonic() - started_s < 8  # does not wait for the session timeout of 10 s
+    assert time.monotonic() - started_s < 8  # `second` does not wait for the session timeout of 10 s
     second.close()
 
 

@@ -1,4 +1,4 @@
-"""Contract of the Broker port: a consumer's lag behind the last readable offset in the latest fetch response."""
+"""Contract of the Broker interface: the number of offsets from a consumer's position to the last stable offset."""
 
 from stream.kafka.port import Broker, Consumer
 from stream.wire.records import Record, TopicPartition
@@ -92,7 +92,7 @@ def test_lag_does_not_count_a_commit_marker_at_the_end(broker: Broker, prefix: s
     producer.close()
     settled(broker, tp)
     reader = broker.reader([tp])
-    read(reader, 1)  # ends with an empty poll
+    read(reader, 1)  # `read` ends with an empty poll
     assert reader.lag(tp) == 0
 
 

@@ -1,4 +1,4 @@
-"""Topics changed to CreateTime: readers reject records with such timestamps while the topic has this setting."""
+"""Topics changed to CreateTime. While a topic uses CreateTime, readers reject records with a sender's timestamp."""
 
 from collections.abc import Callable
 from typing import Any
@@ -28,7 +28,7 @@ def set_times(kafka: LocalKafka, topic: str, kind: str) -> None:
 
 
 def write(kafka: LocalKafka, topic: str, value: bytes) -> None:
-    """Write a record with an old timestamp that is set by its sender."""
+    """Write a record with an old timestamp that the sender sets."""
     producer = ConfluentProducer({"bootstrap.servers": kafka.bootstrap})
     producer.produce(topic, value, b"key", 0, timestamp=OLD_MS)
     assert producer.flush(30) == 0

@@ -1,4 +1,4 @@
-"""Contract of the Broker port, tested with every broker: topics, records and reading."""
+"""Contract of the Broker interface, tested with every implementation: topics, records and reading."""
 
 from contextlib import suppress
 
@@ -104,7 +104,7 @@ def test_records_are_read_in_offset_order_and_unchanged(broker: Broker, prefix: 
     ]
 
 
-def test_append_times_are_the_brokers_and_never_decrease(broker: Broker, prefix: str) -> None:
+def test_append_times_come_from_the_broker_and_never_decrease(broker: Broker, prefix: str) -> None:
     name = topic(broker, prefix)
     acknowledged = [write(broker, name, [str(i)]) for i in range(5)]
     if isinstance(broker, EmbeddedBroker):
@@ -127,7 +127,7 @@ def test_many_records_keep_their_order(broker: Broker, prefix: str) -> None:
     assert values(records) == [str(i) for i in range(30_000)]
 
 
-def test_oversized_record_is_an_error_and_not_written(broker: Broker, prefix: str) -> None:
+def test_oversized_record_is_rejected_and_not_written(broker: Broker, prefix: str) -> None:
     name = topic(broker, prefix)
     producer = broker.producer()
     producer.send(name, 0, b"key", b"x" * RECORD_BYTES_MAX)
@@ -180,7 +180,7 @@ def test_reader_can_seek_after_an_invalid_offset(broker: Broker, prefix: str) ->
     reader.seek(first, 1)
     assert values(read(reader, 2)) == list("bc")
     reader.seek(first, 7)
-    broker.reader([first]).poll(100, 10)  # gives the broker time to reject the offset while the reader does not poll
+    broker.reader([first]).poll(100, 10)  # the broker rejects the offset during this poll of another reader
     reader.seek(first, 0)
     assert values(read(reader, 3)) == list("abc")
     reader.resume([second])

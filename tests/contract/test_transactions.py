@@ -1,4 +1,4 @@
-"""Contract of the Broker port, tested with every broker: transactions and fencing."""
+"""Contract of the Broker interface, tested with every implementation: transactions and fencing."""
 
 import pytest
 
@@ -34,7 +34,7 @@ def test_aborted_transaction_is_skipped(broker: Broker, prefix: str) -> None:
     producer.send(name, 0, b"key", b"aborted")
     producer.flush()
     producer.abort()
-    producer.abort()  # has no effect without an open transaction
+    producer.abort()  # a second abort has no effect
     settled(broker, tp)
     reader = broker.reader([tp])
     until(lambda: reader.poll(100, 10) == [] and reader.position(tp) == broker.ends([tp])[tp].stable)
@@ -107,12 +107,12 @@ def test_flush_returns_the_latest_append_time_of_each_partition(broker: Broker, 
     producer.close()
 
 
-def test_flush_beyond_the_queue_size_covers_all_partitions(broker: Broker, prefix: str) -> None:
+def test_flush_of_more_records_than_the_queue_size_covers_all_partitions(broker: Broker, prefix: str) -> None:
     name = topic(broker, prefix, 2)
     producer = broker.transactional_producer(prefix)
     producer.begin()
     producer.send(name, 0, b"key", b"first")
-    for _ in range(21_000):  # fills the adapter's queue, so that some sends wait
+    for _ in range(21_000):  # more records than the adapter's queue holds, so that some sends wait
         producer.send(name, 1, b"key", b"")
     assert producer.flush().keys() == {TopicPartition(name, 0), TopicPartition(name, 1)}
     producer.close()
@@ -174,7 +174,7 @@ def test_second_producer_with_same_id_fences_the_first(broker: Broker, prefix: s
     successor.send(name, 0, b"key", b"successor")
     with pytest.raises(FencedError):
         zombie.commit()
-    successor.commit()  # the zombie's attempt has not fenced the successor
+    successor.commit()  # the attempt of the zombie has not fenced the successor
     with pytest.raises(FencedError):
         zombie.abort()
     zombie.close()

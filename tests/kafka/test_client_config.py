@@ -1,4 +1,4 @@
-"""Client properties: accepted and rejected ones, and the protection of secrets."""
+"""Validation of client properties, and protection of the secrets in them."""
 
 from dataclasses import asdict
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A confluent-kafka member that its group no longer knows, after a pause of the member or an outage of the broker."""
+"""A confluent-kafka member that is unknown to its group after a pause of the member or an outage of the broker."""
 
 import threading
 import time
@@ -63,7 +63,8 @@ def test_member_checks_producer_errors_before_it_is_fenced(connection: Confluent
         connection._on_error(KafkaError(KafkaError._ALL_BROKERS_DOWN))
 
     member = _member(connection, {})
-    connection.producers.append(SimpleNamespace(poll=poll))  # the producer is not polled during a request
+    # The poll of the producer reports the outage. A request by the member does not poll the producer.
+    connection.producers.append(SimpleNamespace(poll=poll))
 
     member.on_unknown_member()
 
@@ -79,7 +80,7 @@ def test_offset_commit_without_a_response_times_out(
     with pytest.raises(BrokerUnavailableError, match=r"could not commit offsets of group learners"):
         member.commit({CONTEXTS: 8})
     ended.set()
-    member.on_unknown_member()  # the broker did not respond in the meantime
+    member.on_unknown_member()  # does not fence the member, because the broker has not responded
 
 
 def test_buffered_records_of_revoked_partitions_are_discarded(connection: ConfluentConnection) -> None:

@@ -16,7 +16,7 @@ NO_BROKER = "127.0.0.1:1"
 @pytest.fixture
 def reader() -> Iterator[Reader]:
     connection = ConfluentConnection(ConnectionSettings(NO_BROKER, request_timeout_ms=1_000))
-    admin: Any = None  # used only after records were read
+    admin: Any = None  # the reader uses the admin client only after it has read records
     with closing(Reader(connection, admin, make_consumer(connection, group_id="nobody"), {})) as reader:
         yield reader
 

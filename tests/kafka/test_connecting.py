@@ -1,4 +1,4 @@
-"""Connections to Kafka: valid addresses, available clients, and their deferred import."""
+"""Connections to Kafka: valid addresses, available clients, and the deferred import of clients."""
 
 import os
 import subprocess

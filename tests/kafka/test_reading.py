@@ -37,7 +37,8 @@ def test_abandoning_a_reader_during_an_outage_raises_nothing() -> None:
     reading = read_partition(outage.broker, CONTEXTS)
     assert next(reading).offset == 0
     outage.away = True
-    del reading  # an error while the generator is closed would be printed with a warning
+    # This closes the generator. Python would report an error in the generator as a warning, which fails the test.
+    del reading
 
 
 def test_records_read_before_an_outage_are_returned() -> None:
@@ -59,7 +60,7 @@ def test_reading_interrupted_by_an_outage_is_an_error() -> None:
 
 @pytest.fixture
 def offset_reader() -> RecordsAt:
-    """A reader by offset of the contexts e0, e1, ..., which are enough for two separate runs of reading."""
+    """A reader by offset for the contexts e0, e1, ... The first and last contexts are too far apart for one pass."""
     pipeline = Pipeline(small_task())
     for number in range(RUN_GAP_MAX + 10):
         pipeline.context(f"e{number}")

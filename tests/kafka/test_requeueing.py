@@ -1,4 +1,4 @@
-"""Dead letters are requeued once, as the original records, and the pipeline processes them like any others."""
+"""Each dead letter is requeued once, as the original record. The pipeline processes it like any other record."""
 
 from stream.kafka.requeueing import REQUEUED_HEADER, Fate, Requeued, requeue
 from stream.wire.codec import HEADERS
@@ -19,7 +19,7 @@ def run_learner(pipeline: Pipeline) -> None:
 
 
 def pipeline_with_dead_letters() -> Pipeline:
-    """Feedback for `late` was dropped before its context arrived; `bad` has a feature index out of range."""
+    """Return a pipeline with two dead letters: the dropped orphan of event `late`, and the invalid context `bad`."""
     pipeline = Pipeline(small_task())
     pipeline.send(TOPICS.contexts, BAD, key=b"bad")
     pipeline.answer("late", 1)

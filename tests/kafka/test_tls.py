@@ -103,11 +103,11 @@ def test_untrusted_broker_is_rejected_immediately_with_the_reason(
 
 
 @pytest.mark.timeout(60)
-def test_unanswered_handshake_times_out(ca: str) -> None:
+def test_handshake_without_a_response_times_out(ca: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:  # accepts connections but sends nothing
         with pytest.raises(BrokerUnavailableError, match="within 300 ms"):
             connect(ConnectionSettings(f"127.0.0.1:{silent.getsockname()[1]}", tls(ca), connect_timeout_ms=300))
-        gc.collect()  # an unclosed socket would cause a warning, which fails the test
+        gc.collect()  # collecting an unclosed socket causes a warning, which fails the test
 
 
 @pytest.mark.parametrize("client", ADAPTERS)

@@ -1,4 +1,4 @@
-"""Tokens from a command: the command runs when a token is needed, and its output is parsed but never shown."""
+"""Tokens from a command. Onebit runs the command when it needs a token, and never prints the command's output."""
 
 import base64
 import json
@@ -44,7 +44,7 @@ def test_invalid_token_is_rejected_without_being_shown(printed: str) -> None:
 
 
 def counting(tmp_path: Path, printed: str) -> tuple[TokenCommand, Path]:
-    """A command that prints this text, and a file to which each run of the command adds an `x`."""
+    """Return a command that prints this text, and the file to which each run of the command appends `x`."""
     runs, text = tmp_path / "runs", tmp_path / "text"
     text.write_text(printed)
     program = tmp_path / "command.py"

@@ -37,7 +37,7 @@ def rounds_of(X: FloatArray, labels: NDArray[np.int64], rng: np.random.Generator
 def settled(late: NDArray[np.int64]) -> Iterator[tuple[str, int]]:
     """Yield ("decide", t) and ("learn", t) in order of time.
 
-    Feedback that arrives in the same round is ordered by decision.
+    Feedback in the same round is in the order of the decisions.
     """
     due: dict[int, list[int]] = {}
     for t in range(late.size):

@@ -26,7 +26,7 @@ LOOSE: dict[str, Any] = {"gamma": 0.1, "alpha": 0.3, "beta": 0.05, "radius": 30.
 def margin_cases(margin: str) -> "dict[str, Case]":
     """Return the learners with a `margin` parameter.
 
-    The parameter selects the scores that an update uses: those at the decision, or those at the feedback.
+    The parameter selects the scores that an update uses: the scores at the decision, or the scores at the feedback.
     """
     m = {"margin": margin}
     return {
@@ -98,7 +98,7 @@ def test_agrees_with_the_transcription_in_every_round(case: str, data: str, late
     np.testing.assert_allclose(learner.weights(), oracle.weights(), atol=1e-9, rtol=1e-9)
     assert np.any(learner.weights() != 0.0)
     if isinstance(oracle, NaiveSoba):
-        assert oracle.closest > 1e-12  # rounding did not affect any comparison in line 13
+        assert oracle.closest > 1e-12  # rounding did not affect any comparison in line 13 of SOBA
 
 
 @pytest.mark.parametrize(("scale", "diagonal"), [(1.0, True), (0.05, True), (1.0, False), (0.05, False)])

@@ -20,7 +20,7 @@ from stream.wire.records import Decision, Features, FloatArray
 
 
 class Case(NamedTuple):
-    """A learner's configuration and test size."""
+    """A learner's configuration, and the size of its tests."""
 
     name: str
     parameters: Mapping[str, Any] = {}
@@ -169,7 +169,7 @@ def test_copies_continue_identically_and_independently(case: Case) -> None:
 
     made = trace(learner, data, 100, 160)
     assert np.random.get_state()[1].tolist() == hidden  # type: ignore[index] # noqa: NPY002
-    for key, value in kept.items():  # the state is a copy
+    for key, value in kept.items():  # `state` returns a copy
         np.testing.assert_array_equal(value, before[key], err_msg=key)
     for name, other in others.items():
         assert type(other) is type(learner), name
@@ -217,7 +217,7 @@ def test_observe_changes_only_the_declared_state(case: Case) -> None:
         before = learner.state()
         learner.observe(x, decision)
         changed |= {key for key, value in learner.state().items() if not np.array_equal(value, before[key])}
-        if not learner.observed:  # both must stay identical
+        if not learner.observed:  # calls of `observe` must have no effect
             assert never.predict(x, float(u[t]))[:3] == decision[:3]
             assert learn(never, data, t, decision) == learn(learner, data, t, decision)
         elif t % 10 == 0:
@@ -318,9 +318,9 @@ def test_model_is_finite_after_many_events(case: Case) -> None:
 
 @each
 def test_decisions_follow_their_distribution(case: Case) -> None:
-    """Each action is chosen for a share of the values of u that is equal to its propensity and its probability.
+    """Assert that an action's propensity, its probability, and its share of the draws u are equal.
 
-    The values of u are the midpoints of a grid.
+    The draws u are the midpoints of a grid.
     """
     points, size = 2_000, 150
     data = examples(case, size + 2)
@@ -361,7 +361,7 @@ def test_compiled_loop_equals_individual_calls(case: Case, late: str) -> None:
     result = run(looped, data, u, v, delays)
     decisions: dict[int, Decision] = {}
     updates = 0
-    waiting: list[tuple[int, int]] = []  # (due round, event)
+    waiting: list[tuple[int, int]] = []  # pairs of due round and event
     for t in range(size):
         decisions[t] = decide(called, data.features(t), float(u[t]))
         if delays[t] != NEVER:

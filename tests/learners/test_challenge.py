@@ -30,7 +30,10 @@ def bare(name: str) -> KernelLearner:
 
 
 def nested() -> tuple[list[KernelLearner], Challenge]:
-    """Return a champion and two challengers, alone and together. One is scaled, another has a floor and a holdout."""
+    """Return a champion and two challengers, first as separate learners, then as one Challenge.
+
+    The champion has a floor and a holdout. The first challenger has a running scale.
+    """
 
     def members() -> list[KernelLearner]:
         return [
@@ -56,7 +59,7 @@ TOGETHER = {
 
 
 def as_logged(learner: KernelLearner, x: Features, decision: Decision) -> Decision:
-    """Return the decision of another learner as this one reads it from a log; its own scores do not depend on u."""
+    """Return another learner's decision as `learner` reads it from a log. Its scores do not depend on u."""
     return learner.as_played(x, learner.predict(x, 0.5), decision.action, decision.propensity)
 
 
@@ -152,7 +155,7 @@ def test_eligible_classes_limit_all_learners() -> None:
 
 
 @pytest.mark.parametrize("name", ["perceptron", "exp4"])
-def test_learner_that_cannot_learn_from_others_is_rejected(name: str) -> None:
+def test_learner_that_cannot_learn_from_decisions_of_others_is_rejected(name: str) -> None:
     other = create(name, K, D)
     assert isinstance(other, KernelLearner)
     for members in ((other, bare("banditron")), (bare("banditron"), other)):

@@ -17,10 +17,10 @@ K, D, ROUNDS = 5, 12, 260
 
 
 def artificial(rng: np.random.Generator) -> tuple[FloatArray, NDArray[np.int64], float]:
-    """Return the artificial data of section 5.2 of the paper, and the squared norm of its five models.
+    """Return the artificial data of section 5.2 of the paper, and the squared norm of the five models in this data.
 
-    Five of the nine features determine the label, one of five classes. The paper does not specify the distribution of
-    these features. They are uniform in [-1, 1] here.
+    Five of the nine features determine the class. There are five classes. The paper does not specify the distribution
+    of these features. This function draws them uniformly from [-1, 1].
     """
     X = rng.normal(size=(1_000, 9))
     X[:, :5] = rng.uniform(-1, 1, size=(1_000, 5))
@@ -56,8 +56,8 @@ def test_agrees_with_fig_1_in_every_round(options: dict[str, Any], late: str) ->
     oracle = NaiveConfidit(K, D, **options)
     assert_agree(learner, oracle, events(seed=11), delays(late, ROUNDS, rng))
     np.testing.assert_allclose(learner.weights(), oracle.weights(), atol=1e-9)
-    # Classes with the same history tie exactly in both implementations. No other decision is so close that rounding
-    # could change it.
+    # Classes with the same history tie exactly in both implementations. In all other decisions, the scores differ by
+    # more than the rounding error.
     assert oracle.closest > 1e-9
 
 
@@ -78,11 +78,12 @@ def test_variant_equals_its_row_of_table_2(variant: int) -> None:
     np.testing.assert_array_equal(one.weights(), other.weights())
 
 
-# Mistakes in 1,000 rounds of the paper's artificial data, as the mean of 10 runs. For variants 1 to 5, the paper's
-# figure shows over 600, about 300, about 500, slightly under 600, and about 400. An independent implementation made
-# 625, 210, 540, 550 to 650, and 235. The paper sets ‖U‖ in (9) "to be the squared norm of the model", so ‖U‖² is the
-# square of that norm. The paper shows variant 4 for η from 0.001 to 1,000; this test uses η = 0.01. Single runs of
-# variant 4 differ by 120, so the mean of 10 runs has an error of about 40.
+# The test counts the mistakes in 1,000 rounds of the paper's artificial data, as the mean of 10 runs. For variants 1
+# to 5, the paper's figure shows over 600, about 300, about 500, slightly under 600, and about 400 mistakes. An
+# independent implementation makes 625, 210, 540, 550 to 650, and 235 mistakes. The paper sets ‖U‖ in (9) "to be the
+# squared norm of the model", so ‖U‖² is the square of this squared norm. The paper shows variant 4 for η from 0.001 to
+# 1,000. This test uses η = 0.01. Single runs of variant 4 differ by 120, so the mean of 10 runs has an error of about
+# 40.
 @pytest.mark.parametrize(
     ("variant", "eta", "low", "high"),
     [(1, 1.0, 590, 650), (2, 1.0, 190, 235), (3, 1.0, 530, 590), (4, 0.01, 480, 650), (5, 1.0, 215, 265)],
@@ -182,8 +183,8 @@ def test_oversized_state_error_suggests_the_diagonal() -> None:
     create("confidit", n_classes=4, n_features=47_236, variant=5)
 
 
-# Errors in % after 10⁴ rounds of variant 2. An independent implementation had 0.6 and 5.7. Seeds 0 to 3 have 0.69 to
-# 0.74 and 5.5 to 5.8.
+# The limits are error rates in % after 10⁴ rounds of variant 2. On SynSep and SynNonSep, an independent implementation
+# has error rates of 0.6 and 5.7. With seeds 0 to 3, Onebit has 0.69 to 0.74 and 5.5 to 5.8.
 @pytest.mark.parametrize(("dataset", "low", "high"), [(synsep, 0.35, 0.9), (synnonsep, 4.9, 6.6)])
 def test_variant_2_learns_the_synthetic_data_in_10_000_rounds(
     dataset: Callable[[], Dataset], low: float, high: float

@@ -1,4 +1,4 @@
-"""The cache of compiled kernels is keyed by source files, so kernels must be defined in those files."""
+"""The kernel files are the key of the cache of compiled kernels, so shared kernels must be in these files."""
 
 import importlib
 from pathlib import Path

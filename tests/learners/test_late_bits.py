@@ -25,13 +25,13 @@ Naive = NaiveLateUcb | NaiveIgwLogistic | NaiveStackIgw
 
 
 def waves(d: int, m: int = 64) -> tuple[FloatArray, FloatArray]:
-    """Return σω [m, d] and β [m], which are equal to the learner's."""
+    """Return the random matrices σω [m, d] and β [m] that the learner uses."""
     omega, phases = random_waves(d, m, WAVES_SEED)
     return omega.T, phases
 
 
 def of_projection(p: int) -> FloatArray:
-    """Return G [p, D], which is equal to the learner's."""
+    """Return the random projection G [p, D] that the learner uses."""
     return projection(D, p, PROJECTION_SEED).T
 
 
@@ -87,9 +87,9 @@ CASES: dict[str, tuple[str, dict[str, Any], Callable[[], Naive]]] = {
 
 
 def events(data: str, size: int = ROUNDS) -> list[Round]:
-    """Return sparse contexts with linear classes; every 50th context is empty.
+    """Return sparse contexts with labels from a linear model. Every 50th context is empty.
 
-    Halfway through, "all renamed" renames all classes, and "two swapped" swaps two of them.
+    After half of the events, "all renamed" renames all classes, and "two swapped" swaps two classes.
     """
     rng = np.random.default_rng(5)
     X: FloatArray = rng.normal(size=(size, D)) * (rng.random((size, D)) < 0.6)
@@ -135,7 +135,7 @@ def test_agrees_with_the_transcription_when_classes_are_renamed(name: str, drift
 
 
 def texts(size: int, d: int, seed: int = 12) -> list[Round]:
-    """Return word counts of texts from 2 K topics, two topics per class. Some words are frequent in all topics."""
+    """Return word counts of texts from 2·K topics, two for each class. Some words are frequent in all topics."""
     rng = np.random.default_rng(seed)
     topics = rng.gamma(0.1, size=(2 * K, d)) + 0.02 * rng.gamma(0.5, size=d)
     topics /= topics.sum(axis=1, keepdims=True)
@@ -244,7 +244,7 @@ def inverses_of(learner: Learner, matrix: str = "P", changes: str = "V", pending
 
 
 def ridge(learner: Learner, played: list[tuple[Features, Decision, int]]) -> FloatArray:
-    """Return w_k = A_k⁻¹ Σ r x, from one linear system per class. Here, x is the regressions' input."""
+    """Return w_k = A_k⁻¹ Σ r x, from one linear system per class. x is the input of the regressions."""
     state, d = learner.state(), learner.n_features
     with_waves = "Y" in state
     naive = NaiveLateUcb(learner.n_classes, d, waves=waves(d) if with_waves else None)
@@ -264,7 +264,7 @@ def ridge(learner: Learner, played: list[tuple[Features, Decision, int]]) -> Flo
 
 
 def assert_ridge(learner: Learner, played: list[tuple[Features, Decision, int]], within: float) -> None:
-    """Assert that W, and Y if it exists, are equal to the ridge regression of the bits."""
+    """Assert that W and, if present, Y are equal to a ridge regression on the bits."""
     state, expected = learner.state(), ridge(learner, played)
     for name in ("W", "Y") if "Y" in state else ("W",):
         assert np.abs(np.asarray(state[name]) - expected).max() <= within, name
@@ -343,7 +343,7 @@ def test_retraction_works_with_buffered_changes_of_p(expand: str) -> None:
     assert_ridge(late, played, within=1e-8)
 
 
-def test_p_stays_close_to_a_fresh_solve() -> None:
+def test_p_stays_close_to_a_newly_computed_inverse() -> None:
     """Process ten thousand events. `benchmarks/late_bits_speed.py --inverses` processes 10⁵."""
     learner = create("late-ucb", n_classes=5, n_features=12, drift="off", expand="none")
     A = np.array([0.03 * np.eye(13)] * 5)

@@ -67,9 +67,9 @@ def test_decisions_and_updates_agree_with_the_floor_oracle(name: str, parameters
 
 @pytest.mark.parametrize(("name", "parameters"), (SOUND | UNSOUND).items(), ids=SOUND | UNSOUND)
 def test_classes_are_played_with_their_propensities(name: str, parameters: dict[str, Any]) -> None:
-    """A class is played on at most two intervals of u, one of the floor and one of the learner.
+    """Assert that the number of grid points u for which a class is played is correct up to two points.
 
-    The number of midpoints of a grid in these intervals is therefore correct up to two.
+    A class is played for at most two intervals of u: one interval of the floor, and one interval of the learner.
     """
     points = 4_000
     learner = Mixture(bare(name, parameters), FLOOR)
@@ -95,7 +95,7 @@ def test_classes_are_played_with_their_propensities(name: str, parameters: dict[
 
 
 def trained(name: str) -> KernelLearner:
-    """A learner whose greedy class depends on x."""
+    """Return a trained learner, whose greedy class depends on x."""
     learner = bare(name, {})
     train(learner, name)
     return learner

@@ -1,4 +1,4 @@
-"""Compare the learners of the Notes to their naive transcriptions, and check the bounds proved in the Notes."""
+"""Learners of "Bandit Multiclass Classification" (the Notes), compared to naive transcriptions and proved bounds."""
 
 from collections.abc import Callable
 from math import log
@@ -29,7 +29,7 @@ def hypotheses_of(learner: Learner) -> FloatArray:
 def separable(
     rng: np.random.Generator, rounds: int, K: int, d: int, margin: float
 ) -> tuple[FloatArray, NDArray[np.int64], FloatArray]:
-    """Return points on the unit sphere, their classes, and the matrix W of unit rows that separates them.
+    """Return points on the unit sphere, their classes, and a matrix W with unit rows that separates the classes.
 
     Every point has at least the given margin.
     """
@@ -153,7 +153,7 @@ def test_agrees_with_the_pseudocode_in_every_round(case: str, late: str) -> None
         weights = np.zeros(0)
     if weights.size and name != "confidit-kernel":
         np.testing.assert_allclose(learner.weights(), weights, atol=1e-9)
-    # No decision is so close that rounding could change it.
+    # In every decision, the scores differ by more than the rounding error.
     assert getattr(oracle, "closest", 1.0) > 1e-9
 
 
@@ -195,13 +195,13 @@ def test_biased_halving_mistakes_and_guesses_are_within_the_bounds(seed: int) ->
         learner.update(x, decision, int(right))
     assert wrong_majorities <= log(n) / log(1 / alpha)
     assert 0 < right_guesses <= log(n) / log(1 / (1 - alpha))
-    # On average, each right guess comes with K - 1 = 2 wrong ones. 21 right guesses therefore come with 42 wrong ones,
-    # with a standard deviation of 11.
+    # On average, there are K - 1 = 2 wrong guesses for each right guess. For 21 right guesses, the number of wrong
+    # guesses has a mean of 42 and a standard deviation of 11.
     assert wrong_guesses <= 2 * log(n) / log(1 / (1 - alpha)) + 4 * 11
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_hypothesis_exhaustion_mistakes_are_fewer_than_hypotheses(seed: int) -> None:
+def test_hypothesis_exhaustion_makes_fewer_mistakes_than_it_has_hypotheses(seed: int) -> None:
     n = 300
     learner = create("hypothesis-exhaustion", 3, 2, hypotheses=n, seed=seed)
     rng = np.random.default_rng(seed)
@@ -220,9 +220,9 @@ def test_feature_blocks_make_at_most_k_minus_1_mistakes_per_block() -> None:
 
 
 def one_versus_all(rng: np.random.Generator, rounds: int, margin: float) -> tuple[FloatArray, NDArray[np.int64]]:
-    """Return unit vectors, each near one of three orthogonal directions, and their classes.
+    """Return unit vectors and their classes. Each vector is near one of three orthogonal directions.
 
-    With the constant coordinate, each class can be separated from the other two with a margin.
+    A constant coordinate makes each class separable from the other two with a margin.
     """
     labels = rng.integers(0, 3, rounds)
     X = np.abs(rng.normal(size=(rounds, 3))) * 0.1
@@ -308,7 +308,7 @@ def test_logistic_selectron_is_not_retractable() -> None:
 
 
 @pytest.mark.parametrize("name", ["confidit-kernel", "selectron", "feature-blocks"])
-def test_full_memory_does_not_change_the_model(name: str) -> None:
+def test_model_does_not_change_after_the_memory_is_full(name: str) -> None:
     parameters: dict[str, dict[str, Any]] = {
         "confidit-kernel": {"support_max": 7},
         "selectron": {"support_max": 7, "loss": "logistic"},
@@ -323,7 +323,7 @@ def test_full_memory_does_not_change_the_model(name: str) -> None:
     assert changed == 7
 
 
-def test_full_kernel_perceptron_keeps_the_newest_examples() -> None:
+def test_kernel_perceptron_with_a_full_memory_keeps_the_newest_examples() -> None:
     small, large = (create("ova-kernel-perceptron", 2, 1, support_max=size, kernel="rbf") for size in (3, 100))
     xs = [np.array([float(i)]) for i in range(10)]
     for x in xs:
@@ -354,7 +354,7 @@ def test_exp4_draws_from_the_joint_distribution_and_is_unbiased() -> None:
     for u in (np.arange(n) + 0.5) / n:
         decision = learner.predict(x, float(u))
         counts[decision.action, decision.greedy] += 1
-    np.testing.assert_allclose(counts / n, oracle.joint(x), atol=9 / n)  # an error of one point for each of 9 intervals
+    np.testing.assert_allclose(counts / n, oracle.joint(x), atol=9 / n)  # one grid point for each of 9 intervals
     # Lemma 19: the mean of 1[ỹ = y] / P(ỹ | ŷ) is 1 for every label y and every sampled class ŷ.
     played = 0.7 * np.eye(3) + 0.1
     np.testing.assert_allclose((counts / counts.sum(axis=0) / played).diagonal(), 1.0, atol=0.01)

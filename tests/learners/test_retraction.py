@@ -17,7 +17,7 @@ ORDER_FREE: dict[str, dict[str, Any]] = {
 
 
 def decisions(learner: Learner, size: int) -> list[tuple[Features, Decision, int]]:
-    """Return a learner's decisions with immediate feedback, each with its context and actual bit."""
+    """Run a learner with immediate feedback. Return each decision with its context and its actual bit."""
     data = examples(CASES["banditron"], size, seed=8)
     u = np.random.default_rng(9).random(size)
     made = []
@@ -60,7 +60,7 @@ def test_soba_retraction_is_exact_while_its_condition_is_inactive(name: str) -> 
     real, late = (create(name, n_classes=4, n_features=9, gamma=0.3, margin="decision") for _ in range(2))
     data = examples(CASES["banditron"], 80, seed=8)
     events = [(data.features(t), 0.1 + 0.01 * t) for t in range(80) if data.features(t).indices.size]
-    # Each decision explores and is right, while another class has the highest score, so m is positive.
+    # Each decision plays the right class by exploration. Another class has the highest score, so m is positive.
     hits = [(x, Decision(t % 4, (t + 1) % 4, p, np.eye(4)[(t + 1) % 4])) for t, (x, p) in enumerate(events)]
     for t, (x, decision) in enumerate(hits):
         assert real.update(x, decision, 1)

@@ -24,7 +24,7 @@ def bare(name: str, parameters: dict[str, Any]) -> KernelLearner:
 def columns(size: int, seed: int = 1) -> FloatArray:
     """Return contexts with columns of different kinds.
 
-    They include large, shifted, sparse, constant, initially zero, heavy-tailed and empty columns.
+    The columns include large, shifted, sparse, constant, initially zero, heavy-tailed and empty columns.
     """
     rng = np.random.default_rng(seed)
     X = rng.normal(size=(size, D))
@@ -131,7 +131,7 @@ def test_state_grows_with_the_scales_and_reuses_memory() -> None:
         assert found["scale.rows"].shape == (scales, D, 2)
         for name, value in learner.state().items():
             np.testing.assert_array_equal(found[name], value)
-    found["scale.rows"][:] = 0.0  # the state is a copy
+    found["scale.rows"][:] = 0.0  # `state_into` returns a copy
     assert np.any(arrays_of(learner.state())["scale.rows"])
 
 

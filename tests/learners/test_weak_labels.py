@@ -57,7 +57,7 @@ def test_shortest_rows_with_every_permutation_are_detected() -> None:
         assert missing_permutation(complete[:left_out] + complete[left_out + 1 :], 4) is not None
 
 
-def test_many_points_are_solved() -> None:
+def test_separable_classes_are_found_for_many_points() -> None:
     weak = [i * i % 10 for i in range(20_000)]  # the last digit of a square is 0, 1, 4, 5, 6 or 9
     classes = separable_classes(weak, 10)
     assert classes is not None

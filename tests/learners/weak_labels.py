@@ -14,7 +14,7 @@ until the next weak label π_2, and so on. No point is assigned its weak label. 
 otherwise π would be a subsequence of weak.
 
 This module finds a missing permutation by dynamic programming over sets of classes, in O(N K + 2^K K) steps. The Notes
-ask for an algorithm that is polynomial in N and K; this one is polynomial only in N.
+ask for an algorithm that is polynomial in N and K. This algorithm is polynomial only in N.
 
 >>> missing_permutation([0, 1, 2, 0, 1], 3)  # example 1 of the Notes, with classes numbered from 0
 (2, 1, 0)
@@ -65,7 +65,7 @@ def missing_permutation(weak: Sequence[int], n_classes: int) -> tuple[int, ...] 
 
 
 def separable_classes(weak: Sequence[int], n_classes: int) -> list[int] | None:
-    """Return separable classes that differ from the weak label at every point, or None if there are none.
+    """Return separable classes that differ from the weak label at every point, or None if no such classes exist.
 
     Raises:
         ValueError: See `missing_permutation`.
@@ -75,7 +75,7 @@ def separable_classes(weak: Sequence[int], n_classes: int) -> list[int] | None:
 
 
 def classes_along(permutation: Sequence[int], weak: Sequence[int]) -> list[int]:
-    """Assign the classes of a missing permutation in order, moving to the next class when a weak label excludes one."""
+    """Assign the classes of a missing permutation in order. A weak label equal to the current class starts the next."""
     place = 0
     classes = []
     for label in weak:
@@ -92,7 +92,7 @@ def is_separable(classes: Sequence[int]) -> bool:
 
 
 def _following(weak: Sequence[int], n_classes: int) -> list[list[int]]:
-    """Return following[p][k]: 1 + the first position from p on with label k.
+    """Return following[p][k], which is 1 + the first position from p on with label k.
 
     The value is N + 1 if there is no such position, and for p = N + 1.
     """

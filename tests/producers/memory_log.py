@@ -13,7 +13,7 @@ from stream.wire.records import Features
 
 @dataclass
 class MemoryLog(LogRows):
-    """Rows with one feature each and the given outcomes."""
+    """Rows that have one feature each, and the given outcomes."""
 
     outcomes: Sequence[LoggedOutcome]
     n_features: int = 4
@@ -49,12 +49,12 @@ class MemoryLog(LogRows):
 
 
 def log_of(outcomes: Sequence[LoggedOutcome]) -> LogDataset:
-    """A data set of three classes with these outcomes."""
+    """Return a data set of three classes with these outcomes."""
     return log_dataset(MemoryLog(outcomes), len(outcomes), 4, ("a", "b", "c"), "visits")
 
 
 def clicks(rows: int, gap_ms: int = 1_000, delay_ms: int | None = 500) -> LogDataset:
-    """A log of uniform play without labels. The feature determines the right class. Every tenth row has no outcome."""
+    """Return a log of uniform play. The feature determines the right class. Every tenth row has no outcome."""
     rng = np.random.default_rng(7)
     outcomes = []
     for row in range(rows):

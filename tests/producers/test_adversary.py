@@ -12,7 +12,7 @@ ROUNDS = 400
 
 
 def play(learner: Learner, adversary: Adversary, rounds: int, seed: int) -> tuple[int, FloatArray, list[int]]:
-    """The number of mistakes, and all rows with their labels."""
+    """Return the number of mistakes, and all rows with their labels."""
     rng = np.random.default_rng(seed)
     probability = probability_of_first_class(learner)
     mistakes, rows, labels = 0, [], []
@@ -57,7 +57,7 @@ def test_adversary_repeats_a_row_after_a_wrong_answer() -> None:
     assert not np.array_equal(adversary.next_row(lambda _: 0.5).x.values, first.x.values)
 
 
-def test_free_point_gets_the_label_the_learner_considers_unlikely() -> None:
+def test_free_point_gets_the_label_that_the_learner_considers_unlikely() -> None:
     for probability, label in ((1.0, 1), (0.5, 0), (0.0, 0)):
         adversary = Adversary(n_features=3, margin=0.05, rounds=100, seed=3)
         adversary.answered(adversary.next_row(lambda _: 1.0).label)
@@ -65,7 +65,7 @@ def test_free_point_gets_the_label_the_learner_considers_unlikely() -> None:
 
 
 def test_adversary_does_not_change_the_learner() -> None:
-    learner = create("confidit", 2, 3, confidence="theory")  # this learner counts its rounds
+    learner = create("confidit", 2, 3, confidence="theory")  # confidit counts its rounds
     before = learner.state()
     x = Adversary(n_features=3, margin=0.05, rounds=100, seed=0).next_row(lambda _: 0.0).x
     assert probability_of_first_class(learner)(x) == 1.0
@@ -73,7 +73,8 @@ def test_adversary_does_not_change_the_learner() -> None:
     assert all(np.array_equal(before[key], after[key]) for key in before)
 
 
-# These algorithms update only after right answers (Assumption 3). The bound is Ω(min(√T, √n)), tested as ½ min(√T, √n).
+# These algorithms update only after right answers (Assumption 3). The bound is Ω(min(√T, √n)). The test checks
+# ½ min(√T, √n).
 @pytest.mark.parametrize("name", ["soba-diag", "soba", "selectron"])
 def test_learner_that_updates_only_on_right_answers_reaches_the_lower_bound(name: str) -> None:
     mistakes = []

@@ -96,7 +96,8 @@ def test_orders_of_different_epochs_seeds_and_data_sets_are_uncorrelated() -> No
         dataset(n, "other").order(0, 1),
         range(n),
     ]
-    # The limit is six standard deviations of Spearman's coefficient, 1/sqrt(n - 1): a false-alarm rate of about 1e-8.
+    # The standard deviation of Spearman's coefficient is 1/sqrt(n - 1). The limit is six standard deviations, which
+    # gives a false-alarm rate of about 1e-8.
     coefficients = stats.spearmanr(np.array([list(order) for order in orders]), axis=1).statistic
     assert np.abs(coefficients - np.eye(len(orders))).max() < 6 / np.sqrt(n - 1)
 

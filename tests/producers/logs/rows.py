@@ -19,7 +19,7 @@ def mapping(**fields: Any) -> LogMapping:
 
 
 def plain(batches: Iterable[LogBatch]) -> list[dict[str, Any]]:
-    """The rows as dicts without missing fields. Features are a dict of values by index."""
+    """Return the rows as dicts without missing fields. Features are a dict from index to value."""
     rows = []
     for batch in batches:
         for row, one in enumerate(batch.ids):

@@ -1,4 +1,4 @@
-"""The cache of logs: a log is read once, and its columns are stored under a key of everything they depend on."""
+"""The cache reads a log once, and stores its columns under a key of everything that affects these columns."""
 
 import io
 import os
@@ -19,7 +19,7 @@ from tests.producers.logs.test_reading import ROWS, as_jsonl, write
 
 
 class CountingCache:
-    """Caches logs in a folder and counts the number of times that a file is read."""
+    """Caches logs in a folder, and counts how often a file is read."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -137,7 +137,7 @@ def test_entries_unused_for_a_month_are_deleted(tmp_path: Path, cache_of_logs: C
     long_ago_s = time.time() - cache.UNUSED_S_MAX - 60
     for folder in cache_of_logs.folder.iterdir():
         os.utime(folder, (long_ago_s, long_ago_s))
-    cache_of_logs.keep(path, mapping())  # opened again, and therefore kept
+    cache_of_logs.keep(path, mapping())  # this use prevents the deletion of the entry
     cache_of_logs.keep(path, mapping(), reward_above=0.5)
     cache_of_logs.keep(path, mapping())
     assert cache_of_logs.readings == 3

@@ -33,7 +33,7 @@ KNOWN = [
     (b"3 1:0.5 7:1\n1 2:1\n", Format.SVMLIGHT),
     (b"# letters\n+1 1:0.5 # one\n-1\n", Format.SVMLIGHT),
     (b"1\t2:1\n", Format.SVMLIGHT),
-    (b"1,3 1:0.5\n2 x:1\n", Format.SVMLIGHT),  # the reader reports the error
+    (b"1,3 1:0.5\n2 x:1\n", Format.SVMLIGHT),  # detected as svmlight, although the reader rejects the lines
     (b"x,time\n1,2024-01-01 12:30\n", Format.CSV),
 ]
 

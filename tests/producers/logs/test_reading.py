@@ -387,7 +387,9 @@ def test_row_of_100_megabytes_is_invalid(tmp_path: Path, write_as: Callable[...,
 
 
 @pytest.mark.parametrize("behind", [0, 5, 6_000])  # 6,000 lines exceed the maximum length of a row
-def test_unclosed_quote_does_not_consume_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, behind: int) -> None:
+def test_unclosed_quote_does_not_hide_the_rest_of_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, behind: int
+) -> None:
     monkeypatch.setattr(streams, "BLOCK_BYTES", 4 << 10)
     monkeypatch.setattr(csv_tables, "LINE_BYTES_MAX", 64 << 10)
     path = write(tmp_path, as_csv(ROWS) + b'left,0.5,1,1,"de\n' + b"left,0.5,1,1,de\n" * behind)

@@ -43,7 +43,7 @@ def test_stored_log_returns_every_row(tmp_path: Path, monkeypatch: pytest.Monkey
     assert row.x.indices.flags.writeable  # numba would compile again for read-only arrays
 
 
-def test_eligible_classes_of_every_row_come_back(tmp_path: Path) -> None:
+def test_stored_log_returns_the_eligible_classes_of_every_row(tmp_path: Path) -> None:
     rows = [row | {"among": one} for row, one in zip(ROWS, SETS, strict=True)]
     log = open_log(write(tmp_path, as_jsonl(rows)), mapping(eligible="among"))
     stored = store_log(log, tmp_path / "stored")
@@ -61,7 +61,7 @@ def test_stored_log_can_be_reopened_and_is_read_only(tmp_path: Path) -> None:
     assert plain(again.batches()) == plain(log.batches())
 
 
-def test_log_without_features_is_stored_and_without_rows_rejected(tmp_path: Path) -> None:
+def test_log_without_features_is_stored_but_log_without_rows_is_rejected(tmp_path: Path) -> None:
     given = mapping(classes=["left", "right"], features={"numeric": ["price"]})
     nothing = write(tmp_path, as_jsonl([{**ROWS[0], "price": None}] * 3))
     assert plain(store_log(open_log(nothing, given), tmp_path / "a").batches())[2]["x"] == {}

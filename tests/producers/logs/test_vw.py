@@ -65,7 +65,7 @@ def test_outcome_without_a_decision_is_counted(tmp_path: Path) -> None:
     assert log.first_skipped == {"an outcome without a decision": "line 1"}
 
 
-def test_label_index_replaces_missing_a_and_p(tmp_path: Path) -> None:
+def test_label_index_replaces_missing_fields_a_and_p(tmp_path: Path) -> None:
     _, rows = dsjson(tmp_path, DECISION, changed(a="left out", p="left out"))
     assert [(row["actions"], row["propensities"]) for row in rows] == [(1, 0.8), (1, 0.8)]
 
