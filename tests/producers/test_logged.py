@@ -24,7 +24,7 @@ NOTHING = LoggedOutcome(None, None, None, None, None, None)
 
 
 def at(*times_ms: int) -> Dataset:
-    """A log of decisions at these times."""
+    """Return a log of decisions at these times."""
     return log_of([NOTHING._replace(decided_at_ms=time_ms, action=1, propensity=0.5) for time_ms in times_ms])
 
 
@@ -49,7 +49,7 @@ class World:
         return ReplayProgram(self.broker, TOPICS, dataset, ReplayOptions(events, **options), self.now_ms)
 
     def replayed(self, dataset: Dataset, events: int, **options: Any) -> list[tuple[str, int]]:
-        """Replay a log, and return the key of each event and its time since the start."""
+        """Replay a log. Return each event's key, and its time since the start of the replay."""
         begun_ms, program = self.clock.now_ms, self.replay(dataset, events, **options)
         while (due_ms := program.next_due_ms()) is not None:
             self.clock.advance_to(max(due_ms, self.clock.now_ms))
@@ -72,7 +72,7 @@ def test_unknown_id_is_rejected(event_id: str) -> None:
         at(1, 2, 3).known_of(event_id)
 
 
-def test_reward_of_an_action_is_logged_derived_from_the_label_or_unknown() -> None:
+def test_reward_of_an_action_comes_from_the_log_or_the_label_or_is_unknown() -> None:
     data = log_of([
         NOTHING._replace(action=1, reward=0), NOTHING._replace(action=2, label=2), NOTHING._replace(action=1, label=1,
         reward=1), NOTHING._replace(action=0),
@@ -129,7 +129,7 @@ def test_next_epoch_starts_one_mean_gap_after_the_last_event() -> None:
     ]  # fmt: skip
 
 
-def test_resumed_replay_schedules_from_its_own_first_event() -> None:
+def test_resumed_replay_starts_its_schedule_at_its_first_event() -> None:
     world, data = World(), at(0, 1_000, 9_000, 10_000)
     world.replayed(data, 2, speed=1.0)
     options = ReplayOptions(4, speed=1.0)
@@ -180,7 +180,7 @@ def test_context_of_a_log_contains_the_logged_action() -> None:
 def answered(
     data: Dataset, played: list[int], plan: FeedbackPlan, announce: Callable[[str], None] = print, **options: Any
 ) -> list[tuple[str, int, int]]:
-    """The feedback for these actions: event id, reward, and time since the decision."""
+    """Return the event id, the reward and the time since the decision of all feedback for these actions."""
     world = World()
     program = FeedbackProgram(
         world.broker, TOPICS, data.known_of, plan, FeedbackOptions(**options), world.now_ms, announce=announce

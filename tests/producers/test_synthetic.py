@@ -1,4 +1,4 @@
-"""SynSep and SynNonSep have all properties in their description."""
+"""SynSep and SynNonSep have all properties in their descriptions."""
 
 from collections.abc import Callable
 
@@ -21,7 +21,7 @@ from producers.datasets.synthetic import (
 )
 
 FALSE_ALARM = 1e-6
-"""False-alarm rate of the statistical tests. The seeds are fixed, so this applies only after a generator changes."""
+"""False-alarm rate of the statistical tests. The seeds are fixed, so results change only with a generator."""
 
 N = 50_000
 SEED = 3
@@ -135,7 +135,8 @@ def test_pair_frequencies_match_sampling_without_replacement(x: NDArray[np.float
     pairs = together[np.triu_indices(N_COMMON, 1)]
     share = 20 * 19 / (N_COMMON * (N_COMMON - 1))
     z = (pairs - N * share) / np.sqrt(N * share * (1 - share))
-    assert np.abs(z).max() < stats.norm.isf(FALSE_ALARM / pairs.size / 2) * 1.1  # binomial tails are slightly heavier
+    # The factor of 1.1 is necessary because binomial distributions have slightly heavier tails than normal ones.
+    assert np.abs(z).max() < stats.norm.isf(FALSE_ALARM / pairs.size / 2) * 1.1
 
 
 def test_neighbouring_rows_are_independent(x: NDArray[np.float64], labels: NDArray[np.int64]) -> None:
@@ -149,8 +150,8 @@ def test_neighbouring_rows_are_independent(x: NDArray[np.float64], labels: NDArr
 
 def test_synsep_is_separated_by_the_keywords_of_the_classes(x: NDArray[np.float64], labels: NDArray[np.int64]) -> None:
     # The score of a class is the number of its keywords in the row, minus the number of other keywords in the row,
-    # minus the number of all its keywords. Every row has 20 common words, so equal weights on them add up to this
-    # constant. The true class has score -5, and the others have less.
+    # minus the total number of its keywords. Every row has 20 common words, so equal weights on the common words
+    # produce the last term. The true class has a score of -5, and all other classes have lower scores.
     keywords = draw_keywords(SEED)
     W = np.full((N_CLASSES, N_FEATURES), -1.0)
     for label, own in enumerate(keyword_lists(keywords)):

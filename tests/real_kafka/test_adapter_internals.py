@@ -79,7 +79,7 @@ IMPORTED = (
 
 @pytest.fixture(scope="module")
 def clients(kafka: LocalKafka) -> Iterator[dict[str, Any]]:
-    """kafka-python's consumer, which has joined its group, and its transactional producer."""
+    """A consumer of kafka-python that has joined a group, and a transactional producer of kafka-python."""
     broker = KafkaBroker(ConnectionSettings(kafka.bootstrap))
     broker.create_topics([TopicSpec("internals", 1)])
     consumer = broker.group_consumer("internals", "m", ["internals"], RebalanceLog())
@@ -172,7 +172,7 @@ def test_every_private_attribute_used_by_the_adapter_is_listed() -> None:
     used: set[str] = set()
     for path in sorted(Path(kafka_python.__file__).parent.glob("*.py")):
         tree = ast.parse(path.read_text(encoding="utf-8"))
-        own = {  # names defined here: methods and attributes of self
+        own = {  # names that the adapter defines: methods and attributes of self
             node.name if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) else node.attr
             for node in ast.walk(tree)
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
@@ -187,7 +187,7 @@ def test_every_private_attribute_used_by_the_adapter_is_listed() -> None:
             and not (is_self(node.value) and node.attr in own)
         }
     assert {"_coordinator", "_fetcher", "_sender", "_transaction_manager"} <= used
-    listed.add("_sock")  # checked by the test of transports
+    listed.add("_sock")  # test_kafka_python_transport_has_its_socket checks this name
     # The group consumer inherits the reader's own admin, client and connection.
     assert used - {"_admin", "_client", "_connection"} - listed == set()
 

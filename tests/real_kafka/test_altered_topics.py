@@ -28,7 +28,7 @@ from tests.processes import CLIENTS
 
 INTERVAL_MS = 300
 
-confluent: Any = confluent_admin  # mypy does not recognize its exported names
+confluent: Any = confluent_admin  # mypy does not recognize the names that the module exports
 
 CREATE_TIME = ("message.timestamp.type", "CreateTime")
 
@@ -140,7 +140,7 @@ def test_program_ends_when_its_topics_are_altered(
     assert re.search(expected_message.format(**topics._asdict()), capsys.readouterr().err)
 
 
-def test_record_with_sender_timestamp_ends_the_learner_unapplied(
+def test_record_with_sender_timestamp_ends_the_learner_and_is_not_applied(
     kafka: LocalKafka, prefix: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, client: str
 ) -> None:
     topics = Topics.with_prefix(prefix)

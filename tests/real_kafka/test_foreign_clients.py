@@ -67,7 +67,7 @@ def test_foreign_records_stop_neither_learner_nor_audit(ours: Pipeline, kafka: L
     foreign.write_not_utf_8(topics.contexts, b"latin", context("latin")[1])
     foreign.write_not_utf_8(topics.contexts, b"bad", b"{")
     foreign.write_not_utf_8(topics.feedback, b"latin", feedback("latin")[1])
-    foreign.write_not_utf_8(topics.feedback, b"nobody", feedback("nobody")[1])  # an orphan, which the snapshot contains
+    foreign.write_not_utf_8(topics.feedback, b"nobody", feedback("nobody")[1])  # an orphan, for the snapshot
 
     learner = ours.start("learn", "--learner", "banditron")
     expected = Ledger(
@@ -87,7 +87,7 @@ def test_foreign_records_stop_neither_learner_nor_audit(ours: Pipeline, kafka: L
     kept_own = (("traceparent", b"00-ab"), ("original-onebit-offset", b"77"), ("original-onebit-kind", b"orphan"))
     plain = ("plain", b"1")
     latin: Headers = ((NOT_UTF_8.decode(errors="surrogateescape"), b"kept"), plain)
-    if client == "confluent":  # this client cannot return the header's name
+    if client == "confluent":  # confluent-kafka cannot return the header's name
         latin = (plain,)
         named = f"{topics.contexts}/0, offset 203: omitted 1 of its headers, among them {NOT_UTF_8!r}"
         assert named in learner.said()

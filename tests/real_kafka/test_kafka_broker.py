@@ -1,4 +1,4 @@
-"""The adapters on a real Kafka: brokers that are down, restarted or frozen, and cleanup on close."""
+"""The Kafka adapters on a real Kafka: brokers that are down, restarted or frozen, and cleanup on close."""
 
 import gc
 import os
@@ -55,7 +55,7 @@ def test_partition_for_agrees_with_the_clients_default_partitioner(partitions: i
         assert partition_for(key, partitions) == theirs.partition("topic", key, key, None, None, Cluster())
 
 
-def test_connect_waits_for_a_stopped_broker_then_names_it(unused_port: int, client: str) -> None:
+def test_connect_waits_for_a_stopped_broker_and_then_reports_its_address(unused_port: int, client: str) -> None:
     messages: list[str] = []
     started_s = time.monotonic()
     with pytest.raises(BrokerUnavailableError, match=rf"127\.0\.0\.1:{unused_port} within 3000 ms.*onebit kafka up"):
@@ -78,7 +78,7 @@ def test_connect_succeeds_once_the_broker_starts(tmp_path: Path, unused_port: in
 
 
 def threads_and_sockets() -> set[str]:
-    """Return the threads and sockets of this process, including those of libraries."""
+    """Return the threads and sockets of this process, including the threads and sockets of libraries."""
     files = [os.readlink(path) for path in Path("/proc/self/fd").iterdir() if path.is_symlink()]
     return {*os.listdir("/proc/self/task"), *(file for file in files if file.startswith("socket:"))}
 
@@ -174,7 +174,7 @@ def test_calls_to_a_frozen_broker_time_out(own_kafka: LocalKafka, client: str) -
     tp = TopicPartition("topic", 0)
     patient = connect(own_kafka.bootstrap, client=client)
     patient.create_topics([TopicSpec("topic", 1)])
-    patient.transactional_producer("first")  # a new broker takes a while to make its topic of transactions
+    patient.transactional_producer("first")  # a new broker needs some time to create its transaction topic
     patient.close()
     broker = connect(ConnectionSettings(own_kafka.bootstrap, request_timeout_ms=2_000), client)
     producer, transactions = broker.producer(), broker.transactional_producer("id")
@@ -296,7 +296,7 @@ def test_damaged_batch_is_reported_with_its_offset_on_every_poll(kafka: LocalKaf
     producer = broker.producer()
     for value in (b"first", b"second", b"third"):
         producer.send(prefix, 0, b"key", value)
-        producer.flush()  # one batch per record
+        producer.flush()  # each record gets its own batch
     (log,) = (kafka.storage / f"{prefix}-0").glob("*.log")
     content = log.read_bytes()
     with log.open("r+b") as file:

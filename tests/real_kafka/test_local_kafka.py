@@ -1,4 +1,4 @@
-"""The local Kafka: each home directory has one broker, which keeps its records and is found by later commands."""
+"""The local Kafka has one broker per home directory. The broker keeps its records, and later commands find it."""
 
 import json
 import os
@@ -37,7 +37,7 @@ def test_records_survive_a_stop_but_not_a_purge(tmp_path: Path) -> None:
     assert not psutil.pid_exists(first.pid)
     assert not local_kafka.stop(tmp_path)
 
-    again = local_kafka.start(0, tmp_path)  # on different ports, with the same records
+    again = local_kafka.start(0, tmp_path)  # the broker has different ports, but the same records
     broker = KafkaBroker(ConnectionSettings(again.bootstrap))
     assert list(broker.describe_topics(["topic"])) == ["topic"]
     broker.close()
@@ -48,7 +48,8 @@ def test_records_survive_a_stop_but_not_a_purge(tmp_path: Path) -> None:
 def test_broker_that_dies_during_a_start_is_restarted(tmp_path: Path) -> None:
     first = local_kafka.start(0, tmp_path)
     try:
-        os.kill(first.pid, signal.SIGSTOP)  # like a broker that was just killed, it still exists but no longer responds
+        # Like the process of a broker that was just killed, a stopped process exists but does not respond.
+        os.kill(first.pid, signal.SIGSTOP)
         wait_for(lambda: psutil.Process(first.pid).status() == psutil.STATUS_STOPPED, "the broker is stopped")
         end = threading.Timer(0.5, os.kill, (first.pid, signal.SIGKILL))
         end.start()
@@ -110,7 +111,7 @@ def test_missing_package_is_reported_with_a_remedy(
         local_kafka.start(0, tmp_path)
 
 
-def test_default_paths_of_home_and_jars_are_unchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_default_paths_follow_the_xdg_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     for variable in ("XDG_DATA_HOME", "XDG_CACHE_HOME"):
         monkeypatch.delenv(variable, raising=False)

@@ -96,8 +96,8 @@ def test_repeatedly_killed_monitor_agrees_with_verify_and_detects_a_dead_learner
         write(broker, pipeline.topics, events, 1)
         began_s = time.monotonic()
         wait_for(lambda: reported(port)["condition"] == "stuck", "the monitor detects the learner's death")
-        assert time.monotonic() - began_s < 10.0  # 3 s on an idle machine
-        waits = "s while 1 context and "  # followed by the feedback, and by ticks that the learner did not read
+        assert time.monotonic() - began_s < 10.0  # this takes 3 s on an idle machine
+        waits = "s while 1 context and "  # then follow the feedback and the unread ticks
         wait_for(lambda: waits in reported(port)["why"], waits, otherwise=lambda: str(reported(port)))
         assert monitor is not None
         assert monitor.stop() == 0
@@ -106,7 +106,7 @@ def test_repeatedly_killed_monitor_agrees_with_verify_and_detects_a_dead_learner
         pipeline.close()
 
 
-def test_monitor_stops_quickly_under_backlog_and_resumes(kafka: LocalKafka, prefix: str, tmp_path: Path) -> None:
+def test_monitor_with_a_backlog_stops_quickly_and_resumes(kafka: LocalKafka, prefix: str, tmp_path: Path) -> None:
     port, events = free_port(), 12_000
     pipeline = Pipeline(
         kafka.bootstrap, prefix, tmp_path, learner="banditron", n_classes=3, n_features=4, page_port=port
@@ -115,7 +115,7 @@ def test_monitor_stops_quickly_under_backlog_and_resumes(kafka: LocalKafka, pref
         pipeline.create_topics()
         broker = pipeline.broker()
         producer = broker.producer()
-        # Everything is written directly, because the test needs no learner.
+        # The test writes all records itself, because it needs no learner.
         settings = small_task().resolved()
         first = JournalStep(1, (0, 0), (0, 0), 0, Ledger(), settings=settings)
         producer.send(pipeline.topics.journal, 0, None, encode_step(first), journal.HEADERS)
@@ -131,7 +131,7 @@ def test_monitor_stops_quickly_under_backlog_and_resumes(kafka: LocalKafka, pref
         wait_for(lambda: decided_in_windows(reported(port)) > 0, "the monitor reads records")
         began_s = time.monotonic()
         assert monitor.stop() == 0
-        assert time.monotonic() - began_s < 4.0  # 1 s on an idle machine
+        assert time.monotonic() - began_s < 4.0  # this takes 1 s on an idle machine
         monitor = pipeline.start("monitor")
 
         def counted() -> tuple[int, int]:

@@ -33,7 +33,7 @@ MakePipeline = Callable[..., Pipeline]
 
 @pytest.fixture
 def pipeline(kafka: LocalKafka, prefix: str, tmp_path: Path) -> Iterator[MakePipeline]:
-    """A function that makes a pipeline with topics on the Kafka of this test run."""
+    """A function that creates a pipeline and its topics on the Kafka broker of this test run."""
     made: list[Pipeline] = []
 
     def make(**settings: object) -> Pipeline:
@@ -54,7 +54,7 @@ def test_partition_ending_with_a_commit_marker_is_read_without_waiting(
     broker.create_topics(topics.specs(1))
     producer = broker.transactional_producer(prefix)
     producer.begin()
-    for _ in range(5_000):  # as many as one poll returns, so that the next poll finds only the marker
+    for _ in range(5_000):  # one poll returns all records, so that the next poll finds only the commit marker
         producer.send(topics.examples, 0, b"key", b"value")
     producer.commit()
     tp = TopicPartition(topics.examples, 0)
@@ -144,7 +144,7 @@ def test_every_record_of_another_client_is_counted(pipeline: MakePipeline, kafka
     dead: Counter[tuple[str, int, int, bytes | None, bytes | None, str]] = Counter()
 
     def send(topic: str, key: str | None, value: bytes | None, *, dies: str | None = None) -> None:
-        """Send a record by key, as any client would. `dies` is the kind of the expected dead letter, if any."""
+        """Send a record with this key, as any client would. `dies` is the kind of the expected dead letter, if any."""
         encoded = None if key is None else key.encode()
         sent = producer.send(topic, value, encoded).get(20)
         if dies is not None:
@@ -158,7 +158,7 @@ def test_every_record_of_another_client_is_counted(pipeline: MakePipeline, kafka
 
     with ours.watch() as watch:
         feedback("early", 1)
-        feedback("early", 0)  # a conflict, although nothing is decided yet
+        feedback("early", 0)  # contradicts the first feedback, although no decision exists yet
         feedback("nobody", 1, dies="orphan")
         watch.wait_until(lambda ledger: ledger.feedback == 3, "the early feedback is applied")
         for event_id in ("early", "a", "b", "c", "d", "a"):  # the second a is a duplicate
@@ -170,7 +170,7 @@ def test_every_record_of_another_client_is_counted(pipeline: MakePipeline, kafka
             ("bad", b'{"id":"bad","x":{"i":[4]}}'),  # there are 4 features: 0 to 3
             ("bad", b'{"id":"bad","x":{"i":[2,1]}}'),
             ("bad", b'{"id":"bad","x":[NaN,0,0,0]}'),
-            ("bad", b'{"id":"other","x":{"i":[1]}}'),  # differs from the key
+            ("bad", b'{"id":"other","x":{"i":[1]}}'),  # the id differs from the key
             ("x" * 300, b'{"id":"' + b"x" * 300 + b'","x":{"i":[1]}}'),
             (None, b'{"x":{"i":[1]}}'),
         ):
@@ -317,12 +317,12 @@ def test_programs_continue_after_a_kafka_restart(tmp_path: Path, client: str) ->
     try:
         pipeline.create_topics()
         programs = [pipeline.start(name) for name in ("learn", "feedback")]
-        wait_for(ready.exists, "the learner is ready")  # before Kafka stops
+        wait_for(ready.exists, "the learner is ready")  # the learner must be ready before Kafka stops
         programs.append(pipeline.start("replay"))
         with pipeline.watch() as watch:
             watch.wait_until_decided(EVENTS // 20)
             local_kafka.stop(home)
-            time.sleep(2)  # the programs must find the port closed
+            time.sleep(2)  # long enough for the programs to find the port closed
             assert [program.process.poll() for program in programs] == [None] * 3
             local_kafka.start(port, home)
             watch.wait_until_decided(events)
@@ -393,7 +393,7 @@ def test_resumed_learner_with_timed_out_session_is_fenced_and_writes_nothing(
 
 @pytest.mark.parametrize(
     ("others", "frozen_s"),
-    [(0, 5), (1, 20)],  # longer than the session; in the last case, also longer than the request timeout
+    [(0, 5), (1, 20)],  # both exceed the session timeout; 20 s also exceeds the request timeout
 )
 def test_learner_with_timed_out_session_is_fenced_even_without_a_successor(
     pipeline: MakePipeline, client: str, others: int, frozen_s: int
@@ -407,7 +407,8 @@ def test_learner_with_timed_out_session_is_fenced_even_without_a_successor(
         other = [ours.start("learn", "--instance", name) for name in names]
         watch.wait_until_decided(300)
         watch.wait_until_assigned([*names, "zombie"])
-        if others:  # the other may have made these decisions; a learner without a partition cannot be fenced
+        # The other learner may have made these decisions. A learner without a partition cannot be fenced.
+        if others:
             zombie.wait_until_it_says(r"recovering partition \d|partition \d+: decided")
         zombie.signal(signal.SIGSTOP)
         time.sleep(frozen_s)
@@ -417,7 +418,7 @@ def test_learner_with_timed_out_session_is_fenced_even_without_a_successor(
         assert zombie.wait() == 3, zombie.said()
         assert "was removed from group" in zombie.said()
         assert "no uncommitted step was written" in zombie.said()
-        if not others:  # each task may have had one commit in progress, which completes
+        if not others:  # each task can have one commit in progress, which completes
             assert len(ours.committed_records(ours.topics.journal)) <= ended + 2
         ours.start("learn", "--instance", "zombie")
         ours.assert_every_context_is_decided_and_settled_once(EVENTS)

@@ -34,7 +34,7 @@ def test_ready_file_is_fresh_only_while_the_learner_processes_partitions(
         wait_for(lambda: path.stat().st_mtime > touched_s, "the file is touched again")
         learner.signal(signal.SIGSTOP)
         wait_for(lambda: age_s(path) > STALE_S, "the file of the frozen learner is stale")
-        learner.signal(signal.SIGCONT)  # after its session of 3 s, so that it is fenced
+        learner.signal(signal.SIGCONT)  # the session of 3 s has ended, so the learner is fenced
         assert learner.wait() == 3, learner.said()
         assert not path.exists()
 

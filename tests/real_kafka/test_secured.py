@@ -1,7 +1,7 @@
 """Onebit on a Kafka broker with TLS, SASL and ACLs: authentication, its errors, and the ACLs that each program needs.
 
-The ACLs are those of the commands in docs/security.md. With all of them, every program works. If one is missing, the
-program that needs it reports the missing ACL.
+The commands in docs/security.md add the ACLs. With all ACLs, every program works. If an ACL is missing, the program
+that needs the ACL reports it.
 """
 
 import base64
@@ -49,13 +49,13 @@ COMMANDS = {
 }
 """The command that each user in docs/security.md runs."""
 
-IMPLIED = {("learner", "Describe"), ("auditor", "Describe")}  # implied by their Read and Write permissions
+IMPLIED = {("learner", "Describe"), ("auditor", "Describe")}  # Read and Write imply Describe
 NEEDS_SNAPSHOTS = Allowed("learner", "Read", "topic", "onebit.snapshots", prefixed=False)
 OF_SHARED_MODELS = [
     Allowed("learner", operation, "topic", name, prefixed=False)
     for operation, name in (("Write", "onebit.updates"), ("Read", "onebit.updates"), ("Read", "onebit.predictions"))
 ]
-"""ACLs that only the learner of a shared model needs. It reads these topics only after it has written to them."""
+"""ACLs that only the learner of a shared model needs. The learner writes to these topics before it reads them."""
 COMMITS_FIRST = ("onebit.snapshots", "Write")  # without this ACL, a learner fails only after its first step
 
 
@@ -116,7 +116,7 @@ def test_every_sasl_mechanism_authenticates(users: Secured, tmp_path: Path, mech
     with closing(
         connect(ConnectionSettings(users.kafka.bootstrap, client_config(read_properties(file))), client)
     ) as broker:
-        if mechanism != "PLAIN":  # the user of PLAIN has no permissions
+        if mechanism != "PLAIN":  # the user that logs in with PLAIN has no permissions
             with closing(broker.transactional_producer("onebit.learner-1")):
                 pass
 
@@ -187,13 +187,13 @@ def test_data_dir_of_a_secured_broker_stays_secured(users: Secured, tmp_path: Pa
     (storage / "meta.properties").write_text("version=1\n")
     with pytest.raises(LocalKafkaError, match="were created without security"):
         start(0, tmp_path, secure=True)
-    LocalSecurity(tmp_path).make()  # secure=True is not needed again
+    LocalSecurity(tmp_path).make()  # secure=True is then no longer needed
     assert local_kafka._security(tmp_path, secure=False, is_formatted=True) is not None
 
 
 @pytest.fixture(scope="module")
 def started(users: Secured, outputs: list[str]) -> Secured:
-    """A broker whose topics have contexts with feedback, and a malformed context and prediction."""
+    """A broker with contexts and their feedback, one malformed context, and one malformed prediction."""
     replayed = ("replay", "--events", str(EVENTS), "--rate", "10000")
     for ended in (run(users.file_of("owner"), "topics", "create"), run(users.file_of("replay"), *replayed)):
         assert ended.code == ExitCode.OK, ended.output
@@ -214,7 +214,7 @@ def started(users: Secured, outputs: list[str]) -> Secured:
 
 
 def needed_by(*users: str) -> list[Allowed]:
-    """Return the ACLs that these users need, ordered so that each program still has work that needs the missing ACL."""
+    """Return the ACLs that these users need. In this order, each program still has work that needs the missing ACL."""
     later = (NEEDS_SNAPSHOTS, *OF_SHARED_MODELS)
     needed = [one for one in documented_acls() if one.user in users and one not in later]
     found = [one for one in needed if (one.user, one.operation) not in IMPLIED]
@@ -283,7 +283,7 @@ class SeparateTopics:
         assert created.code == ExitCode.OK, created.output
 
     def among(self, one: Allowed) -> Allowed:
-        """Return the same ACL for these topics, groups or transactional IDs."""
+        """Return the same ACL with the prefix of these topics."""
         return one._replace(name=one.name.replace("onebit.", self._prefix, 1))
 
     def write(self, *, contexts: Iterable[str] = (), feedback: Iterable[str] = ()) -> None:
@@ -314,7 +314,7 @@ def test_learner_of_a_shared_model_reports_its_missing_acl(
         learner = pipeline.start(*command)
         learner.wait_until_it_says("decided 2, matched 1,")
         assert learner.stop() == ExitCode.OK
-    for missing in reads:  # to read the log, and the predictions with the pending decision
+    for missing in reads:  # the learner reads the log and the pending decision
         assert_names(users, outputs, missing, client, command)
 
 
@@ -354,14 +354,15 @@ def assert_names(
     assert ended.code == ExitCode.USAGE, ended.output
     *_, line = ended.output.splitlines()
     assert line.startswith("error: "), ended.output
-    assert f"to do this: {missing.operation} on {missing.kind} {missing.name}" in line  # a prefix begins the name
+    # If the ACL is for a prefix, the reported name begins with this prefix.
+    assert f"to do this: {missing.operation} on {missing.kind} {missing.name}" in line
     assert f"kafka-acls --add --allow-principal User:{missing.user} --operation {missing.operation}" in line
 
 
 def test_documented_acls_suffice_and_no_secret_is_printed(
     started: Secured, outputs: list[str], tmp_path: Path, client: str
 ) -> None:
-    events = EVENTS + 10 * (1 + CLIENTS.index(client))  # so that each client has new events
+    events = EVENTS + 10 * (1 + CLIENTS.index(client))  # each client needs new events
     replayed = run(started.file_of("replay"), "replay", "--resume", "--events", str(events), client=client)
     assert replayed.code == ExitCode.OK, replayed.output
     outputs.append(replayed.output)
@@ -408,4 +409,4 @@ def http_status(port: int, operation: str, body: object) -> int:
 
 def test_learner_without_read_acl_on_snapshots_reports_it(started: Secured, outputs: list[str], client: str) -> None:
     assert NEEDS_SNAPSHOTS in documented_acls()
-    assert_names(started, outputs, NEEDS_SNAPSHOTS, client)  # now that the topic has snapshots
+    assert_names(started, outputs, NEEDS_SNAPSHOTS, client)  # the topic has snapshots by now

@@ -1,4 +1,4 @@
-"""A pipeline's settings on the learner's command line, on a real Kafka: omitted, rejected and changed."""
+"""On a real Kafka, the command line of a learner omits, contradicts or changes the settings of its pipeline."""
 
 import json
 import signal
@@ -46,18 +46,18 @@ def send_contexts(pipeline: Pipeline, *event_ids: str) -> None:
 
 
 def until(pipeline: Pipeline, program: Program, claim: Callable[[int, int], bool], what: str) -> None:
-    """Wait until the claim is true for the numbers of decided and expired contexts, then stop the learner."""
+    """Wait until `claim` is true for the numbers of decisions and expired decisions. Then stop the learner."""
     with pipeline.watch() as watch:
         watch.wait_until(lambda ledger: claim(ledger.decided, ledger.expired), what)
     program.signal(signal.SIGTERM)
     assert program.wait() == 0
 
 
-def test_restarted_learner_changes_only_settings_it_is_asked_to_change(pipeline: Pipeline) -> None:
+def test_restarted_learner_changes_a_setting_only_on_request(pipeline: Pipeline) -> None:
     send_contexts(pipeline, "a", "b")
     until(pipeline, pipeline.start("learn", *INITIAL), lambda decided, _: decided == 2, "two decisions")
 
-    again = pipeline.start("learn")  # only the topics are specified
+    again = pipeline.start("learn")  # the command specifies only the topics
     again.wait_until_it_says("banditron on .*: started")
     send_contexts(pipeline, "c")
     until(pipeline, again, lambda decided, expired: (decided, expired) == (3, 0), "three pending decisions")

@@ -27,7 +27,7 @@ from tests.pipeline import CrashError
 from tests.processes import CLIENTS, Pipeline
 
 TASK = TaskSettings("soba", 2, 400)
-"""Full SOBA with 800 weights, whose state has 5.5 MB in twelve chunks."""
+"""Full SOBA with 800 weights. The state of the learner has 5.5 MB in twelve chunks."""
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def send_events(broker: Broker, topics: Topics, name: str, count: int) -> None:
 
 
 class Kill:
-    """Crashes a learner after the given step of the commit that writes the nth chunk of a snapshot."""
+    """Crashes a learner after the given step of a commit, if this commit writes the nth chunk of a snapshot."""
 
     def __init__(self, number: int, nth: int) -> None:
         self.number = number

@@ -16,11 +16,11 @@ SEPARATE_TERMINAL = "# in a second terminal"
 
 
 def commands() -> list[str]:
-    """Return the commands after a prompt. Installation commands have no prompt."""
+    """Return the commands that follow a prompt. Installation commands have no prompt."""
     return re.findall(r"^\$ (.*)$", TUTORIAL.read_text(), flags=re.MULTILINE)
 
 
-def test_tutorial_has_the_documented_results(kafka: LocalKafka, tmp_path: Path) -> None:
+def test_tutorial_commands_have_the_documented_results(kafka: LocalKafka, tmp_path: Path) -> None:
     (program,) = re.findall(r"```python\n(.*?)```", TUTORIAL.read_text(), flags=re.DOTALL)
     (tmp_path / "shop.py").write_text(program)
     environment = {name: value for name, value in os.environ.items() if not name.startswith("ONEBIT_")} | {

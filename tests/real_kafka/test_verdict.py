@@ -28,7 +28,7 @@ def test_verify_waits_for_the_replay_and_ends_with_verdict_and_error(
         examples = [json.loads(record.value) for record in pipeline.committed_records(pipeline.topics.examples)]
         rewards = [example["reward"] for example in examples if example["outcome"] == "matched"]
         assert len(examples) == EVENTS
-        assert 0 < len(rewards) < EVENTS  # decisions that expired with an assumed reward of 0 do not count
+        assert 0 < len(rewards) < EVENTS  # assumed rewards of expired decisions do not count
         last_line = verify.said().splitlines()[-1]
         assert last_line.startswith("✓ the ledger adds up in all 2 partitions; error ")
         assert last_line.endswith(f"(reward 0 among the {len(rewards)} decisions with feedback in time)")
