@@ -55,14 +55,14 @@ def test_order_of_challengers_does_not_matter() -> None:
     assert states[0].keys() == states[1].keys()
 
 
-def test_policy_unsupported_by_a_challenger_is_rejected_by_its_name() -> None:
+def test_error_for_an_unsupported_policy_names_the_challenger() -> None:
     task = small_task("igw-logistic", reward="any", parameters={"others": 0.0}, challengers={"soba": {}})
     with pytest.raises(PolicyError) as raised:
         task.make_learner()
     assert raised.value.learner == "soba"
 
 
-def test_projected_confidit_is_refused_as_challenger_and_champion_although_confidit_is_not() -> None:
+def test_confidit_with_projection_cannot_be_a_challenger_or_have_challengers() -> None:
     projected = {"projection": 1}
     for task in (
         small_task("igw-logistic", challengers={"confidit:projection=1": projected}),

@@ -1,4 +1,4 @@
-"""Commit and recovery: a learner that dies after any commit step recovers the state of one that never died."""
+"""Commit and recovery: a learner that dies after any commit step recovers its exact state."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -38,7 +38,7 @@ EVENTS = 120
 
 
 def whole_run(pipeline: Pipeline, crashes: set[tuple[int, int]]) -> CrashingLearner:
-    """Run a replay with late, lost and duplicate feedback, and a learner that dies at each of the given points."""
+    """Run a replay with late, lost and duplicate feedback. The learner dies at each of the given points."""
     dataset = small_synsep()
     learner = CrashingLearner(lambda crash_point: pipeline.learner(crash_point=crash_point), crashes)
     sources = (
@@ -246,7 +246,7 @@ def test_every_step_starts_where_the_previous_one_ended() -> None:
 
 
 def test_oversized_record_is_truncated_in_its_dead_letter() -> None:
-    # A broker may accept larger records than the producer can send, such as compressed records.
+    # A broker can accept records that are larger than the producer can send, for example compressed records.
     pipeline = Pipeline(small_task())
     learner = pipeline.learner()
     large = Record(TOPICS.contexts, 0, 5, 0, b"key", b"x" * 5_000_000, ())
@@ -324,7 +324,7 @@ def test_partitions_of_a_leaving_learner_continue_on_another(leaves: str) -> Non
             first.step(0)
         first.close()
         assert pipeline.ends() == before
-        first = pipeline.learner("learner-1")  # as an operator restarts it
+        first = pipeline.learner("learner-1")  # an operator restarts the learner
         run_until_idle(first, second)
         assert sorted(first.tasks.keys() | second.tasks.keys()) == [0, 1, 2]
         assert first.tasks.keys().isdisjoint(second.tasks.keys())
@@ -400,7 +400,7 @@ def test_open_transaction_of_a_dead_learner_blocks_its_partitions() -> None:
     other = pipeline.learner("learner-2")
     run_until_idle(other)
     assert other.tasks == {}  # the open transaction may still be committed
-    pipeline.broker.transactional_producer("onebit-learner-learner-1")  # aborts it, as the broker's timeout does
+    pipeline.broker.transactional_producer("onebit-learner-learner-1")  # aborts the transaction, as the timeout would
     run_until_idle(other)
     assert sorted(other.tasks) == [0]
     assert [p["id"] for p in pipeline.values(TOPICS.predictions)] == ["a"]
@@ -425,7 +425,7 @@ def test_feedback_during_an_outage_is_judged_by_its_append_time() -> None:
     learner = pipeline.learner()
     for name in "abc":
         pipeline.context(name)
-    run_until_idle(learner)  # decided at 1,000 ms, with a window of 1,000 ms
+    run_until_idle(learner)  # the decisions are at 1,000 ms, the window is 1,000 ms
     learner.close()
     for at_ms, name in ((2_000, "a"), (2_001, "b"), (9_000, "c")):
         pipeline.clock.advance_to(at_ms)

@@ -18,20 +18,21 @@ from tests.pipeline import TOPICS, CrashError, Pipeline, run_until_idle, small_t
 
 BEFORE = 63
 AFTER = {"global": 42, "off": 42, "class": 21}
-"""After BEFORE events of class 0, this number of events without a right class raises one alarm with each detector. The
-detector of the class raises its alarm before the global one."""
+"""Number of events without a right class, after BEFORE events of class 0, that raises one alarm of each detector. The
+detector of the class raises its alarm before the global detector."""
 
 
 CASES = [
     ("late-ucb", "global"), ("late-ucb", "class"), ("igw-logistic", "global"), ("stack-igw", "global"),
 ]  # fmt: skip
-"""Only late-ucb has a case for its class detectors. The others stop choosing a class before its detector's alarm."""
+"""Only late-ucb has a case with class detectors. Other learners stop choosing a class before the class detector raises
+an alarm."""
 
 PLAIN: dict[str, dict[str, Any]] = {"late-ucb": {"expand": "none"}, "igw-logistic": {}, "stack-igw": {"vectors": 0}}
 
 
 def send(pipeline: Pipeline, right: list[int], program: LearnerProgram) -> None:
-    """Send identical contexts in batches of seven, and after each batch feedback on whether the action was right.
+    """Send identical contexts in batches of seven. After each batch, send feedback on whether the actions were right.
 
     Args:
         pipeline: the pipeline to send to.
@@ -61,7 +62,7 @@ Alter = Callable[[str, dict[str, Any]], dict[str, Any]]
 
 
 def rewritten(pipeline: Pipeline, alter: Alter) -> Pipeline:
-    """Return a copy of the pipeline with the same append times and with altered journal records and examples."""
+    """Return a copy of the pipeline with altered journal records and examples. The append times are not changed."""
     copy = Pipeline(pipeline.settings)
     for record in sorted((record for topic in TOPICS for record in pipeline.records(topic)), key=lambda r: r.append_ms):
         copy.clock.advance_to(record.append_ms)

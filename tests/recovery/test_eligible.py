@@ -85,7 +85,7 @@ def test_invalid_eligible_classes_are_dead_letters(eligible: object) -> None:
     assert dict(letter.headers)["onebit-kind"] == DEAD_LETTER_MALFORMED.encode()
 
 
-def test_learners_without_eligible_classes_reject_the_setting_or_context() -> None:
+def test_learners_without_support_for_eligible_classes_reject_the_setting_or_context() -> None:
     with pytest.raises(onebit.OnebitError), onebit.embedded(classes_max=3, n_features=2, learner="halving"):
         pass
     with onebit.embedded(n_classes=3, n_features=2, learner="exp4") as pipeline:
@@ -180,7 +180,7 @@ def test_trace_headers_are_copied_to_prediction_and_example_across_a_restart() -
     [change(0, action=2, greedy=2), change(0, scores=[0.0, 0.0, 0.0]), change(0, arm="holdout")],
     ids=["class", "scores", "arm"],
 )
-def test_audit_detects_an_ineligible_decision_or_wrong_arm(edit: Any) -> None:
+def test_audit_detects_an_ineligible_decision_or_a_wrong_arm(edit: Any) -> None:
     pipeline = Pipeline(small_task())
     learner = pipeline.learner()
     pipeline.send(TOPICS.contexts, context([0, 1]))

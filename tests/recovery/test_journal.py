@@ -267,7 +267,7 @@ OTHERS: dict[str, Any] = {
 }  # fmt: skip
 
 
-def test_every_setting_is_covered() -> None:
+def test_the_tests_cover_every_setting() -> None:
     assert {*OTHERS, "parameters.gamma"} == stored_settings(INITIAL).keys()
 
 
@@ -385,7 +385,7 @@ def journal_step(number: int, ids: list[str]) -> JournalStep:
 
 
 def written() -> EmbeddedBroker:
-    """A broker with the predictions of all steps."""
+    """Return a broker with the predictions of all steps."""
     broker = EmbeddedBroker()
     broker.create_topics(TOPICS.specs(1, shares_model=True))
     for number, ids in PUBLISHED_STEPS.items():

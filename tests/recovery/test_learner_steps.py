@@ -63,7 +63,7 @@ class PauseLog:
 
 
 def leave_transaction_open(pipeline: Pipeline, topic: str, partition: int) -> Any:
-    """Open a transaction, like one left open by the partition's previous learner."""
+    """Open a transaction, as if the previous learner of the partition had died in a step."""
     producer = pipeline.broker.transactional_producer("before")
     producer.begin()
     producer.send(topic, partition, None, b"", HEADERS)
@@ -73,7 +73,7 @@ def leave_transaction_open(pipeline: Pipeline, topic: str, partition: int) -> An
 def test_steps_never_request_end_offsets(monkeypatch: pytest.MonkeyPatch) -> None:
     pipeline = Pipeline(small_task())
     learner = pipeline.learner(snapshot_interval_ms=0)
-    pipeline.answer("first", 1)  # the first step checks for an imported model
+    pipeline.answer("first", 1)  # in the first step, the learner checks for an imported model
     run_until_idle(learner)
     asked: list[Sequence[TopicPartition]] = []
     monkeypatch.setattr(pipeline.broker, "ends", asked.append)
@@ -183,7 +183,7 @@ def test_steps_create_no_reference_cycles_and_dropped_tasks_are_freed(model: str
             pipeline.send(TOPICS.contexts, b"no JSON")
             run_until_idle(learner)
 
-    apply(range(2))  # loads the kernels, which creates some cycles
+    apply(range(2))  # loading the kernels creates some reference cycles
     gc.collect()
     gc.disable()
     try:
@@ -205,12 +205,12 @@ def test_only_revoking_its_partition_aborts_a_snapshot(*, is_its_own: bool) -> N
     counts = [0, 0]
     for partition in (0, 1):
         pipeline.context(next(ids_of(partition, 2)))
-    run_until_idle(learner)  # the first steps, from which the interval is measured
+    run_until_idle(learner)  # the snapshot interval starts at the first steps
     pipeline.clock.advance_to(pipeline.now_ms() + 50)
     while counts == [0, 0]:
         learner.step(0)
         counts = [len(pipeline.records(TOPICS.snapshots, partition)) for partition in (0, 1)]
-    assert sorted(counts) == [0, 1]  # one snapshot at a time, in many portions
+    assert sorted(counts) == [0, 1]  # the learner writes one snapshot at a time, in portions
     writing = counts.index(1)
     gone = writing if is_its_own else 1 - writing
     learner.on_revoked(frozenset({TopicPartition(TOPICS.contexts, gone)}))
@@ -235,7 +235,7 @@ def test_idle_step_is_due_after_the_deadline_and_the_tick_interval() -> None:
     assert learner.next_due_ms() is None
     pipeline.context("a")
     run_until_idle(learner)
-    assert learner.next_due_ms() == 2_001  # decided at 1,000 ms, with a window of 1,000 ms
+    assert learner.next_due_ms() == 2_001  # the decision is at 1,000 ms, the window is 1,000 ms
     pipeline.clock.advance_to(1_950)
     pipeline.context("b")
     run_until_idle(learner)

@@ -1,4 +1,4 @@
-"""A shared model whose log is blocked by an open transaction: decisions continue or stop until it ends."""
+"""An open transaction blocks the log of a shared model. Until the transaction ends, decisions continue or stop."""
 
 import pytest
 
@@ -13,7 +13,7 @@ AFTER_FLUSH = 4
 
 
 def blocked_pipeline(lag_max_ms: int) -> tuple[Pipeline, LearnerProgram]:
-    """Return a pipeline and its remaining learner. The other learner died in a step and left a transaction open."""
+    """Return a pipeline and its running learner. Another learner has died in a step and left a transaction open."""
     pipeline = Pipeline(small_task("late-ucb", model="shared"), partitions=2)
     commits = 0
 
@@ -51,7 +51,7 @@ def test_blocked_learner_continues_or_stops_deciding_as_configured(lag_max_ms: i
     before = decided(pipeline)
     send(pipeline, 12, 24)
     run_until_idle(left)
-    assert decided(pipeline) > before  # the limit itself is allowed
+    assert decided(pipeline) > before  # a lag equal to the limit is allowed
     pipeline.clock.advance_to(pipeline.clock.now_ms + 1)
     before = decided(pipeline)
     send(pipeline, 24, 36)

@@ -43,7 +43,7 @@ def decided(**options: Any) -> Pipeline:
 
 
 def learner_with_messages(pipeline: Pipeline, **options: Any) -> tuple[LearnerProgram, list[str]]:
-    """Return a learner and the list of messages that it announces."""
+    """Return a learner and the list to which the learner appends its messages."""
     messages: list[str] = []
     learner = pipeline.learner(**options)
     learner._announce = messages.append
@@ -64,7 +64,7 @@ def open_in_log(pipeline: Pipeline) -> TransactionProducer:
 
 
 def assert_fails_after_gone_ms(pipeline: Pipeline, learner: LearnerProgram) -> None:
-    """Assert that the learner fails after GONE_MS but not before, because a broker may briefly return an old end."""
+    """Assert that the learner fails only after GONE_MS. A broker may return an old end offset for a short time."""
     run_until_idle(learner)
     wait(pipeline, GONE_MS - 1)
     run_until_idle(learner)
@@ -180,7 +180,7 @@ def test_task_that_moved_while_waiting_for_its_log_is_recovered_again() -> None:
 
 
 class SlowToRead:
-    """A learner on a broker with slow reads of the log."""
+    """A learner whose reads of the log are slow."""
 
     def __init__(self, pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, for_ms: int, **options: Any) -> None:
         monkeypatch.setattr(shared_model, "_RECORDS_MAX", 1)
@@ -229,7 +229,7 @@ def test_running_learner_limits_log_reading_per_step_and_keeps_deciding(monkeypa
 
 
 def write_to_log(pipeline: Pipeline, steps: int) -> None:
-    """Write the updates of another task, that of partition 9, with one decision per step."""
+    """Write the updates of another task, for partition 9, with one decision per step."""
     learner = pipeline.settings.make_learner()
     x = Features(np.array([0, 2], np.int32), np.ones(2))
     entry = Entry(DECIDED, x, learner.predict(x, 0.5))
@@ -292,7 +292,7 @@ def test_idle_snapshot_task_still_writes_model_snapshots() -> None:
 def test_idle_process_still_writes_model_snapshots() -> None:
     pipeline = Pipeline(small_task("late-ucb", model="shared"))
     learner = pipeline.learner(snapshot_interval_ms=50)
-    pipeline.send(TOPICS.contexts, b"{")  # its task starts and decides nothing
+    pipeline.send(TOPICS.contexts, b"{")  # the task starts, but makes no decision
     run_until_idle(learner)
     write_to_log(pipeline, steps=3)
     for _ in range(4):

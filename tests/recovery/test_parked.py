@@ -1,4 +1,4 @@
-"""A parked task resumes if its journal has no new steps. No step is lost or applied twice."""
+"""A learner parks the task of a lost partition. The task resumes later if its journal has no new steps."""
 
 from typing import Any
 
@@ -53,7 +53,7 @@ def test_reassigned_task_resumes_unless_its_journal_has_new_steps(model: str, mo
 def test_task_of_a_lost_partition_is_parked_for_a_limited_time(passed_ms: int, kept: list[int]) -> None:
     pipeline = Pipeline(small_task(), partitions=2)
     learner = pipeline.learner("learner-1")
-    for name in "abcdef":  # some for each partition
+    for name in "abcdef":  # each partition gets some of the events
         pipeline.context(name)
     run_until_idle(learner)
     other = pipeline.learner("learner-2")

@@ -103,7 +103,7 @@ CHUNKS = 7
 
 
 def large_task() -> TaskSettings:
-    """Full SOBA with 600 weights, whose state has 3.2 MB in seven chunks."""
+    """Full SOBA with 600 weights. The state of the learner has 3.2 MB in seven chunks."""
     return TaskSettings("soba", 3, 200)
 
 
@@ -216,7 +216,7 @@ def corrupt(pipeline: Pipeline, *numbers: int) -> None:
             log.records[index] = record._replace(value=bytes(value))
 
 
-def test_incomplete_snapshot_falls_back_to_the_previous_one() -> None:
+def test_recovery_uses_the_previous_snapshot_if_the_newest_is_incomplete() -> None:
     pipeline, program = many_snapshots()
     before = generations(pipeline)
     corrupt(pipeline, before[-1])
@@ -332,7 +332,7 @@ def test_moved_tasks_recover_from_their_snapshots() -> None:
     assert pipeline.ledger().matched == 60
 
 
-def test_idle_task_takes_a_snapshot_that_makes_applied_records_deletable() -> None:
+def test_applied_records_can_be_deleted_after_the_snapshot_of_an_idle_task() -> None:
     pipeline = Pipeline(small_task())
     learner = pipeline.learner(snapshot_interval_ms=60_000)
     for number in range(6):
@@ -459,7 +459,7 @@ def test_journal_before_the_snapshot_is_searched_but_not_read(monkeypatch: pytes
 
     monkeypatch.setattr("stream.journal.reading.decode_step", counted)
     assert digests(rebuild(pipeline.broker, TOPICS, 0, None).task) == state
-    last = pipeline.records(TOPICS.journal)[-1].offset  # the search for the last step starts with the last 100 offsets
+    last = pipeline.records(TOPICS.journal)[-1].offset  # the search for the last step reads 100 offsets first
     probed = [offset for offset in read if offset < min(unread, last - 100)]
     assert len(probed) <= last.bit_length()
 
@@ -551,7 +551,7 @@ def test_inputs_are_checked_before_a_learner_continues_after_its_first_step() ->
         recover(pipeline.broker, TOPICS, 0, pipeline.settings)
 
 
-def test_progress_of_recovery_to_an_earlier_step_ends_there() -> None:
+def test_progress_of_a_recovery_to_an_earlier_step_ends_at_this_step() -> None:
     pipeline, _ = many_snapshots()
     reported: list[Progress] = []
     rebuild(pipeline.broker, TOPICS, 0, None, reported.append, until=20, snapshots=False)

@@ -1,4 +1,4 @@
-"""Changed settings of an existing pipeline apply from one step on, in the learner and for every journal reader."""
+"""Changed settings apply from one step on, in the learner and in every program that reads the journal."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -181,7 +181,7 @@ def test_change_is_atomic_if_the_learner_dies_during_its_commit(number: int, sna
     program = pipeline.learner(crash_point=crash, change_settings=True, **options)
     with pytest.raises(CrashError):
         run_until_idle(program)
-    pipeline.broker.transactional_producer("onebit-learner-learner-1")  # aborts it, as the broker's timeout does
+    pipeline.broker.transactional_producer("onebit-learner-learner-1")  # aborts the transaction, as the timeout would
     found = rebuild(pipeline.broker, TOPICS, 0, None)
     is_committed = number == COMMIT_STEPS[-1]
     assert found.task.settings.join.window_ms == (300 if is_committed else 1_000)
@@ -222,7 +222,7 @@ def test_settings_are_known_after_retention_deleted_their_record() -> None:
     pipeline.broker.delete_records(JOURNAL, offset)
     pulses: list[int] = []
     assert pipeline_settings(pipeline.broker, TOPICS, 1, lambda: pulses.append(1))["window_ms"] == 300
-    assert len(pulses) > len(pipeline.records(TOPICS.snapshots))  # called for each record and section
+    assert len(pulses) > len(pipeline.records(TOPICS.snapshots))  # the callback runs for each record and section
     program.close()
     again = pipeline.learner(settings=INITIAL, given=(), snapshot_interval_ms=50)
     traffic(pipeline, again, range(80, 90))
@@ -287,7 +287,7 @@ DAMAGE: dict[str, tuple[Callable[[list[Record]], list[Record]], str, str]] = {
 
 @pytest.mark.parametrize("claim", DAMAGE)
 def test_recovery_and_audit_detect_a_damaged_change_record(claim: str) -> None:
-    # The change has no other effect, because no decision is pending for longer than either window.
+    # The change has no other effect, because no decision is pending for as long as the shorter window.
     pipeline = Pipeline(INITIAL)
     program = pipeline.learner()
     wanted = replace(INITIAL, join=replace(LIMITS, window_ms=900))
@@ -336,23 +336,23 @@ def test_unsupported_policy_is_rejected_before_any_write() -> None:
     negative = small_task("perceptron", on_expiry="negative")
     with pytest.raises(ParameterError, match="learns from labels"):
         pipeline.learner(settings=negative, change_settings=True)
-    # The settings name another learner, but the pipeline's learner cannot follow the policy.
+    # The given settings name another learner, but the pipeline's learner does not support the policy.
     given = small_task("banditron", on_expiry="negative")
     with pytest.raises(ParameterError, match="learns from labels"):
         recover(pipeline.broker, TOPICS, 0, given, given=("on_expiry",), change_settings=True)
     assert pipeline.ends() == ends
 
 
-# Effects of a change on existing decisions, orphans and settled IDs, without a broker.
+# The following tests apply changes to existing decisions, orphans and settled IDs, without a broker.
 
 
 def by_context(learner: str = "banditron", **changes: Any) -> TaskSettings:
-    """Settings of a task that dates decisions by the append times of their contexts."""
+    """Return settings of a task that dates decisions by the append times of their contexts."""
     return small_task(learner, dated_by="context", **changes)
 
 
 def task_with(settings: TaskSettings, *event_ids: str, stream_ms: int = 0) -> tuple[Task, Inputs]:
-    """Return a task at this stream time with pending decisions of 1,000, 1,010, ... ms, and its inputs."""
+    """Return a task and its inputs. Decisions are pending since 1,000, 1,010, ... ms. Stream time is `stream_ms`."""
     task, inputs = Task(settings, TOPICS.contexts), Inputs()
     contexts = [inputs.context(event_id, 1_000 + 10 * number) for number, event_id in enumerate(event_ids)]
     task.step([*contexts, inputs.tick(0, stream_ms)], 1)
@@ -367,7 +367,7 @@ def test_pending_decisions_expire_by_the_new_window_at_the_start_of_its_first_st
     task, inputs = task_with(by_context(), "a", "b", "c", stream_ms=1_200)
     task.change_settings(window(195))
     assert task.join.next_deadline_ms() == 1_195
-    # The feedback has the current stream time of 1,200 ms. The deadline of a was earlier.
+    # Both feedback records have the current stream time of 1,200 ms. The deadline of decision a is earlier.
     effects = task.step([inputs.feedback("a", 1, 1_200), inputs.feedback("b", 1, 1_200)], 2)
     found = [(example.id, str(example.outcome), example.settled_at_ms) for example, _ in effects.examples]
     assert found == [("a", "expired", 1_200), ("b", "matched", 1_200)]

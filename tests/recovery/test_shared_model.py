@@ -100,13 +100,13 @@ def differing_predictions(pipeline: Pipeline) -> list[str]:
     wrong = []
     for partition in range(pipeline.partitions):
         contexts = {record.offset: record for record in pipeline.records(TOPICS.contexts, partition)}
-        before: dict[int, int] = {}  # by step: the number of its predictions before the current one
+        before: dict[int, int] = {}  # for each step, the number of earlier predictions
         for record in pipeline.records(TOPICS.predictions, partition):
             prediction, offset = decode_prediction(record)
             step = step_of(record) or 0
             x = decode_context(contexts[offset], settings.n_features).x
             before[step] = before.get(step, -1) + 1
-            # Of the entries after the model version, use the task's decisions from before this prediction.
+            # Of the log entries after the model version, use only earlier decisions of the same task.
             n, own, seen = prediction.model_version, list[LogEntry](), 0
             for entry, (task, number) in zip(oracle.log[n:], steps[n:], strict=True):
                 if task == partition and entry.kind == "decided" and number <= step:
@@ -125,7 +125,7 @@ def differing_predictions(pipeline: Pipeline) -> list[str]:
 def whole_run(
     pipeline: Pipeline, crashes: tuple[set[tuple[int, int]], ...] = (set(), set()), **options: Any
 ) -> list[CrashingLearner]:
-    """Replay events with late, lost and duplicate feedback, and two learners that die at the given points."""
+    """Replay events with late, lost and duplicate feedback. Two learners die at the given points."""
     dataset = small_synsep()
     learners = [
         CrashingLearner(lambda crash, name=f"learner-{n}": pipeline.learner(name, crash, **options), points)  # type: ignore[misc]
@@ -204,7 +204,7 @@ def test_id_decided_twice_in_a_step_is_recovered_exactly() -> None:
 
 
 def decided(model: str = "shared", **changes: Any) -> Pipeline:
-    """A pipeline with two decisions in one step."""
+    """Return a pipeline with two decisions in one step."""
     pipeline = Pipeline(small_task("late-ucb", model=model, **changes))
     pipeline.context("a")
     pipeline.context("b", 1, 3)

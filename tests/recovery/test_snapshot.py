@@ -1,4 +1,4 @@
-"""Snapshots restore exactly the state that they contain. Incomplete snapshots and other formats are not used."""
+"""Snapshots restore their exact state. Incomplete snapshots and snapshots of other formats are not used."""
 
 from dataclasses import replace
 from hashlib import sha256
@@ -120,7 +120,7 @@ def same(a: Any, b: Any) -> bool:
             for each in (a, b)
         )
     if isinstance(a, DecisionTime):
-        return bool(a == b)  # the step is irrelevant once the time is known
+        return bool(a == b)  # after the time is known, the step is irrelevant
     if isinstance(a, dict):
         return isinstance(b, dict) and list(a) == list(b) and all(same(a[name], b[name]) for name in a)
     if isinstance(a, tuple | list):
@@ -162,7 +162,7 @@ def test_snapshot_round_trips(snapshot: Snapshot) -> None:
 
 
 def used_task(settings: TaskSettings, events: int = 40) -> Task:
-    """A task with decisions in every state, late and orphaned feedback, and malformed and undated contexts.
+    """Return a task with decisions in every state, late and orphaned feedback, and malformed and undated contexts.
 
     Each event has its own step. The tick of a step arrives two steps later.
     """
@@ -179,7 +179,7 @@ def used_task(settings: TaskSettings, events: int = 40) -> Task:
             inputs.context(f"deferred-{number}", now_ms, number % 4, deferred=True)
             if number % 8 == 5:
                 inputs.shown(f"deferred-{number - 4}", now_ms)
-            inputs.shown(f"deferred-{number + 100}", now_ms)  # its context never comes
+            inputs.shown(f"deferred-{number + 100}", now_ms)  # the context never arrives
         if number % 7 == 0:
             inputs.add(TOPICS.contexts, now_ms, b"{")
         task.step(inputs.records, number + 1)
@@ -243,10 +243,10 @@ def test_snapshot_contains_the_complete_state_of_task_and_join() -> None:
     assert set(vars(task.join)) == {
         "assumed_reward", "_corrects", "stream_ms", "dated_ms", "_counts", "_overflows",
         "pending", "deferred", "shown", "orphans", "retained",
-        "_pending", "_deferred", "_shown", "_orphans", "_retained", "_waiting",  # derived from the others
+        "_pending", "_deferred", "_shown", "_orphans", "_retained", "_waiting",  # derived from other fields
         "_settled", "_quiet_until_ms", "_collections", "_collection_of",
         "_table", "_equal", "_kept_for_correction",
-        "_is_changed",  # never set between two steps
+        "_is_changed",  # never set between steps
     }, "add new state of the join to the snapshot"  # fmt: skip
 
 
@@ -273,7 +273,7 @@ def used_inputs() -> list[Record]:
 
 
 @pytest.mark.parametrize("settings", TASKS.values(), ids=TASKS)
-def test_state_copied_into_an_earlier_one_equals_the_state(settings: TaskSettings) -> None:
+def test_state_copied_into_an_earlier_state_is_exact(settings: TaskSettings) -> None:
     task = Task(settings, TOPICS.contexts)
     spare = task.learner.state()
     task = used_task(settings)
@@ -282,7 +282,7 @@ def test_state_copied_into_an_earlier_one_equals_the_state(settings: TaskSetting
     assert not any(np.shares_memory(copied[name], array) for name, array in getattr(task.learner, "arrays", {}).items())
 
 
-def test_snapshot_reuses_the_memory_of_an_earlier_one() -> None:
+def test_snapshot_reuses_the_memory_of_an_earlier_snapshot() -> None:
     task = used_task(small_task())
     spare = task.learner.state()
     learner = taken(task, spare).learner
@@ -356,7 +356,7 @@ OLDER = chunks(large()._replace(step=large().step._replace(number=3)))
         [CHUNKS[0], *CHUNKS],
     ],
 )  # fmt: skip
-def test_incomplete_generation_is_ignored_and_the_previous_one_used(values: list[bytes]) -> None:
+def test_previous_generation_is_used_if_the_newest_is_incomplete(values: list[bytes]) -> None:
     found = stored(*values)
     assert found.newest is None
     found = stored(*OLDER)
@@ -438,7 +438,7 @@ def test_imported_model_is_separate_from_the_generations() -> None:
 
 
 def logging(kept: Entries) -> Entries:
-    """Return the same decisions, each with values that its learner logged."""
+    """Return the same decisions with logged values."""
     return kept[0], [
         pending._replace(decision=pending.decision._replace(logged=np.array([0.5, number])))
         for number, pending in enumerate(kept[1])

@@ -51,7 +51,8 @@ def test_recovery_ends_soon_after_a_stop_request(monkeypatch: pytest.MonkeyPatch
         LearnerOptions(),
         pipeline.now_ms,
         announce=lambda message: told_ms.append(pipeline.now_ms()),
-        stop=lambda: len(told_ms) > 3,  # during the recovery, which reports its progress every 5 s
+        # The stop request comes during the recovery, which reports its progress every 5 s.
+        stop=lambda: len(told_ms) > 3,
     )
     ends = pipeline.ends()
     with pytest.raises(RecoveryStoppedError):
@@ -69,7 +70,7 @@ PART_MS = 500
 
 
 def with_a_large_snapshot(monkeypatch: pytest.MonkeyPatch) -> Pipeline:
-    """A pipeline whose snapshot has one section per pending decision, in small chunks."""
+    """Return a pipeline whose snapshot has one section per pending decision, in small chunks."""
     monkeypatch.setattr("stream.snapshots.state.BLOCK_ENTRIES", 1)
     pipeline = Pipeline(small_task())
     learner = pipeline.learner(snapshot_interval_ms=50, snapshot_chunk_bytes=150)

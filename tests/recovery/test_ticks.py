@@ -1,4 +1,4 @@
-"""Ticks date decisions and advance stream time: clocks, replication, idle tasks, fenced learners and recovery."""
+"""Ticks set decision times and advance stream time, also with clock skew, slow replication, fencing and recovery."""
 
 from typing import Any
 
@@ -30,17 +30,17 @@ def outcomes(pipeline: Pipeline) -> list[tuple[str, str, int | None]]:
 
 
 def decided(**options: Any) -> tuple[Pipeline, LearnerProgram]:
-    """A pipeline and a learner that has decided event a but has not read its tick."""
+    """Return a pipeline and a learner that has decided event a, but has not read the tick of this decision."""
     pipeline = Pipeline(small_task())
     learner = pipeline.learner(snapshot_interval_ms=0, **options)
     pipeline.context("a")
-    learner.step(0)  # recovers the task
+    learner.step(0)  # this step recovers the task
     learner.step(0)
     assert pipeline.ledger().decided == 1
     return pipeline, learner
 
 
-def test_exactly_the_deciding_steps_have_a_tick() -> None:
+def test_step_has_a_tick_if_and_only_if_it_makes_a_decision() -> None:
     pipeline, learner = decided()
     pipeline.context("b")
     pipeline.context("c")
@@ -55,7 +55,7 @@ def test_exactly_the_deciding_steps_have_a_tick() -> None:
 def test_decision_has_the_append_time_of_its_tick_despite_clock_skew() -> None:
     pipeline, learner = decided()
     pipeline.clock.advance_to(5_000)
-    pipeline.context("b")  # its broker's clock is ahead
+    pipeline.context("b")  # the clock of the topic's broker is ahead
     log = pipeline.broker.log(TopicPartition(TOPICS.contexts, 0))
     log.records[-1] = log.records[-1]._replace(append_ms=900_000)
     learner._host_ms = lambda: 7_000_000
@@ -74,7 +74,7 @@ def test_unreplicated_feedback_in_time_is_matched_and_delays_expiry() -> None:
     pipeline.answer("a", 1)  # exactly at the deadline
     wait(pipeline, 50 * WINDOW_MS)
     with pytest.raises(BrokerUnavailableError):
-        run_until_idle(learner)  # the learner's tick is not replicated either
+        run_until_idle(learner)  # the learner's tick is also not replicated
     assert pipeline.ledger().pending == 1
     parked = learner.park()
     learner.close()
@@ -124,7 +124,7 @@ def test_feedback_before_the_tick_of_its_decision_has_no_delay() -> None:
 
     def answers(number: int) -> None:
         if number == 2 and pipeline.ledger().decided == 0:
-            pipeline.answer("a", 1)  # from a program that reads uncommitted predictions
+            pipeline.answer("a", 1)  # a program that reads uncommitted predictions sends this
             wait(pipeline, 7)
 
     learner = pipeline.learner(crash_point=answers, snapshot_interval_ms=0)
@@ -164,7 +164,7 @@ def test_stream_time_and_decision_times_survive_recovery(snapshot_interval_ms: i
         pipeline.context(name)
         run_until_idle(learner)
     running = learner.tasks[0]
-    assert len(running.undated) == 1  # the tick of d is read but not applied
+    assert len(running.undated) == 1  # the learner has read but not applied the tick of d
     recovered = recover(pipeline.broker, TOPICS, 0, pipeline.settings)
     assert (recovered.stored.newest is not None) == (snapshot_interval_ms == 1)
     assert recovered.task.join.stream_ms == running.join.stream_ms > 1_000

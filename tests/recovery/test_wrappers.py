@@ -10,7 +10,7 @@ EVENTS, D, K = 300, 4, 3
 
 
 def errors(scale: str, unit: float) -> float:
-    """Return the error rate in the second half of the events, with feedback 20 events late and two restarts."""
+    """Return the error rate in the second half of a run with two restarts and feedback that is 20 events late."""
     rng = np.random.default_rng(4)
     X = rng.normal(size=(EVENTS, D))
     labels = (X @ rng.normal(size=(D, K))).argmax(axis=1).tolist()
