@@ -253,7 +253,7 @@ def test_integers_may_contain_underscores_in_every_source(
     assert load_settings({}).events == 13_000
 
 
-def test_schemas_are_printed_by_topic_without_kafka(onebit: Onebit) -> None:
+def test_schema_of_each_topic_is_printed_without_kafka(onebit: Onebit) -> None:
     reported = onebit("topics", "describe", "--schema", "--topic-prefix", "my.", "--bootstrap", "nowhere:1")
     assert (reported.code, reported.err) == (0, "")
     assert json.loads(reported.out) == {f"my.{topic}": schema_of(topic) for topic in EVENTS}

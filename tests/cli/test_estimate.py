@@ -86,7 +86,7 @@ def test_ips_estimate_equals_weighted_mean_of_rows(log: list[str], capsys: pytes
     assert ips["low"] < a_world().value("uniform") < ips["high"]
 
 
-def test_interval_can_be_bernstein(log: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_bernstein_intervals_can_be_chosen(log: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     by_bootstrap = last_line(capsys, [*log, "--policy", "uniform"])
     by_bernstein = last_line(capsys, [*log, "--policy", "uniform", "--interval", "bernstein"])
     widths = [

@@ -91,9 +91,7 @@ def test_every_task_setting_has_a_journal_name() -> None:
 
 
 @pytest.mark.parametrize("source", ["flag", "variable", "file"])
-def test_setting_counts_as_given_from_every_source(
-    source: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_setting_from_any_source_counts_as_given(source: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     if source == "variable":
         monkeypatch.setenv("ONEBIT_WINDOW", "5s")
     if source == "file":
@@ -106,7 +104,7 @@ def test_setting_counts_as_given_from_every_source(
     assert given_names(load_settings({})) == (frozenset() if source == "flag" else {"window_ms"})
 
 
-def test_data_set_determines_sizes() -> None:
+def test_data_set_determines_the_numbers_of_features_and_classes() -> None:
     assert given_names(load_settings({"data": "synsep"})) == {"n_classes", "n_features", "class_names"}
     with pytest.raises(SettingsDifferError, match="n_classes = 3; got 9, n_features = 4; got 400"):
         wanted(INITIAL, data="synsep")
@@ -129,7 +127,7 @@ def test_parameters_are_checked_against_the_learner_of_the_pipeline() -> None:
         wanted(INITIAL, param=["eta=0.5"])
 
 
-def test_hint_names_the_flags_to_change() -> None:
+def test_hint_contains_the_flags_to_change() -> None:
     with pytest.raises(SettingsDifferError) as raised:
         wanted(INITIAL, window="5s", orphan_window="1s")
     assert str(with_hint(raised.value, change=False)).endswith(

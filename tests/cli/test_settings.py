@@ -81,7 +81,7 @@ def test_flags_override_variables_and_variables_override_the_file(monkeypatch: p
     assert settings.epochs == 2
 
 
-def test_given_settings_are_recorded_from_every_source(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_from_every_source_are_recorded_as_given(monkeypatch: pytest.MonkeyPatch) -> None:
     assert load_settings({}).given == frozenset()
     Path("onebit.toml").write_text('on_expiry = "drop"\n')  # given, although this is the default value
     monkeypatch.setenv("ONEBIT_WINDOW", "5m")

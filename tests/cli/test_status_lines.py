@@ -38,7 +38,7 @@ def tallied(pipeline: Pipeline, tally: Tally) -> Callable[[], None]:
     return run
 
 
-def test_reward_rate_covers_matched_decisions() -> None:
+def test_reward_rate_is_computed_from_matched_decisions() -> None:
     pipeline, tally = Pipeline(small_task()), Tally()
     run = tallied(pipeline, tally)
     assert Tally().reward_rate is None

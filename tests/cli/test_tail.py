@@ -60,7 +60,7 @@ def test_ticks_are_hidden(onebit: Onebit, pipeline: Pipeline) -> None:
     assert places(onebit("tail", "feedback", "--since", "0").out) == ["feedback/0@1"]
 
 
-def test_newest_feedback_is_found_before_many_ticks(onebit: Onebit, pipeline: Pipeline) -> None:
+def test_newest_feedback_is_found_despite_many_later_ticks(onebit: Onebit, pipeline: Pipeline) -> None:
     for step in range(100):
         pipeline.broker.producer().send(TOPICS.feedback, 0, None, None, tick_headers(step))
     assert places(onebit("tail", "feedback", "--last", "1").out) == ["feedback/0@1"]

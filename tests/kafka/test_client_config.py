@@ -75,7 +75,7 @@ def jaas(module: str, options: str) -> str:
     ],
     ids=["case", "SCRAM in JAAS", "PLAIN in JAAS", "truststore", "keystore", "no hostname check", "address only"],
 )
-def test_java_properties_are_equivalent(java: dict[str, str], meant: dict[str, str]) -> None:
+def test_java_and_librdkafka_properties_are_equivalent(java: dict[str, str], meant: dict[str, str]) -> None:
     assert client_config(java) == client_config(meant)
 
 

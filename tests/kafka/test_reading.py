@@ -101,14 +101,14 @@ def write(broker: EmbeddedBroker, *records: tuple[str, int]) -> None:
         broker.producer().send(topic, 0, None, b"%d" % at_ms)
 
 
-def test_offset_of_a_time_is_the_first_record_at_or_after_it(broker: EmbeddedBroker) -> None:
+def test_offset_for_a_time_is_the_first_offset_at_or_after_this_time(broker: EmbeddedBroker) -> None:
     write(broker, *(("one", at_ms) for at_ms in (1_000, 1_005, 1_005, 1_020)))
     found = {at_ms: offset_at(broker, ONE, at_ms) for at_ms in (0, 1_000, 1_001, 1_005, 1_006, 1_020, 1_021)}
     assert found == {0: 0, 1_000: 0, 1_001: 1, 1_005: 1, 1_006: 3, 1_020: 3, 1_021: 4}
     assert offset_at(broker, OTHER, 5) == 0
 
 
-def test_offset_of_a_time_skips_deleted_and_aborted_records(broker: EmbeddedBroker) -> None:
+def test_offset_for_a_time_skips_deleted_and_aborted_records(broker: EmbeddedBroker) -> None:
     write(broker, *(("one", at_ms) for at_ms in (1_000, 1_010)))
     producer = broker.transactional_producer("t")
     producer.begin()

@@ -39,7 +39,7 @@ def test_requeued_orphan_is_matched_and_the_audit_passes() -> None:
     assert [found.ok for found in pipeline.audits()] == [True]
 
 
-def test_requeued_record_is_identical_plus_a_header() -> None:
+def test_requeued_record_is_identical_except_for_an_additional_header() -> None:
     pipeline = Pipeline(small_task(), partitions=2)
     broken = Record(TOPICS.feedback, 1, 7, 0, b"visit-1", feedback_value("other", 1), OWN)
     key, value, headers = encode_dead_letter(broken, "malformed", "why")

@@ -89,7 +89,7 @@ def events(seed: int, scale: float, binary: bool = False) -> list[Round]:
     ("data", "late"), [*(("gaussian", late) for late in DELAYS), ("small", DELAYS[-1]), ("binary", DELAYS[-1])]
 )
 @pytest.mark.parametrize("case", CASES)
-def test_agrees_with_the_transcription_in_every_round(case: str, data: str, late: str) -> None:
+def test_learner_agrees_with_the_transcription_in_every_round(case: str, data: str, late: str) -> None:
     name, parameters, make = CASES[case]
     learner, oracle = create(name, n_classes=K, n_features=D, **parameters), make()
     scale = 0.05 if data == "small" else 1.0

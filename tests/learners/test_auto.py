@@ -49,7 +49,7 @@ def test_late_ucb_is_chosen_if_updates_must_be_retractable(n_features: int, mean
     assert (choice.parameters == {"expand": "none"}) == (mean_nnz == 2.0)
 
 
-def test_named_late_ucb_has_no_random_features_on_sparse_data() -> None:
+def test_explicitly_chosen_late_ucb_has_no_random_features_on_sparse_data() -> None:
     assert defaults_for("late-ucb", 400, 25.0) == {"expand": "none"}
     assert defaults_for("late-ucb", 64, 33.0) == defaults_for("late-ucb", 400, None) == {}
     assert defaults_for("stack-igw", 400, 25.0) == {}
@@ -58,6 +58,8 @@ def test_named_late_ucb_has_no_random_features_on_sparse_data() -> None:
 @pytest.mark.parametrize(
     ("n_classes", "n_features", "mean_nnz"), [(10, 5_000, 20.0), (10, 5_000, None), (99, 400, 9.0)]
 )
-def test_choice_fails_if_no_retractable_learner_fits(n_classes: int, n_features: int, mean_nnz: float | None) -> None:
+def test_auto_choice_fails_if_no_retractable_learner_fits(
+    n_classes: int, n_features: int, mean_nnz: float | None
+) -> None:
     with pytest.raises(ParameterError, match="project=256"):
         choose(n_classes, n_features, mean_nnz, correctable=True)

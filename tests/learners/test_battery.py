@@ -381,7 +381,7 @@ def test_compiled_loop_equals_individual_calls(case: Case, late: str) -> None:
 OF_EITHER_MARGIN = [name for name, cls in registered().items() if any(p.name == "margin" for p in cls.parameters)]
 
 
-def test_these_learners_have_a_margin_parameter() -> None:
+def test_list_of_learners_with_a_margin_parameter_is_complete() -> None:
     bandits = ["banditron", "soba", "soba-adaptive", "soba-diag"]
     assert sorted(OF_EITHER_MARGIN) == ["arow", *bandits[:1], "perceptron", "second-order-perceptron", *bandits[1:]]
 
@@ -436,7 +436,7 @@ def test_invalid_arguments_and_states_are_rejected(case: Case) -> None:
 
 
 @each
-def test_unknown_parameter_is_rejected_with_the_accepted_ones(case: Case) -> None:
+def test_error_for_an_unknown_parameter_lists_the_accepted_parameters(case: Case) -> None:
     with pytest.raises(ParameterError) as raised:
         create(case.name, n_classes=4, n_features=9, **{**case.parameters, "no_such": 1})
     assert all(name in str(raised.value) for name in ("no_such", *(p.name for p in registered()[case.name].parameters)))

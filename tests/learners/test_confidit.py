@@ -50,7 +50,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("late", DELAYS)
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
-def test_agrees_with_fig_1_in_every_round(options: dict[str, Any], late: str) -> None:
+def test_learner_agrees_with_fig_1_in_every_round(options: dict[str, Any], late: str) -> None:
     rng = np.random.default_rng(7)
     learner = create("confidit", n_classes=K, n_features=D, **options)
     oracle = NaiveConfidit(K, D, **options)

@@ -60,7 +60,9 @@ MADE = (
 
 
 @pytest.mark.parametrize(("make", "case"), MADE.values(), ids=MADE)
-def test_agrees_with_the_transcription_for_random_eligible_classes(make: Callable[[str], Made], case: str) -> None:
+def test_learner_agrees_with_the_transcription_for_random_eligible_classes(
+    make: Callable[[str], Made], case: str
+) -> None:
     learner, oracle, events = make(case)
     rng = np.random.default_rng(6)
     assert_agree(learner, oracle, events, delays(LATE, len(events), rng), sets_of(learner.n_classes, len(events)))
@@ -96,7 +98,7 @@ def test_decisions_are_among_the_eligible_classes_with_exact_propensities(name: 
 
 
 @pytest.mark.parametrize("name", SUPPORTING)
-def test_all_classes_eligible_equals_no_restriction(name: str) -> None:
+def test_decisions_are_unchanged_if_all_classes_are_eligible(name: str) -> None:
     learner = CASES[name].create()
     x, whole = examples(Case(name), 1).features(0), np.arange(learner.n_classes, dtype=np.int32)
     one, other = learner.predict(x, 0.4), learner.predict(x, 0.4, whole)
@@ -105,7 +107,7 @@ def test_all_classes_eligible_equals_no_restriction(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(registered().keys() - set(SUPPORTING)))
-def test_other_learners_reject_eligible_classes(name: str) -> None:
+def test_learners_without_support_reject_eligible_classes(name: str) -> None:
     learner = CASES[name].create()
     with pytest.raises(ParameterError):
         learner.predict(np.ones(learner.n_features), 0.5, np.array([0, 1], np.int32))

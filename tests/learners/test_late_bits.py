@@ -106,7 +106,7 @@ def events(data: str, size: int = ROUNDS) -> list[Round]:
 
 @pytest.mark.parametrize(("data", "late"), [*(("gaussian", late) for late in DELAYS), ("positive", DELAYS[-1])])
 @pytest.mark.parametrize("case", CASES)
-def test_agrees_with_the_transcription_in_every_round(case: str, data: str, late: str) -> None:
+def test_learner_agrees_with_the_transcription_in_every_round(case: str, data: str, late: str) -> None:
     name, parameters, make = CASES[case]
     learner, oracle = create(name, n_classes=K, n_features=D, **parameters), make()
     assert_agree(learner, oracle, events(data), delays(late, ROUNDS, np.random.default_rng(6)))
@@ -116,7 +116,7 @@ def test_agrees_with_the_transcription_in_every_round(case: str, data: str, late
 
 @pytest.mark.parametrize(("drift", "data"), [("global", "all renamed"), ("class", "two swapped")])
 @pytest.mark.parametrize("name", LATE)
-def test_agrees_with_the_transcription_when_classes_are_renamed(name: str, drift: str, data: str) -> None:
+def test_learner_agrees_with_the_transcription_when_classes_are_renamed(name: str, drift: str, data: str) -> None:
     size, late = 1_000, 25
     learner = create(name, n_classes=K, n_features=D, drift=drift)
     makers: dict[str, Callable[..., Naive]] = {

@@ -140,7 +140,7 @@ CASES: dict[str, tuple[str, dict[str, Any], Make]] = {
 
 @pytest.mark.parametrize("late", DELAYS)
 @pytest.mark.parametrize("case", CASES)
-def test_agrees_with_the_pseudocode_in_every_round(case: str, late: str) -> None:
+def test_learner_agrees_with_the_pseudocode_in_every_round(case: str, late: str) -> None:
     name, parameters, oracle_of = CASES[case]
     learner = create(name, K, D, **parameters)
     oracle = oracle_of(learner)

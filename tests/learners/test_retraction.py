@@ -85,7 +85,7 @@ def test_banditron_retraction_is_independent_of_later_updates(margin: str) -> No
 
 
 @pytest.mark.parametrize("name", ["soba", "soba-diag", "soba-adaptive"])
-def test_soba_rejects_retraction_of_an_assumed_1(name: str) -> None:
+def test_soba_rejects_retraction_of_an_assumed_reward_of_1(name: str) -> None:
     learner = create(name, n_classes=4, n_features=9)
     x = Features(np.array([1], dtype=np.int32), np.ones(1))
     with pytest.raises(ValueError, match="reward"):

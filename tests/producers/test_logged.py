@@ -217,7 +217,7 @@ OUTCOMES = [
 ]
 
 
-def test_log_gives_feedback_on_its_own_action_or_by_label() -> None:
+def test_feedback_of_a_log_comes_from_the_logged_reward_or_the_label() -> None:
     plan = FeedbackPlan(1, parse_delay("fixed:50ms"))
     assert answered(log_of(OUTCOMES), [1, 2, 2, 0, 0], plan) == [
         ("visit-0", 1, 50),

@@ -55,13 +55,13 @@ def test_file_with_index_0_is_zero_based(path: Path) -> None:
     assert read(path).n_features == 4
 
 
-def test_labels_in_python_only_number_syntax_are_strings(path: Path) -> None:
+def test_labels_that_only_python_parses_as_integers_are_strings(path: Path) -> None:
     path.write_text("10 1:1\n1_0 1:1\n10.0 1:1\n١ 1:1\n")
     assert read(path).class_names == ("10", "1_0", "10.0", "١")
 
 
 @pytest.mark.parametrize("entry", ["1:1_0", "1_0:1", "1:١", "1:0x1", "1:1e"])
-def test_entries_in_invalid_or_python_only_number_syntax_are_rejected(path: Path, entry: str) -> None:
+def test_entries_with_invalid_numbers_or_with_underscores_are_rejected(path: Path, entry: str) -> None:
     path.write_text(f"0 1:1\n1 {entry}\n")
     with pytest.raises(DatasetError, match="line 2: "):
         read(path)

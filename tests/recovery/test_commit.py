@@ -152,7 +152,7 @@ def test_recovery_without_steps_starts_at_the_first_retained_record() -> None:
         (replace(small_task(), n_classes=4), "n_classes = 3; got 4"),
     ],
 )
-def test_recovery_with_other_settings_is_rejected_by_setting(changed: Any, names: str) -> None:
+def test_error_for_recovery_with_different_settings_names_the_settings(changed: Any, names: str) -> None:
     pipeline, _ = settled_pipeline()
     with pytest.raises(JournalError, match=names):
         run_until_idle(pipeline.learner(settings=changed))

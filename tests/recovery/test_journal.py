@@ -127,7 +127,7 @@ def changed(change: dict[str, Any]) -> bytes:
         (changed({"learner": "newest"}), "newest"),
     ],
 )
-def test_unknown_settings_are_rejected_by_name(value: bytes, name: str) -> None:
+def test_error_for_unknown_settings_names_the_settings(value: bytes, name: str) -> None:
     with pytest.raises(JournalError, match=rf"^journal/2 offset 7: .*{name}"):
         read(value)
 
@@ -279,7 +279,7 @@ def with_other(name: str) -> TaskSettings:
 
 @pytest.mark.parametrize("name", [*OTHERS, "parameters.gamma"])
 @pytest.mark.parametrize("all_given", [True, False])
-def test_given_setting_that_differs_is_rejected_by_name(name: str, all_given: bool) -> None:
+def test_error_for_a_different_setting_names_the_setting(name: str, all_given: bool) -> None:
     begun = stored_settings(INITIAL)
     wanted = with_other(name)
     with pytest.raises(

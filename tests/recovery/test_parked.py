@@ -88,7 +88,7 @@ def test_only_the_failed_commit_is_retried(number: int) -> None:
     assert_nothing_is_lost(pipeline, again, "abcd")
 
 
-def test_step_rejected_by_the_group_is_retried_if_its_task_stays() -> None:
+def test_step_rejected_by_the_group_is_retried_if_its_partition_stays_assigned() -> None:
     armed: list[bool] = []
 
     def rebalances(reached: int) -> None:

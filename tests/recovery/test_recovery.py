@@ -274,7 +274,7 @@ def test_recreated_journal_is_rejected_if_an_old_snapshot_exists() -> None:
         run_until_idle(pipeline.learner())
 
 
-def test_snapshot_with_other_settings_is_rejected_by_setting() -> None:
+def test_error_for_a_snapshot_with_different_settings_names_the_settings() -> None:
     pipeline, _ = many_snapshots()
     with pytest.raises(JournalError, match=r"^test.journal/0 has seed = 5; got 6"):
         run_until_idle(pipeline.learner(settings=synsep_task(seed=6)))

@@ -124,7 +124,7 @@ def test_different_setting_is_rejected_before_any_write() -> None:
     assert pipeline.ends() == ends
 
 
-def test_unset_settings_are_the_pipelines_and_require_no_step() -> None:
+def test_unset_settings_do_not_change_and_require_no_step() -> None:
     pipeline, program = started()
     state = task_digest(program.tasks[0])
     others = small_task("banditron", seed=9, join=JoinSettings(), on_expiry="negative")
@@ -363,7 +363,7 @@ def window(window_ms: int) -> TaskSettings:
     return by_context(join=replace(small_task().join, window_ms=window_ms))
 
 
-def test_pending_decisions_expire_by_the_new_window_at_the_start_of_its_first_step() -> None:
+def test_pending_decisions_expire_by_the_new_window_in_the_first_step_after_the_change() -> None:
     task, inputs = task_with(by_context(), "a", "b", "c", stream_ms=1_200)
     task.change_settings(window(195))
     assert task.join.next_deadline_ms() == 1_195

@@ -83,7 +83,7 @@ def test_unreplicated_feedback_in_time_is_matched_and_delays_expiry() -> None:
     assert outcomes(pipeline) == [("a", "matched", WINDOW_MS)]
 
 
-def test_decision_without_feedback_expires_by_a_tick_of_an_idle_learner() -> None:
+def test_tick_of_an_idle_learner_expires_a_decision_without_feedback() -> None:
     pipeline, learner = decided()
     run_until_idle(learner)
     for _ in range(WINDOW_MS // IDLE_MS):
@@ -109,7 +109,7 @@ def test_idle_learner_writes_one_tick_per_interval() -> None:
     assert len(ticks(pipeline)) == 2
 
 
-def test_orphan_is_dropped_by_a_tick_of_an_idle_learner() -> None:
+def test_tick_of_an_idle_learner_drops_an_orphan() -> None:
     pipeline = Pipeline(small_task())
     learner = pipeline.learner(snapshot_interval_ms=0)
     pipeline.answer("a", 1)

@@ -60,14 +60,14 @@ UNKNOWN = [
 
 
 @pytest.mark.parametrize(("head", "what"), UNKNOWN)
-def test_unknown_format_is_rejected_with_its_apparent_format(head: bytes, what: str) -> None:
+def test_error_for_an_unknown_format_describes_the_content(head: bytes, what: str) -> None:
     with pytest.raises(DatasetError, match=r"^log looks like") as caught:
         format_of(head, "log")
     assert what in str(caught.value)
     assert "CSV with a header, JSON lines, Parquet, VW dsjson" in str(caught.value)
 
 
-def test_archives_and_unsupported_tables_are_rejected_by_name(tmp_path: Path) -> None:
+def test_error_for_archives_and_unsupported_tables_names_the_format(tmp_path: Path) -> None:
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as archive:
         archive.writestr("log.csv", "a,b\n1,2\n")
