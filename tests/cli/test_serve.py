@@ -1,4 +1,4 @@
-"""`onebit serve`: its settings, and the settings that it reads from the pipeline."""
+"""`onebit serve`: its own settings, and the settings of its pipeline."""
 
 from pathlib import Path
 

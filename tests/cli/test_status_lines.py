@@ -104,7 +104,7 @@ def test_dropped_orphan_is_reported_without_further_records() -> None:
 @pytest.mark.parametrize("name", Ledger._fields)
 def test_status_contains_every_ledger_count(name: str) -> None:
     line = ledger_line(Ledger(**{name: 1_234}))
-    if name not in ("contexts", "feedback"):  # the status omits the two sums of other counts
+    if name not in ("contexts", "feedback"):  # the status omits these two sums of other counts
         assert f"{name.replace('_', ' ')} 1,234" in line
     assert ledger_line(Ledger()) == "decided 0, matched 0, pending 0"
 

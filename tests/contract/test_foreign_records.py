@@ -70,7 +70,7 @@ def is_utf_8(name: str) -> bool:
 
 
 def drops_header_names(broker: Broker) -> bool:
-    """Return whether the broker's client cannot read and write header names that are not UTF-8."""
+    """Return whether the broker's client can neither read nor write header names that are not UTF-8."""
     return isinstance(broker, ConfluentBroker)
 
 

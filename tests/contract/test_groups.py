@@ -148,7 +148,7 @@ def test_members_that_poll_rarely_and_briefly_join_the_group(broker: Broker, pre
         return all(len(member.assignment()) == 1 for member in members)
 
     until(is_assigned)
-    # The first member has an assignment before the other joins. After the join, each member has one more.
+    # The first member has an assignment before the other joins. After the join, each member has one more assignment.
     assert [kind for one in rebalances for kind, _ in one.events].count("assigned") <= 3
     for member in members:
         member.close()

@@ -244,7 +244,7 @@ def inverses_of(learner: Learner, matrix: str = "P", changes: str = "V", pending
 
 
 def ridge(learner: Learner, played: list[tuple[Features, Decision, int]]) -> FloatArray:
-    """Return w_k = A_k⁻¹ Σ r x, from one linear system per class. x is the input of the regressions."""
+    """Return w_k = A_k⁻¹ Σ r x, from one linear system per class. Here, x is the input of the regressions."""
     state, d = learner.state(), learner.n_features
     with_waves = "Y" in state
     naive = NaiveLateUcb(learner.n_classes, d, waves=waves(d) if with_waves else None)

@@ -75,7 +75,7 @@ def separable_classes(weak: Sequence[int], n_classes: int) -> list[int] | None:
 
 
 def classes_along(permutation: Sequence[int], weak: Sequence[int]) -> list[int]:
-    """Assign the classes of a missing permutation in order. A weak label equal to the current class starts the next."""
+    """Assign the classes of a permutation in order. A weak label equal to the current class starts the next class."""
     place = 0
     classes = []
     for label in weak:

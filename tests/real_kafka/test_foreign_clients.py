@@ -67,7 +67,8 @@ def test_foreign_records_stop_neither_learner_nor_audit(ours: Pipeline, kafka: L
     foreign.write_not_utf_8(topics.contexts, b"latin", context("latin")[1])
     foreign.write_not_utf_8(topics.contexts, b"bad", b"{")
     foreign.write_not_utf_8(topics.feedback, b"latin", feedback("latin")[1])
-    foreign.write_not_utf_8(topics.feedback, b"nobody", feedback("nobody")[1])  # an orphan, for the snapshot
+    # This feedback stays an orphan, so that the snapshot contains an orphan.
+    foreign.write_not_utf_8(topics.feedback, b"nobody", feedback("nobody")[1])
 
     learner = ours.start("learn", "--learner", "banditron")
     expected = Ledger(

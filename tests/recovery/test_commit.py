@@ -400,7 +400,7 @@ def test_open_transaction_of_a_dead_learner_blocks_its_partitions() -> None:
     other = pipeline.learner("learner-2")
     run_until_idle(other)
     assert other.tasks == {}  # the open transaction may still be committed
-    pipeline.broker.transactional_producer("onebit-learner-learner-1")  # aborts the transaction, as the timeout would
+    pipeline.broker.transactional_producer("onebit-learner-learner-1")  # aborts the transaction, like a broker timeout
     run_until_idle(other)
     assert sorted(other.tasks) == [0]
     assert [p["id"] for p in pipeline.values(TOPICS.predictions)] == ["a"]
@@ -425,7 +425,7 @@ def test_feedback_during_an_outage_is_judged_by_its_append_time() -> None:
     learner = pipeline.learner()
     for name in "abc":
         pipeline.context(name)
-    run_until_idle(learner)  # the decisions are at 1,000 ms, the window is 1,000 ms
+    run_until_idle(learner)  # the decisions at 1,000 ms have a window of 1,000 ms
     learner.close()
     for at_ms, name in ((2_000, "a"), (2_001, "b"), (9_000, "c")):
         pipeline.clock.advance_to(at_ms)

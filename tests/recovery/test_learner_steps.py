@@ -235,7 +235,7 @@ def test_idle_step_is_due_after_the_deadline_and_the_tick_interval() -> None:
     assert learner.next_due_ms() is None
     pipeline.context("a")
     run_until_idle(learner)
-    assert learner.next_due_ms() == 2_001  # the decision is at 1,000 ms, the window is 1,000 ms
+    assert learner.next_due_ms() == 2_001  # the decision at 1,000 ms has a window of 1,000 ms
     pipeline.clock.advance_to(1_950)
     pipeline.context("b")
     run_until_idle(learner)

@@ -459,7 +459,7 @@ def test_journal_before_the_snapshot_is_searched_but_not_read(monkeypatch: pytes
 
     monkeypatch.setattr("stream.journal.reading.decode_step", counted)
     assert digests(rebuild(pipeline.broker, TOPICS, 0, None).task) == state
-    last = pipeline.records(TOPICS.journal)[-1].offset  # the search for the last step reads 100 offsets first
+    last = pipeline.records(TOPICS.journal)[-1].offset  # the search for the last step starts with the last 100 offsets
     probed = [offset for offset in read if offset < min(unread, last - 100)]
     assert len(probed) <= last.bit_length()
 

@@ -181,7 +181,7 @@ def test_change_is_atomic_if_the_learner_dies_during_its_commit(number: int, sna
     program = pipeline.learner(crash_point=crash, change_settings=True, **options)
     with pytest.raises(CrashError):
         run_until_idle(program)
-    pipeline.broker.transactional_producer("onebit-learner-learner-1")  # aborts the transaction, as the timeout would
+    pipeline.broker.transactional_producer("onebit-learner-learner-1")  # aborts the transaction, like a broker timeout
     found = rebuild(pipeline.broker, TOPICS, 0, None)
     is_committed = number == COMMIT_STEPS[-1]
     assert found.task.settings.join.window_ms == (300 if is_committed else 1_000)
@@ -352,7 +352,7 @@ def by_context(learner: str = "banditron", **changes: Any) -> TaskSettings:
 
 
 def task_with(settings: TaskSettings, *event_ids: str, stream_ms: int = 0) -> tuple[Task, Inputs]:
-    """Return a task and its inputs. Decisions are pending since 1,000, 1,010, ... ms. Stream time is `stream_ms`."""
+    """Return a task and its inputs. The task makes decisions at 1,000, 1,010, ... ms. Stream time is `stream_ms`."""
     task, inputs = Task(settings, TOPICS.contexts), Inputs()
     contexts = [inputs.context(event_id, 1_000 + 10 * number) for number, event_id in enumerate(event_ids)]
     task.step([*contexts, inputs.tick(0, stream_ms)], 1)

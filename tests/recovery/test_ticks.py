@@ -124,7 +124,7 @@ def test_feedback_before_the_tick_of_its_decision_has_no_delay() -> None:
 
     def answers(number: int) -> None:
         if number == 2 and pipeline.ledger().decided == 0:
-            pipeline.answer("a", 1)  # a program that reads uncommitted predictions sends this
+            pipeline.answer("a", 1)  # sent by a program that reads uncommitted predictions
             wait(pipeline, 7)
 
     learner = pipeline.learner(crash_point=answers, snapshot_interval_ms=0)
