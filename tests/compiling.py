@@ -1,4 +1,4 @@
-"""Compilation of kernels in a parallel run."""
+"""Compilation of kernels in a parallel test run."""
 
 import fcntl
 from pathlib import Path
@@ -12,17 +12,17 @@ from stream.learners.kernels import CACHE_DIRECTORY
 
 
 def compile_once() -> None:
-    """Let one process compile a kernel, while others that need it wait and then load it from the cache.
+    """Compile each kernel in one process only. Other processes wait, and then load the kernel from the cache.
 
-    Without a lock, each process compiles the kernels that are not cached yet. A process waits for a kernel only while
-    it holds the locks of kernels that call it, so there is no deadlock.
+    Without a lock, each process would compile every kernel that is not in the cache yet. A process that waits for a
+    kernel has locked only kernels that call this kernel, so there is no deadlock.
     """
     if not CACHE_DIRECTORY:
         return
     compile_unlocked = CPUDispatcher.compile
 
     def compile_locked(self: Any, signature: Any) -> Any:
-        if isinstance(self._cache, NullCache):  # the function is compiled in each process
+        if isinstance(self._cache, NullCache):  # without a cache, each process compiles the function
             return compile_unlocked(self, signature)
         path = Path(CACHE_DIRECTORY, f"{self.py_func.__module__}.{self.py_func.__qualname__}.lock")
         with global_compiler_lock, path.open("w") as file:

@@ -26,7 +26,7 @@ from tests.secured import SETTINGS, Secured
 
 pytest_plugins = ["onebit.pytest_plugin"]  # for installations that predate the plugin's entry point
 
-# Both limits apply to wall-clock time, which is long on a busy machine.
+# On a busy machine, valid tests can exceed these two limits on wall-clock time.
 settings.register_profile("onebit", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("onebit")
 
@@ -42,9 +42,9 @@ WITH_KAFKA_PYTHON = tuple(f"tests/real_kafka/test_{name}.py" for name in ("local
 class Groups(LoadScopeScheduling):  # type: ignore[misc]
     """In a parallel run, assigns each group of tests to one process.
 
-    Two groups are the tests that need a real Kafka, so that two processes each start a broker: the tests of
-    kafka-python and the files in `WITH_KAFKA_PYTHON`, and the rest, about half of the work each. The tests with a
-    learner's name in their parameters are a group, because they use the same kernels.
+    The tests that require a real Kafka are two groups of about equal duration, and each group has its own broker. One
+    group contains the tests of kafka-python and the files in `WITH_KAFKA_PYTHON`; the other contains the rest. All
+    tests with the same learner's name in their parameters are a group, because they use the same kernels.
     """
 
     def __init__(self, config: pytest.Config, log: Any) -> None:
@@ -60,13 +60,13 @@ class Groups(LoadScopeScheduling):  # type: ignore[misc]
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
-    """Return the scheduler of a parallel run; a hook of pytest-xdist."""
+    """Return the scheduler of a parallel run (hook of pytest-xdist)."""
     return Groups(config, log)
 
 
 @pytest.hookimpl(trylast=True)  # after the terminal reporter is registered
 def pytest_configure(config: pytest.Config) -> None:
-    """Report the progress of a parallel run, and compile each kernel in one of its processes; a hook of pytest."""
+    """In a parallel run, report progress and compile each kernel only once (hook of pytest)."""
     if hasattr(config, "workerinput"):
         compile_once()
     reporter = config.pluginmanager.getplugin("terminalreporter")
@@ -75,11 +75,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Select one client for each test, mark the tests that need a real Kafka as slow, and run slow tests first.
+    """Select one client for each test, mark the tests that require a real Kafka as slow, and run slow tests first.
 
-    With slow tests last, the other processes would be idle during the last one. The client is chosen by a hash of the
-    test's name, unless the test has the mark `each_client`. The contract tests show that programs behave the same
-    with every client. A test needs a real Kafka if it is in one of KAFKA_FOLDERS or uses one of KAFKA_FIXTURES.
+    If slow tests ran last, most processes would be idle at the end of the run. A hash of the test's name selects the
+    client. A test with the mark `each_client` runs with every client. One client is enough for other tests, because
+    the contract tests cover every client. A test requires a real Kafka if it is in one of KAFKA_FOLDERS or uses one
+    of KAFKA_FIXTURES.
     """
     others = {item for item in items if not _is_its_client(item)}
     config.hook.pytest_deselected(items=list(others))
@@ -108,10 +109,10 @@ def _parameters(item: pytest.Item) -> dict[str, str]:
 
 @pytest.fixture(scope="session", autouse=True)
 def frozen_modules() -> Iterator[None]:
-    """Exclude the imported modules from garbage collection.
+    """Exclude the imported modules from garbage collection during the whole test run.
 
-    Each run unfreezes all objects and collects garbage. With the modules of all tests, that took a quarter of the time
-    of the tests of commands. `tests/cli/test_garbage_collection.py` tests the freezing itself.
+    Otherwise each tested command would unfreeze and collect the modules of all tests, which takes a quarter of the
+    time of the command tests. `tests/cli/test_garbage_collection.py` tests the freezing itself.
     """
     gc.collect()
     gc.freeze()
@@ -146,7 +147,7 @@ def prefix() -> str:
 
 @pytest.fixture(params=CLIENTS)
 def client(request: pytest.FixtureRequest) -> str:
-    """The name of a Kafka client. A test with the mark `each_client` runs with every client, other tests with one."""
+    """The name of a Kafka client. Each test runs with one client, or with all if it has the mark `each_client`."""
     return str(request.param)
 
 

@@ -21,14 +21,14 @@ from tests.processes import free_port, freeze
 
 NODES = (1, 2, 3)
 SESSION_S = 8
-"""Session timeout of a broker: the high watermark waits this long for a killed follower."""
+"""Session timeout of a broker. After a follower is killed, the high watermark does not advance for this long."""
 
 
 class Cluster:
-    """Three brokers. Node 1 has the controller and all coordinators, which survive failures of nodes 2 and 3."""
+    """Three brokers. Node 1 runs the controller and all coordinators, so tests stop only nodes 2 and 3."""
 
     def __init__(self, directory: Path, shifts_ms: Mapping[int, int]) -> None:
-        """Prepare the cluster without starting it. `shifts_ms` are added to the machine's clock."""
+        """Prepare the cluster without starting it. `shifts_ms` contains the clock offset of each node."""
         self.shifts_ms = shifts_ms
         self._directory = directory
         self._ports = {node: free_port() for node in NODES}
@@ -69,7 +69,7 @@ class Cluster:
         os.kill(self._pid(node), signal.SIGKILL)
 
     def freeze(self, node: int) -> None:
-        """Pause a broker, which remains a member of the cluster until its session times out."""
+        """Pause a broker. The broker remains a member of the cluster until its session times out."""
         freeze(self._pid(node))
 
     def thaw(self, node: int) -> None:
@@ -84,7 +84,7 @@ class Cluster:
             local_kafka.stop(self._home(node))
 
     def create_topics(self, topics: Topics, feedback_on: list[int]) -> None:
-        """Create a pipeline's topics: feedback on the given brokers, led by the first, and all others on node 1."""
+        """Create a pipeline's topics. The first node of `feedback_on` leads feedback; node 1 has all other topics."""
         new = [
             NewTopic(
                 spec.name, 1, replica_assignment=[feedback_on if spec.name == topics.feedback else [1]],
@@ -109,11 +109,11 @@ class Cluster:
         return running.pid
 
     def _create_internal_topics(self) -> None:
-        """Create the topics of groups and transactions on node 1 by requesting coordinators while it runs alone."""
+        """Create Kafka's internal topics for groups and transactions on node 1, the only node that is running."""
         producer = Producer({"bootstrap.servers": f"{HOST}:{self._ports[1]}", "transactional.id": "first"})
         producer.init_transactions(60)
         consumer = Consumer({"bootstrap.servers": f"{HOST}:{self._ports[1]}", "group.id": "first"})
-        with suppress(KafkaException):  # the coordinator is still loading, so the topic exists
+        with suppress(KafkaException):  # raised if the coordinator is still loading; the topic then exists
             consumer.committed([TopicPartition("none", 0)], 60)
         consumer.close()
 

@@ -1,4 +1,4 @@
-"""A sender of feedback near each decision's deadline that relies only on Onebit's documented formats."""
+"""Sends feedback near the deadline of each decision. This program uses only Onebit's documented formats."""
 
 import json
 import random
@@ -13,11 +13,11 @@ from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartit
 from tests.independent_reader import header
 
 EARLIEST_MS, LATEST_MS = -15.0, 5.0  # target range of append times, relative to the deadline
-_WEIGHT = 0.05  # weight of each answer in the moving average of the time from sending to appending
+_WEIGHT = 0.05  # weight of a new measurement in the moving average of `_ahead_ms`
 
 
 class FeedbackSender(threading.Thread):
-    """Sends one feedback record for each prediction, to be appended a few ms before or after its deadline.
+    """Sends one feedback record per prediction, so that Kafka appends the record within a few ms of the deadline.
 
     Only the leader acknowledges feedback (acks=1). With acks=all, a slow follower would block the sender, and no
     feedback would be sent near its deadline during a failure.
@@ -32,8 +32,8 @@ class FeedbackSender(threading.Thread):
         self._closing = threading.Event()
         self._ticks: dict[bytes, int] = {}
         self._undated: defaultdict[bytes, list[str]] = defaultdict(list)
-        self._due: list[tuple[float, str]] = []  # times of the clock of the feedback partition's leader
-        self._ahead_ms = 0.0  # from the send time on this machine's clock to the append time on the leader's clock
+        self._due: list[tuple[float, str]] = []  # the times are those of the leader's clock
+        self._ahead_ms = 0.0  # append time on the leader's clock minus send time on this machine's clock
         self._consumer = Consumer(
             {
                 "bootstrap.servers": bootstrap,
@@ -47,7 +47,7 @@ class FeedbackSender(threading.Thread):
         self._producer = Producer({"bootstrap.servers": bootstrap, "acks": 1, "linger.ms": 5})
 
     def run(self) -> None:
-        """Send feedback until all decisions have some or `close` is called."""
+        """Send feedback until every decision has feedback, or until `close` is called."""
         while self._left and not self._closing.is_set():
             for message in self._consumer.consume(500, 0.002):
                 self._read(message)
@@ -70,11 +70,11 @@ class FeedbackSender(threading.Thread):
             self.join(60)
 
     def _leader_ms(self) -> float:
-        """The expected append time of a record sent now."""
+        """The expected append time of a record that is sent now."""
         return time.time() * 1_000 + self._ahead_ms
 
     def _read(self, message: Message) -> None:
-        """Process a tick, which has the time of a step's decisions, or a prediction, which can precede its tick."""
+        """Process a prediction or a tick. The tick of a step contains the time of the step's decisions."""
         assert message.error() is None, message.error()
         if message.topic() == self._feedback:
             step = header(message, "onebit-tick")

@@ -1,4 +1,4 @@
-"""Feedback near its deadline on three brokers with different clocks: no feedback in time is missed if a broker fails.
+"""Feedback near its deadline, on three brokers with different clocks, while a broker fails.
 
 For a longer run with repeated failures, set ONEBIT_TEST_DECISIONS=100000.
 """
@@ -95,5 +95,5 @@ def test_feedback_is_matched_only_if_appended_by_its_deadline(
         f"within 10 ms of the deadline; in time during failures: {at_stake}; deciles {late_ms[:: len(late_ms) // 10]}"
     )
     assert judged.wrong() == {}
-    # Feedback that only the leader has stored is lost when the leader is killed.
+    # A killed leader loses the feedback that the follower has not stored yet.
     assert len(late_ms) == DECISIONS or (fail is kill_the_leader and len(late_ms) > 0.9 * DECISIONS)

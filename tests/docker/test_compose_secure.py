@@ -1,4 +1,4 @@
-"""Settings that docker/compose.secure.yaml adds to docker/compose.yaml."""
+"""The settings that docker/compose.secure.yaml adds to docker/compose.yaml."""
 
 import re
 import stat
@@ -15,7 +15,7 @@ FOLDER = Path(__file__).parents[2] / "docker"
 
 
 class ComposeLoader(yaml.SafeLoader):
-    """Ignores the tags of Compose, !reset and !override, and reads only their values."""
+    """Ignores the Compose tags !reset and !override, and reads the tagged values."""
 
 
 def _value(loader: yaml.SafeLoader, _tag: str, node: yaml.Node) -> Any:
@@ -32,7 +32,7 @@ def services(name: str) -> dict[str, Any]:
     return read["services"]  # type: ignore[no-any-return]
 
 
-def test_programs_authenticate_with_client_properties_only() -> None:
+def test_each_program_reads_its_credentials_from_client_properties() -> None:
     plain, secured = services("compose.yaml"), services("compose.secure.yaml")
     programs = {name for name, service in plain.items() if "onebit" in service["image"]}
     comes_in = {
@@ -47,7 +47,7 @@ def test_programs_authenticate_with_client_properties_only() -> None:
     )
 
 
-def test_kafka_is_secured_like_the_local_kafka() -> None:
+def test_kafka_in_compose_has_the_security_settings_of_the_local_kafka() -> None:
     environment = services("compose.secure.yaml")["kafka"]["environment"]
     local = LocalSecurity(Path("/")).settings()
     same = [name for name in local if name.startswith(("ssl.", "sasl.", "authorizer."))]
@@ -68,7 +68,7 @@ def test_compose_file_contains_no_secrets() -> None:
     assert [line for line in text.splitlines() if re.search(r"password\s*[:=]", line, re.IGNORECASE)] == []
 
 
-def test_certificates_and_users_match_program_user_and_service_name(tmp_path: Path) -> None:
+def test_generated_security_files_use_the_given_user_and_host_names(tmp_path: Path) -> None:
     security = LocalSecurity(tmp_path, user="onebit", names=("kafka", "localhost"))
     password = security.make()
     read = client_config(read_properties(security.client_config))

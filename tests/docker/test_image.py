@@ -1,4 +1,4 @@
-"""Parts of libraries that docker/Dockerfile removes from the image."""
+"""The image lacks only those parts of libraries that Onebit does not use."""
 
 import re
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 
 
-def test_parts_of_scipy_removed_from_the_image_are_unused() -> None:
+def test_onebit_does_not_import_parts_of_scipy_that_the_image_lacks() -> None:
     gone = set(re.findall(r"\bscipy/(\w+)", (ROOT / "docker/Dockerfile").read_text()))
     sources = [
         path for folder in ("onebit", "stream", "producers", "consumers") for path in (ROOT / folder).rglob("*.py")

@@ -1,4 +1,4 @@
-"""Project files besides the code are complete: pinned versions, Compose files and docs."""
+"""Pinned versions, Compose files, alerts and docs are complete."""
 
 import re
 import runpy
@@ -32,8 +32,8 @@ def _name(requirement: str) -> str:
 
 def test_compose_passes_every_setting_to_the_programs() -> None:
     passed = set(re.findall(r"^    ONEBIT_(\w+):", (ROOT / "docker/compose.yaml").read_text(), re.MULTILINE))
-    # Compose runs one learner on one broker, so it needs neither instance names nor replication. Its health checks use
-    # HTTP instead of a ready file, and a profile covers only a single process.
+    # With one learner and one broker, Compose requires neither instance names nor replication. The health checks of
+    # Compose use HTTP instead of a ready file. A profile covers only a single process.
     elsewhere = {"INSTANCE", "REPLICATION", "READY_FILE", "PROFILE"}
 
     assert passed == {one.name.upper() for one in described()} - elsewhere
@@ -48,7 +48,7 @@ def test_site_lists_every_learner() -> None:
     assert hooks["LEARNERS"] in (ROOT / "docs" / "learners.md").read_text()
 
 
-def test_documented_service_is_the_tested_example() -> None:
+def test_service_in_the_docs_equals_the_tested_example() -> None:
     folder = ROOT / "examples/tested_service"
     sources = "".join(path.read_text() for path in sorted(folder.glob("*.py")))
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs/testing.md").read_text(), re.DOTALL)

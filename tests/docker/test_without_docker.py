@@ -1,4 +1,4 @@
-"""Messages of `make test-compose` and `make test-cluster` without Docker or without a running Docker engine."""
+"""Messages of `make test-compose` and `make test-cluster` if Docker is not installed or not running."""
 
 import shutil
 import subprocess
@@ -11,7 +11,7 @@ SCRIPTS = ("test-compose", "test-cluster")
 
 
 def ended(script: str, programs: Path) -> subprocess.CompletedProcess[str]:
-    """Run a script with only these programs in PATH, and those that the script needs before it checks for Docker."""
+    """Run a script with a PATH that contains only `programs`, bash and dirname."""
     for name in ("bash", "dirname"):
         (programs / name).symlink_to(shutil.which(name) or name)
     command = ["/usr/bin/env", "bash", str(ROOT / f"docker/{script}.sh")]
@@ -27,7 +27,7 @@ def test_missing_docker_is_reported_in_one_line(script: str, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
-def test_stopped_docker_engine_is_reported_with_dockers_message(script: str, tmp_path: Path) -> None:
+def test_message_about_a_stopped_docker_engine_includes_dockers_error(script: str, tmp_path: Path) -> None:
     docker = tmp_path / "docker"
     docker.write_text("#!/usr/bin/env bash\necho 'permission denied' >&2\nexit 1\n")
     docker.chmod(0o755)

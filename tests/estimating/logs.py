@@ -1,4 +1,4 @@
-"""Logs in memory, written by a known policy in a simulated world with known reward probabilities."""
+"""Simulated logs in memory. The logging policy and the reward probabilities are known."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -13,7 +13,7 @@ N_CLASSES, N_FEATURES = 4, 5
 
 
 class MemoryLog(NamedTuple):
-    """A log in memory that is read in batches of a given size."""
+    """A log in memory that is read in batches of `batch_rows` rows."""
 
     rows: LogBatch
     n_features: int = N_FEATURES
@@ -50,11 +50,11 @@ class MemoryLog(NamedTuple):
 
 
 class World(NamedTuple):
-    """Contexts x ~ N(0, I), logistic reward probabilities, and a softmax logging policy with a uniform share."""
+    """Contexts x ~ N(0, I), logistic reward probabilities, and a logging policy that mixes softmax and uniform."""
 
     of_reward: FloatArray  # [d, K]
     of_logging: FloatArray  # [d, K]
-    floor: float = 0.4  # share of uniform play
+    floor: float = 0.4  # weight of the uniform policy in the mixture
 
     def rewards(self, x: FloatArray) -> FloatArray:
         """The probability of reward 1 for each class, float64[n, K]."""
@@ -69,7 +69,7 @@ class World(NamedTuple):
         return played
 
     def value(self, policy: str, n: int = 400_000) -> float:
-        """The true value of `uniform`, of `logged`, or of always playing the named class, to within 0.001."""
+        """The true value of the policy `uniform` or `logged`, or of a constant class; the error is below 0.001."""
         x = np.random.default_rng(99).normal(size=(n, N_FEATURES))
         chances = self.rewards(x)
         if policy == "logged":

@@ -17,7 +17,7 @@ def example(event_id: str, reward: int | None) -> Example:
     return Example(event_id, Outcome.MATCHED if reward is not None else Outcome.EXPIRED, 0, 0.5, reward, 10, 10)
 
 
-def test_decisions_count_by_arm_once_all_earlier_ones_are_settled() -> None:
+def test_decision_of_either_arm_counts_after_all_earlier_decisions_are_settled() -> None:
     arms = Arms(0.5)
     arms.take(0, 1, [prediction("a", HOLDOUT), prediction("b", None), prediction("c", None)], [example("b", 1)])
     assert (arms.now().learner.n, arms.now().waiting) == (0, 3)
@@ -53,7 +53,7 @@ def test_interval_covers_the_difference_at_all_times_in_most_streams(share: floa
     assert missed <= 0.05 * streams
 
 
-def test_interval_excludes_0_with_different_arms_and_enough_decisions() -> None:
+def test_interval_excludes_0_after_many_decisions_if_the_arms_differ() -> None:
     rng = np.random.default_rng(2)
     arms = Arms(0.05)
     of_holdout = (rng.random(20_000) < 0.05).astype(np.float64)
@@ -62,7 +62,7 @@ def test_interval_excludes_0_with_different_arms_and_enough_decisions() -> None:
     assert 0.0 < low < 0.8 < high < 1.0
 
 
-def test_share_alarm_is_raised_only_if_shares_differ_from_the_setting() -> None:
+def test_alarm_is_raised_only_if_the_holdout_share_differs_from_the_setting() -> None:
     rng = np.random.default_rng(3)
     alarms = 0
     for _ in range(200):

@@ -1,4 +1,4 @@
-"""Resampling depends only on the seed and the event ids."""
+"""Bootstrap resampling depends only on the seed and the event ids."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ def all_chunks(n: int, seed: int = 0, batch_rows: int = 700, rows_max: int = 102
     return list(chunks(log.batches(), Draws(seed, Purpose.ESTIMATE), rows_max))
 
 
-def test_counts_are_poisson_and_independent() -> None:
+def test_resampling_counts_are_poisson_and_independent() -> None:
     counts = poisson_counts(all_chunks(600)[0], 500)
     seen = np.bincount(counts.astype(np.int64).reshape(-1), minlength=8)[:7]
     expected = stats.poisson.pmf(np.arange(7), 1.0) * counts.size
@@ -24,7 +24,7 @@ def test_counts_are_poisson_and_independent() -> None:
     assert np.abs(np.corrcoef(counts[:, :40].T) - np.eye(40)).max() < 0.25
 
 
-def test_counts_do_not_depend_on_batch_boundaries() -> None:
+def test_resampling_counts_do_not_depend_on_batch_boundaries() -> None:
     whole = np.concatenate([poisson_counts(chunk, 10) for chunk in all_chunks(500)])
     cut = np.concatenate([poisson_counts(chunk, 10) for chunk in all_chunks(500, batch_rows=33, rows_max=7)])
     assert np.array_equal(whole, cut)
@@ -45,7 +45,7 @@ def test_spread_of_resampled_means_equals_the_standard_error() -> None:
     assert means.std() == pytest.approx(terms[:, 1].std() / np.sqrt(1_400), rel=0.06)
 
 
-def test_resample_without_an_estimate_gives_no_interval() -> None:
+def test_there_is_no_interval_if_a_resample_has_no_estimate() -> None:
     assert percentile_interval(np.array([0.1, np.nan, 0.3]), 0.95) is None
     assert percentile_interval(np.zeros(500), 0.95) is None
     low, high = percentile_interval(np.linspace(0.0, 1.0, 1_001), 0.9) or (0.0, 0.0)

@@ -1,4 +1,4 @@
-"""Estimates of challengers."""
+"""The estimated mean reward of each challenger, from the champion's decisions."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ def example(event_id: str, reward: int | None) -> Example:
     return Example(event_id, Outcome.MATCHED if reward is not None else Outcome.EXPIRED, 0, 0.5, reward, 10, 10)
 
 
-def test_estimates_equal_weighted_means() -> None:
+def test_estimates_of_challengers_equal_weighted_means() -> None:
     estimator, rng, size = ChallengerEstimator(), np.random.default_rng(1), 300
     first, second, rewards = rng.integers(0, 2, (3, size)).tolist()
     actions = (rng.random(size) < 0.2).astype(int).tolist()
@@ -37,7 +37,7 @@ def test_estimates_equal_weighted_means() -> None:
     assert ChallengerComparison.of_json(found.as_json()) == found
 
 
-def test_class_dependent_loss_does_not_make_a_challenger_better() -> None:
+def test_challenger_is_not_reported_as_better_if_lost_feedback_depends_on_the_action() -> None:
     estimator, rng = ChallengerEstimator(), np.random.default_rng(1)
     for step in range(1, 601):
         action = int(rng.integers(2))
@@ -68,7 +68,7 @@ def test_decisions_without_propensity_or_with_other_challengers_are_ignored() ->
     assert (found.n, [(one.name, one.ips) for one in found.challengers]) == (1, [("new", 2.0)])
 
 
-def test_decision_counts_once_all_earlier_ones_are_settled() -> None:
+def test_decision_counts_after_all_earlier_decisions_are_settled() -> None:
     estimator, challenged = ChallengerEstimator(), Challenged("old", {"new": 0})
     estimator.take(0, 1, [prediction("a", 0, 0.5, challenged), prediction("b", 0, 0.5, None)], [])
     estimator.take(0, 2, [prediction("c", 0, 0.5, challenged)], [example("c", 1)])
@@ -79,7 +79,7 @@ def test_decision_counts_once_all_earlier_ones_are_settled() -> None:
 
 @pytest.mark.parametrize("margin", [0.0, 0.2])
 def test_only_a_better_challenger_is_reported_as_better(margin: float) -> None:
-    """The champion plays two classes with 0.7 and 0.3. The challenger is equal, or plays the right one more often."""
+    """The champion plays the better class with probability 0.7, and the challenger with probability 0.7 + margin."""
     rng, found = np.random.default_rng(3), 0
     streams, size = 60, 3_000
     for _ in range(streams):

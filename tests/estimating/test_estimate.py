@@ -1,4 +1,4 @@
-"""Estimates, compared with naive sums, with another package and with the true values."""
+"""Policy estimates, compared with naive sums, with another package and with the true values."""
 
 import numpy as np
 import pytest
@@ -64,7 +64,7 @@ def test_estimates_and_interval_equal_vw_estimators() -> None:
 
 
 def among_some(n: int) -> LogBatch:
-    """A log of uniform play among one to four eligible classes."""
+    """A log of a uniform policy that has one to four eligible classes per decision."""
     rows, rng = a_log(n), np.random.default_rng(5)
     sets = [np.sort(rng.choice(N_CLASSES, rng.integers(1, N_CLASSES + 1), replace=False)).tolist() for _ in range(n)]
     actions = np.array([rng.choice(one) for one in sets])
@@ -73,19 +73,19 @@ def among_some(n: int) -> LogBatch:
     )
 
 
-def test_uniform_policy_earns_what_a_uniform_log_among_eligible_classes_says() -> None:
+def test_uniform_policy_among_eligible_classes_has_the_mean_reward_of_a_uniform_log() -> None:
     rows = among_some(800)
     policy = evaluate(rows, "uniform").policies[0]
     assert [value(policy, name) for name in ("ips", "snips")] == [pytest.approx(rows.rewards.mean())] * 2
     assert (policy.weight_max, list(policy.flags)) == (1.0, [])
 
 
-def test_learner_that_cannot_decide_among_eligible_classes_is_refused_by_name() -> None:
+def test_learner_without_support_for_eligible_classes_is_rejected() -> None:
     with pytest.raises(EstimateError, match=r"^newtron .*late-ucb"):
         evaluate(among_some(50), "uniform", "newtron")
 
 
-def test_least_propensity_is_limited_by_the_largest_number_of_eligible_classes() -> None:
+def test_minimum_propensity_is_limited_by_the_largest_number_of_eligible_classes() -> None:
     rows = among_some(200)
     pairs = rows._replace(eligible=Eligible.of_lists([sorted({int(a), 3 - int(a)}) for a in rows.actions]))
     evaluate(pairs, "uniform", options=Options(propensity_min=0.5))
@@ -102,7 +102,7 @@ def test_estimate_of_logged_policy_equals_mean_reward() -> None:
     assert (policy.ess, policy.weight_max) == (800, 1.0)
 
 
-def test_replay_of_a_uniform_log_counts_agreeing_rows() -> None:
+def test_replay_estimator_uses_the_rows_in_which_policy_and_log_agree() -> None:
     rows = a_log(2_000, world=a_world(floor=1.0))
     policy = evaluate(rows, "constant:b").policies[0]
     agree = rows.actions == 1
@@ -110,7 +110,7 @@ def test_replay_of_a_uniform_log_counts_agreeing_rows() -> None:
     assert value(policy, "replay") == pytest.approx(rows.rewards[agree].mean())
 
 
-def test_doubly_robust_is_unbiased_with_a_wrong_model_unlike_dm() -> None:
+def test_doubly_robust_estimate_is_unbiased_even_if_the_reward_model_is_wrong() -> None:
     """All contexts are equal, so the reward model can learn only the mean reward of each action."""
     world = a_world(floor=0.2)
     rows = a_log(20_000, world=world)
@@ -121,7 +121,7 @@ def test_doubly_robust_is_unbiased_with_a_wrong_model_unlike_dm() -> None:
     assert abs(value(policy, "dm") - truth) > 0.03
 
 
-def test_learner_is_estimated_above_its_logging_policy() -> None:
+def test_learner_has_a_higher_estimate_than_the_uniform_logging_policy() -> None:
     rows = a_log(4_000, world=a_world(floor=1.0))
     found = evaluate(rows, "late-ucb", "logged", options=Options(resamples=50)).policies
     assert found[0].changes
@@ -140,7 +140,7 @@ def test_each_estimator_has_its_documented_intervals() -> None:
     assert {name for name, one in estimates.items() if one.bootstrap} == set(ESTIMATORS)
 
 
-def test_result_depends_on_the_seed_but_not_on_batch_boundaries() -> None:
+def test_intervals_depend_on_the_seed_but_not_on_batch_boundaries() -> None:
     rows = a_log(1_300)
     whole = evaluate(rows, "uniform", "late-ucb").policies
     cut = evaluate(rows, "uniform", "late-ucb", batch_rows=129).policies
@@ -175,7 +175,7 @@ def test_without_propensities_only_dm_has_an_estimate() -> None:
     assert [flag.name for flag in policy.flags] == ["propensity-missing"]
 
 
-def test_mean_weight_flags_wrong_propensities() -> None:
+def test_wrong_propensities_are_flagged_by_the_mean_weight() -> None:
     rows = a_log(3_000)
     right = evaluate(rows, "uniform", options=Options(resamples=50)).policies[0]
     too_large = rows._replace(propensities=np.minimum(1.25 * rows.propensities, 1.0))
@@ -196,7 +196,7 @@ def test_dr_has_no_intervals_if_the_log_never_plays_the_policys_actions() -> Non
     assert given["dr"].anytime is not None, "the option implies that every class is played"
 
 
-def test_minimum_propensity_above_one_in_k_is_rejected() -> None:
+def test_minimum_propensity_above_one_divided_by_the_number_of_classes_is_rejected() -> None:
     with pytest.raises(EstimateError, match=r"0\.3"):
         evaluate(a_log(60), "uniform", options=Options(propensity_min=0.3))
 
@@ -216,7 +216,7 @@ def test_propensities_below_the_given_minimum_are_raised_and_flagged() -> None:
 
 @pytest.mark.filterwarnings("ignore:.*encountered in:RuntimeWarning")
 @pytest.mark.parametrize("propensity", [1e-300, 5e-324])
-def test_overflowing_weights_give_intervals_within_0_and_1(propensity: float) -> None:
+def test_intervals_stay_between_0_and_1_if_weights_overflow(propensity: float) -> None:
     rows = a_log(300)
     rows.propensities[5] = propensity
     (policy,) = evaluate(rows, "uniform").policies
@@ -231,7 +231,7 @@ def test_log_without_outcomes_is_rejected() -> None:
         evaluate(rows._replace(rewards=np.full(20, MISSING)), "uniform")
 
 
-def test_path_ends_at_the_estimates() -> None:
+def test_last_point_of_the_path_equals_the_final_estimates() -> None:
     policy = evaluate(a_log(1_000), "uniform", options=Options(path_points=100)).policies[0]
     assert [point.n for point in policy.path] == list(range(10, 1_001, 10))
     last, estimates = policy.path[-1], by_name(policy)
@@ -251,7 +251,7 @@ SEEDS = 60
 
 
 def test_intervals_cover_the_truth() -> None:
-    """Bootstrap intervals have about the nominal coverage. The other intervals have at least this coverage."""
+    """Bootstrap intervals have about the nominal coverage. The other intervals have at least the nominal coverage."""
     world = a_world()
     truths = {policy: world.value(policy) for policy in ("uniform", "a")}
     hits = {"bootstrap": [], "bernstein": [], "anytime": []}  # type: dict[str, list[bool]]
@@ -262,7 +262,7 @@ def test_intervals_cover_the_truth() -> None:
         for policy in found.policies:
             truth = truths[policy.policy.split(":")[-1]]
             for one in policy.estimates:
-                if one.estimator != "dm":  # its intervals ignore the bias of the model
+                if one.estimator != "dm":  # intervals of the direct method ignore the bias of the reward model
                     assert one.bootstrap is not None
                     hits["bootstrap"].append(one.bootstrap.low <= truth <= one.bootstrap.high)
                     if one.bernstein is not None:

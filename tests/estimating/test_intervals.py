@@ -22,14 +22,14 @@ def all_lows(side: LowerSequence, terms: FloatArray) -> FloatArray:
 
 
 def weighted_bits(seeds: int, n: int, weight_max: float, value: float) -> tuple[FloatArray, FloatArray]:
-    """Terms w·r and w·(1 − r), where each weight w is weight_max or 0 with mean 1, and each bit r has mean `value`."""
+    """Terms w·r and w·(1 − r). Each weight w is 0 or `weight_max`, with mean 1. Each bit r has mean `value`."""
     rng = np.random.default_rng(5)
     weights = np.where(rng.random((seeds, n)) < 1.0 / weight_max, weight_max, 0.0)
     rewards = (rng.random((seeds, n)) < value).astype(np.float64)
     return weights * rewards, weights * (1.0 - rewards)
 
 
-def test_bernstein_bound_equals_theorem() -> None:
+def test_bernstein_bound_equals_the_formula_of_the_theorem() -> None:
     n, v, b, delta = 50, 0.2, 4.0, 0.05
     log_term = np.log(2 / delta)
     assert bernstein_low(n, 1.0, v, b, delta) == pytest.approx(
@@ -37,14 +37,14 @@ def test_bernstein_bound_equals_theorem() -> None:
     )
 
 
-def test_bernstein_error_rate_is_below_delta() -> None:
+def test_error_rate_of_the_bernstein_bound_is_below_delta() -> None:
     terms, _ = weighted_bits(2_000, 400, 5.0, 0.3)
     lows = [bernstein_low(400, one.mean(), one.var(ddof=1), 5.0, 0.025) for one in terms]
     assert np.mean(np.array(lows) > 0.3) <= 0.025
 
 
 @given(st.floats(0.0, 1e7), st.floats(0.001, 0.5))
-def test_mixture_equals_one_over_delta_at_its_bound(variance_sum: float, delta: float) -> None:
+def test_mixture_martingale_equals_one_over_delta_at_its_bound(variance_sum: float, delta: float) -> None:
     s = mixture_bound(np.array([variance_sum]), delta)[0]
     psi = -np.log1p(-LAMBDAS) - LAMBDAS
     exponents = LAMBDAS * s - psi * variance_sum - np.log(LAMBDAS.size)
@@ -52,7 +52,7 @@ def test_mixture_equals_one_over_delta_at_its_bound(variance_sum: float, delta: 
 
 
 @pytest.mark.parametrize(("weight_max", "value"), [(1.0, 0.02), (5.0, 0.3), (20.0, 0.9)])
-def test_sequence_covers_the_mean_at_all_times(weight_max: float, value: float) -> None:
+def test_confidence_sequence_covers_the_mean_at_all_times(weight_max: float, value: float) -> None:
     seeds, n = 100, 800
     of_reward, of_failure = weighted_bits(seeds, n, weight_max, value)
     missed = 0
@@ -62,7 +62,7 @@ def test_sequence_covers_the_mean_at_all_times(weight_max: float, value: float) 
     assert missed / seeds <= 0.05
 
 
-def test_sequence_covers_a_changing_running_mean() -> None:
+def test_confidence_sequence_covers_the_running_mean_if_the_mean_changes() -> None:
     seeds, n = 300, 800
     rng = np.random.default_rng(2)
     means = np.where(np.arange(n) < 300, 0.9, 0.1)
@@ -74,7 +74,7 @@ def test_sequence_covers_a_changing_running_mean() -> None:
     assert missed / seeds <= 0.05
 
 
-def test_sequence_with_negative_terms_covers_the_mean() -> None:
+def test_confidence_sequence_covers_the_mean_of_negative_and_positive_terms() -> None:
     rng = np.random.default_rng(4)
     missed = 0
     for _ in range(300):
@@ -88,7 +88,7 @@ def test_term_below_the_declared_minimum_is_rejected() -> None:
         LowerSequence(2.0, 0.05).extend(np.array([1.0, -2.5]))
 
 
-def test_sequence_does_not_depend_on_batch_boundaries() -> None:
+def test_confidence_sequence_does_not_depend_on_batch_boundaries() -> None:
     terms = np.random.default_rng(0).random(500)
     whole, cut = LowerSequence(1.0, 0.05), LowerSequence(1.0, 0.05)
     at_once = all_lows(whole, terms)
@@ -97,7 +97,7 @@ def test_sequence_does_not_depend_on_batch_boundaries() -> None:
     assert cut.now() == pytest.approx(at_once[-1])
 
 
-def test_predicted_term_uses_only_earlier_rows() -> None:
+def test_prediction_of_a_term_uses_only_earlier_rows() -> None:
     terms = np.array([1.0, 0.0, 1.0])
     cumulated: Cumulated = LowerSequence(0.0, 0.05).extend(terms)
     squares = np.diff(cumulated.variance_sums, prepend=0.0)
@@ -105,7 +105,7 @@ def test_predicted_term_uses_only_earlier_rows() -> None:
 
 
 @pytest.mark.parametrize(("weight_max", "value"), [(1.0, 0.3), (5.0, 0.3), (5.0, 0.02)])
-def test_sequence_is_as_narrow_as_vw_estimators(weight_max: float, value: float) -> None:
+def test_confidence_sequence_is_about_as_narrow_as_that_of_vw_estimators(weight_max: float, value: float) -> None:
     of_reward, of_failure = (terms[0] for terms in weighted_bits(1, 3_000, weight_max, value))
     theirs = cs.Interval()
     for of_bit, of_other in zip(of_reward, of_failure, strict=True):

@@ -1,4 +1,4 @@
-"""Estimates of the learner's own policy, updated while logged decisions are settled."""
+"""Live estimates of the learner's own policy during the replay of a log."""
 
 import math
 from itertools import product
@@ -33,7 +33,7 @@ def expired(event_id: str, assumed: int | None = None) -> Example:
 
 
 def agreeing(*ids: str) -> list[Prediction]:
-    """Decisions of weight 2 in which the learner's action equals the logged one."""
+    """Decisions with weight 2, in which the learner's action equals the logged action."""
     return [decided(event_id, 1, 0.5, 1) for event_id in ids]
 
 
@@ -45,7 +45,7 @@ def names(found: LiveEstimates) -> list[str]:
     return [flag.name for flag in found.flags if flag.name != "ess-low"]
 
 
-def test_reward_after_a_pending_decision_does_not_count_yet() -> None:
+def test_reward_does_not_count_while_an_earlier_decision_is_pending() -> None:
     live = LiveEstimator()
     live.take(0, 1, agreeing("a", "b", "c"), [matched("b", 1), matched("c", 1)])
     assert (live.now().n, live.now().waiting, live.now().estimates) == (0, 3, ())
@@ -123,8 +123,8 @@ def test_reassigned_partition_does_not_block_estimates(how: str) -> None:
     assert live.now().n == (3 if how == "gone" else 4)
 
 
-def test_ips_is_unbiased_over_draws_of_the_target() -> None:
-    """The number of each case is proportional to its probability, so the mean is the true value up to rounding."""
+def test_ips_is_unbiased_although_the_target_action_is_drawn_at_random() -> None:
+    """Each case occurs in proportion to its probability, so the estimate must equal the true value."""
     logging, own = ((1, 3), (2, 2)), ((3, 1), (1, 3))  # action probabilities in quarters, by context and class
     rewards = ((1, 2), (4, 3))  # reward probabilities in quarters
     live, truth, cases = LiveEstimator(), 0.0, 0
@@ -144,7 +144,7 @@ def test_ips_is_unbiased_over_draws_of_the_target() -> None:
 
 
 class PredrawnPolicy(Policy):
-    """A policy whose action for each event was drawn in advance and has probability 1."""
+    """A deterministic policy. The action for each event was drawn in advance."""
 
     name = "drawn"
     changes = True
@@ -158,7 +158,7 @@ class PredrawnPolicy(Policy):
         return p
 
 
-def test_live_estimates_equal_estimates_of_the_same_log() -> None:
+def test_live_estimates_equal_the_offline_estimates_of_the_same_log() -> None:
     rows = a_log(1_500)
     targets = np.random.default_rng(3).integers(N_CLASSES, size=1_500)
     (judged,) = estimate(MemoryLog(rows), [PredrawnPolicy(targets)]).policies
@@ -188,8 +188,8 @@ def test_live_estimates_equal_estimates_of_the_same_log() -> None:
     assert ips == pytest.approx(of_log["ips"].anytime)
 
 
-def test_snips_interval_has_about_nominal_coverage() -> None:
-    """Uses 200 logs of 400 rows with two classes, played evenly. The policy plays class 0 with probability 0.7."""
+def test_snips_interval_has_about_the_nominal_coverage() -> None:
+    """Uses 200 logs of 400 rows. The log plays two classes uniformly; the policy plays class 0 with probability 0.7."""
     rng = np.random.default_rng(1)
     shape, truth, held = (200, 400), 0.7 * 0.2 + 0.3 * 0.6, 0
     actions, targets = (rng.random(shape) < 0.5).astype(int), (rng.random(shape) < 0.3).astype(int)
@@ -216,14 +216,14 @@ def test_few_rows_are_flagged_and_have_no_normal_interval() -> None:
     assert [flag.name for flag in live.now().flags] == ["weights-off-one"]
 
 
-def test_policy_never_played_by_the_log_has_no_snips() -> None:
+def test_there_is_no_snips_estimate_if_the_policy_and_the_log_never_agree() -> None:
     live = LiveEstimator()
     live.take(0, 1, [decided("a", 1, 0.5, 0)], [matched("a", 1)])
     assert live.now().estimates[1] == LiveEstimate("snips", None, None, None)
     assert live.now().estimates[0].anytime == Interval(0.0, 1.0)
 
 
-def test_json_has_the_same_fields_as_log_estimates() -> None:
+def test_json_of_live_estimates_has_the_documented_fields() -> None:
     live = LiveEstimator()
     live.take(0, 1, agreeing("a"), [matched("a", 1)])
     found = live.now().as_json()
@@ -234,7 +234,7 @@ def test_json_has_the_same_fields_as_log_estimates() -> None:
     ]
 
 
-def test_memory_is_limited_to_decisions_after_the_first_pending_one() -> None:
+def test_estimator_remembers_only_decisions_since_the_first_pending_decision() -> None:
     live = LiveEstimator()
     for step in range(1, 500):
         predictions = agreeing(f"{step}a", f"{step}b")

@@ -1,4 +1,4 @@
-"""Action probabilities of each policy in a log, and the feedback that a learner applies before each decision."""
+"""The action probabilities of each policy in a log. A learner first applies the feedback that is already due."""
 
 import numpy as np
 import pytest
@@ -28,7 +28,7 @@ def probabilities(policy: Policy, rows: LogBatch, rows_max: int = 1_024) -> Floa
 
 
 def naive_probabilities(rows: LogBatch, delays_ms: list[int]) -> FloatArray:
-    """The probabilities of late-ucb in each row, each from a new learner that replays all earlier rows."""
+    """The action probabilities of late-ucb. For each row, a new learner first replays all earlier rows."""
     chunk = all_chunks(rows)[0]
     n = len(chunk.ids)
     p = np.zeros((n, N_CLASSES))
@@ -40,7 +40,7 @@ def naive_probabilities(rows: LogBatch, delays_ms: list[int]) -> FloatArray:
         at_once = {j for j in range(t) if delays_ms[j] == 0}
         events += [(time, -1, j) for time, j in due if time < now_ms and j not in at_once]
         decisions = {}
-        # Feedback that is due at the time of a decision is applied after that decision.
+        # If feedback is due at the exact time of a decision, the learner applies the feedback after the decision.
         for _, kind, j in sorted(events, key=lambda one: (one[0] + (0.5 if one[1] else 0.0), one[2])):
             x = chunk.features(j)
             if kind == 0:
@@ -66,7 +66,7 @@ DELAYS_MS = {
 
 
 @pytest.mark.parametrize("delays_ms", DELAYS_MS.values(), ids=DELAYS_MS)
-def test_learner_applies_feedback_due_before_each_decision(delays_ms: list[int]) -> None:
+def test_learner_applies_all_feedback_that_is_due_before_a_decision(delays_ms: list[int]) -> None:
     rows = with_delays(a_log(40), delays_ms)
     expected = naive_probabilities(rows, delays_ms)
     np.testing.assert_array_equal(probabilities(parsed("late-ucb"), rows), expected)
@@ -84,7 +84,7 @@ def test_missing_delay_is_drawn_from_the_delay_model() -> None:
     np.testing.assert_array_equal(logged, naive_probabilities(rows, [0] * 40))
 
 
-def test_lost_feedback_is_not_learned() -> None:
+def test_learner_learns_nothing_from_lost_feedback() -> None:
     rows = a_log(60)
     lost = probabilities(parsed("late-ucb"), rows._replace(rewards=np.full(60, MISSING)))
     assert (lost == 0.0).all()  # rows without an outcome have no probabilities
@@ -96,7 +96,7 @@ def test_lost_feedback_is_not_learned() -> None:
 
 
 @pytest.mark.parametrize(("name", "learns"), [("banditron", False), ("late-ucb", True)])
-def test_row_without_a_propensity_is_learned_only_by_unweighted_learners(name: str, learns: bool) -> None:
+def test_only_unweighted_learners_learn_from_a_row_without_a_propensity(name: str, learns: bool) -> None:
     rows = a_log(50)
     unknown = rows.propensities.copy()
     unknown[20] = np.nan
@@ -131,13 +131,13 @@ def test_every_learner_that_supports_logs_learns_from_a_log(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(set(registered()) - set(evaluable_learners())))
-def test_learner_without_log_support_is_rejected_by_name(name: str) -> None:
+def test_error_names_a_learner_that_cannot_be_evaluated_on_a_log(name: str) -> None:
     reported = "it requires the true class" if registered()[name].needs_label else "its updates assume"
     with pytest.raises(EstimateError, match=f"^{name} cannot be evaluated on a log: {reported}"):
         parsed(name)
 
 
-def test_reward_any_disables_updates_of_other_classes() -> None:
+def test_right_answer_does_not_update_other_classes_if_several_classes_can_be_right() -> None:
     rows = a_log(80)
     several = Training(reward="any")
     np.testing.assert_array_equal(
@@ -158,7 +158,7 @@ def test_fixed_policies_have_their_documented_probabilities() -> None:
     assert [policy.weight_max(0.05, N_CLASSES) for policy in policies] == [5, 20, 1, 20]
 
 
-def test_policies_play_eligible_classes_only() -> None:
+def test_policies_play_only_eligible_classes() -> None:
     rows = a_log(60)
     sets: list[list[int]] = [[int(action), 3] if action < 3 else [] for action in rows.actions]
     rows = rows._replace(eligible=Eligible.of_lists(sets))
@@ -199,11 +199,11 @@ def test_parameters_are_passed_to_the_learner() -> None:
         ("late-ucb:eta", r"expected parameters NAME=VALUE separated by commas; got 'eta'"),
     ],
 )
-def test_unknown_policy_is_rejected_by_name(spec: str, text: str) -> None:
+def test_error_names_an_unknown_policy(spec: str, text: str) -> None:
     with pytest.raises(EstimateError, match=text):
         parsed(spec)
 
 
-def test_unknown_parameter_is_rejected_by_name() -> None:
+def test_error_names_an_unknown_parameter() -> None:
     with pytest.raises(ParameterError, match="'step'"):
         parsed("late-ucb:step=1")

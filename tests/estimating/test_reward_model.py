@@ -1,4 +1,4 @@
-"""Ridge regressions of the reward model."""
+"""The ridge regressions in the reward model."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ def one_chunk(n: int) -> Chunk:
 
 
 def best_ridge(z: FloatArray, chunk: Chunk, fold: NDArray[np.int64], f: int) -> float:
-    """The ridge with the least squared error on fold f + 1 after training on all folds except f and f + 1."""
+    """The ridge parameter with the smallest squared error on fold f + 1, trained on all folds except f and f + 1."""
     held = (f + 1) % 5
     known = (fold != f) & (fold != held)
     mean = chunk.rewards[known].mean()
@@ -33,7 +33,7 @@ def best_ridge(z: FloatArray, chunk: Chunk, fold: NDArray[np.int64], f: int) -> 
     return min(losses, key=lambda ridge: losses[ridge])
 
 
-def test_weights_of_a_fold_equal_ridge_regression_on_the_others() -> None:
+def test_predictions_for_a_fold_equal_ridge_regression_on_the_other_folds() -> None:
     chunk = one_chunk(600)
     model = RewardModel(N_FEATURES, N_CLASSES, 5)
     z, fold = model.features(chunk), chunk.folds(5)
@@ -67,7 +67,7 @@ def test_predictions_do_not_depend_on_feature_units(unit: float) -> None:
     np.testing.assert_allclose(predictions[1], predictions[0], atol=1e-7)
 
 
-def test_nearly_constant_and_huge_features_give_finite_weights() -> None:
+def test_predictions_are_finite_with_nearly_constant_and_huge_features() -> None:
     chunk = one_chunk(300)
     values = chunk.values.reshape(-1, N_FEATURES).copy()
     values[:, 0] = 1.7e12 + np.arange(300)
@@ -81,7 +81,7 @@ def test_nearly_constant_and_huge_features_give_finite_weights() -> None:
     assert np.delete(q, 7, axis=0).mean() == pytest.approx(one.rewards.mean(), abs=0.1)
 
 
-def test_model_distinguishes_classes() -> None:
+def test_reward_model_predicts_a_different_reward_for_each_class() -> None:
     chunk = one_chunk(4_000)
     model = RewardModel(N_FEATURES, N_CLASSES, 5)
     z, fold = model.features(chunk), chunk.folds(5)
@@ -91,7 +91,7 @@ def test_model_distinguishes_classes() -> None:
     assert np.abs(model.predict(z, fold) - truth).mean() < 0.12 < np.abs(truth - truth.mean()).mean()
 
 
-def test_running_model_uses_only_earlier_rows() -> None:
+def test_running_reward_model_uses_only_earlier_rows() -> None:
     chunk = one_chunk(400)
     changed = chunk.rewards.copy()
     changed[300:] = 1 - changed[300:]
@@ -106,7 +106,7 @@ def test_running_model_uses_only_earlier_rows() -> None:
     assert np.ptp(first[REFIT_FIRST]) > 0.0
 
 
-def test_running_model_does_not_depend_on_batch_boundaries() -> None:
+def test_running_reward_model_does_not_depend_on_batch_boundaries() -> None:
     chunk = one_chunk(500)
     whole, cut = RunningRewardModel(N_FEATURES, N_CLASSES), RunningRewardModel(N_FEATURES, N_CLASSES)
     z = whole.model.features(chunk)

@@ -1,4 +1,4 @@
-"""Flags for problems of a log."""
+"""Warnings about problems in a log, such as missing propensities."""
 
 import numpy as np
 import pytest
@@ -26,7 +26,7 @@ def flags_of(rows: LogBatch) -> list[str]:
 
 
 def with_some(rows: LogBatch, column: str, value: float, every: int = 10) -> LogBatch:
-    """The log with some entries of a column replaced, by default every tenth."""
+    """The log, with one in `every` entries of a column replaced by `value`."""
     changed = getattr(rows, column).copy()
     changed[::every] = value
     return rows._replace(**{column: changed})
@@ -93,19 +93,19 @@ def test_random_censoring_is_rarely_flagged() -> None:
     assert 0.02 < np.mean(np.array(p_values) < 0.05) < 0.08
 
 
-def test_independence_equals_pearsons_test() -> None:
+def test_independence_test_equals_pearsons_chi_squared_test() -> None:
     table = np.array([[50, 950], [31, 669], [9, 41]])
     assert independence(table) == pytest.approx(chi2_contingency(table, correction=False).pvalue, rel=1e-12)
 
 
-def test_rare_classes_are_pooled_in_the_test() -> None:
+def test_independence_test_pools_rare_classes() -> None:
     table = np.array([[50, 950], [0, 3], [1, 2], [0, 1]])
     pooled = np.array([[50, 950], [1, 6]])
     assert independence(table) == pytest.approx(independence(pooled))
     assert independence(np.array([[0, 10], [0, 20]])) == 1.0
 
 
-def test_mean_weight_test_rejects_only_means_other_than_one() -> None:
+def test_p_value_of_the_mean_weight_is_small_only_if_the_mean_is_not_1() -> None:
     assert mean_of_weights(10_000, 1.02, 4.0) == pytest.approx(0.3173, abs=1e-3)
     assert mean_of_weights(10_000, 1.2, 4.0) < 1e-10
     assert mean_of_weights(100, 1.0, 0.0) == 1.0

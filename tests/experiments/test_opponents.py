@@ -1,4 +1,4 @@
-"""Learners of other libraries on Onebit's streams. River is a test requirement; Vowpal Wabbit is not."""
+"""Learners of River on Onebit's streams. Vowpal Wabbit is not tested, because it is not a test requirement."""
 
 from typing import Any
 
@@ -32,7 +32,7 @@ def small_stream(events: int, delays: list[int] | None = None) -> Stream:
     return stream if delays is None else stream._replace(delays=np.array(delays))
 
 
-def test_feedback_order_equals_compiled_loop() -> None:
+def test_other_learners_receive_feedback_in_the_order_of_the_compiled_loop() -> None:
     scribe = CallRecorder()
     play(scribe, small_stream(5, [2, 0, NEVER, 0, 9]))
     assert scribe.calls == [
@@ -40,7 +40,7 @@ def test_feedback_order_equals_compiled_loop() -> None:
     ]  # fmt: skip
 
 
-def test_river_learns_from_the_class_or_the_reward() -> None:
+def test_learners_of_river_learn_from_the_class_or_from_the_reward() -> None:
     data = linear_models(1)
     stream = stream_of(data, 1, 400, 1, Conditions())
     for model in ("logistic", "linucb"):
@@ -48,6 +48,6 @@ def test_river_learns_from_the_class_or_the_reward() -> None:
         assert wrong[-100:].mean() < 0.6, "uniform play has an error rate of 0.8"
 
 
-def test_unknown_model_is_rejected() -> None:
+def test_unknown_river_model_is_rejected() -> None:
     with pytest.raises(ParameterError, match="river: parameter model must be linucb or logistic; got 'tree'"):
         oppose("river", {"model": "tree"}, linear_models(1), small_stream(5))

@@ -36,7 +36,7 @@ def title(name: str) -> str:
     return name.upper()
 
 
-def test_line_shows_mean_over_seeds_and_is_horizontal_without_the_parameter() -> None:
+def test_line_shows_means_over_seeds_and_is_constant_for_a_learner_without_the_parameter() -> None:
     rows = [row(error=e, seed=s, gamma=g) for s, e, g in ((1, 0.2, 0.1), (2, 0.4, 0.1), (1, 0.5, 1.0), (2, 0.5, 1.0))]
     (panel,) = panels_of(figure(), [*rows, row("arow", 0.1)], title)
     soba, arow = panel.lines
@@ -46,25 +46,25 @@ def test_line_shows_mean_over_seeds_and_is_horizontal_without_the_parameter() ->
     assert arow == Line("arow", None, [0.1], [0.0])
 
 
-def test_line_over_examples_uses_the_best_parameter() -> None:
+def test_learning_curve_uses_the_best_parameter() -> None:
     rows = [row(error=0.4, gamma=0.0078125), row(error=0.5, gamma=1.0)]
     (panel,) = panels_of(figure(x="examples", best="gamma"), rows, title)
     assert panel.lines == [Line("soba, gamma 2^-7", [10, 100], [0.5, 0.4], [0.0, 0.0])]
 
 
-def test_panel_filters_by_where_and_splits_by_lines() -> None:
+def test_panel_selects_rows_by_where_and_draws_one_line_per_value() -> None:
     rows = [row(drift=drift, delay=delay) for drift in ("off", "class") for delay in (0, 9)]
     (panel,) = panels_of(figure(x="delay", lines=["drift"], where={"delay": 9}), rows, title)
     assert [(line.label, line.x) for line in panel.lines] == [("soba, drift off", [9]), ("soba, drift class", [9])]
 
 
-def test_where_keeps_learners_without_the_parameter() -> None:
+def test_filter_on_a_parameter_keeps_learners_without_this_parameter() -> None:
     rows = [row(margin="feedback"), row(margin="decision"), row("late-ucb")]
     (panel,) = panels_of(figure(x="delay", where={"margin": "decision"}), rows, title)
     assert [line.label for line in panel.lines] == ["soba", "late-ucb"]
 
 
-def test_field_can_be_a_parameter_condition_fact_or_policy() -> None:
+def test_field_of_a_row_can_be_a_parameter_a_condition_or_a_policy() -> None:
     one = row(u_norm_sq="0.1 squared_norm", exploration="--softmax -l 1", delay=3, late="correct", on_expiry="negative")
     assert field_of(one, "exploration") == "--softmax -l 1"
     assert [field_of(one, name) for name in ("u_norm_sq", "delay", "loss", "policy", "eta", "seed")] == [
@@ -82,7 +82,7 @@ def test_best_parameter_has_the_smallest_mean_error() -> None:
 PAPER = [{"data": "digits", "learner": "soba", "value": 20.0, "because": "the moon was full"}]
 
 
-def test_table_compares_our_result_to_the_papers_with_reasons() -> None:
+def test_table_gives_reasons_for_differences_from_the_papers_results() -> None:
     table = comparison(paper=PAPER, paper_events=1_000)
     (line,) = compare(table, [row(error=0.3, seed=1), row(error=0.32, seed=2)])
     assert (line.ours, line.se, line.difference) == pytest.approx((31.0, 1.0, 11.0))
@@ -93,18 +93,18 @@ def test_table_compares_our_result_to_the_papers_with_reasons() -> None:
     assert sentence(line, table, "half of the rows") == "the moon was full; the data: half of the rows"
 
 
-def test_difference_within_tolerance_or_chance_has_no_reason() -> None:
+def test_no_reason_is_given_for_a_difference_within_tolerance_or_chance() -> None:
     near = compare(comparison(paper=PAPER), [row(error=0.21)])
     by_chance = compare(comparison(paper=PAPER), [row(error=0.1, seed=1), row(error=0.5, seed=2)])
     assert [sentence(line, comparison(paper=PAPER), "") for line in (*near, *by_chance)] == ["", ""]
 
 
-def test_unexplained_difference_is_labelled_reason_unknown() -> None:
+def test_reason_for_an_unexplained_difference_is_unknown() -> None:
     table = comparison(paper=[{"data": "digits", "learner": "soba", "value": 20.0}])
     assert sentence(compare(table, [row(error=0.5)])[0], table, "") == "reason unknown"
 
 
-def test_learner_that_differs_in_every_fold_is_marked() -> None:
+def test_only_a_significantly_different_learner_is_marked() -> None:
     confidit = [0.2 + 0.007 * (fold % 4) for fold in range(10)]
     better = [error + 0.1 + 0.01 * (fold % 3) for fold, error in enumerate(confidit)]
     like_it = [error + 0.01 * (-1) ** fold for fold, error in enumerate(confidit)]

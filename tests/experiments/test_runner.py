@@ -33,7 +33,7 @@ def figures(row: Row) -> tuple[Any, ...]:
     return row._replace(seconds=0.0)
 
 
-def test_every_combination_of_a_sweep_has_a_row(tmp_path: Path) -> None:
+def test_each_combination_of_parameters_conditions_and_seeds_has_a_row(tmp_path: Path) -> None:
     run(experiment(sweep(conditions={"delay": [0, 5]})), tmp_path)
     rows = read_rows(tmp_path / ROWS_FILE)
     assert len({row.key for row in rows}) == len(rows) == 2 * 2 * 3
@@ -44,7 +44,7 @@ def test_every_combination_of_a_sweep_has_a_row(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_parallel_run_has_the_rows_of_a_sequential_run(tmp_path: Path) -> None:
+def test_parallel_and_sequential_runs_have_the_same_rows(tmp_path: Path) -> None:
     one = experiment(sweep())
     run(one, tmp_path / "one")
     run(one, tmp_path / "two", jobs=2)
@@ -52,7 +52,7 @@ def test_parallel_run_has_the_rows_of_a_sequential_run(tmp_path: Path) -> None:
     assert sorted(map(figures, together)) == sorted(map(figures, alone))
 
 
-def test_interrupted_run_resumes(tmp_path: Path) -> None:
+def test_interrupted_run_resumes_without_repeating_rows(tmp_path: Path) -> None:
     one = experiment(sweep())
 
     def stop(far: Progress) -> None:
@@ -69,7 +69,7 @@ def test_interrupted_run_resumes(tmp_path: Path) -> None:
     assert read_rows(tmp_path / ROWS_FILE)[:4] == before
 
 
-def test_missing_data_set_is_reported_with_its_source_and_skipped(tmp_path: Path) -> None:
+def test_missing_data_set_is_skipped_and_reported_with_its_source(tmp_path: Path) -> None:
     one = experiment(sweep(data=["reuters4", "linear-models"]))
     reported = Sets({}, tmp_path).missing(one)
     assert list(reported) == ["reuters4"]
@@ -79,7 +79,7 @@ def test_missing_data_set_is_reported_with_its_source_and_skipped(tmp_path: Path
     assert {row.data for row in read_rows(tmp_path / ROWS_FILE)} == {"linear-models"}
 
 
-def test_own_data_set_is_read_from_the_data_folder(tmp_path: Path) -> None:
+def test_users_data_set_is_read_from_the_data_folder(tmp_path: Path) -> None:
     (tmp_path / "mine.svm").write_text("0 1:1\n1 2:1\n" * 20)
     own = {"mine": {"file": "mine.svm", "n_features": 2, "title": "mine", "get": "it is mine"}}
     one = experiment(sweep(data=["mine"], events=None), sets=own)
@@ -87,7 +87,7 @@ def test_own_data_set_is_read_from_the_data_folder(tmp_path: Path) -> None:
     assert {(row.data, row.events) for row in read_rows(tmp_path / ROWS_FILE)} == {("mine", 40)}
 
 
-def test_unsupported_run_is_reported_with_its_reason_and_skipped(tmp_path: Path) -> None:
+def test_unsupported_run_is_skipped_and_reported_with_the_reason(tmp_path: Path) -> None:
     raised = run(experiment(sweep(conditions={"window": 5, "on_expiry": "negative"})), tmp_path)
     assert {one.job.learner for one in raised} == {"perceptron"}
     assert "perceptron learns from labels" in raised[0].reason
@@ -105,7 +105,7 @@ def test_best_parameters_of_an_earlier_sweep_are_used(tmp_path: Path) -> None:
     assert sorted(row.fold for row in rows["folds"] if row.learner == "banditron") == list(range(10))
 
 
-def test_removed_parameters_are_not_considered_best(tmp_path: Path) -> None:
+def test_best_parameters_do_not_include_values_removed_from_the_experiment(tmp_path: Path) -> None:
     def of(gamma: float) -> Experiment:
         learners = [{"learner": "banditron", "parameters": {"gamma": gamma}}]
         tuned = sweep("tuned", evaluate="split", seeds=1, learners=learners)
@@ -119,7 +119,7 @@ def test_removed_parameters_are_not_considered_best(tmp_path: Path) -> None:
     assert [row.parameters for row in found["then"]] == ['{"gamma": 0.01}']
 
 
-def test_lost_or_partitioned_state_increases_the_error(tmp_path: Path) -> None:
+def test_error_increases_if_the_state_is_lost_or_partitioned(tmp_path: Path) -> None:
     conditions = ({"partitions": [1, 8]}, {"forget_every": [0, 50]})
     learner = [{"learner": "perceptron"}]
     one = experiment(*(sweep(str(n), events=1_000, learners=learner, conditions=c) for n, c in enumerate(conditions)))
@@ -146,7 +146,7 @@ def test_error_with_a_shared_model_grows_with_lag(tmp_path: Path) -> None:
     assert max(alone) < min(row.error for row in rows["shared"] if "lag" in row.conditions)
 
 
-def test_rows_remain_valid_after_conditions_are_added() -> None:
+def test_key_of_a_row_does_not_change_if_a_new_condition_has_its_default() -> None:
     assert Job(sweep="a", data="b", learner="c", title="d").key == "c0d2df0fef30d41ed1a7bc8a"
     assert Conditions.model_validate({"model": "shared"}).known_by["model"] == "shared"
 
@@ -164,7 +164,7 @@ def test_contradictory_conditions_are_rejected(conditions: dict[str, Any], messa
         experiment(sweep(conditions=conditions))
 
 
-def test_rows_of_an_earlier_definition_are_kept_but_hidden(tmp_path: Path) -> None:
+def test_rows_of_an_earlier_definition_are_kept_but_ignored(tmp_path: Path) -> None:
     run(experiment(sweep()), tmp_path)
     changed = experiment(sweep(learners=[{"learner": "perceptron"}]))
     assert {row.learner for row in rows_of(changed, read_rows(tmp_path / ROWS_FILE))["one"]} == {"perceptron"}
@@ -195,7 +195,7 @@ def test_shipped_experiments_use_existing_learners_and_data_sets(name: str) -> N
         ('title = "x"\nabout = ""\nsweeps = [{name = "a", data = [], learners = [], best_of = "b"}]', "earlier sweep"),
     ],
 )
-def test_invalid_definition_is_rejected_by_file_name(tmp_path: Path, text: str, message: str) -> None:
+def test_invalid_experiment_definition_is_rejected(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "mine.toml").write_text(text)
     with pytest.raises(ExperimentError, match=message):
         read_experiment(tmp_path / "mine.toml")

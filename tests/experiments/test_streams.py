@@ -12,7 +12,7 @@ ROWS, K = 600, 6
 
 
 def data(*, is_generated: bool = False) -> Loaded:
-    """A data set whose row t has only feature t, and class t mod 6."""
+    """A data set in which row t has class t mod 6, and feature t is the only nonzero feature."""
     rows = np.arange(ROWS)
     examples = Examples(np.arange(ROWS + 1), rows.astype(np.int32), np.ones(ROWS), rows % K)
     return Loaded("rows", "rows", K, ROWS, ROWS, examples, is_generated)
@@ -22,7 +22,7 @@ def stream(events: int | None = None, epochs: int = 1, seed: int = 3, **conditio
     return stream_of(data(), seed, events, epochs, Conditions(**conditions))
 
 
-def test_order_and_draws_depend_only_on_the_seed() -> None:
+def test_order_and_random_draws_of_a_stream_depend_only_on_the_seed() -> None:
     plain, late = stream(), stream(delay="exponential:20ms", loss=0.2, noise=0.3)
     assert plain.examples.indices.tolist() == late.examples.indices.tolist()
     assert plain.truth.tolist() == late.truth.tolist()
@@ -67,7 +67,7 @@ def test_all_classes_are_renamed_halfway() -> None:
     assert len(set(zip(plain.truth[half:].tolist(), renamed.truth[half:].tolist(), strict=True))) == K
 
 
-def test_available_classes_change_over_time() -> None:
+def test_order_with_changing_classes_repeats_no_row() -> None:
     labels = np.random.default_rng(2).integers(0, K, 1_000)
     order = come_and_go(np.arange(1_000), labels, K, np.random.default_rng(0))
     first, second = set(labels[order[:500]].tolist()), set(labels[order[-480:]].tolist())
@@ -76,7 +76,7 @@ def test_available_classes_change_over_time() -> None:
     assert len(set(order.tolist())) == order.size >= 950, "at most 50 rows are omitted, and none is repeated"
 
 
-def test_delays_of_a_part_are_mapped_to_its_own_events() -> None:
+def test_delays_within_a_part_are_counted_in_events_of_this_part() -> None:
     whole = stream(10)._replace(delays=np.array([4, 0, 0, 4, 4, 0, 0, 0, 0, NEVER]))
     part = part_of(whole, np.array([0, 3, 4, 9]))
     assert part.delays.tolist() == [2, 1, 0, NEVER]
@@ -102,7 +102,7 @@ def test_folds_partition_rows_into_disjoint_test_sets() -> None:
     assert all(not set(trained) & set(tested) and trained.size + tested.size == 103 for trained, tested in folds)
 
 
-def test_class_of_linear_models_depends_on_five_features() -> None:
+def test_class_in_linear_models_depends_on_the_first_five_features() -> None:
     made = linear_models(1)
     X = made.examples.values.reshape(1_000, 9)
     design = np.linalg.lstsq(X, np.eye(5)[made.examples.labels], rcond=None)[0]

@@ -1,4 +1,4 @@
-"""A fixture for tests with faults: a broker that the test can kill."""
+"""A fixture for tests with faults: a broker that a test can kill and restart."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +12,7 @@ from tests.processes import free_port
 
 @pytest.fixture
 def own_kafka(tmp_path: Path) -> Iterator[LocalKafka]:
-    """A Kafka broker with records on disk, which the test can kill and restart."""
+    """A Kafka broker that keeps its records on disk. The test can kill and restart this broker."""
     home = tmp_path / "kafka"
     yield local_kafka.start(free_port(), home)
     local_kafka.stop(home)

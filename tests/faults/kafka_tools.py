@@ -1,4 +1,4 @@
-"""VerifiableProducer and TransactionalMessageCopier, independent clients from Kafka's system tests."""
+"""Two clients from Kafka's own system tests: VerifiableProducer and TransactionalMessageCopier."""
 
 import json
 import os
@@ -14,7 +14,7 @@ from stream.testing.processes import WAIT_S
 
 
 def class_path() -> str:
-    """The class path of the tools: the broker's jars, which must already be downloaded, and the jar of the tools."""
+    """The class path: the jar of the tools and the broker's jars. The broker's jars must already be downloaded."""
     tools = MavenContext().project("org.apache.kafka", "kafka-tools").at_version(KAFKA_VERSION).artifact().resolve()
     return os.pathsep.join([*json.loads(jars_cache().read_text()), str(tools)])
 
@@ -37,7 +37,7 @@ class Tool:
         self.process.wait(WAIT_S)
 
     def output_lines(self) -> Iterator[dict[str, object]]:
-        """The JSON lines in the output, without an incomplete last line."""
+        """The JSON lines in the output. Omits an incomplete last line."""
         for line in self.log.read_text().splitlines(keepends=True):
             if line.startswith("{") and line.endswith("}\n"):
                 yield json.loads(line)

@@ -1,8 +1,8 @@
 """Long runs with dozens of faults on a real Kafka: `make test-faults`. Short runs are in tests/real_kafka.
 
-Each run ends with the same checks: the audit passes, every context is decided and settled once, and replaying the
-journal from its first step results in the same model. A seed determines the times of the faults, but the activity of
-each process at these times varies from run to run.
+Each run ends with the same checks: the audit passes, every context is decided and settled once, and a replay of the
+whole journal results in the same model. A seed determines the times of the faults. What each process does at these
+times varies from run to run.
 """
 
 import random
@@ -27,10 +27,10 @@ STREAM = {
     "delay": "lognormal:300ms,1.0",
     "loss": 0.01,
     "duplicates": 0.01,
-    "snapshot_interval": "2s",  # frequent, so that many faults interrupt a snapshot and most recoveries load one
+    "snapshot_interval": "2s",  # so short that many faults interrupt a snapshot, and most recoveries load a snapshot
 }
 WINDOW = "3s"
-"""Shorter than some delays, so that some feedback is late."""
+"""The window is shorter than some delays, so that some feedback is late."""
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def pipelines(tmp_path: Path) -> Iterator[list[Pipeline]]:
         pipeline.close()
 
 
-def test_learner_killed_twenty_times_loses_and_repeats_nothing(
+def test_learner_that_is_killed_twenty_times_loses_and_repeats_nothing(
     kafka: LocalKafka, prefix: str, tmp_path: Path, pipelines: list[Pipeline]
 ) -> None:
     events = 50_000
@@ -50,8 +50,8 @@ def test_learner_killed_twenty_times_loses_and_repeats_nothing(
     pipelines.append(pipeline)
     pipeline.create_topics()
     draw = random.Random(SEED)
-    # Each kill follows shortly after a given number of decided contexts, at least one of them since the learner's last
-    # start. About a quarter of the learner's kills are followed by a second kill during the recovery.
+    # Each kill follows shortly after a given number of decided contexts, and after the learner has decided at least one
+    # context since its last start. In about a quarter of cases, the learner is killed again during its recovery.
     kills = ["learn"] * 20 + ["replay"] * 4 + ["feedback"] * 4
     moments = sorted((draw.randrange(500, events - 5_000), name) for name in kills)
     running = {name: start(pipeline, name) for name in ("learn", "feedback", "replay")}
@@ -60,7 +60,7 @@ def test_learner_killed_twenty_times_loses_and_repeats_nothing(
         for decided, name in moments:
             watch.wait_until_decided(min(max(decided, decided_before + 1), events))
             time.sleep(draw.uniform(0, 0.3))
-            if running[name].process.poll() is None or name != "replay":  # the replay may have finished
+            if running[name].process.poll() is None or name != "replay":  # the replay may already have finished
                 running[name].kill()
             running[name] = start(pipeline, name)
             if name == "learn" and draw.random() < 0.25:
@@ -79,7 +79,7 @@ def test_learner_killed_twenty_times_loses_and_repeats_nothing(
     pipeline.assert_model_equals_replay()
 
 
-def test_learners_that_join_and_leave_lose_and_repeat_nothing(
+def test_nothing_is_lost_or_repeated_while_learners_join_leave_and_die(
     kafka: LocalKafka, prefix: str, tmp_path: Path, pipelines: list[Pipeline]
 ) -> None:
     events = 16_000
@@ -103,16 +103,14 @@ def test_learners_that_join_and_leave_lose_and_repeat_nothing(
             if change == "joins":
                 instance = draw.choice(absent)
                 learners[instance] = pipeline.start("learn", "--instance", instance)
-                learners[instance].wait_until_it_says("started as instance")  # now it handles SIGTERM
+                learners[instance].wait_until_it_says("started as instance")  # from now on, the learner handles SIGTERM
             elif change == "leaves":
                 assert learners.pop(draw.choice(present)).stop() == 0
             elif change == "dies":
                 learners.pop(draw.choice(present)).kill()
             else:
                 instance = draw.choice(present)
-                watch.wait_until_assigned(
-                    present
-                )  # a learner that is still joining would not be removed from the group
+                watch.wait_until_assigned(present)  # the group would not remove a learner that is still joining
                 freeze_past_session(watch, learners.pop(instance), others=sorted(learners))
             watch.wait_until_decided(min(events, (number + 1) * events // (len(changes) + 4)))
         assert replay.wait(300) == 0, replay.said()
@@ -123,7 +121,7 @@ def test_learners_that_join_and_leave_lose_and_repeat_nothing(
 
 
 def freeze_past_session(watch: Watch, learner: Program, others: list[str]) -> None:
-    """Freeze a learner until it is out of the group and the others have its partitions; check that it then exits."""
+    """Freeze a learner until the other learners have its partitions, resume it, and check that it exits."""
     assert others
     learner.signal(signal.SIGSTOP)
     watch.wait_until_assigned(others)
@@ -132,7 +130,7 @@ def freeze_past_session(watch: Watch, learner: Program, others: list[str]) -> No
     assert "was removed from group" in learner.said()
 
 
-def test_replaced_zombie_writes_nothing_whenever_it_was_frozen(
+def test_zombie_writes_nothing_after_its_replacement_has_started(
     kafka: LocalKafka, prefix: str, tmp_path: Path, pipelines: list[Pipeline]
 ) -> None:
     events = 12_000
@@ -164,7 +162,7 @@ def test_replaced_zombie_writes_nothing_whenever_it_was_frozen(
 
 
 def kill_unless_expelled(learner: Program) -> None:
-    """Kill a learner, unless it has exited because its session timed out during the outage of the broker."""
+    """Kill a learner. If the learner has already exited, check that the reason was a session timeout."""
     if learner.process.poll() is None:
         learner.kill()
     else:
@@ -249,5 +247,5 @@ def test_programs_survive_a_broker_outage_longer_than_a_request(
 
 
 def start(pipeline: Pipeline, name: str) -> Program:
-    """Start a program so that it continues where an earlier process stopped."""
+    """Start a program. The new process continues where the previous process stopped."""
     return pipeline.start(name, *(["--resume"] if name == "replay" else []))

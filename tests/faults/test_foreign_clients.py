@@ -1,4 +1,4 @@
-"""Contexts from Kafka's own test clients, while these clients, the learners and the broker are killed."""
+"""Kafka's own test clients write contexts, while the test kills these clients, the learners and the broker."""
 
 import random
 import time
@@ -28,7 +28,7 @@ SETTINGS = {
 
 
 class Clients:
-    """A VerifiableProducer that writes numbers to the raw contexts, and copiers to the learners' contexts."""
+    """A producer that writes numbers to the raw contexts, and copiers from there to the learners' contexts."""
 
     def __init__(self, bootstrap: str, directory: Path) -> None:
         self._bootstrap = bootstrap
@@ -39,14 +39,14 @@ class Clients:
         self.copiers = {partition: self.copy(partition) for partition in PARTITIONS}
 
     def produce(self) -> Tool:
-        """Start a producer that sends numbers with a prefix. Prefixes are unique, so all values are distinct."""
+        """Start a producer of numbers. Each producer has its own prefix, so all values are distinct."""
         return self._start(
             "VerifiableProducer", "--bootstrap-server", self._bootstrap, "--topic", f"{RAW}contexts",
             "--throughput", "100", "--max-messages", str(NUMBERS_PER_LIFE), "--value-prefix", str(len(self.started)),
         )  # fmt: skip
 
     def copy(self, partition: int) -> Tool:
-        """Start a copier of a partition's current records that aborts some of its transactions."""
+        """Start a copier of one partition. The copier copies the current records, and aborts some transactions."""
         return self._start(
             "TransactionalMessageCopier", "--broker-list", self._bootstrap, "--input-topic", f"{RAW}contexts",
             "--input-partition", str(partition), "--output-topic", f"{OURS}contexts", "--consumer-group", "copier",
@@ -61,7 +61,10 @@ class Clients:
                 self.copiers[partition] = self.copy(partition)
 
     def finish(self) -> None:
-        """Wait until the producer is done and all records are copied. A copier stops at its initial end offset."""
+        """Wait until the producer is done and all records are copied.
+
+        A copier copies only the records that exist when it starts. The last copiers start after the producer is done.
+        """
         assert self.producer.process.wait(WAIT_S) == 0
         for partition, copier in self.copiers.items():
             copier.process.wait(WAIT_S)
@@ -90,12 +93,12 @@ class Clients:
 
 
 def copied(messages: list[Message]) -> list[tuple[int | None, bytes | None, bytes | None]]:
-    """The partition, key and value of each record, which the copiers keep."""
+    """The partition, key and value of each record. The copiers do not change these fields."""
     return [(message.partition(), message.key(), message.value()) for message in messages]
 
 
 def is_context(message: Message) -> bool:
-    """Whether a record was sent by the replay. The producer's values are two numbers with a point between them."""
+    """Whether the replay sent a record. The value of a record from the producer is not JSON, but for example `0.17`."""
     return (message.value() or b"").startswith(b"{")
 
 
@@ -122,7 +125,7 @@ def test_every_foreign_context_gets_one_prediction_or_one_dead_letter(own_kafka:
                 elif fault == "broker":
                     kill_broker(own_kafka)
                 else:
-                    if learners[fault].process.poll() is None:  # its session may have timed out during the outage
+                    if learners[fault].process.poll() is None:  # a session timeout may have ended the learner
                         learners[fault].kill()
                     learners[fault] = ours.start("learn", "--instance", fault)
             assert replay.wait() == 0, replay.said()

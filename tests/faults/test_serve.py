@@ -1,4 +1,4 @@
-"""Decisions over HTTP while the gateways, the learner and the broker are killed."""
+"""Decisions over HTTP, while the test kills the gateways, the learner and the broker."""
 
 import random
 import time
@@ -32,7 +32,7 @@ CLIENTS = 8
 
 
 class Clients:
-    """Clients that send every request again, with the same id and to any gateway, until it succeeds."""
+    """Clients that repeat each request until the request succeeds. Repeats have the same id, but go to any gateway."""
 
     def __init__(self, gateways: dict[str, Gateway]) -> None:
         self.gateways = gateways
@@ -41,7 +41,7 @@ class Clients:
         self.ended = Event()
 
     def run(self, number: int) -> None:
-        """Request decisions, each of them twice, and send feedback until the end or until a client fails."""
+        """Request each decision twice and send feedback, until the test ends or a client fails."""
         draw = random.Random(f"{SEED}-{number}")
         try:
             for visit in count():
@@ -57,7 +57,7 @@ class Clients:
             self.ended.set()
 
     def wait_until_served(self, visits: int) -> None:
-        """Wait until the clients have made this number of visits, or one has failed."""
+        """Wait until the clients have made this number of visits, or until a client has failed."""
         wait_for(lambda: len(self.decisions) >= visits or self.ended.is_set(), f"{visits} visits are served")
 
     def _repeat(self, draw: random.Random, ask: Callable[[Gateway], Any]) -> Any:
@@ -73,9 +73,7 @@ class Clients:
             time.sleep(0.1)
 
 
-def test_every_decision_over_http_is_in_the_log_once_although_everything_is_killed(
-    own_kafka: LocalKafka, tmp_path: Path
-) -> None:
+def test_log_has_every_http_decision_once_after_all_programs_were_killed(own_kafka: LocalKafka, tmp_path: Path) -> None:
     settings = {"n_classes": 3, "n_features": 4, "partitions": 2, "model": "own", "window": "10m"}
     draw = random.Random(SEED)
     with closing(Pipeline(own_kafka.bootstrap, "run.", tmp_path, **settings)) as pipeline:

@@ -65,7 +65,7 @@ def test_estimates_do_not_depend_on_read_order_or_restarts(order: str) -> None:
     assert pending.oldest_ms is None
 
 
-def test_decision_counts_once_all_earlier_ones_are_settled() -> None:
+def test_decision_counts_after_all_earlier_decisions_are_settled() -> None:
     pending = PendingDecisions()
     for one in DECISIONS:
         one.add_to(pending)
