@@ -1,4 +1,4 @@
-"""`onebit serve` as a process on a real Kafka, with a client."""
+"""Runs `onebit serve` as a process on a real Kafka, and sends requests to the process."""
 
 import json
 import urllib.request
@@ -10,7 +10,7 @@ from tests.processes import Pipeline, free_port
 
 
 class Gateway:
-    """A gateway process and its client."""
+    """A gateway process, and methods that send requests to the gateway."""
 
     def __init__(self, pipeline: Pipeline, timeout: str = "30s") -> None:
         self.port = free_port()
@@ -18,7 +18,7 @@ class Gateway:
         self.program.wait_until(lambda: self.status("/readyz") == 200, "the gateway is ready")
 
     def status(self, path: str) -> int:
-        """Return the HTTP status of a path, or 0 if nothing listens."""
+        """Return the HTTP status of a path, or 0 if the gateway does not listen."""
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=30) as got:
                 return int(got.status)

@@ -1,4 +1,4 @@
-"""A reader of a pipeline's topics that shares no code with Onebit and relies only on the documented formats."""
+"""A reader of a pipeline's topics. The reader shares no code with Onebit and uses only the documented formats."""
 
 import json
 import sys
@@ -55,14 +55,14 @@ def value(message: Message) -> dict[str, Any]:
 
 
 class Deadlines(NamedTuple):
-    """The outcome and the feedback times of each decision."""
+    """The outcome of each decision, and the append time of its feedback."""
 
-    lateness_ms: dict[str, int]  # from the deadline to the feedback's append time; negative or 0 if in time
-    appended_ms: dict[str, int]  # append time of the feedback; like lateness_ms, only of decisions with feedback
+    lateness_ms: dict[str, int]  # append time of the feedback minus deadline; at most 0 if in time
+    appended_ms: dict[str, int]  # append time of the feedback; decisions without feedback are in neither dict
     outcomes: dict[str, str]
 
     def wrong(self) -> dict[str, tuple[int, str]]:
-        """Decisions whose outcome contradicts the append times."""
+        """Decisions whose outcome contradicts the append time of their feedback."""
         never_ms = sys.maxsize
         lateness_ms = {event_id: self.lateness_ms.get(event_id, never_ms) for event_id in self.outcomes}
         return {
@@ -72,7 +72,7 @@ class Deadlines(NamedTuple):
         }
 
     def in_time_between(self, from_ms: int, to_ms: int) -> int:
-        """Number of decisions whose feedback was in time and was appended between two times."""
+        """Number of decisions whose feedback was in time, and was appended between `from_ms` and `to_ms`."""
         return sum(
             late_ms <= 0 and from_ms <= self.appended_ms[event_id] <= to_ms
             for event_id, late_ms in self.lateness_ms.items()
@@ -82,8 +82,8 @@ class Deadlines(NamedTuple):
 def judge_deadlines(bootstrap: str, prefix: str, window_ms: int) -> Deadlines:
     """Compare the append time of each decision's first feedback with the decision's deadline.
 
-    A decision's time is the append time of its step's tick. Append times can go back when another broker becomes the
-    partition's leader; each record's time is therefore the largest append time so far.
+    The time of a decision is the append time of its step's tick. Append times can decrease when another broker becomes
+    the partition's leader. This function therefore uses the largest append time so far.
     """
     steps = {value(one)["id"]: header(one, "onebit-step") for one in committed(bootstrap, f"{prefix}predictions")}
     ticks: dict[bytes, int] = {}

@@ -1,4 +1,4 @@
-"""Helpers for tests that run the monitor as a process: the data that the monitor sends to its page."""
+"""Helpers for tests that run the monitor as a process and read the data that the monitor sends to its page."""
 
 import json
 from contextlib import suppress

@@ -1,13 +1,13 @@
 """Mutation testing with mutmut: runs the fast tests on a random sample of mutants (`make mutants`).
 
 A mutant is one small change to one function: `<` instead of `<=`, `and` instead of `or`, another number, or None
-instead of an argument. The tests catch a mutant if a test that calls the function fails or times out. [tool.mutmut]
-in pyproject.toml names the tests and the files to mutate.
+instead of an argument. The tests catch a mutant if a test that calls the function fails or times out. The section
+[tool.mutmut] in pyproject.toml names the tests and the files to mutate.
 
 The sample excludes mutants that change only messages (string literals and f-strings that contain a space), because
 tests should not assert the wording of a message. mutmut itself skips decorated functions and code outside functions.
 
-benchmarks/results/mutants.md contains the results of the last samples, and explains why some mutants survive.
+benchmarks/results/mutants.md contains the latest results, and explains why some mutants survive.
 """
 
 import argparse
@@ -26,14 +26,14 @@ from typing import NamedTuple
 
 WORK_DIR = Path("mutants")
 CAUGHT = ("killed", "timeout", "segfault", "check was interrupted by user")
-"""mutmut's names of the statuses that count as caught; the last one means that a test file could not be imported."""
+"""The mutmut statuses that count as caught. The last status means that pytest could not import a test file."""
 
 CAUGHT_SHARE = 0.95
-"""The command fails if the tests catch a smaller share of the mutants."""
+"""Minimum share of mutants that the tests must catch. Below this share, the command fails."""
 
 
 class Change(NamedTuple):
-    """The source of a function and of one of its mutants."""
+    """The source of a function before and after a mutation."""
 
     path: Path
     before: str
@@ -65,7 +65,7 @@ def main(arguments: Sequence[str]) -> int:
         for name in names:
             print(f"{name}\n{changes[name].diff()}\n")
         return 0
-    # Copies from an earlier run would miss later changes to the tests and to files that are not mutated.
+    # mutmut would reuse copies from an earlier run, and miss later changes to tests and to files that are not mutated.
     shutil.rmtree(WORK_DIR, ignore_errors=True)
     subprocess.run([sys.executable, "-m", "mutmut", "run", "--max-children", str(given.children), *names], check=True)
     statuses = outcomes(names, changes)
@@ -96,9 +96,9 @@ def mutants(only: str) -> dict[str, Change]:
 
 
 def drawn(changes: Mapping[str, Change], seed: int, size: int) -> list[str]:
-    """The names of a random sample, without mutants that change only messages.
+    """The names of a random sample of mutants. Excludes mutants that change only messages.
 
-    The sample is ordered by a hash of the names: if some functions change, the rest of the sample stays the same.
+    A hash of the names determines the order. If some functions change, the other mutants in the sample stay the same.
     """
     by_chance = sorted(changes, key=lambda name: hashlib.sha256(f"{seed} {name}".encode()).digest())
     return list(islice((name for name in by_chance if not is_of_text(changes[name].before, changes[name].after)), size))
@@ -107,7 +107,7 @@ def drawn(changes: Mapping[str, Change], seed: int, size: int) -> list[str]:
 class _Texts(ast.NodeTransformer):
     """Replaces messages with None."""
 
-    def visit_Constant(self, node: ast.Constant) -> ast.AST:  # name required by ast
+    def visit_Constant(self, node: ast.Constant) -> ast.AST:  # ast requires this method name
         return ast.Constant(None) if isinstance(node.value, str) and " " in node.value else node
 
     def visit_JoinedStr(self, node: ast.JoinedStr) -> ast.AST:
@@ -130,7 +130,7 @@ def is_of_text(before: str, after: str) -> bool:
 
 
 def is_crude(before: str, after: str) -> bool:
-    """Whether a mutant replaces an expression with None or omits an argument, which most tests catch easily.
+    """Whether a mutant replaces an expression with None or omits an argument. Most tests catch such a mutant.
 
     >>> is_crude("f(a, b)", "f(a, None)"), is_crude("f(a, b)", "f(b)"), is_crude("f(a < b)", "f(a <= b)")
     (True, True, False)
@@ -144,7 +144,7 @@ def is_crude(before: str, after: str) -> bool:
 
 
 def outcomes(names: Iterable[str], changes: Mapping[str, Change]) -> dict[str, str]:
-    """The status of each mutant, as named by mutmut."""
+    """The mutmut status of each mutant."""
     from mutmut.mutation.data import SourceFileMutationData
     from mutmut.stats import status_by_exit_code
 
@@ -161,7 +161,7 @@ def caught(statuses: Mapping[str, str]) -> int:
 
 
 def report(statuses: Mapping[str, str], changes: Mapping[str, Change]) -> str:
-    """The surviving mutants with their changes, and the share of mutants that the tests caught."""
+    """The report: each surviving mutant with its change, and the share of mutants that the tests caught."""
     survivors = [
         f"{name}: {status}\n{changes[name].path}\n{changes[name].diff()}\n"
         for name, status in sorted(statuses.items())

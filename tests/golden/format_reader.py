@@ -1,6 +1,6 @@
-"""A reader of Onebit's stored formats that is based only on docs/formats.md. It uses neither Onebit nor numpy.
+"""A reader of Onebit's stored formats, written from docs/formats.md alone. The reader imports neither Onebit nor numpy.
 
-It tests that the page is correct, and is an example for readers in other languages.
+The reader tests that docs/formats.md is correct, and is an example for readers in other languages.
 """
 
 import ast
@@ -38,7 +38,7 @@ FORMAT = 1
 """The version of all formats that this module reads."""
 
 CODES = {"<f8": "d", "<i8": "q", "<i4": "i", "|i1": "b", "|u1": "B", "|b1": "?"}
-"""Type codes of array entries, with the corresponding format characters of Python's struct module."""
+"""The type codes of array entries, with the equivalent format characters of Python's struct module."""
 
 
 class UnknownError(ValueError):
@@ -58,7 +58,7 @@ def known_format(number: int) -> None:
 
 
 def counts(stored: Mapping[str, int]) -> dict[str, int]:
-    """All counts of a ledger. Counts that are not stored are 0."""
+    """All counts of a ledger. Counts that the record omits are 0."""
     known(stored, LEDGER)
     return {name: stored.get(name, 0) for name in LEDGER}
 
@@ -80,10 +80,10 @@ class Step(NamedTuple):
     ledger: dict[str, int]
     partitions: int
     settings_from: int
-    settings: dict[str, Any]  # in effect in this step
+    settings: dict[str, Any]  # the settings in effect in this step
     alarms: int
-    log: dict[str, Any] | None  # only with a shared model
-    replica: dict[str, Any] | None  # only in some steps with a shared model
+    log: dict[str, Any] | None  # None without a shared model
+    replica: dict[str, Any] | None  # None without a shared model, and in steps that do not report the replica
 
 
 class Journal(NamedTuple):
@@ -94,7 +94,7 @@ class Journal(NamedTuple):
 
 
 def journal(records: Iterable[tuple[bytes, bytes]]) -> Journal:
-    """The journal in records from the first on, each given as its `onebit-version` header and its value."""
+    """The journal of a task. Each record is a pair: the `onebit-version` header and the value."""
     imported = None
     steps: list[Step] = []
     for version, value in records:
@@ -126,7 +126,7 @@ def _step(fields: Mapping[str, Any], in_force: dict[str, Any]) -> Step:
 
 
 def tick(headers: Sequence[tuple[str, bytes]]) -> int:
-    """The number of the step that wrote a tick, from the tick's headers."""
+    """The number of a tick's step, from the tick's headers."""
     return int(dict(headers)["onebit-tick"])
 
 
@@ -139,9 +139,9 @@ class DeadLetter(NamedTuple):
     offset: int
     kind: str
     reason: str
-    key_bytes: int | None  # original length of a truncated key
+    key_bytes: int | None  # original length of the key, if the dead letter contains only a part of the key
     value_bytes: int | None
-    own: list[tuple[str, bytes]]  # headers of the original record, without omitted ones
+    own: list[tuple[str, bytes]]  # headers of the original record that the dead letter contains
     own_count: int  # number of headers of the original record
 
 
@@ -166,7 +166,7 @@ def dead_letter(headers: Sequence[tuple[str, bytes]]) -> DeadLetter:
 
 
 def _without_original(name: str) -> str:
-    """The name of a header in the original record."""
+    """The original name of a header, without the prefix that the dead letter adds to `onebit-` headers."""
     bare = name
     while bare.startswith("original-"):
         bare = bare.removeprefix("original-")
@@ -234,7 +234,7 @@ class Generation(NamedTuple):
 
 
 def headed(data: bytes, start: int = 0) -> tuple[dict[str, Any], int]:
-    """A JSON object that follows its length, and the offset of its end."""
+    """Read the length of a JSON object, then the object. Returns the object and the offset of its end."""
     (length,) = struct.unpack_from("<I", data, start)
     return json.loads(data[start + 4 : start + 4 + length]), start + 4 + length
 
@@ -272,7 +272,7 @@ def whole_generations(
 
 
 def sections(payload: bytes) -> Iterator[Section]:
-    """The sections in the joined payload of a generation."""
+    """The sections of a generation, from the concatenated payloads of its chunks."""
     start = 0
     while start < len(payload):
         head, start = headed(payload, start)
@@ -287,7 +287,7 @@ def sections(payload: bytes) -> Iterator[Section]:
 
 
 Entry = dict[str, Any]
-"""An entry of a block: all fields by name, including nested ones."""
+"""An entry of a block as a flat dict: nested fields are also keys."""
 
 DECISION = ("indices", "values", "action", "greedy", "propensity", "scores", "logged", "decided_ms", "trace")
 RECORD = ("topic", "partition", "offset", "append_ms", "key", "value")
@@ -336,7 +336,7 @@ _ENTRY: Mapping[str, Callable[..., Entry]] = {
 
 
 def split(joined: Any, lengths: Sequence[int]) -> list[Any]:
-    """Split a sequence into parts of these lengths, whose sum is the sequence's length."""
+    """Split a sequence into parts with these lengths. The lengths must add up to the length of the sequence."""
     ends = list(accumulate(lengths, initial=0))
     assert ends[-1] == len(joined)
     return [joined[start:end] for start, end in pairwise(ends)]
@@ -400,7 +400,7 @@ def _by_rows(array: Array) -> Array:
 
 
 def _places(shape: Sequence[int]) -> list[int]:
-    """The positions of the entries of a column-major array, in row-major order."""
+    """The positions of the entries in a column-major array, listed in row-major order."""
     if not shape:
         return [0]
     return [index + shape[0] * place for index in range(shape[0]) for place in _places(shape[1:])]

@@ -1,4 +1,4 @@
-"""A reader of the log of a shared model that is based only on docs/formats.md, like `format_reader`."""
+"""A reader of the log of a shared model. Like `format_reader`, it was written from docs/formats.md alone."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -10,7 +10,7 @@ NEEDED = object()
 
 
 class UpdateColumn(NamedTuple):
-    """A column of updates, and the default of its entries if the column is absent."""
+    """A column of update records: the function that reads the column, and the value of its entries if it is absent."""
 
     read: Callable[[Array], list[Any]]
     absent: Any = NEEDED
@@ -28,11 +28,11 @@ UPDATE_COLUMNS: Mapping[str, UpdateColumn] = {
     "v": UpdateColumn(Array.entries, 0.0),
     "label": UpdateColumn(Array.entries, -1),
 }
-"""The columns of a record of updates with one number or row per entry."""
+"""The columns of an update record that contain one number or one row per entry."""
 
 
 def update(value: bytes) -> tuple[dict[str, Any], list[Entry]]:
-    """The fields in the head of a record of updates, and its entries, each with its `x`."""
+    """Read an update record. Returns the fields of the head, and the entries; each entry has a field `x`."""
     (section,) = sections(value)
     assert section.name == "updates"
     known(section.arrays, {*UPDATE_COLUMNS, "x.indices", "x.values"})

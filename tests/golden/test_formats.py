@@ -1,4 +1,4 @@
-"""docs/formats.md is correct: a reader based only on that page reads the expected values from golden files."""
+"""docs/formats.md is correct: a reader that was written from this page alone can read the golden files."""
 
 import ast
 import json
@@ -48,9 +48,9 @@ PAGE = HERE.parent.parent / "docs" / "formats.md"
 
 
 def write_golden_files() -> None:
-    """Rewrite all golden files except `runs.format1.json`, from the values in the tests of each format.
+    """Rewrite all golden files except `runs.format1.json`. The values are in the tests of each format.
 
-    Run this only after an intended change of a format:
+    Run this function only after an intended change of a format:
 
         python -c "from tests.golden.test_formats import write_golden_files; write_golden_files()"
     """
@@ -77,7 +77,7 @@ def test_reader_imports_neither_onebit_nor_numpy() -> None:
     }  # fmt: skip
 
 
-def test_every_section_names_existing_golden_files() -> None:
+def test_page_names_every_golden_file_and_no_missing_file() -> None:
     text = PAGE.read_text(encoding="utf-8")
     sections = re.split(r"^## ", text, flags=re.MULTILINE)[1:]
     without = {section.split("\n", 1)[0] for section in sections if "*Covered by:*" not in section}
@@ -91,11 +91,11 @@ def test_every_section_names_existing_golden_files() -> None:
 
 
 def stored_journal() -> list[bytes]:
-    """The golden records. They are unrelated steps and do not form one journal."""
+    """The golden journal records. The steps are unrelated and do not form one journal."""
     return (HERE / "journal.format1").read_bytes().splitlines()
 
 
-def test_journal_records_contain_settings_counts_changes_and_alarms() -> None:
+def test_journal_records_contain_settings_counts_and_alarms() -> None:
     imported, first, step, changed, alarmed, shared, named = map(json.loads, stored_journal())
     assert (imported["imported"], "imported" in first) == ("c0ffee", False)
     assert settings(first["settings"])["parameters.margin"] == "feedback"
@@ -159,7 +159,7 @@ def headers_of(name: str) -> list[tuple[str, bytes]]:
     return [(header, content.encode()) for header, content in (line.split(": ", 1) for line in lines)]
 
 
-def test_dead_letters_identify_their_record() -> None:
+def test_dead_letter_identifies_its_original_record() -> None:
     reason = "id: expected a text; got 1"
     assert dead_letter(headers_of("dead-letter.headers")) == (
         None, "onebit.contexts", 2, 41, "malformed", reason, None, None, [], 0,
@@ -177,7 +177,7 @@ def test_tick_contains_its_step() -> None:
     assert tick(headers_of("feedback.tick.headers")) == 12
 
 
-def test_promotion_is_a_tick_without_a_step_that_names_a_learner() -> None:
+def test_promotion_is_a_tick_with_step_0_and_the_name_of_a_learner() -> None:
     headers = headers_of("feedback.promotion.headers")
     assert (tick(headers), dict(headers)["onebit-promote"]) == (0, b"late-ucb:m=32")
 
@@ -207,7 +207,7 @@ def golden_generation() -> Generation:
     return found
 
 
-def test_chunk_contains_position_counts_learner_and_blocks() -> None:
+def test_snapshot_chunk_contains_settings_offsets_counts_learner_and_decisions() -> None:
     found = golden_generation()
     assert (found.state["step"]["number"], found.state["undated"]) == (7, [39, 40])
     assert settings(found.state["settings"])["learner"] == "banditron"
@@ -220,7 +220,7 @@ def test_chunk_contains_position_counts_learner_and_blocks() -> None:
 
 
 def fields_of_the_page(name: str) -> dict[str, str]:
-    """The fields in the page's table of a block or of updates, each with its documented default."""
+    """The fields of a block or of update records, with their defaults, from a table in docs/formats.md."""
     (section,) = re.findall(
         rf"^##+ `?{name}`?(?::|$).*?(?=^##)", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
     )
@@ -233,13 +233,13 @@ def fields_of_the_page(name: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", ["pending", "orphans", "retained"])
-def test_page_documents_each_field(name: str) -> None:
+def test_page_documents_each_field_of_a_block(name: str) -> None:
     assert sorted(fields_of_the_page(name)) == sorted(FIELDS[name])
 
 
 def test_page_documents_each_update_column_and_its_default() -> None:
     lines = fields_of_the_page("Updates")
-    for name in ("name", "values", "arrays"):  # these are in the table of the head, which has no defaults
+    for name in ("name", "values", "arrays"):  # these fields are from the table of the head
         del lines[name]
     expected = {
         column: "–" if absent is NEEDED else f"{absent:g}".replace("-", "−")
@@ -261,7 +261,7 @@ def test_page_documents_each_count() -> None:
     assert [name for line in lines for name in re.findall(r"`([^`]+)`", line.split(" | ")[0])] == list(LEDGER)
 
 
-def test_field_is_required() -> None:
+def test_block_entry_without_a_required_field_is_rejected() -> None:
     (section,) = [section for section in golden_generation().sections if section.name == "pending"]
     entry, *_ = msgspec.msgpack.decode(section.arrays["entries"].content)
     without = section.arrays["entries"]._replace(content=msgspec.msgpack.encode([entry[:-1]]))
@@ -270,7 +270,7 @@ def test_field_is_required() -> None:
 
 
 def pipeline_of(settings: TaskSettings) -> Pipeline:
-    """A pipeline with decisions in every state, orphans, a change of settings, and snapshots."""
+    """A pipeline that has decisions in every state, orphans, a change of settings, and snapshots."""
     pipeline = Pipeline(settings)
     changed = replace(settings, join=replace(settings.join, window_ms=settings.join.window_ms + 1))
     for first, wanted in enumerate((settings, changed)):

@@ -23,7 +23,7 @@ EVENTS = 300
 
 @pytest.fixture(scope="module")
 def pipeline() -> Pipeline:
-    """A pipeline with a holdout and two challengers, in which some decisions expire as wrong."""
+    """A pipeline with a holdout and two challengers. Some decisions expire and count as wrong."""
     task = synsep_task(
         "igw-logistic", floor=0.3, holdout=0.3, challengers={"late-ucb": {"m": 2}, "banditron": {}},
         on_expiry="negative", join=JoinSettings(window_ms=200),
@@ -43,7 +43,7 @@ def shown(dashboard: Dashboard) -> Mapping[str, Any]:
 
 
 @pytest.mark.parametrize("first", [TOPICS.predictions, TOPICS.examples])
-def test_tables_are_those_of_the_report_whichever_topic_is_read_first_and_after_restarts(
+def test_comparisons_equal_those_of_the_report_despite_restarts_and_any_read_order(
     pipeline: Pipeline, first: str
 ) -> None:
     states: dict[int, bytes] = {}
@@ -63,7 +63,7 @@ def test_tables_are_those_of_the_report_whichever_topic_is_read_first_and_after_
     assert (found["holdout"]["flag"], found["challengers"]["flag"]) == ("", "")
 
 
-def test_counts_of_partitions_are_added_and_the_champion_is_that_of_the_latest_record(pipeline: Pipeline) -> None:
+def test_comparison_adds_partitions_and_shows_the_champion_of_the_latest_record(pipeline: Pipeline) -> None:
     def of_partition(records: Sequence[Record], partition: int, later_ms: int) -> list[Record]:
         return [one._replace(partition=partition, append_ms=one.append_ms + later_ms) for one in records]
 
@@ -86,7 +86,7 @@ def test_counts_of_partitions_are_added_and_the_champion_is_that_of_the_latest_r
     assert holdout.startswith(f"{2 * arms.holdout.rewards:,} of {2 * arms.holdout.n:,}")
 
 
-def test_without_holdout_and_challengers_there_are_no_tables() -> None:
+def test_pipeline_without_holdout_and_challengers_has_no_comparisons() -> None:
     made, data = Pipeline(synsep_task("banditron")), small_synsep()
     made.run([made.replay(data, 30, rate=200.0), made.feedback(data, plan())], made.learner())
     dashboard = Dashboard(TOPICS, 1, lambda: 0)

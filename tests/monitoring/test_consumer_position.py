@@ -1,4 +1,4 @@
-"""The monitor's read position, regardless of records that Faust fetches and discards while it recovers its table."""
+"""The monitor's read position. Records that Faust fetches during a table recovery must not change the position."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -21,7 +21,7 @@ READ, CHANGELOG = TP(TOPICS.predictions, 0), TP("changelog", 0)
 
 
 def fetched(record: Record, offset: int) -> Any:
-    """A record in aiokafka's form."""
+    """Convert a record to aiokafka's class."""
     return ConsumerRecord(
         record.topic,
         record.partition,
@@ -44,7 +44,7 @@ def consumer_of(dashboard: Dashboard) -> Any:
     return consumer
 
 
-def test_consumer_resumes_at_the_stored_offsets_except_for_the_changelog() -> None:
+def test_consumer_seeks_to_the_stored_offsets_but_not_in_the_changelog() -> None:
     dashboard = Dashboard(TOPICS, 1, lambda: 0)
     placed: list[Any] = []
 
@@ -74,14 +74,14 @@ def test_records_fetched_before_the_seek_are_discarded(monkeypatch: pytest.Monke
     assert [one.offset for one in found[CHANGELOG]] == [3, 4]  # individual records, not a batch
     assert asyncio.run(thread._fetch_records(None, {READ})) == {}
     thread.consumer.is_placed = True
-    # For an empty set, aiokafka itself would return all buffered records.
+    # If the set of partitions is empty, aiokafka itself would return all buffered records.
     assert asyncio.run(thread._fetch_records(None, set())) == {}
     assert asked == [{CHANGELOG}]
     (batch,) = asyncio.run(thread._fetch_records(None, {READ}))[READ]
     assert (batch.offset, len(batch.value.records), batch.value.seeks) == (4, 2, 0)
 
 
-def test_consumer_is_positioned_after_a_seek_but_not_during_a_rebalance(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_consumer_has_a_valid_position_after_a_seek_but_not_during_a_rebalance(monkeypatch: pytest.MonkeyPatch) -> None:
     consumer = consumer_of(Dashboard(TOPICS, 1, lambda: 0))
     seen: list[bool] = []
 
@@ -96,7 +96,7 @@ def test_consumer_is_positioned_after_a_seek_but_not_during_a_rebalance(monkeypa
     assert (seen, consumer.is_placed) == ([False, False], False)
 
 
-def test_batches_from_before_a_seek_are_ignored() -> None:
+def test_batches_fetched_before_the_latest_seek_are_ignored() -> None:
     dashboard = Dashboard(TOPICS, 1, lambda: 0)
     program: Any = object.__new__(MonitorProgram)
     kept: list[int] = []
@@ -109,7 +109,7 @@ def test_batches_from_before_a_seek_are_ignored() -> None:
         return SimpleNamespace(message=_batch(records, seeks))
 
     async def take_events(most: int, within: float) -> AsyncIterator[list[Any]]:
-        yield [message(20, seeks=1)]  # records 0 to 19 were discarded
+        yield [message(20, seeks=1)]  # Faust has discarded records 0 to 19
         yield [message(0, seeks=2), message(30, seeks=1)]
 
     asyncio.run(program._take(SimpleNamespace(take_events=take_events)))
@@ -141,7 +141,7 @@ def test_reading_contexts_does_not_block_the_event_loop() -> None:
     assert [record.offset for record in taken] == [0]
 
 
-def test_failed_batch_crashes_the_application_instead_of_being_skipped() -> None:
+def test_error_in_a_batch_stops_the_monitor() -> None:
     program: Any = object.__new__(MonitorProgram)
     crashed: list[Exception] = []
 

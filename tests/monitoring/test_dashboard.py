@@ -1,4 +1,4 @@
-"""The data that the monitor's page shows: the condition (alive, idle or stuck), the ledger and the backlog."""
+"""The data of the monitor's page: the pipeline's condition (such as alive or stuck), the ledger and the backlog."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -19,14 +19,14 @@ from tests.pipeline import TOPICS
 
 
 class Monitored:
-    """A dashboard of a pipeline with one partition, with a clock that the test controls."""
+    """The dashboard of a pipeline with one partition. The test controls the dashboard's clock."""
 
     def __init__(self) -> None:
         self.ms = 0
         self.dashboard = Dashboard(TOPICS, 1, lambda: self.ms)
 
     def update(self, after_ms: int, contexts: int, step: JournalStep | None, feedback: int = 0) -> tuple[str, str]:
-        """Update the end offsets of the inputs and the last step after a delay, and return the verdict."""
+        """Advance the clock, update the inputs' end offsets and the last step, and return the condition and reason."""
         self.ms += after_ms
         tps = {TopicPartition(TOPICS.contexts, 0): contexts, TopicPartition(TOPICS.feedback, 0): feedback}
         ends = {tp: Ends(end, end) for tp, end in tps.items()}
@@ -51,7 +51,7 @@ def test_pipeline_without_records_is_idle() -> None:
     assert monitored.update(60_000, 5, done, feedback=5) == ("idle", "no records are waiting")
 
 
-def test_learner_is_alive_with_steps_and_stuck_without() -> None:
+def test_pipeline_is_alive_while_steps_appear_and_stuck_otherwise() -> None:
     monitored = Monitored()
     monitored.update(0, 10, step(1, 10, decided=10, pending=10))
     assert monitored.update(1_000, 30, step(2, 30, decided=30, pending=30)) == (
@@ -64,7 +64,7 @@ def test_learner_is_alive_with_steps_and_stuck_without() -> None:
     assert monitored.update(100, 4_130, step(3, 530, decided=530, pending=530))[0] == "alive"
 
 
-def test_time_since_last_step_advances_between_kafka_responses() -> None:
+def test_time_since_the_last_step_increases_between_responses_from_kafka() -> None:
     monitored = Monitored()
     monitored.update(0, 11, step(1, 10, decided=10, pending=10))
     monitored.ms += 2_600
@@ -75,7 +75,7 @@ def test_time_since_last_step_advances_between_kafka_responses() -> None:
     assert monitored.dashboard.verdict() == ("unknown", "no response from Kafka for 3 s")
 
 
-def test_pending_decisions_require_regular_steps() -> None:
+def test_pipeline_with_pending_decisions_is_stuck_without_regular_steps() -> None:
     monitored = Monitored()
     pending = step(1, 1, decided=1, pending=1)
     monitored.update(0, 1, pending)
@@ -86,11 +86,11 @@ def test_pending_decisions_require_regular_steps() -> None:
     ]
 
 
-def test_transaction_markers_are_not_backlog() -> None:
+def test_backlog_does_not_include_transaction_markers() -> None:
     monitored = Monitored()
     done = step(1, 10, decided=10, matched=10, feedback=0)._replace(feedback=(0, 10))
     monitored.update(0, 11, done, feedback=11)
-    assert monitored.dashboard.inputs_to_count() == []  # too early for the pipeline to count as stuck
+    assert monitored.dashboard.inputs_to_count() == []  # empty: the pipeline will not be reported as stuck soon
     monitored.ms += 1_000
     assert monitored.dashboard.inputs_to_count() == [
         (TopicPartition(TOPICS.contexts, 0), 10), (TopicPartition(TOPICS.feedback, 0), 10)
@@ -120,7 +120,7 @@ def test_page_shows_whether_the_ledger_adds_up(ledger: dict[str, int], balanced:
     assert shown["partitions"][0]["balanced"] is balanced
 
 
-def test_restored_state_continues_identically() -> None:
+def test_dashboard_continues_identically_from_a_restored_state() -> None:
     first, second = Monitored(), Monitored()
     kept: dict[int, bytes] = {}
     for record in RECORDS[:4]:
@@ -145,7 +145,7 @@ def test_monitor_exports_exactly_its_metrics() -> None:
     assert metrics.STUCK.at(1.0) in monitored.dashboard.samples()
 
 
-def test_last_minute_uses_broker_time_and_ends_without_traffic() -> None:
+def test_rates_of_the_last_minute_use_broker_time_and_disappear_without_traffic() -> None:
     outage, now_ms = 1_000_000, 1_000_000 + 25 * 60_000
     monitored = Monitored()
     for append_ms, reward in ((outage, 0), (now_ms, 1)):
@@ -160,7 +160,7 @@ def test_last_minute_uses_broker_time_and_ends_without_traffic() -> None:
 
 @pytest.mark.parametrize(("faulty", "condition"), [(9, "alive"), (10, "degraded")])
 @pytest.mark.parametrize("fault", ["context_malformed", "contexts_misplaced"])
-def test_pipeline_is_degraded_at_5_percent_unusable_records(fault: str, faulty: int, condition: str) -> None:
+def test_pipeline_is_degraded_at_5_percent_malformed_or_misplaced_records(fault: str, faulty: int, condition: str) -> None:
     monitored = Monitored()
     good = step(1, 1_000, decided=1_000, matched=1_000)
     monitored.update(0, 1_000, good)
@@ -185,7 +185,7 @@ def test_age_of_oldest_pending_decision_uses_broker_time() -> None:
     monitored = Monitored()
     waiting = step(1, 2, decided=2, pending=2)
     monitored.update(0, 2, waiting)
-    assert monitored.shown()["oldest_s"] is None  # the prediction has not been read yet
+    assert monitored.shown()["oldest_s"] is None  # the monitor has not read the predictions yet
     monitored.dashboard.take([prediction(0, append_ms=1_000), prediction(1, append_ms=4_000)])
     monitored.update(500, 2, waiting)
     assert monitored.shown()["oldest_s"] == 3.5
@@ -209,9 +209,9 @@ def test_page_has_greedy_error_latency_and_policy_estimates() -> None:
 
 
 @pytest.mark.parametrize(("decisions", "is_off"), [(90, False), (110, True)])
-def test_policy_with_mean_weight_other_than_1_is_flagged(decisions: int, is_off: bool) -> None:
+def test_policy_estimate_is_flagged_if_the_mean_weight_differs_from_1(decisions: int, is_off: bool) -> None:
     monitored = Monitored()
-    for number in range(decisions):  # always class 1, although its propensity is only 1/2
+    for number in range(decisions):  # the logged propensity of 1/2 is wrong: all decisions play class 1
         monitored.dashboard.take([prediction(number, action=1), example(number)])
     assert {one["policy"]: one["off"] for one in monitored.shown()["estimates"]} == {
         "greedy": is_off,
@@ -219,7 +219,7 @@ def test_policy_with_mean_weight_other_than_1_is_flagged(decisions: int, is_off:
     }
 
 
-def test_lagging_monitor_samples_ids_until_it_catches_up() -> None:
+def test_monitor_with_high_lag_reads_a_sample_of_ids() -> None:
     monitored = Monitored()
     tps = [TopicPartition(topic, 0) for topic in (TOPICS.predictions, TOPICS.examples)]
 
@@ -231,7 +231,7 @@ def test_lagging_monitor_samples_ids_until_it_catches_up() -> None:
         return sample
 
     assert [falls_behind_by(records, 2_000) for records in (30_000, 40_000, 50_000)] == [2, 4, 8]
-    assert falls_behind_by(20_000, 2_000) == 8  # the sample does not shrink further while the monitor catches up
+    assert falls_behind_by(20_000, 2_000) == 8  # while the lag decreases, the sample remains the same
     taken = [record for offset in range(800) for record in (prediction(offset), example(offset))]
     monitored.dashboard.take(taken)
     shown = monitored.shown()

@@ -1,4 +1,4 @@
-"""Decision latencies, computed from two topics that are read in any order."""
+"""Decision latencies, computed from contexts and predictions that are read in any order."""
 
 import random
 
@@ -14,7 +14,7 @@ def counted(latencies: Latencies) -> tuple[int, float | None]:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_latencies_do_not_depend_on_read_order_or_restarts(seed: int) -> None:
-    # The context at offset 3 is a duplicate without a prediction, and the context at offset 0 is deleted.
+    # Offset 3 is a duplicate context without a prediction. The context at offset 0 has been deleted.
     asked = [(offset, 1_000 + offset) for offset in range(1, 9)]
     answered = [(offset, 1_100 + offset) for offset in range(9) if offset != 3]
     latencies, draw = Latencies(), random.Random(seed)
@@ -30,7 +30,7 @@ def test_latencies_do_not_depend_on_read_order_or_restarts(seed: int) -> None:
     assert latencies.state()["contexts"] == latencies.state()["answers"] == []
 
 
-def test_bounded_backlog_is_sampled_and_weighted() -> None:
+def test_latencies_of_a_large_backlog_are_sampled_and_weighted() -> None:
     latencies = Latencies()
     backlog = 20 * WAITING_MAX
     for offset in range(backlog):
@@ -46,7 +46,7 @@ def test_bounded_backlog_is_sampled_and_weighted() -> None:
     assert latencies.state()["stride"] == 1
 
 
-def test_sketch_is_exported_as_a_histogram() -> None:
+def test_latencies_are_exported_as_a_histogram() -> None:
     latencies = Latencies()
     for offset, latency_ms in enumerate((0, 7, 7, 400, 900_000)):
         latencies.ask(offset, 0)

@@ -1,4 +1,4 @@
-"""The monitor's page in headless Chromium: it loads, updates, reconnects after a restart, and passes axe-core."""
+"""The monitor's page in headless Chromium loads, updates, reconnects after a restart, and passes axe-core."""
 
 import json
 import os
@@ -64,7 +64,7 @@ def busy_dashboard() -> Dashboard:
 
 
 def advance(dashboard: Dashboard, numbers: Iterator[int]) -> bytes:
-    """Add a step to each partition, and return the next data for the page."""
+    """Add a step to each partition, and return the new data for the page."""
     number = next(numbers)
     decided = 1_234_000 + 100 * number
     ledger = Ledger(
@@ -83,7 +83,7 @@ def advance(dashboard: Dashboard, numbers: Iterator[int]) -> bytes:
 
 @contextmanager
 def served(dashboard: Dashboard, numbers: Iterator[int], port: int = 0) -> Iterator[HealthServer]:
-    """An HTTP server of the page and its data, like the monitor's."""
+    """Run an HTTP server that serves the page and its data, as the monitor does."""
     pages = {path: Page(*file) for path, file in page_files().items()}
     heartbeat = Heartbeat("monitor", "0", lambda: 0)
     server = HealthServer(heartbeat, "127.0.0.1", port, Site(pages, lambda: advance(dashboard, numbers)))

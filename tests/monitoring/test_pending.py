@@ -1,4 +1,4 @@
-"""Decisions are joined with their outcomes in whatever order the two topics are read."""
+"""The monitor joins decisions with their outcomes. The read order of the two topics does not affect the result."""
 
 from functools import partial
 from math import nan
@@ -13,7 +13,7 @@ from stream.wire.records import Decision, Example, Outcome, Prediction
 
 
 class Decided(NamedTuple):
-    """A decision among four classes, of which class 1 has the highest score."""
+    """A decision among four classes. Class 1 has the highest score."""
 
     number: int
     action: int
@@ -23,7 +23,7 @@ class Decided(NamedTuple):
         return Prediction(str(self.number), Decision(self.action, 1, self.propensity, np.zeros(4)), 0)
 
     def weights(self) -> tuple[float, ...]:
-        """The weights under greedy, uniform and the learner. The learner's is NaN because no log is replayed."""
+        """The weights under greedy, uniform and the learner. The learner has a weight only in replays of a log."""
         return ((self.action == 1) / self.propensity, 0.25 / self.propensity, nan)
 
     def add_to(self, pending: PendingDecisions, append_ms: int | None = None) -> Settled | None:
@@ -85,10 +85,10 @@ def test_pending_decisions_are_sampled_above_the_limit() -> None:
         pending.settle(number, example(number, 1), 200)
     assert pending.oldest_ms is None
     assert pending.level == 0
-    assert pending.estimates()[0].weights.n == PENDING_MAX  # an eighth of 8 * PENDING_MAX decisions
+    assert pending.estimates()[0].weights.n == PENDING_MAX  # one eighth of the decisions
 
 
-def test_feedback_without_a_decision_is_forgotten() -> None:
+def test_outcome_without_a_decision_is_forgotten_after_a_time_limit() -> None:
     pending = PendingDecisions()
     pending.settle(7, example(7, 1), 100)
     Decided(8, 1).add_to(pending, 100 + EARLY_MS)
@@ -96,7 +96,7 @@ def test_feedback_without_a_decision_is_forgotten() -> None:
 
 
 def weighed(one: Decided, *named: float) -> tuple[float, ...]:
-    """The decision's weights under the standard policies, followed by the given weights of named policies."""
+    """The decision's weights under the standard policies, followed by the weights `named`."""
     return (*one.weights(), *named)
 
 
@@ -105,7 +105,7 @@ def settle_all(pending: PendingDecisions) -> None:
         pending.settle(int(one.id), one, 200)
 
 
-def test_restart_starts_new_policies_and_drops_removed_ones() -> None:
+def test_restart_adds_new_policies_and_discards_removed_policies() -> None:
     before = PendingDecisions((*ALWAYS, "constant:1", "constant:2"))
     for one in DECISIONS[:2]:
         before.decide(one.number, one.prediction(), partial(weighed, one, 2.0, 3.0), 100)

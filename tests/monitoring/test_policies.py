@@ -1,4 +1,4 @@
-"""Weights of a live pipeline's decisions under the policies that the monitor evaluates."""
+"""The importance weights of live decisions under the policies that the monitor evaluates."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -42,7 +42,7 @@ def record_at(partition: int, step: int) -> Record:
         (prediction(0, 0.25, Target(0, 0.9)), (0.0, 1.0, 4.0)),
         (prediction(0, 0.25, Target(2, 0.9)), (0.0, 1.0, 0.0)),
         (prediction(0, float("nan"), Target(0, 0.9)), (None, None, None)),
-        (prediction(1, 1.0, Target(1, 1.0)), (None, None, None)),  # the action was not drawn at random
+        (prediction(1, 1.0, Target(1, 1.0)), (None, None, None)),  # propensity 1: the action was not random
     ],
 )
 def test_weight_is_policy_probability_divided_by_propensity(
@@ -54,14 +54,14 @@ def test_weight_is_policy_probability_divided_by_propensity(
 
 
 @pytest.mark.parametrize(("policy", "weight"), [(Constant(4, 1, "1"), 2.0), (Constant(4, 3, "3"), 1.0)])
-def test_a_policy_plays_one_of_the_eligible_classes(policy: Policy, weight: float) -> None:
+def test_weight_uses_only_the_eligible_classes(policy: Policy, weight: float) -> None:
     scores = np.array([0.0, 1.0, NOT_ELIGIBLE, NOT_ELIGIBLE])
     decision = Decision(1, 1, 0.5, scores)
     policies = Policies([Named("one", policy)], n_classes=4)
     assert policies.weights(record_at(0, 1), Prediction("event", decision, 0), None)[-1] == weight
 
 
-def test_a_model_that_cannot_decide_among_eligible_classes_has_no_weight() -> None:
+def test_model_without_support_for_eligible_classes_has_no_weight() -> None:
     model = Named("one", Model("model:m.npz", create("newtron", 4, 2)))
     policies = Policies([model], n_classes=4, n_features=2)
     scores = np.array([0.0, 1.0, NOT_ELIGIBLE, NOT_ELIGIBLE])
@@ -91,7 +91,7 @@ def settings_of(pipeline: Pipeline) -> dict[str, Any]:
 
 
 def estimates_of(pipeline: Pipeline, specs: Sequence[str], *, kept_from: int = 0) -> dict[str, Mapping[str, Any]]:
-    """The estimates of a monitor that reads all examples before the predictions, in batches, keyed by policy name."""
+    """The monitor's estimates, keyed by policy name. The monitor reads all examples before the predictions."""
     at = RecordsAt(pipeline.broker, TopicPartition(TOPICS.contexts, 0))
     dashboard = Dashboard(TOPICS, 1, lambda: 0)
     dashboard.judge(
@@ -106,7 +106,7 @@ def estimates_of(pipeline: Pipeline, specs: Sequence[str], *, kept_from: int = 0
     return {one["policy"]: one for one in orjson.loads(dashboard.as_json())["estimates"]}
 
 
-def test_named_policies_agree_with_equations_and_models_use_unseen_events(pipeline: Pipeline, model: Path) -> None:
+def test_estimates_equal_plain_formulas_and_models_use_unseen_events(pipeline: Pipeline, model: Path) -> None:
     found = estimates_of(pipeline, ["constant:2", f"model:{model}", "logged", "uniform", "constant:2"])
     assert list(found) == ["greedy", "uniform", "constant:2", f"model:{model}", "logged"]
 
@@ -157,12 +157,12 @@ def test_contexts_are_read_only_for_policies_that_use_them(pipeline: Pipeline) -
         (Known(1, 7), record_at(1, 7), 0, True),
         (Known(1, 7), record_at(1, 8), 0, False),
         (Known(1, 7), record_at(0, 3), 0, False),
-        (Known(1, 7), record_at(1, 8)._replace(headers=HEADERS), 0, True),  # from a version without the step header
+        (Known(1, 7), record_at(1, 8)._replace(headers=HEADERS), 0, True),  # without the step header
         (Known(None, 40), record_at(1, 1), 39, True),
         (Known(None, 40), record_at(1, 1), 40, False),
     ],
 )
-def test_known_decisions_depend_on_own_or_shared_model(
+def test_decisions_that_a_model_knows_depend_on_whether_it_is_shared(
     known: Known, record: Record, version: int, is_known: bool
 ) -> None:
     assert known.has(record, prediction(1, 0.5, version=version)) == is_known
@@ -177,7 +177,7 @@ def test_known_decisions_depend_on_own_or_shared_model(
         ("constant", "expected logged, constant:ACTION"),
     ],
 )
-def test_policy_without_live_estimates_is_rejected_by_name(spec: str, message: str) -> None:
+def test_error_names_a_policy_without_live_estimates(spec: str, message: str) -> None:
     with pytest.raises(EstimateError) as raised:
         check_live(["logged", *ALWAYS, "constant:3", spec])
     assert message in str(raised.value)
@@ -192,7 +192,7 @@ def test_policy_without_live_estimates_is_rejected_by_name(spec: str, message: s
         ("model", {"class_names": [*"abcdefghi"]}, None),
     ],
 )
-def test_policy_of_other_classes_or_features_is_rejected(
+def test_policy_with_different_classes_or_features_is_rejected(
     pipeline: Pipeline, model: Path, spec: str, changed: dict[str, Any], message: str | None
 ) -> None:
     settings, spec = settings_of(pipeline) | changed, f"model:{model}" if spec == "model" else spec

@@ -1,4 +1,4 @@
-"""The monitor's state of a partition: each record counts once, even after restarts."""
+"""The monitor's state of a partition counts each record once, even after restarts."""
 
 from collections.abc import Callable
 from typing import Any
@@ -75,7 +75,7 @@ def test_records_reread_after_a_restart_are_not_counted_again(killed_after: int)
 
 
 @pytest.mark.parametrize("make", [prediction, example])
-def test_foreign_record_is_counted_and_skipped(make: Callable[[int], Record]) -> None:
+def test_unreadable_record_is_counted_and_skipped(make: Callable[[int], Record]) -> None:
     state = PartitionState()
     state.take(TOPICS, make(0)._replace(value=b"hello"))
     state.take(TOPICS, make(1))
@@ -97,7 +97,7 @@ def test_state_size_is_bounded() -> None:
     assert len(encode(state)) < 100_000
 
 
-def test_windows_of_partitions_are_added_by_time() -> None:
+def test_windows_of_different_partitions_are_added_by_time() -> None:
     first, second = (
         Windows({0: Counts(1), WINDOW_MS: Counts(2)}),
         Windows({WINDOW_MS: Counts(3), 2 * WINDOW_MS: Counts(4)}),
@@ -107,7 +107,7 @@ def test_windows_of_partitions_are_added_by_time() -> None:
     assert (both.since(0), both.since(2 * WINDOW_MS)) == (Counts(10), Counts(4))
 
 
-def test_share_of_nothing_is_none_and_intervals_stay_within_0_and_1() -> None:
+def test_share_of_0_records_is_none_and_intervals_stay_between_0_and_1() -> None:
     assert share(0, 0) is None
     assert [found and (found.low, found.value, found.high) for found in (share(0, 10), share(10, 10))] == [
         (0.0, 0.0, 0.2775),

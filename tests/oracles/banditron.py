@@ -1,4 +1,4 @@
-"""Banditron in plain numpy, with the complete update matrix of the paper."""
+"""Banditron in plain numpy, with the full update matrix of the paper."""
 
 import numpy as np
 
@@ -7,7 +7,7 @@ from tests.oracles.logged import Eligible, Logged, among, sample
 
 
 def explore(scores: FloatArray, gamma: float, u: float, eligible: Eligible = None) -> Logged:
-    """Draw an action from p = (1-γ)e_greedy + γ/K 1."""
+    """Draw an action from p = (1-γ) e_greedy + (γ/K) 1, with the eligible classes only."""
     scores = among(scores, eligible)
     greedy = int(np.argmax(scores))
     p = (1 - gamma) * np.eye(scores.size)[greedy] + gamma * (scores > -np.inf) / np.sum(scores > -np.inf)
@@ -16,7 +16,7 @@ def explore(scores: FloatArray, gamma: float, u: float, eligible: Eligible = Non
 
 
 class NaiveBanditron:
-    """Kakade, Shalev-Shwartz, Tewari 2008, Algorithm 1."""
+    """Algorithm 1 of Kakade, Shalev-Shwartz and Tewari (2008)."""
 
     def __init__(self, K: int, d: int, gamma: float, margin: str = "decision") -> None:
         self.W, self.gamma, self.margin = np.zeros((K, d)), gamma, margin

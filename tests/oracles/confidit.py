@@ -1,4 +1,4 @@
-"""Confidit as in Fig. 1 of the paper, with full matrices, linear systems, and projection by bisection."""
+"""Confidit as in Fig. 1 of the paper. Solves linear systems with full matrices; projects by bisection."""
 
 import numpy as np
 
@@ -7,7 +7,7 @@ from tests.oracles.logged import Eligible, Logged, among
 
 
 class NaiveConfidit:
-    """Fig. 1 with the options of Table 2 and equations (9), (10), (11)."""
+    """Fig. 1 of the paper, with the options of Table 2 and equations (9), (10) and (11)."""
 
     def __init__(
         self,
@@ -32,7 +32,7 @@ class NaiveConfidit:
         self.W = np.zeros((n_classes, n_features))
         self.t = 0
         self.confidence_sum = 0.0
-        self.closest = np.inf  # the smallest lead of the best class, ignoring exact ties
+        self.closest = np.inf  # the smallest difference between the best and the next value, without exact ties
 
     def predict(self, x: FloatArray, u: float, eligible: Eligible = None) -> Logged:
         x = x / np.linalg.norm(x)
@@ -63,7 +63,7 @@ class NaiveConfidit:
         return Logged(action, int(np.argmax(scores)), 1.0, scores)
 
     def _project(self, x: FloatArray, solved: FloatArray, c: FloatArray) -> None:
-        """Project W in the norm of A, by solving the dual equation Σ_i max(-α, s_i + λ c_i) = 1 + α - Kα for λ."""
+        """Project W in the norm of A. Solves the dual equation Σ_i max(-α, s_i + λ c_i) = 1 + α - Kα for λ."""
         s = np.array([self.W[i] @ x for i in range(self.K)])
         goal = 1 + self.alpha - self.K * self.alpha
         low, high = -1.0, 1.0
@@ -96,7 +96,7 @@ class NaiveConfidit:
 
 
 class NaiveDualConfidit:
-    """Fig. 1 with kernels: equation (11), no projection, and a Gram matrix of each class's examples."""
+    """Fig. 1 with kernels and equation (11), without projection. Each class has a Gram matrix of its examples."""
 
     def __init__(self, K: int, *, kernel: str, degree: int, width: float, eta: float, alpha: float) -> None:
         self.kernel, self.degree, self.width, self.eta, self.alpha = kernel, degree, width, eta, alpha

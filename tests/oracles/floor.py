@@ -1,17 +1,17 @@
-"""A direct implementation of the exploration floor that uses only public methods of the bare learner."""
+"""A direct implementation of the exploration floor. Uses only public methods of the wrapped learner."""
 
 from stream.learners import Learner
 from stream.wire.records import Decision, Features
 
 
 class FloorOracle:
-    """A bare learner with an exploration floor. `is_sound`: the learner can learn from another policy's decisions."""
+    """A learner with an exploration floor. `is_sound`: the learner can learn from another policy's decisions."""
 
     def __init__(self, learner: Learner, floor: float, *, is_sound: bool) -> None:
         self.learner, self.floor, self.is_sound = learner, floor, is_sound
 
     def decide(self, x: Features, u: float) -> tuple[Decision, Decision | None]:
-        """Return the decision, and the decision from which the bare learner learns, or None if it does not learn."""
+        """Return the decision, and the decision from which the wrapped learner learns (None if it does not learn)."""
         K, f = self.learner.n_classes, self.floor
         chance = f / K + (1.0 - f) * self.learner.distribution(x)
         if u < f:

@@ -18,7 +18,7 @@ class NaivePerceptron:
         return Logged(greedy, greedy, 1.0, scores)
 
     def held_against(self, x: FloatArray, logged: Logged) -> FloatArray:
-        """Return the scores that are compared to the label."""
+        """Return the scores to compare with the label: those of the decision, or the current scores."""
         now = np.where(logged.scores > -np.inf, self.W @ x, -np.inf)
         return now if self.margin == "feedback" else logged.scores
 
@@ -33,7 +33,7 @@ class NaivePerceptron:
 
 
 class NaiveSecondOrderPerceptron(NaivePerceptron):
-    """Second-order perceptron with a diagonal correlation matrix per class."""
+    """The second-order perceptron, with one diagonal correlation matrix per class."""
 
     def __init__(self, K: int, d: int, a: float, margin: str = "decision") -> None:
         super().__init__(K, d, margin)

@@ -1,7 +1,7 @@
-"""A direct implementation of the join that searches lists of all decisions and feedback.
+"""A direct implementation of the join. The oracle stores all decisions in a list, and searches this list.
 
-The oracle compares the append time of feedback to the time of its decision. The join does not compare these times.
-Instead, it expires decisions when the watermark passes them. Both methods must have the same results.
+The oracle compares the append time of feedback with the deadline of its decision. The join does not compare these
+times: it expires each decision when stream time passes the deadline. Both methods must have the same results.
 """
 
 from dataclasses import dataclass, field
@@ -12,19 +12,19 @@ from stream.wire.ledger import Ledger
 
 @dataclass
 class Decided:
-    """A decision. It stays in the list after it has been forgotten."""
+    """A decision. The oracle's list also contains the decisions that the join has forgotten."""
 
     id: str
     decided_at_ms: int
     action: int
-    is_deferred: bool = False  # False also if a shown record came before the context
-    shown_at_ms: int | None = None  # when it was shown after it had been deferred
-    shown_as: int = -1  # number of decisions shown before this one
-    outcome: str = ""  # empty while pending
+    is_deferred: bool = False  # also False if the shown record arrived before the context
+    shown_at_ms: int | None = None  # time of the shown record; None if the decision is not shown or never deferred
+    shown_as: int = -1  # number of decisions that were shown before this decision
+    outcome: str = ""  # empty until the decision is settled
     reward: int | None = None
     settled_at_ms: int = -1
-    settled_as: int = -1  # number of decisions settled before this one
-    gave_way: bool = False  # settled early, because there were too many unsettled decisions
+    settled_as: int = -1  # number of decisions that were settled before this decision
+    gave_way: bool = False  # settled early, because the number of unsettled decisions exceeded the limit
     forgotten: bool = False
 
 
@@ -33,7 +33,7 @@ class Waiting:
     """Feedback that arrived before its context."""
 
     id: str
-    reward: int | None  # None for a shown record
+    reward: int | None  # None if this is a shown record
     since_ms: int
     action: int | None
 
@@ -67,14 +67,14 @@ class JoinOracle:
     def context(
         self, event_id: str, decided_at_ms: int, action: int = 0, *, aside: bool = False, deferred: bool = False
     ) -> list[str]:
-        """Process a context that is decided at this time with this action.
+        """Process a context and its decision.
 
         Args:
             event_id: the context's id.
             decided_at_ms: the time of the decision.
             action: the decided action.
-            aside: whether its feedback can never be read.
-            deferred: whether the decision waits until it is shown.
+            aside: whether the log has no bit for this decision.
+            deferred: whether the decision waits for its shown record.
         """
         self.contexts += 1
         if self._known(event_id) is not None:
@@ -112,7 +112,7 @@ class JoinOracle:
         return raised + self._settle(oldest, "expired", self.assumed_reward)
 
     def feedback(self, event_id: str, reward: int, append_ms: int, action: int | None = None) -> list[str]:
-        """Process feedback that was appended at this time."""
+        """Process feedback with this append time."""
         happened = self.time(append_ms)
         self.feedback_count += 1
         decision = self._known(event_id)
@@ -131,7 +131,7 @@ class JoinOracle:
         return happened if decision.outcome == "unshown" else [*happened, f"late {event_id}"]
 
     def show(self, event_id: str, append_ms: int) -> list[str]:
-        """Process a shown record that was appended at this time."""
+        """Process a shown record with this append time."""
         happened = self.time(append_ms)
         self.feedback_count += 1
         decision = self._known(event_id)
@@ -150,7 +150,7 @@ class JoinOracle:
         return happened
 
     def time(self, now_ms: int) -> list[str]:
-        """Advance the time. All feedback up to this time has been read."""
+        """Advance stream time. All feedback before this time has been processed."""
         if now_ms <= self.time_ms:
             return []
         self.time_ms = now_ms

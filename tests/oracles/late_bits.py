@@ -1,4 +1,4 @@
-"""The three learners for late bits in plain numpy, and their common drift detection."""
+"""The learners late-ucb, igw-logistic and stack-igw in plain numpy, and their common drift detection."""
 
 from math import exp, log, sqrt
 
@@ -10,7 +10,7 @@ from tests.oracles.logged import Eligible, Logged, among, sample
 
 
 def unit(x: FloatArray) -> FloatArray:
-    """Return x scaled to length 1, or x if it is zero."""
+    """Return x scaled to length 1. Returns a zero vector unchanged."""
     norm = float(np.linalg.norm(x))
     return x / norm if norm > 0.0 else x
 
@@ -40,7 +40,7 @@ class Alarm:
 
 
 class Drift:
-    """An alarm for all classes together, and one for each class."""
+    """Drift detection with one alarm for all classes together, and one alarm for each class."""
 
     def __init__(self, K: int, kind: str) -> None:
         self.kind = kind
@@ -66,25 +66,25 @@ class Drift:
 
 
 TIE = 1e-13
-"""The relative difference below which values are considered equal.
+"""Values tie if their relative difference is at most this number.
 
-The rounding errors of a BLAS depend on the memory alignment of its arrays.
+The rounding errors of BLAS functions depend on the memory alignment of the arrays, so exact comparison is unreliable.
 """
 
 
 def best_of(values: NDArray[np.float64]) -> int:
-    """Return the first class whose value ties for the largest."""
+    """Return the first class whose value equals or ties with the largest value."""
     return int(np.argmax(values >= values.max() - TIE * abs(values.max())))
 
 
 def closest_of(values: NDArray[np.float64]) -> float:
-    """Return the difference between the largest value and the largest one that does not tie with it."""
+    """Return the difference between the largest value and the next value. Ignores ties with the largest value."""
     behind = values[values < values.max() - TIE * abs(values.max())]
     return float(values.max() - behind.max()) if behind.size else float("inf")
 
 
 class NaiveLateUcb:
-    """late-ucb. Every round solves linear systems with the full matrices."""
+    """The learner late-ucb. Every round solves linear systems with full matrices."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class NaiveLateUcb:
         G: FloatArray | None = None,
         drift: str = "off",
     ) -> None:
-        """Create the learner with these random matrices: G [p, d], and σω [m, d] and β [m] for random features."""
+        """Create the learner. `G` is a random matrix [p, d]; `waves` is (σω [m, d], β [m]) for random features."""
         self.K, self.lam, self.eta, self.M, self.b = K, lam, eta, shortlist, bias
         self.expand, self.G, self.d = expand, G, d
         self.omega, self.beta = waves or (np.zeros((0, d)), np.zeros(0))
@@ -114,13 +114,13 @@ class NaiveLateUcb:
         self.sigma_sq = 0.0
         self.drift = Drift(K, drift)
         self.closest = np.inf
-        # epoch, w·x, and whether z is known, by id() of the logged decision
+        # By id() of the logged decision: the epoch, w·x, and whether z is known.
         self.kept: dict[int, tuple[int, float, bool]] = {}
 
     def features(self, x: FloatArray, known: bool) -> tuple[FloatArray, float]:
         """Return x⁺ and its squared length.
 
-        For x of unit norm, the squared length is exact, so that classes with equal numbers of decisions tie exactly.
+        The squared length of a unit vector is exactly 1. Classes with equal numbers of decisions therefore tie exactly.
         """
         raw = x
         if self.expand == "quadratic":
@@ -193,7 +193,7 @@ class NaiveLateUcb:
 
 
 class NaiveIgwLogistic:
-    """igw-logistic: one logistic regression per class, updated entry by entry."""
+    """The learner igw-logistic: one logistic regression per class, updated entry by entry."""
 
     def __init__(
         self,
@@ -254,7 +254,7 @@ MASK = (1 << 64) - 1
 
 
 def hashed(feature: int, column: int) -> float:
-    """Return the hash of a feature and a column, a number in (−½, ½)."""
+    """Return the hash of a feature and a column as a number between −½ and ½."""
     h = (feature * 64 + column + 0x9E3779B97F4A7C15) & MASK
     h = ((h ^ (h >> 30)) * 0xBF58476D1CE4E5B9) & MASK
     h = ((h ^ (h >> 27)) * 0x94D049BB133111EB) & MASK
@@ -263,7 +263,7 @@ def hashed(feature: int, column: int) -> float:
 
 
 class NaiveWordVectors:
-    """The word vectors of stack-igw: one for each feature with a row. A refresh recomputes all of them."""
+    """The word vectors of stack-igw. Each feature with a row has a word vector. A refresh recomputes all vectors."""
 
     def __init__(self, K: int, d: int, m: int) -> None:
         self.K, self.m = K, m
@@ -278,7 +278,7 @@ class NaiveWordVectors:
         return np.asarray(self.V.T @ (x * self.has_row))
 
     def signals(self, x: FloatArray) -> FloatArray:
-        """Return c', mar(c'), t and mar(t) as an array [4, K]."""
+        """Return the signals c', mar(c'), t and mar(t) of each class, float64[4, K]."""
         if not self.on:
             return np.zeros((4, self.K))
         e = unit(self.embed(x))
@@ -287,7 +287,7 @@ class NaiveWordVectors:
         return np.array([c, mar(c), t, mar(t)])
 
     def observe(self, x: FloatArray, df: FloatArray, n: int, C: FloatArray) -> None:
-        """Add the x of a decision, which is already included in df and n."""
+        """Add the context x of a decision. The counts df and n already include this decision."""
         self.G += np.outer(x * self.has_row, self.embed(x))
         for i in np.flatnonzero((df == 3) & (x != 0)):
             if self.has_row.sum() < self.rows_max:
@@ -301,7 +301,7 @@ class NaiveWordVectors:
         V = np.zeros(self.V.shape)
         gram = self.G.T @ self.G
         upper = np.zeros((self.m, self.m))
-        for j in range(self.m):  # solve V R = G, one column at a time
+        for j in range(self.m):  # solve V R = G column by column
             for i in range(j):
                 upper[i, j] = (gram[i, j] - upper[:i, i] @ upper[:i, j]) / upper[i, i] if upper[i, i] else 0.0
             pivot = gram[j, j] - float(upper[:j, j] @ upper[:j, j])
@@ -334,7 +334,7 @@ class NaiveWordVectors:
 
 
 class NaiveStackIgw:
-    """stack-igw with dense sums, updated entry by entry."""
+    """The learner stack-igw with dense sums, updated entry by entry."""
 
     def __init__(self, K: int, d: int, *, vectors: int = 64, drift: str = "off") -> None:
         self.K, self.d = K, d
@@ -355,7 +355,7 @@ class NaiveStackIgw:
         return unit(np.array([x[i] * log(1.2 * (n + 2) / (self.df[i] + 1)) for i in range(self.d)]))
 
     def signals(self, x: FloatArray) -> FloatArray:
-        """Return φ [K, 9 or 13] of a scaled x."""
+        """Return the signals φ of a scaled x, float64[K, 9], or float64[K, 13] with word vectors."""
         biased = np.array([*x, 0.1])
         mu = float(self.M @ x) / max(self.m, 1)
         c = np.array([float(self.C[k] @ x) / sqrt(self.nr[k]) if self.nr[k] > 0 else 0.0 for k in range(self.K)])

@@ -1,4 +1,4 @@
-"""The interface of the naive transcriptions."""
+"""The interface of the test oracles, which are naive transcriptions of the papers' pseudocode."""
 
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
@@ -8,7 +8,7 @@ import numpy as np
 from stream.wire.records import FloatArray
 
 Eligible = Sequence[int] | None
-"""The classes to decide among; None for all."""
+"""The eligible classes; None if all classes are eligible."""
 
 
 def among(scores: FloatArray, eligible: Eligible) -> FloatArray:
@@ -21,7 +21,7 @@ def among(scores: FloatArray, eligible: Eligible) -> FloatArray:
 
 
 class Logged(NamedTuple):
-    """A decision as recorded by a naive learner."""
+    """A decision of an oracle."""
 
     action: int
     greedy: int
@@ -43,7 +43,7 @@ class Oracle(Protocol):
 
 
 class LimitedOracle(Protocol):
-    """An oracle that can decide among some of the classes."""
+    """An oracle that supports eligible classes."""
 
     def predict(self, x: FloatArray, u: float, eligible: Eligible) -> Logged:
         """Decide for x."""
@@ -59,7 +59,7 @@ class ObservingOracle(Protocol):
 
 @runtime_checkable
 class LabelledOracle(Protocol):
-    """The pseudocode of a full-information algorithm in plain numpy, on dense vectors."""
+    """The pseudocode of an algorithm with full information in plain numpy, on dense vectors."""
 
     def predict(self, x: FloatArray, u: float) -> Logged:
         """Decide for x."""
@@ -72,6 +72,6 @@ class LabelledOracle(Protocol):
 
 
 def sample(p: FloatArray, u: float) -> int:
-    """Return the first class i with u < p_0 + ... + p_i, or the last class if rounding leaves none."""
+    """Return the first class i with u < p_0 + ... + p_i. If rounding leaves no such class, returns the last class."""
     below = np.flatnonzero(u < np.cumsum(p))
     return int(below[0]) if below.size else p.size - 1

@@ -1,4 +1,4 @@
-"""Newtron in plain numpy: A and b as in the paper, with projection by eigenvectors of A and bisection."""
+"""Newtron in plain numpy, with A and b as in the paper. The projection uses the eigenvectors of A and bisection."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from tests.oracles.logged import Logged, sample
 
 
 def projected(A: FloatArray, W: NDArray[np.floating[Any]], D: float) -> NDArray[np.floating[Any]]:
-    """Return argmin_{‖V‖≤D} (V-W)ᵀA(V-W) for ‖W‖ > D, which is (A+λI)⁻¹AW, with λ from 200 steps of bisection."""
+    """Return argmin_{‖V‖≤D} (V-W)ᵀA(V-W) for ‖W‖ > D. The result is (A+λI)⁻¹AW; bisection determines λ."""
     eigenvalues, Q = np.linalg.eigh(A)
     w = Q.T @ W
 
@@ -27,7 +27,7 @@ def projected(A: FloatArray, W: NDArray[np.floating[Any]], D: float) -> NDArray[
 
 
 class NaiveNewtron:
-    """Algorithm 1 with the closed form of section 4. `diagonal` selects PNewtron."""
+    """Algorithm 1 of the paper with the closed form of section 4. `diagonal` selects PNewtron."""
 
     def __init__(
         self, K: int, d: int, *, gamma: float, alpha: float, beta: float, radius: float, diagonal: bool = False
@@ -46,7 +46,7 @@ class NaiveNewtron:
         scores = np.asarray(self.W @ x, dtype=np.float64)
         mixed = (1 - self.gamma) * self.softmax(scores) + self.gamma / self.K
         action = sample(mixed, u)
-        # Classes with the same history tie. The tolerance ignores the rounding errors of the matrix factorisation.
+        # Classes with the same history must tie. The tolerance exceeds the rounding errors of the matrix factorisation.
         tolerance = (1e-13 if self.diagonal else 1e-9) * self.D * np.linalg.norm(x)
         greedy = int(np.flatnonzero(scores >= scores.max() - tolerance)[0])
         return Logged(action, greedy, float(mixed[action]), scores)
@@ -60,7 +60,7 @@ class NaiveNewtron:
         else:
             h, kappa = p[played] / propensity * (e - ones / self.K), 1.0
         G = np.kron(h, x)
-        G_W = float(h @ logged.scores)  # G·W'_τ, with W'_τ at prediction time
+        G_W = float(h @ logged.scores)  # G·W'_τ; W'_τ are the weights at prediction time
         self.A = self.A + kappa * self.beta * (np.diag(G**2) if self.diagonal else np.outer(G, G))
         self.b = self.b + (1 - kappa * self.beta * G_W) * G
         W = -np.linalg.solve(self.A, self.b)

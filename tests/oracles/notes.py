@@ -1,4 +1,4 @@
-"""The algorithms of the Notes in plain numpy, on dense vectors, line by line."""
+"""Line-by-line implementations of the algorithms in the Notes, in plain numpy on dense vectors."""
 
 from typing import NoReturn
 
@@ -41,7 +41,7 @@ class NaiveOvaPerceptron:
 
 
 class NaiveOvaKernelPerceptron:
-    """Algorithm 3 with w_i = Σ ± φ(x_p) as in section 5, with the last `support_max` examples."""
+    """Algorithm 3 with kernels: w_i = Σ ± φ(x_p), as in section 5, over the last `support_max` examples."""
 
     def __init__(self, K: int, kernel: str, degree: int, width: float, support_max: int) -> None:
         self.K, self.kernel, self.degree, self.width, self.support_max = K, kernel, degree, width, support_max
@@ -77,10 +77,10 @@ class NaiveOvaKernelPerceptron:
 
 
 def project(W: FloatArray, radius: float) -> FloatArray:
-    """Return the nearest matrix with ‖W_i‖ ≤ radius and Σ_i W_i = 0, from Newton's method on the dual problem.
+    """Return the matrix nearest to W with ‖W_i‖ ≤ radius and Σ_i W_i = 0. Uses Newton's method on the dual problem.
 
-    With the multiplier μ of the sum constraint, the rows are independent: row i is the point of the ball nearest to
-    W_i - μ. The method finds the μ for which the rows sum to zero.
+    Let μ be the Lagrange multiplier of the sum constraint. For a given μ, row i of the solution is the projection of
+    W_i - μ onto the ball. Newton's method finds the μ for which the rows sum to zero.
     """
 
     def rows(mu: FloatArray) -> FloatArray:
@@ -108,13 +108,13 @@ def project(W: FloatArray, radius: float) -> FloatArray:
 
 
 class NaiveOneSidedBanditron:
-    """Algorithm 4 with the constraint set of the sum-to-zero assumption."""
+    """Algorithm 4, with projection onto matrices whose rows sum to zero and have a limited norm."""
 
     def __init__(self, K: int, d: int, eta: float, radius: float) -> None:
         self.W, self.eta, self.radius = np.zeros((K, d)), eta, radius
 
     def predict(self, x: FloatArray, u: float) -> Logged:
-        # Separate products ensure that equal rows have equal scores, which a matrix product does not guarantee.
+        # One product per row ensures that equal rows have equal scores. A matrix product does not guarantee this.
         scores = np.array([row @ x for row in self.W])
         greedy = int(np.argmax(scores))
         return Logged(greedy, greedy, 1.0, scores)
@@ -130,7 +130,7 @@ class NaiveOneSidedBanditron:
 
 
 class NaiveSelectron:
-    """Algorithm 5, refitted to all right guesses by a linear system for (13) and projected gradients for (15)."""
+    """Algorithm 5. Refits W to all right guesses: a linear system solves (13), and projected gradients solve (15)."""
 
     def __init__(self, K: int, d: int, *, epsilon: float, eta: float, loss: str, alpha: float, radius: float) -> None:
         self.epsilon, self.eta, self.loss, self.alpha, self.radius = epsilon, eta, loss, alpha, radius
@@ -266,7 +266,7 @@ class NaiveBiasedHalving(NaiveHalving):
 
 
 class NaiveExp4:
-    """Algorithm 9 over a list of hypotheses. (ỹ, ŷ) is drawn from its joint distribution with one uniform number."""
+    """Algorithm 9 over a list of hypotheses. One uniform number determines the draw of (ỹ, ŷ)."""
 
     def __init__(self, hypotheses: FloatArray, gamma: float, alpha: float) -> None:
         self.H, self.gamma, self.alpha = hypotheses, gamma, alpha
@@ -303,7 +303,7 @@ class NaiveExp4:
 
 
 class NaiveHypothesisExhaustion:
-    """The learner of section 2 that uses each hypothesis until its first mistake."""
+    """A learner from section 2: uses one hypothesis until its first mistake, then the next hypothesis."""
 
     def __init__(self, hypotheses: FloatArray) -> None:
         self.H, self.j = hypotheses, 0
@@ -323,7 +323,7 @@ class NaiveHypothesisExhaustion:
 
 
 class NaiveFeatureBlocks:
-    """The learner of section 2 that stores a class for each block of the feature space."""
+    """A learner from section 2: divides the feature space into blocks, and learns one class per block."""
 
     def __init__(self, K: int, d: int, gamma: float) -> None:
         self.K, self.side = K, gamma / np.sqrt(d)

@@ -1,4 +1,4 @@
-"""Randomized decoding with uniform exploration in plain numpy, with explicit distributions."""
+"""Randomized decoding with uniform exploration (RDUE) in plain numpy. Computes all distributions explicitly."""
 
 import numpy as np
 
@@ -7,7 +7,7 @@ from tests.oracles.logged import Logged, sample
 
 
 class NaiveRdue:
-    """Shibukawa et al. 2025, algorithms 1 and 2, the estimator of section 3.3, and the rate of appendix H.1."""
+    """Algorithms 1 and 2 of Shibukawa et al. (2025), with the estimator of section 3.3 and the rate of appendix H.1."""
 
     def __init__(self, K: int, d: int, q: float, diameter: float) -> None:
         self.W, self.q, self.B = np.zeros((K, d)), q, diameter
@@ -23,7 +23,7 @@ class NaiveRdue:
         K, nu = theta.size, 2.0
         y_hat = self.regularized(theta)
         distances = np.array([np.abs(y - y_hat).sum() for y in np.eye(K)])
-        # The vertex of line 2 of algorithm 1. Rounding does not break ties here.
+        # This is the nearest vertex in line 2 of algorithm 1. Unlike `distances`, `theta` has no rounding errors.
         nearest = int(np.argmax(theta))
         assert distances[nearest] <= distances.min() + 1e-12
         p = min(1.0, 2.0 * distances[nearest] / nu)

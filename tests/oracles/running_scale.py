@@ -1,11 +1,9 @@
-"""A direct implementation of a learner with a running scale. Each scale is recomputed from all contexts.
+"""A direct implementation of a learner with a running scale. The oracle computes each scale from the stored contexts.
 
     scale(0)   the sign of each value
     scale(v)   means and standard deviations of the columns over the first 2^(v + 3) contexts, v = 1, 2, ...
 
-A decision and its update use the newest scale at the time of the decision.
-
-Contexts are dense and stored. Each decision stores its scaled context.
+A decision and its update use the newest scale at the time of the decision. Contexts are dense.
 """
 
 from typing import NamedTuple
@@ -24,7 +22,7 @@ class Scaled(NamedTuple):
 
 
 class RunningScaleOracle:
-    """A bare learner, and all previous contexts."""
+    """A learner, and all previous contexts, which determine the scale."""
 
     def __init__(self, learner: Learner) -> None:
         self.learner = learner
@@ -54,7 +52,7 @@ class RunningScaleOracle:
 
 
 def standard(X: FloatArray, x: FloatArray) -> FloatArray:
-    """Return x scaled by the statistics of the rows X."""
+    """Return x scaled with the statistics of each column of X."""
     z = np.zeros(x.size)
     for i in range(x.size):
         column = X[:, i]

@@ -1,11 +1,10 @@
-"""A direct implementation of a model shared by several partitions. Each model is recomputed from the log.
+"""A direct implementation of a model that several partitions share. The oracle computes each model from the log.
 
     log        the entries of all tasks, in the order in which their steps were published
     model(n)   a new learner that has applied log[:n]
 
-A task decides with model(n) after `observe_early` for each of its own decisions that is not in log[:n].
-
-Models are not stored, and entries are neither undone nor applied in portions.
+A task that has read n entries decides with model(n). If log[:n] lacks some of the task's own decisions, the task first
+calls `observe_early` with these decisions. Unlike Onebit, the oracle does not store models or undo entries.
 """
 
 from collections.abc import Callable
@@ -19,7 +18,7 @@ class LogEntry(NamedTuple):
     """An entry of the log."""
 
     task: int
-    kind: str  # decided, settled, corrected
+    kind: str  # "decided", "settled" or "corrected"
     x: Features
     decision: Decision
     reward: int = -1

@@ -1,4 +1,4 @@
-"""SOBA in plain numpy, with the full matrix A of the paper and one linear system per round."""
+"""SOBA in plain numpy, with the full matrix A of the paper. Solves one linear system per round."""
 
 from typing import Any
 
@@ -32,8 +32,8 @@ class NaiveSoba:
         self.W: NDArray[np.floating[Any]] = np.zeros((K, d))
         self.margins: list[float] = []  # n_s m_s
         self.residuals: list[float] = []
-        self.refused = 0  # correct rounds without an update, because of the condition in line 13
-        self.closest = np.inf  # the smallest non-zero |m_t + Σ n_s m_s|, which must exceed rounding errors
+        self.refused = 0  # number of right decisions without an update, because of the condition in line 13
+        self.closest = np.inf  # the smallest non-zero |m_t + Σ n_s m_s|; tests check that it exceeds rounding errors
         self.t = 0
 
     def predict(self, x: FloatArray, u: float, eligible: Eligible = None) -> Logged:
@@ -56,7 +56,7 @@ class NaiveSoba:
         rival = max(rivals, key=lambda i: (Wx[i], -i))
         g = 1 / p * np.kron(np.eye(self.K)[rival] - np.eye(self.K)[y], x)
         z = np.sqrt(p) * g
-        W_g = (Wx[rival] - Wx[y]) / p  # ⟨W_t, g_t⟩ with W at prediction time or the current W
+        W_g = (Wx[rival] - Wx[y]) / p  # ⟨W_t, g_t⟩; W_t is W at prediction time, or the current W
         W_z = np.sqrt(p) * W_g
         residual = z @ np.linalg.solve(self.A, z)
         m = (W_z**2 + 2 * W_g) / (1 + residual)
