@@ -1,4 +1,4 @@
-"""Helpers for tests of the pipeline: small tasks, hand-made records, and a whole pipeline on the embedded broker."""
+"""Helpers for pipeline tests: small tasks, hand-made records, and a complete pipeline on the embedded broker."""
 
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -34,7 +34,7 @@ N_CLASSES, N_FEATURES = 3, 4
 
 
 def context_value(event_id: str, *indices: int, **fields: Any) -> bytes:
-    """The value of a context with N_FEATURES features. `fields` are additional fields."""
+    """The value of a context record with N_FEATURES features. `fields` are additional fields."""
     return orjson.dumps({"id": event_id, "x": {"i": indices or (0, 2)}, **fields})
 
 
@@ -76,7 +76,7 @@ class Inputs:
         return self.add(TOPICS.feedback, append_ms, feedback_value(event_id, reward, label, action))
 
     def tick(self, step: int, append_ms: int) -> Record:
-        """Add the tick of a step. A tick of step 0, which does not exist, only advances stream time."""
+        """Add the tick of a step. Because there is no step 0, a tick of step 0 only advances stream time."""
         record = self.add(TOPICS.feedback, append_ms, None)
         self.records[-1] = record._replace(headers=tick_headers(step))
         return self.records[-1]
@@ -86,12 +86,12 @@ class Inputs:
 
 
 class CrashError(Exception):
-    """A simulated crash of the process, which closes nothing."""
+    """A simulated crash of the process. A crash does not close any resources."""
 
 
 @dataclass
 class LearnerGroup:
-    """Several learners that step in turn, as one program."""
+    """A program that runs several learners: each call of `step` runs one step of each learner."""
 
     clock: VirtualClock
     learners: Sequence[Program]
@@ -112,7 +112,7 @@ class CrashingLearner:
     """A learner that crashes at the given points and restarts immediately."""
 
     make: Callable[[Callable[[int], None]], LearnerProgram]
-    crashes: set[tuple[int, int]]  # (number of the commit, number of the point within the commit)
+    crashes: set[tuple[int, int]]  # each crash is (number of the commit, number of the crash point in the commit)
     commits: int = 0
     crashed: int = 0
     program: LearnerProgram = field(init=False)
@@ -139,7 +139,7 @@ class CrashingLearner:
 
 @dataclass
 class Pipeline:
-    """A whole pipeline on the embedded broker, whose programs can be killed and restarted."""
+    """A complete pipeline on the embedded broker. Tests can kill and restart its programs."""
 
     settings: TaskSettings
     partitions: int = 1
@@ -183,7 +183,7 @@ class Pipeline:
         return FeedbackProgram(self.broker, TOPICS, dataset.known_of, plan, FeedbackOptions(**options), self.now_ms)
 
     def run(self, sources: Sequence[Program], *learners: Program) -> None:
-        """Run the programs until no work is left. The learners begin with the records already in the topics."""
+        """Run the programs until no work is left. The learners first process the records already in the topics."""
         run_until_settled(self.clock, sources, LearnerGroup(self.clock, learners))
 
     def send(self, topic: str, value: bytes | None, partition: int = 0, key: bytes | None = None) -> None:
@@ -215,7 +215,7 @@ class Pipeline:
         return list(map(decode_step, self.records(TOPICS.journal, partition)))
 
     def ends(self) -> dict[TopicPartition, int]:
-        """The end offset of every partition, including records of open transactions."""
+        """The high watermark of every partition, which includes records of open transactions."""
         tps = [TopicPartition(topic, partition) for topic in TOPICS for partition in range(self.partitions)]
         return {tp: end.high_watermark for tp, end in self.broker.ends(tps).items()}
 
@@ -230,7 +230,7 @@ STEPS_MAX = 1_000
 
 
 def run_until_idle(*programs: Program) -> None:
-    """Run steps until no program has work left. Fails after STEPS_MAX rounds."""
+    """Run steps of all programs until no program has work left. Raises an error after STEPS_MAX rounds."""
     for _ in range(STEPS_MAX):
         if not sum(program.step(0) for program in programs):
             return
@@ -238,13 +238,13 @@ def run_until_idle(*programs: Program) -> None:
 
 
 def digest(*learners: LearnerProgram) -> str:
-    """The digest of the state of all tasks in these programs."""
+    """The digest of the learner states of all tasks in these programs."""
     tasks = {partition: task for learner in learners for partition, task in learner.tasks.items()}
     return state_digest(task.learner.state() for _, task in sorted(tasks.items()))
 
 
 def plan(delay: str = "none", loss: float = 0.0, duplicates: float = 0.0, seed: int = 1) -> FeedbackPlan:
-    """A plan of the delay, loss and duplicates of feedback."""
+    """A feedback plan, which determines delays, losses and duplicates."""
     return FeedbackPlan(seed, parse_delay(delay), loss, duplicates)
 
 
@@ -253,7 +253,7 @@ def small_synsep(rows: int = 400) -> Dataset:
 
 
 def synsep_task(learner: str = "soba-diag", **changes: Any) -> TaskSettings:
-    """Settings for SynSep. With log-normal delays, some feedback arrives after the window."""
+    """Settings for the SynSep data set. With log-normal delays, some feedback arrives after the window."""
     dataset = small_synsep()
     limits = JoinSettings(window_ms=500, orphan_ms=500, retain_ms=5_000)
     return TaskSettings(learner, dataset.n_classes, dataset.n_features, **{"join": limits, "seed": 5, **changes})

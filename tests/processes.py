@@ -1,6 +1,6 @@
-"""Helpers for tests on a real Kafka, in addition to `stream.testing`: pipelines whose programs run as processes.
+"""Helpers for tests on a real Kafka. They extend `stream.testing` with pipelines whose programs run as processes.
 
-Output topics are read with a plain Kafka client instead of Onebit's reader.
+The helpers read output topics with a plain Kafka client, not with Onebit's reader.
 """
 
 import json
@@ -32,9 +32,9 @@ from stream.wire.records import TopicPartition
 from stream.wire.topics import Topics
 
 CLIENTS = tuple(os.environ.get("ONEBIT_TEST_CLIENTS", ",".join(reversed(ADAPTERS))).split(","))
-"""The Kafka clients for tests other than the contract tests. A test with the fixture `client` runs with one of them, or
-with all of them if it has the mark `each_client`; every other test runs with the first. Set ONEBIT_TEST_CLIENTS to run
-all tests with one client."""
+"""The Kafka clients for tests other than the contract tests. A test with the fixture `client` runs with one client, or
+with every client if the test has the mark `each_client`. Every other test runs with the first client. To select the
+clients, set ONEBIT_TEST_CLIENTS."""
 
 
 def free_port() -> int:
@@ -45,11 +45,11 @@ def free_port() -> int:
 
 
 def freeze(pid: int) -> None:
-    """Stop a process and wait until all its threads have stopped, which takes a while on a busy machine."""
+    """Stop a process and wait until all its threads have stopped. On a busy machine, this can take a while."""
     os.kill(pid, signal.SIGSTOP)
 
     def is_stopped() -> bool:
-        with suppress(FileNotFoundError):  # a thread has just ended
+        with suppress(FileNotFoundError):  # raised if a thread has just ended
             threads = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/stat")]
             return all(stat.rpartition(")")[2].split()[0] == "T" for stat in threads)
         return False
@@ -67,7 +67,7 @@ def kill_broker(kafka: LocalKafka, down_s: float = 0.0) -> None:
 
 
 class Pipeline:
-    """The topics of one pipeline on a real Kafka, and its programs."""
+    """A pipeline on a real Kafka: its topics and programs."""
 
     def __init__(self, bootstrap: str, prefix: str, directory: Path, **settings: object) -> None:
         """Pass `settings` to every program as environment variables."""
@@ -90,12 +90,12 @@ class Pipeline:
         broker.close()
 
     def broker(self) -> KafkaBroker:
-        """A new connection to the broker for the test."""
+        """Open a new connection to the broker."""
         return KafkaBroker(ConnectionSettings(self._bootstrap))
 
     @contextmanager
     def watch(self) -> Iterator["Watch"]:
-        """Read the journals until the context ends."""
+        """Return a context manager that follows the journals of all tasks."""
         broker = self.broker()
         try:
             yield Watch(broker, self.topics, self.partitions, self._programs.said)
@@ -148,7 +148,7 @@ class Pipeline:
         assert self.committed_ids(self.topics.examples) == once
 
     def assert_model_equals_replay(self) -> None:
-        """Check that replaying the journal from its first step, without a snapshot, results in the current model."""
+        """Check that a replay of the whole journal, without snapshots, results in the current model."""
         found = self.verify("--replay", timeout_s=300)
         assert found["ok"], found
 
@@ -158,7 +158,7 @@ class Pipeline:
 
 
 class Watch:
-    """The progress of a pipeline's learners."""
+    """Follows the progress of a pipeline's learners in the journals."""
 
     def __init__(self, broker: KafkaBroker, topics: Topics, partitions: int, program_output: Callable[[], str]) -> None:
         self.broker = broker
@@ -169,18 +169,18 @@ class Watch:
         self._ledger = Ledger()
 
     def ledger(self) -> Ledger:
-        """The sum of the tasks' ledgers, or the last known sum while the broker is unavailable."""
+        """The sum of the tasks' ledgers. While the broker is unavailable, returns the last known sum."""
         with suppress(BrokerError):
             self._ledger = self._follower.read(20)
         return self._ledger
 
     def applied_to(self, partition: int) -> tuple[int, int]:
-        """The end offsets of the contexts and the feedback that a task has applied, from its journal."""
+        """The end offsets of the contexts and of the feedback that a task has applied, according to its journal."""
         step = self._follower.steps[partition]
         return step.contexts[1], step.feedback[1]
 
     def wait_until(self, claim: Callable[[Ledger], bool], what: str, timeout_s: float = WAIT_S) -> None:
-        """Wait until a condition on the ledger is met."""
+        """Wait until the ledger satisfies a condition."""
         wait_for(lambda: claim(self.ledger()), what, timeout_s, lambda: f"{self._ledger}\n{self._output()}")
 
     def wait_until_decided(self, events: int) -> None:
@@ -192,7 +192,7 @@ class Watch:
         return sorted(self._holdings())
 
     def wait_until_assigned(self, instances: Iterable[str]) -> None:
-        """Wait until exactly these learners are in the group and each has partitions, with no rebalance in progress."""
+        """Wait until the group has exactly these learners, each learner has partitions, and no rebalance is running."""
         wanted = sorted(instances)
         wait_for(
             lambda: sorted(name for name, held in self._holdings().items() if held) == self.members() == wanted,
@@ -204,7 +204,7 @@ class Watch:
         return {name.removeprefix("learner-"): partitions for name, partitions in held.items()}
 
     def open_transactions(self) -> list[TopicPartition]:
-        """The partitions with records of a learner's open transaction."""
+        """The partitions that contain records of an open transaction of a learner."""
         topics = self._topics
         written = (topics.predictions, topics.examples, topics.dead_letter, topics.journal, topics.snapshots)
         tps = [TopicPartition(topic, number) for topic in written for number in range(self._partitions)]

@@ -1,4 +1,4 @@
-"""Progress of a parallel test run: failures as they occur, and one line per minute instead of a dot per test."""
+"""Prints the progress of a parallel test run: each failure when it occurs, and one line per minute."""
 
 import threading
 import time
@@ -10,7 +10,7 @@ INTERVAL_S = 60.0
 
 
 class Progress:
-    """Reports on the tests of all xdist workers, in the process that starts them."""
+    """Reports on the tests of all xdist workers. Runs in the process that starts the workers."""
 
     def __init__(self, reporter: pytest.TerminalReporter) -> None:
         self._reporter = reporter
@@ -22,7 +22,7 @@ class Progress:
         self._ended = threading.Event()
 
     def line(self, now_s: float) -> str:
-        """Elapsed time, number of finished tests, and the running tests, longest first."""
+        """A line with the elapsed time, the number of finished tests, and the running tests, longest first."""
         minutes, seconds = divmod(round(now_s - self._began_s), 60)
         longest_first = sorted(self._running.copy().items(), key=lambda item: item[1])
         running = ", ".join(f"{nodeid} ({now_s - since_s:.0f} s)" for nodeid, since_s in longest_first)
@@ -38,7 +38,7 @@ class Progress:
         self._ended.set()
 
     def pytest_xdist_node_collection_finished(self, ids: Sequence[str]) -> None:
-        """Count the tests: each worker collects all of them."""
+        """Store the number of tests. Each worker collects all tests."""
         self._collected = len(ids)
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
@@ -51,7 +51,7 @@ class Progress:
         self._finished += 1
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Print a failure as soon as it is known."""
+        """Print a failure immediately."""
         if report.failed:
             self._failed += 1
             reason = "\n".join(line for line in report.longreprtext.splitlines() if line.startswith("E "))
@@ -61,7 +61,7 @@ class Progress:
     def pytest_report_teststatus(
         self, config: pytest.Config
     ) -> Generator[None, tuple[str, str, str], tuple[str, str, str]]:
-        """Print no dots; `-v` prints a line per test as usual."""
+        """Suppress pytest's dot per test. The option `-v` prints a line per test as usual."""
         category, letter, word = yield
         return (category, letter, word) if config.getoption("verbose") > 0 else (category, "", "")
 

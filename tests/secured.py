@@ -1,4 +1,4 @@
-"""Helpers for tests on a secured Kafka: users, and the ACLs of docs/security.md."""
+"""Helpers for tests on a secured Kafka: users, and the ACLs in docs/security.md."""
 
 import re
 import shlex
@@ -44,7 +44,7 @@ SETTINGS = {
         'unsecuredLoginStringClaim_sub="broker";'
     ),
 }
-"""Broker settings that enable more SASL mechanisms than the local Kafka does by default, so that each can be tested."""
+"""Broker settings that enable all SASL mechanisms under test. By default, the local Kafka enables fewer mechanisms."""
 
 
 class Allowed(NamedTuple):
@@ -52,7 +52,7 @@ class Allowed(NamedTuple):
 
     user: str
     operation: str
-    kind: str  # topic, group, transactional-id
+    kind: str  # "topic", "group" or "transactional-id"
     name: str
     prefixed: bool
 
@@ -97,13 +97,13 @@ class Secured:
         )
 
     def add_users(self, *names: str) -> None:
-        """Add users that authenticate with PASSWORD, by SCRAM-SHA-256 or SCRAM-SHA-512."""
+        """Add users that authenticate with PASSWORD, with SCRAM-SHA-256 or SCRAM-SHA-512."""
         for mechanism in (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512):
             wanted = [UserScramCredentialUpsertion(name, mechanism, PASSWORD.encode()) for name in names]
             assert self.admin.alter_user_scram_credentials(wanted) == dict.fromkeys(names)
 
     def file_of(self, user: str, **changes: str) -> Path:
-        """Write a client properties file for a user. `changes` are additional properties, with underscores for dots."""
+        """Write a client properties file for a user. In the names of `changes`, write underscores for dots."""
         path = self.folder / f"{user}-{len(list(self.folder.iterdir()))}.properties"
         own = {"bootstrap.servers": self.kafka.bootstrap, "sasl.username": user, "sasl.password": PASSWORD}
         properties = self.properties | own | {name.replace("_", "."): value for name, value in changes.items()}

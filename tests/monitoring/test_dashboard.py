@@ -160,7 +160,9 @@ def test_rates_of_the_last_minute_use_broker_time_and_disappear_without_traffic(
 
 @pytest.mark.parametrize(("faulty", "condition"), [(9, "alive"), (10, "degraded")])
 @pytest.mark.parametrize("fault", ["context_malformed", "contexts_misplaced"])
-def test_pipeline_is_degraded_at_5_percent_malformed_or_misplaced_records(fault: str, faulty: int, condition: str) -> None:
+def test_pipeline_is_degraded_at_5_percent_malformed_or_misplaced_records(
+    fault: str, faulty: int, condition: str
+) -> None:
     monitored = Monitored()
     good = step(1, 1_000, decided=1_000, matched=1_000)
     monitored.update(0, 1_000, good)

@@ -1,4 +1,4 @@
-"""The grammar of delays, the delay laws compared with scipy's, and the feedback plan of an event."""
+"""Parsing of delay specifications, quantiles of the delay laws, and the feedback plan of an event."""
 
 import math
 import pickle
@@ -30,7 +30,7 @@ from stream.randomness.delays import (
 LARGEST_U = 1.0 - 2.0**-53
 UNIFORMS = st.integers(0, 2**53 - 1).map(lambda bits: bits * 2.0**-53)
 FALSE_ALARM = 1e-6
-"""False-alarm rate of a statistical test. Seeds are fixed, so only a changed draw or law can raise a false alarm."""
+"""False-alarm rate of a statistical test. The seeds are fixed, so unchanged code always has the same result."""
 
 EVENT_IDS = [f"synsep-0-{row:06}" for row in range(20_000)]
 
@@ -60,11 +60,11 @@ def laws() -> st.SearchStrategy[Law]:
         (" fixed:1s ", Fixed(1_000)),
     ],
 )
-def test_specification_is_parsed_into_a_law(spec: str, law: Law) -> None:
+def test_delay_specification_is_parsed_into_a_law(spec: str, law: Law) -> None:
     assert parse_delay(spec) == DelayModel(spec, law)
 
 
-def test_specification_per_class_gives_each_label_a_law() -> None:
+def test_delay_specification_can_have_one_law_per_class() -> None:
     spec = "0=fixed:1s; 1 = lognormal:1m,1.0;*=none"
     assert parse_delay(spec) == DelayModel(spec, Fixed(0), {0: Fixed(1_000), 1: LogNormal(60_000, 1.0)})
     assert [parse_delay(spec).draw_ms(label, 0.5) for label in range(4)] == [1_000, 60_000, 0, 0]
@@ -103,7 +103,7 @@ def test_empirical_delays_are_read_from_a_file(tmp_path: Path) -> None:
         ("0=1s;*=none", "delay '0=1s;*=none': expected none"),
     ],
 )
-def test_invalid_specification_is_rejected_with_the_expected_form(spec: str, message: str) -> None:
+def test_error_for_an_invalid_delay_specification_shows_the_expected_form(spec: str, message: str) -> None:
     with pytest.raises(DelayError, match=re.escape(message)):
         parse_delay(spec)
 
@@ -123,7 +123,7 @@ def test_file_without_delays_is_rejected(tmp_path: Path) -> None:
         parse_delay(f"empirical:{path}")
 
 
-def test_unknown_class_in_a_specification_is_rejected() -> None:
+def test_delay_specification_with_an_unknown_class_is_rejected() -> None:
     delay = parse_delay("3=fixed:1s;*=none")
     delay.check_classes(4)
     with pytest.raises(DelayError, match="class 3"):
@@ -131,7 +131,7 @@ def test_unknown_class_in_a_specification_is_rejected() -> None:
 
 
 @given(laws(), UNIFORMS, UNIFORMS)
-def test_delay_is_a_bounded_integer_that_increases_with_u(law: Law, one: float, other: float) -> None:
+def test_delay_is_a_bounded_integer_that_never_decreases_with_u(law: Law, one: float, other: float) -> None:
     low, high = sorted((one, other))
     delays_ms = [law.quantile_ms(u) for u in (0.0, low, high, LARGEST_U)]
     assert all(type(delay_ms) is int for delay_ms in delays_ms)
@@ -141,7 +141,7 @@ def test_delay_is_a_bounded_integer_that_increases_with_u(law: Law, one: float, 
 
 
 @given(UNIFORMS.filter(lambda u: u > 0.0))
-def test_quantiles_agree_with_scipy(u: float) -> None:
+def test_delay_quantiles_agree_with_scipy(u: float) -> None:
     expected: dict[Law, float] = {
         Exponential(10_000): stats.expon.ppf(u, scale=10_000),
         LogNormal(10_000, 1.5): stats.lognorm.ppf(u, s=1.5, scale=10_000),
@@ -152,7 +152,7 @@ def test_quantiles_agree_with_scipy(u: float) -> None:
 
 
 @given(st.integers(1, 10_000), UNIFORMS)
-def test_geometric_delay_is_the_smallest_tick_with_sufficient_probability(mean_ms: int, u: float) -> None:
+def test_geometric_delay_is_the_smallest_number_with_cumulative_probability_above_u(mean_ms: int, u: float) -> None:
     n = Geometric(mean_ms).quantile_ms(u)
     survival_log = math.log1p(-1.0 / mean_ms) if mean_ms > 1 else -math.inf
     assert n == 1 or survival_log * (n - 1) > math.log1p(-u) * (1.0 + 1e-12)
@@ -182,11 +182,11 @@ def test_empirical_law_draws_each_delay_with_its_frequency(delays_ms: list[int])
     assert [law.quantile_ms((rank + 0.5) / len(delays_ms)) for rank in range(len(delays_ms))] == delays_ms
 
 
-def test_delay_none_sends_one_feedback_immediately() -> None:
+def test_plan_without_delay_sends_one_feedback_record_immediately() -> None:
     assert FeedbackPlan(1, NO_DELAY)("a", 0) == [0]
 
 
-def test_plan_is_pure() -> None:
+def test_feedback_plan_does_not_depend_on_call_order() -> None:
     spec = "0=fixed:1s;*=exponential:10s"
     plans = [FeedbackPlan(3, parse_delay(spec), loss=0.2, duplicates=0.3) for _ in range(2)]
     forwards = [plans[0](event_id, row % 3) for row, event_id in enumerate(EVENT_IDS[:500])]
@@ -194,14 +194,14 @@ def test_plan_is_pure() -> None:
     assert forwards == backwards[::-1]
 
 
-def test_loss_and_duplicates_have_the_requested_rates() -> None:
+def test_rates_of_losses_and_duplicates_equal_the_settings() -> None:
     plan = FeedbackPlan(1, parse_delay("exponential:10s"), loss=0.02, duplicates=0.01)
     sent = [len(plan(event_id, 0)) for event_id in EVENT_IDS]
     assert stats.binomtest(sent.count(0), len(sent), 0.02).pvalue > FALSE_ALARM
     assert stats.binomtest(sent.count(2), len(sent) - sent.count(0), 0.01).pvalue > FALSE_ALARM
 
 
-def test_duplicate_has_its_own_delay() -> None:
+def test_duplicate_has_an_independent_delay() -> None:
     plan = FeedbackPlan(1, parse_delay("exponential:10s"), duplicates=1.0)
     first, copy = np.array([plan(event_id, 0) for event_id in EVENT_IDS], dtype=float).T
     bound = stats.norm.isf(FALSE_ALARM / 2) / math.sqrt(len(EVENT_IDS))
@@ -217,7 +217,7 @@ def test_loss_and_duplicates_do_not_change_delays() -> None:
         assert among(event_id, 0)[:1] in ([], alone(event_id, 0))
 
 
-def test_probability_1_loses_or_duplicates_everything() -> None:
+def test_all_feedback_is_lost_or_duplicated_at_probability_1() -> None:
     assert FeedbackPlan(1, loss=1.0)("a", 0) == []
     assert FeedbackPlan(1, parse_delay("fixed:1s"), duplicates=1.0)("a", 0) == [1_000, 1_000]
 

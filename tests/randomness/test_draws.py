@@ -1,4 +1,4 @@
-"""Draws are pure, uniform, and independent across purposes and seeds. All implementations of SplitMix64 agree."""
+"""Random draws are pure functions, uniform, and uncorrelated. All implementations of SplitMix64 agree."""
 
 import itertools
 from functools import cache
@@ -15,7 +15,7 @@ from stream.randomness.draws import GAMMA, SEED_MAX, Draws, Purpose, mix, unifor
 from stream.wire.records import FloatArray
 
 FALSE_ALARM = 1e-6
-"""False-alarm rate of a statistical test. The seeds are fixed, so only a changed hash can raise a false alarm."""
+"""False-alarm rate of a statistical test. The seeds are fixed, so unchanged code always has the same result."""
 
 EVENT_IDS = [f"optdigits-0-{row:06}" for row in range(20_000)]
 SEEDS = (0, 1, 2, 12345)
@@ -30,7 +30,7 @@ def streams() -> dict[tuple[int, Purpose], FloatArray]:
     }
 
 
-def test_draws_are_stable() -> None:
+def test_draws_equal_the_values_of_earlier_versions() -> None:
     golden = {
         (0, Purpose.ACTION, ""): 0.2974295452030694,
         (1, Purpose.ACTION, "optdigits-0-000123"): 0.8272803584028373,
@@ -86,8 +86,8 @@ def test_seed_out_of_range_is_rejected(seed: int) -> None:
 WORDS = st.integers(0, 2**64 - 1)
 
 
-def test_first_words_equal_the_reference_implementation() -> None:
-    # Output of Vigna's reference implementation, splitmix64.c, with the seed 1234567.
+def test_first_random_words_equal_those_of_the_reference_implementation() -> None:
+    # Vigna's reference implementation, splitmix64.c, returns these numbers for the seed 1234567.
     assert words(1_234_567, 3).tolist() == [
         6_457_827_717_110_365_317,
         3_203_168_211_198_807_973,
@@ -101,6 +101,6 @@ def test_array_of_draws_equals_individual_draws(state: int, n: int) -> None:
     assert words(state, n).tolist() == one_by_one
 
 
-def test_compiled_function_equals_the_python_function() -> None:
+def test_compiled_and_python_versions_of_splitmix64_agree() -> None:
     for word in words(7, 50):
         assert int(synthetic._mix(np.uint64(word))) == mix(int(word))

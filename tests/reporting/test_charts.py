@@ -1,4 +1,4 @@
-"""The pages' script in Node.js, which can simulate any browser language."""
+"""The chart script of the HTML pages, run in Node.js with different browser languages."""
 
 import json
 import subprocess
@@ -22,7 +22,7 @@ console.log(JSON.stringify(page.loaded));
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("language", "taken"), [("en-US@posix", "en-US"), ("de", "de")])
-def test_charts_are_drawn_in_a_browser_with_an_invalid_language(language: str, taken: str) -> None:
+def test_chart_script_loads_even_if_the_browser_language_is_invalid(language: str, taken: str) -> None:
     code = LOADED.replace("LANGUAGE", json.dumps(language)).replace("TEXT", json.dumps(script().text))
     ran = subprocess.run(
         [executable.ROOT_DIR + "/bin/node", "-"], input=code, capture_output=True, text=True, check=False

@@ -1,4 +1,4 @@
-"""Delayed progressive validation, compared with plain counting and with River's implementation on the same rows."""
+"""Delayed progressive validation, compared with plain counting and with River's implementation."""
 
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -25,7 +25,7 @@ from stream.wire.records import Decision, Example, Features, Outcome
 
 
 class TimedDecision(NamedTuple):
-    """A decision with its time, and the time and outcome of its settlement."""
+    """A decision and its outcome: the decision time, and the delay until the decision is settled."""
 
     decided_ms: int
     after_ms: int
@@ -55,7 +55,7 @@ def curve(decisions: list[TimedDecision]) -> tuple[DelayedPoint, ...]:
 
 
 @given(DECISIONS)
-def test_every_point_agrees_with_plain_counting(decisions: list[TimedDecision]) -> None:
+def test_every_point_of_the_delayed_curve_agrees_with_plain_counting(decisions: list[TimedDecision]) -> None:
     times = sorted(life.decided_ms for life in decisions)
     for point in curve(decisions):
         known = [life for life in decisions if life.known_ms <= times[point.decided - 1]]
@@ -71,7 +71,7 @@ def test_every_point_agrees_with_plain_counting(decisions: list[TimedDecision]) 
             assert point.error_rate == sum(life.reward == 0 for life in matched) / len(matched)
 
 
-def test_outcomes_after_the_last_decision_are_counted_but_not_revealed() -> None:
+def test_delayed_curve_excludes_outcomes_after_the_last_decision() -> None:
     matched = Outcome.MATCHED
     decisions = [
         TimedDecision(0, 5, matched, 1),
@@ -92,11 +92,12 @@ def settings_with(**given: Any) -> Settings:
 DELAY = ";".join(f"{label}=fixed:{delay_ms}ms" for label, delay_ms in enumerate((15, 155, 555, 1_005, 4_005))) + (
     ";*=fixed:75ms"
 )
-"""Events arrive every 10 ms, and no feedback arrives at the time of an event, because River breaks ties differently."""
+"""Events arrive every 10 ms. With these delays, feedback never arrives at the time of an event: River orders such
+feedback differently."""
 
 
 class Rounds:
-    """The rows in River's format, with the feedback delay of each row."""
+    """The rows of the data set in River's format, and the feedback delay of each row."""
 
     def __init__(self, settings: Settings) -> None:
         self.data: Dataset = dataset_of(settings)
@@ -112,7 +113,7 @@ class Rounds:
 
 
 class DelayedClassifier(base.Classifier):
-    """A River classifier that wraps a learner and passes it both the reward and the true class."""
+    """A River classifier that wraps a learner, and passes both the reward and the true class to this learner."""
 
     def __init__(self, learner: Learner, rounds: Rounds) -> None:
         self.learner = learner
@@ -154,7 +155,7 @@ def test_curve_and_error_agree_with_rivers_delayed_progressive_validation(name: 
             assert point.error_rate == pytest.approx(by_answers[point.matched], abs=1e-12)
 
 
-def test_run_with_lost_feedback_has_a_curve_of_expired_decisions() -> None:
+def test_run_with_lost_feedback_has_a_chart_of_expired_decisions() -> None:
     settings = settings_with(loss=0.5, window="1s", learner=["late-ucb"], delay="fixed:75ms")
     report = run_embedded(resolve_run(settings, "late-ucb", dataset_of(settings)))
     last = report.delayed[-1]
@@ -173,7 +174,7 @@ def captions_of(report: RunReport) -> dict[str, str]:
     return {chart.title: chart.caption for chart in (*error_charts(names, found), *time_charts(names, found))}
 
 
-def test_run_without_losses_has_no_figure_of_expired_decisions() -> None:
+def test_run_without_lost_feedback_has_no_chart_of_expired_decisions() -> None:
     settings = settings_with(learner=["late-ucb"], events=50)
     report = run_embedded(resolve_run(settings, "late-ucb", dataset_of(settings)))
     assert "Expired" not in captions_of(report)

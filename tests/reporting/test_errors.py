@@ -70,7 +70,7 @@ def test_doctests_pass() -> None:
 
 
 @given(MISTAKES)
-def test_rates_agree_with_plain_counting(mistakes: list[tuple[bool, bool]]) -> None:
+def test_error_rates_agree_with_plain_counting(mistakes: list[tuple[bool, bool]]) -> None:
     errors = errors_of(mistakes)
     action = [mistake for mistake, _ in mistakes]
     last_fifth = action[len(action) * 4 // 5 :]
@@ -82,7 +82,7 @@ def test_rates_agree_with_plain_counting(mistakes: list[tuple[bool, bool]]) -> N
 
 
 @given(MISTAKES)
-def test_every_point_of_the_curve_agrees_with_plain_counting(mistakes: list[tuple[bool, bool]]) -> None:
+def test_every_point_of_the_error_curve_agrees_with_plain_counting(mistakes: list[tuple[bool, bool]]) -> None:
     errors = errors_of(mistakes)
     action = [mistake for mistake, _ in mistakes]
     for point in errors.points:
@@ -95,14 +95,14 @@ def test_every_point_of_the_curve_agrees_with_plain_counting(mistakes: list[tupl
 
 
 @pytest.mark.parametrize("events", [1, 2, 7, 399, 5620, 200_000])
-def test_curve_points_are_limited_ascending_and_include_both_ends(events: int) -> None:
+def test_error_curve_has_a_limited_number_of_points_and_includes_both_ends(events: int) -> None:
     at = [point.events for point in errors_of([(False, True)] * events).points]
     assert (at[0], at[-1]) == (1, events)
     assert at == sorted(set(at))
     assert len(at) <= CURVE_POINTS_MAX
 
 
-def test_curve_can_continue_after_a_summary() -> None:
+def test_error_curve_can_continue_after_a_summary() -> None:
     curve = ErrorCurve()
     curve.add(True, True)
     before = curve.summary()
@@ -110,13 +110,13 @@ def test_curve_can_continue_after_a_summary() -> None:
     assert (before.error_rate, curve.summary().error_rate, curve.error_rate, len(curve)) == (1.0, 0.5, 0.5, 2)
 
 
-def test_curve_accepts_numpy_booleans() -> None:
+def test_error_curve_accepts_numpy_booleans() -> None:
     curve = ErrorCurve()
     curve.add(np.True_, np.False_)  # type: ignore[arg-type]
     assert (curve.summary().error_rate, curve.summary().greedy_error_rate) == (1.0, 0.0)
 
 
-def test_run_without_a_decision_has_no_rates() -> None:
+def test_run_without_decisions_has_no_error_rates() -> None:
     errors = ErrorCurve().summary()
     assert (errors.events, errors.mistakes, errors.points) == (0, 0, ())
     assert math.isnan(errors.error_rate)
@@ -124,8 +124,8 @@ def test_run_without_a_decision_has_no_rates() -> None:
     assert math.isnan(errors.greedy_error_rate)
 
 
-def test_adding_an_event_costs_less_than_a_microsecond() -> None:
-    # Measured: 0.1 µs of processor time. The bound allows for a slower processor.
+def test_adding_an_event_to_the_error_curve_takes_less_than_a_microsecond() -> None:
+    # The measured processor time is 0.1 µs. The limit of 1 µs allows for a slower processor.
     def cost_s() -> float:
         add = ErrorCurve().add
         started_at = time.process_time()
@@ -142,7 +142,7 @@ def test_delays_are_summarised_by_quantiles() -> None:
     assert summarise_delays([]) is None
 
 
-def test_best_constant_answer_is_the_most_frequent_class() -> None:
+def test_constant_error_rate_is_that_of_the_most_frequent_class() -> None:
     assert constant_error_rate([1, 3]) == 0.25
     assert math.isnan(constant_error_rate([]))
     assert math.isnan(constant_error_rate([0, 0]))
@@ -158,7 +158,7 @@ def test_json_starts_with_the_documented_keys_in_order() -> None:
     assert list(run_report().as_json())[: len(promised)] == promised
 
 
-def test_json_takes_its_counts_from_the_ledger_and_the_errors() -> None:
+def test_counts_in_the_json_equal_the_ledger_and_the_errors() -> None:
     found = run_report(report="run.html").as_json()
     expected = {
         "decided": 100,
@@ -186,7 +186,7 @@ def test_json_reports_an_unbalanced_ledger() -> None:
     assert run_report(ledger=BALANCED._replace(expired=16)).as_json()["ledger_ok"] is False
 
 
-def test_json_is_strict_json_even_without_decisions() -> None:
+def test_json_of_a_run_without_decisions_is_strict_json() -> None:
     report = run_report(
         ledger=Ledger(),
         errors=ErrorCurve().summary(),
@@ -209,13 +209,13 @@ def test_runs_are_compared_in_one_table() -> None:
     assert table.notes[0] == "The same for all: 15 expired and 11 duplicate."
 
 
-def test_counts_of_a_single_run_follow_its_table() -> None:
+def test_note_below_the_table_of_a_single_run_contains_the_counts() -> None:
     table = comparison([run_report()])
     assert table.columns == ("learner", "error", "last fifth", "greedy", "wall time")
     assert table.notes[0] == "80 matched, 15 expired, 6 late and 11 duplicate."
 
 
-def test_block_interval_equals_the_binomial_interval_and_ignores_a_trend() -> None:
+def test_error_interval_equals_the_binomial_interval_and_is_not_widened_by_a_trend() -> None:
     draws = np.random.default_rng(1)
     steady = half_width(draws.random(20_000) < 0.2)
     assert steady == pytest.approx(1.96 * math.sqrt(0.2 * 0.8 / 20_000), rel=0.25)
@@ -248,14 +248,14 @@ def test_labels_of_equal_runs_are_numbered() -> None:
 
 
 @given(st.floats(0, 1))
-def test_percentages_are_rounded_to_the_last_digit(rate: float) -> None:
+def test_printed_percentage_has_a_small_rounding_error(rate: float) -> None:
     text = percent(rate)
     if not text.startswith("<"):
         assert float(text.removesuffix(" %")) == pytest.approx(100 * rate, rel=0.06, abs=0.0005)
 
 
 @given(st.floats(0, 1e6))
-def test_durations_never_show_60_seconds_or_minutes(seconds: float) -> None:
+def test_printed_duration_has_less_than_60_seconds_and_60_minutes(seconds: float) -> None:
     words = duration(seconds).split()
     values = {unit: float(value.replace(",", "")) for value, unit in zip(words[::2], words[1::2], strict=True)}
     assert values.get("s", 0) < 60

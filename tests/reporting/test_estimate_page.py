@@ -1,4 +1,4 @@
-"""The HTML page of policy estimates."""
+"""The HTML page with policy estimates."""
 
 import re
 from html import unescape
@@ -33,14 +33,14 @@ def test_page_contains_every_estimate(found: Estimates) -> None:
     assert "onebit</span> <span>estimate" in page
 
 
-def test_page_contains_the_flags(found: Estimates) -> None:
+def test_estimate_page_contains_all_flags(found: Estimates) -> None:
     page = unescape(estimate_page(found, 0.95, "onebit"))
     flags = [flag for policy in found.policies for flag in policy.flags]
     assert "ess-low" in [flag.name for flag in flags]
     assert all(flag.text in page for flag in flags)
 
 
-def test_page_shows_intervals_paths_and_weights(found: Estimates) -> None:
+def test_estimate_page_has_charts_of_intervals_paths_and_weights(found: Estimates) -> None:
     intervals, path, weights = estimate_charts(found.policies)
     assert [len(chart.lines) for chart in (intervals, path, weights)] == [3, 3, 3]
     assert intervals.is_pointwise
@@ -50,7 +50,7 @@ def test_page_shows_intervals_paths_and_weights(found: Estimates) -> None:
     assert re.findall(r'data-chart="(\w+)"', content) == ["intervals", "path", "weights"]
 
 
-def test_page_is_reproducible_self_contained_and_escaped(found: Estimates) -> None:
+def test_estimate_page_is_reproducible_self_contained_and_escaped(found: Estimates) -> None:
     page = estimate_page(found, 0.95, "onebit")
     assert page == estimate_page(found, 0.95, "onebit")
     assert "<shop>" not in page
@@ -58,7 +58,7 @@ def test_page_is_reproducible_self_contained_and_escaped(found: Estimates) -> No
     assert "src=" not in re.sub(r"<script.*?</script>", "", page, flags=re.DOTALL)
 
 
-def test_page_of_a_policy_without_weights_has_one_figure() -> None:
+def test_estimate_page_of_a_policy_without_weights_has_one_figure() -> None:
     rows = a_log(100)._replace(propensities=np.full(100, np.nan))
     policy = parse_policy("uniform", tuple("abcd"), N_FEATURES, Training())
     page = estimate_page(estimate(MemoryLog(rows), [policy], Options(resamples=50)), 0.95, "onebit")

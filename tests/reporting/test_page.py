@@ -1,4 +1,4 @@
-"""The HTML page of runs is complete, self-contained, reproducible and accessible."""
+"""The HTML report of runs is complete, self-contained, reproducible and accessible."""
 
 import base64
 import hashlib
@@ -29,7 +29,7 @@ VOID = {"meta", "br", "hr", "img", "link", "input"}
 
 
 class Reader(HTMLParser):
-    """Collects a page's elements and text, and checks that every element is closed."""
+    """Collects the elements and the text of a page, and checks that the page closes every element."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ class Reader(HTMLParser):
 
     @property
     def text(self) -> str:
-        """The page's words in reading order, with a space between elements."""
+        """The text of the page, with a space between elements."""
         return " ".join(" ".join(self.words).split())
 
     def all(self, tag: str) -> list[dict[str, str | None]]:
@@ -129,7 +129,7 @@ def test_title_names_data_set_and_delay(reports: list[RunReport], title: str) ->
     assert title_of(reports) == title
 
 
-def test_page_describes_no_delay_and_unknown_delay() -> None:
+def test_page_describes_runs_without_delay_and_with_unknown_delay() -> None:
     assert "immediate feedback" in page([run_report(settings={"delay": "none"})])
     assert "feedback after a delay drawn from fixed:1s" in page(
         [run_report(settings={"delay": "fixed:1s"}, delays=None)]
@@ -137,7 +137,7 @@ def test_page_describes_no_delay_and_unknown_delay() -> None:
     assert "feedback after a delay." in page([run_report(settings={}, delays=None)])
 
 
-def test_page_names_the_best_learner_with_one_bit_feedback_separately() -> None:
+def test_page_names_the_best_learner_among_those_with_one_bit_feedback() -> None:
     text = Reader(page(THREE_REPORTS)).text
     assert "has the smallest error of the learners with one-bit feedback" in text
     assert "perceptron , which learns from the class, has an error of" in text
@@ -183,7 +183,7 @@ def test_content_security_policy_allows_only_the_pages_script() -> None:
     assert "Copyright (c) 2022 Leon Sorokin" in run
 
 
-def test_identifiers_are_unique_and_every_reference_has_its_target() -> None:
+def test_element_ids_are_unique_and_every_reference_has_a_target() -> None:
     content = page(THREE_REPORTS)
     identifiers = re.findall(r'\bid="([^"]*)"', content)
     assert len(identifiers) == len(set(identifiers))
@@ -289,7 +289,7 @@ def test_page_shows_misplaced_records_and_warnings() -> None:
     assert "Note:" not in page(THREE_REPORTS)
 
 
-def test_learners_with_equal_ledgers_share_one_table() -> None:
+def test_page_has_one_ledger_table_for_learners_with_equal_ledgers() -> None:
     assert page(THREE_REPORTS).count('class="ledger"') == 1
 
 
@@ -302,11 +302,11 @@ def test_different_settings_are_listed_per_run() -> None:
 
 @pytest.mark.parametrize("events", [1, 2, 10, 11])
 @pytest.mark.parametrize("errors", [(0.0, 0.0), (1.0, 1.0)])
-def test_short_runs_have_figures(events: int, errors: tuple[float, float]) -> None:
+def test_page_of_a_short_run_has_all_figures(events: int, errors: tuple[float, float]) -> None:
     assert len(Reader(page([run_report(events=events, errors=errors)])).all("figure")) == 3
 
 
-def test_run_without_a_decision_has_a_page_without_figures() -> None:
+def test_page_of_a_run_without_decisions_has_no_figures() -> None:
     content = page([run_report(ledger=Ledger(), events=0, wall_s=0.0, delays=None)])
     assert "Nothing was decided." in content
     assert Reader(content).all("figure") == []
@@ -334,7 +334,7 @@ def test_written_page_replaces_the_old_one_and_leaves_no_other_files(tmp_path: P
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_failed_write_keeps_the_old_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_old_page_remains_if_writing_the_new_page_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "run.html"
     path.write_text("old", encoding="utf-8")
 
@@ -348,7 +348,7 @@ def test_failed_write_keeps_the_old_page(tmp_path: Path, monkeypatch: pytest.Mon
     assert path.read_text(encoding="utf-8") == "old"
 
 
-def test_each_run_has_its_own_page_and_the_index_lists_the_newest_first(tmp_path: Path) -> None:
+def test_each_run_has_a_page_and_the_index_lists_the_newest_page_first(tmp_path: Path) -> None:
     hostile = run_report("<b>&\"'", data="dir/<i>.svm", ledger=Ledger(contexts=1))
     paths = [
         add_page(tmp_path, THREE_REPORTS, AT),
@@ -378,7 +378,7 @@ def test_other_files_in_the_folder_are_not_changed(tmp_path: Path) -> None:
     assert (tmp_path / "other.html").read_bytes() == b"<p>\xff something else</p>"
 
 
-def test_many_parameters_wrap_individually() -> None:
+def test_line_breaks_are_possible_between_parameters() -> None:
     many = {f"parameter_{number}": "theory" for number in range(12)}
     content = page([run_report(params=many)])
     assert "<span>parameter_0 = theory,</span> <span>parameter_1 = theory,</span>" in content
@@ -389,7 +389,7 @@ def test_unknown_numbers_are_shown_as_dashes() -> None:
     assert tables.number_text(math.nan) == "–"
 
 
-def test_unmatched_count_is_shown_for_replayed_logs() -> None:
+def test_ledger_of_a_replayed_log_includes_unmatched_decisions() -> None:
     ledger = run_report().ledger
     of_log = ledger._replace(unmatched=7, contexts=ledger.contexts + 7, decided=ledger.decided + 7)
     text = Reader(page([run_report(ledger=of_log)])).text
@@ -442,7 +442,7 @@ def test_page_shows_the_estimates_of_the_challengers() -> None:
 
 
 @pytest.mark.parametrize("shares_differ", [False, True])
-def test_page_warns_if_shares_differ_from_the_settings(shares_differ: bool) -> None:
+def test_page_warns_if_the_holdout_share_differs_from_the_setting(shares_differ: bool) -> None:
     reader = Reader(page([run_report("soba", arms=COMPARED._replace(shares_differ=shares_differ))]))
     warnings = [element for element in reader.all("p") if element.get("class") == "warning"]
     assert len(warnings) == shares_differ

@@ -1,4 +1,4 @@
-"""A record is printed as one readable line that is safe for a terminal."""
+"""Each record is printed as one readable line without control characters."""
 
 import json
 
@@ -58,7 +58,9 @@ def test_record_line_has_step_and_truncates_long_fields() -> None:
     ("key", "value", "found"),
     [(b"a", b'{"id":"b"}', "b"), (b"a", b"?", "a"), (None, b"[]", None), (b"\xff", b'{"id":1}', "\\xff")],
 )
-def test_event_id_is_taken_from_value_or_key(key: bytes | None, value: bytes, found: str | None) -> None:
+def test_event_id_is_read_from_the_value_or_else_from_the_key(
+    key: bytes | None, value: bytes, found: str | None
+) -> None:
     assert event_id_of(Record("t", 0, 7, AT_MS, key, value, ())) == found
 
 

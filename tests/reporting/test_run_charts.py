@@ -1,4 +1,4 @@
-"""Charts of runs, in which runs that differ only in the seed become one line with a band."""
+"""Charts of runs. Runs that differ only in the seed are one line with a band."""
 
 import json
 import math
@@ -40,16 +40,16 @@ def test_runs_that_differ_only_in_the_seed_are_one_series() -> None:
     assert [[run.seed for run in series.runs] for series in found] == [[1, 2], [4], [1], [3]], "no run is dropped"
 
 
-def test_series_is_the_mean_with_its_interval_over_seeds() -> None:
+def test_line_of_several_seeds_shows_the_mean_and_its_confidence_interval() -> None:
     line = charts([of_seed(1, 0.2), of_seed(2, 0.3), of_seed(3, 0.7)])["windowed"].lines[0]
-    half = 4.302653 * np.std([0.2, 0.3, 0.7], ddof=1) / math.sqrt(3)  # Student's t with 2 degrees of freedom
+    half = 4.302653 * np.std([0.2, 0.3, 0.7], ddof=1) / math.sqrt(3)  # 4.302653: Student's t, 2 degrees of freedom
     assert line.label == "banditron"
     assert (line.y[-1], line.low[-1], line.high[-1]) == pytest.approx((0.4, max(0.0, 0.4 - half), min(1.0, 0.4 + half)))
     alone = charts([of_seed(1)])["windowed"].lines[0]
     assert (list(alone.low), list(alone.high)) == ([], [])
 
 
-def test_bands_are_clipped_to_0_and_1() -> None:
+def test_confidence_band_is_clipped_to_0_and_1() -> None:
     line = charts([of_seed(1, 0.0), of_seed(2, 1.0)])["progressive"].lines[0]
     assert (min(line.low), max(line.high)) == (0.0, 1.0)
 
@@ -62,7 +62,7 @@ def test_table_of_several_seeds_has_means() -> None:
     assert "seeds" not in comparison([of_seed(1)]).columns
 
 
-def test_page_of_several_seeds_names_them_and_lists_each_run() -> None:
+def test_page_of_several_seeds_lists_the_seeds_and_each_run() -> None:
     text = Reader(page([of_seed(1), of_seed(2)])).text
     assert "Means over the seeds 1 and 2." in text
     assert "banditron, seed 1" in text
@@ -81,14 +81,14 @@ def test_page_of_runs_with_different_settings_lists_the_differences() -> None:
     assert "What differs" not in page([slow, run_report("soba-diag", settings=slow.settings)])
 
 
-def test_changed_settings_are_listed_first() -> None:
+def test_page_lists_changed_settings_before_defaults() -> None:
     text = Reader(page([run_report(settings={"rate": 5.0, "loss": 0.25, "window": "10s"}, changed=("loss",))])).text
     before, _, after = text.partition("The others, which have their defaults")
     assert "setting value loss 0.25" in before
     assert "setting value rate 5 window 10s" in after
 
 
-def test_first_feedback_and_the_constant_class_are_marked() -> None:
+def test_charts_mark_the_first_feedback_and_the_most_frequent_class() -> None:
     marked = replace(of_seed(1), first_feedback=120, constant_error_rate=0.9)
     found = charts([marked, replace(marked, learner="soba-diag")])
     assert found["progressive"].marks == [Mark("first feedback", 120.0)], "one mark for both learners"
@@ -98,7 +98,7 @@ def test_first_feedback_and_the_constant_class_are_marked() -> None:
     assert charts([marked, later])["regret"].marks == [Mark("first feedback", 120.0, 0), Mark("", 300.0, 1)]
 
 
-def test_regret_counts_the_wrong_decisions() -> None:
+def test_last_point_of_the_regret_chart_equals_the_number_of_mistakes() -> None:
     report = run_report()
     assert charts([report])["regret"].lines[0].y[-1] == report.errors.mistakes
 
@@ -115,7 +115,7 @@ def test_identical_lines_are_merged() -> None:
     assert "soba-diag: median 1.5 s, 99th percentile 1.5 s." in drawn.alt.replace("\N{NO-BREAK SPACE}", " ")
 
 
-def test_exploration_and_latency_have_charts_if_known() -> None:
+def test_exploration_and_latency_have_charts_only_if_they_are_known() -> None:
     known = replace(
         of_seed(1),
         exploration=(SharePoint(50, 0.5), SharePoint(1000, 0.0)),
@@ -140,7 +140,7 @@ def test_chart_data_has_few_digits_and_no_html_elements() -> None:
     ]
 
 
-def test_every_chart_has_its_figure_element() -> None:
+def test_every_chart_has_a_figure_element() -> None:
     content = page([replace(of_seed(1), delay_counts=Sketch({151: 1}), first_feedback=3)])
     (text,) = re.findall(r'<script type="application/json" id="charts">(.*?)</script>', content)
     figures = [attributes.get("data-chart") for attributes in Reader(content).all("figure")]

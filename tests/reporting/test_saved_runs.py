@@ -1,4 +1,4 @@
-"""Saved runs are read back unchanged from pages and from the JSON that pages offer."""
+"""Runs that are saved in a page or in its JSON file can be read without any change."""
 
 import math
 from dataclasses import replace
@@ -105,7 +105,7 @@ def test_saved_json_contains_all_fields_of_printed_json() -> None:
     report = full_report()
     (saved,) = orjson.loads(runs_json([report]))["runs"]
     printed = report.as_json()
-    del printed["estimate"]  # the saved estimate also has its path
+    del printed["estimate"]  # unlike the printed estimate, the saved estimate also contains the path
     assert {name: saved[name] for name in printed} == orjson.loads(orjson.dumps(printed))
 
 

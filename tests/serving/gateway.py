@@ -1,4 +1,4 @@
-"""A gateway with its HTTP server on the embedded broker, where a learner answers each context at once."""
+"""A gateway with its HTTP server on the embedded broker. A learner decides each context immediately."""
 
 import json
 import ssl
@@ -40,15 +40,15 @@ class Response(NamedTuple):
 
 
 class LearningBroker:
-    """A pipeline's broker, which runs the learner after every flush. A test can make the broker unavailable."""
+    """A broker that runs the learner after every flush. A test can make the broker unavailable."""
 
     def __init__(self, pipeline: EmbeddedPipeline) -> None:
         self.pipeline = pipeline
         self.is_away = False
         self.learns = True
-        self.responds = Event()  # flushes wait until it is set
+        self.responds = Event()  # flushes wait for this event
         self.responds.set()
-        self.refusal: BrokerError | None = None  # raised by every write
+        self.refusal: BrokerError | None = None  # every flush raises this error
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.pipeline.broker, name)
@@ -101,7 +101,7 @@ class _PatientConsumer(EmbeddedConsumer):
 
 
 class GatewayClient:
-    """A client of a gateway."""
+    """An HTTP client of a gateway."""
 
     def __init__(self, broker: LearningBroker, link: Link, port: int) -> None:
         self.broker = broker
@@ -114,7 +114,7 @@ class GatewayClient:
     def ask(
         self, method: str, path: str, body: object = None, headers: Mapping[str, str] = {}, raw: bytes | None = None
     ) -> Response:
-        """Send a request with a JSON body, or with the bytes `raw` as its body."""
+        """Send a request. The body is `body` as JSON, or the bytes `raw`."""
         content = raw if raw is not None else None if body is None else json.dumps(body).encode()
         with closing(self._connection()) as connection:
             connection.request(method, path, content, {"Content-Type": "application/json", **headers})
@@ -154,7 +154,7 @@ def served(
     learns: bool = True,
     tls: tuple[Path | None, Path | None, ssl.SSLContext | None] = (None, None, None),
 ) -> Iterator[GatewayClient]:
-    """Run a gateway for a pipeline on a free port. Yields a client once the gateway is ready, and stops it on exit."""
+    """Run a gateway for a pipeline on a free port. Yields a client when the gateway is ready. Stops it on exit."""
     broker, stopped, messages = LearningBroker(pipeline), Event(), list[str]()
     broker.learns = learns
 

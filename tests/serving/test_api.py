@@ -26,7 +26,7 @@ from tests.serving.gateway import FACTS, HOST, WAIT_S, GatewayClient, a_pipeline
 
 @pytest.fixture(scope="module")
 def shared_gateway() -> Iterator[GatewayClient]:
-    """A gateway for tests whose requests are rejected, which leaves it unchanged."""
+    """A gateway that several tests share. These tests send only requests that the gateway rejects."""
     with served(a_pipeline(), facts=FACTS._replace(class_names=None)) as gateway:
         yield gateway
         assert contexts(gateway) == []
@@ -45,7 +45,7 @@ def test_context_is_answered_with_its_prediction() -> None:
     assert got.json == {name: prediction[name] for name in ("id", "action", "propensity", "model_version")}
 
 
-def test_response_has_the_class_name_if_the_prediction_has_one() -> None:
+def test_response_has_the_class_name_of_the_prediction() -> None:
     pipeline = a_pipeline()
     with served(pipeline, learns=False) as gateway, ThreadPoolExecutor(1) as pool:
         asked = pool.submit(gateway.decide, "visit-1")
@@ -58,7 +58,7 @@ def test_response_has_the_class_name_if_the_prediction_has_one() -> None:
         assert asked.result().json == {"id": "visit-1", "action": 1, "class": "offers", "model_version": 4}
 
 
-def test_event_without_an_id_gets_a_new_id() -> None:
+def test_context_without_an_id_gets_a_new_id() -> None:
     with served(a_pipeline()) as gateway:
         first, second = gateway.decide(None).json, gateway.decide(None).json
         assert first["id"] != second["id"]
@@ -92,7 +92,7 @@ def test_other_and_restarted_gateways_give_the_same_response() -> None:
     assert len(contexts(restarted)) == 2
 
 
-def test_predictions_older_than_the_horizon_are_not_read_back() -> None:
+def test_restarted_gateway_does_not_read_predictions_older_than_the_limit() -> None:
     pipeline = a_pipeline()
     pipeline.context("old", [1.0, 0.0])
     pipeline.work()
@@ -145,14 +145,14 @@ def test_requests_can_add_open_classes() -> None:
         assert gateway.decide("visit-3").json["class"] in ("hats", "shoes")
 
 
-def test_fallback_that_is_not_eligible_is_a_504() -> None:
+def test_fallback_class_that_is_not_eligible_causes_a_504() -> None:
     with served(a_pipeline(), timeout_s=0.2, fallback="help", learns=False) as gateway:
         got = gateway.ask("POST", "/v1/decide", {"id": "visit-1", "x": [1.0, 0.5], "eligible": ["news"]})
         other = gateway.ask("POST", "/v1/decide", {"id": "visit-2", "x": [1.0, 0.5], "eligible": ["news", "help"]})
     assert (got.status, other.json["class"]) == (504, "help")
 
 
-def test_deferred_decision_is_pending_once_shown() -> None:
+def test_deferred_decision_becomes_pending_when_it_is_shown() -> None:
     with served(a_pipeline()) as gateway:
         assert gateway.ask("POST", "/v1/decide", {"id": "visit-1", "x": [1.0, 0.5], "deferred": True}).status == 200
         assert gateway.pipeline.ledger().deferred == 1
@@ -179,7 +179,7 @@ def test_deferred_decision_is_pending_once_shown() -> None:
     ],
     ids=str,
 )
-def test_invalid_request_is_rejected_with_its_field(
+def test_error_for_an_invalid_request_names_the_field(
     shared_gateway: GatewayClient, path: str, body: object, field: str
 ) -> None:
     got = shared_gateway.ask("POST", path, body)
@@ -204,7 +204,7 @@ def test_feedback_is_accepted_and_applied() -> None:
 
 
 @pytest.mark.parametrize("event_id", ["a/b c", "a\nb", "a\n"])
-def test_decision_is_found_by_its_exact_id(event_id: str) -> None:
+def test_decision_is_found_only_by_its_exact_id(event_id: str) -> None:
     with served(a_pipeline()) as gateway:
         gateway.decide("a")
         path = f"/v1/decisions/{quote(event_id)}"
@@ -214,7 +214,7 @@ def test_decision_is_found_by_its_exact_id(event_id: str) -> None:
     assert (missing.status, missing.json["id"]) == (404, event_id)
 
 
-def test_missing_prediction_is_a_504_with_the_id() -> None:
+def test_missing_prediction_causes_a_504_with_the_id() -> None:
     with served(a_pipeline(), timeout_s=0.2, learns=False) as gateway:
         got = gateway.decide("visit-1")
         named = gateway.decide(None)
@@ -234,7 +234,7 @@ def test_fallback_is_returned_until_the_prediction_arrives() -> None:
         assert "fallback" not in gateway.decide("visit-1").json
 
 
-def test_fallback_before_the_pipeline_has_settings_is_a_504() -> None:
+def test_fallback_is_impossible_before_the_pipeline_has_settings() -> None:
     with served(a_pipeline(), timeout_s=0.2, fallback="uniform", facts=None, learns=False) as gateway:
         assert gateway.decide("visit-1").status == 504
 
@@ -254,7 +254,9 @@ INVALID = {
 
 
 @pytest.mark.parametrize("error", INVALID)
-def test_invalid_context_is_rejected_with_its_field_and_not_written(shared_gateway: GatewayClient, error: str) -> None:
+def test_error_for_an_invalid_context_names_the_field_and_writes_nothing(
+    shared_gateway: GatewayClient, error: str
+) -> None:
     got = shared_gateway.ask("POST", "/v1/decide", INVALID[error])
     assert contexts(shared_gateway) == []
     assert got.status == 422
@@ -274,7 +276,7 @@ BEFORE_SIZES_ARE_KNOWN: list[tuple[dict[str, object], int]] = [
 ]
 
 
-def test_only_types_are_checked_before_sizes_are_known() -> None:
+def test_gateway_checks_only_types_before_the_pipeline_has_settings() -> None:
     with served(a_pipeline(), facts=None, timeout_s=0.1, learns=False) as gateway:
         found = [(body, gateway.ask("POST", "/v1/decide", body).status) for body, _ in BEFORE_SIZES_ARE_KNOWN]
     assert found == BEFORE_SIZES_ARE_KNOWN
@@ -289,12 +291,12 @@ def test_body_that_is_not_json_is_rejected(shared_gateway: GatewayClient, body: 
 
 @pytest.mark.parametrize("path", ["/v1/decide", "/v1/feedback", "/v1/shown"])
 @pytest.mark.parametrize("media_type", ["", "text/plain", "text/plain;application/json", "application/jsonp"])
-def test_body_of_another_type_is_rejected(shared_gateway: GatewayClient, path: str, media_type: str) -> None:
+def test_body_with_another_content_type_is_rejected(shared_gateway: GatewayClient, path: str, media_type: str) -> None:
     body = {"id": "a", "x": [1.0, 0.5], "reward": 1}
     assert shared_gateway.ask("POST", path, body, {"Content-Type": media_type}).status == 415
 
 
-def test_type_of_a_body_can_have_parameters(shared_gateway: GatewayClient) -> None:
+def test_content_type_can_have_parameters(shared_gateway: GatewayClient) -> None:
     got = shared_gateway.ask("POST", "/v1/shown", {}, {"Content-Type": "Application/JSON; charset=utf-8"})
     assert got.status == 422
 
@@ -354,7 +356,7 @@ def test_oversized_body_is_rejected_with_and_without_content_length() -> None:
     assert chunked.startswith(b"HTTP/1.1 413 ")
 
 
-def test_missing_body_times_out() -> None:
+def test_request_with_an_incomplete_body_times_out() -> None:
     with (
         served(a_pipeline(), limits=Limits(body_s=0.1)) as gateway,
         closing(socket.create_connection((HOST, gateway.port), WAIT_S)) as client,
@@ -369,7 +371,9 @@ def received(client: socket.socket) -> bytes:
 
 
 @pytest.mark.parametrize("head", [b"", b"\r\n", b"GET /healthz HTTP/1.1\r\nHost: a\r\n"], ids=["none", "empty", "part"])
-def test_connection_is_closed_if_a_head_is_not_complete_in_time(head: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connection_is_closed_if_the_request_head_is_not_complete_in_time(
+    head: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(server, "HEAD_S", 0.1)
     with served(a_pipeline()) as gateway, closing(socket.create_connection((HOST, gateway.port), WAIT_S)) as client:
         client.sendall(head)
@@ -396,28 +400,28 @@ def test_idle_connection_stays_open_after_a_response(monkeypatch: pytest.MonkeyP
             client.recv(1)
 
 
-def test_connection_is_closed_if_an_unread_body_does_not_end_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connection_is_closed_if_an_ignored_body_is_not_complete_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "HEAD_S", 0.1)
     with served(a_pipeline()) as gateway, closing(socket.create_connection((HOST, gateway.port), WAIT_S)) as client:
         client.sendall(b"POST /unknown HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\n{")
         assert received(client).startswith(b"HTTP/1.1 404 ")
 
 
-def test_oversized_head_is_rejected() -> None:
+def test_oversized_request_head_is_rejected() -> None:
     with served(a_pipeline()) as gateway, closing(socket.create_connection((HOST, gateway.port), WAIT_S)) as client:
         client.sendall(b"GET /" + b"x" * server.HEAD_BYTES_MAX)
         assert received(client).startswith(b"HTTP/1.1 400 ")
 
 
 @pytest.mark.parametrize(("files", "expected"), [(1_024, 924), (1_000_000, 10_000), (resource.RLIM_INFINITY, 10_000)])
-def test_limit_on_connections_fits_the_limit_on_open_files(
+def test_connection_limit_is_below_the_limit_on_open_files(
     files: int, expected: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (files, files))
     assert server.connections_max() == expected
 
 
-def test_disconnect_during_a_body_is_counted_and_writes_nothing() -> None:
+def test_disconnect_in_the_middle_of_a_request_is_counted_and_writes_nothing() -> None:
     with served(a_pipeline()) as gateway:
         with closing(socket.create_connection((HOST, gateway.port), WAIT_S)) as client:
             client.sendall(b"POST /v1/decide HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\n{")
@@ -444,13 +448,13 @@ def test_requests_get_503_during_a_broker_outage() -> None:
     assert any("reconnecting: no answer from the broker" in line for line in gateway.messages)
 
 
-def test_failed_write_is_a_503() -> None:
+def test_failed_write_causes_a_503() -> None:
     with served(a_pipeline()) as gateway:
-        gateway.broker.is_away = True  # the first write or the reader notices it
+        gateway.broker.is_away = True  # a write or the reader detects the outage
         assert gateway.decide("visit-1").status == 503
 
 
-def test_missing_acknowledgement_is_a_503_and_a_queued_record_is_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_acknowledgement_causes_a_503_and_discards_queued_records(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(link, "WRITE_S", 0.1)
     with served(a_pipeline()) as gateway:
         gateway.broker.responds.clear()
@@ -464,7 +468,7 @@ def test_missing_acknowledgement_is_a_503_and_a_queued_record_is_not_written(mon
     assert written == [b"sent", b"last"]
 
 
-def test_missing_acknowledgement_does_not_affect_the_timeout_of_a_decision() -> None:
+def test_decision_times_out_as_usual_while_the_broker_does_not_acknowledge() -> None:
     with served(a_pipeline(), timeout_s=0.1, fallback="uniform") as gateway:
         gateway.broker.responds.clear()
         got = gateway.decide("visit-1")
@@ -472,7 +476,7 @@ def test_missing_acknowledgement_does_not_affect_the_timeout_of_a_decision() -> 
     assert (got.status, got.json["fallback"]) == (200, True)
 
 
-def test_rejected_record_is_a_503_and_does_not_affect_the_next() -> None:
+def test_record_that_the_broker_rejects_causes_a_503_and_does_not_affect_the_next() -> None:
     with served(a_pipeline()) as gateway:
         gateway.broker.refusal = BrokerError("too large")
         got = gateway.decide("visit-1")
@@ -482,7 +486,7 @@ def test_rejected_record_is_a_503_and_does_not_affect_the_next() -> None:
         assert gateway.decide("visit-2").status == 200
 
 
-def test_permanent_broker_failure_ends_the_program() -> None:
+def test_gateway_is_not_ready_after_a_permanent_broker_failure() -> None:
     with served(a_pipeline()) as gateway:
         gateway.broker.refusal = AccessError("not allowed")
         assert gateway.decide("visit-1").status == 503
@@ -490,7 +494,7 @@ def test_permanent_broker_failure_ends_the_program() -> None:
         assert gateway.ask("GET", "/readyz").status == 503
 
 
-def test_internal_error_is_a_500_and_is_logged() -> None:
+def test_internal_error_causes_a_500_and_is_logged() -> None:
     with served(a_pipeline()) as gateway:
         gateway.link.check_ready = None  # type: ignore[assignment, method-assign]
         got = gateway.decide("visit-1")
@@ -530,7 +534,7 @@ def test_pending_request_is_answered_during_shutdown() -> None:
 
 
 def _work_when_refused(gateway: GatewayClient) -> None:
-    """Run the learner once the server no longer accepts connections."""
+    """Run the learner when the server no longer accepts connections."""
     wait_for(lambda: _refuses(gateway.port), "the server refuses connections", WAIT_S)
     gateway.pipeline.work()
 
@@ -540,14 +544,14 @@ def _refuses(port: int) -> bool:
         return client.connect_ex((HOST, port)) != 0
 
 
-def test_response_does_not_wait_for_the_acknowledgement_of_its_headers() -> None:
+def test_connections_disable_nagles_algorithm() -> None:
     with closing(listen(HOST, 0)) as listening, closing(socket.create_connection(listening.getsockname(), WAIT_S)):
         accepted, _ = listening.accept()
         with closing(accepted):
             assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) != 0
 
 
-def test_port_uses_tls_with_a_certificate(tmp_path: Path) -> None:
+def test_gateway_with_a_certificate_uses_tls(tmp_path: Path) -> None:
     authority = trustme.CA()
     own = authority.issue_cert("localhost")
     certificate, key = tmp_path / "certificate.pem", tmp_path / "key.pem"

@@ -1,4 +1,4 @@
-"""The decisions that the gateway remembers, and its fallback answers."""
+"""The decisions that a gateway remembers, and its fallback decisions."""
 
 import asyncio
 import gc
@@ -16,14 +16,14 @@ def at(append_ms: int, action: int = 0) -> Answer:
     return Answer(action, 0.5, append_ms=append_ms)
 
 
-def test_first_answer_of_an_event_is_kept() -> None:
+def test_gateway_keeps_the_first_decision_of_an_event() -> None:
     decisions = Decisions(1_000)
     decisions.add([("a", at(10, action=1)), ("a", at(20, action=2))])
     decisions.add([("a", at(30, action=0))])
     assert decisions.find("a") == at(10, action=1)
 
 
-def test_answer_is_forgotten_beyond_the_horizon() -> None:
+def test_gateway_forgets_decisions_older_than_the_time_limit() -> None:
     decisions = Decisions(1_000)
     decisions.add([("a", at(10)), ("b", at(11)), ("c", at(1_010))])
     assert decisions.find("a") is not None
@@ -31,17 +31,17 @@ def test_answer_is_forgotten_beyond_the_horizon() -> None:
     assert (decisions.find("a"), decisions.find("b")) == (None, at(11))
 
 
-def test_oldest_answer_is_forgotten_beyond_the_limit() -> None:
+def test_gateway_forgets_the_oldest_decision_above_the_size_limit() -> None:
     decisions = Decisions(1_000, remembered_max=2)
     decisions.add([("a", at(1)), ("b", at(2)), ("c", at(3))])
     assert (decisions.find("a"), decisions.remembered) == (None, 2)
 
 
-def test_garbage_collector_does_not_traverse_answers() -> None:
+def test_garbage_collector_does_not_track_decisions() -> None:
     assert not gc.is_tracked(at(1))
 
 
-def test_answer_completes_all_requests_for_its_event() -> None:
+def test_decision_completes_all_requests_for_its_event() -> None:
     async def ask() -> tuple[int, list[Answer], int]:
         decisions = Decisions(1_000)
         with decisions.expected("a") as one, decisions.expected("a") as other, decisions.expected("b") as third:
@@ -64,7 +64,7 @@ def test_cancelled_request_does_not_affect_the_others() -> None:
     assert asyncio.run(ask()) == at(1)
 
 
-def test_uniform_fallback_is_uniform_and_deterministic_per_event() -> None:
+def test_uniform_fallback_is_uniform_over_events_and_the_same_in_repeats() -> None:
     actions = [fallback_answer("uniform", f"visit-{number}", FACTS).action for number in range(3_000)]
     assert [abs(actions.count(action) - 1_000) < 100 for action in range(3)] == [True] * 3
     assert fallback_answer("uniform", "visit-5", FACTS) == Answer(actions[5], 1 / 3)
@@ -72,7 +72,7 @@ def test_uniform_fallback_is_uniform_and_deterministic_per_event() -> None:
     assert other != list(islice(actions, 100))
 
 
-def test_fallback_is_among_the_eligible_classes() -> None:
+def test_fallback_decision_is_one_of_the_eligible_classes() -> None:
     eligible = np.array([0, 2], np.int32)
     found = [fallback_answer("uniform", f"visit-{number}", FACTS, eligible) for number in range(100)]
     assert {one.action for one in found} == {0, 2}
@@ -85,12 +85,12 @@ def test_fallback_is_among_the_eligible_classes() -> None:
 
 
 @pytest.mark.parametrize("given", ["3", "-1", "offers", "²"])
-def test_fallback_of_an_unknown_class_is_rejected(given: str) -> None:
+def test_fallback_to_an_unknown_class_is_rejected(given: str) -> None:
     with pytest.raises(FallbackError, match=r"expected uniform, or a class of the pipeline \(0 to 2\); got "):
         fallback_answer(given, "a", FACTS)
 
 
-def test_fallback_is_resolved_as_class_name_first() -> None:
+def test_fallback_is_a_class_name_or_else_a_class_number() -> None:
     facts = FACTS._replace(class_names=("1", "uniform", "0"))
     found = [fallback_answer(given, "a", facts) for given in ("0", "1", "2", "uniform")]
     assert [(one.action, one.class_name, one.propensity) for one in found] == [
