@@ -1,4 +1,4 @@
-"""Records that a replica reads, skips and rejects."""
+"""The records of the update log that a replica applies, skips or rejects."""
 
 import numpy as np
 import pytest
@@ -34,7 +34,7 @@ def step(offset: int, number: int, follows: int, *entries: Entry, partition: int
     return record(offset, value)
 
 
-def test_steps_of_a_task_are_consecutive_but_may_have_number_gaps() -> None:
+def test_replica_accepts_gaps_between_the_step_numbers_of_a_task() -> None:
     one = replica()
     records = [step(0, 3, 0), step(2, 1, 0, partition=1), step(5, 7, 3), step(6, 2, 1, partition=1)]
     assert one.read(records[:3]) == 3
@@ -43,7 +43,7 @@ def test_steps_of_a_task_are_consecutive_but_may_have_number_gaps() -> None:
     assert one.places == {0: Place(7, 1, 0), 1: Place(2, 1, 0)}
 
 
-def test_parts_of_a_step_are_consecutive() -> None:
+def test_replica_applies_the_parts_of_a_step_one_after_another() -> None:
     entries = [settled(), settled(0), settled(2)]
     whole, cut = replica(), replica()
     whole.read([step(0, 1, 0, *entries)])
@@ -55,7 +55,7 @@ def test_parts_of_a_step_are_consecutive() -> None:
     assert state_digest([cut.learner.state()]) == state_digest([whole.learner.state()])
 
 
-def test_decisions_of_each_task_are_counted() -> None:
+def test_replica_counts_the_decisions_of_each_task() -> None:
     one = replica("late-ucb")
     logged = np.zeros(create("late-ucb", 3, 4).predict(X, 0.5).logged.size)
     decision = WRONG._replace(logged=logged)
@@ -113,7 +113,7 @@ def test_update_that_does_not_fit_the_model_is_rejected_with_its_offset(name: st
     assert state_digest([one.learner.state()]) == before
 
 
-def test_feature_indices_may_decrease_between_events() -> None:
+def test_replica_accepts_lower_feature_indices_in_a_later_event() -> None:
     empty = Features(np.zeros(0, np.int32), np.zeros(0))
     entries = [settled(x=empty), settled(), settled(x=empty), settled(), settled(x=empty)]
     assert replica().read([step(0, 1, 0, *entries)]) == 5

@@ -1,4 +1,4 @@
-"""Decisions on a shared model, compared with the plain reference implementation in `tests.oracles.shared_model`."""
+"""Decisions of tasks that share a model, compared with the reference implementation `tests.oracles.shared_model`."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -21,7 +21,7 @@ K, D = 4, 9
 
 
 class Case(NamedTuple):
-    """A learner with its wrappers, and whether the test corrects some of its updates."""
+    """A learner with its wrappers. If `corrects` is True, the test corrects some updates."""
 
     name: str
     parameters: Mapping[str, Any] = {}
@@ -73,7 +73,7 @@ def events(count: int) -> list[Event]:
 
 
 class Process:
-    """A learner process with a replica and the views of its tasks."""
+    """A learner process. All its tasks use one replica; each task has a view."""
 
     def __init__(self, case: Case, tasks: range) -> None:
         self.replica = Replica(case.fresh())
@@ -81,7 +81,10 @@ class Process:
 
 
 def play(case: Case, processes: list[Process], oracle: SharedModel, steps: int) -> tuple[list[Record], list[str]]:
-    """Run steps of random tasks on replicas that read the log at random. Returns the log and the differing steps."""
+    """Run steps of random tasks, and let replicas read random parts of the log.
+
+    Returns the log, and the steps in which a decision differs from the oracle's decision.
+    """
     rng = np.random.default_rng(7)
     coming = iter(events(8 * steps))
     log: list[Record] = []
@@ -158,7 +161,7 @@ MOVED_BY_DECISIONS = [
 
 
 @pytest.mark.parametrize("case", MOVED_BY_DECISIONS, ids=str)
-def test_step_restores_the_model_bit_for_bit(case: Case) -> None:
+def test_model_is_restored_bit_for_bit_after_a_step(case: Case) -> None:
     replica = Replica(case.fresh())
     view = View(replica, 0)
     before = state_digest([replica.learner.state()])
@@ -169,7 +172,7 @@ def test_step_restores_the_model_bit_for_bit(case: Case) -> None:
     assert state_digest([replica.learner.state()]) == before
 
 
-def test_failed_step_restores_the_model() -> None:
+def test_model_is_restored_after_a_failed_step() -> None:
     replica = Replica(Case("late-ucb").fresh())
     view = View(replica, 0)
     before = state_digest([replica.learner.state()])
@@ -181,7 +184,7 @@ def test_failed_step_restores_the_model() -> None:
     assert replica.read([]) == 0
 
 
-def test_view_tolerates_a_task_continued_by_another_process() -> None:
+def test_view_remains_usable_after_another_process_continues_the_task() -> None:
     replica = Replica(Case("late-ucb").fresh())
     zombie, successor = View(replica, 0), View(replica, 0)
     event = events(1)[0]
@@ -201,7 +204,7 @@ def test_replica_cannot_read_during_a_step() -> None:
         replica.read([])
 
 
-def test_learner_whose_decisions_do_not_change_the_model_writes_no_entries() -> None:
+def test_no_log_entry_is_written_for_a_decision_that_does_not_change_the_model() -> None:
     view = View(Replica(Case("soba-diag").fresh()), 0)
     event = events(1)[0]
     with view.step() as entries:

@@ -1,4 +1,4 @@
-"""The programs around the learner write at least once, and duplicates change nothing downstream."""
+"""The replay and the feedback program write each record at least once. Duplicates do not change the results."""
 
 from collections.abc import Callable
 from typing import Any
@@ -23,7 +23,7 @@ EVENTS = 150
 DATASET = synsep(seed=3, rows=200)
 LATE = plan("lognormal:60ms,1.0", loss=0.05, duplicates=0.05)
 PLACES = ("context_offset", "feedback_offset")
-"""Offsets of input records. Duplicates shift the offsets of later records; all other fields must be the same."""
+"""Fields with the offsets of input records. Duplicates shift these offsets; all other fields must be the same."""
 
 Published = tuple[list[dict[str, Any]], list[dict[str, Any]], str]
 
@@ -39,7 +39,7 @@ def pipeline_of(partitions: int = 2, broker: Callable[[VirtualClock], EmbeddedBr
 
 
 def published(pipeline: Pipeline, *learners: Any) -> Published:
-    """Return the predictions and examples without the offsets of their inputs, and the learners' digest."""
+    """Return the predictions, the examples and the learners' digest. Omits the offsets of input records."""
     findings = pipeline.audits()
     assert all(finding.ok for finding in findings), findings
     assert all(finding.contexts_behind == finding.feedback_behind == 0 for finding in findings)
@@ -52,7 +52,7 @@ def published(pipeline: Pipeline, *learners: Any) -> Published:
 
 @pytest.fixture(scope="module")
 def once() -> Published:
-    """The result of a run in which every record is written once."""
+    """The result of a run that writes every record exactly once."""
     pipeline = pipeline_of()
     learner = pipeline.learner(idle_ms=1)
     pipeline.run((pipeline.replay(DATASET, EVENTS), pipeline.feedback(DATASET, LATE)), learner)
@@ -60,7 +60,7 @@ def once() -> Published:
 
 
 def run_to(pipeline: Pipeline, until_ms: int, *programs: Program) -> None:
-    """Run the programs until the given time, with the same scheduling as `run_until_settled`."""
+    """Run the programs until `until_ms`. Schedules their steps in the same way as `run_until_settled`."""
     while pipeline.now_ms() < until_ms:
         while sum(program.step(0) for program in programs):
             pass
@@ -75,7 +75,9 @@ def test_feedback_resent_after_a_crash_has_no_effect(once: Published) -> None:
     first = pipeline.feedback(DATASET, LATE, commit_interval_ms=40)
     run_to(pipeline, 1_101, replay, first, learner)
     assert first.waiting > 0
-    pipeline.run((replay, pipeline.feedback(DATASET, LATE)), learner)  # the first program died without closing
+    pipeline.run(
+        (replay, pipeline.feedback(DATASET, LATE)), learner
+    )  # the first program is not closed, like after a crash
     ledger = pipeline.ledger()
     assert published(pipeline, learner) == once
     assert ledger.feedback_duplicates > 10
@@ -83,7 +85,7 @@ def test_feedback_resent_after_a_crash_has_no_effect(once: Published) -> None:
 
 
 class RestartedReplay:
-    """A replay that is killed midway and restarted from an earlier position."""
+    """A replay that sends `back` contexts again at position 100, like after a crash and a restart."""
 
     def __init__(self, pipeline: Pipeline, back: int) -> None:
         self.pipeline = pipeline
@@ -95,7 +97,7 @@ class RestartedReplay:
         sent = self.program.step(timeout_ms)
         if self.program.position >= 100 and not self.died:
             self.died = True
-            for event in range(100 - self.back, 100):  # already written by the batch in progress
+            for event in range(100 - self.back, 100):  # the replay has already written these contexts
                 self.pipeline.send(TOPICS.contexts, *context_of(self.pipeline, event))
             return sent + self.back
         return sent
@@ -105,7 +107,7 @@ class RestartedReplay:
 
 
 def context_of(pipeline: Pipeline, position: int) -> tuple[bytes | None, int, bytes | None]:
-    """Return the value, partition and key of the context at a replay position, as written to the topic."""
+    """Return the value, partition and key of a context in the topic, given its position in the replay."""
     (slot,) = DATASET.schedule(position, position + 1, None)
     partition = partition_for(slot.event_id.encode(), pipeline.partitions)
     written = [r for r in pipeline.records(TOPICS.contexts, partition) if r.key == slot.event_id.encode()]
@@ -123,7 +125,7 @@ def test_contexts_resent_after_a_crash_have_no_effect(back: int, once: Published
 
 
 @pytest.mark.parametrize("writes", [True, False], ids=["written", "not written"])
-def test_restart_after_a_failed_flush_loses_and_repeats_nothing(writes: bool, once: Published) -> None:
+def test_failed_flushes_and_restarts_do_not_change_the_results(writes: bool, once: Published) -> None:
     pipeline = pipeline_of(broker=lambda clock: FlushFailingBroker(clock, writes=writes))
     learner = pipeline.learner(idle_ms=1)
     replay, feedback = RestartingReplay(pipeline), RestartingFeedback(pipeline)
@@ -134,7 +136,7 @@ def test_restart_after_a_failed_flush_loses_and_repeats_nothing(writes: bool, on
 
 
 class FlushFailingBroker(EmbeddedBroker):
-    """A broker on which every seventh flush of a producer fails, after writing its records if `writes` is set."""
+    """A broker on which every seventh flush fails. `writes` determines whether a failed flush writes its records."""
 
     def __init__(self, clock: VirtualClock, *, writes: bool) -> None:
         super().__init__(clock)
@@ -146,7 +148,7 @@ class FlushFailingBroker(EmbeddedBroker):
 
 
 class FlushFailingProducer(PlainProducer):
-    """A producer of a `Forgetful` broker."""
+    """A producer of a `FlushFailingBroker`."""
 
     def __init__(self, broker: FlushFailingBroker) -> None:
         super().__init__(lambda: EmbeddedSink(broker), set())
@@ -172,7 +174,7 @@ class FlushFailingProducer(PlainProducer):
 
 
 class RestartingFeedback:
-    """A feedback program that is closed and recreated after an error, as `onebit feedback` does."""
+    """A feedback program that restarts after an error, like `onebit feedback`."""
 
     def __init__(self, pipeline: Pipeline) -> None:
         self.pipeline = pipeline
@@ -186,14 +188,14 @@ class RestartingFeedback:
             self.failures += 1
             self.program.close()
             self.program = self.pipeline.feedback(DATASET, LATE, commit_interval_ms=20)
-            return 1 + self.step(timeout_ms)  # at the same time, before the learner's next step
+            return 1 + self.step(timeout_ms)  # repeat the step before the learner's next step
 
     def next_due_ms(self) -> int | None:
         return self.program.next_due_ms()
 
 
 class RestartingReplay:
-    """A replay that is recreated after an error, as `onebit replay` does."""
+    """A replay that restarts after an error, like `onebit replay`."""
 
     def __init__(self, pipeline: Pipeline) -> None:
         self.pipeline = pipeline
@@ -202,7 +204,7 @@ class RestartingReplay:
         self.program = self._make(0)
 
     def _make(self, start: int) -> ReplayProgram:
-        # The schedule does not change: position n is due n ms after the first start.
+        # A restart does not change the schedule: position n is due n ms after the first start.
         started_ms = [self.started_ms + start]
         options = ReplayOptions(EVENTS, partitions=self.pipeline.partitions, start=start)
         return ReplayProgram(
@@ -220,14 +222,14 @@ class RestartingReplay:
             self.failures += 1
             options = ReplayOptions(EVENTS, partitions=self.pipeline.partitions)
             self.program = self._make(resume_position(self.pipeline.broker, TOPICS, DATASET, options))
-            return 1 + self.step(timeout_ms)  # at the same time, before the learner's next step
+            return 1 + self.step(timeout_ms)  # repeat the step before the learner's next step
 
     def next_due_ms(self) -> int | None:
         return self.program.next_due_ms()
 
 
 def answers(pipeline: Pipeline, sent: set[str]) -> list[tuple[int, bytes, bytes]]:
-    """Return a user service's feedback on the predictions not yet answered, as partition, key and value."""
+    """Return feedback (partition, key, value) for all predictions that have no feedback yet."""
     unanswered = []
     for partition in range(pipeline.partitions):
         for prediction in pipeline.values(TOPICS.predictions, partition):

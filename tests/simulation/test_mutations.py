@@ -1,6 +1,6 @@
-"""The simulation detects each of these bugs within 2,000 seeds.
+"""The simulation detects each of the following bugs within 2,000 seeds.
 
-Each mutation inserts one bug into the running code. The simulation's message does not have to name the bug.
+Each mutation inserts one bug into the running code. The simulation must fail, but its message can be unspecific.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -47,7 +47,7 @@ SEEDS_MAX = 2_000
 
 
 class Mutation(NamedTuple):
-    """A bug and the context manager that inserts it."""
+    """A bug. `make` returns a context manager that inserts this bug into the running code."""
 
     name: str
     make: Callable[[], AbstractContextManager[Any]]
@@ -63,7 +63,7 @@ def table(name: str, row: tuple[State, Input], rule: Rule) -> Mutation:
 
 
 class Skipping:
-    """A producer that omits the work of one commit step."""
+    """A producer that skips one step of each commit."""
 
     def __init__(self, producer: Any, topics: Any, step: int) -> None:
         self._producer, self._topics, self._step = producer, topics, step
@@ -212,7 +212,7 @@ _decode_feedback = codec.decode_feedback
 
 
 def expires_by_the_host(self: Join, stream_ms: int, original: Any = Join.pass_time) -> Any:
-    """Advance stream time by the clock of a learner's host, which is 5 ms ahead of the broker's."""
+    """Advance stream time with the clock of the learner's host. This clock is 5 ms ahead of the broker's clock."""
     return original(self, stream_ms + 5)
 
 
@@ -250,14 +250,14 @@ def recovers_without(attribute: str) -> Mutation:
 
 
 def recovers_from_the_end(*arguments: Any, original: Any = recover_module.recovery, **named: Any) -> Any:
-    """Recover with a context offset that is one record too low."""
+    """Recover, but resume the contexts one record too early."""
     recovered = yield from original(*arguments, **named)
     start = max(0, recovered.step.contexts[1] - 1)
     return recovered._replace(step=recovered.step._replace(contexts=(start, start)))
 
 
 def restores_as_dated(snapshot: Any, *rest: Any, original: Any = snapshot_module.restore) -> Any:
-    """Date decisions without a time by the stream time of the snapshot."""
+    """Use the stream time of the snapshot as the time of decisions whose tick has not been read."""
     task = original(snapshot, *rest)
     for time in task.undated.values():
         time.ms = snapshot.stream_ms
@@ -279,7 +279,7 @@ def snapshot_of_the_next_step(*arguments: Any) -> Any:
 
 
 def snapshot_that_shares_the_model(task: Task, step: JournalStep, spare: Any = None) -> Any:
-    """Take a snapshot that shares the model's arrays, so that later updates change it."""
+    """Take a snapshot without a copy of the model's arrays. Later updates therefore change the snapshot."""
     return snapshot_module.take(task, step)._replace(learner=vars(task.learner)["arrays"])
 
 
@@ -296,12 +296,12 @@ def shared(name: str, owner: Any, attribute: str, change: Any) -> Mutation:
 
 
 def applies_logged_decisions_twice(self: View) -> None:
-    """Apply own decisions a second time after the replica has read them from the log."""
+    """Apply the task's own decisions again, although the replica has already read them from the log."""
     self._first = self._replica.place_of(self._partition).decided
 
 
 def forgets_its_own(self: View) -> None:
-    """Forget the task's decisions of earlier steps."""
+    """Forget the decisions that the task made in earlier steps."""
     self._own.clear()
 
 
@@ -318,7 +318,7 @@ def skips_one_task(self: Replica, records: Sequence[Any], original: Any = Replic
 
 
 def joins_parts_in_reverse(parts: Sequence[Any]) -> Any:
-    """Join the parts of one read in reverse order."""
+    """Join the parts of an update record in reverse order."""
     return joined(parts[::-1])
 
 
@@ -337,7 +337,7 @@ def journal_without_names(*arguments: Any, original: Any = Partition._log_step) 
 
 
 def applies_new_classes(self: Partition, records: list[Record], names: Sequence[str]) -> Any:
-    """Give new classes the next index of the task, without waiting for the log."""
+    """Assign an index to a new class immediately, without waiting for the log."""
     self.task.classes._from_log = False
     return records, ()
 
@@ -449,8 +449,8 @@ FIRST_SEEDS = {
     "overlay not updated": 15,
     "task continues before its log is read": 97,
 }
-"""The first seed that detects a mutation, if it is above 2. A change of the simulation shifts the seeds. The test then
-searches for another one, which takes longer."""
+"""The first seed that detects a mutation, for mutations that seeds 0 to 2 do not detect. If a change to the simulation
+makes a seed wrong, the test searches for another seed, which takes longer."""
 
 
 @cache
@@ -459,7 +459,7 @@ def passes_unchanged(seed: int, model: Sharing) -> bool:
 
 
 def first_detection(mutation: Mutation) -> tuple[int, str] | None:
-    """Return the first seed that detects a mutation and its first message, or None."""
+    """Return the first seed that detects a mutation, with its first message; None if no seed detects the mutation."""
     with mutation.make():
         for seed in (FIRST_SEEDS.get(mutation.name, 0), *range(SEEDS_MAX)):
             wrong = run_seed(make_learner, seed, model=mutation.model).wrong
@@ -473,9 +473,11 @@ def test_mutation_is_detected(mutation: Mutation) -> None:
     caught = first_detection(mutation)
     assert caught is not None
     seed, message = caught
-    assert not message.startswith(("TypeError", "AttributeError", "NameError"))  # an error in the mutation itself
+    assert not message.startswith(
+        ("TypeError", "AttributeError", "NameError")
+    )  # such an error is in the mutation itself
     assert passes_unchanged(seed, mutation.model)
 
 
-def test_first_seeds_belong_to_mutations() -> None:
+def test_every_listed_first_seed_belongs_to_an_existing_mutation() -> None:
     assert FIRST_SEEDS.keys() <= {mutation.name for mutation in MUTATIONS}

@@ -1,4 +1,4 @@
-"""The complete pipeline on the embedded broker in virtual time. Its ledger adds up after faults of every kind."""
+"""The complete pipeline on the embedded broker in virtual time. The ledger adds up after every kind of fault."""
 
 import random
 from collections import Counter
@@ -67,7 +67,7 @@ def test_every_decision_is_settled_with_late_lost_and_duplicate_feedback(learner
     assert ledger.matched > 0.8 * EVENTS
     assert ledger.late > 0
     assert ledger.feedback_duplicates > 0
-    assert run() == (state, ledger)  # the same seed gives the same run, bit for bit
+    assert run() == (state, ledger)  # runs with the same seed are identical, bit for bit
 
 
 def test_different_seeds_give_different_states() -> None:
@@ -126,7 +126,7 @@ def test_negative_policy_learns_from_expired_decisions() -> None:
     assert pipeline.journal()[-1].updates == 50
 
 
-def test_pipeline_works_while_the_clock_does_not_advance() -> None:
+def test_pipeline_works_even_if_the_clock_does_not_advance() -> None:
     pipeline = Pipeline(small_task())
     learner = pipeline.learner()
     for number in range(30):
@@ -157,7 +157,7 @@ def test_feedback_may_arrive_before_its_context() -> None:
     assert [dict(r.headers)["onebit-kind"] for r in pipeline.records(TOPICS.dead_letter)] == [b"orphan"] * 2
 
 
-def test_every_record_of_a_hand_made_stream_is_counted() -> None:
+def test_every_valid_and_invalid_record_is_counted_once() -> None:
     pipeline = Pipeline(small_task())
     learner = pipeline.learner()
 
@@ -174,7 +174,7 @@ def test_every_record_of_a_hand_made_stream_is_counted() -> None:
     for value in bad_contexts:
         pipeline.send(TOPICS.contexts, value)
     at(1_100)
-    for event_id in ("early", "a", "b", "c", "a"):  # the second a is a duplicate
+    for event_id in ("early", "a", "b", "c", "a"):  # the second context "a" is a duplicate
         pipeline.send(TOPICS.contexts, context_value(event_id))
     pipeline.send(TOPICS.contexts, context_value("d"), key=b"another key")  # malformed
     at(1_200)
@@ -215,7 +215,7 @@ def test_records_of_an_aborted_transaction_are_ignored() -> None:
     pipeline.answer("committed", 1)
     pipeline.run((), learner)
     assert [value["id"] for value in pipeline.values(TOPICS.predictions)] == ["committed"]
-    # The learner skips the aborted record in the log and does not count it as a context.
+    # The learner skips the record of the aborted transaction, and does not count this record as a context.
     assert pipeline.ledger() == Ledger(contexts=1, decided=1, feedback=1, matched=1)
     assert pipeline.audits()[0].ok
 
@@ -239,7 +239,7 @@ def test_no_decision_expires_while_a_transaction_of_feedback_is_open() -> None:
     assert pipeline.values(TOPICS.examples)[0]["delay_ms"] == 500
 
 
-def test_restarted_feedback_program_loses_nothing_and_duplicates_are_dropped() -> None:
+def test_restarted_feedback_program_loses_nothing_and_its_duplicates_are_ignored() -> None:
     pipeline = Pipeline(synsep_task(join=JoinSettings(window_ms=60_000)))
     learner = pipeline.learner()
     replay = pipeline.replay(DATASET, EVENTS)
@@ -256,7 +256,7 @@ def test_restarted_feedback_program_loses_nothing_and_duplicates_are_dropped() -
     assert ledger.feedback_duplicates > 0
 
 
-def test_resumed_replay_omits_and_repeats_no_event() -> None:
+def test_resumed_replay_neither_omits_nor_repeats_an_event() -> None:
     pipeline = Pipeline(synsep_task(), partitions=3)
     options = ReplayOptions(EVENTS, partitions=3, shuffle_seed=4)
     first = ReplayProgram(pipeline.broker, TOPICS, DATASET, options, pipeline.now_ms)
@@ -274,14 +274,14 @@ def test_resumed_replay_omits_and_repeats_no_event() -> None:
 
 @dataclass
 class Chaos:
-    """Kills, expels and replaces the programs of a running pipeline at random."""
+    """Randomly kills, expels and replaces the programs of a running pipeline."""
 
     pipeline: Pipeline
     rng: random.Random
     members: int
     faults_left: int = 25
     due_ms: int = 1_010
-    crashes: dict[str, int] = field(default_factory=dict)  # instance -> commit step after which it dies
+    crashes: dict[str, int] = field(default_factory=dict)  # instance -> commit step after which the learner crashes
     learners: dict[str, LearnerProgram] = field(default_factory=dict)
     feedback: FeedbackProgram = field(init=False)
     happened: list[str] = field(default_factory=list)
@@ -322,7 +322,7 @@ class Chaos:
         elif fault in ("kill", "replace"):
             self._start(instance)
         elif fault == "expel":
-            with suppress(KeyError):  # it has not rejoined since it was last expelled
+            with suppress(KeyError):  # raised if the learner is not in the group
                 self.pipeline.broker.expel("onebit-learner", instance)
         elif fault == "leave":
             self.learners[instance].close()
@@ -346,7 +346,7 @@ class Chaos:
 
 @dataclass
 class Learners:
-    """The learners of a `Chaos` as a single program."""
+    """All learners of a `Chaos` object as a single program."""
 
     chaos: Chaos
 
@@ -364,7 +364,7 @@ def test_ledger_balances_after_random_faults(seed: int) -> None:
     chaos = Chaos(pipeline, rng, members=rng.randint(1, 3))
     learners = Learners(chaos)
     pipeline.run((pipeline.replay(DATASET, EVENTS), chaos), learners)
-    run_until_idle(learners)  # the last fault can occur after the last record
+    run_until_idle(learners)  # a fault can occur after the last record
     pipeline.run((chaos,), learners)
     ledger = assert_ledger_balances(pipeline)
     assert (ledger.contexts, ledger.decided) == (EVENTS, EVENTS), chaos.happened
@@ -374,7 +374,7 @@ def test_ledger_balances_after_random_faults(seed: int) -> None:
     assert {tp.partition: offset for tp, offset in committed.items()} == {
         partition: pipeline.journal(partition)[-1].contexts[1] for partition in range(3)
     }
-    # A new learner, which recovers from the topics, has the same state as the learners that ran.
+    # A new learner recovers from the topics. Its state must equal the state of the learners that ran.
     ran = digest(*chaos.learners.values())
     for learner in chaos.learners.values():
         learner.close()

@@ -1,4 +1,4 @@
-"""The simulation itself: reproducible seeds, and campaigns in which no seed fails."""
+"""The simulation itself: seeds are reproducible, and no seed of a campaign fails."""
 
 import os
 import subprocess
@@ -36,13 +36,13 @@ from stream.task.join_table import State
 from stream.task.settings import Sharing
 
 SEEDS = {"own": 250, "shared": 120}
-"""Number of seeds. Every event type occurs within the first 200 and 80. `onebit simulate` runs more."""
+"""Number of seeds per kind of model. Every type of event occurs within the first 200 (own) or 80 (shared) seeds."""
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("model", ["own", "shared"])
-def test_no_seed_fails_and_coverage_is_complete(model: Sharing) -> None:
+def test_no_seed_fails_and_every_type_of_event_occurs(model: Sharing) -> None:
     campaign = run_campaign(make_learner, range(SEEDS[model]), jobs=os.cpu_count() or 1, model=model)
     assert [(failure.seed, failure.wrong) for failure in campaign.failures] == []
     assert campaign.seeds == SEEDS[model]
@@ -71,14 +71,14 @@ def test_seed_is_reproducible_in_another_process() -> None:
     assert len(set(runs[0].split())) == 5
 
 
-def test_every_kind_is_either_an_input_or_a_fault() -> None:
+def test_every_kind_of_scheduled_item_is_either_an_input_or_a_fault() -> None:
     faults = {*TIMED_FAULTS, *SHARED_FAULTS}
     assert ENVIRONMENT.isdisjoint(faults)
     assert ENVIRONMENT | faults == set(Kind)
     assert set(TIMELESS_FAULTS) < set(TIMED_FAULTS)
 
 
-def test_faults_of_a_timeless_run_have_zero_duration() -> None:
+def test_faults_have_no_duration_in_a_run_without_time() -> None:
     schedules = [schedule for seed in range(200) if (schedule := draw_schedule(seed)).timeless]
     assert {item.for_ms for schedule in schedules for item in schedule.items} == {0}
     assert all(item.polls for schedule in schedules for item in schedule.items)
@@ -86,7 +86,7 @@ def test_faults_of_a_timeless_run_have_zero_duration() -> None:
 
 def test_trace_contains_timed_inputs_and_faults() -> None:
     crashing = [s for s in map(draw_schedule, range(50)) if any(i.kind is Kind.CRASH_IN_COMMIT for i in s.items)]
-    traces = (trace(make_learner, schedule) for schedule in crashing)  # a scheduled crash may never occur
+    traces = (trace(make_learner, schedule) for schedule in crashing)  # a run can end before a scheduled crash
     lines = next(lines for lines in traces if any(line.what == "is dead" for line in lines))
     times = [line.at_ms for line in lines]
     assert times == sorted(times)
@@ -105,22 +105,22 @@ def counts_duplicates_twice(
     return receive_context(join, event_id, decide, *rest)
 
 
-def test_failing_schedule_is_shrunk_to_a_minimal_one() -> None:
+def test_failing_schedule_is_reduced_to_the_necessary_items() -> None:
     with patch.object(Join, "receive_context", counts_duplicates_twice):
         seed = next(seed for seed in range(100) if run_seed(make_learner, seed).wrong)
         schedule = draw_schedule(seed)
         kept = shrink(make_learner, schedule)
         assert examine(make_learner, schedule.only(kept))[0] != []
     assert sorted(schedule.items[index].kind for index in kept) == [Kind.CONTEXT, Kind.CONTEXT_AGAIN]
-    assert examine(make_learner, schedule.only(kept))[0] == []  # the schedule passes without the bug
+    assert examine(make_learner, schedule.only(kept))[0] == []  # without the bug, the schedule passes
 
 
 @pytest.mark.parametrize("indices", [[0], [0, 1], [3, 5, 6, 7, 11], [0, 2, 4]])
-def test_ranges_round_trip(indices: list[int]) -> None:
+def test_formatted_ranges_of_indices_can_be_parsed(indices: list[int]) -> None:
     assert parse_ranges(ranges(indices)) == indices
 
 
-def test_missing_coverage_fails_only_a_long_campaign() -> None:
+def test_campaign_fails_if_an_event_type_does_not_occur_within_many_seeds() -> None:
     campaign = Campaign()
     name = expected_coverage()[-1]
     for seed in range(COVERED_FROM_SEEDS):

@@ -1,4 +1,4 @@
-"""A frozen model in the settings of a task."""
+"""A frozen model as holdout policy in the settings of a task."""
 
 from collections.abc import Callable
 from dataclasses import asdict, replace
@@ -37,7 +37,7 @@ def model_of(task: TaskSettings, seed: int = 1) -> Frozen:
 
 
 def write_frozen(path: Path, task: TaskSettings, seed: int = 1) -> str:
-    """Write a file as `onebit model export` does, and return the setting."""
+    """Write a model file like `onebit model export`, and return the value of the setting."""
     state = learner_of(task, seed).state()
     meta = {"format": FILE_FORMAT, **identity(asdict(task)), "position": {}, "digest": state_digest([state])}
     write_model(path, Model(meta, state))
@@ -45,7 +45,7 @@ def write_frozen(path: Path, task: TaskSettings, seed: int = 1) -> str:
 
 
 @pytest.mark.parametrize("name", ["banditron", "late-ucb", "stack-igw"])
-def test_frozen_model_round_trips(name: str) -> None:
+def test_frozen_model_can_be_stored_as_text_and_restored(name: str) -> None:
     text = model_of(small_task(name)).to_text()
     found = Frozen.of_text(text)
     assert found.to_text() == text
@@ -58,12 +58,12 @@ def test_frozen_model_round_trips(name: str) -> None:
 
 
 @pytest.mark.parametrize("edit", [lambda text: text[:-4], lambda text: text + "~", lambda text: "model:a.npz"])
-def test_damaged_model_is_rejected(edit: Callable[[str], str]) -> None:
+def test_damaged_text_of_a_frozen_model_is_rejected(edit: Callable[[str], str]) -> None:
     with pytest.raises(ParameterError):
         Frozen.of_text(edit(model_of(small_task()).to_text()))
 
 
-def test_oversized_model_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_oversized_frozen_model_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(frozen, "TEXT_MAX", 100)
     with pytest.raises(ParameterError):
         model_of(small_task()).to_text()
@@ -87,7 +87,7 @@ def test_model_of_other_classes_or_features_is_rejected(task: dict[str, Any], of
         replace(small_task(holdout=0.5, holdout_policy=text), **task).make_learner()
 
 
-def test_restart_with_another_model_is_rejected(tmp_path: Path) -> None:
+def test_restart_with_another_holdout_model_is_rejected(tmp_path: Path) -> None:
     sizes = {"n_classes": N_CLASSES, "n_features": N_FEATURES, "learner": ["banditron"], "holdout": 0.5}
     one, other = (write_frozen(tmp_path / f"{seed}.npz", small_task(), seed) for seed in (1, 2))
     first = wanted_settings(load_settings({**sizes, "holdout_policy": one}), {}, "journal").task

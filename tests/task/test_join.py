@@ -1,4 +1,4 @@
-"""The join: every transition of its table, its limits, and comparisons with a plain-list oracle on random inputs."""
+"""The join: every transition of its table, its limits, and comparisons with a simple oracle on random inputs."""
 
 from typing import Any, NamedTuple
 
@@ -33,7 +33,7 @@ RECORD = Record("feedback", 0, 0, 0, None, None, ())
 
 
 class Driver:
-    """Calls a join in the same way as the task, and returns a text for the effect of each input."""
+    """Calls the methods of a join like the task. Returns a description of each effect, such as `matched a 1`."""
 
     def __init__(self, limits: JoinSettings, *, negative: bool = False, corrects: bool = False) -> None:
         self.join = Join(limits, assumes_negative=negative, corrects=corrects)
@@ -41,7 +41,7 @@ class Driver:
     def context(
         self, event_id: str, decided_at_ms: int, action: int = 0, *, aside: bool = False, deferred: bool = False
     ) -> list[str]:
-        """Pass a context to the join. A new event is decided with this action and time, or set aside."""
+        """Pass a context to the join. `aside` means that the log has no bit for the decision."""
         before = self.join.ledger()
         pending = Pending(X, DECISION._replace(action=action), DecisionTime(0, decided_at_ms))
         events = self.join.receive_context(event_id, lambda: (pending, not aside), deferred)
@@ -84,7 +84,8 @@ class Driver:
     def run(self, script: str) -> list[str]:
         """Apply inputs such as `context a@0`, `aside a@0`, `deferred a@0`, `shown a@5`, `right 2 a@5`, `time@9`.
 
-        In a context, the number is the decided action, with default 0. In feedback, it is the optional `action` field.
+        The optional number after `context` is the decided action, by default 0. The optional number after `right` or
+        `wrong` is the `action` field of the feedback.
         """
         happened: list[str] = []
         for line in script.split(","):
@@ -107,7 +108,7 @@ class Driver:
 
 
 class Row(NamedTuple):
-    """A sequence of inputs, with its expected effects and the expected final ledger."""
+    """A sequence of inputs, the expected effects, and the expected ledger at the end."""
 
     claim: str
     script: str
@@ -405,7 +406,7 @@ def test_join_follows_its_table(row: Row) -> None:
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.claim)
 def test_oracle_agrees_with_the_table(row: Row) -> None:
     if "does not go back" in row.claim:
-        return  # the oracle expects append times that do not decrease
+        return  # the oracle does not support decreasing append times
     oracle = JoinOracle(LIMITS)
     driver = Driver(LIMITS)
     driver.context, driver.feedback, driver.time = oracle.context, oracle.feedback, oracle.time  # type: ignore[method-assign]
@@ -435,7 +436,7 @@ GIVE = {
 
 
 @pytest.mark.parametrize(("state", "happened"), TRANSITIONS)
-def test_each_transition_leads_to_its_documented_state(state: State, happened: Input) -> None:
+def test_each_transition_leads_to_the_state_in_the_table(state: State, happened: Input) -> None:
     driver = Driver(LIMITS)
     driver.run(REACH[state])
     assert driver.join.state_of("a") is state
@@ -444,7 +445,7 @@ def test_each_transition_leads_to_its_documented_state(state: State, happened: I
     assert driver.join.ledger().balances
 
 
-def test_pending_overflow_expires_the_oldest_decision_and_counts_it() -> None:
+def test_overflow_of_pending_decisions_expires_the_oldest_and_counts_it() -> None:
     driver = Driver(JoinSettings(window_ms=100, pending_max=2))
     assert driver.run("context a@0, context b@1, context c@2, right a@3") == ["expired a None", "late a"]
     assert driver.join.overflows() == Overflows(pending=1)
@@ -473,13 +474,13 @@ def test_unshown_decision_is_never_corrected() -> None:
     assert driver.join.retained["a"] == Retained(Outcome.UNSHOWN, None, 0)
 
 
-def test_decision_matched_immediately_does_not_count_toward_the_pending_limit() -> None:
+def test_decision_that_matches_an_orphan_does_not_count_toward_the_pending_limit() -> None:
     driver = Driver(JoinSettings(window_ms=100, pending_max=1))
     assert driver.run("context a@0, right b@1, context b@1") == ["matched b 1"]
     assert driver.join.overflows() == Overflows()
 
 
-def test_orphan_overflow_drops_the_oldest_orphan_and_counts_it() -> None:
+def test_overflow_of_orphans_drops_the_oldest_orphan_and_counts_it() -> None:
     driver = Driver(JoinSettings(orphan_ms=100, orphans_max=2))
     assert driver.run("right a@0, right b@0, right c@0, context a@1") == ["dropped a"]
     assert driver.join.overflows() == Overflows(orphans=1)
@@ -488,7 +489,7 @@ def test_orphan_overflow_drops_the_oldest_orphan_and_counts_it() -> None:
     )
 
 
-def test_retained_overflow_forgets_the_oldest_settled_id_and_counts_it() -> None:
+def test_overflow_of_settled_ids_forgets_the_oldest_id_and_counts_it() -> None:
     driver = Driver(JoinSettings(retained_max=1))
     driver.run("context a@0, right a@0, context b@0, right b@0, right a@0, right b@0")
     assert driver.join.overflows() == Overflows(retained=1)
@@ -497,7 +498,7 @@ def test_retained_overflow_forgets_the_oldest_settled_id_and_counts_it() -> None
     )
 
 
-def test_limits_of_0_settle_everything_immediately() -> None:
+def test_every_decision_expires_immediately_if_all_limits_are_0() -> None:
     driver = Driver(JoinSettings(pending_max=0, orphans_max=0, retained_max=0))
     assert driver.run("context a@0, right b@0, context a@0") == ["expired a None", "dropped b", "expired a None"]
     assert driver.join.ledger().balances
@@ -511,7 +512,7 @@ def test_negative_policy_assumes_reward_0_at_expiry() -> None:
 
 
 @pytest.mark.parametrize("corrects", [True, False])
-def test_expired_decision_is_retained_for_one_correction_if_enabled(corrects: bool) -> None:
+def test_expired_decision_is_kept_for_one_correction_if_corrections_are_enabled(corrects: bool) -> None:
     driver = Driver(LIMITS, negative=True, corrects=corrects)
     driver.run("context a@0, time@101")
     join = driver.join
@@ -529,7 +530,7 @@ def test_expired_decision_is_retained_for_one_correction_if_enabled(corrects: bo
     assert join.ledger().late == 2
 
 
-def test_matched_decision_is_not_retained_for_correction() -> None:
+def test_matched_decision_is_not_kept_for_a_correction() -> None:
     driver = Driver(LIMITS, negative=True, corrects=True)
     driver.run("context a@0, right a@1")
     assert driver.join.retained["a"].pending is None
@@ -549,13 +550,13 @@ def test_matched_decision_is_not_retained_for_correction() -> None:
         ("deferred a@7, shown a@10", 110),
     ],
 )
-def test_next_deadline_is_the_earliest_pending_one(script: str, due_ms: int | None) -> None:
+def test_next_deadline_is_the_earliest_of_all_deadlines(script: str, due_ms: int | None) -> None:
     driver = Driver(LIMITS)
     driver.run(script)
     assert driver.join.next_deadline_ms() == due_ms
 
 
-def test_malformed_records_are_counted_by_input() -> None:
+def test_malformed_records_are_counted_separately_for_contexts_and_feedback() -> None:
     join = Join(LIMITS)
     join.count("contexts", "context_malformed")
     join.count("feedback", "feedback_malformed")
@@ -586,7 +587,7 @@ TIGHT = st.builds(
 
 
 class JoinMachine(RuleBasedStateMachine):
-    """Compares the join with the oracle on random inputs, with and without advances of the broker's time."""
+    """Compares the join with the oracle on random inputs. Between inputs, time can advance."""
 
     @initialize(limits=TIGHT, negative=st.booleans())
     def start(self, limits: JoinSettings, negative: bool) -> None:

@@ -1,4 +1,4 @@
-"""Mutations of the join's table: each change of one rule is refused, or makes the join differ from the oracle."""
+"""Mutations of the join's table. The table check rejects a changed rule, or the join differs from the oracle."""
 
 from random import Random
 from typing import NamedTuple
@@ -36,7 +36,8 @@ SETTINGS = (
     JoinSettings(window_ms=9, orphan_ms=6, retain_ms=20, pending_max=OFTEN, orphans_max=TIGHT, retained_max=OFTEN),
     JoinSettings(window_ms=9, orphan_ms=12, retain_ms=20, pending_max=OFTEN, orphans_max=OFTEN, retained_max=TIGHT),
 )
-"""All durations differ, and each limit is tight in only one of the settings. Swapped settings are therefore noticed."""
+"""All durations differ, and only one of these settings has a low value of each limit. A join that confuses two
+settings therefore fails."""
 
 SEEDS = 6
 INPUTS = 120
@@ -85,7 +86,7 @@ def check_all() -> None:
 
 
 class Change(NamedTuple):
-    """A table with one changed or missing rule."""
+    """The join's table with one changed or missing rule."""
 
     name: str
     table: dict[tuple[State, Input], Rule]
@@ -121,11 +122,11 @@ def test_every_changed_rule_is_rejected_or_detected() -> None:
             check_table(change.table)
         except TableError:
             continue
-        # Each join checks its table again, which would take most of the time.
+        # Without this patch, each join would check the table again, which would take most of the time.
         with patch.dict(TRANSITIONS, change.table), patch("stream.task.join.check_table"):
             try:
                 check_all()
-            except (AssertionError, TableError):  # the result is wrong, or the settings do not allow the table
+            except (AssertionError, TableError):  # the result is wrong, or the join rejects the table
                 continue
         unnoticed.append(change.name)
     assert unnoticed == []
@@ -141,7 +142,7 @@ REJECTED = {
 
 
 @pytest.mark.parametrize("edit", REJECTED)
-def test_contradictory_rule_is_rejected_on_load(edit: str) -> None:
+def test_join_rejects_a_table_with_a_contradictory_rule(edit: str) -> None:
     with pytest.raises(TableError, match=r"MATCHED \+ FEEDBACK"):
         Join(LIMITS, table={**TRANSITIONS, (State.MATCHED, Input.FEEDBACK): REJECTED[edit]})
 
@@ -151,13 +152,13 @@ def replacing(state: State) -> dict[tuple[State, Input], Rule]:
     return {**TRANSITIONS, (state, Input.FEEDBACK): rule._replace(move=Move.REPLACE)}
 
 
-def test_edited_table_can_replace_the_reward_of_an_orphan() -> None:
+def test_changed_table_can_replace_the_reward_of_an_orphan() -> None:
     driver = Driver(LIMITS)
     driver.join = Join(LIMITS, table=replacing(State.ORPHAN))
     assert driver.run("right a@0, wrong a@5, context a@10") == ["feedback conflict", "matched a 0"]
 
 
-def test_edited_table_can_replace_the_reward_of_a_matched_decision() -> None:
+def test_changed_table_can_replace_the_reward_of_a_matched_decision() -> None:
     driver = Driver(LIMITS)
     driver.join = Join(LIMITS, assumes_negative=True, corrects=True, table=replacing(State.MATCHED))
     driver.run("context a@0, right a@5")
@@ -168,6 +169,6 @@ def test_edited_table_can_replace_the_reward_of_a_matched_decision() -> None:
     assert driver.join.ledger().balances
 
 
-def test_replacing_a_matched_reward_requires_corrections() -> None:
+def test_table_that_replaces_matched_rewards_requires_corrections() -> None:
     with pytest.raises(TableError):
         Join(LIMITS, table=replacing(State.MATCHED))

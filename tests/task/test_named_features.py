@@ -1,4 +1,4 @@
-"""Contexts with named features. The settings of a task define the names, and are stored with the task."""
+"""Contexts with named features. The feature encoder in the settings of a task defines the names."""
 
 from dataclasses import replace
 
@@ -22,7 +22,7 @@ def settings() -> TaskSettings:
     return replace(small_task(features=to_plain(ENCODER)), n_features=3)
 
 
-def test_named_features_give_the_same_decision_as_their_indices() -> None:
+def test_contexts_with_names_and_with_indices_get_the_same_decision() -> None:
     task, inputs = Task(settings(), TOPICS.contexts), Inputs()
     other, others = Task(replace(settings(), features=None), TOPICS.contexts), Inputs()
     for number, (by_name_, by_index) in enumerate(
@@ -54,14 +54,14 @@ def test_named_features_give_the_same_decision_as_their_indices() -> None:
         ({"price": [1]}, "x: price: expected a finite number; got [1]"),
     ],
 )
-def test_unknown_names_and_invalid_values_make_a_dead_letter(x: dict[str, object], reason: str) -> None:
+def test_context_with_an_unknown_name_or_invalid_value_becomes_a_dead_letter(x: dict[str, object], reason: str) -> None:
     task, inputs = Task(settings(), TOPICS.contexts), Inputs()
     effects = task.step([inputs.add(TOPICS.contexts, 1, orjson.dumps({"id": "a", "x": x}))], 0, -1)
     assert [letter.reason for letter in effects.dead_letters] == [reason]
     assert effects.predictions == []
 
 
-def test_named_features_without_an_encoder_are_malformed() -> None:
+def test_context_with_named_features_is_malformed_without_an_encoder() -> None:
     record = Inputs().add(TOPICS.contexts, 1, b'{"id":"a","x":{"price":1}}')
     with pytest.raises(MalformedError, match=r"^x\.i: "):
         decode_context(record, 3)
@@ -74,7 +74,7 @@ def test_encoder_that_does_not_fit_the_learner_is_rejected() -> None:
         replace(settings(), features={}).make_learner()
 
 
-def test_encoder_is_stored_only_if_set() -> None:
+def test_stored_settings_contain_the_encoder_if_there_is_one() -> None:
     stored = orjson.loads(orjson.dumps(stored_settings(settings())))
     assert task_settings(stored) == settings().resolved()
     assert stored_settings(small_task())["features"] is None
@@ -93,7 +93,7 @@ def test_encoder_cannot_be_added_to_or_removed_from_a_running_pipeline() -> None
 def test_audit_and_restarted_learner_decode_the_same_names() -> None:
     pipeline = Pipeline(settings())
     for number in range(4):
-        learner = pipeline.learner()  # a new process, which recovers the state of the previous one
+        learner = pipeline.learner()  # a new process that recovers the state of the previous process
         value = orjson.dumps({"id": f"e{number}", "x": {"price": number, "i": "fr"}})
         pipeline.send(TOPICS.contexts, value if number != 2 else value.replace(b"price", b"prise"))
         run_until_idle(learner)

@@ -1,4 +1,4 @@
-"""The compiled count of misplaced keys agrees with the producers' partitioner."""
+"""The compiled function that counts misplaced keys agrees with the producers' partitioner."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""Replays of logged decisions: actions, counts, updates, and the learners that can learn from a log."""
+"""Replays of logged decisions: the action, counts and updates of each `play` setting, and the supported learners."""
 
 import math
 from typing import Any
@@ -52,7 +52,7 @@ FROM_LOGS = (
 
 
 @pytest.mark.parametrize("learner", FROM_LOGS)
-def test_play_logged_applies_the_logged_action_and_records_the_learners_target(learner: str) -> None:
+def test_play_logged_plays_the_logged_action_and_records_the_learners_own_action(learner: str) -> None:
     settings = small_task(learner, play="logged")
     task, inputs = Task(settings, TOPICS.contexts), Inputs()
     by_hand = settings.make_learner()
@@ -81,7 +81,7 @@ def test_small_propensity_is_published_unchanged_but_raised_for_learning() -> No
     assert task.join.ledger() == Ledger(contexts=1, decided=1, matched=1, feedback=1, propensities_floored=1)
 
 
-def test_regression_learner_needs_no_propensity_and_no_minimum() -> None:
+def test_regression_learner_ignores_propensities_and_their_minimum() -> None:
     task, inputs = Task(small_task("late-ucb", play="logged", propensity_min=0.2), TOPICS.contexts), Inputs()
     records = [logged_context(inputs, "a", 1, Logged(2)), logged_context(inputs, "b", 2, Logged(1, 0.001))]
     effects = play(task, *records, inputs.feedback("a", 1, 3))
@@ -110,7 +110,7 @@ def test_context_without_required_logged_fields_is_malformed(
     assert task.join.ledger() == Ledger(contexts=1, context_malformed=1)
 
 
-def test_play_match_settles_other_actions_immediately_without_updates() -> None:
+def test_play_match_settles_a_decision_without_a_logged_bit_immediately() -> None:
     settings = small_task("stack-igw", play="match")
     task, inputs = Task(settings, TOPICS.contexts), Inputs()
     untouched = state_digest([task.learner.state()])
@@ -140,7 +140,7 @@ def test_unmatched_decision_causes_no_update_under_the_negative_policy() -> None
 
 
 def matched_rewards(settings: TaskSettings, events: int) -> tuple[float, int]:
-    """Return the mean bit and the number of matching decisions for a log with a non-uniform policy."""
+    """Return the mean bit of the decisions that match a non-uniform log, and the number of these decisions."""
     rng = np.random.default_rng(1)
     logging, right = (0.7, 0.2, 0.1), (0.9, 0.5, 0.1)
     task, inputs = Task(settings, TOPICS.contexts), Inputs()
@@ -166,7 +166,7 @@ def test_play_match_counts_propensities_below_the_minimum() -> None:
     assert task.join.ledger().propensities_floored == 1
 
 
-def test_every_learner_declares_its_log_requirements() -> None:
+def test_each_learner_declares_whether_it_requires_a_label_or_a_propensity() -> None:
     assert {name: cls.from_logs is FromLogs.LABEL for name, cls in registered().items()} == {
         name: cls.needs_label for name, cls in registered().items()
     }
@@ -178,7 +178,7 @@ def test_every_learner_declares_its_log_requirements() -> None:
     }  # fmt: skip
 
 
-def test_learner_without_log_support_is_rejected_with_alternatives() -> None:
+def test_error_for_a_learner_without_log_support_names_alternatives() -> None:
     with pytest.raises(PolicyError, match=r"^halving .*late-ucb") as raised:
         small_task("halving", play="logged").make_learner()
     assert raised.value.reason is Unsuitable.NOT_FROM_LOGS
@@ -186,20 +186,20 @@ def test_learner_without_log_support_is_rejected_with_alternatives() -> None:
 
 
 @pytest.mark.parametrize("learner", ["banditron", "perceptron", "newtron", "soba"])
-def test_single_class_learner_is_rejected_if_several_classes_can_be_right(learner: str) -> None:
+def test_learner_that_requires_a_single_right_class_is_rejected_with_reward_any(learner: str) -> None:
     with pytest.raises(PolicyError, match=rf"^{learner}.*igw-logistic, late-ucb, stack-igw") as raised:
         small_task(learner, reward="any").make_learner()
     assert raised.value.reason is Unsuitable.ONE_RIGHT_CLASS
 
 
-def test_projection_of_confidit_requires_one_right_class() -> None:
+def test_confidit_with_projection_is_rejected_with_reward_any() -> None:
     small_task("confidit", reward="any").make_learner()
     with pytest.raises(PolicyError, match=r"^confidit"):
         small_task("confidit", reward="any", parameters={"projection": 1}).make_learner()
 
 
 @pytest.mark.parametrize("learner", ["igw-logistic", "stack-igw"])
-def test_positive_reward_does_not_affect_other_classes_with_reward_any(learner: str) -> None:
+def test_update_changes_only_the_played_class_with_reward_any(learner: str) -> None:
     changed: dict[Any, set[int]] = {}
     for reward in ("exclusive", "any"):
         model = small_task(learner, reward=reward).make_learner()
@@ -223,7 +223,7 @@ def test_unknown_logged_action_is_rejected() -> None:
         learner.as_played(X, decision, 3, 0.5)
 
 
-def test_logged_field_is_ignored_unless_requested() -> None:
+def test_decoder_ignores_the_logged_field_by_default() -> None:
     record = Record("contexts", 0, 0, 0, None, encode_context("a", X, Logged(1, 0.5)), ())
     assert orjson.loads(record.value or b"")["logged"] == {"action": 1, "propensity": 0.5}
     assert decode_context(record, 4).logged is None

@@ -1,4 +1,4 @@
-"""The task: the order of merged records, the times of decisions, and independence of the state from batch sizes."""
+"""The task: the merge order of its inputs, the times of decisions, and results that do not depend on batch sizes."""
 
 from collections import deque
 from dataclasses import replace
@@ -33,14 +33,14 @@ def timeline(topic: str, times: list[int]) -> deque[Record]:
     [
         ([], [], "", ""),
         ([10, 30], [20, 25], "", "c10 f20 f25 c30"),
-        ([10, 30], [20, 25], "feedback", "c10 f20 f25"),  # the unread feedback may include a record from before 30
-        ([10], [20, 25], "contexts", "c10"),  # the unread contexts may include one from before 20
+        ([10, 30], [20, 25], "feedback", "c10 f20 f25"),  # unread feedback can be older than 30
+        ([10], [20, 25], "contexts", "c10"),  # unread contexts can be older than 20
         ([10], [20, 25], "feedback", "c10 f20 f25"),
         ([10], [], "feedback", ""),
         ([], [10], "contexts", ""),
         ([], [10], "feedback", "f10"),
         ([10, 10, 11], [10, 10], "", "c10 c10 f10 f10 c11"),  # contexts precede feedback with the same time
-        ([30, 20], [25], "", "f25 c30 c20"),  # contexts stay in offset order even if an append time goes back
+        ([30, 20], [25], "", "f25 c30 c20"),  # contexts stay in offset order even if append times decrease
     ],
 )
 def test_merge_waits_for_the_other_input_only_while_it_has_lag(
@@ -53,7 +53,7 @@ def test_merge_waits_for_the_other_input_only_while_it_has_lag(
 
 
 @pytest.mark.parametrize(("records_max", "taken"), [(2, [10, 20]), (3, [10, 20, 25]), (4, [10, 20, 25, 30])])
-def test_merge_limits_the_number_of_records_and_keeps_the_rest_in_order(records_max: int, taken: list[int]) -> None:
+def test_merge_returns_at_most_the_given_number_of_records_in_order(records_max: int, taken: list[int]) -> None:
     contexts, feedback = timeline("contexts", [10, 30]), timeline("feedback", [20, 25, 40])
     merged = merge(contexts, feedback, contexts_lag=0, feedback_lag=0, records_max=records_max)
     assert [record.append_ms for record in merged] == taken
@@ -61,12 +61,12 @@ def test_merge_limits_the_number_of_records_and_keeps_the_rest_in_order(records_
 
 
 def by_context(learner: str = "banditron", **changes: Any) -> TaskSettings:
-    """Return settings under which a decision has the append time of its context."""
+    """Return settings with `dated_by="context"`: the time of a decision is the append time of its context."""
     return small_task(learner, dated_by="context", **changes)
 
 
 def run(task: Task, records: list[Record], end_ms: int = -1) -> Effects:
-    """Make a step with these records, and with a tick at `end_ms` if it is not negative."""
+    """Run a step with these records. If `end_ms` is not negative, a tick at this time follows the records."""
     return task.step([*records, *([Inputs().tick(0, end_ms)] if end_ms >= 0 else [])], 1)
 
 
@@ -103,7 +103,7 @@ def test_feedback_before_the_tick_of_its_decision_has_no_delay() -> None:
     assert task.undated == {}
 
 
-def test_ticks_are_not_counted() -> None:
+def test_ledger_does_not_count_ticks() -> None:
     task, inputs = Task(small_task(), TOPICS.contexts), Inputs()
     task.step([inputs.tick(1, 10), inputs.tick(2, 11)], 3)
     assert task.join.ledger() == Ledger()
@@ -150,7 +150,7 @@ def test_prediction_contains_the_model_version() -> None:
     ]
 
 
-def test_update_uses_the_draws_of_the_event() -> None:
+def test_update_depends_only_on_the_context_the_decision_and_the_bit() -> None:
     chosen = by_context(seed=9, parameters={"gamma": 0.5})
     task, inputs = Task(chosen, TOPICS.contexts), Inputs()
     effects = run(task, [inputs.context("a", 10, 1, 3), inputs.feedback("a", 1, 20)])
@@ -185,7 +185,7 @@ def test_expired_decision_is_applied_according_to_the_policy(on_expiry: Any, rew
     assert task.version == updates
 
 
-def test_late_feedback_is_ignored_by_the_ignore_policy() -> None:
+def test_late_feedback_does_not_change_the_model_without_corrections() -> None:
     task, inputs = Task(by_context(on_expiry="negative"), TOPICS.contexts), Inputs()
     run(task, [inputs.context("a", 10)], end_ms=1_011)
     before = state_digest([task.learner.state()])
@@ -273,7 +273,7 @@ def test_window_of_a_deferred_decision_starts_when_it_is_shown() -> None:
     ]  # fmt: skip
 
 
-def test_untimed_decision_does_not_extend_the_window_of_a_shown_one() -> None:
+def test_decision_without_a_time_does_not_extend_the_window_of_a_shown_decision() -> None:
     task, inputs = Task(small_task(), TOPICS.contexts), Inputs()
     task.step([inputs.context("a", 10, deferred=True)], 1)
     task.step([inputs.tick(1, 15), inputs.context("b", 20)], 2)
@@ -333,7 +333,7 @@ def test_feedback_without_a_label_is_malformed_for_a_full_information_learner() 
         ({"n_features": 0}, "n_features"),
     ],
 )
-def test_invalid_settings_are_rejected_at_start(changes: dict[str, Any], message: str) -> None:
+def test_task_with_invalid_settings_is_rejected(changes: dict[str, Any], message: str) -> None:
     given = {"learner": "banditron", "n_classes": N_CLASSES, "n_features": N_FEATURES, **changes}
     with pytest.raises(ParameterError, match=message):
         Task(TaskSettings(**given), TOPICS.contexts)
@@ -347,7 +347,7 @@ def test_invalid_settings_are_rejected_at_start(changes: dict[str, Any], message
         ("soba", {"on_expiry": "negative", "late": "correct"}, Unsuitable.NOT_RETRACTABLE),
     ],
 )
-def test_policy_unsupported_by_a_learner_is_rejected_with_its_reason(
+def test_error_for_a_policy_that_a_learner_does_not_support_has_the_reason(
     learner: str, policies: dict[str, Any], reason: Unsuitable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(type(create("soba", 2, 1)), "retractable", False)
@@ -357,7 +357,7 @@ def test_policy_unsupported_by_a_learner_is_rejected_with_its_reason(
     assert "--" not in str(raised.value)
 
 
-def test_feedback_for_another_action_becomes_a_dead_letter_without_an_update() -> None:
+def test_feedback_that_names_another_action_becomes_a_dead_letter() -> None:
     task, inputs = Task(by_context(), TOPICS.contexts), Inputs()
     decided = run(task, [inputs.context("a", 10)]).predictions[0][0].decision.action
     before = state_digest([task.learner.state()])
@@ -380,7 +380,7 @@ def decided_action() -> int:
     return run(Task(by_context(), TOPICS.contexts), [Inputs().context("a", 10)]).predictions[0][0].decision.action
 
 
-def test_orphan_for_another_action_becomes_a_dead_letter_when_its_context_arrives() -> None:
+def test_orphan_that_names_another_action_becomes_a_dead_letter_when_its_context_arrives() -> None:
     task, inputs = Task(by_context(), TOPICS.contexts), Inputs()
     wrong = inputs.feedback("a", 1, 10, action=(decided_action() + 1) % N_CLASSES)
     effects = run(task, [wrong, inputs.context("a", 40)])
@@ -389,7 +389,7 @@ def test_orphan_for_another_action_becomes_a_dead_letter_when_its_context_arrive
     assert task.join.ledger() == Ledger(contexts=1, decided=1, pending=1, feedback=1, mismatched=1)
 
 
-def test_late_feedback_for_another_action_corrects_nothing() -> None:
+def test_late_feedback_that_names_another_action_does_not_correct_the_model() -> None:
     task, inputs = Task(by_context(on_expiry="negative", late="correct"), TOPICS.contexts), Inputs()
     run(task, [inputs.context("a", 10)], end_ms=1_011)
     before = state_digest([task.learner.state()])
@@ -421,7 +421,7 @@ def test_misplaced_records_are_counted_and_applied(with_key: bool) -> None:
     assert task.join.ledger().balances
 
 
-def test_malformed_record_counts_as_misplaced_only_by_its_key() -> None:
+def test_malformed_record_is_misplaced_if_its_key_belongs_to_another_partition() -> None:
     task, inputs = Task(by_context(), TOPICS.contexts), Inputs()
     bad = [inputs.add(TOPICS.contexts, 10, b"{"), inputs.add(TOPICS.feedback, 11, None)]
     task.step([placed(record, 0, None) for record in bad], 1, 2)
@@ -456,7 +456,7 @@ def streams(draw: st.DrawFn) -> list[Record]:
 
 
 def reported(task: Task, steps: list[Effects]) -> tuple[object, ...]:
-    """Return the output and the final state in a form that can be compared."""
+    """Return the output and the final state as values that support `==`."""
     predictions = [
         (p.id, *p.decision[:3], p.decision.scores.tobytes(), p.model_version, offset)
         for step in steps
@@ -474,7 +474,7 @@ def reported(task: Task, steps: list[Effects]) -> tuple[object, ...]:
     learner=st.sampled_from(["banditron", "soba-diag"]),
     negative=st.booleans(),
 )
-def test_results_do_not_depend_on_step_boundaries(
+def test_results_do_not_depend_on_the_division_of_records_into_steps(
     records: list[Record], cuts: set[int], learner: str, negative: bool
 ) -> None:
     chosen = by_context(learner, on_expiry="negative" if negative else "drop")
@@ -501,7 +501,7 @@ def test_merge_order_does_not_depend_on_read_sizes(records: list[Record], portio
 
 @pytest.mark.parametrize("learner", ["banditron", "soba-diag"])
 def test_first_step_compiles_nothing_after_warm_up(learner: str) -> None:
-    """The first step compiles no kernel for another signature."""
+    """After the warm-up, the first step must not compile a kernel for another signature."""
     small_task(learner).warm_up()
     before = _compiled()
     inputs = Inputs()
