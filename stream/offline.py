@@ -9,7 +9,7 @@ applied at the end, in the same order.
     round     0    1    2    3        delays 2, 0, 1, 0
     decides   e0   e1   e2   e3
     applies        e1   e0   e3
-                        e2            (test_feedback_is_applied_by_due_round_then_event)
+                        e2            (test_feedback_is_applied_in_the_order_of_its_due_round_and_event)
 
 A pipeline has the same order if its rounds last one millisecond and it reads all feedback in each round. The
 pipeline's limits on pending decisions, orphans and settled ids do not apply to these runs.

@@ -1,4 +1,4 @@
-"""`import onebit`: one test for each claim of docs/python.md."""
+"""The Python API (`import onebit`): one test for each claim in docs/python.md."""
 
 import subprocess
 import sys
@@ -39,7 +39,7 @@ def test_package_has_type_information() -> None:
     assert (Path(onebit.__file__).parent / "py.typed").exists()
 
 
-def test_report_gives_runs_by_learner_with_arrays(report: onebit.RunReport) -> None:
+def test_report_contains_one_run_per_learner(report: onebit.RunReport) -> None:
     run = report["banditron"]
     assert report.keys() == ["banditron", "perceptron"]
     assert run.curve.events.dtype == np.int64
@@ -75,7 +75,7 @@ def test_run_equals_the_command_line_and_is_reproducible(report: onebit.RunRepor
     assert digests == {orjson.loads(done.stdout)["state_sha256"]}
 
 
-def test_report_converts_to_plain_values_page_and_table(report: onebit.RunReport, tmp_path: Path) -> None:
+def test_report_can_be_converted_to_dicts_files_and_a_table(report: onebit.RunReport, tmp_path: Path) -> None:
     assert [orjson.loads(orjson.dumps(run))["learner"] for run in report.to_dicts()] == ["banditron", "perceptron"]
     for name in ("run.html", "run.json"):
         assert [run.learner for run in read_runs(report.save(tmp_path / name))] == ["banditron", "perceptron"]
@@ -89,7 +89,7 @@ def test_parameters_can_be_given_per_learner() -> None:
     assert found["banditron"].parameters["gamma"] == 0.25
 
 
-def test_run_is_selected_by_seed_if_there_are_several() -> None:
+def test_run_is_selected_by_learner_and_seed_if_there_are_several_seeds() -> None:
     found = onebit.run("optdigits", learners="banditron", events=20, seed=5, seeds=2)
     assert [run.seed for run in found] == [5, 6]
     assert found["banditron", 6].seed == 6
@@ -97,14 +97,14 @@ def test_run_is_selected_by_seed_if_there_are_several() -> None:
         found["banditron"]
 
 
-def test_progress_is_reported_by_callback() -> None:
+def test_run_calls_the_progress_callback() -> None:
     seen: list[onebit.Progress] = []
     onebit.run("optdigits", learners="banditron", events=50, progress=seen.append)
     assert (seen[-1].name, seen[-1].decided, seen[-1].pending, seen[-1].done) == ("banditron", 50, 0, 1.0)
 
 
 @pytest.mark.slow
-def test_nothing_is_printed() -> None:
+def test_run_prints_nothing() -> None:
     code = "import onebit; onebit.run('optdigits', learners='auto', events=20)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert (done.stdout, done.stderr) == ("", "")
@@ -122,7 +122,7 @@ def test_environment_variables_and_config_file_are_ignored(monkeypatch: pytest.M
     ("settings", "message"),
     [({"widow": "5s"}, "widow"), ({"window": "5 parsecs"}, "window"), ({"delay": "soon"}, "delay")],
 )
-def test_invalid_setting_error_has_name_and_exit_code(settings: dict[str, Any], message: str) -> None:
+def test_error_for_an_invalid_setting_has_the_name_and_the_exit_code(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(onebit.OnebitError, match=f"^{message}: ") as raised:
         onebit.run("optdigits", **settings)
     assert raised.value.exit_code is onebit.ExitCode.USAGE
@@ -160,7 +160,7 @@ def test_embedded_feedback_is_delivered_in_time_order() -> None:
         assert (pipeline.ledger.matched, pipeline.ledger.late) == (1, 1)
 
 
-def test_deferred_embedded_decision_is_pending_once_shown() -> None:
+def test_deferred_embedded_decision_becomes_pending_when_it_is_shown() -> None:
     settings: dict[str, Any] = {"window": "1m", "activation_window": "10s"}
     with onebit.embedded(n_classes=2, n_features=1, learner="banditron", **settings) as pipeline:
         for name in "ab":
@@ -198,7 +198,7 @@ def test_learner_works_without_a_pipeline() -> None:
     assert learner.update(x, decision, reward=1)
 
 
-def test_notices_use_python_logging(caplog: pytest.LogCaptureFixture) -> None:
+def test_notices_are_written_to_pythons_logging(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("INFO", logger="onebit"):
         onebit.run("optdigits", learners="auto", events=20)
     assert {(record.name, record.levelname) for record in caplog.records} == {("onebit", "INFO")}

@@ -1,4 +1,4 @@
-"""The paths, tests and links in the documents exist."""
+"""All paths, tests and links that the documentation names exist."""
 
 import ast
 import re
@@ -42,7 +42,7 @@ def is_placeholder(name: str) -> bool:
 
 
 def paths_in(document: str) -> Iterator[str]:
-    """The paths in the repository that a document names. Paths of tests can be relative to tests/."""
+    """The repository paths that a document names. The path of a test can be relative to tests/."""
     top = {path.name for path in ROOT.iterdir()} - {"reports"}
     for name in quoted(document):
         if is_placeholder(name):
@@ -67,7 +67,7 @@ def functions_of(path: Path) -> tuple[str, ...]:
 
 
 def cited_tests(document: str) -> Iterator[tuple[Path, str]]:
-    """The tests that a document names, each with the last test file named before the test."""
+    """The tests that a document names, each with its file: the test file that the document names last before it."""
     path = None
     for name in quoted(document):
         if re.fullmatch(r"[\w/]+\.py", name) and Path(name).name.startswith("test_"):
@@ -107,7 +107,7 @@ def test_every_test_in_a_document_exists(document: str) -> None:
     assert missing == []
 
 
-def test_paths_tests_and_links_are_extracted() -> None:
+def test_paths_tests_and_links_are_found_in_the_documents() -> None:
     assert "stream/app/settings.py" in set(paths_in("CONTRIBUTING.md"))
     assert "recovery/test_commit.py" in set(paths_in("docs/guarantees.md"))
     assert len(list(cited_tests("docs/guarantees.md"))) > 30

@@ -70,7 +70,7 @@ ALL_RIGHT = FOUR._replace(labels=np.zeros(4, dtype=np.int64))
         ([NEVER, 0, NEVER, 5], "d0 d1 l1 d2 d3 l3"),
     ],
 )
-def test_feedback_is_applied_by_due_round_then_event(delays: list[int], calls: str) -> None:
+def test_feedback_is_applied_in_the_order_of_its_due_round_and_event(delays: list[int], calls: str) -> None:
     scribe = CallRecorder()
     run(scribe, ALL_RIGHT, np.zeros(4), delays=np.array(delays, dtype=np.int64))
     words = {"d": "decide", "l": "learn"}
@@ -93,7 +93,7 @@ def test_feedback_is_applied_by_due_round_then_event(delays: list[int], calls: s
         ),
     ],
 )  # fmt: skip
-def test_decision_expires_in_the_round_after_its_window_before_feedback(
+def test_decision_expires_before_feedback_is_applied_in_the_round_after_its_window(
     policies: dict[str, Any], calls: list[str]
 ) -> None:
     scribe = CallRecorder()
@@ -107,12 +107,12 @@ def test_feedback_at_the_deadline_is_in_time() -> None:
     assert (result.matched, result.expired, result.late) == (4, 0, 0)
 
 
-def test_policies_unsupported_by_a_learner_are_rejected() -> None:
+def test_policy_that_a_learner_does_not_support_is_rejected() -> None:
     with pytest.raises(PolicyError, match="arow learns from labels"):
         run(create("arow", 2, 4), FOUR, np.zeros(4), patience=Patience(3, "negative"))
 
 
-def test_split_run_equals_a_single_run() -> None:
+def test_two_consecutive_runs_equal_a_single_run() -> None:
     whole, cut = (create("soba-diag", n_classes=2, n_features=4) for _ in range(2))
     u = np.array([0.1, 0.9, 0.5, 0.3])
     run(whole, FOUR, u)
@@ -136,7 +136,7 @@ def test_split_run_equals_a_single_run() -> None:
         ({"examples": FOUR._replace(offsets=np.array([0, 2, 1, 3, 4]))}, "increasing offsets"),
     ],
 )
-def test_arrays_of_wrong_shape_or_range_are_rejected(change: dict[str, Any], message: str) -> None:
+def test_arrays_with_a_wrong_shape_or_range_are_rejected(change: dict[str, Any], message: str) -> None:
     arguments: dict[str, Any] = {"examples": FOUR, "u": np.zeros(4)} | change
     with pytest.raises(ValueError, match=message):
         run(create("banditron", n_classes=2, n_features=4), **arguments)

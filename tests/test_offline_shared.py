@@ -1,4 +1,4 @@
-"""Runs with a shared model, compared with the compiled loop if there is no lag, otherwise with the test oracle."""
+"""Offline runs with a shared model. They are compared with the compiled loop (without lag) or an oracle (with lag)."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -43,7 +43,7 @@ PATIENCE = {
 
 
 @pytest.mark.parametrize("name", PATIENCE)
-def test_shared_run_without_lag_equals_the_loop_of_one_partition(name: str) -> None:
+def test_run_with_a_shared_model_without_lag_equals_a_run_with_one_partition(name: str) -> None:
     one, other = fresh(name), fresh(name)
     expected = run(one, *data(), PATIENCE[name])
     found = run_shared(other, *data(), PATIENCE[name], partitions=PARTITIONS, lag=1)
@@ -63,7 +63,7 @@ def test_shared_run_without_lag_equals_the_loop_of_one_partition(name: str) -> N
     ],
 )
 @pytest.mark.parametrize("name", ["late-ucb", "soba-diag"])
-def test_task_decides_with_read_updates_and_its_own_decisions(
+def test_task_decides_with_the_updates_it_has_read_and_its_own_decisions(
     name: str, lag: int, outage: int, readings: Sequence[int]
 ) -> None:
     examples, u, v, delays = data()

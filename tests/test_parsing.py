@@ -1,4 +1,4 @@
-"""Parsing and formatting of durations, and the representation of values in messages."""
+"""Parsing and formatting of durations, and formatting of values in messages."""
 
 import re
 
@@ -44,13 +44,13 @@ def test_duration_is_a_number_with_a_unit(text: str, duration_ms: int) -> None:
         ("9" * 17 + "h", "at most ten years"),
     ],
 )
-def test_invalid_duration_is_rejected_with_examples(text: str, message: str) -> None:
+def test_error_for_an_invalid_duration_shows_examples(text: str, message: str) -> None:
     with pytest.raises(DurationError, match=re.escape(message)):
         parse_duration(text)
 
 
 @given(st.integers(0, DURATION_MS_MAX))
-def test_formatted_duration_round_trips(duration_ms: int) -> None:
+def test_formatted_duration_can_be_parsed(duration_ms: int) -> None:
     assert parse_duration(format_duration(duration_ms)) == duration_ms
 
 
@@ -58,11 +58,11 @@ def test_formatted_duration_round_trips(duration_ms: int) -> None:
     ("duration_ms", "text"),
     [(0, "0ms"), (1, "1ms"), (1_500, "1500ms"), (10_000, "10s"), (90_000, "90s"), (600_000, "10m"), (7_200_000, "2h")],
 )
-def test_duration_is_formatted_in_the_largest_dividing_unit(duration_ms: int, text: str) -> None:
+def test_duration_is_formatted_in_the_largest_unit_that_gives_a_whole_number(duration_ms: int, text: str) -> None:
     assert format_duration(duration_ms) == text
 
 
-def test_negative_duration_is_not_formatted() -> None:
+def test_formatting_a_negative_duration_is_an_error() -> None:
     with pytest.raises(DurationError, match="got -1 ms"):
         format_duration(-1)
 
@@ -79,7 +79,7 @@ def test_repr_of_is_a_prefix_of_repr(value: object, length: int) -> None:
 
 
 @pytest.mark.parametrize("depth", range(1, 12))
-def test_repr_of_keeps_brackets_at_any_depth(depth: int) -> None:
+def test_repr_of_is_a_prefix_of_repr_at_any_nesting_depth(depth: int) -> None:
     lists: object = 1
     objects: object = 1
     for _ in range(depth):
@@ -89,7 +89,7 @@ def test_repr_of_keeps_brackets_at_any_depth(depth: int) -> None:
         assert repr_of(objects, length) == repr(objects)[:length]
 
 
-def test_repr_of_accepts_values_too_deep_for_repr() -> None:
+def test_repr_of_accepts_values_that_are_nested_too_deeply_for_repr() -> None:
     deep: list[object] = []
     for _ in range(100_000):
         deep = [deep]

@@ -1,4 +1,4 @@
-"""The layers of the code: the imports allowed between modules, and the only importers of third-party packages."""
+"""The layers of the code: the allowed imports between modules, and the only importer of each third-party package."""
 
 import ast
 import re
@@ -55,10 +55,10 @@ ONLY_IMPORTER: dict[str, str | tuple[str, ...]] = {
     "river": "onebit.adapters.river",
     "rich": "stream.cli",
 }
-"""Third-party packages, each with the only module or package allowed to import it."""
+"""Third-party packages, each with the only modules or packages that may import the third-party package."""
 
 CLOCKS_AND_DICE = {"time", "datetime", "random", "secrets", "socket", "asyncio", "threading", "subprocess"}
-"""Modules that the core must not import: it receives the time and random numbers as arguments."""
+"""Modules that the core must not import. Functions of the core receive the time and random numbers as arguments."""
 
 CORE = frozenset(
     ("stream.errors", "stream.parsing", "stream.plugins", "stream.randomness", "stream.wire", "stream.task",
@@ -113,7 +113,7 @@ def imports() -> dict[str, set[str]]:
 
 
 def layer_of(module: str) -> int | None:
-    if module == "stream":  # the root package itself, which contains all layers below the producers
+    if module == "stream":  # the root package contains all layers below the producers
         return layer_of("producers")
     for number, layer in enumerate(LAYERS):
         if any(within(module, name) for name in layer):
@@ -131,7 +131,7 @@ def edges() -> Iterator[tuple[str, str]]:
             yield module, other
 
 
-def test_sources_are_found() -> None:
+def test_source_files_and_their_imports_are_found() -> None:
     assert {"stream.task.join", "stream.learners.base", "producers.replay", "consumers.learner"} <= MODULES.keys()
     assert ("stream.task.task", "stream.task.join") in set(edges())
 
@@ -140,7 +140,7 @@ def test_every_module_has_a_layer() -> None:
     assert [name for name in MODULES if layer_of(name) is None] == []
 
 
-def test_imports_point_inward() -> None:
+def test_modules_import_only_from_their_own_or_lower_layers() -> None:
     wrong = [
         f"{module} imports {other}"
         for module, other in edges()
@@ -179,7 +179,7 @@ def test_third_party_package_has_one_importer(package: str) -> None:
 
 
 def test_log_reading_does_not_import_numba() -> None:
-    """The compiler would double the memory needed to read a log."""
+    """If the reader of logs imported numba, its memory use would double."""
     reached, new = set[str](), {"producers.datasets.logs.reading"}
     while new:
         reached |= new
@@ -230,13 +230,13 @@ def test_programs_exit_only_in_the_command_line() -> None:
     wrong = [
         name
         for name, path in MODULES.items()
-        if not within(name, "stream.cli") and name != "onebit"  # exits if the CLI cannot be imported
+        if not within(name, "stream.cli") and name != "onebit"  # `onebit` exits if it cannot import the CLI
         if any(text in path.read_text() for text in ("sys.exit", "SystemExit"))
     ]
     assert wrong == []
 
 
-def test_only_command_line_and_use_cases_contain_flags() -> None:
+def test_only_the_command_line_and_the_use_cases_contain_flags() -> None:
     wrong = [
         f"{name}, line {node.lineno}: {node.value}"
         for name, path in MODULES.items()
@@ -244,7 +244,7 @@ def test_only_command_line_and_use_cases_contain_flags() -> None:
         for node in nodes_of(path)
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
         if re.search(r"(?<![\w-])--[a-z]{2}", node.value) and "\n" not in node.value
-        # These modules use the flags of Kafka's programs and Vowpal Wabbit, or add flags to pytest.
+        # These modules pass flags to Kafka's programs or to Vowpal Wabbit, or add flags to pytest.
         if name not in ("stream.devkafka.local_kafka", "stream.experiments.vowpal_wabbit", "onebit.pytest_plugin")
     ]
     assert wrong == []

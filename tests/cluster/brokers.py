@@ -65,7 +65,7 @@ class Cluster:
             local_kafka.start(self._ports[node], self._home(node), settings=settings, timeout_s=180)
 
     def kill(self, node: int) -> None:
-        """Kill a broker with SIGKILL, like a failure of its machine."""
+        """Kill a broker with SIGKILL to simulate a machine failure."""
         os.kill(self._pid(node), signal.SIGKILL)
 
     def freeze(self, node: int) -> None:

@@ -95,7 +95,7 @@ def test_examples_of_earlier_decisions_are_skipped() -> None:
     assert (live.now().n, live.now().logged) == (1, 0.0)
 
 
-def test_equal_ids_in_two_partitions_are_distinct() -> None:
+def test_equal_ids_in_different_partitions_are_different_decisions() -> None:
     live = LiveEstimator()
     live.take(0, 1, agreeing("a"), [])
     live.take(1, 1, agreeing("a"), [matched("a", 1)])
@@ -243,7 +243,7 @@ def test_estimator_remembers_only_decisions_since_the_first_pending_decision() -
 
 
 @pytest.mark.parametrize("batch", [1, 7, 3_000])
-def test_path_does_not_depend_on_batch_sizes(batch: int) -> None:
+def test_path_of_live_estimates_does_not_depend_on_batch_sizes(batch: int) -> None:
     live, last = LiveEstimator(), dict[int, LiveEstimates]()
     for step, first in enumerate(range(0, 1_400, batch), 1):
         ids = [f"e{number}" for number in range(first, min(first + batch, 1_400))]

@@ -32,7 +32,7 @@ class Tool:
             )  # fmt: skip
 
     def kill(self) -> None:
-        """Kill the tool with SIGKILL, like a failure of its machine."""
+        """Kill the tool with SIGKILL to simulate a machine failure."""
         self.process.kill()
         self.process.wait(WAIT_S)
 

@@ -62,7 +62,7 @@ def full_report(**changes: Any) -> RunReport:
     return run_report(**(given | changes))
 
 
-def test_reports_round_trip_through_their_page(tmp_path: Path) -> None:
+def test_reports_that_are_read_from_a_page_equal_the_saved_reports(tmp_path: Path) -> None:
     empty = run_report("empty", events=0, ledger=Ledger(), delays=None)  # a run without events has no rates
     reports = [full_report(), run_report("soba-diag"), empty]
     read = read_runs(write_page(tmp_path / "page.html", reports, AT))
@@ -74,7 +74,7 @@ def test_reports_round_trip_through_their_page(tmp_path: Path) -> None:
     assert math.isnan(read[2].errors.error_rate)
 
 
-def test_runs_of_format_1_round_trip() -> None:
+def test_saved_runs_in_format_1_can_be_read() -> None:
     (read,) = read_runs(GOLDEN)
     assert runs_json([read]) == GOLDEN.read_bytes()
     assert (read.learner, read.first_feedback, read.delay_counts) == ("banditron", 7, Sketch({151: 5, 156: 20, 161: 5}))

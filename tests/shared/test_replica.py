@@ -104,7 +104,9 @@ def test_missing_and_unreadable_records_are_rejected(records: list[Record], mess
         ("perceptron", settled(), "label: expected 0 to 2; got -1"),
     ],
 )
-def test_update_that_does_not_fit_the_model_is_rejected_with_its_offset(name: str, entry: Entry, message: str) -> None:
+def test_error_for_an_update_that_does_not_fit_the_model_names_the_offset(
+    name: str, entry: Entry, message: str
+) -> None:
     fits = () if name == "late-ucb" else (step(0, 1, 0, settled(label=1)),)
     one = replica(name)
     before = state_digest([one.learner.state()])

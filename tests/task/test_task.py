@@ -43,7 +43,7 @@ def timeline(topic: str, times: list[int]) -> deque[Record]:
         ([30, 20], [25], "", "f25 c30 c20"),  # contexts stay in offset order even if append times decrease
     ],
 )
-def test_merge_waits_for_the_other_input_only_while_it_has_lag(
+def test_merge_waits_for_an_input_only_while_this_input_has_lag(
     contexts: list[int], feedback: list[int], more: str, taken: str
 ) -> None:
     left = timeline("contexts", contexts), timeline("feedback", feedback)
@@ -109,7 +109,7 @@ def test_ledger_does_not_count_ticks() -> None:
     assert task.join.ledger() == Ledger()
 
 
-def test_task_rejects_steps_after_a_failed_one() -> None:
+def test_task_rejects_steps_after_a_failed_step() -> None:
     task, inputs = Task(small_task(), TOPICS.contexts), Inputs()
     with pytest.raises(AttributeError):
         task.step([inputs.context("a", 10), None], 1)  # type: ignore[list-item]

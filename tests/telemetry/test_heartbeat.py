@@ -13,7 +13,7 @@ from stream.telemetry.serving import HealthServer, Page, Site
 
 
 class Host:
-    """A program's heartbeat with a clock that the test advances."""
+    """The heartbeat of a program. The test advances the heartbeat's clock."""
 
     def __init__(self) -> None:
         self.ms = 0
@@ -24,7 +24,7 @@ def no_samples() -> tuple[Sample, ...]:
     return ()
 
 
-def test_program_is_ready_while_its_loop_runs_and_reports_it() -> None:
+def test_program_is_ready_while_its_main_loop_reports_iterations() -> None:
     host = Host()
     reported = [host.heartbeat.ready()]
     host.heartbeat.set_unready("waiting for Kafka")
@@ -45,13 +45,13 @@ def test_program_is_ready_while_its_loop_runs_and_reports_it() -> None:
     ]
 
 
-def test_only_a_started_loop_without_beats_is_dead() -> None:
+def test_program_is_not_alive_if_its_started_main_loop_sends_no_heartbeats() -> None:
     host = Host()
-    host.ms += 10 * HANGS_MS  # such as during compilation
+    host.ms += 10 * HANGS_MS  # for example, during compilation
     alive = [host.heartbeat.alive().ok]
     host.heartbeat.show("", no_samples)
     host.ms += HANGS_MS
-    host.heartbeat.beat()  # such as during a recovery
+    host.heartbeat.beat()  # for example, during a recovery
     host.ms += HANGS_MS
     alive.append(host.heartbeat.alive().ok)
     host.ms += 1
@@ -59,7 +59,7 @@ def test_only_a_started_loop_without_beats_is_dead() -> None:
     assert alive == [True, True, False]
 
 
-def test_samples_are_recomputed_when_old_or_the_state_changes() -> None:
+def test_metric_samples_are_recomputed_if_they_are_old_or_the_state_changes() -> None:
     host, made = Host(), 0
 
     def samples() -> list[Sample]:
@@ -114,7 +114,7 @@ def test_health_check_returns_status_and_reason(served: tuple[Host, HTTPConnecti
     ]
 
 
-def test_scrape_has_the_prometheus_format(served: tuple[Host, HTTPConnection]) -> None:
+def test_metrics_response_has_the_prometheus_format(served: tuple[Host, HTTPConnection]) -> None:
     host, connection = served
     counts = Counts((1, 0, 2, *[0] * 10, 1), 400.5)
     host.heartbeat.show(

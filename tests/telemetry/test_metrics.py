@@ -1,4 +1,4 @@
-"""Names and documentation of the metrics, and samples computed from counts."""
+"""The names and the documentation of the metrics, and the samples that are computed from counts."""
 
 import re
 from collections.abc import Sequence
@@ -38,7 +38,7 @@ def test_docs_list_every_metric() -> None:
 
 
 def test_metrics_contain_every_ledger_count() -> None:
-    """Every count is a different power of two, so each sum shows which counts it includes."""
+    """Every count is a different power of two, so a sum identifies the counts in the sum."""
     ledger = Ledger(*(2**bit for bit in range(len(Ledger._fields))))
     reported = {(sample.metric.name, sample.labels): sample.value for sample in ledger_samples(3, ledger, 5, 7)}
     assert {labels[0] for _, labels in reported} == {"3"}
@@ -60,11 +60,11 @@ def test_metrics_contain_every_ledger_count() -> None:
 
 
 @pytest.mark.parametrize(("ledger", "balanced"), [(Ledger(), 1.0), (Ledger(decided=1), 0.0)])
-def test_unbalanced_ledger_is_exported(ledger: Ledger, balanced: float) -> None:
+def test_metrics_show_whether_the_ledger_balances(ledger: Ledger, balanced: float) -> None:
     assert metrics.LEDGER_BALANCED.at(balanced, "0") in tuple(ledger_samples(0, ledger, 0, 0))
 
 
-def test_histogram_bounds_are_inclusive_and_negative_values_count_as_0() -> None:
+def test_upper_histogram_bounds_are_inclusive_and_negative_values_count_as_0() -> None:
     found = Sketch.of([5, 6, -1, 320_000]).sample_of(metrics.DECISION_LATENCY).value
     assert isinstance(found, Counts)
     assert found.buckets == (2, 1, *[0] * 11, 1)
@@ -75,7 +75,7 @@ def matched(rewards: Sequence[int]) -> list[Example]:
     return [Example(str(at), Outcome.MATCHED, 0, 0.5, reward, 200, 0) for at, reward in enumerate(rewards)]
 
 
-def test_rewards_cover_matched_decisions_and_the_ratio_recent_ones() -> None:
+def test_reward_metrics_count_only_matched_decisions() -> None:
     counts = RewardCounts()
     assert metrics.REWARD_RATIO not in [sample.metric for sample in counts.samples()]
     counts.add([Example("never answered", Outcome.EXPIRED, 0, 0.5, 0, None, 0), *matched([0, 1])])

@@ -1,4 +1,4 @@
-"""The HTTP server's limits on request time, connections and host names."""
+"""The HTTP server limits the time of a request, the number of connections and the accepted host names."""
 
 import socket
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ WAIT_S = 10.0
 
 @contextmanager
 def served(request_s: float = WAIT_S) -> Iterator[int]:
-    """Run a server at 127.0.0.1 and yield its port."""
+    """Run a server on 127.0.0.1. Yields the port of the server."""
     server = HealthServer(Heartbeat("monitor", "1.2.3", lambda: 0), "127.0.0.1", 0, SITE, request_s)
     with closing(server):
         yield server.port
@@ -57,7 +57,7 @@ def test_connection_over_the_limit_is_closed_immediately() -> None:
         assert clients.enter_context(connected(port)).recv(1) == b""
 
 
-def test_closed_connection_frees_its_slot() -> None:
+def test_closed_connection_does_not_count_toward_the_limit() -> None:
     with served() as port:
         for _ in range(CONNECTIONS_MAX + 1):
             with connected(port) as client:
@@ -90,13 +90,13 @@ def test_pages_and_events_require_a_known_host_name(path: str) -> None:
     assert statuses == HOSTS
 
 
-def test_metrics_accept_any_host_name() -> None:
+def test_metrics_can_be_requested_with_any_host_name() -> None:
     with served() as port, answer(port, "GET", "/metrics", "learner.example") as response:
         assert response.status == 200
 
 
 @pytest.mark.parametrize("path", ["/", "/healthz"])
-def test_head_returns_the_headers_of_get(path: str) -> None:
+def test_response_to_head_has_the_headers_of_get(path: str) -> None:
     with served() as port:
         with answer(port, "GET", path) as got:
             length = len(got.read())

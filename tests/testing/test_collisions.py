@@ -1,4 +1,4 @@
-"""A package that has the name of one of Onebit's packages is reported before it causes an obscure error."""
+"""Onebit reports a foreign package with the name of one of Onebit's packages, before it causes an obscure error."""
 
 import os
 import subprocess
@@ -12,11 +12,13 @@ from onebit import CollisionError, check_packages, collisions
 ROOT = Path(__file__).parents[2]
 
 
-def test_packages_of_this_environment_belong_to_onebit() -> None:
+def test_check_passes_in_an_environment_without_collisions() -> None:
     check_packages()
 
 
-def test_shadowing_package_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_foreign_package_that_shadows_a_package_of_onebit_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "consumers").mkdir()
     (tmp_path / "consumers/__init__.py").touch()
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -28,7 +30,7 @@ def test_shadowing_package_is_reported(tmp_path: Path, monkeypatch: pytest.Monke
     assert f" package consumers in {ROOT}, " in message
 
 
-def test_package_overwritten_by_another_distribution_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_package_that_another_distribution_has_overwritten_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(collisions, "FILES", {"producers": ("gone.py",)})
     monkeypatch.setattr(collisions, "packages_distributions", lambda: {"producers": ["onebit", "kafka-producers"]})
     with pytest.raises(CollisionError) as raised:

@@ -1,4 +1,4 @@
-"""A pipeline in virtual time behaves like one on Kafka, and the test controls its clock."""
+"""An embedded pipeline behaves like a pipeline on Kafka, but runs in virtual time that the test controls."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -41,14 +41,16 @@ def test_killed_learner_resumes(onebit_embedded: Make) -> None:
     ]  # fmt: skip
 
 
-def test_environment_variables_do_not_affect_a_test(onebit_embedded: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_embedded_pipeline_ignores_environment_variables(
+    onebit_embedded: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("ONEBIT_N_CLASSES", "7")
     pipeline = onebit_embedded(n_features=2, n_classes=2, learner="banditron")
     pipeline.context("a", [1.0, 0.5])
     assert len(pipeline.prediction("a")["scores"]) == 2
 
 
-def test_story_contains_the_ledger_of_the_last_step() -> None:
+def test_description_of_a_pipeline_contains_the_ledger_of_the_last_step() -> None:
     pipeline = EmbeddedPipeline(n_classes=2, n_features=2, learner="banditron")
     for number in range(3):
         pipeline.context(f"visit-{number}", [1.0, 0.5])

@@ -1,4 +1,4 @@
-"""The pytest fixtures in a project that tests its own service: failures and their output."""
+"""The pytest plugin in another project: failures, and the output of failed tests."""
 
 import pytest
 
@@ -34,14 +34,14 @@ def test_with_a_setting_that_there_is_not(onebit_embedded):
 
 @pytest.fixture
 def reported(pytester: pytest.Pytester) -> list[str]:
-    """The output lines of the project's tests."""
+    """The output lines of pytest for TESTS."""
     pytester.makepyfile(TESTS)
     return pytester.runpytest_inprocess(
         "-p", "onebit.pytest_plugin", "-p", "no:cacheprovider", "-p", "no:xdist"
     ).outlines
 
 
-def test_failed_test_prints_its_events_and_an_unbalanced_ledger_fails_a_test(reported: list[str]) -> None:
+def test_failed_test_shows_its_events_and_an_unbalanced_ledger_is_an_error(reported: list[str]) -> None:
     text = "\n".join(reported)
     assert "failed" in reported[-1]
     first = text[text.index("__ test_that_fails __") : text.index("__ test_that_waits_in_vain __")]
@@ -58,7 +58,7 @@ def test_failed_test_prints_its_events_and_an_unbalanced_ledger_fails_a_test(rep
     assert "AssertionError: the ledger does not add up:" in text
 
 
-def test_kafka_python_loads_with_warnings_as_errors(pytester: pytest.Pytester) -> None:
+def test_plugin_ignores_the_deprecation_warning_of_kafka_python(pytester: pytest.Pytester) -> None:
     pytester.makeini("[pytest]\nfilterwarnings = error")
     pytester.makepyfile("""
 import warnings

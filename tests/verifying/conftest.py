@@ -1,4 +1,4 @@
-"""A valid run, which the tests copy before they edit it."""
+"""A fixture with a valid run. Tests edit a copy of this run."""
 
 import pytest
 

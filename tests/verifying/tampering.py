@@ -1,4 +1,4 @@
-"""A valid run of a learner, and functions that edit its topics."""
+"""A valid run of a learner, and functions that edit the topics of a run."""
 
 from collections.abc import Callable
 from typing import Any
@@ -50,7 +50,7 @@ GOOD = Ledger(
 
 
 def tampered(good: Pipeline, topic: str, edit: Edit) -> Finding:
-    """Return the audit of a copy of the topics in which the records of one topic are edited."""
+    """Copy all topics, edit the records of one topic in the copy, and return the audit of the copy."""
     other = Pipeline(good.settings)
     copies = [record for name in TOPICS for record in (edit if name == topic else list)(good.records(name))]
     for record in sorted(copies, key=lambda record: record.append_ms):

@@ -1,4 +1,4 @@
-"""The audit finds every change to the topics of a valid run and names its location."""
+"""The audit detects every change to the topics of a valid run, and names the location of the change."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -35,12 +35,12 @@ def test_audit_of_a_valid_run_passes(good: Pipeline) -> None:
 
 
 OTHER = (1, 2, 0)
-"""Maps each action to a different one."""
+"""Maps each action to a different action."""
 
 
 @pytest.fixture(scope="module")
 def mismatched() -> Pipeline:
-    """A run with feedback that names another action than the decision, for IDs in every state."""
+    """A run with feedback that names an action other than that of the decision, for ids in every state."""
     pipeline = Pipeline(small_task())
     learner = pipeline.learner()
 
@@ -75,7 +75,7 @@ def mismatched() -> Pipeline:
     return pipeline
 
 
-def test_feedback_for_another_action_is_counted_in_every_state(mismatched: Pipeline) -> None:
+def test_feedback_that_names_another_action_is_counted_in_every_state(mismatched: Pipeline) -> None:
     finding = audit_partition(mismatched.broker, TOPICS, 0)
     ledger = finding.audited
     assert finding == Finding(0, ledger, ledger, (), 0, 0, latencies=Sketch.of([0] * 6))
@@ -89,7 +89,7 @@ def test_feedback_for_another_action_is_counted_in_every_state(mismatched: Pipel
 @pytest.mark.parametrize("offset", range(1, 8))
 @pytest.mark.parametrize("names", ["another action", "no action"])
 def test_audit_detects_a_changed_action_in_feedback(mismatched: Pipeline, offset: int, names: str) -> None:
-    """Rejected feedback is edited to name the decided action or none, accepted feedback to name another or none."""
+    """Change the action in feedback, or remove the action. Accepted feedback without an action remains valid."""
     actions = {value["id"]: value["action"] for value in mismatched.values(TOPICS.predictions)}
     sent = orjson.loads(mismatched.records(TOPICS.feedback)[offset].value or b"")
     decided = actions[sent["id"]]
@@ -101,7 +101,7 @@ def test_audit_detects_a_changed_action_in_feedback(mismatched: Pipeline, offset
     assert len(raised) == (not finding.ok)
 
 
-def test_audit_detects_a_published_step_missing_from_the_journal(good: Pipeline) -> None:
+def test_audit_detects_a_step_that_the_journal_does_not_contain(good: Pipeline) -> None:
     finding = tampered(good, TOPICS.journal, lambda records: records[:-2])
     assert not finding.ok
     assert finding.faults
@@ -127,7 +127,7 @@ def test_audit_detects_a_decision_pending_beyond_its_deadline(monkeypatch: pytes
     assert any("expected expired 'overdue'; got" in fault for fault in finding.faults), finding
 
 
-def test_audit_detects_an_orphan_drop_of_a_decided_event(good: Pipeline) -> None:
+def test_audit_detects_that_applied_feedback_was_also_dropped_as_an_orphan(good: Pipeline) -> None:
     offsets = [offset for _, offset in map(decode_example, good.records(TOPICS.examples)) if offset is not None]
     feedback_offset = offsets[-1]
     headers = dead_letter_headers(TOPICS.feedback, 0, feedback_offset, DEAD_LETTER_ORPHAN, "")
@@ -153,7 +153,7 @@ def test_audit_detects_a_wrong_value_of_every_count(good: Pipeline, field: str) 
 
 
 class Tampering(NamedTuple):
-    """An edit of one topic, and the location that the audit must name."""
+    """An edit of one topic, and the location that the audit must report."""
 
     claim: str
     topic: str
@@ -161,8 +161,8 @@ class Tampering(NamedTuple):
     place: str
 
 
-# The predictions are those of early, matched, expired and pending. The examples are those of early, matched and
-# expired. The dead letters are those of context 4, feedback 6 and feedback 0.
+# In offset order, the predictions are for "early", "matched", "expired" and "pending"; the examples are for "early",
+# "matched" and "expired"; the dead letters are for context 4, feedback 6 and feedback 0.
 TAMPERINGS = [
     Tampering("prediction lost", TOPICS.predictions, drop(3), "contexts/0 offset 5"),
     Tampering("settled prediction lost", TOPICS.predictions, drop(1), "contexts/0 offset 1"),
@@ -373,7 +373,7 @@ def test_audit_detects_an_edit_and_names_its_location(good: Pipeline, tampering:
     assert any(tampering.place in fault for fault in finding.faults), finding
 
 
-# These edits change no record to which another record refers, so only the counts differ.
+# No other record refers to the records that these edits change, so only the counts differ.
 MISCOUNTS: dict[str, tuple[str, Edit, dict[str, int]]] = {
     "reward of a duplicate": (TOPICS.feedback, change(4, reward=0), {"conflicts": 2}),
     "reward of a conflict": (TOPICS.feedback, change(5, reward=1), {"conflicts": 0}),
@@ -385,7 +385,7 @@ MISCOUNTS: dict[str, tuple[str, Edit, dict[str, int]]] = {
 
 
 @pytest.mark.parametrize("claim", MISCOUNTS)
-def test_audit_recomputes_counts_independently(good: Pipeline, claim: str) -> None:
+def test_audit_computes_counts_from_the_topics_alone(good: Pipeline, claim: str) -> None:
     topic, edit, counts = MISCOUNTS[claim]
     finding = tampered(good, topic, edit)
     assert not finding.ok
@@ -399,7 +399,7 @@ def test_expired_decision_with_feedback_in_time_is_a_fault(good: Pipeline) -> No
     )
 
 
-def test_assumed_reward_of_the_negative_policy_is_expected() -> None:
+def test_audit_expects_the_assumed_reward_of_the_negative_policy() -> None:
     pipeline = hand_made_run(on_expiry="negative")
     assert audit_partition(pipeline.broker, TOPICS, 0).ok
     finding = tampered(pipeline, TOPICS.examples, change(2, reward=None))
@@ -417,7 +417,7 @@ def test_number_of_reported_faults_is_limited() -> None:
     assert finding.audited.decided == 0
 
 
-def test_early_expiry_is_a_fault_even_after_a_pending_overflow() -> None:
+def test_expiry_before_the_deadline_is_a_fault_even_if_the_pending_limit_was_exceeded() -> None:
     pipeline = Pipeline(small_task(join=JoinSettings(window_ms=1_000, orphan_ms=500, pending_max=2)))
     learner = pipeline.learner()
 
@@ -430,7 +430,7 @@ def test_early_expiry_is_a_fault_even_after_a_pending_overflow() -> None:
         step()
         pipeline.answer(event_id, 1)
         step()
-    for event_id in "efg":  # e expires to make room
+    for event_id in "efg":  # decision e expires because of the pending limit
         pipeline.context(event_id)
         step()
     assert [example["outcome"] for example in pipeline.values(TOPICS.examples)] == ["matched"] * 4 + ["expired"]

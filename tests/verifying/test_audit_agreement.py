@@ -1,4 +1,4 @@
-"""Audits agree with the learner's counts in runs with unusual event orders."""
+"""The audit agrees with the learner's counts, even if events occur in an unusual order."""
 
 from collections.abc import Callable
 from random import Random
@@ -14,7 +14,7 @@ from tests.pipeline import TOPICS, Pipeline, run_until_idle, small_task
 from tests.verifying.tampering import GOOD, hand_made_run
 
 
-def test_unapplied_records_are_backlog_not_faults() -> None:
+def test_records_that_the_learner_has_not_applied_are_backlog_and_not_faults() -> None:
     pipeline = hand_made_run()
     pipeline.context("next")
     pipeline.answer("pending", 1)
@@ -22,7 +22,7 @@ def test_unapplied_records_are_backlog_not_faults() -> None:
     assert audit_partition(pipeline.broker, TOPICS, 0) == Finding(0, GOOD, GOOD, (), 1, 2, latencies=Sketch.of([0] * 4))
 
 
-def test_audit_covers_the_state_at_its_start() -> None:
+def test_audit_ignores_records_that_are_written_while_it_runs() -> None:
     pipeline = hand_made_run()
     learner = pipeline.learner()
 
@@ -41,15 +41,15 @@ def test_audit_covers_the_state_at_its_start() -> None:
     assert audit_partition(pipeline.broker, TOPICS, 0).audited.decided == before.audited.decided + len(decided)
 
 
-def test_feedback_after_a_dropped_orphan_is_late_not_a_duplicate() -> None:
+def test_feedback_after_a_dropped_orphan_is_late_and_not_a_duplicate() -> None:
     pipeline = Pipeline(small_task(join=JoinSettings(window_ms=1_000, orphan_ms=500, pending_max=1, orphans_max=1)))
     learner = pipeline.learner()
     makes: list[Callable[[], None]] = [
-        lambda: pipeline.answer("a", 1),  # kept as an orphan
-        lambda: pipeline.answer("b", 1),  # kept; the orphan of a is dropped
+        lambda: pipeline.answer("a", 1),  # becomes an orphan
+        lambda: pipeline.answer("b", 1),  # becomes an orphan; orphan a is dropped because of the limit
         lambda: pipeline.context("a"),
-        lambda: pipeline.context("c"),  # a expires to make room
-        lambda: pipeline.answer("a", 1),  # within orphan_ms of the first, but not a duplicate
+        lambda: pipeline.context("c"),  # decision a expires because of the pending limit
+        lambda: pipeline.answer("a", 1),  # not a duplicate, because the first feedback for a was dropped
     ]
     for make in makes:
         make()
@@ -59,12 +59,12 @@ def test_feedback_after_a_dropped_orphan_is_late_not_a_duplicate() -> None:
     assert pipeline.audits()[0].ok
 
 
-def test_forgotten_id_can_be_decided_again() -> None:
+def test_id_can_be_decided_again_after_the_retention_time() -> None:
     pipeline = Pipeline(small_task())
     learner = pipeline.learner()
     for start_ms in (1_000, 20_000, 40_000):
         pipeline.clock.advance_to(start_ms)
-        pipeline.answer(f"other-{start_ms}", 1)  # advances stream time
+        pipeline.answer(f"other-{start_ms}", 1)  # this record advances stream time
         pipeline.clock.advance_to(start_ms + 1)
         pipeline.context("a")
         run_until_idle(learner)
@@ -100,7 +100,7 @@ def test_feedback_for_a_forgotten_id_becomes_an_orphan(seed: int) -> None:
 
 @pytest.mark.parametrize("dated_by", ["tick", "context"])
 @pytest.mark.parametrize("seed", range(20))
-def test_audit_agrees_with_the_learner_under_clock_steps_and_foreign_ticks(seed: int, dated_by: DatedBy) -> None:
+def test_audit_agrees_with_the_learner_despite_clock_steps_and_foreign_ticks(seed: int, dated_by: DatedBy) -> None:
     rng = Random(seed)
     limits = JoinSettings(
         window_ms=rng.choice((20, 200)),

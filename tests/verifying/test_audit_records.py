@@ -1,4 +1,4 @@
-"""Audits of topics with records of other programs, and of topics from which retention has deleted records."""
+"""Audits of topics that contain records of other programs, or from which Kafka has deleted old records."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from tests.pipeline import TOPICS, Pipeline, feedback_value, run_until_idle, sma
 from tests.verifying.tampering import GOOD, drop, hand_made_run, header, tampered
 
 
-def test_partition_without_a_journal_is_valid_only_without_output() -> None:
+def test_partition_with_an_empty_journal_is_valid_only_without_output_records() -> None:
     pipeline = Pipeline(small_task())
     pipeline.context("a")
     pipeline.send(TOPICS.feedback, feedback_value("a", 1))
@@ -75,7 +75,7 @@ def test_deleted_records_are_reported_instead_of_differences(topic: str) -> None
     assert "retention.ms" in message
 
 
-def test_all_deleted_records_are_reported_together() -> None:
+def test_deleted_records_of_all_topics_are_reported_together() -> None:
     pipeline = hand_made_run()
     for topic in TOPICS.of_events():
         pipeline.broker.delete_records(TopicPartition(topic, 0), 2)
@@ -90,7 +90,7 @@ def test_records_deleted_before_the_first_step_are_not_required() -> None:
         pipeline.answer(event_id, 1)
     for topic in (TOPICS.contexts, TOPICS.feedback):
         pipeline.broker.delete_records(TopicPartition(topic, 0), 2)
-    assert pipeline.audits()[0].gone == ()  # the task has not started
+    assert pipeline.audits()[0].gone == ()  # nothing is missing before the first step
     learner = pipeline.learner()
     run_until_idle(learner)
     (finding,) = pipeline.audits()

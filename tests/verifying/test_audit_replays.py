@@ -1,4 +1,4 @@
-"""Audits of replayed decision logs."""
+"""Audits of pipelines that replay a decision log."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from tests.verifying.tampering import change, tampered
 
 
 def replayed(play: Play) -> Pipeline:
-    """A pipeline with decisions on a uniform log. Some have the logged action, and one gets no feedback."""
+    """A pipeline that has replayed a uniform log. Some decisions have the logged action; one gets no feedback."""
     pipeline = Pipeline(small_task("late-ucb", play=play))
     learner = pipeline.learner()
     for number in range(9):
@@ -47,7 +47,7 @@ def test_audit_detects_a_wrong_unmatched_outcome(claimed: str) -> None:
         ("own", {"target": {"action": 1, "propensity": 0.5}}),
     ],
 )
-def test_audit_detects_a_prediction_that_contradicts_play(play: Play, changes: dict[str, Any]) -> None:
+def test_audit_detects_a_prediction_that_contradicts_the_play_setting(play: Play, changes: dict[str, Any]) -> None:
     pipeline = replayed(play)
     assert pipeline.audits()[0].ok
     faults = tampered(pipeline, TOPICS.predictions, change(2, **changes)).faults

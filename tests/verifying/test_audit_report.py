@@ -1,4 +1,4 @@
-"""The JSON of audit findings, the latencies of decisions, and progress messages."""
+"""The JSON of an audit's findings, decision latencies, and progress messages."""
 
 import pytest
 
@@ -10,7 +10,7 @@ from stream.wire.ledger import Ledger
 from tests.pipeline import TOPICS, Pipeline, run_until_idle, small_task
 
 
-def test_finding_as_json_has_all_fields() -> None:
+def test_json_of_a_finding_has_all_fields() -> None:
     ledger, audited = Ledger(contexts=1), Ledger(contexts=2)
     finding = Finding(3, ledger, audited, ("a fault",), 4, 5, ("gone",), ("foreign",), 6, Sketch.of([7]))
     assert finding.as_json() == {
@@ -28,7 +28,7 @@ def test_finding_as_json_has_all_fields() -> None:
     }
 
 
-def test_progress_is_reported_at_record_intervals(good: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_is_reported_after_a_fixed_number_of_records(good: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(audit, "PROGRESS_RECORDS", 3)
     reported: list[str] = []
     audit_partition(good.broker, TOPICS, 0, reported.append)

@@ -1,4 +1,4 @@
-"""Models of earlier steps: export to files, comparison, and import into a new pipeline."""
+"""Models of earlier steps: export to files, comparison, replay, and import into a new pipeline."""
 
 import errno
 import itertools
@@ -56,7 +56,7 @@ def test_model_at_a_step_equals_a_run_that_stopped_there(run: Pipeline, number: 
     assert (model.meta["learner"], model.meta["updates"]) == ("soba-diag", step.updates)
 
 
-def test_model_at_a_time_is_the_model_of_the_last_earlier_step(run: Pipeline) -> None:
+def test_model_at_a_time_is_that_of_the_last_step_until_this_time(run: Pipeline) -> None:
     records = run.records(TOPICS.journal)
     times = [record.append_ms for record in records]
     for at_ms in (times[0], times[7], times[20] + 1, times[-1], times[-1] + 1_000_000):
@@ -74,7 +74,7 @@ def test_model_of_a_missing_step_is_rejected(run: Pipeline) -> None:
         export_model(Pipeline(small_task()).broker, TOPICS, 0)
 
 
-def test_exporting_writes_nothing_to_the_topics(run: Pipeline) -> None:
+def test_export_of_a_model_writes_no_records(run: Pipeline) -> None:
     before = run.ends()
     export_model(run.broker, TOPICS, 0)
     assert run.ends() == before
@@ -85,7 +85,7 @@ def test_exporting_writes_nothing_to_the_topics(run: Pipeline) -> None:
     [*(small_task(name) for name in sorted(registered())), small_task("late-ucb", scale="standard")],
     ids=lambda settings: f"{settings.learner}, scale {settings.scale}",
 )
-def test_model_file_round_trips(settings: TaskSettings, tmp_path: Path) -> None:
+def test_model_that_is_read_from_a_file_equals_the_written_model(settings: TaskSettings, tmp_path: Path) -> None:
     pipeline = Pipeline(settings)
     pipeline.context("a", 1, 2)
     run_until_idle(pipeline.learner())
@@ -119,7 +119,7 @@ def test_invalid_or_modified_model_file_is_rejected(run: Pipeline, tmp_path: Pat
         write_model(tmp_path / "no" / "such.npz", model)
 
 
-def test_failed_model_write_keeps_the_existing_file(
+def test_existing_model_file_remains_if_writing_fails(
     run: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "a.npz"
@@ -150,7 +150,7 @@ def test_export_at_a_time_fails_during_a_broker_outage(run: Pipeline, monkeypatc
         export_model(run.broker, TOPICS, 0, at_ms=2_000)
 
 
-def test_comparison_reports_differing_arrays_and_maximum_difference() -> None:
+def test_comparison_of_models_reports_differing_arrays_and_the_maximum_difference() -> None:
     first = Model({}, {"W": np.array([[1.0, 2.0, np.nan]]), "n": 3, "only": np.ones(2), "zero": np.array([0.0])})
     second = Model({}, {"W": np.array([[1.0, 2.5, np.nan]]), "n": 3, "W2": np.ones(2), "zero": np.array([-0.0])})
     found = {difference.name: difference for difference in compare_models(first, second)}
@@ -176,7 +176,7 @@ def continue_run(pipeline: Pipeline, start: int, events: int) -> LearnerProgram:
 
 
 @pytest.mark.parametrize("scale", ["none", "standard"])
-def test_learner_recovery_and_replay_start_from_an_imported_model(scale: str) -> None:
+def test_learner_recovery_and_replay_begin_with_the_imported_model(scale: str) -> None:
     model = export_model(run_pipeline(scale=scale)[0].broker, TOPICS, 0)
     pipeline = imported(model, scale=scale)
     first = pipeline.learner()
@@ -228,7 +228,7 @@ def test_learner_waits_for_an_import_in_progress(run: Pipeline) -> None:
     assert list(program.tasks) == [0]
 
 
-def test_idle_learner_starts_from_a_model_imported_before_its_first_event(run: Pipeline) -> None:
+def test_idle_learner_uses_a_model_that_is_imported_before_its_first_event(run: Pipeline) -> None:
     model = export_model(run.broker, TOPICS, 0)
     pipeline = Pipeline(synsep_task())
     waiting = pipeline.learner()
@@ -249,14 +249,14 @@ def test_learner_that_differs_from_the_imported_model_is_rejected(run: Pipeline)
         run_until_idle(pipeline.learner(settings=synsep_task("banditron")))
 
 
-def test_model_that_does_not_fit_its_learner_is_rejected(run: Pipeline) -> None:
+def test_imported_model_with_the_wrong_size_is_rejected(run: Pipeline) -> None:
     model = export_model(run.broker, TOPICS, 0)
     wrong = Model({**model.meta, "n_features": 7}, model.state)
     with pytest.raises(ModelError, match="does not fit its learner"):
         import_model(Pipeline(small_task()).broker, TOPICS, 0, wrong, "import")
 
 
-def test_journal_started_from_an_imported_model_requires_it(run: Pipeline) -> None:
+def test_recovery_fails_if_the_imported_model_is_missing(run: Pipeline) -> None:
     pipeline = imported(export_model(run.broker, TOPICS, 0))
     continue_run(pipeline, 60, 10)
     pipeline.broker.delete_topics([TOPICS.snapshots])
@@ -295,7 +295,7 @@ def test_replay_detects_a_snapshot_that_differs_from_the_journal() -> None:
 def test_replay_detects_a_prediction_that_differs_from_the_journal() -> None:
     pipeline, program = run_pipeline(events=40)
     running = program._running[0]
-    running.snapshots.taken_ms = pipeline.now_ms() + 10**9  # so that no snapshot contains the altered model
+    running.snapshots.taken_ms = pipeline.now_ms() + 10**9  # prevents a snapshot of the altered model
     program.tasks[0].learner.load({**program.tasks[0].learner.state(), "W": program.tasks[0].learner.weights() + 1.0})
     pipeline.context("after", 1)
     run_until_idle(program)
@@ -336,7 +336,9 @@ def test_retention_too_short_for_recovery_causes_a_warning(
     pipeline = Pipeline(small_task())
     pipeline.broker.create_topics(topics.specs(1, retention_ms=retention_ms))
     found = pipeline.broker.describe_topics(list(topics))
-    found[topics.journal] = found[topics.journal]._replace(retention_ms=retention_ms)  # as if set by another program
+    found[topics.journal] = found[topics.journal]._replace(
+        retention_ms=retention_ms
+    )  # as if another program had set it
     warnings = topics.retention_warnings(found, snapshot_interval_ms, 300_000)
     if remedy is None:
         assert warnings == []
@@ -357,7 +359,7 @@ def test_retention_too_short_for_a_shared_model_causes_a_warning() -> None:
     assert (last.split()[0], last.split()[-1]) == ("a.updates", "-1")
 
 
-def test_times_are_parsed_with_zone_as_utc_or_as_milliseconds() -> None:
+def test_time_can_be_given_with_a_zone_in_utc_or_in_milliseconds() -> None:
     assert (
         time_ms("2026-03-01T12:00:00Z")
         == time_ms("2026-03-01T13:00:00+01:00")

@@ -1,4 +1,4 @@
-"""The audit's oracle at the boundary of each rule, where one millisecond, entry or action changes the outcome."""
+"""The audit's oracle at the limit of each rule. One millisecond, entry or action more changes the outcome."""
 
 from typing import Any
 
@@ -14,9 +14,13 @@ LIMITS = JoinSettings(window_ms=1_000, activation_ms=700, orphan_ms=500, retain_
 X = Features(np.zeros(1, np.int32), np.ones(1))
 
 Line = tuple[Any, ...]
-"""An input: `("context", id, at_ms)`, optionally with an action or "aside"; `("feedback", id, at_ms)`, optionally with
-a reward and an action; `("tick", step, at_ms)`; or `("limits", join_settings)`. Each context has its own step, numbered
-from 1. Feedback and ticks advance stream time.
+"""An input of the oracle. Each context has its own step; the first step is step 1. Possible inputs:
+
+- `("context", id, at_ms)`, optionally with an action, "deferred" or "aside"
+- `("feedback", id, at_ms)`, optionally with a reward and an action
+- `("shown", id, at_ms)`
+- `("tick", step, at_ms)`
+- `("limits", join_settings)`
 """
 
 
@@ -59,7 +63,7 @@ def played(*lines: Line, **changes: Any) -> Oracle:
 
 
 def counts(oracle: Oracle) -> dict[str, int]:
-    """Return the nonzero counts of the ledger, except those of contexts, feedback and decisions."""
+    """Return the nonzero counts of the ledger. Omits the numbers of contexts, feedback records and decisions."""
     omitted = ("contexts", "feedback", "decided")
     return {name: n for name, n in oracle.ledger()._asdict().items() if n and name not in omitted}
 
@@ -166,7 +170,7 @@ CASES: dict[str, tuple[tuple[Line, ...], dict[str, int]]] = {
 
 
 @pytest.mark.parametrize("claim", CASES)
-def test_oracle_counts_follow_the_rules(claim: str) -> None:
+def test_oracle_has_the_expected_counts(claim: str) -> None:
     lines, expected = CASES[claim]
     oracle = played(*lines)
     assert counts(oracle) == expected
@@ -186,7 +190,7 @@ def outcomes(oracle: Oracle) -> list[Any]:
     ("lines", "expected"),
     [
         ((*DECIDED, ("feedback", "a", 1_250, 0)), [example(Outcome.MATCHED, 0, 250, 1_250, 2)]),
-        ((*DECIDED, ("feedback", "a", 990)), [example(Outcome.MATCHED, 1, 0, 1_000, 2)]),  # another leader's timestamp
+        ((*DECIDED, ("feedback", "a", 990)), [example(Outcome.MATCHED, 1, 0, 1_000, 2)]),  # another leader's clock
         ((("feedback", "a", 800), *DECIDED), [example(Outcome.MATCHED, 1, 0, 800, 0)]),
         ((*DECIDED, ("tick", 0, 3_000)), [example(Outcome.EXPIRED, None, None, 3_000, None)]),
         ((("feedback", "a", 800), *ASIDE), [example(Outcome.UNMATCHED, None, None, 800, 0)]),
@@ -203,22 +207,22 @@ def outcomes(oracle: Oracle) -> list[Any]:
         ),
     ],
 )
-def test_outcome_of_a_record_has_its_times_and_offsets(lines: tuple[Line, ...], expected: list[Any]) -> None:
+def test_outcome_has_the_expected_times_and_offsets(lines: tuple[Line, ...], expected: list[Any]) -> None:
     assert outcomes(played(*lines)) == expected
 
 
-def test_expired_decision_has_the_assumed_reward_of_the_policy() -> None:
+def test_expired_decision_has_reward_0_under_the_negative_policy() -> None:
     assert outcomes(played(*DECIDED, ("tick", 0, 3_000), on_expiry="negative")) == [
         example(Outcome.EXPIRED, 0, None, 3_000, None)
     ]
 
 
-def test_decision_time_is_never_before_an_earlier_one() -> None:
+def test_decision_times_never_decrease_in_the_oracle() -> None:
     lines = (*DECIDED, ("context", "b", 900), ("tick", 2, 950), ("feedback", "b", 1_100))
     assert outcomes(played(*lines)) == [example(Outcome.MATCHED, 1, 100, 1_100, 4, event_id="b")]
 
 
-def test_decision_timed_by_its_context_expires_one_window_later() -> None:
+def test_window_begins_at_the_time_of_the_context_if_dated_by_context() -> None:
     for at_ms, outcome in ((1_900, "matched"), (1_901, "expired")):
         oracle = played(("context", "a", 900), ("feedback", "a", at_ms), dated_by="context")
         assert counts(oracle)[outcome] == 1

@@ -1,4 +1,4 @@
-"""Import of a shared model, which becomes version 0 of the model of all tasks."""
+"""Import of a shared model. The imported model becomes version 0 for all tasks."""
 
 from dataclasses import replace
 from typing import Any
@@ -23,7 +23,7 @@ TASK = synsep_task("late-ucb", parameters={"project": 8}, model="shared")
 
 
 def continue_run(pipeline: Pipeline, start: int, events: int, **options: Any) -> None:
-    """Run learners a and b, which decide events of the dataset and learn from their feedback."""
+    """Run learners a and b with events of the data set and their feedback."""
     dataset = small_synsep()
     learners = [pipeline.learner(name, **{"snapshot_interval_ms": 0, **options}) for name in "ab"]
     sources = pipeline.replay(dataset, start + events, rate=200, start=start), pipeline.feedback(dataset, plan())
@@ -32,7 +32,7 @@ def continue_run(pipeline: Pipeline, start: int, events: int, **options: Any) ->
 
 @pytest.fixture(scope="module")
 def model() -> Model:
-    """The model after 60 events."""
+    """A shared model after 60 events."""
     pipeline = Pipeline(TASK, PARTITIONS)
     continue_run(pipeline, 0, 60)
     return export_model(pipeline.broker, TOPICS, 0)
@@ -53,7 +53,7 @@ def assert_all_adds_up(pipeline: Pipeline) -> None:
 
 
 @pytest.mark.parametrize("interval_ms", [0, 40])
-def test_all_tasks_start_from_the_imported_model_and_record_it(model: Model, interval_ms: int) -> None:
+def test_all_tasks_begin_with_the_imported_model_and_record_its_name(model: Model, interval_ms: int) -> None:
     pipeline = imported(model)
     for start in (60, 90):
         continue_run(pipeline, start, 30, snapshot_interval_ms=interval_ms)
@@ -73,7 +73,7 @@ def test_all_tasks_start_from_the_imported_model_and_record_it(model: Model, int
     assert decided[0] != decided[1]
 
 
-def test_shared_imported_model_determines_settings(model: Model) -> None:
+def test_imported_shared_model_determines_settings(model: Model) -> None:
     begun = pipeline_settings(imported(model).broker, TOPICS, PARTITIONS)
     assert (begun["learner"], begun["model"], begun["parameters.project"]) == ("late-ucb", "shared", 8)
     other = imported(model)
@@ -81,7 +81,7 @@ def test_shared_imported_model_determines_settings(model: Model) -> None:
         run_until_idle(other.learner(settings=replace(TASK, parameters={"project": 4})))
 
 
-def test_idle_learners_start_from_a_model_imported_before_their_first_events(model: Model) -> None:
+def test_idle_learners_use_a_shared_model_that_is_imported_before_their_first_events(model: Model) -> None:
     pipeline = Pipeline(TASK, PARTITIONS)
     waiting = [pipeline.learner(name) for name in "ab"]
     run_until_idle(*waiting)
@@ -108,7 +108,7 @@ def test_tasks_wait_for_a_shared_import_in_progress(model: Model) -> None:
     assert sorted(learner.tasks) == list(range(PARTITIONS))
 
 
-def test_shared_model_can_be_imported_only_before_any_step(model: Model) -> None:
+def test_shared_model_can_be_imported_only_before_the_first_step_of_any_task(model: Model) -> None:
     pipeline = imported(model)
     again = r"test.snapshots/0 already contains a model"
     with pytest.raises(ModelError, match=again):
@@ -124,7 +124,7 @@ def test_shared_model_can_be_imported_only_before_any_step(model: Model) -> None
         import_shared_model(pipeline.broker, TOPICS, PARTITIONS, model, "import")
 
 
-def test_recovery_requires_the_imported_model_of_the_first_step(model: Model) -> None:
+def test_recovery_of_a_shared_model_requires_the_imported_model(model: Model) -> None:
     pipeline = imported(model)
     continue_run(pipeline, 60, 20)
     chunks = list(read_partition(pipeline.broker, TopicPartition(TOPICS.snapshots, 0)))

@@ -1,4 +1,4 @@
-"""The log of a shared model, compared with the journals: complete logs, missing records and unequal replicas."""
+"""The audit compares the log of a shared model with the journals. It detects missing records and unequal replicas."""
 
 import orjson
 import pytest
@@ -14,7 +14,7 @@ PARTITIONS = 3
 
 @pytest.fixture(scope="module")
 def pipeline() -> Pipeline:
-    """A pipeline with three partitions and two learners, each of which reports its replica every 100 ms."""
+    """A pipeline with three partitions and two learners. Each learner reports its replica every 100 ms."""
     pipeline = Pipeline(synsep_task("late-ucb", parameters={"project": 8}, model="shared"), PARTITIONS)
     dataset = small_synsep()
     learners = [pipeline.learner(name, snapshot_interval_ms=100) for name in ("a", "b")]
@@ -26,7 +26,7 @@ def pipeline() -> Pipeline:
 
 
 def copied(pipeline: Pipeline, change: dict[str, list[tuple[bytes | None, Headers]]]) -> LogFinding:
-    """Return the finding for a copy of the topics in which partition 0 has the given values and headers."""
+    """Copy the topics, replace the records of partition 0 as in `change`, and return the finding for the copy."""
     other = Pipeline(pipeline.settings, PARTITIONS)
     producer = other.broker.producer()
     for topic, partitions in ((TOPICS.journal, PARTITIONS), (TOPICS.updates, 1)):
@@ -51,7 +51,7 @@ def test_log_and_journals_of_a_run_agree(pipeline: Pipeline) -> None:
     assert shares_model(pipeline.broker, TOPICS, PARTITIONS)
 
 
-def test_first_step_of_every_task_names_its_instance(pipeline: Pipeline) -> None:
+def test_first_step_of_every_task_names_the_instance_of_the_learner(pipeline: Pipeline) -> None:
     firsts = [pipeline.journal(partition)[0] for partition in range(PARTITIONS)]
     assert sorted(step.replica.instance for step in firsts if step.replica) == ["a", "a", "b"]
     reported = [step.replica for number in range(PARTITIONS) for step in pipeline.journal(number) if step.replica]
@@ -67,7 +67,7 @@ def test_missing_log_record_is_reported(pipeline: Pipeline) -> None:
     assert "but the log ends before it" in end.faults[0]
 
 
-def test_duplicate_log_record_is_ignored_and_a_foreign_one_is_reported(pipeline: Pipeline) -> None:
+def test_duplicate_log_record_is_ignored_and_foreign_log_record_is_reported(pipeline: Pipeline) -> None:
     records = [(record.value, record.headers) for record in pipeline.records(TOPICS.updates)]
     found = copied(pipeline, {TOPICS.updates: [*records[:5], records[4], (b"hello", ()), *records[5:]]})
     assert found.faults == ()
@@ -75,7 +75,7 @@ def test_duplicate_log_record_is_ignored_and_a_foreign_one_is_reported(pipeline:
     assert [warning.split(" is not")[0] for warning in found.warnings] == ["test.updates offset 6"]
 
 
-def test_replicas_that_differ_at_one_version_are_a_fault(pipeline: Pipeline) -> None:
+def test_replicas_that_differ_at_the_same_version_are_a_fault(pipeline: Pipeline) -> None:
     journal = [(orjson.loads(record.value or b""), record.headers) for record in pipeline.records(TOPICS.journal)]
     reported = [value["replica"] for value, _ in journal if "replica" in value]
     reported[-1]["sha256"] = "0" * 64

@@ -1,4 +1,4 @@
-"""Replay of a shared model: decisions on their model versions, reported replicas, and the model of any version."""
+"""Replay of a pipeline with a shared model: each decision with its model version, and reported replicas."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -29,7 +29,7 @@ LEARNERS = {
 
 
 def run_of(learner: str, forged: Sequence[tuple[str, bytes]] = (), step: int = 3) -> Pipeline:
-    """Run two learners and restart both halfway. The `forged` records of another program have the number of a step."""
+    """Run two learners, and restart both halfway. `forged` contains records of another program that name a step."""
     pipeline = Pipeline(LEARNERS[learner], PARTITIONS)
     producer = pipeline.broker.producer()
     for topic, value in forged:
@@ -44,7 +44,7 @@ def run_of(learner: str, forged: Sequence[tuple[str, bytes]] = (), step: int = 3
 
 @pytest.fixture(scope="module")
 def pipeline() -> Pipeline:
-    """A pipeline after a run of late-ucb."""
+    """A pipeline after a run with the learner late-ucb."""
     return run_of("late-ucb")
 
 
@@ -53,7 +53,7 @@ def replays(pipeline: Pipeline) -> list[Replay]:
 
 
 def with_other(pipeline: Pipeline, topic: str, change: dict[int, bytes]) -> Pipeline:
-    """Return a copy in which records of partition 0 of a topic have other values. `change` maps indices to values."""
+    """Copy a pipeline, and replace values of records in partition 0 of a topic. `change` maps indices to values."""
     other = Pipeline(pipeline.settings, PARTITIONS)
     for name in (*TOPICS, TOPICS.updates):
         for partition in range(1 if name == TOPICS.updates else PARTITIONS):
@@ -66,7 +66,7 @@ def with_other(pipeline: Pipeline, topic: str, change: dict[int, bytes]) -> Pipe
 
 
 @pytest.mark.parametrize("learner", LEARNERS)
-def test_every_decision_is_reproduced_on_its_version(learner: str) -> None:
+def test_replay_reproduces_every_decision_with_its_model_version(learner: str) -> None:
     pipeline = run_of(learner)
     found = replays(pipeline)
     assert [(one.fault, one.ok) for one in found] == [("", True)] * PARTITIONS
@@ -84,7 +84,7 @@ def test_replica_that_differs_from_the_log_is_a_fault(pipeline: Pipeline) -> Non
     assert found[1].ok
 
 
-def test_task_that_knows_other_classes_than_the_log_is_a_fault() -> None:
+def test_task_whose_classes_differ_from_the_log_is_a_fault() -> None:
     pipeline = Pipeline(small_task("late-ucb", model="shared", open_classes=True), PARTITIONS)
     learner = pipeline.learner()
     for event_id in "abcd":
@@ -98,7 +98,7 @@ def test_task_that_knows_other_classes_than_the_log_is_a_fault() -> None:
 
 
 def with_snapshot(pipeline: Pipeline, change: Callable[[State], None]) -> Pipeline:
-    """Return a copy of the pipeline in which the newest snapshot of the model is edited."""
+    """Copy a pipeline, and apply `change` to the newest snapshot of the model in the copy."""
     newest = read_model_snapshots(pipeline.broker, TOPICS).newest
     assert newest is not None
     snapshot = decode_model(newest)
@@ -113,14 +113,14 @@ def last_bit(state: State) -> None:
     array.flat[0] = np.nextafter(array.flat[0], np.inf)
 
 
-def test_model_snapshot_that_differs_is_a_fault(pipeline: Pipeline) -> None:
+def test_model_snapshot_that_differs_from_the_log_is_a_fault(pipeline: Pipeline) -> None:
     found = replays(with_snapshot(pipeline, last_bit))
     assert "the newest snapshot of the model has" in found[0].fault
     assert found[1].ok
     assert all(one.ok for one in replays(with_snapshot(pipeline, lambda state: None)))
 
 
-def test_decision_that_differs_from_its_version_is_a_fault(pipeline: Pipeline) -> None:
+def test_decision_that_differs_from_its_model_version_is_a_fault(pipeline: Pipeline) -> None:
     records = pipeline.records(TOPICS.predictions)
     prediction = orjson.loads(records[30].value or b"")
     prediction["scores"][0] += 1e-12
@@ -158,14 +158,14 @@ def test_audit_identifies_foreign_predictions_by_the_journal() -> None:
     )
 
 
-def test_foreign_prediction_before_those_of_its_step_is_a_fault(pipeline: Pipeline) -> None:
+def test_foreign_prediction_before_the_predictions_of_the_named_step_is_a_fault(pipeline: Pipeline) -> None:
     number = next(step.number for step in pipeline.journal() if step.log and step.log.predictions)
     found = run_of("late-ucb", forged=[(TOPICS.predictions, b"{}")], step=number).audits()
     assert [one.ok for one in found] == [False, True]
     assert any(fault.startswith(f"step {number}: {TOPICS.predictions}") for fault in found[0].faults)
 
 
-def test_audit_reads_predictions_despite_a_missing_journal_step(pipeline: Pipeline) -> None:
+def test_audit_can_check_predictions_if_a_journal_step_is_missing(pipeline: Pipeline) -> None:
     number = next(n for n, step in enumerate(pipeline.journal()) if n > 5)
     lacking = Pipeline(pipeline.settings, PARTITIONS)
     for topic in TOPICS:
@@ -188,13 +188,13 @@ def test_audit_detects_predictions_that_differ_from_the_journal_digest(pipeline:
     assert found[1].ok
 
 
-def test_example_not_reproduced_by_its_step_is_a_fault(pipeline: Pipeline) -> None:
+def test_example_that_its_step_does_not_reproduce_is_a_fault(pipeline: Pipeline) -> None:
     found = replays(with_other(pipeline, TOPICS.examples, {3: b"{}"}))
     assert f"{TOPICS.examples}/0 offset 3: " in found[0].fault
     assert "got b'{}'" in found[0].fault
 
 
-def test_predictions_that_differ_from_the_journal_are_a_fault(pipeline: Pipeline) -> None:
+def test_replay_detects_predictions_that_differ_from_the_journal_digest(pipeline: Pipeline) -> None:
     journal = [orjson.loads(record.value or b"") for record in pipeline.records(TOPICS.journal)]
     number, step = next((n, value) for n, value in enumerate(journal) if value.get("log", {}).get("predictions"))
     step["log"]["sha256"] = "0" * 64
@@ -203,11 +203,11 @@ def test_predictions_that_differ_from_the_journal_are_a_fault(pipeline: Pipeline
     assert f"{step['log']['predictions']} predictions with digest {'0' * 16}" in found[0].fault
 
 
-def test_log_updates_that_differ_from_the_steps_are_a_fault(pipeline: Pipeline) -> None:
+def test_updates_in_the_log_that_differ_from_the_replayed_step_are_a_fault(pipeline: Pipeline) -> None:
     records = pipeline.records(TOPICS.updates)
     last = {update.partition: number for number, record in enumerate(records) if (update := decode_update(record))}
     value = records[last[0]].value or b""
-    x = np.float64(0.5).tobytes()  # differs from the decision's propensity
+    x = np.float64(0.5).tobytes()  # another propensity than that of the decision
     update = decode_update(records[last[0]])
     assert update is not None
     was = update.entries.propensities[:1].tobytes()
@@ -239,7 +239,7 @@ def test_model_of_any_version_can_be_exported_from_the_log(pipeline: Pipeline, t
     assert read.moment == f"at version {replica.version:,} of the shared model"
 
 
-def test_missing_versions_are_rejected(pipeline: Pipeline) -> None:
+def test_export_of_a_missing_model_version_is_rejected(pipeline: Pipeline) -> None:
     with pytest.raises(ModelError, match=r"expected a version at the end of a record; got 10000.*the last"):
         export_model(pipeline.broker, TOPICS, 0, version=10_000)
     with pytest.raises(ModelError, match=r"has no step 10000"):

@@ -1,4 +1,4 @@
-"""The eligible classes of a context, and the names of open classes."""
+"""Decoding of a context's eligible classes, and the names of open classes."""
 
 from collections.abc import Sequence
 
@@ -27,7 +27,7 @@ def test_eligible_classes_become_increasing_indices(
     assert found.tolist() == expected
 
 
-def test_without_a_list_all_fixed_classes_are_eligible() -> None:
+def test_all_fixed_classes_are_eligible_without_a_list() -> None:
     assert Classes(3, NAMED).eligible(None) is None
 
 
@@ -49,14 +49,16 @@ def test_without_a_list_all_fixed_classes_are_eligible() -> None:
         (Classes(3, unsupported="newtron"), [0]),
     ],
 )
-def test_invalid_lists_are_rejected_and_add_no_names(classes: Classes, given: Sequence[str | int] | None) -> None:
+def test_invalid_list_of_classes_is_rejected_and_adds_no_names(
+    classes: Classes, given: Sequence[str | int] | None
+) -> None:
     before = list(classes.names or ())
     with pytest.raises(ClassesError):
         classes.eligible(given)
     assert list(classes.names or ()) == before
 
 
-def test_list_with_too_many_names_adds_none() -> None:
+def test_list_with_too_many_new_classes_adds_no_names() -> None:
     classes = Classes(3, NAMED[:2], is_open=True)
     with pytest.raises(ClassesError):
         classes.eligible(["sport", "weather"])

@@ -1,4 +1,4 @@
-"""The codec: round trips, messages that name the invalid field, and a stable byte format."""
+"""The codec: encoding and decoding, messages that name the invalid field, and a stable byte format."""
 
 import math
 import re
@@ -80,21 +80,21 @@ def same_features(one: Features, other: Features) -> bool:
 
 
 @given(IDS, features())
-def test_context_round_trips_bit_for_bit(event_id: str, x: Features) -> None:
+def test_decoded_context_equals_the_encoded_context_bit_for_bit(event_id: str, x: Features) -> None:
     read = codec.decode_context(record(codec.encode_context(event_id, x), event_id.encode()), N_FEATURES)
     assert read.id == event_id
     assert same_features(read.x, x)
 
 
 @given(st.lists(FLOATS, min_size=N_FEATURES, max_size=N_FEATURES))
-def test_dense_context_contains_the_nonzero_values(dense: list[float]) -> None:
+def test_decoder_keeps_the_nonzero_values_of_a_dense_context(dense: list[float]) -> None:
     x = codec.decode_context(record(json(id="a", x=dense)), N_FEATURES).x
     assert x.indices.tolist() == [i for i, value in enumerate(dense) if value != 0.0]
     assert x.values.tolist() == [value for value in dense if value != 0.0]
     assert (x.indices.dtype.str, x.values.dtype.str) == ("<i4", "<f8")
 
 
-def test_values_of_all_ones_are_omitted_and_restored() -> None:
+def test_values_are_omitted_if_all_values_are_1() -> None:
     value = codec.encode_context("a", Features(np.array([1, 3], dtype=np.int32), np.ones(2)))
     assert orjson.loads(value) == {"id": "a", "x": {"i": [1, 3]}}
     assert codec.decode_context(record(value), N_FEATURES).x.values.tolist() == [1.0, 1.0]
@@ -106,7 +106,9 @@ def test_context_without_features_is_valid() -> None:
 
 
 @given(IDS, decisions(), COUNTS, COUNTS)
-def test_prediction_round_trips(event_id: str, decision: Decision, version: int, offset: int) -> None:
+def test_decoded_prediction_equals_the_encoded_prediction(
+    event_id: str, decision: Decision, version: int, offset: int
+) -> None:
     written = Prediction(event_id, decision, version)
     value = codec.encode_prediction(written, offset)
     read, read_offset = codec.decode_prediction(record(value, event_id.encode()))
@@ -115,7 +117,7 @@ def test_prediction_round_trips(event_id: str, decision: Decision, version: int,
 
 
 def plain(prediction: Prediction) -> tuple[object, ...]:
-    """Return the fields of a prediction that can be compared with `==`, without the array of scores."""
+    """Return the fields of a prediction that support `==`. Omits the array of scores."""
     return (
         *prediction._replace(decision=prediction.decision._replace(scores=np.empty(0)))[::2],
         prediction.decision[:3],
@@ -126,7 +128,9 @@ CLASSES = st.none() | st.integers(0, N_CLASSES - 1)
 
 
 @given(IDS, st.integers(0, 1), CLASSES, CLASSES)
-def test_feedback_round_trips(event_id: str, reward: int, label: int | None, action: int | None) -> None:
+def test_decoded_feedback_equals_the_encoded_feedback(
+    event_id: str, reward: int, label: int | None, action: int | None
+) -> None:
     written = Feedback(event_id, reward, label, action)
     assert codec.decode_feedback(record(codec.encode_feedback(written)), N_CLASSES) == written
 
@@ -138,17 +142,17 @@ def test_feedback_round_trips(event_id: str, reward: int, label: int | None, act
     ),
     st.none() | COUNTS,
 )  # fmt: skip
-def test_example_round_trips(written: Example, offset: int | None) -> None:
+def test_decoded_example_equals_the_encoded_example(written: Example, offset: int | None) -> None:
     assert codec.decode_example(record(codec.encode_example(written, offset))) == (written, offset)
 
 
 def field_of(error: MalformedError) -> str:
-    """Return the field that a message names, without list indices."""
+    """Return the name of the field at the beginning of a message. Omits list indices."""
     return re.sub(r"\[\d+\]", "", str(error).partition(": ")[0])
 
 
 class InvalidRecord(NamedTuple):
-    """An invalid record and the field that the error message names."""
+    """An invalid record, and the field that the error message must name."""
 
     name: str
     value: bytes | None
@@ -158,7 +162,7 @@ class InvalidRecord(NamedTuple):
 
 
 DEEP = b"[" * 1_000 + b"]" * 1_000
-"""JSON that is too deep for Python's `repr`."""
+"""JSON that is nested too deeply for Python's `repr`."""
 
 BAD_VALUES = [
     InvalidRecord("tombstone", None, "value"),
@@ -265,7 +269,7 @@ NO_SCHEMA_CONTEXTS = [
 
 
 @pytest.mark.parametrize("bad", BAD_CONTEXTS + NO_SCHEMA_CONTEXTS, ids=lambda bad: bad.name)
-def test_invalid_context_is_rejected_by_field(bad: InvalidRecord) -> None:
+def test_error_for_an_invalid_context_names_its_field(bad: InvalidRecord) -> None:
     with pytest.raises(MalformedError) as raised:
         codec.decode_context(record(bad.value), N_FEATURES)
     assert field_of(raised.value) == bad.field
@@ -306,7 +310,7 @@ BAD_FEEDBACK = [
 
 
 @pytest.mark.parametrize("bad", BAD_FEEDBACK, ids=lambda bad: bad.name)
-def test_invalid_feedback_is_rejected_by_field(bad: InvalidRecord) -> None:
+def test_error_for_invalid_feedback_names_its_field(bad: InvalidRecord) -> None:
     with pytest.raises(MalformedError) as raised:
         codec.decode_feedback(record(bad.value), N_CLASSES)
     assert field_of(raised.value) == bad.field
@@ -359,7 +363,7 @@ BAD_LOGGED = [
 
 
 @pytest.mark.parametrize(("log", "value", "field"), BAD_LOGGED)
-def test_invalid_logged_decision_is_rejected_only_if_required(log: LogReading, value: bytes, field: str) -> None:
+def test_invalid_logged_decision_is_rejected_only_if_the_log_is_used(log: LogReading, value: bytes, field: str) -> None:
     with pytest.raises(MalformedError) as raised:
         codec.decode_context(record(value), N_FEATURES, log)
     assert field_of(raised.value) == field
@@ -376,12 +380,12 @@ def test_invalid_logged_decision_is_rejected_only_if_required(log: LogReading, v
         (UNIFORM, Logged(1, 0.25001)),
     ],
 )
-def test_logged_decision_round_trips(log: LogReading, written: Logged) -> None:
+def test_decoded_logged_decision_equals_the_encoded_decision(log: LogReading, written: Logged) -> None:
     value = codec.encode_context("a", Features(np.array([1], dtype=np.int32), np.ones(1)), written)
     assert codec.decode_context(record(value), N_FEATURES, log).logged == written
 
 
-def test_target_and_unknown_propensity_round_trip() -> None:
+def test_target_action_and_unknown_propensity_can_be_encoded_and_decoded() -> None:
     decision = Decision(1, 0, math.nan, np.array([1.0, 0.5]))
     written = Prediction("a", decision, 0, Target(0, 0.75))
     read, _ = codec.decode_prediction(record(codec.encode_prediction(written, 3)))
@@ -392,7 +396,7 @@ def test_target_and_unknown_propensity_round_trip() -> None:
     assert again._replace(propensity=0.0) == example._replace(propensity=0.0)
 
 
-def test_prediction_with_the_most_numbers_fits_into_a_record() -> None:
+def test_prediction_of_maximum_size_fits_into_a_record() -> None:
     longest = np.full(NUMBERS_MAX, -np.finfo(np.float64).tiny)
     classes = 2**31 - 1
     choices = {str(number) * 1_000: classes for number in range(4)}
@@ -403,7 +407,7 @@ def test_prediction_with_the_most_numbers_fits_into_a_record() -> None:
     assert len(codec.encode_prediction(prediction, 2**63 - 1)) <= VALUE_BYTES_MAX
 
 
-def test_class_of_a_prediction_is_a_string() -> None:
+def test_prediction_whose_class_is_not_a_string_is_rejected() -> None:
     with pytest.raises(MalformedError, match=r"^class: "):
         codec.decode_prediction(record(orjson.dumps({**PREDICTION, "class": 2})))
 
@@ -418,7 +422,7 @@ def test_class_of_a_prediction_is_a_string() -> None:
         ({"action": 0, "propensity": 0.0}, "target.propensity"),
     ],
 )
-def test_invalid_target_is_rejected_by_field(target: object, field: str) -> None:
+def test_error_for_an_invalid_target_names_its_field(target: object, field: str) -> None:
     with pytest.raises(MalformedError) as raised:
         codec.decode_prediction(record(orjson.dumps({**PREDICTION, "target": target})))
     assert field_of(raised.value) == field
@@ -451,7 +455,7 @@ EXAMPLE: dict[str, Any] = {
         *[(name, value) for name in ("model_version", "context_offset") for value in (-1, 0.5, None)],
     ],
 )
-def test_prediction_with_an_invalid_field_is_rejected_by_field(field: str, value: object) -> None:
+def test_error_for_an_invalid_prediction_names_its_field(field: str, value: object) -> None:
     codec.decode_prediction(record(orjson.dumps(PREDICTION)))
     with pytest.raises(MalformedError, match=rf"^{field}[:\[]"):
         codec.decode_prediction(record(orjson.dumps({**PREDICTION, field: value})))
@@ -470,14 +474,14 @@ def test_prediction_with_an_invalid_field_is_rejected_by_field(field: str, value
         *[("drift", value) for value in ("class", -1, True, 0.0)],
     ],
 )
-def test_example_with_an_invalid_field_is_rejected_by_field(field: str, value: object) -> None:
+def test_error_for_an_invalid_example_names_its_field(field: str, value: object) -> None:
     codec.decode_example(record(orjson.dumps(EXAMPLE)))
     with pytest.raises(MalformedError, match=rf"^{field}[:\[]"):
         codec.decode_example(record(orjson.dumps({**EXAMPLE, field: value})))
 
 
 @given(IDS, decisions(), COUNTS, COUNTS)
-def test_answer_contains_the_fields_needed_for_feedback(
+def test_answer_decoder_returns_the_fields_that_feedback_requires(
     event_id: str, decision: Decision, version: int, offset: int
 ) -> None:
     value = codec.encode_prediction(Prediction(event_id, decision, version), offset)
@@ -489,13 +493,13 @@ def test_answer_contains_the_fields_needed_for_feedback(
     ("field", "value"),
     [("action", 2), ("action", True), ("greedy", -1), ("scores", [1.0]), ("scores", None), ("context_offset", -1)],
 )
-def test_answer_with_an_invalid_field_is_rejected_by_field(field: str, value: object) -> None:
+def test_error_for_an_invalid_answer_names_its_field(field: str, value: object) -> None:
     with pytest.raises(MalformedError, match=rf"^{field}[:\[]"):
         codec.decode_answer(record(orjson.dumps({**PREDICTION, field: value})))
 
 
 @pytest.mark.parametrize("headers", [None, (), (("trace", b"abc"),), (("trace", b"abc"), VERSION_HEADER)])
-def test_unknown_fields_headers_and_missing_version_are_accepted(headers: Headers | None) -> None:
+def test_unknown_fields_unknown_headers_and_a_missing_version_are_accepted(headers: Headers | None) -> None:
     headers = HEADERS if headers is None else headers
     context = record(b'{"id":"a","x":{"i":[2],"w":3},"source":{"deep":[1]}}', b"a", headers)
     assert codec.decode_context(context, N_FEATURES).x.indices.tolist() == [2]
@@ -513,7 +517,7 @@ def test_large_finite_numbers_are_accepted() -> None:
 
 
 def test_integer_beyond_64_bits_becomes_the_nearest_float() -> None:
-    # JSON has only one number type. Fields that require an integer, such as an index or a reward, refuse this value.
+    # JSON has only one number type. Fields that require an integer, such as an index or a reward, reject this value.
     x = codec.decode_context(record(contexts(b'{"i":[1],"v":[1%s]}' % (b"0" * 30))), N_FEATURES).x
     assert x.values.tolist() == [1e30]
 
@@ -551,7 +555,7 @@ HEADER_TUPLES = st.lists(
 
 
 def refusals(given_record: Record) -> list[str]:
-    """Return the messages of the decoders that refuse a record. Errors other than MalformedError propagate."""
+    """Return the messages of the decoders that reject a record. A decoder must raise no error but MalformedError."""
     messages = []
     for decode in (*DECODERS.values(), decode_dead_letter):
         try:
@@ -563,7 +567,7 @@ def refusals(given_record: Record) -> list[str]:
 
 def assert_read_or_refused(given_record: Record) -> None:
     for message in refusals(given_record):
-        assert 0 < len(message.encode()) < 1_000  # the message becomes a header
+        assert 0 < len(message.encode()) < 1_000  # the message must fit into a header
 
 
 @given(st.none() | st.binary(max_size=60), st.none() | st.binary(max_size=4), HEADER_TUPLES)

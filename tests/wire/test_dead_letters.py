@@ -1,4 +1,4 @@
-"""Dead letters: the preserved parts of a record, the headers, and reading a dead letter back."""
+"""Dead letters: the parts of a record that they preserve, their headers, and decoding."""
 
 from pathlib import Path
 
@@ -26,7 +26,7 @@ def test_dead_letter_identifies_its_record(topic: str, partition: int, offset: i
 
 
 def letter_of(wrong: Record, kind: str = "malformed", reason: str = "why") -> Record:
-    """Return the dead letter of a record, as a consumer reads it."""
+    """Return the dead letter of a record in the form that a consumer reads."""
     key, value, headers = encode_dead_letter(wrong, kind, reason)
     return Record("dead-letter", wrong.partition, 0, 2_000, key, value, headers)
 
@@ -54,7 +54,7 @@ def test_dead_letter_size_is_limited_for_any_record_and_reason() -> None:
     key, value, headers = encode_dead_letter(wrong, "malformed", "é" * 1_000_000)
     assert key is not None
     assert value is not None
-    overhead = 100  # of the batch and its length fields
+    overhead = 100  # bytes of the batch header and of length fields
     content = sum(len(name) + len(content) + 10 for name, content in headers)
     assert len(key) + len(value) + content + overhead < 2**20
 
@@ -76,7 +76,7 @@ def test_dead_letter_of_an_earlier_version_is_decoded() -> None:
 @pytest.mark.parametrize(
     ("key_bytes", "value_bytes", "large_bytes"), [(0, 0, 5_000_000), (400_000, 5_000_000, 300_000), (10**6, 10**6, 1)]
 )
-def test_dead_letter_with_too_many_headers_keeps_those_that_fit(
+def test_dead_letter_with_too_many_headers_keeps_the_headers_that_fit(
     key_bytes: int, value_bytes: int, large_bytes: int
 ) -> None:
     own = (("large", b"x" * large_bytes), *((f"small-{number}", b"y") for number in range(2_000)))
@@ -105,7 +105,7 @@ def test_dead_letter_without_a_required_header_is_rejected(missing: str) -> None
 
 
 def lines_of(headers: Headers) -> str:
-    """Format headers in the same way as a golden file."""
+    """Format headers as in the golden files."""
     return "".join(f"{name}: {content.decode()}\n" for name, content in headers)
 
 

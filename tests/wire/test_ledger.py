@@ -34,7 +34,7 @@ BALANCED = Ledger(
 )
 
 OUTSIDE_EQUATIONS = ("conflicts", "contexts_misplaced", "feedback_misplaced", "propensities_floored")
-"""Fields that count records which other fields also count."""
+"""Fields that are not in the ledger's equations, because other fields count the same records."""
 
 
 def test_doctests_pass() -> None:
@@ -57,7 +57,7 @@ def test_counts_outside_the_equations_do_not_affect_balance(field: str) -> None:
     assert BALANCED._replace(**{field: 0}).balances
 
 
-def test_imbalance_names_the_equation_and_its_values() -> None:
+def test_message_about_an_imbalance_contains_the_equation_and_its_values() -> None:
     assert BALANCED._replace(late=7).imbalances() == (
         "feedback 119 != 120 = matched 80 + late 7 + feedback_duplicates 4 + mismatched 5 + orphans_waiting 2 "
         "+ orphans_dropped 3 + feedback_malformed 3 + feedback_unmatched 9 + shown 7",

@@ -53,7 +53,7 @@ def test_numbers_categories_and_texts_are_encoded(x: dict[str, Any], expected: d
     assert OWN.n_features == 6
 
 
-def test_hashed_features_follow_all_others() -> None:
+def test_indices_of_hashed_features_follow_all_other_indices() -> None:
     index = 6 + (hash_of("user", "u1") & 1_023)
     assert HASHED.n_features == 6 + 1_024
     assert entries(HASHED, {"user": "u1", "price": -2.5}) == {0: -2.5, index: 1.0}
@@ -63,12 +63,12 @@ def test_value_outside_the_vocabulary_is_hashed_if_hashing_is_enabled() -> None:
     assert entries(HASHED, {"country": "it"}) == {6 + (hash_of("country", "it") & 1_023): 1.0}
 
 
-def test_values_with_a_common_index_are_summed() -> None:
+def test_values_with_the_same_index_are_added() -> None:
     narrow = build({"a": (Kind.TEXT, None)}, 1)
     assert sum(entries(narrow, {"a": "one two three four"}).values()) == 4.0
 
 
-def test_hashes_are_stable() -> None:
+def test_hashes_equal_those_of_earlier_versions() -> None:
     assert [hash_of("user", "u1"), hash_of("", "é\ud800")] == [12836274488596726787, 8070977805385675112]
 
 
@@ -112,7 +112,7 @@ def test_overflowing_sum_at_one_index_is_rejected() -> None:
         build({}, 1, unknown=True).encode({str(n): 1e308 for n in range(6)})
 
 
-def test_only_numbers_are_scaled_and_the_mean_has_no_entry() -> None:
+def test_only_numbers_are_scaled_and_a_scaled_value_of_0_has_no_entry() -> None:
     assert entries(SCALED, {"price": 0, "country": "de"}) == {0: -2.0, 1: 1.0}
     assert entries(SCALED, {"price": 4, "country": "de"}) == entries(SCALED, {"country": "de"})
     assert [one.get("scale") for one in to_plain(SCALED)["names"]] == [(4.0, 2.0), None, None, None]
@@ -120,7 +120,7 @@ def test_only_numbers_are_scaled_and_the_mean_has_no_entry() -> None:
 
 
 @pytest.mark.parametrize("encoder", [OWN, HASHED, SCALED, build({}, 5, unknown=True)])
-def test_encoder_round_trips_through_json(encoder: FeatureEncoder) -> None:
+def test_encoder_can_be_stored_as_json_and_restored(encoder: FeatureEncoder) -> None:
     assert from_plain(json.loads(json.dumps(to_plain(encoder)))) == encoder
 
 
@@ -149,7 +149,7 @@ def test_invalid_encoder_is_rejected(fields: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(("distinct", "bits"), [(2, 4), (30, 8), (300, 8), (300, 10)])
-def test_sharing_counts_values_with_a_common_index(distinct: int, bits: int) -> None:
+def test_expected_number_of_hash_collisions_is_correct(distinct: int, bits: int) -> None:
     shared = 0
     for trial in range(100):
         taken = Counter(hash_of(f"{trial}", str(n)) & ((1 << bits) - 1) for n in range(distinct))

@@ -1,4 +1,4 @@
-"""The JSON Schemas agree with the codec within the limits of JSON Schema."""
+"""The JSON Schemas accept and reject the same records as the codec, as far as JSON Schema can express this."""
 
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,7 @@ BEYOND_A_SCHEMA = {
     "index too large", "index 9,999,999", "dense list is too short", "dense list is too long",
     "label 4", "label 3.0", "action 4", "action 3.0",
 }  # fmt: skip
-"""Errors that JSON Schema cannot express, or that depend on the learner's settings."""
+"""Invalid records that a schema accepts: JSON Schema cannot express the rule, or the rule depends on settings."""
 
 
 GOLDEN_EVENTS = sorted(path for path in GOLDEN.glob("*.json") if path.name.partition(".")[0] in VALIDATORS)
@@ -51,7 +51,7 @@ def test_each_schema_is_valid(topic: str) -> None:
 
 
 @pytest.mark.parametrize("path", GOLDEN_EVENTS, ids=lambda path: path.name)
-def test_golden_event_is_accepted(path: Path) -> None:
+def test_schema_accepts_the_golden_events(path: Path) -> None:
     assert is_accepted(path.name.partition(".")[0], path.read_bytes())
 
 
@@ -67,13 +67,13 @@ SMALL_BAD = [bad for bad in (*BAD_CONTEXTS, *BAD_FEEDBACK) if len(bad.value or b
 
 
 @pytest.mark.parametrize("bad", SMALL_BAD, ids=lambda bad: bad.name)
-def test_invalid_value_is_rejected_if_expressible_in_a_schema(bad: InvalidRecord) -> None:
+def test_schema_rejects_an_invalid_value_if_json_schema_can_express_the_rule(bad: InvalidRecord) -> None:
     topic = "contexts" if bad in BAD_CONTEXTS else "feedback"
     assert is_accepted(topic, bad.value) == (bad.name in BEYOND_A_SCHEMA)
 
 
 @pytest.mark.parametrize("bad", [value for _, value, _ in BAD_LOGGED if b'"action":1' not in value or b":0}" in value])
-def test_invalid_logged_decision_is_rejected(bad: bytes) -> None:
+def test_schema_rejects_an_invalid_logged_decision(bad: bytes) -> None:
     of_the_learner = b'"action":4' in bad or b'"logged"' not in bad  # depends on n_classes or on `play`
     assert is_accepted("contexts", bad) == of_the_learner
 
@@ -90,7 +90,9 @@ def test_invalid_logged_decision_is_rejected(bad: bytes) -> None:
         *[("examples", EXAMPLE, "drift", value) for value in ("class", -1, True)],
     ],
 )
-def test_event_with_an_invalid_field_is_rejected(topic: str, good: dict[str, Any], field: str, value: object) -> None:
+def test_schema_rejects_an_event_with_an_invalid_field(
+    topic: str, good: dict[str, Any], field: str, value: object
+) -> None:
     assert VALIDATORS[topic].is_valid({**good, "a_later_version": 1})
     assert not VALIDATORS[topic].is_valid({**good, field: value})
 
@@ -113,21 +115,21 @@ HASHED = FeatureEncoder({}, 0, 10)
 
 
 @given(CONTEXTS)
-def test_decodable_context_is_accepted(fields: dict[str, Any]) -> None:
+def test_schema_accepts_every_context_that_can_be_decoded(fields: dict[str, Any]) -> None:
     readings: list[Any] = [
         lambda one: codec.decode_context(one, N_FEATURES),
         lambda one: codec.decode_context(one, N_FEATURES, LogReading(N_CLASSES)),
         lambda one: codec.decode_context(one, N_FEATURES, encoder=HASHED),
     ]
     value = orjson.dumps(fields)
-    if "logged" in fields:  # decoders that ignore the field also accept an invalid one
+    if "logged" in fields:  # decoders that ignore this field also accept invalid values
         readings = readings[1:2]
     if any(can_be_read(decode, record(value)) for decode in readings):
         assert is_accepted("contexts", value)
 
 
 @given(FEEDBACK)
-def test_decodable_feedback_is_accepted(fields: dict[str, Any]) -> None:
+def test_schema_accepts_all_feedback_that_can_be_decoded(fields: dict[str, Any]) -> None:
     value = orjson.dumps(fields)
     if can_be_read(lambda one: codec.decode_feedback(one, N_CLASSES), record(value)):
         assert is_accepted("feedback", value)

@@ -1,4 +1,4 @@
-"""A section whose declared sizes exceed the available bytes is refused."""
+"""The reader rejects a section whose declared sizes exceed the available bytes."""
 
 from typing import Any
 
@@ -20,12 +20,12 @@ from stream.wire.sections import SectionReader, headed
         ["W", "<f8", ["x"]],
     ],
 )
-def test_array_beyond_the_remaining_bytes_is_rejected(array: list[Any]) -> None:
+def test_array_that_exceeds_the_remaining_bytes_is_rejected(array: list[Any]) -> None:
     data = headed({"name": "learner", "values": {}, "arrays": [array]}) + b"xx"
     with pytest.raises((ValueError, TypeError)):
         SectionReader([memoryview(data)]).section()
 
 
-def test_head_beyond_the_remaining_bytes_is_rejected() -> None:
+def test_head_that_exceeds_the_remaining_bytes_is_rejected() -> None:
     with pytest.raises(ValueError, match="4294967295 more bytes; 2 are left"):
         SectionReader([memoryview(b"\xff\xff\xff\xff{}")]).section()

@@ -1,4 +1,4 @@
-"""Detection of ticks and of the steps that wrote them."""
+"""Detection of ticks, and of the step in a tick's header."""
 
 import pytest
 
@@ -20,7 +20,7 @@ def test_tick_contains_its_step(step: int) -> None:
     ("key", "value", "headers"),
     [(None, None, HEADERS), (None, b"{}", tick_headers(1)), (b"a", None, tick_headers(1))],
 )
-def test_record_with_key_or_value_or_without_header_is_not_a_tick(
+def test_record_with_a_key_or_a_value_or_without_the_header_is_not_a_tick(
     key: bytes | None, value: bytes | None, headers: Headers
 ) -> None:
     other = record(key, value, headers)
@@ -28,6 +28,6 @@ def test_record_with_key_or_value_or_without_header_is_not_a_tick(
 
 
 @pytest.mark.parametrize("content", [b"", b"-1", b"x", b"1" * 19])
-def test_tick_with_an_invalid_step_is_not_feedback(content: bytes) -> None:
+def test_tick_with_an_invalid_step_is_a_tick_without_a_step(content: bytes) -> None:
     tick = record(None, None, ((TICK_HEADER, content),))
     assert (is_tick(tick), tick_step(tick)) == (True, None)

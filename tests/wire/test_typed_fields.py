@@ -1,4 +1,4 @@
-"""The event decoders agree with Python's JSON parser and with the field types in docs/formats.md."""
+"""The event decoders agree with a simple reader that uses Python's JSON parser and the rules in docs/formats.md."""
 
 import json
 import math
@@ -31,7 +31,7 @@ IDS = st.sampled_from(
 
 
 def objects(**fields: st.SearchStrategy[bytes]) -> st.SearchStrategy[bytes]:
-    """Generate JSON objects that may lack one of these fields and may have an unknown one."""
+    """Generate JSON objects with these fields. An object can lack one field, and can have an unknown field."""
     known = st.tuples(*(st.tuples(st.just(name.encode()), values) for name, values in fields.items()))
     further = st.lists(st.tuples(st.just(b"unknown"), LITERALS), max_size=1)
     left_out = st.one_of(st.just(-1), st.integers(0, len(fields) - 1))
@@ -57,7 +57,7 @@ def refuse(literal: str) -> None:
 
 
 def parsed(value: bytes) -> dict[str, Any]:
-    """Parse a value with Python's JSON parser."""
+    """Parse a value with Python's JSON parser, and check its id."""
     fields = json.loads(value.decode(), parse_constant=refuse)
     assert 0 < len(fields["id"].encode()) <= 256
     return dict(fields)
@@ -115,7 +115,7 @@ def answer(value: bytes) -> object:
 
 
 def expected(read: Any, value: bytes) -> object:
-    """Return the result of the reference reader, or None if it refuses the value."""
+    """Return the result of the reference reader, or None if the reader rejects the value."""
     try:
         return read(value)
     except (AssertionError, KeyError, TypeError, AttributeError, ValueError, OverflowError):
@@ -123,7 +123,7 @@ def expected(read: Any, value: bytes) -> object:
 
 
 def decoded(decode: Any, value: bytes) -> object:
-    """Return the result of the codec, or None if it refuses the value."""
+    """Return the result of the codec, or None if the codec rejects the value."""
     try:
         return decode(Record("topic", 0, 7, 1_000, None, value, HEADERS))
     except MalformedError:
@@ -138,14 +138,14 @@ def as_bytes(found: Any) -> object:
 @example(b'{"id":"a","x":{"i":[1],"v":[1,2]}}')
 @example(b'{"id":"a","x":{"i":[1,2],"v":[-0,0.1]}}')
 @given(CONTEXTS)
-def test_context_agrees_with_python_reference(value: bytes) -> None:
+def test_context_decoder_agrees_with_the_reference_reader(value: bytes) -> None:
     found = as_bytes(decoded(lambda record: codec.decode_context(record, N_FEATURES), value))
     assert found == expected(context, value)
 
 
 @example(b'{"id":"a","reward":1,"action":null}')
 @given(FEEDBACK)
-def test_feedback_agrees_with_python_reference(value: bytes) -> None:
+def test_feedback_decoder_agrees_with_the_reference_reader(value: bytes) -> None:
     found = decoded(lambda record: codec.decode_feedback(record, N_CLASSES), value)
     assert found == expected(feedback, value)
 
@@ -155,5 +155,5 @@ def test_feedback_agrees_with_python_reference(value: bytes) -> None:
     b'"context_offset":18446744073709551616}'
 )
 @given(PREDICTIONS)
-def test_answer_agrees_with_python_reference(value: bytes) -> None:
+def test_answer_decoder_agrees_with_the_reference_reader(value: bytes) -> None:
     assert decoded(codec.decode_answer, value) == expected(answer, value)

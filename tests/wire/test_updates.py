@@ -1,4 +1,4 @@
-"""Records of the shared model's log."""
+"""Encoding and decoding of the records in the log of a shared model."""
 
 from pathlib import Path
 from typing import Any
@@ -67,7 +67,7 @@ entries = st.builds(
 
 @settings(max_examples=30)
 @given(st.lists(entries, min_size=1, max_size=8), st.integers(1, 500))
-def test_updates_round_trip_in_bounded_parts(made: list[Entry], bytes_max: int) -> None:
+def test_updates_are_encoded_in_parts_of_limited_size_and_decoded(made: list[Entry], bytes_max: int) -> None:
     updates = [decoded(value) for value in encode_updates(3, 41, 39, made, bytes_max)]
     assert [update[:4] for update in updates] == [(3, 41, part, 39) for part in range(len(updates))]
     assert_same(joined([update.entries for update in updates]), columns_of(made))
@@ -77,7 +77,7 @@ def test_updates_round_trip_in_bounded_parts(made: list[Entry], bytes_max: int) 
         assert len(sizes) == 1 or sum(sizes) <= bytes_max
 
 
-def test_record_exceeds_its_entries_by_at_most_a_kilobyte() -> None:
+def test_update_record_is_at_most_a_kilobyte_larger_than_its_entries() -> None:
     x = Features(np.arange(30, dtype=np.int32), np.full(30, 0.5))
     made = [entry(CORRECTED, x, np.ones(5), 1, 0, 0.5, 2)] * 100
     (value,) = encode_updates(0, 1, 0, made)
@@ -111,7 +111,7 @@ def test_log_records_equal_the_golden_files_of_format_1(name: str) -> None:
     assert_same(update.entries, columns_of(made))
 
 
-def test_record_without_a_version_is_foreign() -> None:
+def test_record_without_the_version_header_is_foreign() -> None:
     assert decode_update(Record("u", 0, 7, 0, None, b"{}", ())) is None
 
 
@@ -129,7 +129,7 @@ ONE = columns_of([entry(SETTLED, Features(np.array([4], np.int32), np.array([2.0
         ({"kind": np.array([NAMED], np.int8)}, "names: expected 1 texts"),
     ],
 )
-def test_invalid_record_is_rejected_with_its_offset(changed: dict[str, Any], message: str) -> None:
+def test_error_for_an_invalid_update_record_names_its_offset(changed: dict[str, Any], message: str) -> None:
     columns: dict[str, Any] = {
         "kind": ONE.kinds, "action": ONE.actions, "greedy": ONE.greedy, "propensity": ONE.propensities,
         "scores": ONE.scores, "reward": ONE.rewards, "nnz": ONE.sizes, "x.indices": ONE.indices,
