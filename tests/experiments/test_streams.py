@@ -67,7 +67,7 @@ def test_all_classes_are_renamed_halfway() -> None:
     assert len(set(zip(plain.truth[half:].tolist(), renamed.truth[half:].tolist(), strict=True))) == K
 
 
-def test_order_with_changing_classes_repeats_no_row() -> None:
+def test_available_classes_change_over_time() -> None:
     labels = np.random.default_rng(2).integers(0, K, 1_000)
     order = come_and_go(np.arange(1_000), labels, K, np.random.default_rng(0))
     first, second = set(labels[order[:500]].tolist()), set(labels[order[-480:]].tolist())

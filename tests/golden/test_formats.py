@@ -207,7 +207,7 @@ def golden_generation() -> Generation:
     return found
 
 
-def test_snapshot_chunk_contains_settings_offsets_counts_learner_and_decisions() -> None:
+def test_snapshot_chunk_contains_settings_counts_learner_and_decisions() -> None:
     found = golden_generation()
     assert (found.state["step"]["number"], found.state["undated"]) == (7, [39, 40])
     assert settings(found.state["settings"])["learner"] == "banditron"

@@ -152,7 +152,7 @@ def test_delay_quantiles_agree_with_scipy(u: float) -> None:
 
 
 @given(st.integers(1, 10_000), UNIFORMS)
-def test_geometric_delay_is_the_smallest_number_with_cumulative_probability_above_u(mean_ms: int, u: float) -> None:
+def test_geometric_delay_is_the_smallest_number_with_a_probability_of_at_least_u(mean_ms: int, u: float) -> None:
     n = Geometric(mean_ms).quantile_ms(u)
     survival_log = math.log1p(-1.0 / mean_ms) if mean_ms > 1 else -math.inf
     assert n == 1 or survival_log * (n - 1) > math.log1p(-u) * (1.0 + 1e-12)
