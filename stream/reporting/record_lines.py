@@ -47,7 +47,7 @@ def prefix_of(topics: Topics) -> str:
 
 def _content(record: Record, topics: Topics) -> list[str]:
     if record.topic == topics.snapshots:
-        return [_text(record.key), f"{len(record.value or b''):,} bytes" if record.value is not None else "taken away"]
+        return [_text(record.key), f"{len(record.value or b''):,} bytes" if record.value is not None else "deleted"]
     if record.topic == topics.dead_letter:
         return [_id_or_key(record), *_letter(record, topics), _text(record.value)]
     fields = _fields(record)
@@ -62,7 +62,7 @@ def _letter(record: Record, topics: Topics) -> list[str]:
     try:
         topic, partition, offset, kind, *_ = decode_dead_letter(record)
     except MalformedError:
-        return ["not a dead letter of Onebit's:"]
+        return ["not written by Onebit:"]
     reason = dict(record.headers).get("onebit-reason", b"")
     return [f"{quoted(kind)} {quoted(short_name(topic, topics))}/{partition}@{offset}: {_text(reason)}:"]
 

@@ -81,7 +81,7 @@ def expected_coverage(model: Sharing = "own") -> list[str]:
         faults += [f"{kind} {step}" for step in COMMIT_STEPS] if kind in IN_COMMIT else [str(kind)]
     others = [
         "reordered feedback", "operation during an outage", "fenced", "removed and ends",
-        "held up by a transaction", "stale member aborts its step", "transaction timeout",
+        "blocked by a transaction", "step aborted after a rebalance", "transaction timeout",
         WAITS_FOR_FOLLOWERS, CLOCK_STANDS, *OVERFLOWS,
     ]  # fmt: skip
     if shares:

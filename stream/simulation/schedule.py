@@ -57,7 +57,7 @@ class Kind(StrEnum):
     EXPELLED = "session timeout"
     EXPELLED_IN_COMMIT = "session timeout in a commit, after step"
     JOIN = "member joins"
-    JOIN_IN_COMMIT = "group moves on in a commit, after step"
+    JOIN_IN_COMMIT = "rebalance in a commit, after step"
     LEAVE = "member leaves"
     REFUSED = "broker unavailable once"
     OUTAGE = "broker unavailable for a while"

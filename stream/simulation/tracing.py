@@ -27,9 +27,9 @@ OPEN_IN_LOG = "pauses with an open transaction in the log"
 NAMED_TWICE = "class added to the log by two tasks"
 
 _COUNTED = {
-    "waits for a transaction": "held up by a transaction",
+    "waits for a transaction": "blocked by a transaction",
     "waits until": BEHIND_ITS_LOG,
-    "the group has rebalanced": "stale member aborts its step",
+    "the group has rebalanced": "step aborted after a rebalance",
 }
 """Events that are counted when a learner's log message contains the given text."""
 

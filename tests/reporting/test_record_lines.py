@@ -31,8 +31,8 @@ def line(topic: str, value: bytes | None, key: bytes | None = b"a", headers: Hea
         (TOPICS.feedback, b'{"id":"a","is":%s1%s}' % (b"[" * 999, b"]" * 999), f"feedback/0@7 a is={'[' * 120}"),
         (TOPICS.journal, b'{"n":3,"contexts":[0,2]}', "journal/0@7 n=3 contexts=[0,2]"),
         (TOPICS.snapshots, b"123", "snapshots/0@7 a 3 bytes"),
-        (TOPICS.snapshots, None, "snapshots/0@7 a taken away"),
-        (TOPICS.dead_letter, b"x", "dead-letter/0@7 a not a dead letter of Onebit's: x"),
+        (TOPICS.snapshots, None, "snapshots/0@7 a deleted"),
+        (TOPICS.dead_letter, b"x", "dead-letter/0@7 a not written by Onebit: x"),
     ],
 )
 def test_record_line_has_time_offset_id_and_content(topic: str, value: bytes | None, message: str) -> None:
