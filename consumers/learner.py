@@ -41,6 +41,12 @@ class LearnerOptions:
     ahead_max: int = 10_000  # limit on a task's decisions that the shared model has not observed yet
 
 
+NAMES_POLL_MS = 5
+"""Limit on a poll's duration while a partition waits for the names of new classes."""
+
+BLOCKED_MS = 1_000
+"""Duration of an open transaction in the log after which polls are no longer shortened."""
+
 STANDBY_MS = 10_000
 """Time after which a learner that has no partition logs the members that have partitions."""
 
@@ -266,6 +272,8 @@ class LearnerProgram:
 
     def _step(self, timeout_ms: int) -> int:
         is_recovering = len(self._running) < len(self._assigned)
+        if self._awaits_names():
+            timeout_ms = min(timeout_ms, NAMES_POLL_MS)
         self._poll(0 if is_recovering and self._has_recovered else timeout_ms)
         self._announce_standby()
         recovered = self._start_assigned()
@@ -278,6 +286,12 @@ class LearnerProgram:
         if commits or recovered:
             return len(commits) + recovered
         return sum(running.waits_for_records(self._consumer) for running in self._running.values())
+
+    def _awaits_names(self) -> bool:
+        """Return whether a partition waits for names that the shared model's log will soon contain."""
+        hold = self.model_hold
+        is_blocked = hold is not None and hold.for_ms > BLOCKED_MS
+        return not is_blocked and any(running.awaited for running in self._running.values())
 
     def _poll(self, timeout_ms: int) -> None:
         for record in self._consumer.poll(timeout_ms, self._options.records_max):

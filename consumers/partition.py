@@ -9,7 +9,7 @@ from consumers.shared_model import SharedModel
 from stream.journal.commit import Commit, predictions_digest
 from stream.journal.format import JournalStep, LogStep
 from stream.kafka.port import Consumer
-from stream.shared.view import View
+from stream.shared.view import View, names_max
 from stream.snapshots.chunks import Stored
 from stream.snapshots.schedule import Source
 from stream.snapshots.state import take
@@ -144,6 +144,7 @@ class Partition:
             records: the next records.
             names: the names that the log has added so far.
         """
+        waited, self.awaited = self.awaited, frozenset()
         known = self.task.classes.names or ()
         if added := names[len(known) :]:
             self.task.classes.add(added)
@@ -152,8 +153,8 @@ class Partition:
             if record.topic == self.contexts.tp.topic and (new := self.task.new_classes(record)):
                 for later in reversed(records[place:]):
                     (self.contexts if later.topic == self.contexts.tp.topic else self.feedback).buffer.appendleft(later)
-                adds = [name for name in new if name not in self.awaited]
-                self.awaited = frozenset(new)
+                adds = [name for name in new if name not in waited][: names_max(self.task.learner)]
+                self.awaited = waited & frozenset(new) | frozenset(adds)
                 return records[:place], adds
         return records, ()
 

@@ -177,6 +177,12 @@ class Recoveries:
                 f"partition and up to the model version of its last decision: {shared.waits_for}"
             ),
         )
+        known, names = recovered.task.classes.names or [], shared.replica.names
+        if recovered.settings.open_classes and names[: len(known)] != known:
+            raise UnrecoverableError(
+                f"{self.topics.journal}/{partition}: expected the classes {known}; {self.topics.updates} and the "
+                f"model's snapshot have {names}. Another program changed one of these topics"
+            )
         recovered.task.use_model(View(shared.replica, partition))
 
     def _partition_of(self, partition: int, recovered: Recovered) -> Partition:

@@ -113,7 +113,7 @@ class Group(BaseModel):
 
     @property
     def given(self) -> frozenset[str]:
-        """The fields, such as `window_ms`, that a flag, a variable or the file sets."""
+        """The fields, such as `window_ms`, set by a flag, an environment variable or the settings file."""
         return frozenset(self.model_fields_set)
 
 
@@ -278,7 +278,7 @@ class LearnerSettings(Group):
         Field(ge=2),
         Setting(
             frozenset((Program.LEARN,)),
-            "Maximum number of classes named by the contexts in `eligible`, instead of --n-classes",
+            "Maximum number of classes that contexts name in `eligible`; replaces --n-classes",
             "K",
             unset="a fixed number of classes",
         ),

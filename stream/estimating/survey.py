@@ -24,7 +24,7 @@ UNIFORM_WITHIN = 0.01
 
 
 class Flag(NamedTuple):
-    """A warning that estimates may be wrong, because of the log or of a policy evaluated on it."""
+    """A warning that a property of the log, or of an evaluated policy, can make estimates wrong."""
 
     name: str
     text: str

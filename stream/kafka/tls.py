@@ -11,7 +11,8 @@ _FAILURES = {
         "the broker has no TLS at this port; check the port, or set security.protocol to PLAINTEXT or SASL_PLAINTEXT"
     ),
     "alert (certificate required|handshake failure|bad certificate)|certificate required|eof occurred": (
-        "the broker may require another client certificate ({said}); check ssl.certificate.location, ssl.key.location"
+        "the broker may require another client certificate ({said}); check ssl.certificate.location and "
+        "ssl.key.location"
     ),
     "unknown ca|alert.*certificate": (
         "the broker does not accept the client's certificate {config.ssl_certificate_location} ({said})"

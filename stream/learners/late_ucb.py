@@ -273,7 +273,7 @@ class LateUcb(WatchingLearner):
         Parameter("lam", 0.0, "ridge; 0 selects 0.03, or 0.1 above 200 features and with project", low=0.0, high=1e9),
         Parameter("eta", 0.1, "squared width of the bounds", low=0.0, high=1e9),
         Parameter("shortlist", 4, "number of classes whose bounds are computed", low=1, high=1e9),
-        Parameter("bias", 0.3, "constant entry appended to x of unit norm", low=0.0, high=1e9),
+        Parameter("bias", 0.3, "constant entry appended to x after x is scaled to unit norm", low=0.0, high=1e9),
         Parameter("expand", "rff", "additional features: products or random", choices=("none", "quadratic", "rff")),
         Parameter("m", 64, "number of random features, for expand=rff", low=1, high=10_000),
         Parameter("project", 0, "dimensions of the projection of x; 0 means no projection", low=0, high=100_000),

@@ -139,9 +139,9 @@ class Newtron(KernelLearner):
     For delay, assumptions on x, and retraction, see pnewtron.
 
     Departures from the paper: none. W_τ in the paper's formula for b is interpreted as W'_τ, as the definition of f_t
-    requires, and A starts at I/D. ‖W'‖ equals D up to 1e-13 D. Scores that differ by less than 1e-9 D‖x‖ tie for the
-    greedy class, which is only reported. An update is rejected if A would not be positive definite in float64, as with
-    entries of x of 1e6 and more.
+    requires, and A starts at I/D. ‖W'‖ equals D up to 1e-13 D. The greedy class is the first class whose score is
+    within 1e-9 D‖x‖ of the highest score. It is reported, but it does not affect learning. An update is rejected if A
+    would not be positive definite in float64, which happens if entries of x are 1e6 or larger.
 
     >>> from stream.learners import create
     >>> learner = create("newtron", n_classes=2, n_features=2, gamma=0.5)

@@ -55,9 +55,9 @@ class RunningScale(Wrapper):
     Because the decision logs its version, an update and its reversal use the same z as the decision, regardless of
     delay and order. With a shared model, the scales are a function of the log alone.
 
-    Arrays: `moments` [d, 3]; `rows` [33, d, 2] with c_i and s_i by version, where version 0 applies before the first
-    scale; `centred`, the columns with c_i ≠ 0 by version. In these columns, z_i is not 0 if x_i = 0. The state contains
-    only the rows in use, 16 d bytes each.
+    Arrays: `moments` [d, 3]; `rows` [33, d, 2], with c_i and s_i of each version; `centred`, with the columns of each
+    version in which c_i ≠ 0. Version 0 is used until the first scale is fixed. In centred columns, z_i is not 0 if x_i
+    = 0. The state contains only the rows in use, 16 d bytes each.
 
     Assumptions: the units of the columns do not change. A new scale is fixed only when the number of contexts has
     doubled, so an outdated scale remains in use for a long time.

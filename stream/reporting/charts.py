@@ -80,7 +80,7 @@ def chart_json(charts: Sequence[Chart]) -> str:
 
 
 def escaped_json(value: object) -> str:
-    """Escape JSON so that no text can end its HTML element."""
+    """Encode a value as JSON in which no string can close the surrounding HTML element."""
     return orjson.dumps(value).decode().replace("<", "\\u003c")
 
 

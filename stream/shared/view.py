@@ -86,6 +86,12 @@ def check_room(learner: Learner, x: Features) -> None:
         )
 
 
+def names_max(learner: Learner) -> int:
+    """Return the number of class names that a step can add to the log with a single record."""
+    assert isinstance(learner, KernelLearner)
+    return max(1, RECORD_BYTES_MAX // entry_bytes(0, learner.n_classes + learner.logged_size))
+
+
 class View:
     """The Model of a task with a shared model: the replica, and the task's entries for the log."""
 

@@ -489,8 +489,8 @@ def _draw_shared(luck: Luck, end_ms: int, *, timeless: bool) -> list[Item]:
 
 
 _FOREIGN_TO_LOG = 10
-"""Number of the first transaction in which another producer writes to the shared model's log. The numbers of all other
-transactions are smaller."""
+"""Lowest number of a transaction in which another producer writes to the shared model's log. Transactions of other
+kinds have lower numbers."""
 
 _LOG_TOPIC = "updates"
 

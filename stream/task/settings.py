@@ -246,7 +246,9 @@ class TaskSettings:
         except NamedFeaturesError as error:
             raise ParameterError(f"features: {error}") from error
         if encoder.n_features != self.n_features:
-            raise ParameterError(f"n_features: expected {encoder.n_features}, as in features; got {self.n_features}")
+            raise ParameterError(
+                f"n_features: expected {encoder.n_features}, to match `features`; got {self.n_features}"
+            )
         return encoder
 
     def check_eligible(self, learner: Learner) -> None:

@@ -184,6 +184,7 @@ class Task:
         self._time = DecisionTime(0)  # time object that the decisions of the current step share
         self.undated: dict[int, DecisionTime] = {}  # times by step number, for steps whose ticks have not been applied
         self._is_broken = False
+        self._decoded: dict[int, Context] = {}  # contexts of the next step that `new_classes` has decoded, by offset
         self._draw_action = Draws(settings.seed, Purpose.ACTION)
         self._draw_update = Draws(settings.seed, Purpose.UPDATE)
         self._draw_log = Draws(settings.seed, Purpose.LOG)
@@ -227,7 +228,7 @@ class Task:
     def new_classes(self, record: Record) -> Sequence[str]:
         """Return the new classes of a context. A shared model's log must add them before a step applies the context."""
         try:
-            self._decode_context(record)
+            self._decoded[record.offset] = self._decode_context(record)
         except NewClassesError as error:
             return error.names
         except MalformedError:
@@ -310,9 +311,7 @@ class Task:
 
     def _apply_context(self, record: Record, effects: Effects) -> str:
         """Apply a context, and return its id."""
-        context = self._decode_context(record)
-        if self.settings.model == "shared":
-            check_room(self.learner, context.x)
+        context = self._decoded.pop(record.offset, None) or self._decode_context(record)
         answer = partial(self._answer, context, record, effects)
         events = self.join.receive_context(context.id, answer, context.is_deferred)
         if events:
@@ -320,7 +319,15 @@ class Task:
         return context.id
 
     def _decode_context(self, record: Record) -> Context:
-        return decode_context(record, self.settings.n_features, self._log, self._encoder, self.classes)
+        n_features = self.settings.n_features
+        try:
+            context = decode_context(record, n_features, self._log, self._encoder, self.classes)
+        except NewClassesError:
+            check_room(self.learner, decode_context(record, n_features, self._log, self._encoder).x)
+            raise
+        if self.settings.model == "shared":
+            check_room(self.learner, context.x)
+        return context
 
     def _answer(self, context: Context, record: Record, effects: Effects) -> tuple[Pending, bool]:
         """Decide on a context and publish the prediction.

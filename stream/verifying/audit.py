@@ -255,7 +255,7 @@ class _Audit:
         if oracle.settings.dated_by == "tick" and any(isinstance(event, Decided) for event in oracle.events):
             oracle.undated[step.number] = date
         for offset, (record, _) in predictions.items():
-            self._fault(f"{place_of(record)}: step {step.number} did not decide the context at offset {offset}")
+            self._fault(f"{place_of(record)}: step {step.number} has no context at offset {offset}")
         self._compare_outputs(oracle, step, last)
         if not self._differs and (expected := oracle.ledger()) != step.ledger:
             self._differs = True

@@ -125,8 +125,12 @@ class Difference(NamedTuple):
 
 def compare_models(first: Model, second: Model) -> list[Difference]:
     """Compare two models' states, array by array."""
-    names = sorted(first.state.keys() | second.state.keys())
-    return [_difference(name, first.state.get(name), second.state.get(name)) for name in names]
+    parts = [
+        {**model.state, **({"classes": np.array(model.meta["classes"])} if model.meta["open_classes"] else {})}
+        for model in (first, second)
+    ]
+    names = sorted(parts[0].keys() | parts[1].keys())
+    return [_difference(name, parts[0].get(name), parts[1].get(name)) for name in names]
 
 
 def _difference(name: str, first: Any, second: Any) -> Difference:

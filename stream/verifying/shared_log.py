@@ -179,7 +179,9 @@ class _LogAudit:
         names = list(self._names)
         for partition, steps in self._steps.items():
             if steps.first == 1 and steps.names != names[: len(steps.names)]:
-                self._fault(f"partition {partition} knows the classes {steps.names}; {tp.topic} has {names}")
+                self._fault(
+                    f"the journal of partition {partition} has the classes {steps.names}; {tp.topic} names {names}"
+                )
             self._leave(partition, steps)
             missing = [number for number in range(max(steps.seen + 1, steps.first), steps.last + 1)
                        if steps.entries[number - steps.first]]  # fmt: skip

@@ -130,6 +130,11 @@ class LogAgain:
         if snapshot is not None and snapshot.version == self.replica.version:
             self._snapshot = None
             self._compare(state_digest([snapshot.learner]), "the newest snapshot of the model")
+            if snapshot.classes != self.replica.names:
+                raise JournalError(
+                    f"the log up to version {self.replica.version:,} names the classes {self.replica.names}; the "
+                    f"newest snapshot of the model has {snapshot.classes}"
+                )
 
     def _compare(self, expected: str, owner: str) -> None:
         if (found := state_digest([self.replica.learner.state()])) != expected:

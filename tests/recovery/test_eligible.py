@@ -8,6 +8,7 @@ import orjson
 import pytest
 
 import onebit
+from stream.kafka.reading import read_partition
 from stream.testing.embedded import EmbeddedPipeline
 from stream.verifying.model_files import read_model, write_model
 from stream.verifying.models import export_model, import_model, import_shared_model
@@ -16,7 +17,8 @@ from stream.verifying.shared_log import audit_log
 from stream.wire.classes import Classes
 from stream.wire.codec import HEADERS, TRACE_BYTES_MAX, LogReading, MalformedError, decode_context, trace_of
 from stream.wire.dead_letters import DEAD_LETTER_MALFORMED
-from stream.wire.records import NOT_ELIGIBLE, Headers, Record
+from stream.wire.records import NOT_ELIGIBLE, Headers, Record, TopicPartition
+from stream.wire.updates import decode_update
 from tests.pipeline import TOPICS, Pipeline, run_until_idle, small_task
 from tests.verifying.tampering import change, tampered
 
@@ -126,6 +128,27 @@ def test_open_classes_of_a_shared_model_are_replayed_exported_and_imported(tmp_p
     assert second.prediction("visit")["action"] == 3
     second.finish()
     assert audit_log(second.broker, second.topics, 2).faults == ()
+
+
+def test_context_that_is_too_large_for_the_log_adds_no_class_names() -> None:
+    pipeline = EmbeddedPipeline(classes_max=2, n_features=80_000, learner="banditron", model="shared")
+    pipeline.context("large", {"i": list(range(76_000))}, eligible=["x", "y"])
+    pipeline.context("small", {"i": [1]}, eligible=["a", "b"])
+    assert pipeline.prediction("small")["class"] in ("a", "b")
+    assert pipeline.ledger().context_malformed == 1
+    pipeline.close()
+
+
+def test_many_new_class_names_are_added_in_several_steps() -> None:
+    pipeline = EmbeddedPipeline(classes_max=500, n_features=1, learner="banditron", model="shared")
+    names = [f"class {n}" for n in range(500)]
+    pipeline.context("all", [1.0], eligible=names)
+    assert pipeline.prediction("all")["class"] in names
+    log = read_partition(pipeline.broker, TopicPartition(pipeline.topics.updates, 0))
+    added = [len(update.names) for record in log if (update := decode_update(record)) is not None]
+    assert sum(added) == 500
+    assert len(added) > 2
+    pipeline.close()
 
 
 def test_malformed_context_adds_no_class_names() -> None:

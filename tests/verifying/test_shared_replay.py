@@ -8,9 +8,8 @@ import numpy as np
 import orjson
 import pytest
 
-from stream.learners import State
 from stream.snapshots.chunks import MODEL_KEYS, ChunkWriter, read_model_snapshots
-from stream.snapshots.state import decode_model, encode, state_digest
+from stream.snapshots.state import ModelSnapshot, decode_model, encode, state_digest
 from stream.verifying.model_files import ModelError, read_model, write_model
 from stream.verifying.models import TooEarlyError, export_model, fresh_replica
 from stream.verifying.reapply import Replay, replay_journal
@@ -97,19 +96,21 @@ def test_task_whose_classes_differ_from_the_log_is_a_fault() -> None:
     assert [one.ok for one in replays(other)] == [False, True]
 
 
-def with_snapshot(pipeline: Pipeline, change: Callable[[State], None]) -> Pipeline:
+def with_snapshot(pipeline: Pipeline, change: Callable[[ModelSnapshot], None]) -> Pipeline:
     """Copy a pipeline, and apply `change` to the newest snapshot of the model in the copy."""
     newest = read_model_snapshots(pipeline.broker, TOPICS).newest
     assert newest is not None
     snapshot = decode_model(newest)
-    change(snapshot.learner)
+    change(snapshot)
     (chunk,) = ChunkWriter(snapshot.version, encode(snapshot), MODEL_KEYS, newest.slot).portion(1_000_000)
     place = max(n for n, record in enumerate(pipeline.records(TOPICS.snapshots)) if record.key == chunk.key)
     return with_other(pipeline, TOPICS.snapshots, {place: chunk.value or b""})
 
 
-def last_bit(state: State) -> None:
-    array = next(value for value in state.values() if isinstance(value, np.ndarray) and value.dtype == np.float64)
+def last_bit(snapshot: ModelSnapshot) -> None:
+    array = next(
+        value for value in snapshot.learner.values() if isinstance(value, np.ndarray) and value.dtype == np.float64
+    )
     array.flat[0] = np.nextafter(array.flat[0], np.inf)
 
 
