@@ -359,7 +359,7 @@ class LearnerProgram:
         ticks = running.needs_tick(records, self._host_ms(), self._idle_ms)
         reports = shared is not None and self._report_is_due(running, shared, silent_ms)
         has_begun = running.newest_step.number > 0
-        if not (records or adds or ticks or running.settings_change or (reports and has_begun)):
+        if not (records or adds or running.new_names or ticks or running.settings_change or (reports and has_begun)):
             stream_ms = running.task.join.stream_ms
             if not self._snapshots.needs_step(running.partition, running.sources(shared), stream_ms, silent_ms):
                 return None

@@ -138,7 +138,8 @@ class Partition:
     def hold_back(self, records: list[Record], names: Sequence[str]) -> tuple[list[Record], Sequence[str]]:
         """Return the records before the first context with a new open class, and the names to add to the model's log.
 
-        That context and the records after it return to the buffers until the log has given the class an index.
+        That context and the records after it return to the buffers until the log has given the class an index. The
+        task learns new names of the log only here, and the next step writes them to the journal.
 
         Args:
             records: the next records.
@@ -146,7 +147,7 @@ class Partition:
         """
         waited, self.awaited = self.awaited, frozenset()
         known = self.task.classes.names or ()
-        if added := names[len(known) :]:
+        if (records or self.newest_step.number > 0) and (added := names[len(known) :]):
             self.task.classes.add(added)
             self.new_names += added
         for place, record in enumerate(records):
