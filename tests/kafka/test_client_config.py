@@ -97,7 +97,7 @@ SASL = {"security.protocol": "SASL_SSL"}
         ({"sasl.kerberos.service.name": "kafka"}, "sasl.kerberos.service.name: Kerberos is not supported"),
         ({"enable.ssl.certificate.verification": "false"}, "certificates are always verified; .*ssl.ca.location"),
         (USER, "security.protocol: with PLAINTEXT, sasl.password has no effect; expected security.protocol=SASL_SSL"),
-        ({"ssl.ca.location": "/ca.pem"}, "security.protocol: with PLAINTEXT ssl.ca.location has no effect"),
+        ({"ssl.ca.location": "/ca.pem"}, "security.protocol: with PLAINTEXT, ssl.ca.location has no effect"),
         (SASL | USER, "sasl.mechanism: SASL_SSL requires one of PLAIN, .*; got none"),
         (SASL | {"sasl.mechanism": "PLAIN"}, "sasl.username: required for PLAIN; got none"),
         (
