@@ -238,7 +238,7 @@ def test_snapshot_contains_the_complete_state_of_task_and_join() -> None:
         "settings", "model", "join", "undated", "classes",
         "_contexts_topic", "_draw_action", "_draw_update",
         "_draw_log", "_log", "_propensity_min", "_encoder", "_members",  # derived from the settings
-        "_time", "_is_broken",  # state of the current step
+        "_time", "_is_broken", "_decoded",  # state of the current step
     }, "add new state of a task to its snapshot"  # fmt: skip
     assert set(vars(task.join)) == {
         "assumed_reward", "_corrects", "stream_ms", "dated_ms", "_counts", "_overflows",

@@ -151,12 +151,14 @@ def test_export_at_a_time_fails_during_a_broker_outage(run: Pipeline, monkeypatc
 
 
 def test_comparison_of_models_reports_differing_arrays_and_the_maximum_difference() -> None:
-    first = Model({}, {"W": np.array([[1.0, 2.0, np.nan]]), "n": 3, "only": np.ones(2), "zero": np.array([0.0])})
-    second = Model({}, {"W": np.array([[1.0, 2.5, np.nan]]), "n": 3, "W2": np.ones(2), "zero": np.array([-0.0])})
+    metas: list[dict[str, Any]] = [{"open_classes": True, "classes": classes} for classes in (["a", "b"], ["b", "a"])]
+    first = Model(metas[0], {"W": np.array([[1.0, 2.0, np.nan]]), "n": 3, "only": np.ones(2), "zero": np.array([0.0])})
+    second = Model(metas[1], {"W": np.array([[1.0, 2.5, np.nan]]), "n": 3, "W2": np.ones(2), "zero": np.array([-0.0])})
     found = {difference.name: difference for difference in compare_models(first, second)}
     assert found["W"] == Difference("W", ((1, 3), (1, 3)), 1, 0.5)
     assert found["n"] == Difference("n", ((), ()), 0, 0.0)
     assert (found["only"].shapes, found["only"].same) == (((2,), None), False)
+    assert found["classes"].differing == 2
     assert (found["zero"].differing, found["zero"].greatest) == (1, 0.0)
     assert all(difference.same for difference in compare_models(first, first))
 
