@@ -297,7 +297,7 @@ class LearnerProgram:
         for record in self._consumer.poll(timeout_ms, self._options.records_max):
             running = self._running.get(record.partition)
             if running is not None:  # without a running task, the record is skipped here and read again later
-                running.take(self._topics.contexts, record)
+                running.take(record)
 
     def _start_assigned(self) -> int:
         """Start or recover assigned partitions that are not running. Return the number of partitions with progress.

@@ -84,9 +84,12 @@ class Partition:
         """Whether the settings change with the task's next step."""
         return self.newest_step.number > 0 and self.task.settings != self.settings
 
-    def take(self, contexts_topic: str, record: Record) -> None:
+    def take(self, record: Record) -> None:
         """Add a record to the buffer of its input."""
-        (self.contexts if record.topic == contexts_topic else self.feedback).buffer.append(record)
+        self._input_of(record).buffer.append(record)
+
+    def _input_of(self, record: Record) -> Input:
+        return self.contexts if record.topic == self.contexts.tp.topic else self.feedback
 
     def needs_tick(self, records: Sequence[Record], now_ms: int, idle_ms: int) -> bool:
         """Return whether to write a tick.
@@ -153,7 +156,7 @@ class Partition:
         for place, record in enumerate(records):
             if record.topic == self.contexts.tp.topic and (new := self.task.new_classes(record)):
                 for later in reversed(records[place:]):
-                    (self.contexts if later.topic == self.contexts.tp.topic else self.feedback).buffer.appendleft(later)
+                    self._input_of(later).buffer.appendleft(later)
                 adds = [name for name in new if name not in waited][: names_max(self.task.learner)]
                 self.awaited = waited & frozenset(new) | frozenset(adds)
                 return records[:place], adds

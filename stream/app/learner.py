@@ -115,7 +115,7 @@ def run_learner(settings: Settings, stop: Callable[[], bool], *, change_settings
             for warning in lag_warnings.of(program.model_hold):
                 warn(warning)
 
-        show, stands = every(STATUS_INTERVAL_MS, status), False
+        show, was_ready = every(STATUS_INTERVAL_MS, status), False
         tune_gc()
         try:
             while not asked_to_stop():
@@ -123,9 +123,9 @@ def run_learner(settings: Settings, stop: Callable[[], bool], *, change_settings
                 if program.step(POLL_MS):
                     freeze_gc()
                 ready_file.show(program.ready)
-                if program.ready and not stands:
+                if program.ready and not was_ready:
                     status()  # reports the state after the recovery
-                stands = program.ready
+                was_ready = program.ready
                 watched.show(
                     learner_unready(program),
                     lambda: chain(

@@ -102,7 +102,7 @@ def recovery(
     place = f"{topics.journal}/{partition}"
     current = settings_in_force(broker, topics, partition, pulse)
     yield True
-    if current and "seed" not in current:  # an imported model has no settings except its own
+    if current and "seed" not in current:  # an imported model has only the settings that its state depends on
         place = f"the model imported into {topics.snapshots}/{partition}"
     # A recovery can take a long time. The settings are checked first, so that wrong settings are rejected at once.
     settings = resolve(current, settings, given, change=change_settings, place=place)

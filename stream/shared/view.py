@@ -31,9 +31,8 @@ from stream.wire.updates import (
     SETTLED,
     Entry,
     entry_bytes,
+    entry_without_decision,
 )
-
-_NO_FEATURES = Features(np.zeros(0, np.int32), np.zeros(0))
 
 
 class Overlay:
@@ -156,15 +155,15 @@ class View:
 
     def promote(self, number: int) -> None:
         """Add a promotion to the entries for the log."""
-        self._entries.append(Entry(PROMOTED, _NO_FEATURES, self._no_decision(), label=number))
+        self._add_without_decision(PROMOTED, label=number)
 
     def add_class(self, name: str) -> None:
         """Add the name of a class to the entries for the log."""
-        self._entries.append(Entry(NAMED, _NO_FEATURES, self._no_decision(), name=name))
+        self._add_without_decision(NAMED, name=name)
 
-    def _no_decision(self) -> Decision:
-        row = np.zeros(self.learner.n_classes + self.learner.logged_size)
-        return Decision(0, 0, 0.0, row[: self.learner.n_classes], row[self.learner.n_classes :])
+    def _add_without_decision(self, kind: int, **fields: Any) -> None:
+        learner = self.learner
+        self._entries.append(entry_without_decision(kind, learner.n_classes, learner.logged_size, **fields))
 
     @property
     def ahead(self) -> int:

@@ -56,7 +56,7 @@ def examine(make_learner: MakeLearner, schedule: Schedule) -> tuple[list[str], C
     world = World(schedule, make_learner)
     coverage = world.trace.fired
     coverage[schedule.taught] += 1
-    coverage[CLOCK_STANDS] += schedule.clock_stands
+    coverage[CLOCK_PAUSES] += schedule.clock_pauses
     try:
         world.run()
         wrong = check(world)
@@ -69,7 +69,7 @@ def examine(make_learner: MakeLearner, schedule: Schedule) -> tuple[list[str], C
     return wrong, coverage
 
 
-CLOCK_STANDS = "clock is paused"
+CLOCK_PAUSES = "clock is paused"
 
 
 def expected_coverage(model: Sharing = "own") -> list[str]:
@@ -82,7 +82,7 @@ def expected_coverage(model: Sharing = "own") -> list[str]:
     others = [
         "reordered feedback", "operation during an outage", "fenced", "removed and ends",
         "blocked by a transaction", "step aborted after a rebalance", "transaction timeout",
-        WAITS_FOR_FOLLOWERS, CLOCK_STANDS, *OVERFLOWS,
+        WAITS_FOR_FOLLOWERS, CLOCK_PAUSES, *OVERFLOWS,
     ]  # fmt: skip
     if shares:
         others += [BEHIND_ITS_LOG, FOREIGN_IN_LOG, OPEN_IN_LOG, NAMED_TWICE]

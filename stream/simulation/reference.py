@@ -5,8 +5,7 @@ the entries that the task must write to the log.
 """
 
 from math import nan
-
-import numpy as np
+from typing import Any
 
 from stream.journal.format import JournalStep
 from stream.randomness.draws import Purpose, uniform
@@ -14,9 +13,17 @@ from stream.simulation.outside import label_of
 from stream.task.settings import TaskSettings
 from stream.verifying.oracle import Corrected, Decided, Event, Promoted, Settled
 from stream.wire.records import Decision, Features, Logged, Outcome, Target
-from stream.wire.updates import CORRECTED, DECIDED, NAMED, NO_BIT, NO_LABEL, PROMOTED, SETTLED, Entry
-
-_NO_FEATURES = Features(np.zeros(0, np.int32), np.zeros(0))
+from stream.wire.updates import (
+    CORRECTED,
+    DECIDED,
+    NAMED,
+    NO_BIT,
+    NO_LABEL,
+    PROMOTED,
+    SETTLED,
+    Entry,
+    entry_without_decision,
+)
 
 WEIGHING = ("banditron", "soba-diag")
 """The learners in the simulation that weight a bit by the propensity."""
@@ -118,14 +125,14 @@ class SharedReference(OwnReference):
 
     def promote(self, number: int) -> None:
         """Collect a promotion."""
-        self.entries.append(Entry(PROMOTED, _NO_FEATURES, self._no_decision(), label=number))
+        self._collect(PROMOTED, label=number)
 
     def add_class(self, name: str) -> None:
         """Collect the name of an open class."""
-        self.entries.append(Entry(NAMED, _NO_FEATURES, self._no_decision(), name=name))
+        self._collect(NAMED, name=name)
 
-    def _no_decision(self) -> Decision:
-        return Decision(0, 0, 0.0, np.zeros(self.learner.n_classes), np.zeros(self._logged_size))
+    def _collect(self, kind: int, **fields: Any) -> None:
+        self.entries.append(entry_without_decision(kind, self.learner.n_classes, self._logged_size, **fields))
 
     def differs(self, step: JournalStep) -> bool:
         """Return False. For a shared model, `shared_model` checks the versions."""

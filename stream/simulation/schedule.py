@@ -176,7 +176,7 @@ class Schedule(NamedTuple):
     transaction_timeout_ms: int
     session_timeout_ms: int
     replication_timeout_ms: int  # limit on a learner's wait for followers
-    clock_stands: bool
+    clock_pauses: bool
     items: tuple[Item, ...]
 
     def only(self, indices: Sequence[int]) -> "Schedule":
@@ -241,7 +241,7 @@ def draw_schedule(seed: int, events: int = EVENTS, model: Sharing = "own") -> Sc
     """Draw the schedule for a seed. A run with a shared model has more faults, and cannot replay a log."""
     luck = Luck(seed)
     timeless = luck.chance(50)
-    clock_stands = luck.chance(10)
+    clock_pauses = luck.chance(10)
     partitions = luck.choice((1, 1, 2, 3))
     limits = _draw_limits(luck, timeless=timeless)
     taught = luck.choice(LEARNERS)
@@ -275,7 +275,7 @@ def draw_schedule(seed: int, events: int = EVENTS, model: Sharing = "own") -> Sc
             limits, window_ms=2 * limits.window_ms, activation_ms=activation_ms, orphan_ms=2 * limits.orphan_ms
         )
         task = replace(task, join=doubled)
-    if clock_stands:
+    if clock_pauses:
         items = [item._replace(at_ms=START_MS) for item in items]
     schedule = Schedule(
         seed,
@@ -296,7 +296,7 @@ def draw_schedule(seed: int, events: int = EVENTS, model: Sharing = "own") -> Sc
         session_timeout_ms=luck.choice((10, 30, 200)),  # the longest timeout exceeds any pause
         old_lags=not timeless and luck.chance(30),
         replication_timeout_ms=luck.choice((5, 30, 200)),
-        clock_stands=clock_stands,
+        clock_pauses=clock_pauses,
         items=tuple(items),
     )
     if model == "own":

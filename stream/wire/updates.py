@@ -71,6 +71,14 @@ class Entry(NamedTuple):
     name: str = ""
 
 
+def entry_without_decision(
+    kind: int, n_classes: int, logged_size: int, *, label: int = NO_LABEL, name: str = ""
+) -> Entry:
+    """Create a promotion or the name of a class, for a log whose decisions have K scores and L logged numbers."""
+    decision = Decision(0, 0, 0.0, np.zeros(n_classes), np.zeros(logged_size))
+    return Entry(kind, Features(np.zeros(0, np.int32), np.zeros(0)), decision, label=label, name=name)
+
+
 class Entries(NamedTuple):
     """Entries as columns, in order."""
 
