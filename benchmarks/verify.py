@@ -61,7 +61,7 @@ class MadeTopics:
     def ends(self, tps: Sequence[TopicPartition]) -> dict[TopicPartition, Ends]:
         return {tp: Ends(self._count(tp.topic), self._count(tp.topic)) for tp in tps}
 
-    def reader(self, tps: Sequence[TopicPartition]) -> "MadeReader":
+    def reader(self, tps: Sequence[TopicPartition], fetch_wait_ms: int = 0) -> "MadeReader":
         return MadeReader(self, tps[0].topic)
 
     def _count(self, topic: str) -> int:

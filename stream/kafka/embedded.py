@@ -5,6 +5,7 @@ from weakref import WeakSet
 
 from stream.kafka.clocks import VirtualClock
 from stream.kafka.port import (
+    FETCH_WAIT_MS,
     RECORD_BYTES_MAX,
     BrokerError,
     BrokerUnavailableError,
@@ -123,8 +124,8 @@ class EmbeddedBroker:
         self.join(joined)
         return joined
 
-    def reader(self, tps: Sequence[TopicPartition]) -> "EmbeddedConsumer":
-        """See Broker."""
+    def reader(self, tps: Sequence[TopicPartition], fetch_wait_ms: int = FETCH_WAIT_MS) -> "EmbeddedConsumer":
+        """See Broker. No fetch waits here."""
         return EmbeddedConsumer(self, tps)
 
     def ends(self, tps: Sequence[TopicPartition]) -> dict[TopicPartition, Ends]:

@@ -10,6 +10,9 @@ from stream.errors import ExitCode, OnebitError
 from stream.wire.records import Headers, Record, TopicPartition
 from stream.wire.topics import TopicDescription, TopicSpec
 
+FETCH_WAIT_MS = 100
+"""Maximum time for which the broker delays its response to a fetch at the end of a partition."""
+
 RECORD_BYTES_MAX = 1_000_000  # limit on a record's value; Kafka limits a batch with its overhead to 1 MiB by default
 
 
@@ -239,8 +242,15 @@ class Broker(Protocol):
         paused or disconnected. The member then joins again in its next poll or, if `rejoins` is False, is fenced.
         """
 
-    def reader(self, tps: Sequence[TopicPartition]) -> Consumer:
-        """Return a consumer without a group that starts at the beginning of these partitions."""
+    def reader(self, tps: Sequence[TopicPartition], fetch_wait_ms: int = FETCH_WAIT_MS) -> Consumer:
+        """Return a consumer without a group that starts at the beginning of these partitions.
+
+        Args:
+            tps: the partitions.
+            fetch_wait_ms: maximum time for which the broker delays its response to a fetch at the end of a partition.
+                With a short time, the position passes the last transaction's marker early; with a long time, a consumer
+                that follows a partition sends few requests.
+        """
 
     def ends(self, tps: Sequence[TopicPartition]) -> dict[TopicPartition, Ends]:
         """Request the current ends of partitions from the broker, and return them."""

@@ -10,6 +10,8 @@ from stream.wire.records import Record, TopicPartition
 
 READ_TIMEOUT_MS = 60_000
 _POLL_MS = 100
+_FETCH_WAIT_MS = 10
+"""Wait of a fetch in a read up to a known offset, which a transaction's marker can precede."""
 _append_ms = attrgetter("append_ms")
 
 OPEN_MS = 20_000
@@ -33,13 +35,14 @@ def read_partition(
     """
     ends = broker.ends([tp])[tp]
     end = ends.high_watermark if open_ms else ends.stable
-    consumer = broker.reader([tp])
+    consumer = broker.reader([tp], _FETCH_WAIT_MS)
     try:
         if start is not None:
             consumer.seek(tp, start)
         while (position := consumer.position(tp)) < end:
             try:
-                records = read_towards(consumer, tp, end, READ_TIMEOUT_MS if position < ends.stable else open_ms)
+                timeout_ms = READ_TIMEOUT_MS if position < ends.stable else open_ms
+                records = read_towards(consumer, {tp: end}, timeout_ms)
             except BrokerUnavailableError:
                 if position < ends.stable:
                     raise
@@ -53,10 +56,30 @@ def read_partition(
             consumer.close()
 
 
+def read_partitions(
+    broker: Broker, starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
+) -> Generator[Record, None, None]:
+    """Yield the records of several partitions between two offsets. Records of one partition are in offset order.
+
+    Raises:
+        BrokerUnavailableError: see `read_towards`.
+    """
+    with closing(broker.reader(list(starts), _FETCH_WAIT_MS)) as consumer:
+        for tp, start in starts.items():
+            consumer.seek(tp, start)
+        while left := {tp: ends[tp] for tp in starts if consumer.position(tp) < ends[tp]}:
+            for record in read_towards(consumer, left):
+                if record.offset < ends[TopicPartition(record.topic, record.partition)]:
+                    yield record
+
+
 def read_towards(
-    consumer: Consumer, tp: TopicPartition, end: int, timeout_ms: int = READ_TIMEOUT_MS, records_max: int = 5_000
+    consumer: Consumer,
+    ends: Mapping[TopicPartition, int],
+    timeout_ms: int = READ_TIMEOUT_MS,
+    records_max: int = 5_000,
 ) -> list[Record]:
-    """Return some of the next records; the result is empty when the position reaches the end offset.
+    """Return some of the next records; the result is empty when all positions have reached these end offsets.
 
     Polls are short, because the position can advance past a commit marker although no record is returned.
 
@@ -65,11 +88,11 @@ def read_towards(
     """
     for _ in range(timeout_ms // _POLL_MS):
         records = consumer.poll(_POLL_MS, records_max)
-        if records or consumer.position(tp) >= end:
+        if records or all(consumer.position(tp) >= end for tp, end in ends.items()):
             return records
+    left = "; ".join(f"{tp} up to offset {end}, from {consumer.position(tp)}" for tp, end in ends.items())
     raise BrokerUnavailableError(
-        f"could not read {tp} up to offset {end}: no record for {timeout_ms} ms after offset "
-        f"{consumer.position(tp)}; check that the broker is running and reachable"
+        f"could not read {left}: no record for {timeout_ms} ms; check that the broker is running and reachable"
     )
 
 
@@ -82,13 +105,13 @@ def offset_of_number(broker: Broker, tp: TopicPartition, number: int, number_of:
         BrokerUnavailableError: no record arrived within the timeout of `read_towards`.
     """
     low, high = broker.beginnings([tp])[tp], broker.ends([tp])[tp].stable
-    with closing(broker.reader([tp])) as consumer:
+    with closing(broker.reader([tp], _FETCH_WAIT_MS)) as consumer:
         while low < high:
             middle = (low + high) // 2
             consumer.seek(tp, middle)
             found, offset = None, middle
             while found is None and consumer.position(tp) < high:
-                for record in read_towards(consumer, tp, high, records_max=1):
+                for record in read_towards(consumer, {tp: high}, records_max=1):
                     found, offset = number_of(record), record.offset
             if found is None or found >= number or offset >= high:
                 high = middle
@@ -127,7 +150,7 @@ class RecordsAt:
                 self._consumer.seek(self._tp, offset)
             while (position := self._consumer.position(self._tp)) <= offset:
                 count = offset + 1 - position
-                for record in read_towards(self._consumer, self._tp, offset + 1, timeout_ms, count):
+                for record in read_towards(self._consumer, {self._tp: offset + 1}, timeout_ms, count):
                     found[record.offset] = record
         return {offset: found[offset] for offset in wanted if offset in found}
 

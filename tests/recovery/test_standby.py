@@ -42,7 +42,7 @@ class SlowReader:
 def test_recovery_ends_soon_after_a_stop_request(monkeypatch: pytest.MonkeyPatch) -> None:
     pipeline = with_a_long_journal()
     reader = pipeline.broker.reader
-    monkeypatch.setattr(pipeline.broker, "reader", lambda tps: SlowReader(pipeline, reader(tps), 100))
+    monkeypatch.setattr(pipeline.broker, "reader", lambda tps, *_: SlowReader(pipeline, reader(tps), 100))
     told_ms: list[int] = []
     learner = LearnerProgram(
         pipeline.broker,
@@ -90,7 +90,7 @@ def slow_to_read(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         pipeline.broker,
         "reader",
-        lambda tps: SlowReader(pipeline, reader(tps), PART_MS) if tps[0].topic == TOPICS.snapshots else reader(tps),
+        lambda tps, *_: SlowReader(pipeline, reader(tps), PART_MS) if tps[0].topic == TOPICS.snapshots else reader(tps),
     )
 
 

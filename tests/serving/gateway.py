@@ -60,7 +60,7 @@ class LearningBroker:
     def producer(self) -> Producer:
         return _LearningProducer(self, self.pipeline.broker.producer())
 
-    def reader(self, tps: list[TopicPartition]) -> EmbeddedConsumer:
+    def reader(self, tps: list[TopicPartition], fetch_wait_ms: int = 0) -> EmbeddedConsumer:
         return _PatientConsumer(self.pipeline.broker, tps)  # type: ignore[arg-type]
 
     def ends(self, tps: list[TopicPartition]) -> dict[TopicPartition, Ends]:

@@ -16,6 +16,7 @@ from stream.kafka.confluent.membership import GroupConsumer
 from stream.kafka.confluent.producers import ConfluentSink, ConfluentTransactionSink
 from stream.kafka.connection import ConnectionSettings
 from stream.kafka.kafka_python.admin import Admin
+from stream.kafka.port import FETCH_WAIT_MS
 from stream.kafka.producers import PlainProducer, TransactionProducer
 from stream.kafka.refusals import Subscription
 from stream.wire.records import TopicPartition
@@ -45,10 +46,11 @@ class ConfluentBroker(Admin):
     def _join(self, subscription: Subscription) -> GroupConsumer:
         return GroupConsumer(self._librdkafka, self, subscription)
 
-    def reader(self, tps: Sequence[TopicPartition]) -> Reader:
+    def reader(self, tps: Sequence[TopicPartition], fetch_wait_ms: int = FETCH_WAIT_MS) -> Reader:
         """See Broker."""
         beginnings = self.beginnings(tps)
-        return Reader(self._librdkafka, self, make_consumer(self._librdkafka, group_id=_NO_GROUP), beginnings)
+        client = make_consumer(self._librdkafka, fetch_wait_ms, group_id=_NO_GROUP)
+        return Reader(self._librdkafka, self, client, beginnings)
 
     def close(self) -> None:
         """See Broker."""

@@ -31,17 +31,13 @@ from confluent_kafka import KafkaException
 from stream.kafka.confluent.connection import RAISED, ConfluentConnection, bounded, error_of, is_transient
 from stream.kafka.confluent.headers import headers_read
 from stream.kafka.kafka_python.admin import Admin
-from stream.kafka.port import Acl, BrokerError
+from stream.kafka.port import FETCH_WAIT_MS, Acl, BrokerError
 from stream.kafka.refusals import check_dated_by_sender, damaged
 from stream.wire.records import Record, TopicPartition, make
 
 _kafka: Any = confluent_kafka
 _code: Any = confluent_kafka.KafkaError
 _BY_BROKER = _kafka.TIMESTAMP_LOG_APPEND_TIME
-
-_FETCH_WAIT_MS = 100
-"""Maximum time that the broker waits for records in a fetch. The time limits two delays: until the client reports the
-end of a partition after a marker, and until the client reads a resumed partition."""
 
 _FETCHED_RECORDS_MIN = 10_000
 _FETCHED_KIB_MAX = 16 << 10
@@ -61,8 +57,12 @@ _SEEK_TRIED_S = 1.0
 for a few milliseconds."""
 
 
-def make_consumer(connection: ConfluentConnection, **own: Any) -> Any:
-    """Create a confluent-kafka consumer that reads only committed records."""
+def make_consumer(connection: ConfluentConnection, fetch_wait_ms: int = FETCH_WAIT_MS, **own: Any) -> Any:
+    """Create a confluent-kafka consumer that reads only committed records.
+
+    The wait limits two delays: until the client reports the end of a partition after a marker, and until the client
+    reads a resumed partition.
+    """
     with connection.translating("create a consumer"):
         return _kafka.Consumer(
             connection.properties(
@@ -73,7 +73,7 @@ def make_consumer(connection: ConfluentConnection, **own: Any) -> Any:
                 enable_partition_eof=True,
                 check_crcs=True,
                 allow_auto_create_topics=False,
-                fetch_wait_max_ms=min(_FETCH_WAIT_MS, connection.request_timeout_ms // 2),
+                fetch_wait_max_ms=min(fetch_wait_ms, connection.request_timeout_ms // 2),
                 fetch_error_backoff_ms=50,
                 fetch_queue_backoff_ms=5,
                 receive_message_max_bytes=_UNPACKED_BYTES_MAX,
@@ -270,7 +270,7 @@ class Reader:
         """See Consumer.
 
         Counts the offsets up to the high watermark, unless the client has reported the end of the partition. The client
-        reports the end only after one more fetch, which the broker can delay for `_FETCH_WAIT_MS`. If a single offset
+        reports the end only after one more fetch, which the broker can delay (`fetch_wait_ms`). If a single offset
         remains after all fetched records, this offset is a commit marker and is not counted. A record there would have
         been in the same response, because only a full response ends before the last stable offset.
         """

@@ -8,6 +8,7 @@ from stream.kafka.kafka_python.admin import Admin
 from stream.kafka.kafka_python.consumers import Reader
 from stream.kafka.kafka_python.membership import GroupConsumer
 from stream.kafka.kafka_python.producers import KafkaSink, KafkaTransactionSink
+from stream.kafka.port import FETCH_WAIT_MS
 from stream.kafka.producers import PlainProducer, TransactionProducer
 from stream.kafka.refusals import Subscription
 from stream.wire.records import TopicPartition
@@ -28,10 +29,10 @@ class KafkaBroker(Admin):
     def _join(self, subscription: Subscription) -> GroupConsumer:
         return GroupConsumer(self._connection, self, subscription)
 
-    def reader(self, tps: Sequence[TopicPartition]) -> Reader:
+    def reader(self, tps: Sequence[TopicPartition], fetch_wait_ms: int = FETCH_WAIT_MS) -> Reader:
         """See Broker."""
         beginnings = self.beginnings(tps)
-        client = self._connection.make_consumer()
+        client = self._connection.make_consumer(fetch_wait_ms)
         client.assign([KafkaTopicPartition(*tp) for tp in tps])
         consumer = Reader(self._connection, self, client)
         for tp, offset in beginnings.items():

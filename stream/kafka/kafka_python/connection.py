@@ -5,6 +5,8 @@ Workarounds for kafka-python:
 - If the constructor of a client cannot connect, its thread keeps running and its sockets stay open. `Connection.make`
   closes them, and `_Socket` closes the socket of each failed attempt. A client that is closed during a write also
   leaves its socket open.
+- A new consumer requests metadata without topics, and requests the metadata of its topics only after the interval
+  between retries, 100 ms. The interval is shorter here. The client does not pass it on to its metadata.
 - kafka-python waits 10 s, and later 30 s, for a broker that does not respond before it tries another broker. Here, the
   limit is lower.
 - Shortly after an outage a partition has no leader, and the client sends a request to "broker -1". Such errors are
@@ -25,10 +27,22 @@ from stream.kafka.client_config import BY_TOKEN, MECHANISMS
 from stream.kafka.connection import Connection, ConnectionSettings
 from stream.kafka.kafka_python.foreign import PartitionRecords
 from stream.kafka.kafka_python.security import NOT_LET_IN, Manager, settings_of
-from stream.kafka.port import AccessError, Acl, BrokerError, BrokerUnavailableError, FencedError, StaleMemberError
+from stream.kafka.port import (
+    FETCH_WAIT_MS,
+    AccessError,
+    Acl,
+    BrokerError,
+    BrokerUnavailableError,
+    FencedError,
+    StaleMemberError,
+)
 from stream.kafka.tls import reason_of, tls_error_of
 
 CLOSE_S = 5.0
+
+_RETRY_MS = 20
+"""Interval between requests for metadata, and between other requests of a consumer that have failed."""
+
 TRANSIENT = (kafka_errors.RetriableError, kafka_errors.UnknownBrokerIdError)
 
 _KINDS: dict[type[BrokerError], tuple[type[BaseException], ...]] = {
@@ -130,7 +144,7 @@ class KafkaConnection(Connection):
                     raise refused from self._failure
             raise
 
-    def make_consumer(self, **settings: Any) -> Any:
+    def make_consumer(self, fetch_wait_ms: int = FETCH_WAIT_MS, **settings: Any) -> Any:
         """Create a kafka-python consumer that reads only committed records."""
         with self.translating("connect a consumer"):
             client = self.make(
@@ -140,9 +154,11 @@ class KafkaConnection(Connection):
                 isolation_level="read_committed",
                 allow_auto_create_topics=False,
                 metrics_enabled=False,
-                fetch_max_wait_ms=min(500, self.request_timeout_ms // 2),
+                fetch_max_wait_ms=min(fetch_wait_ms, self.request_timeout_ms // 2),
+                retry_backoff_ms=_RETRY_MS,
                 **settings,
             )
+        client._cluster.config["retry_backoff_ms"] = _RETRY_MS
         client._fetcher.PartitionRecords = PartitionRecords
         return client
 
