@@ -101,9 +101,10 @@ class Gaps:
         """
         end = confluent_kafka.OFFSET_END
         self._consumer.assign([confluent_kafka.TopicPartition(self._topic, n, end) for n in range(self._partitions)])
-        self._consumer.poll(0.1)
-        began_ms = int(1_000 * time.time())
         times: dict[int, list[int]] = defaultdict(list)
+        while len(times) < self._partitions:  # the consumer takes about a second to start
+            self._add(times)
+        times = {partition: each[-1:] for partition, each in times.items()}
         done = threading.Event()
 
         def run() -> None:
@@ -115,15 +116,18 @@ class Gaps:
         thread = threading.Thread(target=run)
         thread.start()
         while not done.is_set():
-            for message in self._consumer.consume(1_000, 0.1):
-                if message.error() is None:
-                    times[message.partition() or 0].append(message.timestamp()[1])
+            self._add(times)
         thread.join()
         ended_ms = int(1_000 * time.time())
         return {
-            partition: max(after - before for before, after in pairwise([began_ms, *times[partition], ended_ms]))
+            partition: max(after - before for before, after in pairwise([*times[partition], ended_ms]))
             for partition in range(self._partitions)
         }
+
+    def _add(self, times: dict[int, list[int]]) -> None:
+        for message in self._consumer.consume(1_000, 0.1):
+            if message.error() is None:
+                times[message.partition() or 0].append(message.timestamp()[1])
 
 
 def held_by(broker: Broker, group: str, instance: str) -> set[int]:

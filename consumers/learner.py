@@ -302,13 +302,16 @@ class LearnerProgram:
     def _start_assigned(self) -> int:
         """Start or recover assigned partitions that are not running. Return the number of partitions with progress.
 
-        Parked tasks come first. The other tasks are recovered one after another, in time slices, so that each partition
-        can make decisions as soon as its recovery is complete.
+        Parked tasks resume together. The other tasks are recovered one after another, in time slices, so that each
+        partition can make decisions as soon as its recovery is complete.
         """
-        worked_count, began_ms = 0, self._host_ms()
+        began_ms = self._host_ms()
         self._has_recovered = False
-        parked = self._recoveries.parked.partitions
-        for partition in sorted(self._assigned - self._running.keys(), key=lambda each: (each not in parked, each)):
+        resumed = self._recoveries.resume(sorted(self._assigned - self._running.keys()))
+        for each in resumed:
+            self._start(each)
+        worked_count = len(resumed)
+        for partition in sorted(self._assigned - self._running.keys()):
             # A poll during the recovery of another partition may have revoked this partition.
             if partition in self._assigned:
                 running, worked = self._recoveries.advance(partition)

@@ -1,12 +1,12 @@
 """Starts assigned partitions: parked tasks resume, and other tasks are recovered in time slices."""
 
-from collections.abc import Callable, Collection, Generator
+from collections.abc import Callable, Collection, Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from consumers.partition import Input, Partition
 from consumers.shared_model import SharedModel
 from stream.journal.format import UnrecoverableError, stored_settings
-from stream.journal.reading import Given, last_step
+from stream.journal.reading import Given, last_step, last_steps
 from stream.journal.recover import Progress, Recovered, recovery
 from stream.kafka.port import Broker
 from stream.shared.view import View
@@ -82,6 +82,20 @@ class Recoveries:
             if not worked or self.host_ms() - began_ms >= SLICE_MS or self._running.get(partition) is not steps:
                 return None, worked
 
+    def resume(self, partitions: Iterable[int]) -> list[Partition]:
+        """Return the parked tasks of these partitions that can continue at once. The others need `advance`.
+
+        The requests cover all partitions together, so that a rebalance only briefly stops the partitions that stay.
+        """
+        parked = self.parked.partitions
+        candidates = [each for each in partitions if each in parked and each not in self._running]
+        if not candidates:
+            return []
+        held_up = self._held_up(candidates)
+        journals = {each: TopicPartition(self.topics.journal, each) for each in candidates if each not in held_up}
+        last = last_steps(self.broker, list(journals.values()))
+        return [parked.pop(each) for each, tp in journals.items() if parked[each].resume(last.get(tp))]
+
     def park(self, running: Partition) -> None:
         """Keep a revoked task so that it can resume if its partition is assigned again."""
         running.contexts.buffer.clear()
@@ -116,7 +130,7 @@ class Recoveries:
     def _start(self, partition: int) -> _Steps:
         others = ", or of another program in its predictions topic" if self.settings.model == "shared" else ""
         waits = f"partition {partition} waits for a transaction of its previous learner{others}"
-        yield from self._wait(lambda: not self._is_held_up(partition), lambda: waits)
+        yield from self._wait(lambda: not self._held_up([partition]), lambda: waits)
         parked = self.parked.partitions.pop(partition, None)
         journal = TopicPartition(self.topics.journal, partition)
         if parked is not None and parked.resume(last_step(self.broker, journal)):
@@ -227,20 +241,24 @@ class Recoveries:
             self.reported_ms = self.host_ms()
             self.announce(message)
 
-    def _is_held_up(self, partition: int) -> bool:
-        """Return whether a transaction is open in the task's journal or snapshots.
+    def _held_up(self, partitions: Sequence[int]) -> set[int]:
+        """Return the partitions with an open transaction in their journals or snapshots.
 
-        The previous process of this partition can still commit this transaction, and its records must then be
+        The previous process of such a partition can still commit the transaction, and its records must then be
         recovered. The transaction ends when that process ends it, or when the broker's timeout expires.
         """
         topics = [self.topics.journal, self.topics.snapshots]
         shares = self.settings.model == "shared"
         if shares:  # recovery reads the predictions topic, which an open transaction of any program can block
             topics.append(self.topics.predictions)
-        tps = [TopicPartition(topic, partition) for topic in topics]
-        if shares and self.broker.ends(tps[:1])[tps[0]].high_watermark == 0:
-            tps.append(TopicPartition(self.topics.snapshots, MODEL_PARTITION))  # a model import may be in progress
-        return any(end.stable < end.high_watermark for end in self.broker.ends(tps).values())
+        import_tp = TopicPartition(self.topics.snapshots, MODEL_PARTITION)
+        tps = [TopicPartition(topic, partition) for topic in topics for partition in partitions]
+        ends = self.broker.ends([*tps, import_tp] if shares else tps)
+        open_tps = {tp for tp, end in ends.items() if end.stable < end.high_watermark}
+        held = {tp.partition for tp in tps if tp in open_tps}
+        if shares and import_tp in open_tps:  # a model is being imported, with which new tasks will start
+            held |= {each for each in partitions if ends[TopicPartition(self.topics.journal, each)].high_watermark == 0}
+        return held
 
     def _pulse(self) -> None:
         """Stop if requested, and poll at intervals. Called during long operations."""

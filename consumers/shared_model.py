@@ -148,7 +148,7 @@ class SharedModel:
             )
         end = self.ends.stable
         while self._reader.position(self._tp) < end:
-            self.replica.read(read_towards(self._reader, self._tp, end, records_max=_RECORDS_MAX))
+            self.replica.read(read_towards(self._reader, {self._tp: end}, records_max=_RECORDS_MAX))
             if not keep_reading(self._reader.position(self._tp), end):
                 break
         if self.replica.foreign.records > self._foreign_announced:

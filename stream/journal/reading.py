@@ -4,7 +4,7 @@
 """
 
 from collections import deque
-from collections.abc import Collection, Generator, Iterator, Mapping
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain, dropwhile
 from typing import Any, NamedTuple
@@ -21,7 +21,7 @@ from stream.journal.format import (
     task_settings,
 )
 from stream.kafka.port import Broker
-from stream.kafka.reading import offset_of_number, read_partition
+from stream.kafka.reading import offset_of_number, read_partition, read_partitions
 from stream.snapshots.chunks import Pulse, read_model_snapshots, read_snapshots
 from stream.snapshots.state import decode, decode_model
 from stream.task.settings import TaskSettings
@@ -71,16 +71,23 @@ def read_from_step(
 
 
 def last_step(broker: Broker, journal: TopicPartition) -> JournalStep | None:
-    """Return the last step of a journal. The search goes backwards from the end."""
-    beginning = broker.beginnings([journal])[journal]
-    end = broker.ends([journal])[journal].stable
+    """Return the last step of a journal, or None if the task has made no step."""
+    return last_steps(broker, [journal]).get(journal)
+
+
+def last_steps(broker: Broker, journals: Sequence[TopicPartition]) -> dict[TopicPartition, JournalStep]:
+    """Return the last step of each journal that has one. The search goes backwards from the ends."""
+    found: dict[TopicPartition, JournalStep] = {}
+    beginnings, ends = broker.beginnings(journals), broker.ends(journals)
+    left = {tp: end.stable for tp, end in ends.items() if beginnings[tp] < end.stable}
     reach = 100  # in offsets; each transaction also has a marker with an offset
-    while True:
-        start = max(beginning, end - reach)
-        steps = [step for _, step in read_journal(broker, journal, start)]
-        if steps or start == beginning:
-            return steps[-1] if steps else None
+    while left:
+        starts = {tp: max(beginnings[tp], end - reach) for tp, end in left.items()}
+        for record in read_partitions(broker, starts, left):
+            found[TopicPartition(record.topic, record.partition)] = decode_step(record)
+        left = {tp: end for tp, end in left.items() if tp not in found and starts[tp] > beginnings[tp]}
         reach *= 10
+    return found
 
 
 def settings_in_force(broker: Broker, topics: Topics, partition: int, pulse: Pulse = lambda: None) -> dict[str, Any]:
@@ -140,8 +147,7 @@ class JournalFollower:
         if from_end:
             for journal, ends in broker.ends(journals).items():
                 self._consumer.seek(journal, ends.stable)
-                if (step := last_step(broker, journal)) is not None:
-                    self.steps[journal.partition] = step
+            self.steps = {journal.partition: step for journal, step in last_steps(broker, journals).items()}
 
     def read(self, timeout_ms: int) -> Ledger:
         """Read new records, and return the sum of the tasks' ledgers."""

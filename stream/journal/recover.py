@@ -18,8 +18,8 @@ from stream.journal.reading import (
 )
 from stream.kafka.port import Broker
 from stream.shared.view import Recall, RecallError
-from stream.snapshots.chunks import MODEL_PARTITION, Pulse, Stored, imported_model, read_snapshots
-from stream.snapshots.state import Parts, decode, decoding, finish, restore
+from stream.snapshots.chunks import MODEL_PARTITION, Parts, Pulse, Stored, finish, imported_model, reading_snapshots
+from stream.snapshots.state import decode, decoding, restore, restoring
 from stream.task.settings import TaskSettings
 from stream.task.task import Effects, Task
 from stream.wire.classes import NewClassesError
@@ -149,8 +149,7 @@ def rebuilding(
         JournalError: the task has made no step, or required records are deleted.
     """
     journal = TopicPartition(topics.journal, partition)
-    stored = read_snapshots(broker, topics, partition, until if snapshots else 0, pulse)
-    yield True
+    stored = yield from reading_snapshots(broker, topics, partition, until if snapshots else 0)
     last = last_step(broker, journal)
     yield True
     if stored.newest is None:
@@ -209,7 +208,8 @@ def _from_snapshot(topics: Topics, stored: Stored) -> Recovery:
     snapshot = yield from decoding(stored.newest)
     settings = task_settings(snapshot.settings)
     stored.taken_ms, stored.taken_of = snapshot.stream_ms, snapshot.step.ledger
-    return Recovered(restore(snapshot, settings, topics.contexts, stored.newest.place), snapshot.step, settings, stored)
+    task = yield from restoring(snapshot, settings, topics.contexts, stored.newest.place)
+    return Recovered(task, snapshot.step, settings, stored)
 
 
 def _from_beginning(

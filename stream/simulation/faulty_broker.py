@@ -10,7 +10,14 @@ from enum import Enum, auto
 from typing import Any, ClassVar
 
 from stream.kafka.embedded import EmbeddedBroker, EmbeddedConsumer, EmbeddedMember
-from stream.kafka.port import BrokerUnavailableError, Ends, Member, RebalanceListener, TransactionalProducer
+from stream.kafka.port import (
+    FETCH_WAIT_MS,
+    BrokerUnavailableError,
+    Ends,
+    Member,
+    RebalanceListener,
+    TransactionalProducer,
+)
 from stream.wire.records import Headers, Record, TopicPartition
 
 
@@ -110,9 +117,9 @@ class FaultyBroker:
         self.member = self.broker.group_consumer(group, member, topics, listener, rejoins=rejoins)
         return FaultyConsumer(self, self.member, "poll")
 
-    def reader(self, tps: Sequence[TopicPartition]) -> "FaultyConsumer":
+    def reader(self, tps: Sequence[TopicPartition], fetch_wait_ms: int = FETCH_WAIT_MS) -> "FaultyConsumer":
         """See Broker."""
-        return FaultyConsumer(self, self.broker.reader(tps), "read")
+        return FaultyConsumer(self, self.broker.reader(tps, fetch_wait_ms), "read")
 
     def ends(self, tps: Sequence[TopicPartition]) -> dict[TopicPartition, Ends]:
         """See Broker."""

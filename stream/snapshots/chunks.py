@@ -14,10 +14,10 @@ The concatenated payloads of a generation are the state: see `stream.snapshots.s
 or a wrong checksum is *torn*, and is ignored.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from hashlib import sha256
 from itertools import chain, count, pairwise
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import orjson
 from msgspec import UNSET, MsgspecError, Struct, UnsetType, convert, to_builtins
@@ -45,6 +45,21 @@ MODEL_KEYS = f"{MODEL_PARTITION}/model"
 
 Pulse = Callable[[], None]
 """Called repeatedly during a long operation; an exception that it raises ends the operation."""
+
+T = TypeVar("T")
+Parts = Generator[bool, None, T]
+"""A long operation as a generator, which yields True after each part and returns the result."""
+
+
+def finish(parts: Parts[T], pulse: Pulse = lambda: None) -> T:
+    """Run an operation to its end. The pulse is called after each part."""
+    while True:
+        try:
+            next(parts)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        pulse()
 
 
 class SnapshotError(JournalError):
@@ -257,14 +272,20 @@ def read_snapshots(
     *,
     keys: str | None = None,
 ) -> Stored:
-    """Read the snapshots of a task or of a shared model.
+    """Read the snapshots of a task or of a shared model at once; see `reading_snapshots`."""
+    return finish(reading_snapshots(broker, topics, partition, number_max, keys=keys), pulse)
+
+
+def reading_snapshots(
+    broker: Broker, topics: Topics, partition: int, number_max: int | None = None, *, keys: str | None = None
+) -> Parts[Stored]:
+    """Read the snapshots of a task or of a shared model, record by record.
 
     Args:
         broker: the broker.
         topics: the pipeline's topics.
         partition: partition of the snapshots topic.
         number_max: greatest generation number; None means no limit.
-        pulse: called after each record.
         keys: prefix of the keys; None means the prefix of the partition's task.
 
     Raises:
@@ -273,7 +294,7 @@ def read_snapshots(
     stored = Stored(str(partition) if keys is None else keys, number_max)
     for record in read_partition(broker, TopicPartition(topics.snapshots, partition)):
         stored.add(record)
-        pulse()
+        yield True
     return stored
 
 

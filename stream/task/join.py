@@ -292,16 +292,14 @@ class Join:
         self,
         pending: Iterable[tuple[str, Pending]],
         orphans: Iterable[tuple[str, Orphan]],
-        retained: Iterable[tuple[str, Retained, int]],
         deferred: Iterable[tuple[str, Pending]] = (),
         shown: Iterable[tuple[str, Pending]] = (),
     ) -> None:
-        """Add the entries of a stored state, oldest first.
+        """Add the waiting entries of a stored state, oldest first.
 
         Args:
             pending: ids and decisions.
             orphans: ids and feedback.
-            retained: ids, entries, and the stream times at which they were settled.
             deferred: ids and decisions that were not shown yet.
             shown: ids and decisions that were deferred and then shown.
         """
@@ -309,6 +307,9 @@ class Join:
         self.deferred.update(deferred)
         self.shown.update(shown)
         self.orphans.update(orphans)
+
+    def restore_retained(self, retained: Iterable[tuple[str, Retained, int]]) -> None:
+        """Add settled ids of a stored state, oldest first: ids, entries, and the stream times of settlement."""
         for event_id, entry, settled_ms in retained:
             self.retained[event_id] = self._shared(entry)
             self._settled.append(event_id, settled_ms)

@@ -256,9 +256,9 @@ def recovers_from_the_end(*arguments: Any, original: Any = recover_module.recove
     return recovered._replace(step=recovered.step._replace(contexts=(start, start)))
 
 
-def restores_as_dated(snapshot: Any, *rest: Any, original: Any = snapshot_module.restore) -> Any:
+def restores_as_dated(snapshot: Any, *rest: Any, original: Any = snapshot_module.restoring) -> Any:
     """Use the stream time of the snapshot as the time of decisions whose tick has not been read."""
-    task = original(snapshot, *rest)
+    task = yield from original(snapshot, *rest)
     for time in task.undated.values():
         time.ms = snapshot.stream_ms
     task.undated.clear()
@@ -380,7 +380,7 @@ MUTATIONS = [
     replaced("feedback applied twice", Task, "_learn", learns_twice),
     Mutation("fences dropped", no_fences),
     replaced("promotions not applied", OwnModel, "promote", lambda self, number: None),
-    replaced("recovery does not wait for open transactions", Recoveries, "_is_held_up", lambda self, partition: False),
+    replaced("recovery does not wait for open transactions", Recoveries, "_held_up", lambda self, partitions: set()),
     replaced("expiry by the contexts' clock", Task, "_apply_context", advances_time_at_contexts),
     replaced("expiry by a host's clock", Join, "pass_time", expires_by_the_host),
     replaced("inputs merged in order of arrival", partition_module, "merge", applies_partial_input),
@@ -399,7 +399,7 @@ MUTATIONS = [
     snapshot_without("shown"),
     snapshot_without("orphans"),
     snapshot_without("retained"),
-    replaced("undated decisions restored as dated", recover_module, "restore", restores_as_dated),
+    replaced("undated decisions restored as dated", recover_module, "restoring", restores_as_dated),
     replaced("snapshots share the model's arrays", partition_module, "take", snapshot_that_shares_the_model),
     replaced("snapshots have the number of the next step", partition_module, "take", snapshot_of_the_next_step),
     replaced("members commit without a membership check", EmbeddedMember, "check_membership", lambda self: None),
