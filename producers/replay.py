@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from math import inf
 
 from producers.datasets.base import Dataset
-from producers.datasets.logged import decided_at_ms, time_of
 from stream.kafka.partitioner import partition_for
 from stream.kafka.port import Broker
 from stream.kafka.reading import read_partition
@@ -81,8 +80,8 @@ class ReplayProgram:
         self._due = self.timetable.started_ms
         self._lap_ms = self._begun_ms = self._origin_ms = 0
         if options.speed not in (None, inf):
-            self._begun_ms = decided_at_ms(dataset, 0)
-            span_ms = max(0, decided_at_ms(dataset, dataset.rows - 1) - self._begun_ms)
+            self._begun_ms = dataset.decided_at_ms(0)
+            span_ms = max(0, dataset.decided_at_ms(dataset.rows - 1) - self._begun_ms)
             # The pause between two laps is the mean time between events.
             self._lap_ms = span_ms + max(1, span_ms // max(1, dataset.rows - 1))
             self._origin_ms = self._log_ms(self.timetable.position) or 0
@@ -114,7 +113,7 @@ class ReplayProgram:
         previous event.
         """
         lap, row = divmod(position, self._dataset.rows)
-        at_ms = time_of(self._dataset, row)
+        at_ms = self._dataset.time_of(row)
         return None if at_ms is None else lap * self._lap_ms + at_ms - self._begun_ms
 
     def step(self, timeout_ms: int) -> int:

@@ -19,6 +19,9 @@ from stream.wire.records import Features, FloatArray, IndexArray, Logged, make
 LabelArray = NDArray[np.int64]
 OffsetArray = NDArray[np.int64]
 
+SAMPLED = 1_000
+"""Number of rows that are read to determine which values a log has."""
+
 
 class DatasetError(OnebitError, ValueError):
     """A data set that does not exist or cannot be read."""
@@ -176,6 +179,45 @@ class Dataset:
     def logged(self, row: int) -> Logged | None:
         """Return the logged decision of a row, or None if this is not a log or the decision is missing."""
         return None
+
+    def time_of(self, row: int) -> int | None:
+        """Return the decision time of a row in milliseconds, or None if this is not a log or the time is missing."""
+        return None
+
+    def decided_at_ms(self, row: int) -> int:
+        """Return the decision time of a row. Raise DatasetError if it is unknown."""
+        found = self.time_of(row)
+        if found is None:
+            raise DatasetError(
+                f"{self.name}, row {row}: no decision time; a replay at a given speed requires decision times"
+            )
+        return found
+
+    def named_classes(self) -> tuple[str, ...] | None:
+        """Return the class names that the records of a log contain, or None if its records contain class indices."""
+        return None
+
+    def has_labels(self) -> bool:
+        """Return whether the true classes are known. For a log, only the first rows are checked."""
+        return True
+
+    def has_eligible(self) -> bool:
+        """Return whether contexts have eligible classes. Only the first rows are checked."""
+        return any(self.eligible(row) is not None for row in range(min(SAMPLED, self.rows)))
+
+    def logged_delays_ms(self) -> list[int]:
+        """Return the logged feedback delays of the first rows; empty if this is not a log."""
+        return []
+
+    def part(self, from_ms: int | None, to_ms: int | None, limit: int | None) -> "Dataset":
+        """Return the rows of a log with a decision time in a range, at most `limit` rows.
+
+        The log must be in time order.
+
+        Raises:
+            DatasetError: this is not a log, or it has no times, or no rows in the range.
+        """
+        raise DatasetError(f"{self.name} is not a log of decisions; a time range requires a log")
 
     def order(self, epoch: int, shuffle_seed: int | None = None) -> Sequence[int]:
         """Return the rows of an epoch in replay order: in row order, or shuffled differently in each epoch.

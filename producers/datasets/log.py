@@ -1,18 +1,32 @@
-"""The log interface: contexts in decision order, with known outcomes.
+"""Logs: contexts in decision order, with known outcomes; the log as a data set, either complete or a part.
 
 A log is read as a stream of column batches, in constant memory. Missing values are `MISSING` in integer columns and NaN
-in propensities.
+in propensities. A data set needs random access, so its log is stored on disk first.
 """
 
+import re
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from producers.datasets.base import OffsetArray, Rows
+from producers.datasets.base import (
+    SAMPLED,
+    Block,
+    Dataset,
+    DatasetError,
+    Known,
+    OffsetArray,
+    Row,
+    Rows,
+    UnknownEventError,
+)
 from stream.estimating.rows import DecisionLog, Eligible
-from stream.wire.records import FloatArray, IndexArray
+from stream.wire.records import FloatArray, IndexArray, Logged
 
 MISSING = -1
 
@@ -108,3 +122,132 @@ class LogRows(Rows, Protocol):
     def row_of(self, event_id: str) -> int | None:
         """Return the row with this id, or None."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class LogDataset(Dataset):
+    """The decisions in a log as a data set. Rows have their own ids and outcomes, and may have labels."""
+
+    log: LogRows  # the same object as `source`, with its exact type
+
+    def event_id(self, row: int, epoch: int = 0) -> str:
+        """Return the id of the row in the log. From the second epoch on, the id has the epoch as a suffix."""
+        event_id = self.log.event_id(row)
+        return f"{event_id}~{epoch}" if epoch else event_id
+
+    def parse_event_id(self, event_id: str) -> tuple[int, int]:
+        """Return the epoch and the row of an event. Raise UnknownEventError if it does not belong to this log."""
+        row = self.log.row_of(event_id)
+        if row is not None:
+            return 0, row
+        own, _, epoch = event_id.rpartition("~")
+        row = self.log.row_of(own) if _EPOCH.fullmatch(epoch) else None
+        if row is None:
+            message = f"event {event_id[:100]!r} does not belong to {self.name}; use the log of the replay"
+            raise UnknownEventError(message)
+        return int(epoch), row
+
+    def known_of(self, event_id: str) -> Known:
+        """Return the known outcome of an event."""
+        outcome = self.log.outcome(self.parse_event_id(event_id)[1])
+        return Known(outcome.label, outcome.action, outcome.reward, outcome.delay_ms)
+
+    def eligible(self, row: int) -> Sequence[str | int] | None:
+        """Return the names of the eligible classes, or their indices if the classes have no names."""
+        classes = self.log.outcome(row).eligible
+        if classes is None:
+            return None
+        listed: list[int] = classes.tolist()
+        return listed if self.named_classes() is None else [self.class_names[k] for k in listed]
+
+    def logged(self, row: int) -> Logged | None:
+        """Return the logged decision of a row."""
+        outcome = self.log.outcome(row)
+        return None if outcome.action is None else Logged(outcome.action, outcome.propensity)
+
+    def time_of(self, row: int) -> int | None:
+        """Return the decision time of a row, or None if it is missing."""
+        return self.log.outcome(row).decided_at_ms
+
+    def named_classes(self) -> tuple[str, ...] | None:
+        """Return the class names, or None if the classes have no names."""
+        return None if _are_numbers(self.class_names) else self.class_names
+
+    def has_labels(self) -> bool:
+        """Return whether one of the first rows has a label."""
+        return any(outcome.label is not None for outcome in self._first_outcomes())
+
+    def logged_delays_ms(self) -> list[int]:
+        """Return the feedback delays of the first rows."""
+        return [outcome.delay_ms for outcome in self._first_outcomes() if outcome.delay_ms is not None]
+
+    def part(self, from_ms: int | None, to_ms: int | None, limit: int | None) -> "LogDataset":
+        """See Dataset."""
+        first, stop = 0, self.rows
+        if from_ms is not None or to_ms is not None:
+            begun_ms = self.decided_at_ms(0)
+            first = 0 if from_ms is None else self._row_at(from_ms)
+            stop = self.rows if to_ms is None else self._row_at(to_ms)
+            if first >= stop:
+                last_ms = self.decided_at_ms(self.rows - 1)
+                raise DatasetError(f"{self.name}: no decisions in the range; the log covers {begun_ms} to {last_ms} ms")
+        count = stop - first if limit is None else min(limit, stop - first)
+        part = _Part(self.log, first, count)
+        return replace(self, rows=count, source=part, log=part)
+
+    def _first_outcomes(self) -> Iterator[LoggedOutcome]:
+        return (self.log.outcome(row) for row in range(min(SAMPLED, self.rows)))
+
+    def _row_at(self, at_ms: int) -> int:
+        """Return the first row decided at this time or later."""
+        return bisect_left(range(self.rows), at_ms, key=self.decided_at_ms)
+
+
+def log_dataset(
+    source: LogRows,
+    rows: int,
+    n_features: int,
+    class_names: tuple[str, ...],
+    name: str,
+    terms: str = "unknown",
+    *,
+    uneven: str = "",
+) -> LogDataset:
+    """Return a stored log as a data set."""
+    return LogDataset(name, name, rows, n_features, len(class_names), class_names, terms, source, source, uneven=uneven)
+
+
+@lru_cache(maxsize=8)  # called for each context of a replay
+def _are_numbers(names: tuple[str, ...]) -> bool:
+    return names == tuple(map(str, range(len(names))))
+
+
+_EPOCH = re.compile("[1-9][0-9]{0,17}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """The `count` rows of a log that start at `first`."""
+
+    source: LogRows
+    first: int
+    count: int
+
+    def row(self, row: int) -> Row:
+        return self.source.row(self.first + row)
+
+    def label(self, row: int) -> int:
+        return self.source.label(self.first + row)
+
+    def block(self, start: int, stop: int) -> Block:
+        return self.source.block(self.first + start, self.first + stop)
+
+    def outcome(self, row: int) -> LoggedOutcome:
+        return self.source.outcome(self.first + row)
+
+    def event_id(self, row: int) -> str:
+        return self.source.event_id(self.first + row)
+
+    def row_of(self, event_id: str) -> int | None:
+        row = self.source.row_of(event_id)
+        return None if row is None or not 0 <= row - self.first < self.count else row - self.first

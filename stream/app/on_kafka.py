@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from producers.datasets.base import Dataset
-from producers.datasets.logged import LogDataset
+from producers.datasets.log import LogDataset
 from producers.datasets.scaling import uneven_of
 from stream.app.connection import command_hint, connect
 from stream.app.embedded import Judge, RunEnd, report_of

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from producers.datasets.logged import class_names_of
 from stream.app.plan import dataset_of
 from stream.app.resolve import mean_nnz_of, n_features_of, task_settings, with_chosen
 from stream.app.setting_values import flag_of, setting_name
@@ -140,7 +139,7 @@ def _sizes(settings: Settings, begun: Mapping[str, Any]) -> _Sizes:
         n_classes, n_features = n_classes or begun["n_classes"], n_features or begun["n_features"]
     if n_classes is None or n_features is None:
         dataset = dataset_of(settings)
-        return _Sizes(dataset.n_classes, dataset.n_features, mean_nnz_of(dataset), class_names_of(dataset))
+        return _Sizes(dataset.n_classes, dataset.n_features, mean_nnz_of(dataset), dataset.named_classes())
     return _Sizes(n_classes, n_features, n_features)
 
 

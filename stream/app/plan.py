@@ -6,8 +6,7 @@ import platformdirs
 
 from producers.datasets.base import Dataset
 from producers.datasets.catalogue import catalogue, is_log, load
-from producers.datasets.log import OnBadRow, remarks_of
-from producers.datasets.logged import LogDataset, has_labels, has_times, log_dataset, logged_delays_ms, part_of
+from producers.datasets.log import LogDataset, OnBadRow, log_dataset, remarks_of
 from producers.datasets.scaling import standardised
 from producers.replay import ReplayOptions
 from stream.app.process import announce, warn
@@ -66,7 +65,9 @@ def log_of(
 
 def _part(source: SourceSettings, dataset: Dataset) -> Dataset:
     from_ms, to_ms = (None if time is None else parse_time(time) for time in (source.from_time, source.to_time))
-    return part_of(dataset, from_ms, to_ms, source.limit)
+    if from_ms is None and to_ms is None and source.limit is None:
+        return dataset
+    return dataset.part(from_ms, to_ms, source.limit)
 
 
 def check_play(play: str, dataset: Dataset) -> None:
@@ -75,7 +76,7 @@ def check_play(play: str, dataset: Dataset) -> None:
     Raises:
         SettingsError: the learner plays its own actions, but the log has rewards for logged actions only.
     """
-    if play == "own" and not has_labels(dataset):
+    if play == "own" and not dataset.has_labels():
         raise SettingsError(
             f"--play own: {dataset.name} has no true classes, only rewards of the logged actions. Use --play logged to "
             "learn from the logged actions, or --play match to skip events with other actions"
@@ -125,7 +126,7 @@ def speed_of(replay: ReplaySettings, dataset: Dataset) -> float | None:
     if replay.shuffle:
         raise SettingsError(f"--speed {replay.speed} cannot be combined with --shuffle")
     speed = parse_speed(replay.speed)
-    if speed != inf and not has_times(dataset):
+    if speed != inf and dataset.time_of(0) is None:
         raise SettingsError(f"--speed {replay.speed}: {dataset.name} has no decision times. Use --rate")
     return speed
 
@@ -142,14 +143,14 @@ SHORT_DELAY_SHARE = 0.001
 def shortest_delay_ms(feedback: FeedbackSettings, dataset: Dataset) -> int:
     """Return a lower bound on at least 99.9 % of the feedback delays."""
     if feedback.delay == LOGGED:
-        return int(min(logged_delays_ms(dataset), default=0) / feedback_speed(feedback))
+        return int(min(dataset.logged_delays_ms(), default=0) / feedback_speed(feedback))
     return parse_delay(feedback.delay).quantile_ms(SHORT_DELAY_SHARE)
 
 
 def feedback_plan(feedback: FeedbackSettings, dataset: Dataset) -> FeedbackPlan:
     """Return the plan of delays, loss and duplicates."""
     if feedback.delay == LOGGED:
-        if not logged_delays_ms(dataset):
+        if not dataset.logged_delays_ms():
             raise SettingsError(
                 f"--delay logged: {dataset.name} has no feedback times. Use a delay distribution, such as "
                 "--delay exponential:10s"

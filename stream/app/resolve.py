@@ -9,7 +9,6 @@ import numpy as np
 import orjson
 
 from producers.datasets.base import Dataset
-from producers.datasets.logged import class_names_of, has_eligible
 from producers.datasets.scaling import uneven_of
 from producers.feedback import FeedbackOptions
 from producers.replay import ReplayOptions
@@ -315,7 +314,7 @@ def resolve_run(settings: Settings, learner: str, dataset: Dataset, command: str
         name=learner if name is None else name,
         dataset=dataset,
         events=events_of(settings, dataset),
-        task=task_settings(settings, learner, dataset.n_classes, dataset.n_features, class_names_of(dataset)),
+        task=task_settings(settings, learner, dataset.n_classes, dataset.n_features, dataset.named_classes()),
         topics=settings.topics,
         partitions=settings.partitions,
         replay=replay_options(settings, dataset, settings.partitions),
@@ -367,10 +366,10 @@ def choose_learners(settings: Settings) -> Chosen:
     settings, why = with_chosen(settings, dataset.n_classes, dataset.n_features, mean_nnz_of(dataset))
     if why:
         announce(why)
-    nnz, events, is_among_eligible = nnz_of(dataset), events_of(settings, dataset), has_eligible(dataset)
+    nnz, events, is_among_eligible = nnz_of(dataset), events_of(settings, dataset), dataset.has_eligible()
     seconds = []
     for name in settings.learner:
-        task = task_settings(settings, name, dataset.n_classes, dataset.n_features, class_names_of(dataset))
+        task = task_settings(settings, name, dataset.n_classes, dataset.n_features, dataset.named_classes())
         learner = task.make_learner()
         if is_among_eligible:
             task.check_eligible(learner)

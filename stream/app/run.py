@@ -21,7 +21,7 @@ from copy import copy
 from multiprocessing.connection import Connection, wait
 from typing import Any, NamedTuple
 
-from producers.datasets.logged import LogDataset
+from producers.datasets.log import LogDataset
 from producers.datasets.logs.streams import STDIN
 from stream.app.embedded import BrokenOffError, run_embedded
 from stream.app.process import Progress, ShowProgress, ignore, logger

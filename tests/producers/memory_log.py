@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from producers.datasets.base import Block, Row
-from producers.datasets.log import MISSING, LoggedOutcome, LogRows
-from producers.datasets.logged import LogDataset, log_dataset
+from producers.datasets.log import MISSING, LogDataset, LoggedOutcome, LogRows, log_dataset
 from stream.wire.records import Features
 
 

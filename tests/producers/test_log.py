@@ -8,7 +8,6 @@ import pytest
 
 from producers.datasets.base import Dataset, DatasetError, Known, UnknownEventError
 from producers.datasets.log import LoggedOutcome
-from producers.datasets.logged import logged_delays_ms, part_of
 from producers.feedback import FeedbackOptions, FeedbackProgram
 from producers.replay import ReplayOptions, ReplayProgram, Slip, resume_position
 from stream.kafka.clocks import VirtualClock
@@ -83,7 +82,7 @@ def test_reward_of_an_action_comes_from_the_log_or_the_label_or_is_unknown() -> 
 
 def test_part_of_a_log_is_limited_by_times_and_row_count() -> None:
     data = at(10, 20, 30, 40, 50)
-    part = part_of(data, 20, 50, 2)
+    part = data.part(20, 50, 2)
     assert (part.rows, part.event_id(0), part.event_id(1)) == (2, "visit-1", "visit-2")
     assert part.block(0, 2).indices.tolist() == [1, 2]
     assert (part.row(1).x.indices.tolist(), part.logged(1)) == ([2], Logged(1, 0.5))
@@ -91,7 +90,7 @@ def test_part_of_a_log_is_limited_by_times_and_row_count() -> None:
     for outside in ("visit-0", "visit-3"):
         with pytest.raises(UnknownEventError):
             part.known_of(outside)
-    assert [part_of(data, *limits).rows for limits in ((None, None, None), (21, None, None), (None, 50, 9))] == [
+    assert [data.part(*limits).rows for limits in ((None, None, None), (21, None, None), (None, 50, 9))] == [
         5,
         3,
         4,
@@ -100,9 +99,9 @@ def test_part_of_a_log_is_limited_by_times_and_row_count() -> None:
 
 def test_empty_part_is_rejected() -> None:
     with pytest.raises(DatasetError, match="10 to 20 ms"):
-        part_of(at(10, 20), 21, None, None)
+        at(10, 20).part(21, None, None)
     with pytest.raises(DatasetError, match="row 0: "):
-        part_of(log_of([NOTHING, NOTHING]), 1, None, None)
+        log_of([NOTHING, NOTHING]).part(1, None, None)
 
 
 @pytest.mark.parametrize(("speed", "at_ms"), [(1.0, [0, 1_000, 1_500, 9_000]), (10.0, [0, 100, 150, 900])])
@@ -257,8 +256,8 @@ def test_loss_and_duplicates_apply_to_feedback_of_a_log() -> None:
 
 
 def test_logged_delays_are_taken_from_the_first_rows_with_an_outcome() -> None:
-    assert logged_delays_ms(log_of(OUTCOMES)) == [3_000, 600, 900]
-    assert logged_delays_ms(at(1, 2)) == []
+    assert log_of(OUTCOMES).logged_delays_ms() == [3_000, 600, 900]
+    assert at(1, 2).logged_delays_ms() == []
 
 
 def test_unknown_label_uses_the_default_delay() -> None:
