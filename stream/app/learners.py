@@ -10,8 +10,8 @@ from producers.datasets.log import OnBadRow
 from stream.app.plan import log_of
 from stream.app.process import announce, every, warn
 from stream.app.resolve import FLOPS_PER_S, ROWS_SAMPLED, SLOW_S, mean_nnz_of, nnz_of
-from stream.learners import Cost, Learner, check_parameters, create, registered
-from stream.learners.auto import Choice, choose, defaults_for
+from stream.learners import Cost, Learner, check_parameters, create, registered, sparse_defaults
+from stream.learners.auto import Choice, choose
 from stream.randomness.draws import Draws, Purpose
 from stream.reporting.tables import duration
 from stream.wire.records import Features
@@ -155,7 +155,7 @@ def _rows(names: Sequence[str], size: Size, choice: Choice, dataset: Dataset | N
         if events and measured:
             notify()
         chosen = name == choice.learner
-        of_data = choice.parameters if chosen else defaults_for(name, size.n_features, mean_nnz)
+        of_data = choice.parameters if chosen else sparse_defaults(name, size.n_features, mean_nnz)
         parameters = check_parameters(name, of_data)
         cls = registered()[name]
         cost = cls.cost(size.n_classes, size.n_features, size.nnz, parameters)

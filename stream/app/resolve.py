@@ -26,8 +26,8 @@ from stream.app.plan import (
 from stream.app.process import announce, announced_when_slow, warn
 from stream.app.setting_values import variable_of
 from stream.app.settings import AUTO, LearnerSettings, Settings, SettingsError
-from stream.learners import check_parameters, registered
-from stream.learners.auto import choose, defaults_for
+from stream.learners import check_parameters, registered, sparse_defaults
+from stream.learners.auto import choose
 from stream.randomness.delays import FeedbackPlan
 from stream.reporting.tables import duration
 from stream.task.frozen import MODEL, Frozen
@@ -137,7 +137,7 @@ def with_chosen(settings: Settings, n_classes: int, n_features: int, mean_nnz: f
     named = [
         f"{learner}.{name}={value}"
         for learner in dict.fromkeys(settings.learner)
-        for name, value in defaults_for(learner, n_features, mean_nnz).items()
+        for name, value in sparse_defaults(learner, n_features, mean_nnz).items()
     ]
     if learners == settings.learner and not named:
         return settings, why

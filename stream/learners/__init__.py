@@ -7,7 +7,7 @@ import importlib
 import pkgutil
 
 from stream.learners.base import Cost, FromLogs, KernelLearner, Learner, Parameter, ParameterError, State
-from stream.learners.registry import check_parameters, create, registered
+from stream.learners.registry import check_parameters, create, registered, sparse_defaults
 
 for _module in pkgutil.iter_modules(__path__):
     importlib.import_module(f"{__name__}.{_module.name}")
@@ -23,4 +23,5 @@ __all__ = [
     "check_parameters",
     "create",
     "registered",
+    "sparse_defaults",
 ]

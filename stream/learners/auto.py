@@ -5,14 +5,11 @@ from typing import NamedTuple
 
 from stream.learners.base import ParameterError
 from stream.learners.late_ucb import SIZE_MAX, LateUcb
-from stream.learners.registry import check_parameters
+from stream.learners.registry import check_parameters, is_dense
 from stream.learners.stack_igw import StackIgw
 
 STATE_BYTES_MAX = 64 * 2**20
 """Limit on the state size of a default learner. The limit keeps snapshots and recovery fast."""
-
-DENSE_SHARE = 8
-"""Data are dense if more than one in eight entries is non-zero."""
 
 PROJECTED_DIMENSIONS = 256
 """Number of dimensions after projection. On images, 256 dimensions are as accurate as 784, and 20 times as fast."""
@@ -52,7 +49,7 @@ def choose(n_classes: int, n_features: int, mean_nnz: float | None, *, correctab
     ('stack-igw', {'project': 256})
     """
     known = mean_nnz is not None
-    dense = mean_nnz is not None and _is_dense(n_features, mean_nnz)
+    dense = mean_nnz is not None and is_dense(n_features, mean_nnz)
     size = f"{n_features:,} features"
     if mean_nnz is not None:
         size += f", {mean_nnz:,.0f} of them non-zero on average,"
@@ -73,17 +70,6 @@ def choose(n_classes: int, n_features: int, mean_nnz: float | None, *, correctab
         why = f"late-ucb's projection and matrices for {n_classes:,} classes would exceed 64 MB"
         return Choice(StackIgw.name, {}, why)
     return Choice(StackIgw.name, {}, f"{size} are sparse" if known else f"{size} are many")
-
-
-def defaults_for(learner: str, n_features: int, mean_nnz: float | None) -> Parameters:
-    """Return the data-dependent defaults of a learner, such as expand=none for late-ucb on sparse data."""
-    if learner == LateUcb.name and mean_nnz is not None and not _is_dense(n_features, mean_nnz):
-        return {"expand": "none"}
-    return {}
-
-
-def _is_dense(n_features: int, mean_nnz: float) -> bool:
-    return mean_nnz * DENSE_SHARE > n_features
 
 
 def _regressions(n_features: int, *, dense: bool, known: bool, correctable: bool) -> Iterator[Parameters]:

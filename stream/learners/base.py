@@ -91,6 +91,7 @@ class Parameter:
     choices: tuple[str, ...] = ()
     correctable: float | int | str | None = None  # default if updates must be retractable; None means `default`
     any_right: float | int | str | None = None  # only value accepted if several classes may be right; None means any
+    sparse: float | int | str | None = None  # default if the data are known to be sparse; None means `default`
 
     def accepted(self) -> str:
         """Describe the accepted values."""

@@ -1,4 +1,4 @@
-"""The registry of learners, with registration, parameter checks and creation by name."""
+"""The registry of learners: registration, default and checked parameters, and creation by name."""
 
 import inspect
 from collections.abc import Mapping
@@ -11,6 +11,9 @@ from stream.plugins import Plugins
 STATE_BYTES_MAX = 8 * 2**30
 """Size limit for states that `create` allocates. A larger state exceeds the memory of a common machine and the size
 limit of snapshots."""
+
+DENSE_SHARE = 8
+"""Data are dense if more than one in eight entries is non-zero."""
 
 LearnerType = TypeVar("LearnerType", bound=type[Learner])
 
@@ -77,6 +80,27 @@ def check_parameters(
                 f"because a right answer is then no evidence about the others; got {value:g}"
             )
     return checked
+
+
+def sparse_defaults(name: str, n_features: int, mean_nnz: float | None) -> dict[str, float | int | str]:
+    """Return the defaults that replace a learner's usual ones if the data are known to be sparse.
+
+    Args:
+        name: The learner. The result is empty for an unknown learner.
+        n_features: d.
+        mean_nnz: Mean number of non-zeros of x, or None if unknown.
+
+    >>> sparse_defaults("late-ucb", 400, 25.0), sparse_defaults("late-ucb", 64, 33.0)
+    ({'expand': 'none'}, {})
+    """
+    if mean_nnz is None or is_dense(n_features, mean_nnz) or name not in _ALL:
+        return {}
+    return {declared.name: declared.sparse for declared in _ALL[name].parameters if declared.sparse is not None}
+
+
+def is_dense(n_features: int, mean_nnz: float) -> bool:
+    """Return whether data with this mean number of non-zeros of x are dense."""
+    return mean_nnz * DENSE_SHARE > n_features
 
 
 def create(name: str, n_classes: int, n_features: int, **parameters: Any) -> Learner:

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from stream.learners import ParameterError, create
-from stream.learners.auto import choose, defaults_for
+from stream.learners import ParameterError, create, sparse_defaults
+from stream.learners.auto import choose
 
 
 @pytest.mark.parametrize(
@@ -50,9 +50,9 @@ def test_late_ucb_is_chosen_if_updates_must_be_retractable(n_features: int, mean
 
 
 def test_explicitly_chosen_late_ucb_has_no_random_features_on_sparse_data() -> None:
-    assert defaults_for("late-ucb", 400, 25.0) == {"expand": "none"}
-    assert defaults_for("late-ucb", 64, 33.0) == defaults_for("late-ucb", 400, None) == {}
-    assert defaults_for("stack-igw", 400, 25.0) == {}
+    assert sparse_defaults("late-ucb", 400, 25.0) == {"expand": "none"}
+    assert sparse_defaults("late-ucb", 64, 33.0) == sparse_defaults("late-ucb", 400, None) == {}
+    assert sparse_defaults("stack-igw", 400, 25.0) == {}
 
 
 @pytest.mark.parametrize(
