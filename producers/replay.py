@@ -9,12 +9,11 @@ from dataclasses import dataclass, field
 from math import inf
 
 from producers.datasets.base import Dataset
-from stream.kafka.partitioner import partition_for
 from stream.kafka.port import Broker
 from stream.kafka.reading import read_partition
 from stream.wire import codec
 from stream.wire.records import TopicPartition
-from stream.wire.topics import Topics
+from stream.wire.topics import Topics, partition_for
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,6 @@ from stream.journal.format import JournalStep, decode_step
 from stream.journal.reading import Given
 from stream.kafka.clocks import Program, VirtualClock, run_until_settled
 from stream.kafka.embedded import EmbeddedBroker
-from stream.kafka.partitioner import partition_for
 from stream.kafka.reading import read_partition
 from stream.randomness.delays import FeedbackPlan, parse_delay
 from stream.snapshots.state import state_digest
@@ -27,7 +26,7 @@ from stream.verifying.audit import Finding, audit_partition
 from stream.wire.codec import HEADERS, encode_feedback, tick_headers
 from stream.wire.ledger import Ledger, total_ledger
 from stream.wire.records import Record, Shown, TopicPartition
-from stream.wire.topics import Topics
+from stream.wire.topics import Topics, partition_for
 
 TOPICS = Topics.with_prefix("test.")
 N_CLASSES, N_FEATURES = 3, 4

@@ -5,13 +5,12 @@ from collections.abc import Callable
 from enum import StrEnum
 from typing import NamedTuple
 
-from stream.kafka.partitioner import partition_for
 from stream.kafka.port import Broker
 from stream.kafka.reading import offset_at, read_partition
 from stream.wire.codec import MalformedError
 from stream.wire.dead_letters import DeadLetter, decode_dead_letter
 from stream.wire.records import Headers, Record, TopicPartition
-from stream.wire.topics import Topics
+from stream.wire.topics import Topics, partition_for
 
 REQUEUED_HEADER = "onebit-requeued"
 """Header of a requeued record. It contains PARTITION@OFFSET of the dead letter."""

@@ -14,14 +14,13 @@ from time import monotonic
 from typing import NamedTuple
 
 from stream.errors import StoppedError
-from stream.kafka.partitioner import partition_for
 from stream.kafka.port import AccessError, Broker, BrokerError, BrokerUnavailableError, TopicSettingsError
 from stream.kafka.reading import offset_at
 from stream.serving.decisions import Answer, Decisions, PipelineFacts
 from stream.telemetry.heartbeat import Heartbeat
 from stream.wire.codec import MalformedError, decode_prediction
 from stream.wire.records import Headers, Record, TopicPartition
-from stream.wire.topics import Topics
+from stream.wire.topics import Topics, partition_for
 
 POLL_MS = 100
 RECORDS_MAX = 5_000

@@ -8,13 +8,12 @@ from typing import NamedTuple
 from msgspec.structs import asdict
 
 from stream.kafka.embedded import EmbeddedBroker
-from stream.kafka.partitioner import partition_for
 from stream.kafka.port import BrokerUnavailableError, Producer, TransactionalProducer
 from stream.simulation.schedule import N_CLASSES, N_FEATURES, Item, Kind
 from stream.simulation.tracing import FOREIGN_IN_LOG, Trace
 from stream.wire.codec import HEADERS, promotion_headers
 from stream.wire.records import Headers, Logged, TopicPartition
-from stream.wire.topics import Topics
+from stream.wire.topics import Topics, partition_for
 
 PREFIX = "sim."
 TOPICS = Topics.with_prefix(PREFIX)

@@ -39,7 +39,7 @@ def _count_misplaced(data: ByteArray, lengths: LengthArray, partition: int, part
 
 @compiled
 def _murmur2(data: ByteArray) -> np.uint32:
-    """32-bit MurmurHash2 with the seed of Kafka's partitioner; a compiled version of `stream.kafka.partitioner`."""
+    """32-bit MurmurHash2 with the seed of Kafka's partitioner; a compiled version of `partition_for`."""
     multiplier = np.uint32(0x5BD1E995)
     h = np.uint32(0x9747B28C) ^ np.uint32(data.size)
     whole = data.size & ~3

@@ -10,7 +10,6 @@ from typing import Any
 import orjson
 
 from stream.journal.reading import JournalFollower
-from stream.kafka.partitioner import partition_for
 from stream.kafka.port import Broker
 from stream.kafka.reading import read_in_order, read_partition
 from stream.reporting.record_lines import event_id_of, record_line
@@ -18,7 +17,7 @@ from stream.verifying.audit import Finding, audit_partition
 from stream.wire.codec import HEADERS, encode_feedback
 from stream.wire.ledger import Ledger
 from stream.wire.records import Feedback, Record, Shown, TopicPartition
-from stream.wire.topics import Topics
+from stream.wire.topics import Topics, partition_for
 
 LIVES_MAX = 5
 """Maximum number of events in the report of a failed test."""

@@ -22,7 +22,6 @@ import numpy as np
 from stream.journal.commit import predictions_digest
 from stream.journal.format import JournalError, JournalStep, stored_settings
 from stream.journal.reading import Portions, SettingsDifferError, last_step, read_journal, resolve
-from stream.kafka.partitioner import partition_for
 from stream.kafka.port import Broker
 from stream.kafka.reading import OPEN_MS, read_partition
 from stream.learners import registered
@@ -40,7 +39,7 @@ from stream.wire.codec import MalformedError, is_tick, promotion_of, tick_step
 from stream.wire.dead_letters import decode_dead_letter
 from stream.wire.ledger import Ledger
 from stream.wire.records import NOT_ELIGIBLE, Arm, Context, Logged, Prediction, Record, Shown, TopicPartition, place_of
-from stream.wire.topics import Topics
+from stream.wire.topics import Topics, partition_for
 
 
 class Finding(NamedTuple):

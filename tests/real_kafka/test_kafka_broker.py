@@ -17,10 +17,9 @@ from stream.devkafka.local_kafka import LocalKafka
 from stream.kafka.connecting import connect
 from stream.kafka.connection import ConnectionSettings
 from stream.kafka.kafka_python.broker import KafkaBroker
-from stream.kafka.partitioner import partition_for
 from stream.kafka.port import BrokerError, BrokerUnavailableError, FencedError
 from stream.wire.records import TopicPartition
-from stream.wire.topics import TopicSpec
+from stream.wire.topics import TopicSpec, partition_for
 from tests.contract.records import RebalanceLog, until
 from tests.processes import free_port, freeze
 

@@ -13,11 +13,11 @@ import pytest
 from consumers.learner import LearnerProgram, Portion
 from consumers.partition import Input, Partition
 from stream.kafka.clocks import VirtualClock
-from stream.kafka.partitioner import partition_for
 from stream.snapshots.chunks import Stored
 from stream.task.join import JoinSettings
 from stream.wire.codec import HEADERS, tick_headers
 from stream.wire.records import Record, TopicPartition
+from stream.wire.topics import partition_for
 from tests.pipeline import TOPICS, Pipeline, context_value, feedback_value, run_until_idle, small_task
 
 IDLE_MS = 100  # one tenth of the window of `small_task`

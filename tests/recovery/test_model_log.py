@@ -11,13 +11,13 @@ from consumers.recovery import POLL_INTERVAL_MS, RecoveryStoppedError
 from consumers.shared_model import GONE_MS, SharedModel
 from stream.journal.format import HEADERS as JOURNAL_HEADERS
 from stream.journal.format import UnrecoverableError
-from stream.kafka.partitioner import partition_for
 from stream.kafka.producers import TransactionProducer
 from stream.simulation.faulty_broker import FaultyBroker, Verdict
 from stream.snapshots.chunks import read_model_snapshots
 from stream.wire.codec import HEADERS as EVENT_HEADERS
 from stream.wire.records import Features, Foreign, Headers, TopicPartition
 from stream.wire.sections import Section, encode_section
+from stream.wire.topics import partition_for
 from stream.wire.updates import DECIDED, Entry, encode_updates
 from stream.wire.updates import HEADERS as UPDATE_HEADERS
 from tests.pipeline import TOPICS, Pipeline, context_value, run_until_idle, small_task

@@ -11,7 +11,6 @@ from consumers.learner import LearnerProgram
 from stream.journal.commit import COMMIT_STEPS
 from stream.journal.format import JournalError, JournalStep, decode_step
 from stream.journal.recover import Progress, rebuild, recover
-from stream.kafka.partitioner import partition_for
 from stream.kafka.port import FencedError
 from stream.snapshots.chunks import FORMAT, Stored
 from stream.snapshots.state import task_digest
@@ -20,6 +19,7 @@ from stream.task.task import Task
 from stream.wire.codec import HEADERS
 from stream.wire.ledger import Ledger
 from stream.wire.records import Record, TopicPartition
+from stream.wire.topics import partition_for
 from tests.pipeline import (
     TOPICS,
     CrashingLearner,

@@ -17,7 +17,6 @@ from stream.journal.commit import COMMIT_STEPS
 from stream.journal.format import JournalError, UnrecoverableError
 from stream.journal.reading import SettingsDifferError
 from stream.journal.recover import recover
-from stream.kafka.partitioner import partition_for
 from stream.learners import ParameterError, create
 from stream.learners.base import KernelLearner
 from stream.randomness.draws import Draws, Purpose
@@ -29,6 +28,7 @@ from stream.task.task import Task
 from stream.verifying.audit import audit_partition
 from stream.wire.codec import decode_context, decode_prediction, step_headers, step_of
 from stream.wire.records import Decision, Features
+from stream.wire.topics import partition_for
 from stream.wire.updates import CORRECTED, DECIDED, HEADERS, SETTLED, Entry, Update, decode_update, encode_updates
 from tests.oracles.shared_model import LogEntry, SharedModel
 from tests.pipeline import (

@@ -9,7 +9,6 @@ from producers.datasets.synthetic import synsep
 from producers.replay import ReplayOptions, ReplayProgram, resume_position
 from stream.kafka.clocks import Program, VirtualClock
 from stream.kafka.embedded import EmbeddedBroker, EmbeddedSink
-from stream.kafka.partitioner import partition_for
 from stream.kafka.port import BrokerUnavailableError
 from stream.kafka.producers import PlainProducer
 from stream.task.join import JoinSettings
@@ -17,6 +16,7 @@ from stream.task.settings import TaskSettings
 from stream.wire.codec import HEADERS
 from stream.wire.ledger import Ledger
 from stream.wire.records import Headers
+from stream.wire.topics import partition_for
 from tests.pipeline import TOPICS, LearnerGroup, Pipeline, digest, feedback_value, plan, run_until_idle
 
 EVENTS = 150

@@ -3,8 +3,8 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stream.kafka.partitioner import partition_for
 from stream.task.placement import count_misplaced
+from stream.wire.topics import partition_for
 
 
 @settings(deadline=None)  # the first call compiles the function
