@@ -13,7 +13,7 @@ from stream.estimating.challengers import ChallengerEstimator
 from stream.journal.reading import settings_in_force
 from stream.monitoring.dashboard import Dashboard
 from stream.monitoring.policies import Policies
-from stream.reporting.comparison_tables import arm_cells, challenger_rows
+from stream.reporting.tables import arm_cells, challenger_rows
 from stream.task.join import JoinSettings
 from stream.wire.records import Record
 from tests.pipeline import TOPICS, Pipeline, plan, small_synsep, synsep_task
