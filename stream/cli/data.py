@@ -11,9 +11,8 @@ from producers.datasets.scaling import uneven_of
 from stream.app.plan import load_scaled, uneven_warning
 from stream.app.process import warn
 from stream.app.settings import Program, Settings
-from stream.cli.completion import data_names
 from stream.cli.console import boxed_table, examples, out, print_json
-from stream.cli.flags import Json, LogMap, RewardAbove, with_log_flags, with_settings
+from stream.cli.flags import Json, LogMap, RewardAbove, data_names, with_log_flags, with_settings
 
 app = typer.Typer(help="List and show data sets and logs.", no_args_is_help=True)
 

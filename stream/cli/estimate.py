@@ -13,9 +13,8 @@ from stream.app.estimate import estimate_policies as use_case
 from stream.app.process import announce
 from stream.app.settings import SettingsError
 from stream.app.sources import command_line
-from stream.cli.completion import policy_names
 from stream.cli.console import examples, out, print_json
-from stream.cli.flags import BadRows, Json, LogMap, RewardAbove, with_log_flags
+from stream.cli.flags import BadRows, Json, LogMap, RewardAbove, policy_names, with_log_flags
 from stream.estimating.estimate import Estimates
 from stream.estimating.evaluation import Options, PolicyEvaluation
 from stream.estimating.intervals import Interval

@@ -1,4 +1,4 @@
-"""Flags of commands: `--profile`, and the flags generated from settings."""
+"""Flags of commands: `--profile`, the flags generated from settings, and the values that the shell completes."""
 
 import functools
 import inspect
@@ -13,9 +13,8 @@ import typer
 from producers.datasets.log import OnBadRow
 from stream.app.process import announce, warn
 from stream.app.setting_values import CONFIG_VARIABLE
-from stream.app.settings import Panel, Program, Settings, SettingsError
+from stream.app.settings import AUTO, Panel, Program, Settings, SettingsError
 from stream.app.sources import Described, described, load_settings, unknown_variables
-from stream.cli.completion import COMPLETED
 from stream.cli.console import write_log
 
 
@@ -154,3 +153,39 @@ def _annotation(one: Described) -> Any:
             autocompletion=COMPLETED.get(one.name),
         ),
     ]
+
+
+def learner_names(incomplete: str) -> list[str]:
+    """Return the names of learners that start with the typed text."""
+    return _starting(incomplete, *_learners())
+
+
+def learner_choices(incomplete: str) -> list[str]:
+    """Return the values of the setting `learner`, including `auto`, that start with the typed text."""
+    return _starting(incomplete, AUTO, *_learners())
+
+
+def data_names(incomplete: str) -> list[str]:
+    """Return the names of data sets that start with the typed text. The shell completes file names."""
+    from producers.datasets.catalogue import catalogue
+
+    return _starting(incomplete, *(entry.name for entry in catalogue()))
+
+
+def policy_names(incomplete: str) -> list[str]:
+    """Return the policies of `onebit estimate` that start with the typed text."""
+    return _starting(incomplete, "logged", "uniform", "constant:", "model:", *_learners())
+
+
+def _learners() -> list[str]:
+    from stream.learners import registered
+
+    return list(registered())
+
+
+def _starting(incomplete: str, *names: str) -> list[str]:
+    return [name for name in names if name.startswith(incomplete)]
+
+
+COMPLETED = {"learner": learner_choices, "data": data_names}
+"""Completion functions by setting."""

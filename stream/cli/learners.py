@@ -9,9 +9,8 @@ from rich.table import Table
 
 from stream.app.learners import Row, Size, Survey, data_of, fields_of, survey_learners
 from stream.app.settings import SettingsError
-from stream.cli.completion import data_names, learner_names
 from stream.cli.console import examples, out, print_json
-from stream.cli.flags import BadRows, Json, LogMap, RewardAbove, with_log_flags
+from stream.cli.flags import BadRows, Json, LogMap, RewardAbove, data_names, learner_names, with_log_flags
 from stream.learners import FromLogs
 from stream.learners.auto import choose
 
