@@ -40,7 +40,7 @@ from stream.app.plan import dataset_of
 from stream.app.settings import Settings
 from stream.app.sources import load_settings
 from stream.devkafka.local_kafka import local_kafka
-from stream.kafka.connecting import ADAPTERS, connect
+from stream.kafka.connection import ADAPTERS, connect
 from stream.kafka.port import Broker
 from stream.kafka.reading import read_partition
 from stream.learners import check_parameters

@@ -12,7 +12,7 @@ import time
 import numpy as np
 
 from producers.datasets.catalogue import load
-from stream.kafka.connecting import connect
+from stream.kafka.connection import connect
 from stream.kafka.reading import read_partition
 from stream.learners import create
 from stream.learners.base import KernelLearner

@@ -18,7 +18,7 @@ import orjson
 from stream.app.plan import dataset_of
 from stream.app.resolve import task_settings
 from stream.app.sources import load_settings
-from stream.kafka.connecting import connect
+from stream.kafka.connection import connect
 from stream.randomness.draws import Draws, Purpose
 from stream.wire import codec
 from stream.wire.records import Features, Prediction, TopicPartition

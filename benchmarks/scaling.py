@@ -19,7 +19,7 @@ from producers.datasets.catalogue import load
 from stream.app.embedded import prepare_embedded
 from stream.app.resolve import resolve_run
 from stream.app.settings import Settings
-from stream.kafka.clocks import run_until_settled
+from stream.kafka.embedded import run_until_settled
 
 DATA = "optdigits"
 LEARNERS = ("soba-diag", "late-ucb", "stack-igw")

@@ -35,7 +35,7 @@ import psutil
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from stream.devkafka.local_kafka import HOST, local_kafka
-from stream.kafka.connecting import connect
+from stream.kafka.connection import connect
 from stream.reporting.run_report import versions
 from stream.testing.processes import Programs
 from stream.wire.codec import HEADERS

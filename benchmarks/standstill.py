@@ -28,7 +28,7 @@ import confluent_kafka
 
 from stream.app.sources import load_settings
 from stream.devkafka.local_kafka import LocalKafka, local_kafka
-from stream.kafka.connecting import ADAPTERS, connect
+from stream.kafka.connection import ADAPTERS, connect
 from stream.kafka.port import Broker
 from stream.reporting.run_report import versions
 from stream.testing.processes import Programs, wait_for

@@ -13,9 +13,8 @@ from xdist.scheduler import LoadScopeScheduling
 
 import stream.cli  # noqa: F401  # limits BLAS to one thread before numpy is imported; rounding depends on the limit
 from stream.devkafka.local_kafka import LocalKafka, local_kafka
-from stream.kafka.clocks import VirtualClock
-from stream.kafka.connecting import ADAPTERS, connect
-from stream.kafka.embedded import EmbeddedBroker
+from stream.kafka.connection import ADAPTERS, connect
+from stream.kafka.embedded import EmbeddedBroker, VirtualClock
 from stream.kafka.port import Broker
 from stream.learners import registered
 from stream.testing.on_kafka import Kafka

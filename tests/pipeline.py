@@ -15,8 +15,7 @@ from producers.feedback import FeedbackOptions, FeedbackProgram
 from producers.replay import ReplayOptions, ReplayProgram
 from stream.journal.format import JournalStep, decode_step
 from stream.journal.reading import Given
-from stream.kafka.clocks import Program, VirtualClock, run_until_settled
-from stream.kafka.embedded import EmbeddedBroker
+from stream.kafka.embedded import EmbeddedBroker, Program, VirtualClock, run_until_settled
 from stream.kafka.reading import read_partition
 from stream.randomness.delays import FeedbackPlan, parse_delay
 from stream.snapshots.state import state_digest

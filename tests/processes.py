@@ -22,8 +22,7 @@ from kafka.structs import TopicPartition as KafkaTopicPartition
 from stream.devkafka import local_kafka
 from stream.devkafka.local_kafka import HOST, LocalKafka
 from stream.journal.reading import JournalFollower
-from stream.kafka.connecting import ADAPTERS
-from stream.kafka.connection import ConnectionSettings
+from stream.kafka.connection import ADAPTERS, ConnectionSettings
 from stream.kafka.kafka_python.broker import KafkaBroker
 from stream.kafka.port import BrokerError
 from stream.testing.processes import WAIT_S, Program, Programs, wait_for

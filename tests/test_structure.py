@@ -66,7 +66,7 @@ CORE = frozenset(
      "stream.learners", "stream.journal", "stream.snapshots", "stream.verifying", "stream.offline",
      "stream.offline_shared", "stream.estimating",
      "stream.simulation", "stream.kafka.port",
-     "stream.kafka.embedded", "stream.kafka.clocks", "stream.kafka.reading",
+     "stream.kafka.embedded", "stream.kafka.reading",
      "stream.telemetry.metrics", "stream.telemetry.samples",
      "stream.telemetry.sketch", "stream.telemetry.heartbeat", "stream.telemetry.exposition")
 )  # fmt: skip

@@ -16,9 +16,8 @@ from stream.app.sources import FIELDS, client_config_of
 from stream.app.watching import Watched, watched
 from stream.devkafka import local_kafka
 from stream.errors import StoppedError
-from stream.kafka.connecting import chosen
-from stream.kafka.connecting import connect as connect_to_kafka
-from stream.kafka.connection import ConnectionSettings
+from stream.kafka.connection import ConnectionSettings, chosen
+from stream.kafka.connection import connect as connect_to_kafka
 from stream.kafka.port import (
     AccessError,
     Broker,

@@ -15,8 +15,7 @@ from stream.app.live_estimates import arms_of, challenger_estimator, from_topics
 from stream.app.process import Meter, ShowProgress, announce, gc_disabled, ignore
 from stream.app.resolve import Run, compile_kernels, nnz_of, records_max
 from stream.errors import ExitCode, OnebitError
-from stream.kafka.clocks import VirtualClock, run_until_settled
-from stream.kafka.embedded import EmbeddedBroker
+from stream.kafka.embedded import EmbeddedBroker, VirtualClock, run_until_settled
 from stream.kafka.port import Broker
 from stream.kafka.reading import read_partition
 from stream.learners import registered

@@ -1,13 +1,27 @@
-"""A connection to a Kafka cluster: its settings, its open clients, and the translation of client errors."""
+"""Connections to a Kafka cluster: `connect`, the supported clients, and the base of the adapters' connections.
+
+A client is imported at its first use. The base class has the connection's settings and open clients, and translates
+client errors.
+"""
 
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, ClassVar, NamedTuple, NoReturn, TypeVar
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any, ClassVar, NamedTuple, NoReturn, TypeVar, cast
 
 from stream.kafka.client_config import ClientConfig
-from stream.kafka.port import AccessError, Acl, BrokerError, BrokerUnavailableError, FencedError, StaleMemberError
+from stream.kafka.port import (
+    AccessError,
+    Acl,
+    Broker,
+    BrokerError,
+    BrokerUnavailableError,
+    FencedError,
+    StaleMemberError,
+)
 
 RETRY_S = 0.1
 _SLACK_S = 2.0  # added to the client's own timeout, so that the client can report the reason first
@@ -31,6 +45,63 @@ class ConnectionSettings(NamedTuple):
     session_timeout_ms: int = 10_000  # the group removes a member after this time without a heartbeat
     transaction_timeout_ms: int = 60_000  # the broker aborts a transaction that is open for longer
     progress: Callable[[str], None] = lambda _: None  # called with progress lines while waiting to connect
+
+
+class Client(NamedTuple):
+    """A Kafka client, and the adapter that implements the Broker interface with it."""
+
+    package: str  # the import name
+    adapter: str  # MODULE:CLASS of the Broker
+
+
+ADAPTERS = {
+    "kafka-python": Client("kafka", "stream.kafka.kafka_python.broker:KafkaBroker"),
+    "confluent": Client("confluent_kafka", "stream.kafka.confluent.broker:ConfluentBroker"),
+}
+"""The supported clients, ordered from slowest to fastest."""
+
+AUTO = "auto"
+"""Selects the fastest client that is installed."""
+
+
+class ClientMissingError(BrokerError):
+    """The chosen client is not installed."""
+
+
+def chosen(client: str) -> str:
+    """Return the name of the client to use. For AUTO, this is the fastest installed client.
+
+    Raises:
+        ClientMissingError: the client is not installed.
+    """
+    installed = [name for name, known in ADAPTERS.items() if find_spec(known.package) is not None]
+    if client == AUTO:
+        return installed[-1]
+    if client not in installed:
+        raise ClientMissingError(
+            f"the client {client} is not installed. Run: pip install 'onebit[{client}]', or choose an installed one: "
+            f"{', '.join(installed)}"
+        )
+    return client
+
+
+def connect(settings: ConnectionSettings | str, client: str = AUTO) -> Broker:
+    """Connect to a Kafka cluster. Wait if the cluster is not running yet.
+
+    Args:
+        settings: The connection's settings, or just its address.
+        client: One of ADAPTERS, or AUTO.
+
+    Raises:
+        BootstrapError: the address is malformed.
+        ClientMissingError: the client is not installed.
+        ClientConfigError: a certificate cannot be read.
+        AccessError: the broker rejects this client, or cannot be trusted.
+        BrokerUnavailableError: no broker responded within `connect_timeout_ms`.
+    """
+    module, _, name = ADAPTERS[chosen(client)].adapter.partition(":")
+    adapter = getattr(import_module(module), name)
+    return cast(Broker, adapter(ConnectionSettings(settings) if isinstance(settings, str) else settings))
 
 
 Result = TypeVar("Result")
@@ -132,6 +203,27 @@ class Connection:
         if self.config.uses_sasl and self.config.sasl_username is not None:
             return f"user {self.config.sasl_username}"
         return "the owner of this token" if self.config.uses_sasl else "this client"
+
+
+class EstimatedClock:
+    """A client's estimate of the broker's time: the latest known append time plus the time that has elapsed since.
+
+    The estimate never exceeds the broker's time, unless this host's clock runs faster.
+    """
+
+    def __init__(self, monotonic_ms: Callable[[], int]) -> None:
+        self._monotonic_ms = monotonic_ms
+        self._ahead_ms: int | None = None  # the broker's time minus this host's monotonic time
+
+    def observe(self, append_ms: int) -> None:
+        """Update the estimate with an append time from the broker."""
+        ahead_ms = append_ms - self._monotonic_ms()
+        if self._ahead_ms is None or ahead_ms > self._ahead_ms:
+            self._ahead_ms = ahead_ms
+
+    def now_ms(self) -> int:
+        """Return a lower bound on the broker's time, or 0 if unknown."""
+        return 0 if self._ahead_ms is None else self._monotonic_ms() + self._ahead_ms
 
 
 _SERVER = re.compile(r"([^\s:,/@\[\]]+|\[[0-9A-Fa-f:.]+\]):([0-9]{1,5})")

@@ -8,8 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
-from stream.kafka.clocks import Timers, VirtualClock
-from stream.kafka.embedded import EmbeddedBroker
+from stream.kafka.embedded import EmbeddedBroker, Timers, VirtualClock
 from stream.kafka.port import BrokerUnavailableError, FencedError
 from stream.simulation.faulty_broker import COMMIT_STEP, REPLICATE, SENDS_MODEL, CrashError, Verdict
 from stream.simulation.outside import PREFIX, TOPICS

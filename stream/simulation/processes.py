@@ -7,8 +7,7 @@ from typing import NamedTuple, Protocol
 
 from stream.journal.commit import CrashPoint
 from stream.journal.format import JournalError
-from stream.kafka.clocks import Program, Timers, VirtualClock
-from stream.kafka.embedded import EmbeddedBroker
+from stream.kafka.embedded import EmbeddedBroker, Program, Timers, VirtualClock
 from stream.kafka.port import Broker, BrokerError, FencedError
 from stream.shared.replica import Replica
 from stream.simulation.faulty_broker import COMMIT_STEP, CrashError, Fate, FaultyBroker, Transaction, Verdict

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from stream.kafka.clocks import VirtualClock
+from stream.kafka.embedded import VirtualClock
 from stream.simulation.faulty_broker import Transaction
 from stream.simulation.schedule import IN_COMMIT, Item
 

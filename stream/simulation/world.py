@@ -2,8 +2,7 @@
 
 from collections import deque
 
-from stream.kafka.clocks import Timers, VirtualClock
-from stream.kafka.embedded import EmbeddedBroker
+from stream.kafka.embedded import EmbeddedBroker, Timers, VirtualClock
 from stream.simulation.faults import Faults
 from stream.simulation.outside import TOPICS, Outside
 from stream.simulation.processes import MakeLearner, Processes, UnexpectedError

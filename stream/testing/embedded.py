@@ -6,8 +6,7 @@ from typing import Any
 from consumers.learner import LearnerOptions, LearnerProgram
 from stream.app.pipeline_settings import wanted_settings
 from stream.app.sources import given_settings
-from stream.kafka.clocks import VirtualClock
-from stream.kafka.embedded import EmbeddedBroker
+from stream.kafka.embedded import EmbeddedBroker, VirtualClock
 from stream.parsing import parse_duration
 from stream.testing.pipeline import PipelineUnderTest
 from stream.wire.topics import Topics

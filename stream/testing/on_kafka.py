@@ -10,8 +10,7 @@ from uuid import uuid4
 from stream.app.setting_values import CONFIG_VARIABLE
 from stream.app.sources import client_config_of, given_settings
 from stream.devkafka.local_kafka import LocalKafka
-from stream.kafka.connecting import connect
-from stream.kafka.connection import ConnectionSettings
+from stream.kafka.connection import ConnectionSettings, connect
 from stream.kafka.port import BrokerError
 from stream.testing.pipeline import PipelineUnderTest
 from stream.testing.processes import Program, Programs, wait_for

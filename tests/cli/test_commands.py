@@ -21,8 +21,7 @@ from stream.cli.kafka import print_running
 from stream.cli.verify import print_findings
 from stream.devkafka.local_kafka import LocalKafka
 from stream.errors import ExitCode
-from stream.kafka.clocks import VirtualClock
-from stream.kafka.embedded import EmbeddedBroker
+from stream.kafka.embedded import EmbeddedBroker, VirtualClock
 from stream.reporting.errors import MatchedError
 from stream.verifying.audit import Finding
 from stream.verifying.models import TooEarlyError

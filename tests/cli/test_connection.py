@@ -9,8 +9,7 @@ from stream.app.connection import keep_running
 from stream.app.settings import Settings, SettingsError
 from stream.app.sources import load_settings
 from stream.app.watching import Watched
-from stream.kafka.clocks import VirtualClock
-from stream.kafka.embedded import EmbeddedBroker
+from stream.kafka.embedded import EmbeddedBroker, VirtualClock
 from stream.kafka.port import Broker, BrokerUnavailableError
 from stream.wire.topics import Topics
 

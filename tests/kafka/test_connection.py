@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from stream.kafka.connecting import ADAPTERS, connect
-from stream.kafka.connection import BootstrapError, servers_of
+from stream.kafka.connection import ADAPTERS, BootstrapError, connect, servers_of
 from tests.test_structure import ONLY_IMPORTER
 
 ROOT = Path(__file__).parent.parent.parent

@@ -2,8 +2,7 @@
 
 import pytest
 
-from stream.kafka.clocks import VirtualClock
-from stream.kafka.embedded import EmbeddedBroker
+from stream.kafka.embedded import EmbeddedBroker, VirtualClock
 from stream.kafka.port import BrokerUnavailableError, Ends, Producer, TransactionalProducer
 from stream.wire.records import TopicPartition
 from stream.wire.topics import TopicSpec

@@ -4,8 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from stream.kafka.clocks import VirtualClock
-from stream.kafka.embedded import EmbeddedBroker
+from stream.kafka.embedded import EmbeddedBroker, VirtualClock
 from stream.kafka.port import BrokerUnavailableError
 from stream.kafka.reading import RUN_GAP_MAX, RecordsAt, follow, offset_at, read_in_order, read_partition
 from stream.simulation.faulty_broker import FaultyBroker, Verdict

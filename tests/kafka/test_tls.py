@@ -16,8 +16,7 @@ from cryptography.hazmat.primitives import serialization
 from stream.cli.app import main
 from stream.errors import ExitCode
 from stream.kafka.client_config import ClientConfig, ClientConfigError
-from stream.kafka.connecting import ADAPTERS, connect
-from stream.kafka.connection import ConnectionSettings
+from stream.kafka.connection import ADAPTERS, ConnectionSettings, connect
 from stream.kafka.port import AccessError, BrokerUnavailableError
 from stream.kafka.tls import context_of
 

@@ -10,8 +10,7 @@ from producers.datasets.base import Dataset, DatasetError, Known, UnknownEventEr
 from producers.datasets.log import LoggedOutcome
 from producers.feedback import FeedbackOptions, FeedbackProgram
 from producers.replay import ReplayOptions, ReplayProgram, Slip, resume_position
-from stream.kafka.clocks import VirtualClock
-from stream.kafka.embedded import EmbeddedBroker
+from stream.kafka.embedded import EmbeddedBroker, VirtualClock
 from stream.kafka.reading import read_partition
 from stream.randomness.delays import FeedbackPlan, parse_delay
 from stream.wire.codec import HEADERS

@@ -18,7 +18,7 @@ from stream.app.process import every
 from stream.cli.app import main
 from stream.devkafka.local_kafka import LocalKafka
 from stream.errors import ExitCode
-from stream.kafka.connecting import connect
+from stream.kafka.connection import connect
 from stream.kafka.reading import read_partition
 from stream.testing.processes import wait_for
 from stream.wire.records import TopicPartition

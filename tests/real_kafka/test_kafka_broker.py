@@ -14,8 +14,7 @@ from kafka.partitioner.default import DefaultPartitioner
 
 from stream.devkafka import local_kafka
 from stream.devkafka.local_kafka import LocalKafka
-from stream.kafka.connecting import connect
-from stream.kafka.connection import ConnectionSettings
+from stream.kafka.connection import ConnectionSettings, connect
 from stream.kafka.kafka_python.broker import KafkaBroker
 from stream.kafka.port import BrokerError, BrokerUnavailableError, FencedError
 from stream.wire.records import TopicPartition

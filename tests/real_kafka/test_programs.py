@@ -15,7 +15,7 @@ from kafka.structs import TopicPartition as KafkaTopicPartition
 
 from stream.devkafka import local_kafka
 from stream.devkafka.local_kafka import LocalKafka
-from stream.kafka.connecting import connect
+from stream.kafka.connection import connect
 from stream.kafka.reading import read_partition
 from stream.reporting.run_report import read_runs
 from stream.testing.processes import wait_for

@@ -27,8 +27,7 @@ from stream.devkafka.local_kafka import LocalKafkaError, start
 from stream.devkafka.security import LocalSecurity
 from stream.errors import ExitCode
 from stream.kafka.client_config import client_config, read_properties
-from stream.kafka.connecting import connect
-from stream.kafka.connection import ConnectionSettings
+from stream.kafka.connection import ConnectionSettings, connect
 from stream.kafka.kafka_python.security import settings_of
 from stream.kafka.port import AccessError
 from stream.testing.processes import wait_for

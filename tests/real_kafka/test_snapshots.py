@@ -14,7 +14,7 @@ from stream.cli.app import app
 from stream.devkafka.local_kafka import LocalKafka
 from stream.journal.commit import COMMIT_STEPS
 from stream.journal.recover import rebuild
-from stream.kafka.connecting import connect
+from stream.kafka.connection import connect
 from stream.kafka.port import Broker
 from stream.snapshots.state import task_digest
 from stream.task.settings import TaskSettings

@@ -12,7 +12,7 @@ import pytest
 
 from consumers.learner import LearnerProgram, Portion
 from consumers.partition import Input, Partition
-from stream.kafka.clocks import VirtualClock
+from stream.kafka.embedded import VirtualClock
 from stream.snapshots.chunks import Stored
 from stream.task.join import JoinSettings
 from stream.wire.codec import HEADERS, tick_headers

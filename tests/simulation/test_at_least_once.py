@@ -7,8 +7,7 @@ import pytest
 
 from producers.datasets.synthetic import synsep
 from producers.replay import ReplayOptions, ReplayProgram, resume_position
-from stream.kafka.clocks import Program, VirtualClock
-from stream.kafka.embedded import EmbeddedBroker, EmbeddedSink
+from stream.kafka.embedded import EmbeddedBroker, EmbeddedSink, Program, VirtualClock
 from stream.kafka.port import BrokerUnavailableError
 from stream.kafka.producers import PlainProducer
 from stream.task.join import JoinSettings

@@ -37,7 +37,7 @@ class Admin:
     """Base of the Broker implementations: topics, offsets and groups."""
 
     def __init__(self, settings: ConnectionSettings) -> None:
-        """Connect, and wait for a broker that is not running yet; see `stream.kafka.connecting.connect`."""
+        """Connect, and wait for a broker that is not running yet; see `stream.kafka.connection.connect`."""
         self._connection = KafkaConnection(settings)
         self._admin_client = self._connect(settings)
         self._connection.missing_of = self.missing_of
