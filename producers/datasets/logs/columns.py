@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 
 from producers.datasets.log import MISSING
 from producers.datasets.logs.mapping import UNITS_US, Unit
-from producers.datasets.logs.parsed import Problem, problem
+from producers.datasets.logs.parsed import Lists, Problem, Texts, distinct_of, problem
 from producers.datasets.logs.streams import LINE_BYTES_MAX
-from producers.datasets.logs.texts import Lists, Texts, distinct_of
 from stream.parsing import DurationError, parse_duration, parse_number
 from stream.wire.named_features import text_of
 from stream.wire.records import FloatArray

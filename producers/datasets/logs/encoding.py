@@ -7,8 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from producers.datasets.base import OffsetArray
-from producers.datasets.logs.parsed import FeatureEntries
-from producers.datasets.logs.texts import Texts
+from producers.datasets.logs.parsed import FeatureEntries, Texts
 from stream.wire.named_features import NO_INDEX, FeatureEncoder, Kind, text_of, words_of
 from stream.wire.records import FloatArray, IndexArray
 

@@ -10,10 +10,9 @@ import numpy as np
 from producers.datasets.log import MISSING
 from producers.datasets.logs.columns import Column, delays_ms, numbers, texts, times_ms
 from producers.datasets.logs.mapping import unit_of_name, words_of_name
-from producers.datasets.logs.parsed import Problem
-from producers.datasets.logs.remarks import DECIMAL_COMMA, NUMBER
+from producers.datasets.logs.parsed import Problem, Texts
+from producers.datasets.logs.survey import DECIMAL_COMMA, NUMBER
 from producers.datasets.logs.tables import Table
-from producers.datasets.logs.texts import Texts
 from stream.wire.named_features import Kind, words_of
 from stream.wire.records import FloatArray
 

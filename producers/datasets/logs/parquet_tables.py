@@ -10,9 +10,9 @@ from pyarrow import parquet
 
 from producers.datasets.base import DatasetError
 from producers.datasets.logs.columns import Column
+from producers.datasets.logs.parsed import Texts
 from producers.datasets.logs.streams import Source
 from producers.datasets.logs.tables import Table
-from producers.datasets.logs.texts import Texts
 
 BATCH_ROWS = 16_384
 """Number of rows per batch. Even with wide rows, a batch takes only a few megabytes."""

@@ -1,15 +1,63 @@
-"""Parsed batches of a log, with columns of plain values and problems by row."""
+"""Parsed batches of a log: columns of plain values or dictionary-encoded strings, and problems by row."""
 
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from producers.datasets.logs.texts import Lists, Texts
 from stream.parsing import repr_of
 from stream.wire.named_features import Kind
 from stream.wire.records import FloatArray
+
+_MISSING = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """A sequence of n strings, each distinct string stored once. An empty string is a missing value."""
+
+    distinct: list[str]  # in order of first occurrence
+    codes: NDArray[np.int64]  # [n], indices in `distinct`, -1 if missing
+
+    @classmethod
+    def of(cls, values: Sequence[str | None]) -> "Texts":
+        """Create a sequence from values. None is a missing value."""
+        return cls(*distinct_of(values))
+
+    @classmethod
+    def by_code(cls, values: Sequence[str], codes: NDArray[np.int64]) -> "Texts":
+        """Create a sequence from distinct values and codes. A code of -1 is a missing value."""
+        known = cls.of(values)
+        return cls(known.distinct, np.append(known.codes, _MISSING)[codes])
+
+    def __len__(self) -> int:
+        return self.codes.size
+
+    def __getitem__(self, row: int) -> str | None:
+        code = int(self.codes[row])
+        return None if code == _MISSING else self.distinct[code]
+
+    def missing(self) -> NDArray[np.bool_]:
+        """Return a mask of the missing strings."""
+        missing: NDArray[np.bool_] = self.codes == _MISSING
+        return missing
+
+    def present(self) -> "Texts":
+        """Return the strings that are not missing."""
+        return Texts(self.distinct, self.codes[self.codes != _MISSING])
+
+    def to_list(self) -> list[str | None]:
+        """Return the strings, with None for missing values."""
+        return [None if code == _MISSING else self.distinct[code] for code in self.codes.tolist()]
+
+
+class Lists(NamedTuple):
+    """A sequence of n lists of strings. Each distinct list is stored once."""
+
+    distinct: list[tuple[str, ...]]
+    codes: NDArray[np.int64]  # [n], indices in `distinct`, -1 if missing
 
 
 class Problem(NamedTuple):
@@ -54,3 +102,11 @@ class ParsedBatch(NamedTuple):
 def problem(row: int, field: str, expected: str, got: object) -> Problem:
     """Create a problem from a field, its expected value and its actual value."""
     return Problem(row, f"{field}: expected {expected}", repr(got[:60]) if type(got) is str else repr_of(got, 60))
+
+
+def distinct_of(values: Sequence[Any]) -> tuple[list[Any], NDArray[np.int64]]:
+    """Return the distinct values in order of first occurrence, and the index of each value, -1 for None and ""."""
+    places = dict.fromkeys(values, _MISSING)
+    distinct = [value for value in places if value is not None and value != ""]
+    places.update(zip(distinct, range(len(distinct)), strict=True))
+    return distinct, np.fromiter(map(places.__getitem__, values), np.int64, len(values))

@@ -17,13 +17,11 @@ from producers.datasets.logs.columns import numbers, unit_by_size
 from producers.datasets.logs.encoding import encode_rows, overflowing_rows
 from producers.datasets.logs.formats import Format, format_of
 from producers.datasets.logs.mapping import LogMapping, check_columns
-from producers.datasets.logs.parsed import ParsedBatch, Problem, problem
-from producers.datasets.logs.remarks import Remarks
+from producers.datasets.logs.parsed import Lists, ParsedBatch, Problem, Texts, problem
 from producers.datasets.logs.seen_ids import SeenIds
 from producers.datasets.logs.streams import CutOffError, Source
-from producers.datasets.logs.survey import Survey, survey
+from producers.datasets.logs.survey import Remarks, Survey, survey
 from producers.datasets.logs.tables import Table, parse_names, parse_table
-from producers.datasets.logs.texts import Lists, Texts
 from stream.estimating.rows import Eligible
 from stream.wire.named_features import FeatureEncoder, Kind, Scale, Scaling, build, sharing
 from stream.wire.records import FloatArray

@@ -19,9 +19,8 @@ import numpy as np
 
 from producers.datasets.logs.columns import Int64Array, numbers, texts, times_ms
 from producers.datasets.logs.json_lines import Objects, objects_of
-from producers.datasets.logs.parsed import FeatureEntries, ParsedBatch, Problem, problem
+from producers.datasets.logs.parsed import FeatureEntries, ParsedBatch, Problem, Texts, problem
 from producers.datasets.logs.streams import Source
-from producers.datasets.logs.texts import Texts
 from stream.wire.named_features import Kind
 from stream.wire.records import FloatArray
 

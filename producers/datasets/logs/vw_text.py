@@ -16,9 +16,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from producers.datasets.logs.parsed import FeatureEntries, ParsedBatch, Problem, problem
+from producers.datasets.logs.parsed import FeatureEntries, ParsedBatch, Problem, Texts, problem
 from producers.datasets.logs.streams import LineBlock, Source, line_blocks
-from producers.datasets.logs.texts import Texts
 from stream.parsing import parse_number, parse_whole
 from stream.wire.named_features import Kind
 
