@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from stream.learners import Learner, ParameterError, create
 from stream.learners.one_sided_banditron import project
-from stream.learners.sampled_hypotheses import Sampled
+from stream.learners.version_space import Sampled
 from stream.wire.records import FloatArray
 from tests.learners.agreement import DELAYS, Round, assert_agree, delays, rounds_of
 from tests.oracles import notes
