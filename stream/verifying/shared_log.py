@@ -5,7 +5,7 @@
                names of open classes in the order of the log
     replicas   replicas at the same version are bit-identical
 
-The model is not recomputed here; see `stream.verifying.shared_replay`.
+The model is not recomputed here; see `stream.verifying.reapply`.
 """
 
 from array import array
