@@ -5,8 +5,7 @@ from dataclasses import dataclass, field
 
 from consumers.partition import Input, Partition
 from consumers.shared_model import SharedModel
-from stream.journal.format import UnrecoverableError, stored_settings
-from stream.journal.reading import Given, last_step, last_steps
+from stream.journal.format import Given, UnrecoverableError, last_step, last_steps, stored_settings
 from stream.journal.recover import Progress, Recovered, recovery
 from stream.kafka.port import Broker
 from stream.shared.view import View

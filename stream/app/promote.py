@@ -10,7 +10,7 @@ from stream.app.process import announce, every
 from stream.app.settings import Settings, SettingsError
 from stream.errors import ExitCode, OnebitError
 from stream.journal.format import task_settings
-from stream.journal.reading import pipeline_settings
+from stream.journal.recover import pipeline_settings
 from stream.kafka.port import Broker
 from stream.wire.codec import promotion_headers
 from stream.wire.topics import Topics

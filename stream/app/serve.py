@@ -8,7 +8,7 @@ from stream import __version__
 from stream.app.connection import announce_start, by_client, connect, require_topics, watch_topics
 from stream.app.process import announce, monotonic_ms, tune_gc
 from stream.app.settings import Program, Settings, SettingsError
-from stream.journal.reading import pipeline_settings
+from stream.journal.recover import pipeline_settings
 from stream.kafka.port import Broker
 from stream.learners import registered
 from stream.serving.decisions import Decisions, FallbackError, PipelineFacts, fallback_answer

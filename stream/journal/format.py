@@ -1,4 +1,6 @@
-"""The journal of a task: one record per step, with the offsets that the step applied and the task's counts after it.
+"""The journal of a task: the format of its records, reading, and comparison of its settings with the user's settings.
+
+The journal has one record per step, with the offsets that the step applied and the task's counts after it.
 
 Records are JSON objects with the fields of `JournalStep`. Fields that are 0 or None are omitted:
 
@@ -15,18 +17,22 @@ are one flat object with the fields of `TaskSettings` and `JoinSettings`. The le
 The header `onebit-version` contains the format, 1.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from dataclasses import asdict, fields
+from itertools import chain, dropwhile
 from typing import Any, NamedTuple
 
 import orjson
 
 from stream.errors import OnebitError
+from stream.kafka.port import Broker
+from stream.kafka.reading import read_partition, read_partitions
 from stream.task.join import JoinSettings
 from stream.task.settings import TaskSettings
 from stream.wire.codec import VERSION_HEADER
-from stream.wire.ledger import Ledger
-from stream.wire.records import Headers, Record, place_of
+from stream.wire.ledger import Ledger, total_ledger
+from stream.wire.records import Headers, Record, TopicPartition, place_of
+from stream.wire.topics import Topics
 
 FORMAT = 1
 HEADERS: Headers = ((VERSION_HEADER[0], b"%d" % FORMAT),)
@@ -184,3 +190,178 @@ def decode_step(record: Record) -> JournalStep:
         return step_of_plain(orjson.loads(record.value or b""))
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
         raise JournalError(f"{place_of(record)}: expected a journal record; decoding failed: {error!r}") from error
+
+
+def read_journal(
+    broker: Broker, journal: TopicPartition, start: int | None = None, open_ms: int = 0
+) -> Generator[tuple[Record, JournalStep], None, None]:
+    """Yield the steps of a journal with their records, up to its current end; see `read_partition`.
+
+    Raises:
+        JournalError: a record cannot be read, or was written by another program.
+    """
+    for record in read_partition(broker, journal, start=start, open_ms=open_ms):
+        yield record, decode_step(record)
+
+
+_ESTIMATE_MARGIN = 20
+"""Margin, in offsets, added to the estimated distance between a step and the journal's end."""
+
+
+def read_from_step(
+    broker: Broker, journal: TopicPartition, number: int, last: JournalStep
+) -> Iterator[tuple[Record, JournalStep]]:
+    """Yield the steps of a journal from a step number on; see `read_journal`.
+
+    A step usually uses two offsets: one for its record and one for the marker of its transaction. The start offset is
+    therefore estimated from the number of the last step. If aborted transactions make the estimate too high, the search
+    is repeated from earlier offsets.
+    """
+    beginning = broker.beginnings([journal])[journal]
+    end = broker.ends([journal])[journal].stable
+    reach = 2 * max(0, last.number - number + 1) + _ESTIMATE_MARGIN
+    while True:
+        start = max(beginning, end - reach)
+        steps = read_journal(broker, journal, start)
+        first = next(steps, None)
+        if start == beginning or (first is not None and first[1].number <= number):
+            entries = steps if first is None else chain((first,), steps)
+            return dropwhile(lambda each: each[1].number < number, entries)
+        steps.close()
+        reach *= 2
+
+
+def last_step(broker: Broker, journal: TopicPartition) -> JournalStep | None:
+    """Return the last step of a journal, or None if the task has made no step."""
+    return last_steps(broker, [journal]).get(journal)
+
+
+def last_steps(broker: Broker, journals: Sequence[TopicPartition]) -> dict[TopicPartition, JournalStep]:
+    """Return the last step of each journal that has one. The search goes backwards from the ends."""
+    found: dict[TopicPartition, JournalStep] = {}
+    beginnings, ends = broker.beginnings(journals), broker.ends(journals)
+    left = {tp: end.stable for tp, end in ends.items() if beginnings[tp] < end.stable}
+    reach = 100  # in offsets; each transaction also has a marker with an offset
+    while left:
+        starts = {tp: max(beginnings[tp], end - reach) for tp, end in left.items()}
+        for record in read_partitions(broker, starts, left):
+            found[TopicPartition(record.topic, record.partition)] = decode_step(record)
+        left = {tp: end for tp, end in left.items() if tp not in found and starts[tp] > beginnings[tp]}
+        reach *= 10
+    return found
+
+
+class JournalFollower:
+    """Reads new steps from the journals of a pipeline, and stores the last step of each task."""
+
+    def __init__(self, broker: Broker, topics: Topics, partitions: int, *, from_end: bool = False) -> None:
+        """Start at the beginning of the journals or, with `from_end`, at the last step of each task."""
+        journals = [TopicPartition(topics.journal, partition) for partition in range(partitions)]
+        self.steps: dict[int, JournalStep] = {}  # last step of each task that has made a step
+        self._consumer = broker.reader(journals)
+        if from_end:
+            for journal, ends in broker.ends(journals).items():
+                self._consumer.seek(journal, ends.stable)
+            self.steps = {journal.partition: step for journal, step in last_steps(broker, journals).items()}
+
+    def read(self, timeout_ms: int) -> Ledger:
+        """Read new records, and return the sum of the tasks' ledgers."""
+        for record in self._consumer.poll(timeout_ms, 10_000):
+            self.steps[record.partition] = decode_step(record)
+        return total_ledger(step.ledger for step in self.steps.values())
+
+    def close(self) -> None:
+        """Release the connection."""
+        self._consumer.close()
+
+
+Given = Collection[str] | None
+"""Names of the settings that the user set. Learner parameters are called `parameters.NAME`. None means all settings."""
+
+CHANGEABLE = frozenset((*JOIN_SETTINGS, "on_expiry", "late"))
+"""The settings that can change in a running pipeline: windows, limits and policies.
+
+The model depends on all other settings, and could not be reproduced if they changed.
+"""
+
+_REMEDY = "use the earlier settings, or start a new pipeline with another topic prefix"
+_REMEDY_OF_FIXED = (
+    "this cannot change in a running pipeline; use the earlier settings, or move the model to a new pipeline with "
+    "`onebit model export` and `onebit model import`"
+)
+
+
+class Difference(NamedTuple):
+    """A setting for which the user's value differs from the pipeline's value."""
+
+    name: str
+    begun: Any
+    given: Any
+
+    @property
+    def can_change(self) -> bool:
+        """Whether the setting can change in a running pipeline.
+
+        Corrections can be disabled but not enabled, because a task without corrections does not store expired
+        decisions.
+        """
+        return self.name in CHANGEABLE and (self.name, self.given) != ("late", "correct")
+
+
+class SettingsDifferError(JournalError):
+    """Settings of the user differ from the pipeline's settings."""
+
+    def __init__(self, place: str, differences: tuple[Difference, ...], remedy: str) -> None:
+        self.differences = differences
+        shown = ", ".join(f"{name} = {_shown(begun)}; got {_shown(given)}" for name, begun, given in differences)
+        super().__init__(f"{place} has {shown}: {remedy}")
+
+    @property
+    def can_change(self) -> bool:
+        """Whether all of the settings can change in a running pipeline."""
+        return all(difference.can_change for difference in self.differences)
+
+
+def resolve(
+    begun: Mapping[str, Any], wanted: TaskSettings, given: Given = None, *, change: bool = False, place: str
+) -> TaskSettings:
+    """Determine the settings for the next step.
+
+    Args:
+        begun: the pipeline's settings by name. The mapping has all settings, only those of an imported model, or none.
+        wanted: the user's settings and the current defaults. A default applies only to a setting that is missing from
+            `begun`.
+        given: names of the settings that the user set.
+        change: whether the user's settings replace those of the pipeline, if they can change.
+        place: the topic and partition of the pipeline's settings, for messages.
+
+    Raises:
+        SettingsDifferError: a setting of the user differs from the pipeline's setting, and either this setting cannot
+            change or `change` is False.
+    """
+    values = stored_settings(wanted)
+    parameters = {name for name in values if name.startswith(PARAMETER)}
+    if given is None:
+        given = values.keys() - parameters | {PARAMETER + name for name in wanted.parameters}
+    elif begun and "learner" not in given:  # keep the pipeline's learner, and drop parameters of other learners
+        for name in parameters - {*given, *begun}:
+            del values[name]
+    chosen = {name: value for name, value in values.items() if name in given}
+    differences = tuple(
+        Difference(name, begun.get(name), value)
+        for name, value in chosen.items()
+        if begun and begun.get(name) != value and (name in begun or name in parameters)
+    )
+    if learner := tuple(difference for difference in differences if difference.name == "learner"):
+        differences = learner  # the parameters differ only because they belong to another learner
+    if differences and not change:
+        raise SettingsDifferError(place, differences, _REMEDY)
+    if fixed := tuple(difference for difference in differences if not difference.can_change):
+        raise SettingsDifferError(place, fixed, _REMEDY_OF_FIXED)
+    return task_settings({**values, **begun, **chosen})
+
+
+def _shown(value: object) -> str:
+    """Format a value for a message. Long values, such as vocabularies, are shortened."""
+    text = repr(value)
+    return text if len(text) <= 200 else text[:200] + "..."

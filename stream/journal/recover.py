@@ -1,30 +1,47 @@
-"""Recovers a task's state after its last commit or after an earlier step, from snapshots, journal and inputs."""
+"""Recovers a task's state after its last commit or after an earlier step, from snapshots, journal and inputs.
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
-from typing import NamedTuple, ParamSpec
+The settings in force are read from the journals and snapshots as well.
+"""
 
-from stream.journal.format import JournalError, JournalStep, UnrecoverableError, stored_settings, task_settings
-from stream.journal.reading import (
+from collections import deque
+from collections.abc import Callable, Generator, Iterator
+from contextlib import ExitStack, closing, suppress
+from typing import Any, NamedTuple, ParamSpec
+
+from stream.journal.commit import predictions_digest
+from stream.journal.format import (
     Given,
-    Inputs,
-    Published,
-    check_kept,
+    JournalError,
+    JournalStep,
+    UnrecoverableError,
     last_step,
     read_from_step,
     read_journal,
     resolve,
-    settings_in_force,
+    stored_settings,
+    task_settings,
 )
 from stream.kafka.port import Broker
+from stream.kafka.reading import offset_of_number, read_partition
 from stream.shared.view import Recall, RecallError
-from stream.snapshots.chunks import MODEL_PARTITION, Parts, Pulse, Stored, finish, imported_model, reading_snapshots
-from stream.snapshots.state import decode, decoding, restore, restoring
+from stream.snapshots.chunks import (
+    MODEL_PARTITION,
+    Parts,
+    Pulse,
+    Stored,
+    finish,
+    imported_model,
+    read_model_snapshots,
+    read_snapshots,
+    reading_snapshots,
+)
+from stream.snapshots.state import decode, decode_model, decoding, restore, restoring
 from stream.task.settings import TaskSettings
-from stream.task.task import Effects, Task
+from stream.task.task import Effects, Task, merge
 from stream.wire.classes import NewClassesError
+from stream.wire.codec import MalformedError, decode_prediction, step_of
 from stream.wire.ledger import Ledger
-from stream.wire.records import Foreign, TopicPartition
+from stream.wire.records import Decision, Foreign, Record, TopicPartition, place_of
 from stream.wire.topics import Topics
 
 
@@ -202,6 +219,52 @@ recover = at_once(recovery)
 rebuild = at_once(rebuilding)
 
 
+def settings_in_force(broker: Broker, topics: Topics, partition: int, pulse: Pulse = lambda: None) -> dict[str, Any]:
+    """Return the settings of a task after its last step, by name.
+
+    If the task has made no step, the result contains the settings of the imported model. The result is empty if the
+    task has not started. It is also empty if the record with the settings was deleted; recovery then reports the
+    missing records.
+
+    Args:
+        broker: the broker.
+        topics: the pipeline's topics.
+        partition: the task's partition.
+        pulse: called repeatedly while snapshots are read.
+
+    Raises:
+        JournalError: the journal or the snapshots cannot be read.
+    """
+    journal = TopicPartition(topics.journal, partition)
+    last = last_step(broker, journal)
+    if last is not None:
+        _, step = next(read_from_step(broker, journal, last.settings_from, last))
+        if step.settings is not None and step.number == last.settings_from:
+            return stored_settings(step.settings)
+    stored = read_snapshots(broker, topics, partition, pulse=pulse)
+    generation = stored.imported if last is None else stored.newest
+    if generation is None:
+        return {}
+    snapshot = decode(generation, pulse)
+    is_older = last is not None and snapshot.step.settings_from != last.settings_from
+    return {} if is_older else {"model": "own", **snapshot.settings}
+
+
+def pipeline_settings(broker: Broker, topics: Topics, partitions: int, pulse: Pulse = lambda: None) -> dict[str, Any]:
+    """Return the settings of the first task that has started, by name. Other tasks start with these settings.
+
+    If no task has started, the result contains the settings of the first imported model. The result is empty in a new
+    pipeline. See `settings_in_force`.
+    """
+    for topic in (topics.journal, topics.snapshots):
+        ends = broker.ends([TopicPartition(topic, partition) for partition in range(partitions)])
+        for tp, end in ends.items():
+            if end.high_watermark and (found := settings_in_force(broker, topics, tp.partition, pulse)):
+                return found
+    imported = read_model_snapshots(broker, topics, pulse).imported
+    return {} if imported is None else {**decode_model(imported).settings, "model": "shared"}
+
+
 def _from_snapshot(topics: Topics, stored: Stored) -> Recovery:
     """Return the task restored from its newest snapshot."""
     assert stored.newest is not None
@@ -295,3 +358,122 @@ def _inputs_changed(step: JournalStep, journal: TopicPartition, difference: str)
         f"step {step.number} of {journal.topic}/{journal.partition}: {difference}. The inputs have changed since the "
         "step"
     )
+
+
+class Inputs:
+    """The contexts and feedback of one task for a range of steps."""
+
+    def __init__(self, broker: Broker, topics: Topics, partition: int, first: JournalStep, last: JournalStep) -> None:
+        contexts, feedback = TopicPartition(topics.contexts, partition), TopicPartition(topics.feedback, partition)
+        check_kept(broker, contexts, first.contexts[0], last.contexts[1])
+        check_kept(broker, feedback, first.feedback[0], last.feedback[1])
+        self._contexts = Portions(read_partition(broker, contexts, start=first.contexts[0]))
+        self._feedback = Portions(read_partition(broker, feedback, start=first.feedback[0]))
+
+    def of(self, step: JournalStep) -> list[Record]:
+        """Return the records of the next step, in the order in which the step applied them."""
+        contexts = self._contexts.up_to(step.contexts[1])
+        feedback = self._feedback.up_to(step.feedback[1])
+        return merge(contexts, feedback, contexts_lag=0, feedback_lag=0, records_max=len(contexts) + len(feedback))
+
+    def close(self) -> None:
+        """Release the connections."""
+        self._contexts.close()
+        self._feedback.close()
+
+
+def check_kept(broker: Broker, tp: TopicPartition, offset: int, end: int) -> None:
+    """Check that an input partition still contains the required records.
+
+    Raises:
+        UnrecoverableError: the input begins after `offset`, or ends before `end`.
+    """
+    beginning = broker.beginnings([tp])[tp]
+    if beginning > offset:
+        raise UnrecoverableError(
+            f"recovery needs {tp} from offset {offset}; it begins at {beginning}. Increase its retention.ms"
+        )
+    kept_to = broker.ends([tp])[tp].stable
+    if kept_to < end:
+        raise UnrecoverableError(
+            f"recovery needs {tp} up to offset {end}; it ends at {kept_to}. The topic was recreated"
+        )
+
+
+class Portions:
+    """Returns the records of a partition in batches."""
+
+    def __init__(self, records: Generator[Record, None, None]) -> None:
+        self._records = records
+        self._next: Record | None = None
+
+    def up_to(self, end: float) -> deque[Record]:
+        """Return the records before an offset that have not been returned yet."""
+        found: deque[Record] = deque()
+        while (record := self._next or next(self._records, None)) is not None:
+            self._next = record
+            if record.offset >= end:
+                break
+            self._next = None
+            found.append(record)
+        return found
+
+    def close(self) -> None:
+        """Release the connection."""
+        self._records.close()
+
+
+class Published:
+    """The predictions of a task from a given step on, in the order of the task's steps.
+
+    Records without a step number come from other programs and are skipped. If another program wrote a record with a
+    step number, that step's digest differs and the recovery fails.
+    """
+
+    def __init__(self, broker: Broker, topics: Topics, partition: int, first: int) -> None:
+        """Start with the predictions of step `first`."""
+        self._broker, self._journal = broker, f"{topics.journal}/{partition}"
+        self._tp = tp = TopicPartition(topics.predictions, partition)
+        self._start: int | None = offset_of_number(broker, tp, first, lambda record: step_of(record) or None)
+        self._read_from_start()
+
+    def _read_from_start(self) -> None:
+        self._records = read_partition(self._broker, self._tp, start=self._start)
+        self._next = next(self._records, None)
+        self.foreign = Foreign()
+
+    def decisions(self, step: JournalStep) -> list[tuple[str, Decision]]:
+        """Return the decisions of the next step, with their event ids.
+
+        Raises:
+            UnrecoverableError: the decisions are missing, or differ from their digest in the journal.
+        """
+        expected, digest = (0, "") if step.log is None else (step.log.predictions, step.log.sha256)
+        found: list[Record] = []
+        while self._next is not None and len(found) < expected:
+            number = step_of(self._next)
+            if number is None:
+                self.foreign = self.foreign.including(self._next)
+            elif number > step.number:
+                break
+            elif number == step.number:
+                found.append(self._next)
+            self._next = next(self._records, None)
+        if predictions_digest(record.value or b"" for record in found) == digest:
+            with suppress(MalformedError):
+                return [(prediction.id, prediction.decision) for prediction, _ in map(decode_prediction, found)]
+        if self._start is not None:  # the search for the offset can fail if a mirror has appended a record twice
+            self._start = None
+            self.close()
+            self._read_from_start()
+            return self.decisions(step)
+        where = f"; the first is at {place_of(found[0])}" if found else ""
+        raise UnrecoverableError(
+            f"{self._tp}: expected the {expected} predictions of step {step.number} whose digest is in "
+            f"{self._journal}; got {len(found)}{where}. They were deleted, or another program wrote records with this "
+            "step's number"
+        )
+
+    def close(self) -> None:
+        """Release the connection."""
+        self._records.close()

@@ -20,8 +20,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from stream.journal.commit import predictions_digest
-from stream.journal.format import JournalError, JournalStep, stored_settings
-from stream.journal.reading import Portions, SettingsDifferError, last_step, read_journal, resolve
+from stream.journal.format import (
+    JournalError,
+    JournalStep,
+    SettingsDifferError,
+    last_step,
+    read_journal,
+    resolve,
+    stored_settings,
+)
+from stream.journal.recover import Portions
 from stream.kafka.port import Broker
 from stream.kafka.reading import OPEN_MS, read_partition
 from stream.learners import registered

@@ -4,9 +4,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from stream.journal.format import PARAMETER, JournalError, JournalStep, check_settings, task_settings
-from stream.journal.reading import last_step, pipeline_settings, read_from_step, read_journal, settings_in_force
-from stream.journal.recover import Progress, rebuild
+from stream.journal.format import (
+    PARAMETER,
+    JournalError,
+    JournalStep,
+    check_settings,
+    last_step,
+    read_from_step,
+    read_journal,
+    task_settings,
+)
+from stream.journal.recover import Progress, pipeline_settings, rebuild, settings_in_force
 from stream.kafka.port import Broker
 from stream.kafka.reading import offset_at, read_partition
 from stream.learners import Learner, ParameterError

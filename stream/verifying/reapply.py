@@ -9,8 +9,7 @@ from itertools import chain
 from typing import NamedTuple
 
 from stream.journal.commit import predictions_digest
-from stream.journal.format import JournalError, JournalStep, LogStep
-from stream.journal.reading import last_step
+from stream.journal.format import JournalError, JournalStep, LogStep, last_step
 from stream.journal.recover import rebuild
 from stream.kafka.port import Broker
 from stream.kafka.reading import OPEN_MS, read_partition

@@ -10,7 +10,7 @@ from stream.app.live_estimates import from_topics
 from stream.app.policies import live_policies
 from stream.estimating.arms import Arms
 from stream.estimating.challengers import ChallengerEstimator
-from stream.journal.reading import settings_in_force
+from stream.journal.recover import settings_in_force
 from stream.monitoring.dashboard import Dashboard
 from stream.monitoring.policies import Policies
 from stream.reporting.tables import arm_cells, challenger_rows

@@ -10,7 +10,7 @@ import pytest
 
 from stream.app.policies import check_live, live_policies
 from stream.estimating.policies import Constant, EstimateError, Model, Policy
-from stream.journal.reading import settings_in_force
+from stream.journal.recover import settings_in_force
 from stream.kafka.reading import RecordsAt
 from stream.learners import create
 from stream.monitoring.dashboard import Dashboard

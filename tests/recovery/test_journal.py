@@ -11,30 +11,27 @@ import pytest
 from stream.journal import format as journal
 from stream.journal.commit import predictions_digest
 from stream.journal.format import (
+    CHANGEABLE,
+    Difference,
+    Given,
     JournalError,
+    JournalFollower,
     JournalStep,
     LogStep,
     ReplicaDigest,
+    SettingsDifferError,
     UnrecoverableError,
     check_settings,
     decode_step,
     encode_step,
+    last_step,
     model_settings,
+    read_from_step,
+    resolve,
     stored_settings,
     task_settings,
 )
-from stream.journal.reading import (
-    CHANGEABLE,
-    Difference,
-    Given,
-    JournalFollower,
-    Published,
-    SettingsDifferError,
-    last_step,
-    read_from_step,
-    resolve,
-)
-from stream.journal.recover import recover
+from stream.journal.recover import Published, recover
 from stream.kafka.embedded import EmbeddedBroker, EmbeddedConsumer
 from stream.kafka.port import BrokerUnavailableError
 from stream.learners import check_parameters, registered

@@ -9,9 +9,15 @@ import pytest
 
 from consumers.learner import LearnerProgram
 from stream.journal.commit import COMMIT_STEPS
-from stream.journal.format import JournalError, JournalStep, decode_step, encode_step, stored_settings
-from stream.journal.reading import SettingsDifferError, pipeline_settings, settings_in_force
-from stream.journal.recover import rebuild, recover
+from stream.journal.format import (
+    JournalError,
+    JournalStep,
+    SettingsDifferError,
+    decode_step,
+    encode_step,
+    stored_settings,
+)
+from stream.journal.recover import pipeline_settings, rebuild, recover, settings_in_force
 from stream.learners import ParameterError
 from stream.snapshots.state import task_digest
 from stream.task.join import JoinSettings

@@ -5,9 +5,8 @@ from typing import Any
 
 import pytest
 
-from stream.journal.format import JournalError, UnrecoverableError
-from stream.journal.reading import pipeline_settings, read_journal
-from stream.journal.recover import recover
+from stream.journal.format import JournalError, UnrecoverableError, read_journal
+from stream.journal.recover import pipeline_settings, recover
 from stream.kafka.reading import read_partition
 from stream.snapshots.chunks import imported_model
 from stream.snapshots.state import state_digest
