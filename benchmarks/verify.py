@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from stream.journal import format as journal
-from stream.journal.format import JournalStep, encode_step
+from stream.journal import steps as journal
+from stream.journal.steps import JournalStep, encode_step
 from stream.kafka.port import Ends
 from stream.task.settings import TaskSettings
 from stream.verifying.audit import audit_partition

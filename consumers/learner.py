@@ -12,7 +12,7 @@ from consumers.partition import Partition
 from consumers.recovery import SLICE_MS, Parked, Recoveries
 from consumers.shared_model import Hold, SharedModel
 from stream.journal.commit import Commit, CrashPoint, commit
-from stream.journal.format import Given
+from stream.journal.steps import Given
 from stream.kafka.port import AccessError, Broker, BrokerError, Member, StaleMemberError, TransactionalProducer
 from stream.shared.replica import Replica
 from stream.shared.view import View

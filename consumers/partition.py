@@ -7,7 +7,7 @@ from functools import partial
 
 from consumers.shared_model import SharedModel
 from stream.journal.commit import Commit, predictions_digest
-from stream.journal.format import JournalStep, LogStep
+from stream.journal.steps import JournalStep, LogStep
 from stream.kafka.port import Consumer
 from stream.shared.view import View, names_max
 from stream.snapshots.chunks import Stored

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 
 from consumers.partition import Input, Partition
 from consumers.shared_model import SharedModel
-from stream.journal.format import Given, UnrecoverableError, last_step, last_steps, stored_settings
 from stream.journal.recover import Progress, Recovered, recovery
+from stream.journal.steps import Given, UnrecoverableError, last_step, last_steps, stored_settings
 from stream.kafka.port import Broker
 from stream.shared.view import View
 from stream.snapshots.chunks import MODEL_PARTITION, imported_model, read_model_snapshots, read_snapshots

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
-from stream.journal.format import ReplicaDigest, UnrecoverableError
+from stream.journal.steps import ReplicaDigest, UnrecoverableError
 from stream.kafka.port import Broker, Ends
 from stream.kafka.reading import read_towards
 from stream.shared.replica import Replica

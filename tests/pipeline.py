@@ -13,7 +13,7 @@ from producers.datasets.base import Dataset
 from producers.datasets.synthetic import synsep
 from producers.feedback import FeedbackOptions, FeedbackProgram
 from producers.replay import ReplayOptions, ReplayProgram
-from stream.journal.format import Given, JournalStep, decode_step
+from stream.journal.steps import Given, JournalStep, decode_step
 from stream.kafka.embedded import EmbeddedBroker, Program, VirtualClock, run_until_settled
 from stream.kafka.reading import read_partition
 from stream.randomness.delays import FeedbackPlan, parse_delay

@@ -21,7 +21,7 @@ from kafka.structs import TopicPartition as KafkaTopicPartition
 
 from stream.devkafka import local_kafka
 from stream.devkafka.local_kafka import HOST, LocalKafka
-from stream.journal.format import JournalFollower
+from stream.journal.steps import JournalFollower
 from stream.kafka.connection import ADAPTERS, ConnectionSettings
 from stream.kafka.kafka_python.broker import KafkaBroker
 from stream.kafka.port import BrokerError

@@ -27,8 +27,8 @@ from stream.app.settings import AUTO, Program, Settings, SettingsError
 from stream.app.tally import Tally, drift_warnings, ledger_line, report_promotions
 from stream.app.watching import Watched
 from stream.journal.commit import Commit
-from stream.journal.format import SettingsDifferError
 from stream.journal.recover import pipeline_settings
+from stream.journal.steps import SettingsDifferError
 from stream.kafka.port import Broker, BrokerError
 from stream.parsing import format_duration
 from stream.reporting.tables import percent

@@ -15,8 +15,8 @@ from stream.app.settings import Settings, SettingsError
 from stream.app.sources import client_config_of
 from stream.app.watching import Watched, watched
 from stream.errors import StoppedError
-from stream.journal.format import JournalFollower, JournalStep
 from stream.journal.recover import settings_in_force
+from stream.journal.steps import JournalFollower, JournalStep
 from stream.kafka.port import AccessError, Broker, BrokerError
 from stream.kafka.reading import RecordsAt, read_partition
 from stream.monitoring.dashboard import Dashboard, Pipeline

@@ -20,8 +20,8 @@ from stream.app.resolve import Run, resolve_run
 from stream.app.setting_values import variable_of
 from stream.app.settings import Settings, SettingsError
 from stream.errors import ExitCode, OnebitError
-from stream.journal.format import JournalFollower
 from stream.journal.recover import recover
+from stream.journal.steps import JournalFollower
 from stream.kafka.port import AccessError, Broker, BrokerError
 from stream.kafka.reading import read_partition
 from stream.learners import registered

@@ -8,7 +8,7 @@ from stream.app.plan import dataset_of
 from stream.app.resolve import mean_nnz_of, n_features_of, task_settings, with_chosen
 from stream.app.setting_values import flag_of, setting_name
 from stream.app.settings import AUTO, Settings, SettingsError
-from stream.journal.format import PARAMETER, SettingsDifferError, resolve
+from stream.journal.steps import PARAMETER, SettingsDifferError, resolve
 from stream.task.settings import Sharing, TaskSettings
 
 STORED_NAMES = {

@@ -9,8 +9,8 @@ from stream.app.live_estimates import TopicReader, challenger_estimator, challen
 from stream.app.process import announce, every
 from stream.app.settings import Settings, SettingsError
 from stream.errors import ExitCode, OnebitError
-from stream.journal.format import task_settings
 from stream.journal.recover import pipeline_settings
+from stream.journal.steps import task_settings
 from stream.kafka.port import Broker
 from stream.wire.codec import promotion_headers
 from stream.wire.topics import Topics

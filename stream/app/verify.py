@@ -12,7 +12,7 @@ from stream.app.process import announce, every, monotonic_ms, tune_gc
 from stream.app.settings import Settings, SettingsError
 from stream.app.tally import ledger_line
 from stream.errors import ExitCode, OnebitError
-from stream.journal.format import JournalError, JournalFollower
+from stream.journal.steps import JournalError, JournalFollower
 from stream.kafka.port import Broker
 from stream.kafka.reading import OPEN_MS, read_partition
 from stream.reporting.errors import MatchedError, matched_error

@@ -364,7 +364,7 @@ def hint_of(error: OnebitError) -> str:
     # Do not import the module here, because this would load the compiler. A module that is not loaded cannot have
     # raised the error.
     if "stream.task.settings" in sys.modules:
-        from stream.journal.format import UnrecoverableError
+        from stream.journal.steps import UnrecoverableError
         from stream.task.settings import PolicyError
 
         if isinstance(error, PolicyError):

@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterable, Sequence
 from hashlib import sha256
 from typing import NamedTuple
 
-from stream.journal import format as journal
-from stream.journal.format import JournalStep, encode_step
+from stream.journal import steps as journal
+from stream.journal.steps import JournalStep, encode_step
 from stream.kafka.port import Member, TransactionalProducer
 from stream.snapshots.chunks import Message
 from stream.task.task import Effects

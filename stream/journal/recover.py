@@ -9,7 +9,7 @@ from contextlib import ExitStack, closing, suppress
 from typing import Any, NamedTuple, ParamSpec
 
 from stream.journal.commit import predictions_digest
-from stream.journal.format import (
+from stream.journal.steps import (
     Given,
     JournalError,
     JournalStep,

@@ -18,7 +18,7 @@ import orjson
 from stream.estimating.evaluation import WEIGHTS_OFF_ONE
 from stream.estimating.live import live_weight_flags
 from stream.estimating.running import RunningEstimate
-from stream.journal.format import JournalStep
+from stream.journal.steps import JournalStep
 from stream.kafka.connection import EstimatedClock
 from stream.kafka.port import Ends
 from stream.monitoring.comparisons import challenger_table, holdout_table

@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from stream.journal.format import JournalStep
 from stream.journal.recover import rebuild
+from stream.journal.steps import JournalStep
 from stream.kafka.reading import read_partition
 from stream.simulation.faulty_broker import Fate
 from stream.simulation.outside import TOPICS, name_of

@@ -6,7 +6,7 @@ from functools import partial
 from typing import NamedTuple, Protocol
 
 from stream.journal.commit import CrashPoint
-from stream.journal.format import JournalError
+from stream.journal.steps import JournalError
 from stream.kafka.embedded import EmbeddedBroker, Program, Timers, VirtualClock
 from stream.kafka.port import Broker, BrokerError, FencedError
 from stream.shared.replica import Replica

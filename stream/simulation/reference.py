@@ -7,7 +7,7 @@ the entries that the task must write to the log.
 from math import nan
 from typing import Any
 
-from stream.journal.format import JournalStep
+from stream.journal.steps import JournalStep
 from stream.randomness.draws import Purpose, uniform
 from stream.simulation.outside import label_of
 from stream.task.settings import TaskSettings

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any, NamedTuple
 
-from stream.journal.format import JournalStep
+from stream.journal.steps import JournalStep
 from stream.kafka.reading import read_partition
 from stream.learners import Learner
 from stream.randomness.draws import Purpose, uniform

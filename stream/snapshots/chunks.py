@@ -22,7 +22,7 @@ from typing import NamedTuple, TypeVar
 import orjson
 from msgspec import UNSET, MsgspecError, Struct, UnsetType, convert, to_builtins
 
-from stream.journal.format import JournalError
+from stream.journal.steps import JournalError
 from stream.kafka.port import Broker
 from stream.kafka.reading import read_partition
 from stream.wire.records import Record, TopicPartition, place_of

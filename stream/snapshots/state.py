@@ -24,7 +24,7 @@ import numpy as np
 from msgspec import msgpack
 from numpy.typing import NDArray
 
-from stream.journal.format import (
+from stream.journal.steps import (
     JournalError,
     JournalStep,
     check_settings,

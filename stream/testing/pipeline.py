@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 
-from stream.journal.format import JournalFollower
+from stream.journal.steps import JournalFollower
 from stream.kafka.port import Broker
 from stream.kafka.reading import read_in_order, read_partition
 from stream.reporting.record_lines import event_id_of, record_line

@@ -20,7 +20,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from stream.journal.commit import predictions_digest
-from stream.journal.format import (
+from stream.journal.recover import Portions
+from stream.journal.steps import (
     JournalError,
     JournalStep,
     SettingsDifferError,
@@ -29,7 +30,6 @@ from stream.journal.format import (
     resolve,
     stored_settings,
 )
-from stream.journal.recover import Portions
 from stream.kafka.port import Broker
 from stream.kafka.reading import OPEN_MS, read_partition
 from stream.learners import registered

@@ -4,7 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from stream.journal.format import (
+from stream.journal.recover import Progress, pipeline_settings, rebuild, settings_in_force
+from stream.journal.steps import (
     PARAMETER,
     JournalError,
     JournalStep,
@@ -14,7 +15,6 @@ from stream.journal.format import (
     read_journal,
     task_settings,
 )
-from stream.journal.recover import Progress, pipeline_settings, rebuild, settings_in_force
 from stream.kafka.port import Broker
 from stream.kafka.reading import offset_at, read_partition
 from stream.learners import Learner, ParameterError

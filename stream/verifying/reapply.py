@@ -9,8 +9,8 @@ from itertools import chain
 from typing import NamedTuple
 
 from stream.journal.commit import predictions_digest
-from stream.journal.format import JournalError, JournalStep, LogStep, last_step
 from stream.journal.recover import rebuild
+from stream.journal.steps import JournalError, JournalStep, LogStep, last_step
 from stream.kafka.port import Broker
 from stream.kafka.reading import OPEN_MS, read_partition
 from stream.shared.view import View

@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from stream.journal.format import JournalStep, ReplicaDigest, read_journal
 from stream.journal.recover import pipeline_settings
+from stream.journal.steps import JournalStep, ReplicaDigest, read_journal
 from stream.kafka.port import Broker
 from stream.kafka.reading import OPEN_MS, read_partition
 from stream.reporting.run_report import Behind, ReplicaReport

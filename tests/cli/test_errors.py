@@ -7,7 +7,7 @@ from producers.datasets.base import DatasetError
 from stream.app import learners
 from stream.cli.console import hint_of
 from stream.errors import ExitCode, OnebitError
-from stream.journal.format import UnrecoverableError
+from stream.journal.steps import UnrecoverableError
 from stream.kafka.port import AccessError, Acl, BrokerUnavailableError, FencedError
 from tests.cli.conftest import Onebit
 

@@ -12,7 +12,7 @@ from stream.app.pipeline_settings import wanted_settings
 from stream.app.plan import dataset_of
 from stream.app.settings import SettingsError
 from stream.app.sources import given_settings
-from stream.journal.format import SettingsDifferError, stored_settings
+from stream.journal.steps import SettingsDifferError, stored_settings
 from stream.task.settings import TaskSettings
 from stream.wire.named_features import Kind, Scale, build, to_plain
 from tests.cli.conftest import Onebit

@@ -10,7 +10,7 @@ from stream.app.pipeline_settings import STORED_NAMES, given_names, wanted_setti
 from stream.app.resolve import parameters_of
 from stream.app.settings import Settings
 from stream.app.sources import load_settings
-from stream.journal.format import SettingsDifferError, model_settings, stored_settings
+from stream.journal.steps import SettingsDifferError, model_settings, stored_settings
 from stream.learners import ParameterError, check_parameters
 from stream.task.join import JoinSettings
 from stream.task.settings import TaskSettings

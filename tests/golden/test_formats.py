@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from stream.journal.format import decode_step, encode_step, stored_settings
 from stream.journal.recover import rebuild
+from stream.journal.steps import decode_step, encode_step, stored_settings
 from stream.snapshots.state import state_digest
 from stream.task.join import JoinSettings
 from stream.task.settings import TaskSettings

@@ -6,7 +6,7 @@ from typing import Any
 import orjson
 import pytest
 
-from stream.journal.format import JournalStep
+from stream.journal.steps import JournalStep
 from stream.kafka.port import Ends
 from stream.monitoring.dashboard import Dashboard
 from stream.monitoring.verdict import Condition

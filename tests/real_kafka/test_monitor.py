@@ -4,8 +4,8 @@ import time
 from pathlib import Path
 
 from stream.devkafka.local_kafka import LocalKafka
-from stream.journal import format as journal
-from stream.journal.format import JournalStep, encode_step
+from stream.journal import steps as journal
+from stream.journal.steps import JournalStep, encode_step
 from stream.kafka.port import Broker
 from stream.learners import create
 from stream.snapshots.state import state_digest

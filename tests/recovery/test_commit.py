@@ -9,8 +9,8 @@ import pytest
 
 from consumers.learner import LearnerProgram
 from stream.journal.commit import COMMIT_STEPS, Commit, commit
-from stream.journal.format import JournalError, JournalStep, UnrecoverableError
 from stream.journal.recover import recover
+from stream.journal.steps import JournalError, JournalStep, UnrecoverableError
 from stream.kafka.port import BrokerError, BrokerUnavailableError, FencedError
 from stream.snapshots.state import task_digest
 from stream.task.join import JoinSettings

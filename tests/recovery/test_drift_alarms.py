@@ -10,8 +10,8 @@ from consumers.learner import LearnerOptions, LearnerProgram
 from stream.app.learner import status_lines
 from stream.app.tally import Tally, drift_warnings
 from stream.journal.commit import Commit
-from stream.journal.format import UnrecoverableError
 from stream.journal.recover import rebuild, recover
+from stream.journal.steps import UnrecoverableError
 from stream.learners import create
 from stream.verifying.reapply import replay_journal
 from tests.pipeline import TOPICS, CrashError, Pipeline, run_until_idle, small_task

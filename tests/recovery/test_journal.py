@@ -8,9 +8,10 @@ import numpy as np
 import orjson
 import pytest
 
-from stream.journal import format as journal
+from stream.journal import steps as journal
 from stream.journal.commit import predictions_digest
-from stream.journal.format import (
+from stream.journal.recover import Published, recover
+from stream.journal.steps import (
     CHANGEABLE,
     Difference,
     Given,
@@ -31,7 +32,6 @@ from stream.journal.format import (
     stored_settings,
     task_settings,
 )
-from stream.journal.recover import Published, recover
 from stream.kafka.embedded import EmbeddedBroker, EmbeddedConsumer
 from stream.kafka.port import BrokerUnavailableError
 from stream.learners import check_parameters, registered

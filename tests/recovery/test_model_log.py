@@ -9,8 +9,8 @@ from consumers import shared_model
 from consumers.learner import LearnerOptions, LearnerProgram
 from consumers.recovery import POLL_INTERVAL_MS, RecoveryStoppedError
 from consumers.shared_model import GONE_MS, SharedModel
-from stream.journal.format import HEADERS as JOURNAL_HEADERS
-from stream.journal.format import UnrecoverableError
+from stream.journal.steps import HEADERS as JOURNAL_HEADERS
+from stream.journal.steps import UnrecoverableError
 from stream.kafka.producers import TransactionProducer
 from stream.simulation.faulty_broker import FaultyBroker, Verdict
 from stream.snapshots.chunks import read_model_snapshots

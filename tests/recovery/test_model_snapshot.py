@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stream.journal.format import JournalError
+from stream.journal.steps import JournalError
 from stream.shared.replica import Place
 from stream.snapshots.chunks import CHUNK_BYTES, MODEL_KEYS, ChunkWriter, Stored
 from stream.snapshots.state import ModelSnapshot, decode_model, encode

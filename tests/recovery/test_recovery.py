@@ -9,8 +9,8 @@ import pytest
 
 from consumers.learner import LearnerProgram
 from stream.journal.commit import COMMIT_STEPS
-from stream.journal.format import JournalError, JournalStep, decode_step
 from stream.journal.recover import Progress, rebuild, recover
+from stream.journal.steps import JournalError, JournalStep, decode_step
 from stream.kafka.port import FencedError
 from stream.snapshots.chunks import FORMAT, Stored
 from stream.snapshots.state import task_digest
@@ -457,7 +457,7 @@ def test_journal_before_the_snapshot_is_searched_but_not_read(monkeypatch: pytes
         read.append(record.offset)
         return decode_step(record)
 
-    monkeypatch.setattr("stream.journal.format.decode_step", counted)
+    monkeypatch.setattr("stream.journal.steps.decode_step", counted)
     assert digests(rebuild(pipeline.broker, TOPICS, 0, None).task) == state
     last = pipeline.records(TOPICS.journal)[-1].offset  # the search for the last step starts with the last 100 offsets
     probed = [offset for offset in read if offset < min(unread, last - 100)]

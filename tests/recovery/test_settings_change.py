@@ -9,7 +9,8 @@ import pytest
 
 from consumers.learner import LearnerProgram
 from stream.journal.commit import COMMIT_STEPS
-from stream.journal.format import (
+from stream.journal.recover import pipeline_settings, rebuild, recover, settings_in_force
+from stream.journal.steps import (
     JournalError,
     JournalStep,
     SettingsDifferError,
@@ -17,7 +18,6 @@ from stream.journal.format import (
     encode_step,
     stored_settings,
 )
-from stream.journal.recover import pipeline_settings, rebuild, recover, settings_in_force
 from stream.learners import ParameterError
 from stream.snapshots.state import task_digest
 from stream.task.join import JoinSettings

@@ -14,8 +14,8 @@ import pytest
 from consumers.learner import LearnerProgram
 from consumers.shared_model import SharedModel as Process
 from stream.journal.commit import COMMIT_STEPS
-from stream.journal.format import JournalError, SettingsDifferError, UnrecoverableError
 from stream.journal.recover import recover
+from stream.journal.steps import JournalError, SettingsDifferError, UnrecoverableError
 from stream.learners import ParameterError, create
 from stream.learners.base import KernelLearner
 from stream.randomness.draws import Draws, Purpose

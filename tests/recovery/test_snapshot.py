@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import MsgspecError, msgpack
 
-from stream.journal.format import JournalStep, LogStep, ReplicaDigest, stored_settings
+from stream.journal.steps import JournalStep, LogStep, ReplicaDigest, stored_settings
 from stream.learners import State, registered
 from stream.snapshots.chunks import CHUNK_BYTES, FORMAT, ChunkWriter, Generation, SnapshotError, Stored
 from stream.snapshots.state import (

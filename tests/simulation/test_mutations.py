@@ -22,7 +22,7 @@ from stream.app.simulate import make_learner
 from stream.journal import commit as commit_module
 from stream.journal import recover as recover_module
 from stream.journal.commit import COMMIT_STEPS
-from stream.journal.format import JournalStep
+from stream.journal.steps import JournalStep
 from stream.kafka.embedded import EmbeddedMember
 from stream.shared import replica as replica_module
 from stream.shared.replica import Replica

@@ -12,7 +12,7 @@ import onebit
 from stream.app.pipeline_settings import wanted_settings
 from stream.app.settings import SettingsError
 from stream.app.sources import load_settings
-from stream.journal.format import SettingsDifferError, stored_settings
+from stream.journal.steps import SettingsDifferError, stored_settings
 from stream.learners import KernelLearner, Learner, ParameterError
 from stream.snapshots.state import state_digest
 from stream.task import frozen

@@ -5,7 +5,7 @@ from dataclasses import replace
 import orjson
 import pytest
 
-from stream.journal.format import SettingsDifferError, resolve, stored_settings, task_settings
+from stream.journal.steps import SettingsDifferError, resolve, stored_settings, task_settings
 from stream.learners import ParameterError
 from stream.task.settings import TaskSettings
 from stream.task.task import Task

@@ -7,7 +7,7 @@ import numpy as np
 import orjson
 import pytest
 
-from stream.journal.format import stored_settings, task_settings
+from stream.journal.steps import stored_settings, task_settings
 from stream.learners import FromLogs, ParameterError, check_parameters, create, registered
 from stream.snapshots.state import state_digest
 from stream.task.settings import PolicyError, TaskSettings, Unsuitable

@@ -12,8 +12,8 @@ import pytest
 from consumers.learner import LearnerProgram
 from stream.app.models import time_ms
 from stream.app.settings import SettingsError
-from stream.journal.format import JournalError
 from stream.journal.recover import rebuild
+from stream.journal.steps import JournalError
 from stream.kafka.port import BrokerUnavailableError
 from stream.learners import registered
 from stream.snapshots.state import state_digest, task_digest

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from stream.journal.format import JournalError, UnrecoverableError, read_journal
 from stream.journal.recover import pipeline_settings, recover
+from stream.journal.steps import JournalError, UnrecoverableError, read_journal
 from stream.kafka.reading import read_partition
 from stream.snapshots.chunks import imported_model
 from stream.snapshots.state import state_digest

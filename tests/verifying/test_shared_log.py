@@ -3,7 +3,7 @@
 import orjson
 import pytest
 
-from stream.journal.format import HEADERS
+from stream.journal.steps import HEADERS
 from stream.kafka.embedded import EmbeddedBroker
 from stream.verifying.shared_log import LogFinding, audit_log, shares_model
 from stream.wire.records import Headers
