@@ -1,5 +1,6 @@
 """A learner parks the task of a lost partition. The task resumes later if its journal has no new steps."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -8,8 +9,9 @@ from consumers.learner import LearnerProgram
 from consumers.recovery import PARKED_MS, Parked
 from stream.journal.commit import COMMIT_STEPS
 from stream.journal.recover import rebuild
-from stream.kafka.port import BrokerUnavailableError
+from stream.kafka.port import BrokerUnavailableError, Consumer
 from stream.snapshots.state import task_digest
+from stream.wire.records import TopicPartition
 from tests.pipeline import TOPICS, Pipeline, run_until_idle, small_task
 
 
@@ -47,6 +49,24 @@ def test_reassigned_task_resumes_unless_its_journal_has_new_steps(model: str, mo
     assert (learner.tasks[0] is before) == (not moves_on)
     assert any("recovering" in line for line in messages) == moves_on
     assert_nothing_is_lost(pipeline, learner, "abcd" if moves_on else "abd")
+
+
+def test_one_read_of_all_journals_precedes_the_next_step_of_all_parked_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    pipeline = Pipeline(small_task(), partitions=4)
+    learner = pipeline.learner()
+    for name in "abcdefgh":
+        pipeline.context(name)
+    run_until_idle(learner)
+    pipeline.learner("learner-0").close()
+    reads, reader = [], pipeline.broker.reader
+
+    def counted(tps: Sequence[TopicPartition], fetch_wait_ms: int) -> Consumer:
+        reads.append(len(tps))
+        return reader(tps, fetch_wait_ms)
+
+    monkeypatch.setattr(pipeline.broker, "reader", counted)
+    learner.step(0)
+    assert (reads, learner.ready) == ([4], True)
 
 
 @pytest.mark.parametrize(("passed_ms", "kept"), [(PARKED_MS - 1, [0, 1]), (PARKED_MS, [0])])
