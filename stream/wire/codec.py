@@ -174,8 +174,8 @@ def decode_context(
         if len(x) != n_features:
             raise MalformedError(f"x: expected {n_features} numbers, one per feature; got {len(x)}")
         dense = np.fromiter(x, np.float64, n_features)
-        indices = np.flatnonzero(dense).astype(np.int32)
-        features = Features(indices, dense[indices])
+        nonzero = dense.nonzero()[0]
+        features = make(Features, (nonzero.astype(np.int32), dense[nonzero]))
     elif encoder is None:
         features = _sparse(x, n_features)
     else:
