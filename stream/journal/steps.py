@@ -238,17 +238,17 @@ def last_step(broker: Broker, journal: TopicPartition) -> JournalStep | None:
 
 def last_steps(broker: Broker, journals: Sequence[TopicPartition]) -> dict[TopicPartition, JournalStep]:
     """Return the last step of each journal that has one. The search goes backwards from the ends."""
-    found: dict[TopicPartition, JournalStep] = {}
+    newest: dict[TopicPartition, Record] = {}
     beginnings, ends = broker.beginnings(journals), broker.ends(journals)
     left = {tp: end.stable for tp, end in ends.items() if beginnings[tp] < end.stable}
     reach = 100  # in offsets; each transaction also has a marker with an offset
     while left:
         starts = {tp: max(beginnings[tp], end - reach) for tp, end in left.items()}
         for record in read_partitions(broker, starts, left):
-            found[TopicPartition(record.topic, record.partition)] = decode_step(record)
-        left = {tp: end for tp, end in left.items() if tp not in found and starts[tp] > beginnings[tp]}
+            newest[TopicPartition(record.topic, record.partition)] = record
+        left = {tp: end for tp, end in left.items() if tp not in newest and starts[tp] > beginnings[tp]}
         reach *= 10
-    return found
+    return {tp: decode_step(record) for tp, record in newest.items()}
 
 
 class JournalFollower:
