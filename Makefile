@@ -39,7 +39,7 @@ check: $(VENV)/.dev ## Run before every commit: ruff, mypy, and tests without Ka
 	$(PY) -m pytest -n auto -m 'not slow and not faults' $(ARGS)
 
 test: $(VENV)/.dev ## Run all tests, including those against a Kafka broker; ARGS='-k join' adds flags, CLIENTS=kafka-python selects one client
-	@# Two processes wait for Kafka half of the time, so one process more than cores runs the other tests meanwhile.
+	@# Two processes spend half of their time waiting for Kafka, so the number of processes is the number of cores plus one.
 	ONEBIT_TEST_CLIENTS=$(CLIENTS) $(PY) -m pytest -n $$(($$(getconf _NPROCESSORS_ONLN) + 1)) --durations=10 $(ARGS)
 
 test-faults: $(VENV)/.dev ## Run long tests that kill and freeze learners, producers and brokers; CLIENT=kafka-python selects the other client
@@ -74,7 +74,7 @@ clean: ## Remove .venv, caches and reports
 	rm -rf $(VENV) reports build dist mutants .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# Each stamp file is touched after its installation, so that packages are not installed again unnecessarily.
+# Each stamp file is touched after a successful installation, so that packages are not reinstalled unnecessarily.
 
 $(VENV)/.python:
 	@$(PYTHON) -c 'import sys; v = sys.version.split()[0]; sys.exit(sys.version_info < (3, 11) and f"Onebit needs Python 3.11 or later; $(PYTHON) is {v}. Choose another version: make PYTHON=/path/to/python3.12 ...")'

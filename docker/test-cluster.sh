@@ -36,7 +36,7 @@ wait_until_replicated() { # SERVICE
     if [[ -z $(under_replicated "$1" || echo unknown) ]]; then return; fi
     sleep 1
   done
-  fail "some partitions are not on all three brokers again"
+  fail "some partitions are still under-replicated"
 }
 
 wait_until_decided 700

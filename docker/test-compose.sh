@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# Run docker/compose.test.yaml to its end, and kill the learner three times. It must recover, decide every event exactly
-# once, and leave topics with a balanced ledger.
-# Then run docker/compose.yaml as users do. It is run unchanged, where the verdict must be the last line and Kafka's log
-# must not be printed; with a secured Kafka; and without the simulated environment, for examples/own_service.py with the
-# monitor and Prometheus.
+# Run docker/compose.test.yaml to its end, and kill the learner three times. The learner must recover and decide every
+# event exactly once, and the ledger must balance.
+# Then run docker/compose.yaml as users do, in three ways:
+# - unchanged: the verdict must be the last line, and Kafka's log must not be printed;
+# - with a secured Kafka;
+# - without replay and feedback, for examples/own_service.py with the monitor and Prometheus.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 test_name=test-compose
@@ -25,17 +26,17 @@ begin
 say "building the image"
 compose build
 megabytes=$(docker history --human=false --no-trunc --format '{{.Size}} {{.CreatedBy}}' "$image" |
-  awk '/onebit/ {bytes += $1} END {print int(bytes / 1000000)}') # layers above the base contain its directories in their paths
+  awk '/onebit/ {bytes += $1} END {print int(bytes / 1000000)}') # the commands of the layers above the base contain "onebit"
 say "image: $megabytes MB above its base; running it read-only, with and without writable directories"
-((megabytes <= 450)) || fail "the image has $megabytes MB above its base, more than 450"
+((megabytes <= 450)) || fail "the image has $megabytes MB above its base; expected at most 450"
 closed() { docker run --rm --read-only --cap-drop ALL --security-opt no-new-privileges "$@" 2>&1; }
 closed --entrypoint python "$image" -c '
 from pathlib import Path
 from stream.learners.kernels import CACHE_DIRECTORY
 assert CACHE_DIRECTORY and any(Path(CACHE_DIRECTORY).iterdir()), f"no compiled kernels in {CACHE_DIRECTORY!r}"
-' || fail "what is compiled in the image is not found"
-closed "$image" run --learner late-ucb --events 200 --no-report || fail "the image needs a folder that is mounted"
-said=$(closed --user 12345 "$image" run --learner late-ucb --events 200 --no-report) || fail "the image needs a folder that can be written to: $said"
+' || fail "the kernels compiled in the image are not found"
+closed "$image" run --learner late-ucb --events 200 --no-report || fail "the image does not run without a mounted directory"
+said=$(closed --user 12345 "$image" run --learner late-ucb --events 200 --no-report) || fail "the image does not run without a writable directory: $said"
 grep -q "not cached" <<<"$said" || fail "the missing cache directory is not reported: $said"
 say "starting Kafka, topics, learner, feedback, replay and verify: $events events"
 compose up --detach --no-build
@@ -47,7 +48,7 @@ wait_until_running() { # wait for a start later than $1
     if [[ $(state "$learner" Running) == true && $(state "$learner" StartedAt) != "$1" ]]; then return; fi
     sleep 1
   done
-  fail "the learner did not come back within 30 s"
+  fail "the learner did not restart within 30 s"
 }
 
 for kill in 1 2 3; do
@@ -88,12 +89,12 @@ done
 kill -INT "$up"
 wait "$up" || true
 grep '^verify-1' "$log" | tail -1
-grep -q '^verify-1 .*✓ the ledger adds up in the one partition; error [0-9.]* %, last fifth' "$log" || { cat "$log"; fail "there is no verdict"; }
+grep -q '^verify-1 .*✓ the ledger adds up in the one partition; error [0-9.]* %, last fifth' "$log" || { cat "$log"; fail "the output contains no verdict"; }
 first=$(grep -n -m1 '^learner-1 ' "$log" | cut -d: -f1)
-say "$first lines up to the learner's first; Kafka's own log has $(compose logs --no-log-prefix kafka | wc -l)"
-((first < 60)) || { head -100 "$log"; fail "too much is shown before the learner's first line"; }
-if grep -q '^kafka-1 ' "$log"; then fail "Kafka's log is shown"; fi
-(($(compose logs --no-log-prefix kafka | wc -l) > 100)) || fail "Kafka's log is not to be had"
+say "the learner's first line is line $first of the output; Kafka's own log has $(compose logs --no-log-prefix kafka | wc -l) lines"
+((first < 60)) || { head -100 "$log"; fail "too many lines are printed before the learner's first line"; }
+if grep -q '^kafka-1 ' "$log"; then fail "the output contains Kafka's log"; fi
+(($(compose logs --no-log-prefix kafka | wc -l) > 100)) || fail "Kafka's log is not available"
 rm "$log"
 remove
 
@@ -105,7 +106,7 @@ ONEBIT_EVENTS=300 ONEBIT_DELAY=exponential:200ms ONEBIT_WINDOW=2s timeout 180 \
 password=$(compose exec -T learner sed -n 's/^sasl.password=//p' /security/client.properties)
 ((${#password} >= 32)) || fail "the programs have no password"
 shown=$(compose logs 2>&1; compose ps --all --quiet | xargs docker inspect; compose top)
-if grep -qF -- "$password" <<<"$shown"; then fail "the programs' password is shown by logs, docker inspect or ps"; fi
+if grep -qF -- "$password" <<<"$shown"; then fail "the programs' password appears in logs, docker inspect or ps"; fi
 remove
 
 export COMPOSE_FILE=docker/compose.yaml
@@ -118,7 +119,7 @@ export ONEBIT_TOPIC_PREFIX=own. ONEBIT_N_CLASSES=3 ONEBIT_N_FEATURES=4 ONEBIT_LE
 export COMPOSE_PROFILES=monitoring ONEBIT_MONITOR_PORT=$((port + 1)) ONEBIT_PROMETHEUS_PORT=$((port + 2))
 say "starting Kafka, topics and a learner for examples/own_service.py, with the monitor and Prometheus"
 compose up --no-build --detach --wait --wait-timeout 120 kafka topics learner monitor prometheus
-[[ $(state "$(compose ps --quiet learner)" Health.Status) == healthy ]] || fail "--wait came back before the learner was healthy"
+[[ $(state "$(compose ps --quiet learner)" Health.Status) == healthy ]] || fail "--wait returned before the learner was healthy"
 own_service() { # DOCKER-RUN-ARGUMENTS...
   docker run --rm --env ONEBIT_TOPIC_PREFIX --volume "$PWD/examples:/examples:ro" --entrypoint python "$@" "$ONEBIT_IMAGE" /examples/own_service.py
 }
@@ -132,14 +133,14 @@ ask() { # PROMQL: print the value that Prometheus returns
 found = json.load(r.urlopen(sys.argv[1] + urllib.parse.quote(sys.argv[2]), timeout=10))["data"]["result"]
 print(found[0]["value"][1] if found else "nothing")' "http://127.0.0.1:$ONEBIT_PROMETHEUS_PORT/api/v1/query?query=" "$1"
 }
-expect() { # PROMQL VALUE, retries for several scrapes
+expect() { # PROMQL VALUE; retries for 20 s, which is several scrapes
   local found
   for _ in $(seq 20); do
     found=$(ask "$1")
     if [[ $found == "$2" ]]; then return; fi
     sleep 1
   done
-  fail "Prometheus answers $found for $1, not $2"
+  fail "Prometheus returned $found for $1; expected $2"
 }
 say "querying Prometheus"
 for job in learner monitor; do

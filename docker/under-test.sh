@@ -2,8 +2,8 @@
 #   test_name     prefix of the script's messages
 #   COMPOSE_FILE  the file under test, or several separated by :, exported
 #   logs_of       services whose last log lines are printed on failure
-# and later `watcher`, the container in which `onebit verify` waits for the end and prints progress.
-# The caller calls `begin` first. `end` removes everything at exit.
+# After the start, also set `watcher` to the container in which `onebit verify` waits for the end and prints progress.
+# Call `begin` first. `end` removes everything at exit.
 started_s=$SECONDS
 export COMPOSE_ANSI=never COMPOSE_PROGRESS=plain
 
@@ -48,7 +48,7 @@ wait_until_decided() { # COUNT
     [[ $(state "$watcher" Running) == true ]] || fail "verify ended before $1 events were decided"
     sleep 1
   done
-  fail "after 3 minutes ${now:-0} events are decided, not $1"
+  fail "${now:-0} events are decided after 3 minutes; expected $1"
 }
 wait_until_healthy() { # CONTAINER; a restarted one is unhealthy until its first check
   for _ in $(seq 60); do
