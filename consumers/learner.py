@@ -1,4 +1,4 @@
-"""The learner program. It polls, applies and commits the records of all partitions of a process.
+"""The learner program, which polls, applies and commits records for all partitions of a process.
 
 The program only transfers records between Kafka and the tasks. The tasks compute decisions, updates and expiries from
 the records alone.
@@ -26,16 +26,16 @@ from stream.wire.topics import Topics
 
 @dataclass(frozen=True, slots=True)
 class LearnerOptions:
-    """Options of the program. With the same inputs in the same order, they do not affect the model."""
+    """Options of the program. They do not affect the model if the inputs and their order are the same."""
 
     group: str = "onebit-learner"
     instance: str = "learner-1"  # unique name of this process, which it keeps across restarts
     records_max: int = 2_000  # limit on records per task in one transaction
     step_max_ms: int = 500  # limit on a step's duration, which bounds the latency during a backlog
-    idle_ms: int = 1_000  # interval of ticks while decisions or orphans wait but no feedback arrives
+    idle_ms: int = 1_000  # interval between ticks while decisions or orphans wait and no feedback arrives
     poll_ms: int = 100
-    snapshot_interval_ms: int = 60_000  # interval of a task's snapshots in stream time; 0 means none
-    snapshot_bytes_max: int = 2_000_000  # limit on snapshot bytes per transaction, which bounds decision delays
+    snapshot_interval_ms: int = 60_000  # stream time between snapshots of a task; 0 means no snapshots
+    snapshot_bytes_max: int = 2_000_000  # limit on snapshot bytes per transaction, to bound decision latency
     snapshot_chunk_bytes: int = CHUNK_BYTES  # limit on snapshot bytes per record
     model_lag_max_ms: int = -1  # time for which the log can be blocked before decisions stop; -1: no limit
     ahead_max: int = 10_000  # limit on a task's decisions that the shared model has not observed yet
@@ -45,10 +45,10 @@ NAMES_POLL_MS = 5
 """Limit on a poll's duration while a partition waits for the names of new classes."""
 
 BLOCKED_MS = 1_000
-"""Duration of an open transaction in the log after which polls are no longer shortened."""
+"""Age of an open transaction in the log after which polls are no longer shortened."""
 
 STANDBY_MS = 10_000
-"""Time after which a learner that has no partition logs the members that have partitions."""
+"""Time after which a learner without a partition logs which members have partitions."""
 
 PORTION_RECORDS = 250
 """Number of records per task in the first step. Most learners process them in a few milliseconds."""
@@ -63,7 +63,7 @@ class Portion:
         self._work_max_ms = work_max_ms
 
     def took(self, records: int, ms: int) -> None:
-        """Adjust the number. The last step had `records` per task, and took `ms` without requests to the broker."""
+        """Adjust the number after a step with up to `records` per task that took `ms`, excluding broker requests."""
         if ms > self._work_max_ms:
             self.records = max(1, min(records, self.records) // 2)
         elif records >= self.records and ms <= self._work_max_ms / 4:
@@ -100,7 +100,7 @@ class LearnerProgram:
             topics: the pipeline's topics.
             settings: settings for new tasks. For tasks that have already started, see `given`.
             options: options of the program.
-            host_ms: this host's clock, for intervals. It must include time in which the machine is suspended.
+            host_ms: this host's clock, used to measure intervals. It must keep running while the machine is suspended.
             announce: called with each log message.
             crash_point: see CrashPoint.
             stop: returns whether to stop. Recovery calls this function repeatedly, because a recovery can be long.
@@ -125,7 +125,7 @@ class LearnerProgram:
         self._idle_ms = min(options.idle_ms, max(1, settings.join.shortest_ms // 10))
         self._portion = Portion(options.records_max, options.step_max_ms)
         self._has_recovered = False  # True if a recovery advanced in the previous step
-        # Host time when this process last had a partition, or None after `_announce_standby` has logged a line.
+        # Host time at which this process last had a partition; None after `_announce_standby` has logged its message.
         self._standby_since_ms: int | None = host_ms()
         self._snapshots = SnapshotSchedule(
             options.snapshot_interval_ms, options.snapshot_bytes_max, options.snapshot_chunk_bytes
@@ -154,7 +154,7 @@ class LearnerProgram:
     def on_assigned(self, tps: frozenset[TopicPartition]) -> None:
         """See RebalanceListener.
 
-        The next step starts the tasks and reads the partitions, because this call runs within a poll.
+        This method runs within a poll, so the next step starts the tasks and reads their partitions.
         """
         self._assigned |= {tp.partition for tp in tps}
         self._consumer.pause([tp for tp in tps if tp.partition not in self._running])
@@ -204,7 +204,7 @@ class LearnerProgram:
 
     @property
     def replica(self) -> Replica | None:
-        """The replica of the shared model, at this process's position in the log."""
+        """The replica of the shared model, as of this process's position in the log."""
         return None if self.shared is None else self.shared.replica
 
     @property
@@ -244,7 +244,7 @@ class LearnerProgram:
 
         Raises:
             FencedError: another process has replaced this one, or the group has removed this member.
-            AccessError: the broker does not allow an operation of the step.
+            AccessError: the broker does not permit one of the step's operations.
             BrokerError: the outcome of the commit is unknown, or the broker is unavailable.
         """
         try:
@@ -257,7 +257,7 @@ class LearnerProgram:
             raise
 
     def park(self) -> Parked:
-        """Return the state from which the next program of this process can resume after this program is closed."""
+        """Return the state from which this process's next program can resume once this program is closed."""
         self._park(set(self._running))
         return self._recoveries.parked
 
@@ -300,7 +300,7 @@ class LearnerProgram:
                 running.take(record)
 
     def _start_assigned(self) -> int:
-        """Start or recover assigned partitions that are not running. Return the number of partitions with progress.
+        """Start or recover assigned partitions that are not running. Return how many of them made progress.
 
         Parked tasks resume together. The other tasks are recovered one after another, in time slices, so that each
         partition can make decisions as soon as its recovery is complete.
@@ -349,7 +349,7 @@ class LearnerProgram:
         return commits
 
     def _apply(self, running: Partition) -> Commit | None:
-        """Apply the next records. If no records are available, run a step without records when it is due."""
+        """Apply the next records. If no records are available, run a step without records if one is due."""
         shared = self.shared if running.settings.model == "shared" else None
         records_max = self._portion.records
         if shared is not None and isinstance(running.task.model, View):
@@ -376,7 +376,7 @@ class LearnerProgram:
     def _report_is_due(self, running: Partition, shared: SharedModel, silent_ms: int) -> bool:
         """Return whether to report the replica in a task's journal.
 
-        A report is due when the process has not reported yet, and then at intervals.
+        A report is due if the process has not reported yet, and at intervals after the first report.
         """
         interval_ms = self._options.snapshot_interval_ms
         if shared.replica.version == running.reported_version:
@@ -385,7 +385,7 @@ class LearnerProgram:
         return running.reported_ms < 0 or 0 < interval_ms <= max(passed_ms, silent_ms)
 
     def _commit(self, commits: Sequence[Commit]) -> bool:
-        """Commit the steps, and return whether this succeeded. After a rebalance, abort them and park the tasks."""
+        """Commit the steps. If a rebalance or an imported model prevents this, stop all tasks and return False."""
         begin = [self._running[part.partition] for part in commits if part.step.number == 1]
         if any(map(self._recoveries.is_overtaken, begin)):
             self._announce("a model was imported before the first step; recovering the tasks from this model")

@@ -1,14 +1,14 @@
 """The monitor's Faust application, which reads committed records into partition states. No other module imports Faust.
 
-A partition's state contains its counts and its next offsets, and is one value of a table. The state is written to the
-table before the records of a batch are acknowledged, and Faust flushes the table's changelog before it commits offsets.
-After a crash, records are therefore read again and never skipped. The state identifies the records that it already
-includes.
+The state of a partition consists of its counts and next offsets, and is one value of a table. The state is written to
+the table before the records of a batch are acknowledged, and Faust flushes the table's changelog before it commits
+offsets. After a crash, records are therefore read again and never skipped. The offsets in the state show which records
+it already includes.
 
 Without transactions, Faust's driver reads uncommitted records. With transactions, the driver loses messages that it
-sends. Here, the driver uses no transactions, but reads only committed records (`_CommittedThread`). All records of a
-partition in one fetch are delivered as one message (`_Batch`). Faust takes about 150 µs per message, but a record in a
-batch takes only a tenth of that.
+sends. The driver therefore uses no transactions here, but it is configured to read only committed records
+(`_CommittedThread`). All records of a partition in one fetch are delivered as one message (`_Batch`). Faust takes about
+150 µs per message, but a record in a batch takes only a tenth of that.
 
 While Faust recovers its table, it can fetch and discard records of any topic. Afterwards, it can deliver later records
 before it seeks to the committed offset. A state would then lack the discarded records. `_PlacedConsumer` therefore
@@ -40,7 +40,7 @@ FETCHED_MAX = 2_000
 
 MESSAGES_MAX = 8
 BATCH_S = 0.2
-"""Limits on the number and age of messages in a batch. Both limits also bound the lag of the page."""
+"""Maximum number and age of the messages in a batch. Both limits also bound how far the monitor's page lags behind."""
 
 BUFFERED_MAX = 16
 """Maximum number of messages waiting to be processed."""
@@ -74,16 +74,16 @@ class MonitorProgram:
         dashboard: Dashboard,
         keep_running: Callable[[str], bool],
     ) -> None:
-        """Create the application, which reads nothing before `run`.
+        """Create the application. Reading starts with `run`.
 
         Args:
             topics: the pipeline's topics.
             partitions: the number of partitions of each topic.
             options: options of the monitor.
-            config: access to Kafka.
+            config: the client configuration for Kafka.
             dashboard: receives the records.
-            keep_running: called several times per second with the reason why the program is not ready, or "".
-                Returns False to stop the program.
+            keep_running: called several times per second with the reason why the program is not ready, or
+                with "" if it is ready. Returns False to stop the program.
         """
         self._dashboard = dashboard
         self._keep_running = keep_running
@@ -130,7 +130,7 @@ class MonitorProgram:
         app.finalize()
         await app.start()
         try:
-            while self._keep_running("" if self._reads() else "the monitor has not started to read yet"):
+            while self._keep_running("" if self._reads() else "the monitor has not started reading yet"):
                 if app.should_stop:
                     raise MonitorEndedError(repr(app.crash_reason))
                 await asyncio.sleep(_ROUND_S)
@@ -147,20 +147,20 @@ class MonitorProgram:
             async for events in stream.take_events(MESSAGES_MAX, within=BATCH_S):
                 batches = [event.message.value for event in events]
                 read = [(batch.seeks, [_record(one) for one in batch.records]) for batch in batches]
-                # Contexts are reread with blocking calls. In this thread, they would delay the heartbeats to the group.
+                # Contexts are reread with blocking calls, which would delay the heartbeats if they ran in this thread.
                 contexts = await asyncio.to_thread(
                     self._dashboard.contexts_of, [one for _, part in read for one in part]
                 )
                 records = [one for seeks, part in read if seeks == consumer.seeks for one in part]
                 for partition, state in self._dashboard.take(records, contexts).items():
-                    # The state is written to the partition of its records, so that the partition's next owner gets it.
+                    # Write the state to the partition that its records come from, so that the next owner receives it.
                     self._table.send_changelog(partition, b"%d" % partition, state)
         except Exception as error:  # an exception alone would not stop Faust, which would continue with the next batch
             await self._app.crash(error)
             raise
 
     async def _recovered(self) -> None:
-        """Start from the states in the table."""
+        """Restore the dashboard from the states in the table."""
         for key, value in self._table.items():
             self._dashboard.restore(int(key), value)
 
@@ -193,7 +193,7 @@ class _CommittedThread(AIOKafkaConsumerThread):
         return consumer
 
     async def place(self, offsets: Mapping[TP, int]) -> None:
-        """Seek to these offsets, or to the first available offset."""
+        """Seek to these offsets. An offset that is out of range is replaced with the first available one."""
         await self.call_thread(self._place, offsets)
 
     async def _place(self, offsets: Mapping[TP, int]) -> None:
@@ -218,7 +218,7 @@ class _CommittedThread(AIOKafkaConsumerThread):
 
 
 class _PlacedConsumer(Consumer):
-    """A consumer that reads a dashboard's topics from the offsets in its states."""
+    """A consumer that reads the dashboard's topics from the offsets in the dashboard's states."""
 
     transport: "_PlacedTransport"
     _thread: _CommittedThread
@@ -240,7 +240,7 @@ class _PlacedConsumer(Consumer):
         self.is_placed = True
 
     async def seek_to_committed(self) -> Mapping[TP, Any]:
-        """See Consumer. Seek to the offsets in the states; the committed offsets can be lower."""
+        """See Consumer. Seek to the offsets in the states, because the committed offsets can be lower."""
         assigned, transport = self.assignment(), self.transport
         offsets = {tp: transport.dashboard.next_offset_of(*tp) for tp in assigned if tp.topic in transport.in_batches}
         await self._thread.place(offsets)
@@ -257,7 +257,7 @@ class _PlacedTransport(Transport):
 
 
 class _Tokens(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka publishes no types
-    """Provides tokens from a command, which runs in a worker thread."""
+    """Provides tokens from a command that runs in a worker thread."""
 
     def __init__(self, command: TokenCommand) -> None:
         self._command = command
@@ -269,7 +269,7 @@ class _Tokens(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka publishe
 
 
 def _credentials(config: ClientConfig) -> Credentials | None:
-    """Convert the programs' access settings to Faust's credentials."""
+    """Convert the client configuration to Faust's credentials."""
     tls = context_of(config) if config.uses_tls else None
     if not config.uses_sasl:
         return SSLCredentials(tls) if tls is not None else None

@@ -21,11 +21,11 @@ from stream.wire.records import Record, TopicPartition
 
 @dataclass(slots=True)
 class Input:
-    """The position in one partition of contexts or feedback, with buffered records."""
+    """The reading position in one partition of contexts or feedback, and the records buffered from it."""
 
     tp: TopicPartition
     offset: int  # offset of the first unapplied record
-    buffer: deque[Record] = field(default_factory=deque)  # records read but not applied
+    buffer: deque[Record] = field(default_factory=deque)  # records read but not yet applied
     is_paused: bool = False
 
     def start(self, consumer: Consumer) -> None:
@@ -57,17 +57,17 @@ class Partition:
     last_step: JournalStep  # the last committed step; its number is 0 before the first step
     contexts: Input
     feedback: Input
-    partitions: int  # number of partitions of the inputs
+    partitions: int  # number of partitions of each input topic
     snapshots: Stored
     imported: str | None  # digest of the imported model with which the task started
     settings: TaskSettings  # settings for the next step
     applied_at_ms: int  # host time of the last step
-    moved_at_ms: int  # host time of the last written tick or applied feedback record
-    uncommitted: Commit | None = None  # the last step, if its commit failed or has an unknown outcome
-    reported_ms: int = -1  # stream time of this process's last report of the shared model; -1 before the first report
-    reported_version: int = -1  # model version in that report
-    new_names: list[str] = field(default_factory=list)  # open classes that the log has added since the last step
-    awaited: frozenset[str] = frozenset()  # open classes that were written to the log, but not read from it yet
+    moved_at_ms: int  # host time at which a tick was last written or feedback last applied
+    uncommitted: Commit | None = None  # the last step, if it is not known to be committed
+    reported_ms: int = -1  # stream time at which this process last reported the shared model; -1 if never
+    reported_version: int = -1  # model version in the last report
+    new_names: list[str] = field(default_factory=list)  # open classes added to the log since the last step
+    awaited: frozenset[str] = frozenset()  # open classes written to the log but not yet read from it
 
     @property
     def partition(self) -> int:
@@ -109,7 +109,7 @@ class Partition:
     def next_due_ms(self) -> int | None:
         """Return the stream time just after the next deadline, or None if no decision or orphan is waiting.
 
-        The deadline of a decision with a buffered tick is computed from that tick.
+        If the tick that dates a decision is still in the buffer, the deadline is computed from that tick.
         """
         join, limits = self.task.join, self.task.settings.join
         due_ms = [join.next_deadline_ms()]
@@ -141,12 +141,12 @@ class Partition:
     def hold_back(self, records: list[Record], names: Sequence[str]) -> tuple[list[Record], Sequence[str]]:
         """Return the records before the first context with a new open class, and the names to add to the model's log.
 
-        That context and the records after it return to the buffers until the log has given the class an index. The
-        task learns new names of the log only here, and the next step writes them to the journal.
+        That context and all later records go back to the buffers until the log assigns an index to the class. Only
+        this method passes new names from the log to the task. The next step writes them to the journal.
 
         Args:
             records: the next records.
-            names: the names that the log has added so far.
+            names: the names in the log so far.
         """
         waited, self.awaited = self.awaited, frozenset()
         known = self.task.classes.names or ()
@@ -165,7 +165,7 @@ class Partition:
     def idle_ticks(self, consumer: Consumer) -> list[Record]:
         """Remove and return buffered ticks, for a step without other records.
 
-        If there are unapplied contexts, the list is empty, because contexts may precede the ticks.
+        Returns an empty list if there are unapplied contexts, because these may precede the ticks.
         """
         ticks: list[Record] = []
         if not self.contexts.buffer and consumer.lag(self.contexts.tp) == 0:
@@ -245,8 +245,8 @@ class Partition:
     def resume(self, last: JournalStep | None) -> bool:
         """Return whether the task can continue from the last step of its journal without a recovery.
 
-        The last commit may have failed, or its outcome may be unknown. If its step is not in the journal, the step will
-        be committed again.
+        The last commit may have failed, or its outcome may be unknown. If the step is not in the journal, it will be
+        committed again.
         """
         if self.uncommitted is not None:
             if last == self.uncommitted.step:
@@ -256,7 +256,7 @@ class Partition:
         return self.last_step.number == 0 if last is None else last == self.last_step
 
     def sources(self, shared: SharedModel | None) -> list[Source]:
-        """Return the objects whose snapshots are written in this partition's steps: the task and the shared model."""
+        """Return the objects whose snapshots are written in this partition's steps: the task and any shared model."""
         step = self.newest_step
         if step.number == 0:
             return []
@@ -276,5 +276,5 @@ class Partition:
 
 
 def _can_wait(record: Record) -> bool:
-    """Return whether a record can stay in the buffer. A promotion cannot, because it changes the next decisions."""
+    """Return whether a record can wait in the buffer: any tick except a promotion, which changes later decisions."""
     return is_tick(record) and promotion_of(record) is None

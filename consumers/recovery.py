@@ -20,7 +20,7 @@ POLL_INTERVAL_MS = 2_000
 SLICE_MS = 100
 """Time slice for recovery work, after which the running partitions make a step."""
 PARKED_MS = 60_000
-"""Time for which a task is kept after its last step while another process has its partition."""
+"""Time for which a parked task is kept after its last step while another process owns its partition."""
 
 
 class RecoveryStoppedError(Exception):
@@ -84,7 +84,7 @@ class Recoveries:
     def resume(self, partitions: Iterable[int]) -> list[Partition]:
         """Return the parked tasks of these partitions that can continue at once. The others need `advance`.
 
-        The requests cover all partitions together, so that a rebalance only briefly stops the partitions that stay.
+        The requests cover all partitions together, so that a rebalance only briefly interrupts running partitions.
         """
         parked = self.parked.partitions
         candidates = [each for each in partitions if each in parked and each not in self._running]
@@ -108,7 +108,7 @@ class Recoveries:
             self.parked.shared.forget(partition)
 
     def drop_parked(self, assigned: Collection[int]) -> None:
-        """Drop the tasks of partitions that another process has had for a while."""
+        """Drop parked tasks whose partitions are not assigned and whose last step is at least `PARKED_MS` old."""
         for partition, parked in [*self.parked.partitions.items()]:
             if partition not in assigned and self.host_ms() - parked.applied_at_ms >= PARKED_MS:
                 del self.parked.partitions[partition]
@@ -120,7 +120,7 @@ class Recoveries:
         self.parked = Parked()
 
     def is_overtaken(self, running: Partition) -> bool:
-        """Return whether a model was imported since this task was recovered. The task has made no step yet."""
+        """Return whether a model was imported after this task was recovered. Called before the task's first commit."""
         if running.settings.model == "shared":
             return imported_model(self.broker, self.topics) != running.imported
         imported = read_snapshots(self.broker, self.topics, running.partition).imported
@@ -199,7 +199,7 @@ class Recoveries:
         recovered.task.use_model(View(shared.replica, partition))
 
     def _partition_of(self, partition: int, recovered: Recovered) -> Partition:
-        """Return the recovered partition.
+        """Create the `Partition` for a recovered task.
 
         Raises:
             UnrecoverableError: the number of partitions of the task's inputs has changed.
@@ -208,8 +208,8 @@ class Recoveries:
         partitions = self.broker.describe_topics([topics.contexts])[topics.contexts].partitions
         if step.number > 0 and step.partitions != partitions:
             raise UnrecoverableError(
-                f"{topics.journal}/{partition}: expected topics with {step.partitions} partitions, as at the task's "
-                f"last step; got {partitions}. Feedback would belong to a different task than its context. Start a "
+                f"{topics.journal}/{partition}: expected topics with {step.partitions} partitions, as in the task's "
+                f"last step; got {partitions}. Feedback would go to a different task than its context. Start a "
                 "new pipeline with another topic prefix"
             )
         if partition == MODEL_PARTITION and self.parked.shared is not None:
@@ -241,10 +241,10 @@ class Recoveries:
             self.announce(message)
 
     def _held_up(self, partitions: Sequence[int]) -> set[int]:
-        """Return the partitions with an open transaction in their journals or snapshots.
+        """Return the partitions whose recovery must wait for an open transaction.
 
-        The previous process of such a partition can still commit the transaction, and its records must then be
-        recovered. The transaction ends when that process ends it, or when the broker's timeout expires.
+        The previous process of such a partition can still commit the transaction, and the recovery would miss its
+        records. The transaction ends when that process ends it, or when the broker's timeout expires.
         """
         topics = [self.topics.journal, self.topics.snapshots]
         shares = self.settings.model == "shared"
@@ -255,7 +255,7 @@ class Recoveries:
         ends = self.broker.ends([*tps, import_tp] if shares else tps)
         open_tps = {tp for tp, end in ends.items() if end.stable < end.high_watermark}
         held = {tp.partition for tp in tps if tp in open_tps}
-        if shares and import_tp in open_tps:  # a model is being imported, with which new tasks will start
+        if shares and import_tp in open_tps:  # a model is being imported, and new tasks will start with it
             held |= {each for each in partitions if ends[TopicPartition(self.topics.journal, each)].high_watermark == 0}
         return held
 

@@ -24,8 +24,8 @@ _RECORDS_MAX = 1_000
 """Maximum number of records per poll. Applying this number of typical records takes at most a second."""
 
 ENDED_BY = (
-    "if the learner of the transaction died, restart it under the same instance name to abort the transaction at once; "
-    "otherwise the broker aborts the transaction at its timeout"
+    "if the learner that opened the transaction died, restart it under the same instance name to abort the transaction "
+    "at once; otherwise the broker aborts the transaction when it times out"
 )
 """The part of a message that explains how an open transaction ends."""
 
@@ -65,7 +65,7 @@ class SharedModel:
             broker: the broker.
             topics: the pipeline's topics.
             settings: settings of the tasks.
-            host_ms: this host's clock, for intervals.
+            host_ms: this host's clock, used to measure intervals.
             announce: called with each log message.
             pulse: called repeatedly while snapshots are read.
             instance: name of the process, for its reports.
@@ -86,13 +86,13 @@ class SharedModel:
         self._instance = instance
         self._lag_max_ms = lag_max_ms
         self._ahead_max = ahead_max
-        # Times since which expected records have been missing from the log, by partition. The key None is for records
-        # that this process has already read.
+        # For each partition, the time since which expected records have been missing from the log. The key None is for
+        # records that this process has already read.
         self._missed_since_ms: dict[int | None, int] = {}
         self._foreign_announced = 0
-        self._digest = (-1, "")  # a model version and its digest
+        self._digest = (-1, "")  # the last computed digest, preceded by its model version
         self.snapshots: Stored | None = None  # earlier snapshots; None unless this process writes the snapshots
-        self._too_far_ahead: set[int] = set()  # partitions that have paused decisions
+        self._too_far_ahead: set[int] = set()  # partitions whose decisions are paused
         self._blocked_since_ms = host_ms()
         stored = read_model_snapshots(broker, topics, pulse)
         newest = stored.newest or stored.imported
@@ -104,11 +104,11 @@ class SharedModel:
                 f"{self._place}: expected records from offset {self.replica.offset} on, where the model's newest "
                 f"snapshot ends; the first record is at offset {beginning}. Set retention.ms to -1"
             )
-        self.ends: Ends = broker.ends([tp])[tp]  # end of the log at the last request
+        self.ends: Ends = broker.ends([tp])[tp]  # end of the log as of the last request
         self.reconnect(broker)
 
     def write_snapshots(self, stored: Stored) -> None:
-        """Start to write the model's snapshots. `stored` contains the earlier snapshots."""
+        """Start writing the model's snapshots. `stored` contains the earlier snapshots."""
         stored.taken_of = 0 if stored.newest is None else stored.newest.number
         stored.release()
         self.snapshots = stored
@@ -121,7 +121,7 @@ class SharedModel:
         return [Source(partition, self.snapshots, version, version, take)]
 
     def reconnect(self, broker: Broker) -> None:
-        """Open new connections after the previous ones were closed, and continue to read."""
+        """Open new connections after the previous ones were closed, and continue reading."""
         self._broker = broker
         self._reader = broker.reader([self._tp])
         self._reader.seek(self._tp, self.replica.offset)
@@ -143,8 +143,8 @@ class SharedModel:
             self._blocked_since_ms = self._host_ms()
         if self._is_gone(None, is_missed=self._is_short):
             raise UnrecoverableError(
-                f"{self._place}: expected records up to offset {self.replica.offset}, as read before; the log ends "
-                f"at {self.ends.high_watermark}. The topic was truncated or recreated"
+                f"{self._place}: expected records up to offset {self.replica.offset}, which were read before; the log "
+                f"ends at {self.ends.high_watermark}. The topic was truncated or recreated"
             )
         end = self.ends.stable
         while self._reader.position(self._tp) < end:
@@ -191,7 +191,7 @@ class SharedModel:
         return room
 
     def has_all_of(self, partition: int, wrote: int, version: int) -> bool:
-        """Return whether the replica has read a task's last step in the log and the version of its last decision.
+        """Return whether the replica has reached a task's last step in the log and the version of its last decision.
 
         Raises:
             UnrecoverableError: the log was truncated or recreated.
@@ -223,7 +223,7 @@ class SharedModel:
         return self.ends.high_watermark < self.replica.offset
 
     def _is_gone(self, missed: int | None, *, is_missed: bool) -> bool:
-        """Return whether records have been missing for longer than GONE_MS."""
+        """Return whether records have been missing for at least GONE_MS."""
         if not is_missed:
             self._missed_since_ms.pop(missed, None)
             return False

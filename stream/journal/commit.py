@@ -39,12 +39,11 @@ def commit(
     commits: Sequence[Commit],
     after: CrashPoint = lambda number: None,
 ) -> int:
-    """Publish one step for each of several tasks in one transaction. Return the latest append time of the records.
+    """Publish the steps of one or more tasks in one transaction. Return the latest append time of the records.
 
-    The crash tests use the numbers of the stages. The records are in the log (4) before the offsets are sent (5), and
-    only a current member of the group can send offsets. A process that recovers a task may find an open transaction in
-    the task's journal, and then waits until the transaction ends. Without an open transaction, no earlier process can
-    still commit.
+    The crash tests refer to the stages by number. The records are in the log (4) before the offsets are sent (5), and
+    only a current member of the group can send offsets. A process that recovers a task waits until no transaction is
+    open in the task's journal. After that, no earlier process can still commit.
     """
     producer.begin()
     after(1)

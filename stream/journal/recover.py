@@ -1,6 +1,6 @@
-"""Recovers a task's state after its last commit or after an earlier step, from snapshots, journal and inputs.
+"""Recovers a task's state as of its last commit or an earlier step, from snapshots, the journal and the inputs.
 
-The settings in force are read from the journals and snapshots as well.
+Also reads the settings in force from the journals and snapshots.
 """
 
 from collections import deque
@@ -59,22 +59,22 @@ class Recovered(NamedTuple):
 class Progress(NamedTuple):
     """The progress of a recovery."""
 
-    number: int  # number of the last step applied again
+    number: int  # number of the last step applied again so far
     first: int  # number of the first step to apply again
     last: int  # number of the last step to apply again
-    records: int  # records applied again so far
+    records: int  # number of records applied again so far
 
 
 Report = Callable[[Progress], None]
 Recovery = Parts[Recovered]
-"""A generator that recovers a task. It yields True after each part of the preparations and after each step."""
+"""A generator that recovers a task. It yields True after each part of the preparation and after each step."""
 
 Observer = Callable[[int, Effects], None]
-"""A callback that is called after a step was applied again, with the step's number and output."""
+"""A callback invoked after each step that is applied again, with the step's number and output."""
 
 Decides = Callable[[Task, JournalStep], None]
-"""A callback that is called before a step is applied again. It sets the task's model to the version with which the step
-made its decisions."""
+"""A callback invoked before each step that is applied again. It sets the task's model to the version with which the
+step made its decisions."""
 
 P = ParamSpec("P")
 
@@ -104,7 +104,7 @@ def recovery(
     Args:
         broker: the broker.
         topics: the topics.
-        partition: the task.
+        partition: the task's partition.
         settings: the user's settings; see `resolve`.
         progress: called with the progress before the first step and after each step.
         given: names of the settings that the user set, or None for all. For all other settings, a task that has started
@@ -113,7 +113,7 @@ def recovery(
         pulse: called repeatedly while snapshots are read, before the first step.
 
     Raises:
-        JournalError: the user's settings differ from those of the task, or required records are deleted.
+        JournalError: the user's settings differ from the task's settings, or required records were deleted.
         ParameterError: the learner does not support the policies.
     """
     place = f"{topics.journal}/{partition}"
@@ -152,8 +152,8 @@ def rebuilding(
     Args:
         broker: the broker.
         topics: the topics.
-        partition: the task.
-        settings: settings for a task that has made no step. With None, a task that has made no step is an error.
+        partition: the task's partition.
+        settings: settings for a task that has made no step. With None, it is an error if the task has made no step.
         progress: called with the progress before the first step and after each step.
         until: number of the last step to apply; None means all steps.
         snapshots: whether to use snapshots. If False, the recovery starts with the journal's first step.
@@ -163,7 +163,7 @@ def rebuilding(
         pulse: called repeatedly while snapshots are read, before the first step.
 
     Raises:
-        JournalError: the task has made no step, or required records are deleted.
+        JournalError: the task has made no step, or required records were deleted.
     """
     journal = TopicPartition(topics.journal, partition)
     stored = yield from reading_snapshots(broker, topics, partition, until if snapshots else 0)
@@ -278,7 +278,7 @@ def _from_snapshot(topics: Topics, stored: Stored) -> Recovery:
 def _from_beginning(
     broker: Broker, journal: TopicPartition, topics: Topics, stored: Stored, wanted: TaskSettings | None, pulse: Pulse
 ) -> Recovered:
-    """Return the task before its first step, with the journal's settings or, if it is empty, the user's settings."""
+    """Return a task before its first step, with the journal's settings or, if the journal is empty, the user's."""
     place, partition = f"{journal.topic}/{journal.partition}", journal.partition
     record, first = next(read_journal(broker, journal), (None, None))
     if broker.beginnings([journal])[journal] > 0 if first is None else first.number != 1:
@@ -345,7 +345,7 @@ def _steps(broker: Broker, journal: TopicPartition, first: int, final: int, last
 
 
 def _check_same(task: Task, step: JournalStep, journal: TopicPartition) -> None:
-    """After a step was applied again, check that the task's counts equal the counts in the journal."""
+    """Check that the task's counts equal those in the journal after a step was applied again."""
     expected, got = (*step.ledger, step.updates, step.alarms), (*task.join.ledger(), task.version, task.alarms)
     if got != expected:
         counts = zip((*Ledger._fields, "updates", "alarms"), expected, got, strict=True)
@@ -408,7 +408,7 @@ class Portions:
         self._next: Record | None = None
 
     def up_to(self, end: float) -> deque[Record]:
-        """Return the records before an offset that have not been returned yet."""
+        """Return the records before an offset, except those already returned."""
         found: deque[Record] = deque()
         while (record := self._next or next(self._records, None)) is not None:
             self._next = record

@@ -1,6 +1,6 @@
-"""The journal of a task: the format of its records, reading, and comparison of its settings with the user's settings.
+"""The journal of a task: its record format, its readers, and the comparison of its settings with the user's settings.
 
-The journal has one record per step, with the offsets that the step applied and the task's counts after it.
+The journal has one record per step, with the offsets that the step applied and the task's counts after the step.
 
 Records are JSON objects with the fields of `JournalStep`. Fields that are 0 or None are omitted:
 
@@ -8,8 +8,8 @@ Records are JSON objects with the fields of `JournalStep`. Fields that are 0 or 
      "partitions": 1, "settings": {"learner": ...}}
     {"number": 2, "contexts": [20, 50], "feedback": [5, 95], "updates": 31, "ledger": {...}, "settings_from": 1, ...}
 
-The task's first step contains the task's settings. The first step after each change also contains them. The settings
-are one flat object with the fields of `TaskSettings` and `JoinSettings`. The learner's parameters are called
+The task's first step contains the task's settings, and so does the first step after each change. The settings are one
+flat object with the fields of `TaskSettings` and `JoinSettings`. The learner's parameters are called
 `parameters.NAME`:
 
     {"learner": "soba-diag", "n_classes": 10, "parameters.gamma": 0.05, "window_ms": 300000, "class_names": null, ...}
@@ -54,7 +54,7 @@ JOIN_SETTINGS = tuple(field.name for field in fields(JoinSettings))
 
 
 def stored_settings(settings: TaskSettings) -> dict[str, Any]:
-    """Return all settings by name, with all of the learner's parameters."""
+    """Return all settings by name, including all of the learner's parameters."""
     plain = asdict(settings.resolved())
     parameters = {PARAMETER + name: value for name, value in plain.pop("parameters").items()}
     join, names = plain.pop("join"), plain["class_names"]
@@ -92,14 +92,14 @@ def task_settings(stored: Mapping[str, Any]) -> TaskSettings:
 
 
 class LogStep(NamedTuple):
-    """A step's position in the shared model's log. `JournalStep.updates` is the version of the model that decided."""
+    """A step's position in the shared model's log. `JournalStep.updates` is the model version of its decisions."""
 
     offset: int  # offset up to which the log had been read
     follows: int  # the task's previous step that wrote to the log; 0 if no step did
     entries: int  # number of entries written by the step
     predictions: int  # number of predictions published
     sha256: str  # digest of the concatenated values of the predictions
-    names: tuple[str, ...] = ()  # open classes that the log has added since the task's previous step
+    names: tuple[str, ...] = ()  # open classes added to the log since the task's previous step
     adds: tuple[str, ...] = ()  # open classes that this step writes to the log
 
 
@@ -114,15 +114,15 @@ class JournalStep(NamedTuple):
     """A step: the offsets of the records that it applied, and the task's counts after the step."""
 
     number: int  # 1 for a task's first step
-    contexts: tuple[int, int]  # first applied offset, and the offset after the last applied record
+    contexts: tuple[int, int]  # offset of the first applied record, and the offset after the last one
     feedback: tuple[int, int]
     updates: int
     ledger: Ledger
     settings_from: int = 1  # number of the latest step whose record has `settings`; can be this step
-    partitions: int = 1  # number of partitions of the inputs
+    partitions: int = 1  # number of partitions of each input topic
     alarms: int = 0  # number of drift alarms raised by the model so far
     log: LogStep | None = None  # None if the task has its own model
-    replica: ReplicaDigest | None = None  # None if the step does not report it
+    replica: ReplicaDigest | None = None  # None if the step does not report the replica
     settings: TaskSettings | None = None  # None if unchanged since the previous step
     imported: str | None = None  # digest of the imported model, in the first step; see `Generation.whole`
 
@@ -147,7 +147,7 @@ _PLAIN: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
     "replica": (ReplicaDigest._asdict, lambda replica: ReplicaDigest(**replica)),
     "settings": (stored_settings, task_settings),
 }
-"""For each field of `JournalStep` without a JSON type: the conversion to plain values, and the conversion back."""
+"""Conversions to plain values and back, for each field of `JournalStep` that has no JSON type."""
 
 
 def plain_step(step: JournalStep) -> dict[str, Any]:
@@ -160,7 +160,7 @@ def step_of_plain(fields: dict[str, Any]) -> JournalStep:
     """Convert plain values to a step; the inverse of `plain_step`. Unknown fields are ignored.
 
     Raises:
-        KeyError, TypeError, ValueError, IndexError, AttributeError: the values are not those of a step.
+        KeyError, TypeError, ValueError, IndexError, AttributeError: the values do not describe a step.
     """
     values: dict[str, Any] = {"number": 0, "updates": 0}
     for name in fields.keys() & JournalStep._fields:
@@ -177,7 +177,7 @@ def decode_step(record: Record) -> JournalStep:
     """Decode a journal record.
 
     Raises:
-        JournalError: the record has another format, was written by another program, or cannot be read.
+        JournalError: the record is in a different format, was written by another program, or cannot be read.
     """
     version = dict(record.headers).get(VERSION_HEADER[0])
     if version != HEADERS[0][1]:
@@ -211,7 +211,7 @@ _ESTIMATE_MARGIN = 20
 def read_from_step(
     broker: Broker, journal: TopicPartition, number: int, last: JournalStep
 ) -> Iterator[tuple[Record, JournalStep]]:
-    """Yield the steps of a journal from a step number on; see `read_journal`.
+    """Yield the steps of a journal, starting with step `number`; see `read_journal`.
 
     A step usually uses two offsets: one for its record and one for the marker of its transaction. The start offset is
     therefore estimated from the number of the last step. If aborted transactions make the estimate too high, the search
@@ -241,7 +241,7 @@ def last_steps(broker: Broker, journals: Sequence[TopicPartition]) -> dict[Topic
     newest: dict[TopicPartition, Record] = {}
     beginnings, ends = broker.beginnings(journals), broker.ends(journals)
     left = {tp: end.stable for tp, end in ends.items() if beginnings[tp] < end.stable}
-    reach = 100  # in offsets; each transaction also has a marker with an offset
+    reach = 100  # number of offsets to search; transaction markers also use offsets
     while left:
         starts = {tp: max(beginnings[tp], end - reach) for tp, end in left.items()}
         for record in read_partitions(broker, starts, left):
@@ -309,7 +309,7 @@ class Difference(NamedTuple):
 
 
 class SettingsDifferError(JournalError):
-    """Settings of the user differ from the pipeline's settings."""
+    """The user's settings differ from the pipeline's settings."""
 
     def __init__(self, place: str, differences: tuple[Difference, ...], remedy: str) -> None:
         self.differences = differences
@@ -328,7 +328,7 @@ def resolve(
     """Determine the settings for the next step.
 
     Args:
-        begun: the pipeline's settings by name. The mapping has all settings, only those of an imported model, or none.
+        begun: the pipeline's settings by name. It contains all settings, only those of an imported model, or none.
         wanted: the user's settings and the current defaults. A default applies only to a setting that is missing from
             `begun`.
         given: names of the settings that the user set.
@@ -336,7 +336,7 @@ def resolve(
         place: the topic and partition of the pipeline's settings, for messages.
 
     Raises:
-        SettingsDifferError: a setting of the user differs from the pipeline's setting, and either this setting cannot
+        SettingsDifferError: one of the user's settings differs from the pipeline's, and either this setting cannot
             change or `change` is False.
     """
     values = stored_settings(wanted)

@@ -1,4 +1,4 @@
-"""A replica of a shared model: a function of the update log alone.
+"""A replica of a shared model. Its state is a function of the update log alone.
 
     model at version n = the first n entries of the log, applied one by one in offset order
 
@@ -35,7 +35,7 @@ class Place(NamedTuple):
     """The position of one task in the log, as read so far."""
 
     step: int = 0  # number of the task's last step in the log; 0 if the log has no step of the task
-    parts: int = 0  # number of records of that step that were read
+    parts: int = 0  # number of that step's records read so far
     decided: int = 0  # number of the task's decisions that the model has observed
 
 
@@ -51,7 +51,7 @@ class Replica:
         self.offset = 0  # next offset to read
         self.places: dict[int, Place] = {}  # positions of the tasks, by partition
         self.foreign = Foreign()  # records from other programs, which are skipped
-        self.is_overlaid = False  # whether a task's own decisions are applied to the model; see `stream.shared.view`
+        self.is_overlaid = False  # whether the model includes a task's own decisions; see `stream.shared.view`
 
     def place_of(self, partition: int) -> Place:
         """Return the position of a task in the log."""
@@ -159,7 +159,7 @@ def check(learner: KernelLearner, entries: Entries) -> None:
 def apply_entries(learner: KernelLearner, entries: Entries) -> int:
     """Apply checked entries to a model. Return the number of bits and corrections that changed the model.
 
-    Only decisions and bits run in the compiled loop; other entries cost about 10 µs each.
+    The compiled loop handles only decisions and bits; other entries take about 10 µs each.
     """
     loop = compile_with(learner, _loop)
     ends = np.cumsum(entries.sizes, dtype=np.int64)

@@ -49,7 +49,7 @@ class Overlay:
         self._kept: set[tuple[str, Any]] = set()  # parts that were copied: rows of actions, or whole arrays
 
     def observe(self, x: Features, decision: Decision) -> None:
-        """Observe a decision."""
+        """Apply a decision to the model, after saving the parts that it changes."""
         for name, index in self._learner.observed_parts(x, decision):
             array = self._learner.arrays[name]
             if isinstance(index, np.ndarray):
@@ -60,7 +60,7 @@ class Overlay:
         self._learner.observe_early(x, decision)
 
     def restore(self) -> None:
-        """Restore the model's state before the first observed decision."""
+        """Restore the state that the model had before the first observed decision."""
         for array, index, was in reversed(self._was):
             array[index] = was
         self._was.clear()
@@ -92,7 +92,7 @@ def names_max(learner: Learner) -> int:
 
 
 class View:
-    """The Model of a task with a shared model: the replica, and the task's entries for the log."""
+    """The Model of a task that uses a shared model: the replica, and the task's entries for the log."""
 
     def __init__(self, replica: Replica, partition: int) -> None:
         """Start without decisions. The replica must have read all of the task's earlier decisions from the log."""
@@ -106,12 +106,12 @@ class View:
 
     @property
     def learner(self) -> KernelLearner:
-        """The model; within `step`, it includes the task's own decisions."""
+        """The learner. Within `step`, its model includes the task's own decisions."""
         return self._replica.learner
 
     @contextmanager
     def step(self) -> Iterator[list[Entry]]:
-        """Return the context manager for a step. It yields the list that collects the step's entries for the log.
+        """Return a context manager for a step. It yields the list that collects the step's entries for the log.
 
         Do not read the log with the replica within this context. If the step is not committed, the view is unusable.
         """
@@ -179,8 +179,8 @@ class View:
     def _drop_observed(self) -> None:
         """Remove the task's own decisions that the model has observed.
 
-        If another process has taken over the task and this process does not know yet, the model can have observed more
-        decisions than this view made. The commit of this step will then fail.
+        If another process has taken over the task and this process has not noticed yet, the model may have observed
+        more decisions than this view made. The commit of this step will then fail.
         """
         decided = self._replica.place_of(self._partition).decided
         for _ in range(min(decided - self._first, len(self._own))):
@@ -204,14 +204,14 @@ class Recall:
     def expect(self, version: int, decisions: Iterable[tuple[str, Decision]]) -> None:
         """Set the model version and the decisions of the next step, with their event ids.
 
-        An id can occur twice, if the join forgot the id between two decisions.
+        An id can occur twice if the join forgot it between the two decisions.
         """
         self.version = version
         self._decisions = deque(decisions)
 
     @contextmanager
     def step(self) -> Iterator[list[Entry]]:
-        """Return the context manager for a step that is applied again.
+        """Return a context manager for a step that is applied again.
 
         Raises:
             RecallError: the step has not made all expected decisions.

@@ -1,1 +1,1 @@
-"""The join of decisions with feedback, and the pure step of a task."""
+"""The join of decisions with feedback, and the step of a task as a pure function."""

@@ -1,11 +1,12 @@
-"""A frozen model for the policy of a holdout, encoded as text in a task's settings.
+"""A frozen model that serves as the holdout policy, encoded as text in a task's settings.
 
 The settings contain the whole model. As with any other policy, a task is therefore a function of its settings and
-inputs. Recovery, audits and replicas of a shared model need no file, and a restart with another model is refused.
+inputs. Recovery, audits and replicas of a shared model need no file, and a restart with another model is rejected.
 
-    model:DIGEST:BASE64    DIGEST: the first 16 hex digits of the SHA-256 of the decoded bytes, a section
+    model:DIGEST:BASE64
 
-The section's arrays are the parts of the learner's state that determine the greedy class. Its values are `settings`, on
+BASE64 encodes a section. DIGEST is the first 16 hex digits of the SHA-256 digest of the decoded bytes. The section's
+arrays are the parts of the learner's state that determine the greedy class. The section's values are `settings`, on
 which the state depends; `scalars`, the names of the parts that are not arrays; and `class_names` and `features` of the
 model's pipeline, or null.
 """
@@ -23,7 +24,7 @@ from stream.wire.sections import Section, SectionReader, encode_section
 MODEL = "model:"
 
 TEXT_MAX = 700_000
-"""Limit on the length of the text. The journal record of a task's first step contains the text. Its limit is 1 MB."""
+"""Limit on the length of the text. The text must fit in the journal record of a task's first step, at most 1 MB."""
 
 
 class Frozen(NamedTuple):
@@ -71,7 +72,7 @@ class Frozen(NamedTuple):
         """Decode the text of a model; the inverse of `to_text`.
 
         Raises:
-            ParameterError: the text is not that of a model.
+            ParameterError: the text does not encode a model.
         """
         digest, _, encoded = text.removeprefix(MODEL).partition(":")
         try:

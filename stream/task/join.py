@@ -5,7 +5,7 @@ determine whether feedback is matched or late. The time at which records are rea
 
     feedback appended  ─────●───────────────●──────────●────────▶ broker's time
                             in time         │          late
-    decision     decided ├──── window_ms ───┤ deadline (the deadline itself is in time)
+    decision     decided ├──── window_ms ───┤ deadline (still in time)
 
 The code looks up the rule for an input and applies the rule. Only the table defines next states and counts.
 """
@@ -27,22 +27,22 @@ from stream.wire.records import Decision, DecisionTime, Features, Feedback, Head
 class JoinSettings:
     """The windows and limits of the join. If there are too many entries, the oldest is evicted and counted."""
 
-    window_ms: int = 300_000  # time that a decision waits for its feedback
-    activation_ms: int | None = None  # time that a deferred decision waits until it is shown; None means window_ms
-    orphan_ms: int = 300_000  # time that feedback waits for its context
-    retain_ms: int = 3_600_000  # time that the join remembers a settled id, to recognise duplicates and late feedback
+    window_ms: int = 300_000  # maximum time that a decision waits for its feedback
+    activation_ms: int | None = None  # maximum time that a deferred decision waits to be shown; None means window_ms
+    orphan_ms: int = 300_000  # maximum time that feedback waits for its context
+    retain_ms: int = 3_600_000  # time for which settled ids are remembered, to recognise duplicates and late feedback
     pending_max: int = 150_000  # limit on unsettled decisions; see `_evict`
     orphans_max: int = 50_000  # limit on orphans; the oldest orphan is dropped
     retained_max: int = 1_000_000  # limit on settled ids; the oldest id is forgotten
 
     @property
     def activation_limit_ms(self) -> int:
-        """The time that a deferred decision waits until it is shown."""
+        """The maximum time that a deferred decision waits to be shown."""
         return self.window_ms if self.activation_ms is None else self.activation_ms
 
     @property
     def shortest_ms(self) -> int:
-        """The window or the time that a deferred decision waits, whichever is shorter."""
+        """The shorter of `window_ms` and `activation_limit_ms`."""
         return min(self.window_ms, self.activation_limit_ms)
 
 
@@ -65,16 +65,16 @@ class Orphan(NamedTuple):
 
     feedback: Feedback | None  # None for a shown record
     record: Record  # the record as received
-    kept_at_ms: int  # stream time at which it was received
+    kept_at_ms: int  # stream time at which the record was received
 
 
 class Retained(NamedTuple):
     """A settled decision, stored to recognise further records with its id. Ids with equal values share an entry."""
 
     outcome: Outcome
-    reward: int | None  # the first bit; None if unmatched or unshown, or expired without an assumed bit
+    reward: int | None  # the first bit; None if unmatched, unshown, or expired without an assumed bit
     action: int  # the action of the decision
-    pending: Pending | None = None  # stored for the correction by a later bit, if corrections are enabled
+    pending: Pending | None = None  # stored only if a later bit can correct the decision's bit
 
 
 class Settled(NamedTuple):
@@ -94,7 +94,7 @@ class Late(NamedTuple):
     """
 
     feedback: Feedback
-    retained: Retained  # the entry of the id before this bit
+    retained: Retained  # the id's entry before this bit arrived
 
 
 class Mismatched(NamedTuple):
@@ -113,7 +113,7 @@ class DroppedOrphan(NamedTuple):
 
 
 Event = Settled | Late | Mismatched | DroppedOrphan
-"""An outcome for the task to process: learn, correct, or write a dead letter."""
+"""An event for the task, which then learns, corrects, or writes a dead letter."""
 
 
 class Overflows(NamedTuple):
@@ -203,7 +203,7 @@ class Join:
 
     The task passes each input to `receive_context`, `receive_feedback` or `pass_time`, and processes the returned
     events. Stream time never decreases, so the oldest entry of each collection is due first. Shown decisions have a
-    separate collection, because their windows begin in the order of the shown records and not of the decisions.
+    separate collection, because their windows begin in the order of the shown records, not of the decisions.
 
     Unsettled decisions and orphans are removed in any order, so these collections are `OrderedDict`s. Settled ids are
     the most numerous. They are removed in order of insertion, so they use a plain dict and a queue.
@@ -250,13 +250,13 @@ class Join:
         self._overflows = dict.fromkeys(Overflows._fields, 0)
         self._counts = dict.fromkeys(Ledger._fields, 0)
         self.change_settings(settings, assumes_negative=assumes_negative, corrects=corrects)
-        self._is_changed = False  # True if the settings changed since entries were last settled
+        self._is_changed = False  # True if the settings have changed since the last `settle_changed`
 
     def change_settings(self, settings: JoinSettings, *, assumes_negative: bool, corrects: bool) -> None:
         """Change the settings. Call `settle_changed` to settle entries that are due under the new settings.
 
         Raises:
-            TableError: the table replaces bits of settled decisions, and the settings do not allow corrections.
+            TableError: the table replaces bits of settled decisions, but the settings do not allow corrections.
         """
         self.assumed_reward = 0 if assumes_negative else None
         self._corrects = corrects
@@ -300,7 +300,7 @@ class Join:
         Args:
             pending: ids and decisions.
             orphans: ids and feedback.
-            deferred: ids and decisions that were not shown yet.
+            deferred: ids and decisions that have not been shown yet.
             shown: ids and decisions that were deferred and then shown.
         """
         self.pending.update(pending)
@@ -309,7 +309,7 @@ class Join:
         self.orphans.update(orphans)
 
     def restore_retained(self, retained: Iterable[tuple[str, Retained, int]]) -> None:
-        """Add settled ids of a stored state, oldest first: ids, entries, and the stream times of settlement."""
+        """Add the settled ids of a stored state, oldest first, with their entries and stream times of settlement."""
         for event_id, entry, settled_ms in retained:
             self.retained[event_id] = self._shared(entry)
             self._settled.append(event_id, settled_ms)
@@ -357,7 +357,7 @@ class Join:
             event_id: the context's id.
             decide: returns the decision, and whether feedback is possible. In a replay, feedback is impossible if the
                 log has another action. The function is called only for an id without a decision.
-            is_deferred: whether a decision waits until it is shown.
+            is_deferred: whether the decision waits until it is shown.
         """
         self._counts["contexts"] += 1
         state, kept = self._find(event_id)
@@ -377,7 +377,7 @@ class Join:
         return self._follow(state, happened, event_id, kept, pending, feedback, record)
 
     def receive_feedback(self, feedback: Feedback | Shown, record: Record) -> Sequence[Event]:
-        """Apply a feedback or shown record, after `pass_time` with its append time. Return the events for the task."""
+        """Apply a feedback or shown record, and return the events for the task. Call `pass_time` first."""
         self._counts["feedback"] += 1
         state, kept = self._find(feedback.id)
         pending = kept if state in _UNSETTLED else None
@@ -411,7 +411,7 @@ class Join:
     def date(self, time: DecisionTime, ms: int) -> None:
         """Set the time of a step's decisions.
 
-        The time is never before the time of earlier decisions, although the clock of a partition's new leader can lag.
+        The time is never earlier than that of earlier decisions, even if the clock of a partition's new leader lags.
         The task calls this method once for each step. Before the call, the step's decisions are never due.
         """
         time.ms = self.dated_ms = max(ms, self.dated_ms)
@@ -436,7 +436,7 @@ class Join:
 
     def _settle_due(self) -> list[Event]:
         events: list[Event] = []
-        # Entries added later have at least this stream time.
+        # Entries that are added later have this stream time or a later one.
         self._quiet_until_ms = self.stream_ms + min(collection.limit_ms for collection in self._collections)
         for collection in self._collections:
             while (due_ms := self._due_ms(collection)) is not None and due_ms < self.stream_ms:
@@ -505,7 +505,7 @@ class Join:
             kept: the id's entry.
             pending: the id's unsettled decision.
             feedback: the new feedback or, for a context, the feedback that waited for it.
-            record: the record of this feedback.
+            record: the feedback's record, or the shown record.
         """
         rule = self._table[state, happened]
         move, after, counted, outcome, _ = rule
@@ -555,7 +555,7 @@ class Join:
     def _compare(
         self, rule: Rule, state: State, event_id: str, kept: Any, feedback: Feedback, record: Any
     ) -> Sequence[Event]:
-        """Apply a rule for late or repeated feedback, which changes no state."""
+        """Apply a rule for late or repeated feedback. The id remains in its state."""
         if rule.move is Move.TAKE_LATE:
             rest = self.retained[event_id] = self._shared(kept._replace(pending=None))  # an id is corrected only once
             return (Late(feedback, kept if self._corrects else rest),)
@@ -574,5 +574,5 @@ class Join:
         return (Late(feedback, kept),)
 
     def _shared(self, entry: Retained) -> Retained:
-        """Return the shared object for an entry with these values. An entry with a decision is not shared."""
+        """Return the object that all entries with these values share. An entry with a decision is not shared."""
         return entry if entry.pending is not None else self._equal.setdefault(entry, entry)

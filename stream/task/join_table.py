@@ -1,4 +1,4 @@
-"""The table of the join: one rule for each state of an event id and each input.
+"""The join's table, with one rule for each combination of an event id's state and an input.
 
 A rule contains a move, the next state, the counts and, if the rule settles a decision, the outcome. To change a policy,
 edit the policy's rule. `check_table` rejects a table with an inconsistent rule.
@@ -47,7 +47,7 @@ class Input(Enum):
     FEEDBACK = ("new feedback",), ()
     MISMATCH = ("new feedback", "another action"), ("a decision",)  # the feedback is for another action
     SHOWN = ("a shown record",), ()
-    DEADLINE = ("no record",), ("a deadline",)  # the deadline of the state has passed, or its limit is exceeded
+    DEADLINE = ("no record",), ("a deadline",)  # the state's deadline has passed, or there are too many entries
 
     def __init__(self, brings: tuple[str, ...], requires: tuple[str, ...]) -> None:
         self.brings = frozenset(brings)
@@ -74,7 +74,10 @@ class Move(Enum):
     IGNORE_SHOWN = "only the first shown record of a deferred decision is used", ("a shown record",)
     MATCH = "learn", ("new feedback", "an unsettled decision"), State.MATCHED, Outcome.MATCHED
     IGNORE_FEEDBACK = "only the first bit is used", ("new feedback", "a first bit")
-    REPLACE = "a different bit replaces the first; if settled, only with late=correct", ("new feedback", "a first bit")
+    REPLACE = (
+        "a different bit replaces the first bit; after settlement, only with late=correct",
+        ("new feedback", "a first bit"),
+    )
     REFUSE = "the feedback is written to the dead-letter topic", ("new feedback", "a decision", "another action")
     TAKE_LATE = "ignore the bit, or correct the assumed bit", ("new feedback", "an expired decision")
     PASS_OVER = "the feedback is for a decision set aside", ("new feedback", "a decision set aside")
@@ -171,13 +174,13 @@ TRANSITIONS: dict[tuple[State, Input], Rule] = {
 }
 """The default table.
 
-Feedback for another action is refused in every state with a decision. It neither settles nor corrects the decision, and
-is not a duplicate. If feedback for an id arrives twice before the context, the first feedback counts, whatever action
-the second names. The action of feedback for an unmatched decision is not checked, because such feedback refers to the
-log's action and is not used for learning.
+Feedback for another action is refused in every state with a decision, except UNMATCHED. It neither settles nor corrects
+the decision, and is not a duplicate. If feedback for an id arrives twice before the context, the first feedback counts,
+regardless of the action that the second one names. The action of feedback for an unmatched decision is not checked,
+because such feedback refers to the log's action and is not used for learning.
 
-A deferred decision becomes pending when it is shown. The states PENDING and SHOWN differ only in the beginning of the
-window, which is the time of the decision or of the shown record. Feedback implies that the decision was shown.
+A deferred decision becomes pending when it is shown. PENDING and SHOWN differ only in the time at which the window
+begins: that of the decision or of the shown record. Feedback implies that the decision was shown.
 """
 
 _LEVELS = {
@@ -194,12 +197,12 @@ class TableError(ValueError):
 
 
 def check_table(table: Table) -> None:
-    """Reject a table that the join cannot follow.
+    """Raise an error if a table is incomplete or inconsistent.
 
     Raises:
-        TableError: a rule is missing; its input is impossible in its state; the state and input do not meet the
-            requirements of the move; the next state or outcome is not that of the move; or the counts violate an
-            equation of the ledger.
+        TableError: a rule is missing, or a rule is inconsistent: its input is impossible in its state; the state and
+            input do not meet the requirements of its move; its next state or outcome is not that of the move; or its
+            counts violate an equation of the ledger.
     """
     rows = {(state, happened) for state in State for happened in Input if happened.requires <= state.has}
     for state, happened in rows ^ table.keys():

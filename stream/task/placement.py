@@ -27,7 +27,7 @@ def count_misplaced(keys: Sequence[bytes], partition: int, partitions: int) -> i
 
 @compiled
 def _count_misplaced(data: ByteArray, lengths: LengthArray, partition: int, partitions: int) -> int:
-    """See `count_misplaced`. A key's partition is its murmur2 hash without the sign bit, modulo the partitions."""
+    """See `count_misplaced`. A key's partition is its murmur2 hash without the sign bit, modulo `partitions`."""
     misplaced = 0
     start = 0
     for length in lengths:
@@ -39,7 +39,7 @@ def _count_misplaced(data: ByteArray, lengths: LengthArray, partition: int, part
 
 @compiled
 def _murmur2(data: ByteArray) -> np.uint32:
-    """32-bit MurmurHash2 with the seed of Kafka's partitioner; a compiled version of `partition_for`."""
+    """Return the 32-bit MurmurHash2 of a key with the seed of Kafka's partitioner, as in `partition_for`."""
     multiplier = np.uint32(0x5BD1E995)
     h = np.uint32(0x9747B28C) ^ np.uint32(data.size)
     whole = data.size & ~3

@@ -50,7 +50,7 @@ class Unsuitable(Enum):
         "one of {suitable}"
     )
     ONE_RIGHT_CLASS = (
-        "{learner} with these parameters requires exactly one right class, and reward is any; use one of {suitable}"
+        "{learner} with these parameters requires exactly one right class, but reward is any; use one of {suitable}"
     )
 
 
@@ -70,7 +70,7 @@ class TaskSettings:
     learner: str
     n_classes: int
     n_features: int
-    parameters: dict[str, Any] = field(default_factory=dict)  # those that the user set, or all
+    parameters: dict[str, Any] = field(default_factory=dict)  # the parameters that the user set, or all parameters
     seed: int = 0
     join: JoinSettings = field(default_factory=JoinSettings)
     on_expiry: OnExpiry = "drop"  # update for an expired decision: none, or the same as for a wrong action
@@ -78,11 +78,11 @@ class TaskSettings:
     play: Play = "own"  # how logged decisions are used
     reward: Reward = "exclusive"  # number of right classes per context
     propensity_min: float = 0.0  # minimum to which logged propensities are raised; 0 means no minimum
-    features: Mapping[str, Any] | None = None  # the indices of named features, as `to_plain` writes them
+    features: Mapping[str, Any] | None = None  # the encoder of named features, as written by `to_plain`
     class_names: tuple[str, ...] | None = None  # names of the classes; None if they have no names
     model: Sharing = "own"  # a model per task, or one shared by all tasks
-    dated_by: DatedBy = "tick"  # source of decision times; "context" in virtual time
-    scale: Scaling = "none"  # scaling by the statistics of the contexts so far
+    dated_by: DatedBy = "tick"  # source of decision times; "context" is for virtual time
+    scale: Scaling = "none"  # scaling of features by the statistics of the contexts so far
     floor: float = 0.0  # probability of a uniformly random class
     holdout: float = 0.0  # probability with which a fixed policy decides instead of the learner, for comparison
     holdout_policy: str = UNIFORM  # the fixed policy of the holdout; see `make_holdout_policy`
@@ -114,7 +114,7 @@ class TaskSettings:
         """Create a learner for a model that tasks share.
 
         Raises:
-            ParameterError: the learner has no kernels, or `make_learner` raises it.
+            ParameterError: the learner has no kernels, or `make_learner` raises this error.
         """
         return with_kernels(self.make_learner(), "model shared")
 
@@ -221,7 +221,7 @@ class TaskSettings:
         return learner
 
     def arm_of(self, u: float) -> Arm | None:
-        """Return the arm of the decision that is made with the uniform draw u; None means the learner."""
+        """Return the arm of a decision made with the uniform draw u; None means that the learner decides."""
         return HOLDOUT if u < self.holdout else None
 
     def make_classes(self) -> Classes:
@@ -252,7 +252,7 @@ class TaskSettings:
         return encoder
 
     def check_eligible(self, learner: Learner) -> None:
-        """Check that the learner of these settings can decide among some of the classes.
+        """Check that the learner can decide among only some of the classes.
 
         Raises:
             PolicyError: the learner does not support eligible classes.
@@ -263,7 +263,7 @@ class TaskSettings:
             raise PolicyError(Unsuitable.NO_ELIGIBLE, unable, able)
 
     def check_policies(self, learner: Learner) -> None:
-        """Check that the learner supports `on_expiry`, `late`, `play`, `reward` and, if there are any, challengers.
+        """Check that the learner supports `on_expiry`, `late`, `play`, `reward` and any challengers.
 
         Raises:
             PolicyError: the learner does not support one of these settings.

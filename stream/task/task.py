@@ -1,7 +1,7 @@
 """The step of a task: a pure function that applies records, in order, and returns the step's output.
 
-A task applies the records of partition n of contexts and feedback. A task has its own join, and either its own model or
-a view of a shared model. It reads no clock. Stream time is the largest append time of the applied feedback records. The
+A task applies the records of one partition of contexts and feedback. It has its own join, and either its own model or a
+view of a shared model. It reads no clock. Stream time is the largest append time of the applied feedback records. The
 same records in the same order therefore produce the same state, bit for bit.
 """
 
@@ -51,7 +51,7 @@ from stream.wire.updates import Entry
 
 
 class DeadLetter(NamedTuple):
-    """An unusable record, with the reason."""
+    """An unusable record, with the reason for its rejection."""
 
     record: Record
     kind: str
@@ -64,8 +64,8 @@ class Effects(NamedTuple):
     predictions: list[tuple[Prediction, int]]  # predictions with the offsets of their contexts
     examples: list[tuple[Example, int | None]]  # examples with the offsets of their feedback
     dead_letters: list[DeadLetter]
-    unknown: list[str]  # the name of the feature, for each category or word without an entry
-    promotions: list[str]  # learner names in promotions, including unknown names
+    unknown: list[str]  # feature names, one for each category or word without an entry
+    promotions: list[str]  # names of promoted learners, including unknown names
     updates: Sequence[Entry] = ()  # entries for the shared model's log
 
 
@@ -101,14 +101,14 @@ class StepFailedError(Exception):
 class Model(Protocol):
     """Interface of a task's model. `OwnModel`, and `View` and `Recall` in `stream.shared.view`, implement it."""
 
-    version: int  # number of updates of an own model, or of entries in a shared model's log at the last step
+    version: int  # own model: number of updates; shared model: number of log entries at the last step
 
     @property
     def learner(self) -> Learner:
         """The underlying learner."""
 
     def step(self) -> AbstractContextManager[Sequence[Entry]]:
-        """Return the context manager for the calls below. It yields the step's entries for a shared model's log."""
+        """Return a context manager for the calls of a step. It yields the step's entries for a shared model's log."""
 
     def decide(self, event_id: str, x: Features, u: float, eligible: IndexArray | None) -> Decision:
         """Make a decision with the uniform draw u, among the eligible classes, without side effects."""
@@ -123,7 +123,7 @@ class Model(Protocol):
         """Replace a learned reward with a later reward."""
 
     def promote(self, number: int) -> None:
-        """Make another learner decide; see `Learner.promote`."""
+        """Let another learner decide from now on; see `Learner.promote`."""
 
     def add_class(self, name: str) -> None:
         """Add the name of an open class to a shared model's log."""
@@ -165,7 +165,7 @@ class OwnModel:
         self.version += 1
 
     def add_class(self, name: str) -> None:
-        """Do nothing. Without a shared model, the task adds a name when it applies the context."""
+        """Do nothing. Without a shared model, a name is added when a context that contains it is applied."""
 
 
 class Task:
@@ -181,8 +181,8 @@ class Task:
             settings.join, assumes_negative=settings.on_expiry == "negative", corrects=settings.late == "correct"
         )
         self._contexts_topic = contexts_topic
-        self._time = DecisionTime(0)  # time object that the decisions of the current step share
-        self.undated: dict[int, DecisionTime] = {}  # times by step number, for steps whose ticks have not been applied
+        self._time = DecisionTime(0)  # time object shared by the decisions of the current step
+        self.undated: dict[int, DecisionTime] = {}  # times by step number, for steps whose ticks are not applied yet
         self._is_broken = False
         self._decoded: dict[int, Context] = {}  # contexts of the next step that `new_classes` has decoded, by offset
         self._draw_action = Draws(settings.seed, Purpose.ACTION)
@@ -196,12 +196,12 @@ class Task:
 
     @property
     def learner(self) -> Learner:
-        """The learner of the model."""
+        """The model's learner."""
         return self.model.learner
 
     @property
     def version(self) -> int:
-        """The number of updates of an own model, or of entries in a shared model's log at the last step."""
+        """For an own model, the number of updates; for a shared model, the number of log entries at the last step."""
         return self.model.version
 
     @property
@@ -226,7 +226,7 @@ class Task:
         self.model = view
 
     def new_classes(self, record: Record) -> Sequence[str]:
-        """Return the new classes of a context. A shared model's log must add them before a step applies the context."""
+        """Return a context's new classes, which a shared model's log must contain before a step applies the context."""
         try:
             self._decoded[record.offset] = self._decode_context(record)
         except NewClassesError as error:
@@ -243,7 +243,7 @@ class Task:
         Args:
             records: contexts and feedback, as returned by `merge`.
             number: the step's number.
-            partitions: the number of partitions of each input; with this number, misplaced keys are detected.
+            partitions: the number of partitions of each input topic, to detect misplaced keys.
             adds: names of open classes to add to the shared model's log.
 
         Raises:
@@ -294,13 +294,13 @@ class Task:
         return effects
 
     def _promote(self, name: str, effects: Effects) -> None:
-        """Make another learner decide. An unknown name changes nothing."""
+        """Let another learner decide from now on. An unknown name has no effect."""
         effects.promotions.append(name)
         if name in self._members:
             self.model.promote(self._members.index(name))
 
     def _apply_tick(self, record: Record) -> None:
-        """Set the time of the decisions of the step that wrote a tick.
+        """Set the decision time of the step that wrote a tick.
 
         The time is the tick's append time, or the time of earlier decisions if that is later. The clock can step back
         when another broker becomes the leader of the partition.
@@ -330,9 +330,9 @@ class Task:
         return context
 
     def _answer(self, context: Context, record: Record, effects: Effects) -> tuple[Pending, bool]:
-        """Decide on a context and publish the prediction.
+        """Make a decision for a context, and publish the prediction.
 
-        Return the pending decision, and whether a bit is possible.
+        Return the pending decision, and whether feedback on it is possible.
         """
         event_id, x, logged, unknown, eligible, _ = context
         effects.unknown.extend(unknown)
@@ -373,7 +373,7 @@ class Task:
         """Return the decision for the learner's update. A logged propensity below the minimum is raised to the minimum.
 
         The minimum is 0 for a learner that does not use propensities as weights. For such a learner, a propensity that
-        is missing in the log is replaced by 1.
+        is missing from the log is replaced by 1.
         """
         propensity = decision.propensity
         if propensity >= self._propensity_min:
@@ -398,7 +398,7 @@ class Task:
                 self._drop(event, effects)
 
     def _learn(self, settled: Settled, effects: Effects) -> None:
-        """Update from a settled decision, and publish the example."""
+        """Update the model from a settled decision, and publish the example."""
         event_id, pending, outcome, feedback, record = settled
         decision = pending.decision
         delay_ms, label, drift = None, None, None
