@@ -44,7 +44,7 @@ MODEL_KEYS = f"{MODEL_PARTITION}/model"
 """Key prefix of snapshots of a shared model."""
 
 Pulse = Callable[[], None]
-"""Called repeatedly during a long operation; an exception that it raises ends the operation."""
+"""A callback that a long operation calls repeatedly. If it raises an exception, the operation ends."""
 
 T = TypeVar("T")
 Parts = Generator[bool, None, T]
@@ -52,7 +52,7 @@ Parts = Generator[bool, None, T]
 
 
 def finish(parts: Parts[T], pulse: Pulse = lambda: None) -> T:
-    """Run an operation to its end. The pulse is called after each part."""
+    """Run an operation to its end, and call `pulse` after each part."""
     while True:
         try:
             next(parts)
@@ -85,7 +85,7 @@ class ChunkHead(Struct):
 
 
 class Generation(NamedTuple):
-    """A whole generation."""
+    """A complete generation."""
 
     number: int
     slot: str
@@ -110,7 +110,7 @@ class ChunkWriter:
         self._chunks = _chunks(number, state, chunk_bytes)
 
     def portion(self, bytes_max: int) -> list[Message]:
-        """Return the next messages, about `bytes_max` bytes. The last messages are tombstones for outdated chunks."""
+        """Return the next messages, about `bytes_max` bytes in all. The last ones are tombstones for old chunks."""
         messages: list[Message] = []
         size = 0
         while size < bytes_max:
@@ -168,7 +168,7 @@ def decode_chunk(chunk: bytes) -> tuple[ChunkHead, memoryview] | None:
 
 
 class Stored:
-    """The snapshots of a task or of a shared model: the newest complete generation, and the slot for the next."""
+    """The snapshots of a task or of a shared model: the newest complete generation, and the slot for the next one."""
 
     def __init__(self, keys: str, number_max: int | None = None) -> None:
         """Start a search for the newest generation, optionally limited to numbers up to `number_max`.
@@ -185,13 +185,13 @@ class Stored:
         self.taken_of: object = None  # ledger or version in the newest snapshot; no snapshot is due until it changes
         self._number_max = number_max
         self._chunks: dict[str, set[int]] = {slot: set() for slot in (*ROTATING_SLOTS, IMPORT_SLOT)}
-        self._incomplete: dict[str, tuple[Generation, list[bytes]]] = {}  # each with the digests of its chunks
+        self._incomplete: dict[str, tuple[Generation, list[bytes]]] = {}  # by slot, with the digests of the chunks
 
     def add(self, record: Record) -> None:
         """Add the next record of the topic. Records that are not chunks of these snapshots are skipped.
 
         Raises:
-            SnapshotError: the chunk has another format.
+            SnapshotError: the chunk is in a different format.
         """
         try:
             keys, slot, text = (record.key or b"").decode().rsplit("/", 2)
@@ -272,7 +272,7 @@ def read_snapshots(
     *,
     keys: str | None = None,
 ) -> Stored:
-    """Read the snapshots of a task or of a shared model at once; see `reading_snapshots`."""
+    """Read the snapshots of a task or of a shared model in one call; see `reading_snapshots`."""
     return finish(reading_snapshots(broker, topics, partition, number_max, keys=keys), pulse)
 
 
@@ -289,7 +289,7 @@ def reading_snapshots(
         keys: prefix of the keys; None means the prefix of the partition's task.
 
     Raises:
-        SnapshotError: a chunk has another format.
+        SnapshotError: a chunk is in a different format.
     """
     stored = Stored(str(partition) if keys is None else keys, number_max)
     for record in read_partition(broker, TopicPartition(topics.snapshots, partition)):

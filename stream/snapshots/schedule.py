@@ -1,8 +1,8 @@
 """The schedule of snapshots. A learner process writes one snapshot at a time, and one batch of chunks in each step.
 
 A snapshot is due if the state has changed since the last snapshot, and either stream time has advanced by the interval
-or the task was idle for the interval. Idle tasks also need a snapshot. When retention has deleted the inputs of a task,
-the task can be recovered only from a snapshot that was taken after the last input.
+or the task has been idle for the interval. Idle tasks also need a snapshot. When retention has deleted the inputs of a
+task, the task can be recovered only from a snapshot that was taken after the last input.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -20,7 +20,7 @@ class Source(NamedTuple):
     stored: Stored
     state: object  # ledger or version; equal to the earlier value if the state has not changed
     number: int  # number of the next generation
-    take: Callable[[State | None], Snapshot | ModelSnapshot]  # can reuse the memory of an earlier copy
+    take: Callable[[State | None], Snapshot | ModelSnapshot]  # copies the state into new or reused memory
 
 
 class SnapshotSchedule:
@@ -30,8 +30,8 @@ class SnapshotSchedule:
         """Create an empty schedule.
 
         Args:
-            interval_ms: interval of snapshots; 0 means no snapshots.
-            bytes_max: approximate limit on the bytes of a snapshot that one step writes.
+            interval_ms: interval between snapshots; 0 means no snapshots.
+            bytes_max: approximate limit on the snapshot bytes that one step writes.
             chunk_bytes: size of a chunk; a record contains one chunk.
         """
         self.interval_ms = interval_ms

@@ -56,9 +56,9 @@ class Snapshot(NamedTuple):
     """A task's state after a step."""
 
     settings: Mapping[str, Any]  # by name; for an imported model, only the settings on which the model depends
-    step: JournalStep  # number 0 for an imported model
+    step: JournalStep  # its number is 0 for an imported model
     dated_ms: int  # time of the latest decision so far
-    undated: Sequence[int]  # steps whose ticks were not applied yet; their decisions may already be settled
+    undated: Sequence[int]  # steps whose ticks are not applied yet; their decisions may already be settled
     stream_ms: int
     overflows: Overflows
     classes: list[str]  # names of open classes in the order of their indices; empty unless the classes are open
@@ -85,8 +85,7 @@ class ModelSnapshot(NamedTuple):
 def take(task: Task, step: JournalStep, spare: State | None = None) -> Snapshot:
     """Copy the state of a task.
 
-    Later steps do not change the copy. The only exceptions are decision times that are still unknown, which are not
-    encoded.
+    Later steps do not change the copy, except for decision times that are still unknown. Unknown times are not encoded.
 
     Args:
         task: the task.
@@ -128,7 +127,7 @@ def _entries(kept: dict[str, Any]) -> tuple[list[str], list[Any]]:
 
 
 def restore(snapshot: Snapshot, settings: TaskSettings, contexts_topic: str, place: str = "snapshot") -> Task:
-    """Restore a task from a snapshot at once; see `restoring`."""
+    """Restore a task from a snapshot in one call; see `restoring`."""
     return finish(restoring(snapshot, settings, contexts_topic, place))
 
 
@@ -151,7 +150,7 @@ def restoring(snapshot: Snapshot, settings: TaskSettings, contexts_topic: str, p
     times = task.undated
 
     def dated(pending: Pending) -> Pending:
-        """Return the entry. If its step has no tick yet, use the time object that the step's decisions share."""
+        """Return the entry. If its decision time is unknown, use the time object that its step's decisions share."""
         time = pending.time
         return pending if time.ms is not None else pending._replace(time=times.setdefault(time.step, time))
 
@@ -231,12 +230,12 @@ def _learner_sections(state: State) -> Iterator[Section]:
 
 
 def decode(generation: Generation, pulse: Pulse = lambda: None) -> Snapshot:
-    """Decode the snapshot of a task at once; see `decoding`."""
+    """Decode the snapshot of a task in one call; see `decoding`."""
     return finish(decoding(generation), pulse)
 
 
 def decoding(generation: Generation) -> Parts[Snapshot]:
-    """Decode the snapshot of a task section by section. Each payload of the generation is released after it was read.
+    """Decode the snapshot of a task section by section. Each payload of the generation is released once it is read.
 
     Raises:
         SnapshotError: the snapshot cannot be decoded.
@@ -326,7 +325,7 @@ def _without_headers(orphan: Orphan) -> tuple[Orphan, list[tuple[bytes, bytes]]]
 
 
 def decode_block(name: str, encoded: bytes | memoryview) -> list[Any]:
-    """Decode the entries of a block; the inverse of `encode_block`. Equal decision times are one shared object.
+    """Decode the entries of a block; the inverse of `encode_block`. Equal decision times share one object.
 
     Raises:
         ValueError, TypeError: the bytes are not a block of this name.

@@ -1,8 +1,8 @@
 """The classes of a pipeline, and the eligible classes of a context.
 
 Classes have indices from 0. They have names if the pipeline replays a data set with names, or if it is *open*. An open
-pipeline accepts up to K classes, and assigns the next index to each new name. The order is that of the contexts or,
-with a shared model, that of the model's log.
+pipeline accepts up to K classes, and assigns the next index to each new name, in the order of the contexts or, with a
+shared model, in the order of the model's log.
 """
 
 from collections.abc import Iterable, Sequence
@@ -24,10 +24,10 @@ class ClassesError(ValueError):
 
 
 class NewClassesError(Exception):
-    """A context names classes without an index. The shared model's log must add these classes first."""
+    """A context names classes without an index. These classes must first be added to the shared model's log."""
 
     def __init__(self, names: Sequence[str]) -> None:
-        """Store the names in the order of the context."""
+        """Store the names, in the order in which the context lists them."""
         super().__init__(f"the model's log does not contain the classes {shown(names)}")
         self.names = names
 
@@ -55,7 +55,7 @@ class Classes:
             n_classes: number of classes K.
             names: names of the classes; None if the classes have no names, or no names yet.
             is_open: whether new names are added.
-            from_log: whether a shared model's log adds new names. Otherwise, `eligible` adds them.
+            from_log: whether new names come from a shared model's log. Otherwise, `eligible` adds them.
             unsupported: name of the learner if it cannot decide among eligible classes.
         """
         self.n_classes = n_classes
@@ -88,7 +88,7 @@ class Classes:
 
         Raises:
             ClassesError: the list is empty or lacks the action; or a class is unknown, repeated, or exceeds the limit.
-            NewClassesError: the list is valid, but the log has not added all of its names yet.
+            NewClassesError: the list is valid, but the log does not contain all of its names yet.
         """
         if given is None and not self.is_open:
             return None

@@ -89,7 +89,7 @@ class MalformedError(ValueError):
 
 
 class LogReading(NamedTuple):
-    """A task's requirements for the logged decision, which each context must contain."""
+    """A task's requirements for the logged decision that each context must contain."""
 
     n_classes: int
     needs_propensity: bool = False
@@ -152,7 +152,7 @@ def decode_context(
     encoder: FeatureEncoder | None = None,
     classes: Classes | None = None,
 ) -> Context:
-    """Decode a context for a learner of n_features features.
+    """Decode a context for a learner with n_features features.
 
     Args:
         record: the record.
@@ -163,9 +163,9 @@ def decode_context(
             are ignored.
 
     Raises:
-        MalformedError: the record is not a context, or its features, its eligible classes or its required logged
-            decision are invalid.
-        NewClassesError: the context is valid, but a shared model's log must add some of its classes first.
+        MalformedError: the record is not a context, or its features, eligible classes or required logged decision are
+            invalid.
+        NewClassesError: the context is valid, but some of its classes are not in the shared model's log yet.
     """
     fields = _read(CONTEXT_READERS[encoder is not None, log is not None], record)
     x = fields.x
@@ -452,7 +452,7 @@ def _reason(error: ValidationError, value: bytes) -> str:
         for name, place in _PATH.findall(path):
             actual = actual[int(place)] if place else actual.get(name)
     except (orjson.JSONDecodeError, AttributeError, LookupError, TypeError):
-        return expected  # unknown value: orjson rejects the number too, or a field occurs twice
+        return expected  # the actual value is unknown: orjson also rejects it, or a field occurs twice
     return f"{expected}; got {shown(actual)}"
 
 

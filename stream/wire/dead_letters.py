@@ -27,7 +27,7 @@ _RESERVED_NAME = re.compile(r"(original-)*onebit-")
 
 
 class DeadLetter(NamedTuple):
-    """An unusable record."""
+    """An unusable record, as read from the dead-letter topic."""
 
     topic: str
     partition: int
@@ -53,7 +53,7 @@ def dead_letter_headers(topic: str, partition: int, offset: int, kind: str, reas
 
 
 def encode_dead_letter(record: Record, kind: str, reason: str) -> tuple[bytes | None, bytes | None, Headers]:
-    """Encode a record as a dead letter: key and value of the record, Onebit's headers, then the record's headers.
+    """Encode a record as a dead letter: the record's key and value, Onebit's headers, and then the record's headers.
 
     If a header of the record has a reserved name, the name gets the prefix `original-`. Headers with reserved names are
     therefore always Onebit's.

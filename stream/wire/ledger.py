@@ -39,7 +39,7 @@ class Ledger(NamedTuple):
     orphans_waiting: int = 0
     orphans_dropped: int = 0
     feedback_malformed: int = 0
-    mismatched: int = 0  # feedback that names an action other than the decision's
+    mismatched: int = 0  # feedback that names an action other than the decision's action
     contexts_misplaced: int = 0  # contexts whose key belongs to another partition
     feedback_misplaced: int = 0
     unmatched: int = 0  # decisions without a bit, because the log has another action

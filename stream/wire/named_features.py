@@ -31,7 +31,7 @@ HASH_BITS_MAX = 30
 T = TypeVar("T", float, FloatArray)
 
 NO_INDEX = -1
-"""Marks a value that is not in the vocabulary if nothing is hashed."""
+"""Marks a value outside the vocabulary when nothing is hashed."""
 
 _WORD = re.compile(r"\w+")
 

@@ -58,7 +58,7 @@ class Foreign(NamedTuple):
     first: str = ""  # position of the first of these records
 
     def including(self, record: Record) -> "Foreign":
-        """Return the counts with one more record."""
+        """Return the counts, including one more record."""
         return Foreign(self.records + 1, self.first or place_of(record))
 
     def describe(self, where: str) -> str:
@@ -98,10 +98,10 @@ class Context(NamedTuple):
 
     id: str
     x: Features
-    logged: Logged | None = None  # None if not from a log, or if the log is ignored
-    unknown: Sequence[str] = ()  # for each unknown category or word: the name of the feature
+    logged: Logged | None = None  # None if the context is not from a log, or the log is ignored
+    unknown: Sequence[str] = ()  # feature names, one for each unknown category or word
     eligible: IndexArray | None = None  # int32[m] in increasing order, the classes to decide among; None means all
-    is_deferred: bool = False  # True if the decision's window begins only when it is shown
+    is_deferred: bool = False  # True if the window begins only when the decision is shown
 
 
 NOTHING_LOGGED: FloatArray = np.zeros(0)
@@ -111,7 +111,7 @@ NOT_ELIGIBLE = -1e305
 
 
 class Decision(NamedTuple):
-    """A learner's decision for a context, with all values from prediction time that an update needs."""
+    """A learner's decision for a context, with all values that a later update needs."""
 
     action: int  # the class that was played, drawn from p
     greedy: int  # the class with the highest score
@@ -137,7 +137,7 @@ class DecisionTime:
             return False
         return self.ms is not None or self.step == other.step
 
-    __hash__ = None  # type: ignore[assignment]  # the time changes once
+    __hash__ = None  # type: ignore[assignment]  # not hashable, because the time changes once
 
     def __repr__(self) -> str:
         return f"DecisionTime({self.step}, {self.ms})"
@@ -151,7 +151,7 @@ class Target(Struct, frozen=True, gc=False):
 
 
 Arm = Literal["holdout"]
-"""The arm of a decision that a fixed policy made, for comparison."""
+"""The arm of decisions that a fixed policy makes for comparison."""
 
 HOLDOUT: Arm = "holdout"
 
@@ -160,7 +160,7 @@ class Challenged(Struct, frozen=True, gc=False):
     """The learner that made a decision, and the class that each of the other learners chose."""
 
     champion: str  # the learner that decided
-    choices: dict[str, Whole]  # by name of the learner
+    choices: dict[str, Whole]  # by learner name
 
 
 class Prediction(NamedTuple):
@@ -223,7 +223,7 @@ class Example(NamedTuple):
     outcome: Outcome
     action: int
     propensity: float
-    reward: int | None  # None if expired without an assumed reward, unmatched or unshown
+    reward: int | None  # None if unmatched, unshown, or expired without an assumed reward
     delay_ms: int | None  # time from decision to feedback; 0 if the feedback arrived first, None without feedback
     settled_at_ms: int  # stream time when the decision was settled
     drift: Drift | None = None  # the drift detector triggered by this reward, or None

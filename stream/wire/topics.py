@@ -1,4 +1,4 @@
-"""The names and specifications of the topics, and the partition of a key."""
+"""The names and specifications of the topics, and the mapping from keys to partitions."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -53,7 +53,7 @@ class Topics(NamedTuple):
         return self.journal.removesuffix("journal") + "updates"
 
     def all_of(self, *, shares_model: bool) -> list[str]:
-        """Return all topics, including the log of a shared model if there is a shared model."""
+        """Return all topics, including the log of the shared model if there is one."""
         return [*self, self.updates] if shares_model else [*self]
 
     def of_events(self) -> tuple[str, ...]:

@@ -28,7 +28,7 @@ class SparseFields(Struct, gc=False):
 
 
 class ContextFields(EventFields, Generic[X], gc=False):
-    """A context without its logged decision."""
+    """The fields of a context, without a logged decision."""
 
     x: X
     eligible: list[str | Index] | None = None
@@ -36,13 +36,13 @@ class ContextFields(EventFields, Generic[X], gc=False):
 
 
 class LoggedContextFields(ContextFields[X], Generic[X], gc=False, kw_only=True):
-    """A context with a logged decision."""
+    """The fields of a context with a logged decision."""
 
     logged: Logged
 
 
 class FeedbackFields(EventFields, gc=False):
-    """A feedback record, or a shown record if it has no reward."""
+    """The fields of a feedback record or, without a reward, of a shown record."""
 
     reward: float | bool | UnsetType = UNSET
     shown: bool | UnsetType = UNSET
@@ -51,7 +51,7 @@ class FeedbackFields(EventFields, gc=False):
 
 
 class PredictionFields(EventFields, gc=False):
-    """A prediction."""
+    """The fields of a prediction."""
 
     action: Whole
     greedy: Whole
@@ -67,7 +67,7 @@ class PredictionFields(EventFields, gc=False):
 
 
 class ExampleFields(EventFields, gc=False):
-    """An example."""
+    """The fields of an example."""
 
     outcome: Outcome
     action: Whole
@@ -89,7 +89,7 @@ CONTEXT_READERS: dict[tuple[bool, bool], Callable[[bytes], Any]] = {
     (True, False): Decoder(ContextFields[Named]).decode,
     (True, True): Decoder(LoggedContextFields[Named]).decode,
 }
-"""Decoders of contexts, with or without named features and a logged decision."""
+"""Decoders of contexts, by whether features are named and whether a logged decision is required."""
 
 read_feedback = Decoder(FeedbackFields).decode
 read_prediction = Decoder(PredictionFields).decode

@@ -12,8 +12,8 @@ The *entries* of one step form one record, or several parts if the record would 
     scores       <f8 [n, K+L]   the decision's scores, then further numbers that the learner stores
     reward       |i1 [n]        the bit; -1 for a decision
     nnz          <i4 [n]        the number of features of x
-    x.indices    <i4            of all x, concatenated
-    x.values     <f8            of all x, concatenated. Absent: all 1
+    x.indices    <i4            the indices of all x, concatenated
+    x.values     <f8            the values of all x, concatenated. Absent: all 1
     assumed      |i1 [n]        the bit that a correction replaces; -1 if none. Absent: -1
     v            <f8 [n]        the draw of a randomised update. Absent: 0
     label        <i4 [n]        the true class, or the number of the promoted learner; -1 if none was given. Absent: -1
@@ -74,7 +74,7 @@ class Entry(NamedTuple):
 def entry_without_decision(
     kind: int, n_classes: int, logged_size: int, *, label: int = NO_LABEL, name: str = ""
 ) -> Entry:
-    """Create a promotion or the name of a class, for a log whose decisions have K scores and L logged numbers."""
+    """Create an entry for a promotion or a class name. Its decision has K scores and L logged numbers, all 0."""
     decision = Decision(0, 0, 0.0, np.zeros(n_classes), np.zeros(logged_size))
     return Entry(kind, Features(np.zeros(0, np.int32), np.zeros(0)), decision, label=label, name=name)
 
@@ -101,7 +101,7 @@ class _Column(NamedTuple):
 
     name: str
     dtype: type[np.generic]
-    absent: float | None = None  # if all values equal this one, the column is omitted; None: never omitted
+    absent: float | None = None  # the column is omitted if all values equal this one; None: never omitted
 
 
 _COLUMNS = (  # in the order of the fields
@@ -125,14 +125,14 @@ class Update(NamedTuple):
 
     partition: int  # the task
     step: int  # the task's step
-    part: int  # number of the part, from 0
+    part: int  # number of the part, starting at 0
     follows: int  # the task's previous step in the log; 0 if there is none
-    names: tuple[str, ...]  # for each entry of kind NAMED
+    names: tuple[str, ...]  # class names, one for each entry of kind NAMED
     entries: Entries
 
 
 def columns_of(entries: Sequence[Entry]) -> Entries:
-    """Convert one or more entries of one model to columns."""
+    """Convert one or more entries of the same model to columns."""
     kinds, xs, decisions, rewards, assumed, v, labels, _ = zip(*entries, strict=True)
     actions, greedy, propensities, scores, logged = zip(*decisions, strict=True)
     indices, values = zip(*xs, strict=True)
@@ -159,7 +159,7 @@ def entry_at(entries: Entries, place: int, end: int, n_classes: int) -> Entry:
 
 
 def joined(parts: Sequence[Entries]) -> Entries:
-    """Concatenate entries of one model."""
+    """Concatenate entries of the same model."""
     return parts[0] if len(parts) == 1 else Entries(*map(np.concatenate, zip(*parts, strict=True)))
 
 
@@ -172,7 +172,7 @@ def encode_updates(
         partition: the task.
         step: the step's number.
         follows: the number of the task's previous step with entries; 0 if there is none.
-        entries: one or more.
+        entries: one or more entries.
         bytes_max: size limit for the entries in a record.
     """
     records = []
@@ -190,7 +190,7 @@ def decode_update(record: Record) -> Update | None:
     hide a missing step, because each step contains the number of the task's previous step.
 
     Raises:
-        UpdatesError: the record has another format, or cannot be decoded.
+        UpdatesError: the record is in a different format, or cannot be decoded.
     """
     version = dict(record.headers).get(VERSION_HEADER[0])
     if version is None or section_name(record.value or b"") != _NAME:
@@ -208,7 +208,7 @@ def decode_update(record: Record) -> Update | None:
 
 
 def entry_bytes(nnz: int, width: int) -> int:
-    """Return the size of an entry, for an x with nnz features and a decision with K + L = width numbers."""
+    """Return the size of an entry that has an x with nnz features and a decision with K + L = width numbers."""
     return _ENTRY_BYTES + 12 * nnz + 8 * width
 
 
@@ -252,5 +252,5 @@ def _update(section: Section) -> Update:
         raise ValueError(f"partition, step, part, follows: expected whole numbers; got {numbers}")
     names, count = tuple(section.values["names"]), int(np.count_nonzero(entries.kinds == NAMED))
     if len(names) != count or not all(type(name) is str for name in names):
-        raise ValueError(f"names: expected {count} texts; got {names}")
+        raise ValueError(f"names: expected {count} strings; got {names}")
     return Update(partition, step, part, follows, names, entries)

@@ -126,7 +126,7 @@ ONE = columns_of([entry(SETTLED, Features(np.array([4], np.int32), np.array([2.0
         ({"action": np.array([2], np.int64)}, "action: expected 1 of int32; got"),
         ({"greedy": np.array([2, 1], np.int32)}, "greedy: expected 1 of int32; got"),
         ({"reward": None}, "KeyError.*reward"),
-        ({"kind": np.array([NAMED], np.int8)}, "names: expected 1 texts"),
+        ({"kind": np.array([NAMED], np.int8)}, "names: expected 1 strings"),
     ],
 )
 def test_error_for_an_invalid_update_record_names_its_offset(changed: dict[str, Any], message: str) -> None:
