@@ -1,4 +1,4 @@
-"""Run and check many seeds, and shrink the schedules of failing seeds."""
+"""Runs and checks many seeds, and shrinks the schedules of failing seeds."""
 
 import multiprocessing
 import signal
@@ -95,8 +95,8 @@ def expected_coverage(model: Sharing = "own") -> list[str]:
 
 
 COVERED_FROM_SEEDS = 2_000
-"""Minimum number of seeds for which a campaign fails if its coverage is incomplete. The rarest event occurs in about
-one seed in 100."""
+"""Minimum number of seeds for which a campaign requires complete coverage. The rarest event occurs in about one seed in
+100."""
 
 
 @dataclass(slots=True)
@@ -120,7 +120,7 @@ class Campaign:
             self.failures.append(result)
 
     def never_occurred(self) -> list[str]:
-        """Return the missing coverage, or an empty list for a short campaign."""
+        """Return the expected events that never occurred. For a campaign with few seeds, the list is empty."""
         if self.seeds < COVERED_FROM_SEEDS:
             return []
         return [name for name in expected_coverage(self.model) if not self.coverage[name]]
@@ -180,8 +180,8 @@ def shrink(make_learner: MakeLearner, schedule: Schedule) -> list[int]:
     """Find a small subset of a failing schedule's items with which a run still fails, and return the items' indices.
 
     The algorithm is that of Zeller and Hildebrandt, "Simplifying and isolating failure-inducing input", IEEE TSE 2002.
-    It removes groups of items, from large groups to single items, as long as the remaining items still fail. The
-    failure of the subset can differ from that of the schedule.
+    It removes groups of items, from large groups to single items, as long as a run of the remaining items still
+    fails. The failure of the subset can differ from that of the schedule.
     """
     indices = list(range(len(schedule.items)))
     size = len(indices) // 2

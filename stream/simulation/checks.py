@@ -1,4 +1,4 @@
-"""The checks after every run of the simulation.
+"""Checks performed after each run of the simulation.
 
 Each check returns its findings as messages. A check compares the topics with the records that were sent and the
 transactions that were committed in the `World`. From the learners, it uses only their final state.
@@ -89,7 +89,7 @@ class _Partition:
 
 
 def check(world: World) -> list[str]:
-    """Check a run. Add overflows and uses of the rows of the join table to the coverage of the run."""
+    """Check a run, and count its overflows and its uses of join table rows as coverage."""
     wrong: list[str] = []
     tasks = world.processes.tasks()
     partitions = [_Partition(world, number) for number in range(world.schedule.partitions)]
@@ -161,7 +161,7 @@ def _as_sent(partition: _Partition) -> list[str]:
 
 
 def _eligible(partition: _Partition) -> dict[int, dict[int, str | None] | None]:
-    """Return the eligible classes of each context by offset, with their names. For a malformed context, return None.
+    """Return the eligible classes of each context by offset, with their names; None for a malformed context.
 
     In a pipeline with open classes, the index of a class depends on the order in which the contexts name the classes.
     With a shared model, the index depends on the order in the log. A step then knows the names in the journal up to its
@@ -332,7 +332,7 @@ def _settled_by_times_alone(partition: _Partition) -> list[str]:
             if is_aside:
                 expected: tuple[Outcome, int | None] = (Outcome.UNMATCHED, got[1])
             elif any(record.append_ms <= seen_ms for record in (*judged, *begins)):
-                continue  # the record may have been an orphan, which has other limits
+                continue  # the record may have been an orphan, to which other limits apply
             elif judged and judged[0].append_ms <= deadline_ms:
                 expected = (Outcome.MATCHED, judged[0].offset)
             else:
@@ -416,7 +416,8 @@ def equal_faultless(world: World, faultless: World) -> list[str]:
        differs.
     2. `idle_ms` is 1, and deadlines pass in milliseconds in which nothing else happens (see `schedule`). Otherwise a
        learner that has just started detects deadlines later than a running learner.
-    3. `retain_ms` is longer than the run, because ids are forgotten by stream time, which advances with every tick.
+    3. `retain_ms` is longer than the run, because ids are forgotten according to stream time, which advances with every
+       tick.
     4. No other producer holds a transaction open on contexts or feedback.
 
     Runs with a shared model are not compared, because a decision depends on the position in the log.

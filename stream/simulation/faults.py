@@ -27,7 +27,7 @@ class Faults:
     _broker: EmbeddedBroker
     _timers: Timers
     _trace: Trace
-    _run_until: Callable[[int], None]  # runs all other programs up to a time while a process is blocked in a call
+    _run_until: Callable[[int], None]  # runs all other programs up to a given time while a process is blocked in a call
     _armed: dict[str, list[Item]] = field(default_factory=dict)
     _slow_until_ms: int = 0
     _call_ms: int = 0  # duration of each operation before `_slow_until_ms`
@@ -56,7 +56,7 @@ class Faults:
             self._do_to(process, item)
 
     def _hold(self, item: Item) -> None:
-        """Stop the replication of a partition for some time."""
+        """Suspend the replication of a partition temporarily."""
         name = PREFIX + item.call
         tp = TopicPartition(name, 0 if name == TOPICS.updates else item.number % self._schedule.partitions)
         if tp not in self._held:

@@ -34,7 +34,7 @@ class Fate(Enum):
 
 
 class Verdict(Enum):
-    """The fault of an operation. The client receives the operation's result only with PROCEEDS."""
+    """How a fault affects an operation. The client receives the operation's result only with PROCEEDS."""
 
     PROCEEDS = auto()
     IS_LOST = auto()  # the operation is not executed
@@ -52,13 +52,13 @@ class Transaction:
     records: list[tuple[TopicPartition, int]] = field(default_factory=list)  # partitions and offsets
 
     def end(self, fate: Fate) -> None:
-        """Set the final state of the transaction, if it is open."""
+        """Set the final state of the transaction, if it is still open."""
         if self.fate is Fate.OPEN:
             self.fate = fate
 
 
 Consult = Callable[[str], Verdict]
-"""Called before each operation, with the operation's name. It can raise CrashError or BrokerUnavailableError."""
+"""A callback invoked before each operation with its name. It can raise CrashError or BrokerUnavailableError."""
 
 
 def _forwarded(name: str) -> Any:
@@ -83,7 +83,7 @@ class FaultyBroker:
     observe: Callable[[Transaction], None] = lambda transaction: None  # called after every acknowledged commit
     lingers: bool = False  # True if records are queued until a flush
     poll_max: int = 1_000_000  # limit on the records that a poll returns
-    dry_every: int = 0  # N if every Nth poll returns nothing; 0 means no such polls
+    dry_every: int = 0  # N if every Nth poll returns nothing; 0 if there are no such polls
     old_lags: bool = False  # True if lags are reported as of the last fetch, as in Kafka's clients
     polls: int = 0
     may_be_dry: bool = True  # False if polls must return the available records
@@ -127,11 +127,11 @@ class FaultyBroker:
         return {tp: self._reported_end(tp, end) for tp, end in self.broker.ends(tps).items()}
 
     def lag(self, tp: TopicPartition, times: int) -> None:
-        """Answer this process's next N requests for a partition's end with the end at this time."""
+        """Answer this process's next `times` requests for a partition's end with the current end."""
         self._old_ends[tp] = self.broker.ends([tp])[tp], times
 
     def end_lag(self) -> None:
-        """Report the true ends of partitions from this time on."""
+        """Report the true ends of partitions from now on."""
         self._old_ends.clear()
 
     def is_open_in(self, topic: str) -> bool:
@@ -200,7 +200,7 @@ class FaultyTransactionalProducer:
     def flush(self) -> Mapping[TopicPartition, int]:
         """See TransactionalProducer. A crash can occur when half of the records are in the log.
 
-        Waits for followers up to the schedule's `replication_timeout_ms`.
+        Waits for followers for at most the schedule's `replication_timeout_ms`.
         """
         self._drain(len(self._queue) // 2)
         self._broker.consult("flush")
@@ -227,7 +227,7 @@ class FaultyTransactionalProducer:
         elif verdict is Verdict.HANGS:
             self._hangs = True
             self._broker.hang(self.finish)
-        raise BrokerUnavailableError(f"the commit of {self._id} received no response in time; its outcome is unknown")
+        raise BrokerUnavailableError(f"no response to the commit of {self._id} arrived in time; the outcome is unknown")
 
     def finish(self) -> int:
         """Commit on the embedded broker."""
@@ -261,7 +261,7 @@ class FaultyConsumer:
         self._broker = broker
         self._call = call
         self.inner = inner
-        # Without faults, because these methods do not use the network.
+        # These methods are called without faults, because they do not use the network.
         self.position = inner.position
         self.seek = inner.seek
         self.pause = inner.pause
@@ -310,7 +310,7 @@ class FaultyConsumer:
         self.inner.check_place()
 
     def close(self) -> None:
-        """See Consumer. Garbage collection of a dead process's recovery also closes its readers."""
+        """See Consumer. A reader is closed without faults, because garbage collection can close it after a crash."""
         if self._call != "read":
             self._broker.consult("close")
         self.inner.close()

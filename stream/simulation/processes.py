@@ -20,7 +20,7 @@ GROUP = "learners"
 
 
 class Learner(Program, Protocol):
-    """The interface of a learner program for the simulation."""
+    """The interface that the simulation expects of a learner program."""
 
     @property
     def tasks(self) -> Mapping[int, Task]:
@@ -85,7 +85,7 @@ DRY_ROUNDS_MAX = 8
 """Number of rounds at a single point in time in which a poll may return nothing although records are available."""
 
 RESTARTS_MAX = 500
-"""Limit on starts in one run."""
+"""Limit on the number of process starts in one run."""
 
 
 class UnexpectedError(Exception):
@@ -105,7 +105,7 @@ class Processes:
     hang: Callable[[Process, Callable[[], object]], None] = field(init=False)  # handles a hanging commit
     transactions: list[Transaction] = field(default_factory=list)
     outage_until_ms: int = 0  # end of the outage, before which no process starts
-    models: set[SeenModel] = field(default_factory=set)  # all shared model versions used for decisions
+    models: set[SeenModel] = field(default_factory=set)  # all states of replicas that were seen in the run
     _all: list[Process] = field(default_factory=list)
     _names: int = 0
     _starts: int = 0
@@ -119,7 +119,7 @@ class Processes:
         return [process for process in self._all if not process.zombie and not process.dead]
 
     def named(self, number: int) -> Process | None:
-        """Select a live process by number. Skips processes in calls, and returns None if no other process is live."""
+        """Return a live process that is not in a call, selected by number, or None if there is no such process."""
         live = [process for process in self.live() if not process.busy]
         return live[number % len(live)] if live else None
 
@@ -132,7 +132,7 @@ class Processes:
         return tasks
 
     def next_due_ms(self) -> int | None:
-        """Return the next time after now at which a process has work due."""
+        """Return the earliest future time at which a process has work due."""
         dues = []
         for process in self._all:
             if process.program is None or process.busy or process.dead:
@@ -143,7 +143,7 @@ class Processes:
         return min(dues, default=None)
 
     def poll_all(self) -> None:
-        """Step all processes until no work is left."""
+        """Run steps of all processes until no work is left."""
         for number in range(ROUNDS_MAX):
             done = 0
             for process in list(self._all):
@@ -157,7 +157,7 @@ class Processes:
         raise UnexpectedError(f"the learners did not become idle at {self._clock.now_ms} ms")
 
     def _guard(self, process: Process, call: Callable[[], int]) -> int:
-        """Run a call of a process, and end or restart the process after an error. Return the amount of work done."""
+        """Run a call for a process, and end or restart the process after an error. Return the amount of work done."""
         broker = process.broker
         process.busy = True
         moved = broker.moved
@@ -210,7 +210,7 @@ class Processes:
         self._start(process.name)
 
     def close(self, process: Process) -> None:
-        """Close the program. Errors of the broker are noted in the trace."""
+        """Close a process's program. Errors of the broker are noted in the trace."""
         process.busy = True
         if process.program is not None:
             try:

@@ -46,7 +46,7 @@ class OwnReference:
         self._open: dict[str, tuple[Features, Decision]] = {}
 
     def apply(self, event: Event) -> bool:
-        """Decide or learn. Return False if the published decision differs."""
+        """Apply an event. Return False if it is a decision that differs from this learner's decision."""
         if isinstance(event, Decided):
             decision, is_same = self.decide(event)
             self._open[event.context.id] = event.context.x, decision

@@ -1,7 +1,7 @@
 """The schedule of a run as plain data, drawn from a seed.
 
 Half of the runs are *timeless*. Their faults take no virtual time, and a learner polls whenever something happens. Such
-a run must equal the run without faults, bit for bit (see `checks.equal_faultless`).
+a run must equal the same run without faults, bit for bit (see `checks.equal_faultless`).
 """
 
 from collections.abc import Sequence
@@ -17,11 +17,11 @@ from stream.task.settings import UNIFORM, LatePolicy, OnExpiry, Sharing, TaskSet
 from stream.wire.records import Logged
 
 EVENTS = 20
-"""Number of contexts in a run. All kinds of events can interact, and a trace remains readable."""
+"""Number of contexts in a run: enough for all kinds of events to interact, but few enough for a readable trace."""
 
 
 class Kind(StrEnum):
-    """The kind of an item. Its text appears in traces and in the table of coverage."""
+    """The kind of an item. Its text appears in traces and in the coverage table."""
 
     # Other clients.
     CONTEXT = "context"
@@ -95,12 +95,12 @@ CALLS = ("poll", "ends", "begin", "flush", "send_offsets", "commit", "transactio
 """Broker operations during which a learner can crash, or which the broker can refuse."""
 
 NUMBERS = {
-    Kind.CRASH_IN_RECOVERY: (1, 4),  # number of the call after the fault is armed
+    Kind.CRASH_IN_RECOVERY: (1, 4),  # number of the call, counted from the arming of the fault
     Kind.CRASH_IN_SNAPSHOT: (1, 4),
     Kind.MOVE_IN_SNAPSHOT: (1, 4),
     Kind.PAUSE: (1, 30),  # 30 calls cover several steps, or most of a recovery
     Kind.SLOW: (1, 4),  # ms per operation
-    Kind.LAG: (1, 40),  # number of reports of the old end
+    Kind.LAG: (1, 40),  # number of requests answered with the old end
     Kind.HOLD: (0, 2),  # the partition
 }
 """The range of an item's `number`, by kind of fault."""
@@ -127,7 +127,7 @@ class Item(NamedTuple):
     bit: int = 0
     member: int = 0
     number: int = 0  # number of a commit step, poison record, transaction, call or partition; or ms per operation
-    call: str = ""  # broker operation, topic that is written to or not replicated, or learner to promote
+    call: str = ""  # broker operation, topic to write to or to stop replicating, or learner to promote
     for_ms: int = 0  # duration of the fault, or time until a restart
     polls: bool = True  # True if the learners poll before the next item
     action: int | None = None  # the class to which the feedback applies; None if not given
@@ -162,11 +162,11 @@ class Schedule(NamedTuple):
     timeless: bool
     partitions: int
     members: int
-    taught: str  # name of an item of LEARNERS
+    taught: str  # name of an entry in LEARNERS
     task: TaskSettings
     records_max: int  # limit on records in a transaction
     poll_max: int  # limit on records in one poll
-    dry_every: int  # N if every Nth poll returns nothing; 0 means no such polls
+    dry_every: int  # N if every Nth poll returns nothing; 0 if there are no such polls
     old_lags: bool  # True if lags are reported as of the last fetch
     idle_ms: int
     snapshot_interval_ms: int  # 0 for no snapshots
@@ -175,16 +175,16 @@ class Schedule(NamedTuple):
     lingers: bool  # True if records are sent only at a flush
     transaction_timeout_ms: int
     session_timeout_ms: int
-    replication_timeout_ms: int  # limit on a learner's wait for followers
+    replication_timeout_ms: int  # limit on the time that a learner waits for followers
     clock_pauses: bool
     items: tuple[Item, ...]
 
     def only(self, indices: Sequence[int]) -> "Schedule":
-        """Return the schedule with only some of its items."""
+        """Return the schedule with only the items at these indices."""
         return self._replace(items=tuple(self.items[index] for index in indices))
 
     def faultless(self) -> "Schedule":
-        """Return a schedule of the same events without faults and with one process."""
+        """Return a schedule of the same events, with one process and without faults."""
         return self._replace(members=1, items=tuple(item for item in self.items if item.kind in ENVIRONMENT))
 
 
@@ -234,7 +234,7 @@ _DICE = {
     "deferrals": 0x9E3779B97F4A7C15,
     "shared models": 0x2545F4914,
 }
-"""Seeds of separate random streams. A new kind of event thus does not change the other draws of a run."""
+"""Seeds of separate random streams, so that a new kind of event does not change the other draws of a run."""
 
 
 def draw_schedule(seed: int, events: int = EVENTS, model: Sharing = "own") -> Schedule:
@@ -367,7 +367,7 @@ def _with_actions(luck: Luck, items: list[Item]) -> list[Item]:
 
 
 def _with_eligible(luck: Luck, task: TaskSettings, items: list[Item]) -> tuple[TaskSettings, list[Item]]:
-    """Limit the classes of some contexts in a third of the runs. In some of these runs, the classes are open."""
+    """Restrict the classes of some contexts in a third of the runs. In half of these runs, the classes are open."""
     if not luck.chance(33):
         return task, items
     if luck.chance(50):
@@ -386,7 +386,7 @@ ELIGIBLE: tuple[tuple[int, ...], ...] = ((0,), (2,), (1, 0), (2, 1), (0, 1, 2), 
 def _with_deferrals(
     luck: Luck, task: TaskSettings, items: list[Item], *, timeless: bool
 ) -> tuple[TaskSettings, list[Item]]:
-    """Defer some decisions in 40 % of the runs. Add shown records for some of these and for a few other decisions."""
+    """Defer some decisions in 40 % of the runs. Add shown records for some of these and a few others."""
     if not luck.chance(40):
         return task, items
     limits = replace(task.join, activation_ms=luck.choice((None, 10, 40, 150)))
@@ -419,7 +419,7 @@ def _with_deferrals(
 
 
 def _with_challengers(luck: Luck, task: TaskSettings, items: list[Item]) -> tuple[TaskSettings, list[Item]]:
-    """Add challengers to half of the runs without wrappers, and promotions of known and unknown learners."""
+    """Add challengers, and promotions of known and unknown learners, to half of the runs without wrappers."""
     names = CHALLENGERS.get(task.learner, ())
     is_plain = task.scale == "none" and task.floor == task.holdout == 0.0 and task.reward == "exclusive"
     if not luck.chance(50) or not (names and is_plain):
@@ -470,7 +470,7 @@ def _with_logs(luck: Luck, task: TaskSettings, items: list[Item]) -> tuple[TaskS
 
 
 def _draw_shared(luck: Luck, end_ms: int, *, timeless: bool) -> list[Item]:
-    """Draw faults of the shared model's log, and records that another producer wrongly writes to it."""
+    """Draw faults in the shared model's log, and records that another producer writes to it by mistake."""
     faults = [luck.choice(SHARED_FAULTS) for _ in range(luck.below(4))]
     items = [_draw_fault(luck, kind, end_ms, timeless=timeless) for kind in faults]
     if not timeless and luck.chance(30):
@@ -507,7 +507,7 @@ _FOREIGN = {Kind.CONTEXT: Kind.FOREIGN_CONTEXT, Kind.FEEDBACK: Kind.FOREIGN_FEED
 def _put_in_transactions(luck: Luck, items: list[Item]) -> None:
     """Let another producer write some contexts and feedback in transactions that delay or abort them.
 
-    The producer also wrongly writes to the learners' topics.
+    The producer also writes to the learners' topics by mistake.
     """
     kinds = luck.choice((_FOREIGN, {Kind.CONTEXT: Kind.FOREIGN_CONTEXT}, {Kind.FEEDBACK: Kind.FOREIGN_FEEDBACK}))
     for number in range(luck.between(1, 2)):

@@ -1,4 +1,4 @@
-"""The checks of a shared model: its log, its replicas and its decisions.
+"""Checks of a shared model's log, replicas and decisions.
 
 The entries of the log are applied to one learner, one by one. At each version, the learner's state must equal the
 replicas' state, and the learner's decisions must equal the tasks' decisions at this version.

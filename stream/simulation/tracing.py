@@ -31,7 +31,7 @@ _COUNTED = {
     "waits until": BEHIND_ITS_LOG,
     "the group has rebalanced": "step aborted after a rebalance",
 }
-"""Events that are counted when a learner's log message contains the given text."""
+"""The events to count, by the text that identifies them in a learner's log message."""
 
 
 @dataclass
@@ -40,7 +40,7 @@ class Trace:
 
     clock: VirtualClock
     keeps_lines: bool = False
-    fired: Counter[str] = field(default_factory=Counter)  # numbers of occurrences
+    fired: Counter[str] = field(default_factory=Counter)  # number of occurrences of each event
     lines: list[Happened] = field(default_factory=list)
 
     def note(self, who: str, what: str) -> None:

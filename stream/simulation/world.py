@@ -1,4 +1,4 @@
-"""Runs a schedule of other clients, learner processes and timeouts in virtual time, in a single thread."""
+"""Runs a schedule in virtual time and in a single thread, with other clients, learner processes and timeouts."""
 
 from collections import deque
 
@@ -10,7 +10,7 @@ from stream.simulation.schedule import ENVIRONMENT, START_MS, Schedule
 from stream.simulation.tracing import Trace
 
 SETTLING_MAX = 400
-"""Limit on the number of times at which actions become due between the last item and the end of the run."""
+"""Maximum number of points in time, after the last item, at which actions are due."""
 
 
 class World:
