@@ -198,7 +198,7 @@ def local_kafka(
 
 
 def _security(home: Path, *, secure: bool, is_formatted: bool) -> LocalSecurity | None:
-    """Return the security files of a home directory, or None without security. Security cannot be removed."""
+    """Return the security files, or None if the broker is not secured. The choice is fixed once there are records."""
     security = LocalSecurity(home)
     if is_formatted and security.exists:
         return security
@@ -225,7 +225,7 @@ def _require_packages(*more: str) -> None:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Hold a file lock. Other processes wait for the lock."""
+    """Lock a file in a `with` block. Other processes wait for the lock."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -292,8 +292,8 @@ def _free_port(*taken: int) -> int:
 def _class_path(say: Progress) -> list[str]:
     """Return the paths of Kafka's jars. The paths are cached, so only the first start requires the network.
 
-    Kafka and its logging are resolved in two calls. In a single call the resolver selects an older kafka-clients, and
-    the broker fails with NoSuchMethodError.
+    Kafka and its logging are resolved in two calls. In a single call, the resolver would select an older kafka-clients,
+    and the broker would fail with NoSuchMethodError.
     """
     cache = jars_cache()
     with _locked(cache.with_suffix(".lock")):
@@ -424,7 +424,7 @@ def _comes_to_answer(kafka: LocalKafka, timeout_s: float) -> bool:
 
 
 def _answers(kafka: LocalKafka) -> bool:
-    """Request the cluster's metadata (version 1, no topics). Return whether the metadata contain a broker.
+    """Request the cluster's metadata (version 1, no topics), and return whether it contains a broker.
 
     The request to a secured broker uses the internal port and the broker's own certificate.
     """

@@ -6,7 +6,7 @@ All files are in one directory, readable only by the current user:
     security/ca.pem              the CA certificate for clients
     security/broker.pem          the broker's key and certificate
     security/client.properties   client settings for the user, by default the administrator `admin`
-    security/format.args         arguments of the storage tool, so that the password appears on no command line
+    security/format.args         arguments of the storage tool, in a file to keep the password off the command line
 
 docker/compose.secure.yaml uses the same files.
 """
@@ -25,7 +25,7 @@ _PRIVATE = 0o600
 
 
 class LocalSecurity:
-    """The security files of a home directory. Clients log in as `user`. The broker has the host names in `names`."""
+    """The security files of a home directory. Clients log in as `user`. The certificate is for the hosts in `names`."""
 
     def __init__(self, home: Path, user: str = ADMIN, names: Sequence[str] = ("localhost", "127.0.0.1", "::1")) -> None:
         self.user = user

@@ -206,7 +206,7 @@ def _of_jaas(text: str, mechanism: str | None) -> dict[str, str]:
     if found is None:
         raise ClientConfigError(
             "sasl.jaas.config: expected PlainLoginModule or ScramLoginModule required username=... password=...; no "
-            f"other module is supported; for tokens {_TOKENS}"
+            f"other module is supported; for tokens, {_TOKENS}"
         )
     if _JAAS_OPTION.sub("", found["options"]).strip():
         raise ClientConfigError(

@@ -1,7 +1,7 @@
-"""Connections to a Kafka cluster: `connect`, the supported clients, and the base of the adapters' connections.
+"""Connections to a Kafka cluster: `connect`, the supported clients, and the base class of the adapters' connections.
 
-A client is imported at its first use. The base class has the connection's settings and open clients, and translates
-client errors.
+A client is imported when it is first used. The base class has the connection's settings and open clients, and
+translates client errors.
 """
 
 import re
@@ -108,7 +108,7 @@ Result = TypeVar("Result")
 
 
 class Connection:
-    """Base of the adapters' connections. A subclass classifies the errors of its client."""
+    """Base class of the adapters' connections. A subclass classifies the errors of its client."""
 
     RAISED: ClassVar[tuple[type[BaseException], ...]] = ()  # exceptions that the client raises
 
@@ -139,7 +139,7 @@ class Connection:
                 client.close()
 
     def deadline_s(self) -> float:
-        """Return the deadline for a request that starts now, on this host's monotonic clock."""
+        """Return the deadline of a request that starts now, in seconds of this host's monotonic clock."""
         return time.monotonic() + self.request_timeout_s
 
     def ask(self, what: str, question: Callable[[], Result], needs: Iterable[Acl] = ()) -> Result:
@@ -167,7 +167,7 @@ class Connection:
         raise kind(f"could not {what} at {self.bootstrap}: {REASONS[kind]} ({text})") from error
 
     def unanswered(self, what: str) -> BrokerUnavailableError:
-        """Return the error for a request that received no response."""
+        """Return the error for a request to which no response arrived."""
         within = f"no response within {self.request_timeout_ms} ms; check that the broker is running and reachable"
         return BrokerUnavailableError(f"could not {what} at {self.bootstrap}: {within}")
 
@@ -199,16 +199,16 @@ class Connection:
         return AccessError(text, missing, user)
 
     def user(self) -> str:
-        """Return the user as the broker sees it, for messages."""
+        """Describe this client's user as the broker sees it, for messages."""
         if self.config.uses_sasl and self.config.sasl_username is not None:
             return f"user {self.config.sasl_username}"
         return "the owner of this token" if self.config.uses_sasl else "this client"
 
 
 class EstimatedClock:
-    """A client's estimate of the broker's time: the latest known append time plus the time that has elapsed since.
+    """A client's estimate of the broker's time: the latest known append time plus the time elapsed since then.
 
-    The estimate never exceeds the broker's time, unless this host's clock runs faster.
+    The estimate never exceeds the broker's time, unless this host's clock runs faster than the broker's.
     """
 
     def __init__(self, monotonic_ms: Callable[[], int]) -> None:
@@ -235,10 +235,10 @@ class BootstrapError(BrokerError):
 
 
 def servers_of(bootstrap: str) -> list[str]:
-    """Return the servers of `HOST:PORT[,HOST:PORT]`. A host may be an IPv6 address in brackets.
+    """Split `HOST:PORT[,HOST:PORT]` into servers. A host may be an IPv6 address in brackets.
 
     Raises:
-        BootstrapError: the address has another format.
+        BootstrapError: the address is in a different format.
     """
     servers = [server.strip() for server in bootstrap.split(",")]
     for server in servers:

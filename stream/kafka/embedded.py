@@ -114,7 +114,7 @@ class _Log:
     def __init__(self) -> None:
         self.records: list[Record] = []
         self.first = 0  # offset of the first item of `records`
-        self.open: dict[object, int] = {}  # starts of the producers' open transactions, and the held high watermark
+        self.open: dict[object, int] = {}  # first offsets of open transactions by producer; held high watermark
         self.aborted: set[int] = set()
 
     def at(self, offset: int) -> Record:
@@ -208,7 +208,7 @@ class EmbeddedBroker:
         return joined
 
     def reader(self, tps: Sequence[TopicPartition], fetch_wait_ms: int = FETCH_WAIT_MS) -> "EmbeddedConsumer":
-        """See Broker. No fetch waits here."""
+        """See Broker. In virtual time, fetches never wait."""
         return EmbeddedConsumer(self, tps)
 
     def ends(self, tps: Sequence[TopicPartition]) -> dict[TopicPartition, Ends]:
@@ -270,8 +270,8 @@ class EmbeddedBroker:
                     f"could not send a record of {len(value)} bytes to {topic}/{partition}: the limit is "
                     f"{RECORD_BYTES_MAX}"
                 )
-            # Copy the value, because the bytes from an encoder keep the encoder's whole buffer alive. Each record would
-            # use a page of memory.
+            # Copy the value, because the bytes from an encoder keep the encoder's whole buffer alive. Without the copy,
+            # each record would use a page of memory.
             value = b"%b" % value
         offset = log.first + len(log.records)
         log.records.append(make(Record, (topic, partition, offset, self.clock.now_ms, key, value, headers)))
@@ -465,7 +465,7 @@ class EmbeddedMember(EmbeddedConsumer):
         self._closed = False
 
     def current(self) -> "EmbeddedMember | None":
-        """Return the member that currently has this member's name in the group."""
+        """Return the group's current member with this member's name, or None."""
         return self.group.members.get(self.subscription.member)
 
     def poll(self, timeout_ms: int, records_max: int) -> list[Record]:

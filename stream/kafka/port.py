@@ -13,7 +13,7 @@ from stream.wire.topics import TopicDescription, TopicSpec
 FETCH_WAIT_MS = 100
 """Maximum time for which the broker delays its response to a fetch at the end of a partition."""
 
-RECORD_BYTES_MAX = 1_000_000  # limit on a record's value; Kafka limits a batch with its overhead to 1 MiB by default
+RECORD_BYTES_MAX = 1_000_000  # limit on a record's value; Kafka's default limit for a batch and its overhead is 1 MiB
 
 
 class BrokerError(OnebitError):
@@ -37,7 +37,7 @@ class StaleMemberError(BrokerError):
 
 
 class Acl(NamedTuple):
-    """A user's permission, in the terms of Kafka's tool `kafka-acls`."""
+    """A user's permission, in the terms of Kafka's `kafka-acls` tool."""
 
     kind: str  # topic, group or transactional-id
     name: str
@@ -68,13 +68,13 @@ class TopicSettingsError(BrokerError):
 
 
 class Producer(Protocol):
-    """Writes records individually, at least once."""
+    """Writes records at least once, without transactions."""
 
     def send(self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers = ()) -> None:
         """Queue a record."""
 
     def flush(self) -> int:
-        """Wait until all queued records are acknowledged. Return their latest append time, or -1 without records.
+        """Wait until all queued records are acknowledged. Return their latest append time, or -1 if there are none.
 
         Raises:
             BrokerUnavailableError: some records were not acknowledged in time, and may or may not have been written.
@@ -116,7 +116,7 @@ class TransactionalProducer(Protocol):
         """
 
     def commit(self) -> int:
-        """Commit, and return the latest append time of the transaction's records, or -1 without records.
+        """Commit, and return the latest append time of the transaction's records, or -1 if there are none.
 
         Raises:
             FencedError: another producer has taken over, and the transaction is aborted.
@@ -153,7 +153,7 @@ class Consumer(Protocol):
         """Return the next offset to read. This offset is after any markers and aborted records that `poll` skips."""
 
     def lag(self, tp: TopicPartition) -> int:
-        """Return the number of offsets from the position to the last known stable offset, without a request.
+        """Return the number of offsets from the position to the last known stable offset, without sending a request.
 
         The number includes fetched records that `poll` has not returned, and offsets that `poll` will skip. The number
         is 0 before the first fetch, and at the last stable offset, even if records follow this offset.
@@ -218,7 +218,7 @@ class Broker(Protocol):
         """
 
     def describe_topics(self, names: Sequence[str]) -> dict[str, TopicDescription]:
-        """Describe the named topics that exist, and return the descriptions by name."""
+        """Return the descriptions of the named topics that exist, keyed by name."""
 
     def delete_topics(self, names: Sequence[str]) -> None:
         """Delete the named topics that exist, and wait until they are gone."""
@@ -262,7 +262,7 @@ class Broker(Protocol):
         """Return the committed offsets of a group. Partitions without a committed offset are omitted."""
 
     def members(self, group: str) -> dict[str, frozenset[TopicPartition]]:
-        """Return the members of a group by name, each with its partitions. The result is empty during a rebalance.
+        """Return a group's members by name, each with its partitions. During a rebalance, the result is empty.
 
         A group that does not exist has no members.
         """

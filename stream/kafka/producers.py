@@ -1,4 +1,4 @@
-"""Producers of the Broker interface. They check the order of calls, and pass records to the `Sink` of an adapter."""
+"""Producers of the Broker interface. They check the order of calls and pass records to an adapter's `Sink`."""
 
 from collections.abc import Callable, Mapping, MutableSet
 from contextlib import suppress
@@ -14,13 +14,13 @@ QUEUED_BYTES_MAX = 32 << 20
 
 
 class Sink(Protocol):
-    """A client's producer. Its methods raise BrokerError and subclasses."""
+    """A client's producer. Its methods raise BrokerError or a subclass of it."""
 
     def send(self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers) -> None:
         """Queue a record."""
 
     def settle(self) -> dict[TopicPartition, int]:
-        """Wait until all queued records are acknowledged, and return each written partition's latest append time."""
+        """Wait until all queued records are acknowledged, and return their latest append time in each partition."""
 
     def release(self) -> None:
         """Close without waiting for queued records."""
@@ -29,7 +29,7 @@ class Sink(Protocol):
 class TransactionSink(Sink, Protocol):
     """A client's transactional producer. When it is created, it fences earlier producers with the same id."""
 
-    failure: BrokerError | None  # error that later calls raise, after fencing or a commit with an unknown outcome
+    failure: BrokerError | None  # error for all later calls, set by fencing or by a commit with an unknown outcome
 
     def begin(self) -> None:
         """Open a transaction."""
@@ -38,7 +38,7 @@ class TransactionSink(Sink, Protocol):
         """See TransactionalProducer."""
 
     def commit(self) -> None:
-        """Commit after every record is acknowledged."""
+        """Commit the transaction. All its records must have been acknowledged."""
 
     def abort(self) -> None:
         """Discard queued records, and abort the transaction."""
@@ -48,7 +48,7 @@ class PlainProducer:
     """See Producer."""
 
     def __init__(self, make: Callable[[], Sink], clients: MutableSet[Any]) -> None:
-        """Create a producer, and add it to the connection's open clients until it is closed."""
+        """Create a producer, which is one of the connection's open clients until it is closed."""
         self._make = make
         self._clients = clients
         self._sink = make()
@@ -65,7 +65,7 @@ class PlainProducer:
 
     def flush(self) -> int:
         """See Producer."""
-        if self._has_failed:  # no record was sent since
+        if self._has_failed:  # no record has been sent since the failure
             return -1
         try:
             return max(self._sink.settle().values(), default=-1)
@@ -86,7 +86,7 @@ class TransactionProducer:
     """See TransactionalProducer."""
 
     def __init__(self, sink: TransactionSink, clients: MutableSet[Any]) -> None:
-        """Create a producer, and add it to the connection's open clients until it is closed."""
+        """Create a producer, which is one of the connection's open clients until it is closed."""
         self._sink = sink
         self._clients = clients
         self._in_transaction = False
@@ -104,7 +104,7 @@ class TransactionProducer:
 
     def send(self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers = ()) -> None:
         """See TransactionalProducer."""
-        if not self._in_transaction or self._sink.failure is not None:  # saves a call per record
+        if not self._in_transaction or self._sink.failure is not None:  # checked here to save a call per record
             self._check_open()
         self._sink.send(topic, partition, key, value, headers)
 
@@ -154,6 +154,6 @@ class TransactionProducer:
 def outcome_unknown(connection: Connection, transactional_id: str, why: str) -> BrokerUnavailableError:
     """Return the error of a producer whose last transaction may or may not have been committed."""
     return BrokerUnavailableError(
-        f"the outcome of a transaction of {transactional_id} at {connection.bootstrap} is unknown: {why}; create a new "
-        "producer with this id, and read the topics"
+        f"the outcome of a transaction with the transactional id {transactional_id} at {connection.bootstrap} is "
+        f"unknown: {why}; create a new producer with this id, and check whether the topics contain the records"
     )

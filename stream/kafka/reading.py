@@ -1,4 +1,4 @@
-"""Reads partitions up to the current end, records by offset, or several topics in the order of append times."""
+"""Reads partitions up to their current ends, records at given offsets, or several topics in append-time order."""
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
@@ -11,11 +11,13 @@ from stream.wire.records import Record, TopicPartition
 READ_TIMEOUT_MS = 60_000
 _POLL_MS = 100
 _FETCH_WAIT_MS = 10
-"""Wait of a fetch in a read up to a known offset, which a transaction's marker can precede."""
+"""Fetch wait for reads up to a known offset. If a transaction marker precedes that offset, the position advances to the
+offset only after this wait."""
 _append_ms = attrgetter("append_ms")
 
 OPEN_MS = 20_000
-"""Limit on the wait for an open transaction. A commit can become visible at different times in different partitions."""
+"""Limit on the wait for an open transaction to end. A commit can become visible in some partitions later than in
+others."""
 
 
 def read_partition(
@@ -27,7 +29,7 @@ def read_partition(
         broker: the broker.
         tp: the partition.
         start: the first offset; None means the beginning.
-        open_ms: limit on waiting for the end of a transaction that is open now. A committed transaction stays open in a
+        open_ms: limit on the wait for a transaction that is open now to end. A committed transaction remains open in a
             partition until the broker has written the marker, which can take longer in some partitions than in others.
 
     Raises:
@@ -59,7 +61,7 @@ def read_partition(
 def read_partitions(
     broker: Broker, starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
 ) -> Generator[Record, None, None]:
-    """Yield the records of several partitions between two offsets. Records of one partition are in offset order.
+    """Yield the records of partitions from their start to their end offsets, in offset order within each partition.
 
     Raises:
         BrokerUnavailableError: see `read_towards`.
@@ -79,9 +81,9 @@ def read_towards(
     timeout_ms: int = READ_TIMEOUT_MS,
     records_max: int = 5_000,
 ) -> list[Record]:
-    """Return some of the next records; the result is empty when all positions have reached these end offsets.
+    """Return the next available records, or an empty list once all positions have reached these end offsets.
 
-    Polls are short, because the position can advance past a commit marker although no record is returned.
+    Polls are short, because a position can advance past a commit marker although no record is returned.
 
     Raises:
         BrokerUnavailableError: no record arrived for `timeout_ms`.
@@ -97,7 +99,7 @@ def read_towards(
 
 
 def offset_of_number(broker: Broker, tp: TopicPartition, number: int, number_of: Callable[[Record], int | None]) -> int:
-    """Return, by bisection, the first offset whose record has this number or a larger one.
+    """Return the first offset whose record has this number or a larger one. The search is a bisection.
 
     The numbers must increase with the offsets. Records without a number are skipped.
 
@@ -121,7 +123,7 @@ def offset_of_number(broker: Broker, tp: TopicPartition, number: int, number_of:
 
 
 RUN_GAP_MAX = 1_000
-"""Largest gap between offsets for which the records in between are read. Larger gaps are skipped with a seek."""
+"""Largest gap between two requested offsets for which the intermediate records are read. Larger gaps are skipped."""
 
 
 class RecordsAt:

@@ -11,7 +11,7 @@ _HEARTBEAT_MS_MAX = 3_000
 
 
 def check_settings(specs: Sequence[TopicSpec], existing: Mapping[str, TopicDescription]) -> None:
-    """Raise TopicSettingsError when existing topics have other settings."""
+    """Raise TopicSettingsError if the settings of existing topics differ from their specifications."""
     wrong = []
     for spec in specs:
         if (found := existing.get(spec.name)) is not None:
@@ -48,8 +48,8 @@ def check_co_partitioned(group: str, topics: Sequence[str], existing: Mapping[st
 def check_dated_by_sender(records: Mapping[str, Record], topics: Mapping[str, TopicDescription]) -> None:
     """Raise TopicSettingsError if a record has the sender's timestamp and its topic uses CreateTime.
 
-    If the topic uses LogAppendTime again, older records with a sender's timestamp are accepted. Otherwise, their
-    partition could never be read again.
+    If the topic uses LogAppendTime again, older records with a sender's timestamp are accepted. If they were rejected,
+    their partition could never be read again.
     """
     for topic, found in topics.items():
         if not found.append_time:

@@ -43,11 +43,11 @@ def requeue(
     *,
     dry_run: bool = False,
 ) -> Counter[Fate]:
-    """Send the original records of dead letters to their topics, and return the number of each result.
+    """Send the records of dead letters to their original topics again, and return the number of letters per result.
 
     Each record is sent to the partition of its key, with an additional header that identifies the dead letter. Because
-    of this header, no dead letter is requeued twice, even if this process is killed before it ends. If the record still
-    cannot be applied, the learner writes another dead letter.
+    of this header, no dead letter is requeued twice, even if this process is killed. If the record still cannot be
+    applied, the learner writes another dead letter.
 
     Args:
         broker: the broker.

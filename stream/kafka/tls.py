@@ -45,7 +45,7 @@ def context_of(config: ClientConfig) -> ssl.SSLContext:
     """Create a context for TLS 1.2 or later, with the configured certificates.
 
     Raises:
-        ClientConfigError: a file is missing, is not in PEM, or has no certificate or key.
+        ClientConfigError: a file is missing, is not in PEM format, or contains no certificate or key.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2

@@ -1,4 +1,4 @@
-"""Connections of confluent-kafka, and the translation of its errors.
+"""Connections made with confluent-kafka, and the translation of its errors.
 
 kafka-python connects first, for topics and groups (`ConfluentBroker`), and reports why access is denied. This module
 handles later refusals, for example because an ACL, a password or a certificate has changed. librdkafka retries forever
@@ -21,7 +21,7 @@ from stream.kafka.port import AccessError, Acl, BrokerError, BrokerUnavailableEr
 from stream.kafka.token_command import TokenCommand
 
 _REFUSAL_S = 15.0  # maximum interval between a client's reports of denied access
-_TOKEN_S = 300.0  # validity of a token without an expiry time
+_TOKEN_S = 300.0  # assumed lifetime of a token without an expiry time
 
 
 class Silent:
@@ -104,7 +104,7 @@ class ConfluentConnection(Connection):
         self._refused_s = -math.inf  # monotonic time of the last error that denied access
 
     def properties(self, **own: Any) -> dict[str, Any]:
-        """Return a client's librdkafka properties: common properties and `own`. In `own`, names have `_` for dots."""
+        """Return a client's librdkafka properties: the common ones and `own`, whose names have `_` in place of dots."""
         return {
             "bootstrap.servers": ",".join(self.servers),
             "client.id": "onebit",
@@ -135,7 +135,7 @@ class ConfluentConnection(Connection):
         try:
             bounded(call, self.patience_s)
         except TimeoutError as error:
-            self.cut_off_s = time.monotonic()  # clients were not polled during the call, and reported no errors
+            self.cut_off_s = time.monotonic()  # clients were not polled during the call, so they reported no errors
             raise self.unanswered(what) from error
 
     def _on_error(self, error: Any) -> None:
@@ -193,7 +193,7 @@ def _security_of(config: ClientConfig) -> dict[str, Any]:
 T = TypeVar("T")
 
 _SLICE_S = 0.1
-"""Length of the slices in which the timeout elapses. A pause of the whole process counts as one slice only, so a result
+"""Length of the slices into which a wait is divided. A pause of the whole process counts as a single slice, so a result
 that becomes available during the pause is still returned."""
 
 

@@ -2,20 +2,21 @@
 
 Workarounds for librdkafka:
 
-- `consume` waits until it has as many records as requested, or until its timeout. `poll` therefore first reads the
-  available records, and otherwise waits for one record.
+- `consume` waits until it has as many records as requested, or until its timeout. `poll` therefore reads the available
+  records first. If there are none, it waits for one record.
 - librdkafka keeps the high watermark of the last fetch response, but not the last stable offset (`lag`).
-- A position does not advance past transaction markers and aborted records. Here, the event that reports the end of a
-  partition sets the position.
-- A paused partition loses all fetched records and, once resumed, waits for the pending fetch. Its events are therefore
-  set aside here, up to a limit. Beyond the limit, the partition is also paused in the client.
-- The client reports a damaged batch as an event and continues with the next batch. Here, the partition is not read
-  further.
+- The client's position does not advance past transaction markers and aborted records. Here, the event that reports the
+  end of a partition sets the position.
+- A partition that is paused in the client loses its fetched records and, once resumed, waits for the pending fetch.
+  Here, the events of a paused partition are set aside instead. If there are too many, the partition is also paused in
+  the client.
+- The client reports a damaged batch as an event and continues with the next batch. Here, reading of the partition
+  stops.
 - Only the timestamp type of a record shows whether the broker or the sender set the timestamp.
 - A seek fails just after an assignment. A reader therefore assigns its partitions in its first poll.
 - A seek also fails in a partition that the client has abandoned. The client abandons a partition if the requested
-  offset does not exist, and sometimes after a damaged batch, whose remaining bytes it reads as further batches. All
-  partitions are then assigned again.
+  offset does not exist. It sometimes also does so after a damaged batch, because it reads the rest of the batch as
+  further batches. All partitions are then assigned again.
 - `close` waits for the group without a limit, and may never return. Here, it has a timeout.
 """
 
@@ -53,15 +54,15 @@ _CLOSED_WITHIN_S = 5.0
 
 _SEEK_RETRY_S = 0.002
 _SEEK_TRIED_S = 1.0
-"""Time after which failing seeks mean that the client has abandoned the partition. After an assignment, seeks fail only
-for a few milliseconds."""
+"""Time limit for retries of a seek. If seeks still fail then, the client has abandoned the partition. After an
+assignment, seeks fail only for a few milliseconds."""
 
 
 def make_consumer(connection: ConfluentConnection, fetch_wait_ms: int = FETCH_WAIT_MS, **own: Any) -> Any:
     """Create a confluent-kafka consumer that reads only committed records.
 
-    The wait limits two delays: until the client reports the end of a partition after a marker, and until the client
-    reads a resumed partition.
+    `fetch_wait_ms` limits two delays: the time until the client reports the end of a partition after a marker, and the
+    time until it reads a resumed partition.
     """
     with connection.translating("create a consumer"):
         return _kafka.Consumer(
@@ -176,7 +177,7 @@ class Reader:
         for event in events:
             tp = TopicPartition(event.topic(), event.partition())
             if tp in self._paused or tp in self._aside:
-                if tp in self._positions:  # without a position, the partition was revoked during this call
+                if tp in self._positions:  # a partition without a position was revoked during this call
                     self._set_aside(tp, event)
             else:
                 taken.append(event)
@@ -193,7 +194,7 @@ class Reader:
         records = []
         dated_by_sender: dict[str, Record] = {}
         positions, unreadable = self._positions, self._unreadable
-        # All records share a single string for the topic's name.
+        # All records of a topic share one string for its name.
         known = {tuple(tp): tp for tp in positions}
         for event in events:
             place, error = (event.topic(), event.partition()), event.error()
@@ -271,8 +272,8 @@ class Reader:
 
         Counts the offsets up to the high watermark, unless the client has reported the end of the partition. The client
         reports the end only after one more fetch, which the broker can delay (`fetch_wait_ms`). If a single offset
-        remains after all fetched records, this offset is a commit marker and is not counted. A record there would have
-        been in the same response, because only a full response ends before the last stable offset.
+        remains after all fetched records, this offset is a commit marker and is not counted. A record at this offset
+        would have been in the same response, because only a full response ends before the last stable offset.
         """
         position = self.position(tp)
         if not self._is_assigned or self._ends.get(tp) == position:

@@ -5,12 +5,12 @@ Workarounds for librdkafka:
 - After a disconnection that is longer than the session timeout, the client may report that it is fenced, although no
   other process has taken the member's place. If the group confirms this, the program creates a new client, as after any
   outage.
-- A member loses its partitions if the group removes it, or does not respond for the session timeout. The client then
-  joins again automatically, and replaces any process that has taken the member's place. Here, the client first waits
-  until the group has reported which process has the place (`_settle_loss`).
+- A member loses its partitions if the group removes it, or if the group does not respond within the session timeout.
+  The client then joins again automatically, and replaces any process that has taken the member's place. Here, the
+  client first waits until the group has reported which process has the place (`_settle_loss`).
 - The client may return the metadata of an earlier or later membership, and the broker accepts it. The generation in the
   metadata shows which membership it belongs to (`membership`).
-- A static member (`group.instance.id`) never leaves its group at close. `close` removes it.
+- A static member (`group.instance.id`) does not leave its group when it is closed. `close` removes it.
 - The client does not report the response to a heartbeat. Instead, `check_place` sends a request to the group.
 - An offset commit has no timeout, and waits until the broker responds (`commit`).
 """
@@ -34,7 +34,7 @@ from stream.wire.records import Record, TopicPartition
 _kafka: Any = confluent_kafka
 _code: Any = confluent_kafka.KafkaError
 
-_POLL_INTERVAL_MS = 300_000  # time without a poll after which a member leaves the group automatically
+_POLL_INTERVAL_MS = 300_000  # a member that does not poll for this time leaves the group automatically
 _VERDICT_S = 10.0  # limit on waiting for the response to a heartbeat
 _NO_GENERATION = -1
 _METADATA_TAG = b"CGMDv2:"
@@ -88,7 +88,7 @@ class GroupConsumer(Reader):
         return records
 
     def _on_assign(self, client: Any, partitions: Iterable[Any]) -> None:
-        if self._closing:  # without this call, closing the client may never end
+        if self._closing:  # without this call, closing the client may block forever
             client.unassign()
             return
         tps = frozenset(TopicPartition(tp.topic, tp.partition) for tp in partitions)
@@ -105,8 +105,8 @@ class GroupConsumer(Reader):
         self._known_s = time.monotonic()
         joined_as = self._client.memberid()
         if self._member_id not in ("", joined_as) and not self.subscription.rejoins:
-            # The group removed the client while it had no partitions, so no loss was reported. The client then joined
-            # the group again.
+            # The group removed this member while it had no partitions, so no loss was reported. The client then
+            # rejoined automatically.
             self._admin.leave(self.subscription, joined_as)
             self._out = self.subscription.thrown_out()
             self._raise_if_out()
@@ -140,7 +140,7 @@ class GroupConsumer(Reader):
             self._lost = True
             try:
                 self._client.unsubscribe()
-            except RAISED:  # an exception that is raised out of a callback cannot be caught
+            except RAISED:  # an exception that leaves a callback cannot be caught
                 self._is_broken = True
 
     def _on_error(self, tp: TopicPartition, event: Any, error: Any) -> None:
@@ -185,10 +185,10 @@ class GroupConsumer(Reader):
         return place is not None
 
     def _was_cut_off(self) -> bool:
-        """Return whether the broker was unreachable since the group's last response, and no member has partitions.
+        """Return whether an outage occurred after the group's last response, and no member has partitions.
 
         librdkafka leaves the group when it cannot reach the broker for the session timeout. If this process was only
-        paused, the broker has been reachable. Received records do not prove that the broker was reachable, because they
+        paused, the broker remained reachable. Received records do not prove that the broker was reachable, because they
         may have arrived before an outage.
         """
         others = self._admin.members(self.subscription.group)
@@ -254,7 +254,7 @@ class GroupConsumer(Reader):
     def close(self) -> None:
         """See Consumer."""
         self._closing = True
-        # Closing a client that is joining may never end; see also `_on_assign`.
+        # Closing a client during a join may block forever; see also `_on_assign`.
         with suppress(*RAISED):
             self._client.unsubscribe()
             self._client.poll(0)
@@ -271,7 +271,7 @@ def _generation_of(metadata: bytes) -> int:
     """Return the generation in a group's metadata: four little-endian bytes after a tag.
 
     Raises:
-        BrokerError: the metadata has another format.
+        BrokerError: the metadata is in a different format.
     """
     begin = len(_METADATA_TAG)
     if not metadata.startswith(_METADATA_TAG) or len(metadata) < begin + 4:

@@ -2,18 +2,18 @@
 
 Workarounds for librdkafka:
 
-- A record for a topic or a partition that does not exist is queued, and fails after the request timeout. `_look_up`
-  therefore reads the number of partitions before the first record to a topic. It uses kafka-python, because a request
-  from a librdkafka producer makes the broker create the topic.
-- Only delivery callbacks report whether all records of a flush were written, and at what time. Reading each message in
-  the callback would take 3 µs per record, so the callback keeps only the last message of each partition.
-- If a transaction begins before the markers of the last one are written, librdkafka retries after 20 ms, regardless of
-  the settings. `begin` therefore waits for a short time (`_MARKERS_S`).
-- If a commit receives no response, its outcome is unknown, and the producer can no longer be used.
+- A record for a topic or a partition that does not exist is queued, and fails after the request timeout. Before the
+  first record is sent to a topic, `_look_up` therefore reads the number of partitions. It uses kafka-python, because a
+  request from a librdkafka producer makes the broker create the topic.
+- Only delivery callbacks report whether all records of a flush were written, and when. Reading each message in the
+  callback would take 3 µs per record, so the callback keeps only the last message of each partition.
+- If a transaction begins before the previous one's markers are written, librdkafka retries after 20 ms, regardless of
+  the settings. `begin` therefore waits briefly (`_MARKERS_S`).
+- If no response to a commit arrives, its outcome is unknown, and the producer can no longer be used.
 - `send_offsets_to_transaction` may never return, regardless of its timeout, if the group's coordinator is unavailable
-  when the call begins. Here, it is subject to the request timeout.
-- Only a commit reports why the broker aborted the transaction. Errors of its records and of a flush do not contain the
-  reason (`_raise_cause`).
+  when the call begins. Here, the request timeout limits the call.
+- Only a commit reports why the broker aborted the transaction. The errors that records and flushes raise do not contain
+  the reason (`_raise_cause`).
 """
 
 import math
@@ -141,11 +141,11 @@ class ConfluentSink:
         return appended_ms
 
     def needs(self) -> list[Acl]:
-        """Return the ACLs for the topics that the broker refused, or for all topics if it refused no topic."""
+        """Return the ACLs for the topics to which the broker refused writes, or for all topics if there are none."""
         return [Acl("topic", topic, "Write") for topic in sorted(self._refused or self._callbacks)]
 
     def drop(self) -> None:
-        """Discard the acknowledgements."""
+        """Discard the acknowledgements and errors collected so far."""
         self._delivered, self._errors, self._refused = {}, [], set()
 
     def release(self) -> None:
@@ -219,7 +219,7 @@ class ConfluentTransactionSink(ConfluentSink):
         self.drop()
 
     def _raise_cause(self, error: Any) -> None:
-        """Raise the error that aborted the transaction. The client reports this error only in response to a commit."""
+        """Raise the error that caused the abort. The client reports it only in response to a commit."""
         if error.code() in _IN_VAIN:
             with self._translating("write records"):
                 self._client.commit_transaction(self._connection.request_timeout_s)

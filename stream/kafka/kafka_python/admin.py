@@ -2,11 +2,10 @@
 
 - `create_topics` and `delete_topics` run with `raise_errors=False`, because another program may create or delete the
   same topics, and kafka-python raises only the first error. `_refuse_unless` checks the response for each topic.
-- After a commit, the group's committed offsets are outdated until the commit marker is written. They are read by a
-  consumer of committed records, because only such a consumer sets `require_stable`. kafka-python's admin client does
-  not.
-- A static member (`group_instance_id`) never leaves its group at close. `leave` removes it, so that the group reassigns
-  its partitions before the session ends.
+- After a commit, the group's committed offsets are outdated until the commit marker is written. Here, a read-committed
+  consumer reads the offsets, because it sets `require_stable`. kafka-python's admin client does not.
+- A static member (`group_instance_id`) does not leave its group when it is closed. `leave` removes the member, so that
+  the group reassigns its partitions before the session expires.
 """
 
 import time
@@ -34,10 +33,10 @@ _FORBIDDEN = kafka_errors.TopicAuthorizationFailedError.errno
 
 
 class Admin:
-    """Base of the Broker implementations: topics, offsets and groups."""
+    """Base class of the Broker implementations: topics, offsets and groups."""
 
     def __init__(self, settings: ConnectionSettings) -> None:
-        """Connect, and wait for a broker that is not running yet; see `stream.kafka.connection.connect`."""
+        """Connect to the cluster, and wait if no broker is running yet; see `stream.kafka.connection.connect`."""
         self._connection = KafkaConnection(settings)
         self._admin_client = self._connect(settings)
         self._connection.missing_of = self.missing_of
@@ -89,14 +88,15 @@ class Admin:
         configs = self._connection.ask(
             "describe topics", lambda: self._admin_client.describe_configs(resources, config_filter="all")["topic"]
         )
-        # Settings are missing if a topic was deleted between the requests, or if the client cannot describe it.
+        # A topic's settings are missing if it was deleted between the requests, or if this client is not allowed to
+        # describe its configuration.
         if forbidden := sorted(self._existing([name for name in found if not configs[name]])):
             missing = [Acl("topic", name, "DescribeConfigs") for name in forbidden]
             raise self._connection.lacks("describe topics", missing)
         return {name: _description_of(topic, configs[name]) for name, topic in found.items() if configs[name]}
 
     def _existing(self, names: Sequence[str]) -> dict[str, Any]:
-        """Return kafka-python's descriptions of the named topics that exist, by name."""
+        """Return kafka-python's descriptions of the named topics that exist, keyed by name."""
         if not names:
             return {}
         found = self._connection.ask("describe topics", lambda: self._admin_client.describe_topics(list(names)))
@@ -109,7 +109,7 @@ class Admin:
         return found[topic].partitions if found else 0
 
     def missing_of(self, needs: Sequence[Acl]) -> Sequence[Acl]:
-        """Return the missing ACLs among the given ACLs, which must all be for the same kind of resource.
+        """Return the ACLs in `needs` that are missing. All of them must be for the same kind of resource.
 
         Asks the broker, because an error response does not always name the topic.
         """
@@ -204,7 +204,7 @@ class Admin:
         }
 
     def member_ids(self, group: str) -> dict[str, str]:
-        """Return the member ids assigned by the group, by member name."""
+        """Return the member ids that the group has assigned, keyed by member name."""
         return {name: str(member["member_id"]) for name, member in self._described_members(group)}
 
     def _described_members(self, group: str) -> list[tuple[str, Any]]:

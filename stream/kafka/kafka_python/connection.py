@@ -1,15 +1,16 @@
-"""Connections of kafka-python, and the translation of its errors.
+"""Connections made with kafka-python, and the translation of its errors.
 
 Workarounds for kafka-python:
 
 - If the constructor of a client cannot connect, its thread keeps running and its sockets stay open. `Connection.make`
   closes them, and `_Socket` closes the socket of each failed attempt. A client that is closed during a write also
   leaves its socket open.
-- A new consumer requests metadata without topics, and requests the metadata of its topics only after the interval
-  between retries, 100 ms. The interval is shorter here. The client does not pass it on to its metadata.
-- kafka-python waits 10 s, and later 30 s, for a broker that does not respond before it tries another broker. Here, the
-  limit is lower.
-- Shortly after an outage a partition has no leader, and the client sends a request to "broker -1". Such errors are
+- A new consumer first requests metadata without topics. It requests the metadata of its topics only after the retry
+  interval, 100 ms by default. The interval is shorter here. `make_consumer` also sets it in the client's metadata
+  object, because the client does not pass it on.
+- If a broker does not respond, kafka-python waits 10 s, and later 30 s, before it tries another broker. Here, the limit
+  is lower.
+- Shortly after an outage, a partition has no leader, and the client sends a request to "broker -1". Such errors are
   transient, although the client does not mark them as retriable.
 """
 
@@ -41,7 +42,7 @@ from stream.kafka.tls import reason_of, tls_error_of
 CLOSE_S = 5.0
 
 _RETRY_MS = 20
-"""Interval between requests for metadata, and between other requests of a consumer that have failed."""
+"""Interval between a consumer's metadata requests, and between its retries of other requests."""
 
 TRANSIENT = (kafka_errors.RetriableError, kafka_errors.UnknownBrokerIdError)
 
@@ -114,7 +115,7 @@ class KafkaConnection(Connection):
         return AccessError(f"no connection to Kafka at {self.bootstrap}: {reason_of(failed, self.config)}")
 
     def make(self, kind: Callable[..., Any], **settings: Any) -> Any:
-        """Create a kafka-python client. If it cannot connect, close everything that it has opened."""
+        """Create a kafka-python client. If the client cannot connect, close everything that it has opened."""
         made: list[Any] = []
 
         def network(**configs: Any) -> Any:

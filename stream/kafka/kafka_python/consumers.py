@@ -5,7 +5,8 @@ Workarounds for kafka-python:
 - With a reset policy, the client silently replaces a deleted offset with the first available offset. No policy is set
   here.
 - The client sets aside the fetched records of a paused partition. After a resume, the client can stop returning and
-  fetching records. This happens if its current batch is from another partition and has been read (`_make_room`).
+  fetching records. This happens if its current batch is from another partition and has been read completely
+  (`_make_room`).
 - Only the timestamp type of a record shows whether the broker or the sender set the timestamp (`_check_times`).
 - Records of other clients, and batches that cannot be read, are handled in `foreign`.
 """
@@ -27,7 +28,7 @@ from stream.kafka.refusals import check_dated_by_sender
 from stream.wire.records import Record, TopicPartition
 
 _CREATE_TIME = 0
-"""The timestamp type of a record that has the sender's time."""
+"""Type of a timestamp that was set by the sender."""
 
 
 def _follow_stable_ends(fetcher: Any) -> Mapping[tuple[str, int], int]:

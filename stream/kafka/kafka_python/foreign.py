@@ -1,13 +1,13 @@
 """Records from other clients that kafka-python cannot read or cannot send again.
 
 - A header's name can be any bytes, because Kafka does not check it. kafka-python reports a batch with a name that is
-  not UTF-8 as corrupt. Here a byte that is not UTF-8 becomes a lone surrogate (`surrogateescape`), and is restored when
-  the name is sent (`HeaderName`).
+  not UTF-8 as corrupt. Here, a byte that is not UTF-8 becomes a lone surrogate (`surrogateescape`), and is restored
+  when the name is sent (`HeaderName`).
 - The value of a header can be null. The Broker interface has no null values, so null is read as an empty value.
-- A record can have neither key nor value. kafka-python reads it, but only sends it if its serializer returns null
-  (`NullSerializer`).
-- For an unreadable batch, with a wrong checksum or a missing codec, kafka-python raises the codec's error without a
-  position, and the next read never ends. `PartitionRecords` raises an error with the position at each read.
+- A record may lack both a key and a value. kafka-python reads such records, but sends them only if its serializer
+  returns null (`NullSerializer`).
+- If a batch has a wrong checksum, or its codec is missing, kafka-python raises the codec's error without a position,
+  and the next read never ends. `PartitionRecords` raises an error with the position at each read.
 """
 
 from collections.abc import Iterable

@@ -2,14 +2,14 @@
 
 Workarounds for kafka-python:
 
-- A member whose heartbeat reports that another process has taken its place stops its heartbeats but continues to read.
-  `poll` checks for this case (`GroupConsumer._raise_if_out`).
+- If the response to a heartbeat reports that another process has taken the member's place, the client stops its
+  heartbeats but continues to read. `poll` checks for this case (`GroupConsumer._raise_if_out`).
 - A static member (`group_instance_id`) does not leave its group when it is closed. `close` removes it.
-- A member that was removed joins again automatically, even if it must not (`_Joins`).
+- A member that was removed joins again automatically, even if it is not allowed to (`_Joins`).
 - A join that completes between two polls is discarded and repeated, and the whole group then joins again. If members
   poll rarely, this never ends. Here, the join is kept until a poll uses it (`_Joins`).
-- A partition that stays with its member in a rebalance continues at its position, not at the committed offset as in the
-  Java client. `_take_over` seeks.
+- If a partition stays with its member in a rebalance, the client continues at its position instead of the committed
+  offset, which the Java client uses. `_take_over` seeks to the committed offset.
 """
 
 import time
@@ -78,8 +78,8 @@ class _Joins:
 
     This class also replaces the coordinator's method that resets the membership. A reset after an error response with
     an unknown member id shows that the group has removed the member. A member whose first join was interrupted by a
-    broker restart receives the same error, but was not removed. A completed join survives a restart. A member that is
-    too busy to poll resets its own membership, and joins again.
+    broker restart receives the same error, but was not removed. A completed join survives a broker restart. A
+    member that is too busy to poll resets its own membership, and joins again.
     """
 
     def __init__(self, coordinator: Any, *, rejoins: bool) -> None:
@@ -106,7 +106,7 @@ class _Joins:
         if self.is_out:
             # The client retries until the poll ends, and `poll` then raises FencedError.
             raise kafka_errors.CoordinatorNotAvailableError
-        # The kept result is valid until a poll uses it, which ends the rebalance, or the group removes the member.
+        # The kept result is valid until a poll uses it (this ends the rebalance) or the group removes the member.
         if coordinator.rebalance_in_progress() and coordinator._generation is self._generation:
             return self._assignment
         self._generation = None
@@ -130,7 +130,7 @@ class GroupConsumer(Reader):
         self._fenced = False
         self._joins = _Joins(client._coordinator, rejoins=subscription.rejoins)
         client.subscribe(list(subscription.topics), listener=self._rebalances)
-        # A group leader without metadata assigns no partitions, and all members must join a second time.
+        # If the group leader has no metadata, it assigns no partitions, and all members must join a second time.
         try:
             with connection.translating(f"read the metadata of {', '.join(subscription.topics)}", self.needs()):
                 update = client._cluster.request_update()

@@ -3,9 +3,9 @@
 Workarounds for kafka-python:
 
 - `commit_transaction`, `abort_transaction` and `send_offsets_to_transaction` wait without a limit. Here, every wait has
-  a timeout (`_wait_for`). If a commit receives no response, its outcome is unknown, and the producer is unusable.
+  a timeout (`_wait_for`). If no response to a commit arrives, its outcome is unknown, and the producer is unusable.
 - If a producer renews its epoch during a transaction (KIP-360), the broker aborts the records sent so far, but a later
-  commit reports success. A commit is therefore sent only after every record was acknowledged (`settle`).
+  commit reports success. A commit is therefore sent only after every record has been acknowledged (`settle`).
 - When a member is removed from its group, the consumer's group metadata falls back to "no generation", which the broker
   does not check. In this case, no offsets are sent (`GroupConsumer.membership`). If the response to a producer's
   offsets is UNKNOWN_MEMBER_ID, the client does not inform the consumer (`send_offsets`).
@@ -13,7 +13,7 @@ Workarounds for kafka-python:
   broker would abort it. Other readers would be blocked until the transaction times out (`abort`).
 - When the broker reports that an epoch is not the newest (a zombie is fenced), the client requests a new epoch, as
   after a loss of its sequence numbers. A client that receives a new epoch fences its successor. Here, the client
-  requests no epoch.
+  requests no new epoch.
 - For a topic with CreateTime, the client returns the sender's timestamp as the append time of a record (`settle`).
 - The producer's queue has no limit. If records are unacknowledged, `close` raises an error and leaves the producer's
   thread running.
@@ -95,14 +95,14 @@ class KafkaSink:
                 undated = tp
             appended_ms[tp] = max(append_ms, appended_ms.get(tp, -1))
         if errors:
-            self._raise_if_final("write records")  # a record's error may be only that its batch was aborted
+            self._raise_if_final("write records")  # a record's error may say only that its batch was aborted
             self._connection.refuse(f"write {len(errors)} of {len(futures)} records", errors[0], self.needs())
         if undated is not None:
             raise without_append_time(*undated)
         return appended_ms
 
     def needs(self) -> list[Acl]:
-        """Return the ACLs required for the topics that were written to."""
+        """Return the ACLs required for the topics to which records were sent."""
         return [Acl("topic", topic, "Write") for topic in sorted(self._topics)]
 
     def release(self) -> None:
@@ -124,7 +124,7 @@ class KafkaTransactionSink(KafkaSink):
             connection,
             transactional_id=transactional_id,
             transaction_timeout_ms=connection.settings.transaction_timeout_ms,
-            # A new transaction fails with CONCURRENT_TRANSACTIONS until the markers of the last transaction are
+            # A new transaction fails with CONCURRENT_TRANSACTIONS until the markers of the previous transaction are
             # written, which takes a few ms. A transaction takes 10 ms with this backoff, and 16-220 ms with the
             # default backoff of 100 ms.
             retry_backoff_ms=5,
@@ -151,7 +151,7 @@ class KafkaTransactionSink(KafkaSink):
         metadata = member.membership()
         with self._translating(f"send the offsets of group {metadata.group_id}", member.needs()):
             try:
-                self._wait_for(self._manager.send_offsets_to_transaction(offsets_of(offsets), metadata), "send offsets")
+                self._wait_for(self._manager.send_offsets_to_transaction(offsets_of(offsets), metadata), "the offsets")
             except kafka_errors.CommitFailedError as error:
                 if kafka_errors.UnknownMemberIdError.__name__ in str(error):
                     member.on_unknown_member()
@@ -160,7 +160,7 @@ class KafkaTransactionSink(KafkaSink):
     def commit(self) -> None:
         """See TransactionSink."""
         with self._translating("commit"):
-            self._wait_for(self._manager.begin_commit(), "commit")
+            self._wait_for(self._manager.begin_commit(), "the commit")
 
     def abort(self) -> None:
         """See TransactionSink."""
@@ -169,7 +169,7 @@ class KafkaTransactionSink(KafkaSink):
         if manager.has_fatal_error() and kind_of(manager.last_error) is not None:
             manager._current_state = TransactionState.ABORTABLE_ERROR
         with self._translating("abort"):
-            self._wait_for(manager.begin_abort(), "abort")
+            self._wait_for(manager.begin_abort(), "the abort")
 
     def _wait_for(self, result: Any, what: str) -> None:
         """Wait for the transaction manager with a timeout, because the client's own calls have no timeout."""

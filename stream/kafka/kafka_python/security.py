@@ -4,12 +4,12 @@ Workarounds for kafka-python:
 
 - If the broker rejects a password, or its certificate is not trusted, the client retries until its timeout, and does
   not report the reason. `Manager` keeps the error, and the next attempt raises this error.
-- The client discards data that a broker sends just before it closes the connection. The data can contain the reason
-  for the refusal.
+- The client discards data that a broker sends just before closing the connection. The data can contain the reason for
+  the refusal.
 - The client creates a TLS context for each connection, and reports "handshake failed" for a missing file. Here, the
   context is created once, before connecting.
 - The client does not escape the name of a SCRAM user.
-- The client waits for a handshake without a limit. Here, the limit is the remaining time to connect.
+- The client waits for a TLS handshake without a limit. Here, the limit is the time remaining for the connection.
 """
 
 import ssl
@@ -61,12 +61,12 @@ def settings_of(config: ClientConfig) -> dict[str, Any]:
 
 
 class Manager(KafkaConnectionManager):  # type: ignore[misc]
-    """Keeps the reasons for failed connections."""
+    """A connection manager that keeps the reasons for failed connections."""
 
     def __init__(self, net: Any, **configs: Any) -> None:
         super().__init__(net, **configs)
         self.last_failure: BaseException | None = None
-        self._refusals: dict[Any, BaseException] = {}  # errors by node, because a retry would fail with the same error
+        self._refusals: dict[Any, BaseException] = {}  # errors by node; a retry would fail with the same error
         self._transports: WeakSet[Any] = WeakSet()
 
     def get_connection(self, node_id: Any, **settings: Any) -> Any:
