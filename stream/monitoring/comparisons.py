@@ -18,7 +18,7 @@ CHALLENGERS = "challengers"
 
 
 class Comparison(Protocol):
-    """A comparison of the learner with a holdout or with challengers, whose state can be stored and added."""
+    """A comparison of the learner with a holdout or with challengers. Comparisons can be stored and added up."""
 
     def value_of(self, prediction: Prediction) -> Any:
         """Return a JSON value to store with a pending decision, or None to ignore the decision."""
@@ -40,7 +40,7 @@ class Comparison(Protocol):
 
 
 def comparisons_of(share: float) -> dict[str, Comparison]:
-    """Return comparisons without decisions, for a holdout of this share; 0 means no holdout."""
+    """Return new comparisons, with no decisions counted yet. `share` is the holdout's share; 0 means no holdout."""
     found: dict[str, Comparison] = {CHALLENGERS: ChallengerEstimator()}
     return found | {HOLDOUT: Arms(share)} if share else found
 

@@ -41,7 +41,7 @@ RATE_MS = 5_000
 
 DOUBT_MS = 1_000
 DOUBTFUL_MAX = 10
-"""If no more offsets than this are waiting, all may be transaction markers, so the caller reads the records."""
+"""If at most this many offsets are waiting, all may be transaction markers, so the caller reads the records."""
 
 CLASSES_SHOWN = 20
 REASONS_SHOWN = 10
@@ -50,13 +50,13 @@ BEHIND_MAX = 20_000
 
 CAUGHT_UP = 2_000
 THINNER_MS, FULLER_MS = 2_000, 30_000
-"""Time to wait before decreasing or increasing the sampling rate again."""
+"""Minimum times between changes of the sampling rate: before it is lowered, and before it is raised."""
 
 LEVEL_MAX = 10
 
 
 ContextsAt = Callable[[Mapping[int, Sequence[int]]], Contexts]
-"""Reads the contexts at these offsets of each partition. Returns those that still exist."""
+"""A function that reads the contexts at the given offsets of each partition. It returns those that still exist."""
 
 
 class Pipeline(NamedTuple):
@@ -99,7 +99,7 @@ class Dashboard:
         self._policies, self._contexts_at = policies, contexts_at
 
     def name(self, pipeline: Pipeline | None) -> None:
-        """Set the properties that the page shows; None before the first step."""
+        """Set the properties that the page shows. `pipeline` is None before the first step."""
         self._pipeline = pipeline
 
     @property
@@ -161,7 +161,7 @@ class Dashboard:
             return 0 if state is None else state.next_offset.get(topic, 0)
 
     def update_ends(self, ends: Mapping[TopicPartition, Ends], last: Mapping[int, JournalStep]) -> None:
-        """Set the ends of the topics and the last step of each task, as reported by Kafka."""
+        """Set the topics' end offsets and the last step of each task, as reported by Kafka."""
         with self._lock:
             self._ends, self._last = ends, dict(last)
             self._answered_ms = self._now_ms()
@@ -268,7 +268,7 @@ class Dashboard:
             return samples
 
     def _look(self) -> None:
-        """Record the current counts with the current time."""
+        """Record the current counts and the current time."""
         now_ms, ledger = self._now_ms(), self._ledger()
         steps = sum(step.number for step in self._last.values())
         if steps != self._steps:
@@ -308,7 +308,7 @@ class Dashboard:
         return {self._topics.contexts: contexts, self._topics.feedback: feedback}
 
     def _lag(self, partition: int) -> dict[str, int]:
-        """Return the number of records of each input that no step has applied."""
+        """Return, for each input, the number of records that no step has applied yet."""
         lags = {}
         for topic, applied in self._applied(partition).items():
             tp = TopicPartition(topic, partition)

@@ -3,8 +3,8 @@
 Decisions come from the predictions topic and bits from the examples topic, and either may be read first. The estimates
 count a decision when it and all earlier decisions of its partition are settled; see `stream.estimating.live`.
 
-Memory is bounded. While more than PENDING_MAX decisions are pending, a hash of the id selects every other decision, old
-or new, to be discarded. The page reports the sampling rate, which is one in 2**level.
+Memory is bounded. While more than PENDING_MAX decisions are pending, every other decision, whether old or new, is
+discarded, as selected by a hash of the id. The page reports the sampling rate, which is one in 2**level.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -27,7 +27,7 @@ EARLY_MS = 10_000
 
 
 def in_sample(number: int, level: int) -> bool:
-    """Return whether the id with this hash is in the sample of one in 2**level."""
+    """Return whether the id with this hash is in the sample, which contains one in 2**level ids."""
     return not number & ((1 << level) - 1)
 
 
@@ -61,7 +61,7 @@ class PendingDecisions:
 
         Args:
             policies: The keys of the evaluated policies; the first is the greedy policy.
-            comparisons: The comparisons by key, without decisions.
+            comparisons: New comparisons by key, with no decisions counted yet.
         """
         self.level = 0  # one of every 2**level decisions is processed
         self._policies = tuple(policies)
@@ -112,7 +112,7 @@ class PendingDecisions:
         return found
 
     def estimates(self) -> tuple[RunningEstimate, ...]:
-        """Return the estimate of each policy from the decisions counted so far."""
+        """Return each policy's estimate from the decisions counted so far."""
         if self._rows:
             weights = np.array([row[0] for row in self._rows])
             rewards = np.array([row[1] for row in self._rows], dtype=np.float64)
@@ -123,7 +123,7 @@ class PendingDecisions:
         return self._estimates
 
     def comparisons(self) -> Mapping[str, Comparison]:
-        """Return the comparisons with the decisions counted so far."""
+        """Return the comparisons over the decisions counted so far."""
         if self._settled_rows:
             values, rewards = zip(*self._settled_rows, strict=True)
             for comparison, column in zip(self._comparisons.values(), zip(*values, strict=True), strict=True):
@@ -149,7 +149,7 @@ class PendingDecisions:
         return Settled(bit.append_ms, pending.weights[0], bit.reward)
 
     def _advance(self) -> None:
-        """Count the decisions before the first pending decision."""
+        """Count the settled decisions that precede the first pending decision."""
         while self._decided and (number := next(iter(self._decided))) in self._bits:
             pending, bit = self._decided.pop(number), self._bits.pop(number)
             if bit.reward is not None and bit.is_matched:

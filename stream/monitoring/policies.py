@@ -4,8 +4,8 @@ Three policies are always evaluated, based on the predictions alone. The user ca
 estimate`, which are applied to one decision at a time. A policy that uses features requires the context, which a
 prediction references by offset.
 
-A decision with propensity 1 was not drawn at random and contains no information about other actions. Only the policy
-that made it receives a weight for it.
+A decision with propensity 1 was not drawn at random and contains no information about other actions. It has a weight
+only for the policy that made it.
 
 A model must not be evaluated on decisions on which it was trained. A model exported from this pipeline is therefore
 evaluated on later decisions only.
@@ -78,7 +78,7 @@ class Policies:
         self.look_at_x = any(one.policy.looks_at_x for one in named)
 
     def comparisons(self) -> dict[str, Comparison]:
-        """Return comparisons without decisions."""
+        """Return new comparisons, with no decisions counted yet."""
         return comparisons_of(self._holdout)
 
     def weights(self, record: Record, prediction: Prediction, context: Record | None) -> tuple[float, ...]:

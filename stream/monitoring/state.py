@@ -1,6 +1,7 @@
 """The monitor's state for one partition, and the offsets of the next records to read, as one value.
 
-Counts and offsets are stored together. Records that are read again after a crash are below the offset and are ignored.
+Because counts and offsets are stored together, records that are read again after a crash can be recognised by their
+offsets, and are ignored.
 The state contains counts that the ledgers in the journals do not have: windows, delays, latencies, classes, off-policy
 estimates, and dead letters by reason.
 
@@ -30,7 +31,7 @@ REASONS_MAX = 10
 """Limit on dead-letter reasons per partition. Beyond it, the least recently seen reason is evicted."""
 
 CLASSES_MAX = 500
-"""Limit on classes with separate counts, because the value is rewritten frequently."""
+"""Limit on the number of classes with separate counts. It is small because the stored state is rewritten frequently."""
 
 REASON_MAX = 300
 """Maximum number of characters stored for a reason."""
@@ -59,7 +60,7 @@ class PartitionState:
         self.latencies = Latencies()
         self.pending = PendingDecisions(self._policies.keys, self._policies.comparisons())
         self.letters: dict[str, Letters] = {}  # dead letters by reason, with the most recent reason last
-        self.unreadable = 0  # number of records in output topics that other programs wrote
+        self.unreadable = 0  # number of records from other programs in the output topics
         self.passed_over = 0  # number of decisions and outcomes outside the sample
 
     def take(self, topics: Topics, record: Record, level: int = 0, contexts: Contexts = MappingProxyType({})) -> bool:
@@ -131,7 +132,7 @@ class PartitionState:
 
 
 def _group(kind: str, reason: str) -> str:
-    """Return a reason without the invalid value, which a malformed record's reason contains as its last part.
+    """Return the key under which a dead letter is counted: its kind and, if malformed, its reason without the value.
 
     >>> _group("malformed", "x: expected 64 numbers; got 63"), _group("orphan", "feedback for 'a': none")
     ('malformed x: expected 64 numbers', 'orphan')

@@ -4,10 +4,12 @@ from enum import StrEnum
 from typing import NamedTuple
 
 STUCK_MS = 2_000
-"""If records are waiting, a learner is stuck after this time without a step. Steps normally end every second."""
+"""A learner with waiting records is considered stuck after this time without a step. Normally, a step ends every
+second."""
 
 PENDING_MS = 3_000
-"""If decisions are pending, a learner is stuck after this time without a step. Ticks are written every second."""
+"""A learner with pending decisions is considered stuck after this time without a step. Normally, a tick is written
+every second."""
 
 ANSWERS_MS = 3_000
 """Time without a response from Kafka after which the condition is unknown."""
@@ -35,7 +37,7 @@ class Verdict(NamedTuple):
 
 
 class Intake(NamedTuple):
-    """Number of records that the tasks have read, and number of malformed or misplaced records."""
+    """The number of records that the tasks have read, and the numbers of malformed and of misplaced records."""
 
     read: int = 0
     malformed: int = 0

@@ -21,7 +21,7 @@ Z = 1.959964
 
 
 class Counts(NamedTuple):
-    """Counts of the decisions in a time window or of a class."""
+    """Counts of decisions, in a time window or for a class."""
 
     decided: int = 0
     explored: int = 0  # decisions whose action was not greedy
@@ -46,7 +46,7 @@ class Counts(NamedTuple):
 
     @property
     def greedy_error(self) -> "Share | None":
-        """The estimated error of the greedy action (snips), or None if it was never played.
+        """The estimated error of the greedy action (snips), or None if no greedy action was played.
 
         The interval uses the effective sample size.
         """

@@ -53,7 +53,7 @@ class Gateway:
     fallback: str | None = None  # response after the timeout; None for status 504
 
     async def decide(self, request: Request) -> Response:
-        """Write a context, and return its decision when it is committed. Repeating an id returns the same decision."""
+        """Write a context, and return its decision once committed. A repeated id gets the same decision."""
         given = await _fields(request, "id", "x", "eligible", "deferred")
         if "id" not in given:
             given["id"] = uuid4().hex
@@ -71,7 +71,7 @@ class Gateway:
         return _decision(event_id, answer)
 
     def _late(self, event_id: str, eligible: IndexArray | None, *, is_checked: bool) -> Response:
-        """Return the fallback, unless there is none or the eligible classes could not be checked."""
+        """Return the fallback, or status 504 if there is none or the eligible classes could not be checked."""
         if is_checked and self.fallback is not None and self.link.facts is not None:
             with suppress(FallbackError):
                 answer = fallback_answer(self.fallback, event_id, self.link.facts, eligible)
@@ -81,7 +81,7 @@ class Gateway:
         return problem(504, {"error": error, "id": event_id})
 
     async def feedback(self, request: Request) -> Response:
-        """Write feedback, and return it when the broker has acknowledged it."""
+        """Write a feedback record, and return its fields once the broker has acknowledged the record."""
         self.link.check_ready()
         given = await _fields(request, "id", "reward", "action")
         event_id, value = _id_of(given), _value_of(given)
@@ -90,7 +90,7 @@ class Gateway:
         return json_response(given, 202)
 
     async def shown(self, request: Request) -> Response:
-        """Write that a deferred decision was shown, and return the id when the broker has acknowledged it."""
+        """Record that a deferred decision was shown, and return its id once the broker has acknowledged the record."""
         self.link.check_ready()
         given = await _fields(request, "id")
         event_id = _id_of(given)
@@ -98,7 +98,7 @@ class Gateway:
         return json_response(given, 202)
 
     async def decision(self, request: Request) -> Response:
-        """Return a decision from memory, by id."""
+        """Return a remembered decision by its id."""
         event_id = request.path_params["event_id"]
         if (answer := self.decisions.find(event_id)) is None:
             self.link.check_ready()
@@ -110,7 +110,7 @@ class Gateway:
         return _page(self.link.heartbeat.alive())
 
     async def readyz(self, _: Request) -> Response:
-        """Return status 200 while the program is connected and has read the decisions to remember."""
+        """Return status 200 while the program is connected and has finished reading earlier decisions."""
         return _page(self.link.heartbeat.ready())
 
     async def metrics(self, request: Request) -> Response:
@@ -123,7 +123,7 @@ class Gateway:
 
 
 class _IdConvertor(PathConvertor):
-    """The rest of a path. Starlette's converter `path` matches no newlines, and omits a newline at the end."""
+    """Matches the rest of a path. Starlette's `path` converter matches no newlines, and drops a trailing newline."""
 
     regex = "(?s:.*)"
 
@@ -164,7 +164,7 @@ def make_app(gateway: Gateway, version: str, *, has_token: bool = False) -> Star
 async def _fields(request: Request, *names: str) -> dict[str, Any]:
     """Return the named fields of a request's body. Other fields are ignored.
 
-    A browser sends other media types, but not JSON, for a page of another site without asking the gateway (CORS).
+    Only JSON is accepted. Browsers let pages of other sites send other media types without asking the gateway (CORS).
     """
     media_type = request.headers.get("Content-Type", "").partition(";")[0].strip()
     if media_type.lower() != "application/json":

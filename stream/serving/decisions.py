@@ -1,4 +1,4 @@
-"""Decisions that the gateway remembers or for which it waits, and the fallback after a timeout."""
+"""The decisions that the gateway remembers, the requests that wait for a decision, and the fallback after a timeout."""
 
 import asyncio
 from collections.abc import Iterable, Iterator
@@ -13,11 +13,11 @@ from stream.wire.named_features import FeatureEncoder
 from stream.wire.records import IndexArray
 
 REMEMBERED_MAX = 1_000_000
-"""Limit on the decisions that the gateway remembers, at about 500 bytes each. The oldest is removed first."""
+"""Limit on the number of remembered decisions, which need about 500 bytes each. The oldest is removed first."""
 
 
 class FallbackError(ValueError):
-    """Raised if the pipeline does not have the fallback class."""
+    """Raised if the fallback class does not exist or cannot be used."""
 
 
 class PipelineFacts(NamedTuple):
@@ -37,7 +37,7 @@ class PipelineFacts(NamedTuple):
 
 
 class Answer(Struct, frozen=True, gc=False):
-    """The answer to a context. The garbage collector ignores answers: traversing all of them would take 0.2 s."""
+    """The answer to a context. The garbage collector ignores answers, because traversing all of them takes 0.2 s."""
 
     action: int
     propensity: float | None  # None if the propensity is unknown
@@ -47,7 +47,7 @@ class Answer(Struct, frozen=True, gc=False):
 
 
 def fallback_answer(given: str, event_id: str, facts: PipelineFacts, eligible: IndexArray | None = None) -> Answer:
-    """Return the fallback for an event: the given class, or a class that is drawn uniformly from seed and id.
+    """Return the fallback for an event: the given class, or a uniformly random class determined by the seed and the id.
 
     Args:
         given: The class's name or number, or `uniform`.
@@ -87,7 +87,7 @@ class Decisions:
         """Create an empty memory.
 
         Args:
-            remember_ms: time to remember an answer, measured in append times.
+            remember_ms: time for which an answer is remembered, according to append times.
             remembered_max: limit on remembered answers.
         """
         self.remember_ms = remember_ms
@@ -106,7 +106,7 @@ class Decisions:
         return sum(map(len, self._waiting.values()))
 
     def find(self, event_id: str) -> Answer | None:
-        """Return the remembered answer."""
+        """Return the remembered answer to an event, or None."""
         return self._answers.get(event_id)
 
     def add(self, answers: Iterable[tuple[str, Answer]]) -> None:
@@ -127,7 +127,7 @@ class Decisions:
 
     @contextmanager
     def expected(self, event_id: str) -> Iterator[asyncio.Future[Answer]]:
-        """Yield a future for the answer to an event. Call this before writing the event's context."""
+        """Yield a future for the answer to an event. Call this method before writing the event's context."""
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         waiting = self._waiting.setdefault(event_id, set())
         waiting.add(future)

@@ -26,13 +26,15 @@ POLL_MS = 100
 RECORDS_MAX = 5_000
 
 PROBE_S = 1.0
-"""Interval between requests that check the connection, because a client's poll does not report a lost broker."""
+"""Interval between requests that check the connection. They are necessary because a client's poll does not report a
+lost broker."""
 
 AGAIN_S = 1.0
 """Pause before reconnecting."""
 
 WRITE_S = 5.0
-"""Time to wait for the acknowledgement of a record: longer than a request to Kafka, whose timeout shows an outage."""
+"""Time to wait for the acknowledgement of a record. It exceeds the timeout of requests to Kafka, whose expiry reveals
+an outage."""
 
 CLOSE_S = 5.0
 
@@ -91,7 +93,7 @@ class Link:
             raise BrokerUnavailableError(unready)
 
     def start(self) -> None:
-        """Start the threads; call it in the event loop."""
+        """Start the threads. Call this method in the event loop."""
         self._loop = asyncio.get_running_loop()
         for thread in self._threads:
             thread.start()
@@ -119,7 +121,7 @@ class Link:
             raise BrokerUnavailableError(f"{topic}: no acknowledgement within {WRITE_S:g} s") from error
 
     def _keep(self, role: str, work: Callable[[Broker], None]) -> None:
-        """Run work on a broker, and reconnect after an error that a new connection may resolve."""
+        """Run `work` with a connected broker, and reconnect after an error that a new connection may resolve."""
         while not self._ended.is_set():
             try:
                 broker = self._access.connect(self._is_ended)

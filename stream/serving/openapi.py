@@ -1,4 +1,4 @@
-"""The OpenAPI document of the HTTP interface. It contains the schemas of the records that requests become."""
+"""The OpenAPI document of the HTTP interface. Its schemas are those of the records that the gateway writes."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -23,7 +23,7 @@ _BODY_ERRORS = (400, 408, 413, 415, 422, 503)
 
 
 def document(version: str, *, has_token: bool) -> dict[str, Any]:
-    """Return the document (OpenAPI 3.1)."""
+    """Return the OpenAPI 3.1 document."""
     context = schema_of("contexts")["properties"]
     context["eligible"] |= {"minItems": 1, "uniqueItems": True}  # checked even if the learner ignores the list
     event_id = context["id"]

@@ -29,10 +29,10 @@ OPENAPI = "/openapi.json"
 PATHS = frozenset((DECIDE, FEEDBACK, SHOWN, "/healthz", "/readyz", "/metrics", OPENAPI))
 
 HEAD_BYTES_MAX = 65_536
-"""Limit on an incomplete head of a request, checked after each read of up to 256 KiB from a socket."""
+"""Limit on the size of an incomplete request head, checked after each socket read of up to 256 KiB."""
 
 HEAD_S = 10.0
-"""Time limit for receiving the head of a request, and the rest of a body after the response."""
+"""Time limit for receiving a request head, and for receiving the rest of a body after the response was sent."""
 
 BODY_S = 10.0
 """Time limit for reading a body."""
@@ -50,10 +50,10 @@ KEEP_ALIVE_S = 75
 """Time to keep an idle connection open: longer than the usual 60 s of load balancers, which reuse connections."""
 
 CLIENT_CLOSED = 499
-"""The status that is counted if a client closes the connection before it receives the response."""
+"""Status counted for a request whose client closes the connection before receiving the response."""
 
 CLOSE_S = 5
-"""Time to complete open requests after a stop, in addition to the timeout of a decision."""
+"""Time allowed for completing open requests after a stop, in addition to the timeout of a decision."""
 
 
 def json_response(content: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
@@ -62,7 +62,7 @@ def json_response(content: Any, status: int = 200, headers: Mapping[str, str] | 
 
 
 def problem(status: int, error: Any, headers: Mapping[str, str] | None = None) -> Response:
-    """Create an error response from a message, or from an object that has the message as `error`."""
+    """Create an error response from a message, or from an object whose `error` is the message."""
     return json_response(error if isinstance(error, dict) else {"error": error}, status, headers)
 
 
@@ -89,7 +89,7 @@ class Counts:
 
 
 class RateLimit:
-    """A token bucket that has room for one second's requests."""
+    """A token bucket with a capacity of one second's requests."""
 
     def __init__(self, per_s: float, now_s: Callable[[], float] = monotonic) -> None:
         self._per_s = per_s
@@ -287,7 +287,7 @@ class Server(uvicorn.Server):
             key: private key of the certificate, in PEM.
 
         Raises:
-            OSError: a file cannot be read, or is not a certificate or its key (`ssl.SSLError`).
+            OSError: a file cannot be read, or does not contain a certificate or its key (`ssl.SSLError`).
         """
         config = uvicorn.Config(
             app, log_config=None, log_level="critical", access_log=False, server_header=False, proxy_headers=False,

@@ -13,7 +13,7 @@ SLOW_MS = 10_000
 """Time without an iteration after which the program is not ready."""
 
 RENEWAL_MS = 1_000
-"""Maximum age of the samples in a scrape. The creation of samples takes as long as the processing of several events."""
+"""Maximum age of the samples in a scrape. Creating samples takes as long as processing several events."""
 
 
 class Verdict(NamedTuple):
@@ -52,7 +52,7 @@ class Heartbeat:
         self._state = _State(why, loops=False)
 
     def show(self, unready: str, samples: Callable[[], Iterable[Sample]]) -> None:
-        """Record an iteration of the loop. The call is cheap enough for every iteration.
+        """Record an iteration of the loop. The call is cheap enough to be made in every iteration.
 
         Args:
             unready: Why the program is not ready; empty if it is ready.

@@ -1,4 +1,4 @@
-"""Metric samples of a task's ledger, for learner and monitor, and of rewards and delays."""
+"""Metric samples of a task's ledger (for the learner and the monitor), and of rewards and delays."""
 
 from collections import deque
 from collections.abc import Iterable, Iterator

@@ -58,7 +58,7 @@ class SharedEvent:
         self._event = b""
 
     def current(self) -> bytes:
-        """Return the event. An outdated event is first created again."""
+        """Return the event. If it is outdated, create a new one first."""
         with self._lock:
             if (now_s := self._now_s()) - self._made_s >= EVENT_S:
                 self._event, self._made_s = self._make(), now_s
@@ -108,7 +108,7 @@ class _Server(ThreadingHTTPServer):
     open: set[Any]  # open connections
 
     def server_bind(self) -> None:
-        """Bind the socket without a lookup of the host name. The lookup may be slow, and only CGI needs it."""
+        """Bind the socket without looking up the host name. The lookup may be slow, and only CGI needs it."""
         TCPServer.server_bind(self)
         self.server_port = self.server_address[1]
 

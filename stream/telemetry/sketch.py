@@ -62,7 +62,7 @@ class Sketch:
         return self.counts.total()
 
     def quantile_s(self, share: float) -> float | None:
-        """Return the duration at the quantile `share`, in seconds, or None if the sketch is empty.
+        """Return the quantile `share` of the durations in seconds, or None if the sketch is empty.
 
         >>> sketch = Sketch.of((100, 200, 300, 400, 10_000))
         >>> abs(sketch.quantile_s(0.5) - 0.3) < 0.024 * 0.3

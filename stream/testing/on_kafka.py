@@ -16,7 +16,7 @@ from stream.testing.pipeline import PipelineUnderTest
 from stream.testing.processes import Program, Programs, wait_for
 from stream.wire.topics import Topics
 
-_READY_S_MAX = 10.0  # maximum age of the ready file while the learner is ready
+_READY_S_MAX = 10.0  # the learner is ready while its ready file is younger than this
 
 
 class Kafka(NamedTuple):
@@ -56,7 +56,7 @@ class KafkaPipeline(PipelineUnderTest):
         self._specs = topics.specs(given.partitions, shares_model=shares_model)
         broker.create_topics(self._specs)
         super().__init__(broker, topics, given.partitions)
-        no_file = directory / "onebit.toml"  # an empty file replaces the settings of the working directory
+        no_file = directory / "onebit.toml"  # an empty file is used instead of the working directory's settings
         no_file.touch()
         variables = {**given.environment(), CONFIG_VARIABLE: str(no_file)}
         self.programs = Programs(directory, variables, Path.cwd())  # settings can contain relative paths

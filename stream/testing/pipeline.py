@@ -64,7 +64,7 @@ class PipelineUnderTest(ABC):
         self.send(self.topics.feedback, event_id, encode_feedback(Feedback(event_id, reward, label, action)))
 
     def shown(self, event_id: str) -> None:
-        """Send a record that reports that a deferred decision was shown, as a service would."""
+        """Report that a deferred decision was shown, as a service would."""
         self.send(self.topics.feedback, event_id, encode_feedback(Shown(event_id)))
 
     def send(self, topic: str, event_id: str, value: bytes | Mapping[str, Any]) -> None:
@@ -81,7 +81,7 @@ class PipelineUnderTest(ABC):
         return self._answer(self.topics.predictions, event_id, timeout_s)
 
     def example(self, event_id: str, timeout_s: float = 30.0) -> Event:
-        """Wait until the decision is settled (such as matched or expired), and return its example."""
+        """Wait until the decision is settled (for example, matched or expired), and return its example."""
         return self._answer(self.topics.examples, event_id, timeout_s)
 
     def _answer(self, topic: str, event_id: str, timeout_s: float) -> Event:
@@ -111,7 +111,7 @@ class PipelineUnderTest(ABC):
         return list(read_partition(self.broker, TopicPartition(topic, partition)))
 
     def life(self, event_id: str) -> list[str]:
-        """Return all records of an event in time order, one line each."""
+        """Return one line for each record of an event, in time order."""
         starts = self.broker.beginnings(self._partitions_of(self.topics.of_events()))
         found = read_in_order(self.broker, starts)
         return [record_line(one, self.topics) for one in found if event_id_of(one) == event_id]

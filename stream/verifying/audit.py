@@ -113,7 +113,7 @@ def audit_partition(
         topics: the pipeline's topics.
         partition: the partition.
         progress: called with each progress message.
-        observe: called after each step with the oracle. The oracle's `events` are then the events of the step.
+        observe: called after each step with the step and the oracle, whose `events` are then those of the step.
 
     Raises:
         JournalError: the journal cannot be read.
@@ -133,7 +133,7 @@ class _Output:
         self._ahead: dict[int, list[Record]] = {}  # records of later steps
 
     def take(self, step: int, count: int) -> list[Record]:
-        """Return the next `count` records of a step, including any records of earlier steps between them."""
+        """Return the next `count` records of a step, along with any records of earlier steps between them."""
         taken = self._ahead.pop(step, [])
         count -= len(taken)
         while count > 0 and len(self._ahead) < STEPS_AHEAD_MAX and (record := next(self._records, None)) is not None:
@@ -271,7 +271,7 @@ class _Audit:
         oracle.events.clear()
 
     def _records_of(self, step: JournalStep) -> list[Record]:
-        """Return the inputs of a step, ordered by append time, then with contexts before feedback, then by offset.
+        """Return a step's inputs, ordered by append time, by input (contexts before feedback), and by offset.
 
         If a record has an earlier append time than a previous record of its input, the later of the two times is used.
         """
@@ -341,7 +341,7 @@ class _Audit:
             self._fault(f"{place}: expected class {expected!r}; got {prediction.class_name!r}")
 
     def _check_arm(self, settings: TaskSettings, event_id: str, arm: Arm | None, place: str) -> None:
-        """Check that a decision has the arm that the random draw for its event id determines."""
+        """Check that a decision's arm is the one determined by the random draw for its event id."""
         if arm != (expected := settings.arm_of(uniform(settings.seed, Purpose.ACTION, event_id))):
             self._fault(f"{place}: expected the arm {expected}; got {arm}")
 
@@ -377,7 +377,7 @@ class _Audit:
                 oracle.feedback(feedback, record)
 
     def _count_misplaced(self, oracle: Oracle, record: Record, event_id: str | None) -> None:
-        """Count a record whose key belongs to another partition. For a record without a key, its id is the key."""
+        """Count a record whose key belongs to another partition. If a record has no key, its event id is used."""
         partitions = self._last.partitions
         key = record.key if record.key is not None or event_id is None else event_id.encode()
         if partitions > 1 and key is not None and partition_for(key, partitions) != self._partition:
@@ -385,7 +385,7 @@ class _Audit:
             oracle.counts[f"{name}_misplaced"] += 1
 
     def _predictions(self, step: JournalStep, last: JournalStep) -> dict[int, tuple[Record, Prediction]]:
-        """Return the predictions of a step, by the offsets of their contexts.
+        """Return the predictions of a step, keyed by the offsets of their contexts.
 
         With a shared model, the journal contains the number and digest of the predictions. Any further predictions are
         from other programs.
@@ -503,7 +503,7 @@ class _Audit:
                 self._fault(f"step {self._published_by} has published records, but the journal ends with step {last}")
 
     def _check_ticks(self, behind: set[int]) -> None:
-        """Check that each step with decisions, up to the last tick, has a tick.
+        """Check that each step with decisions has a tick, up to the step of the last tick.
 
         Without a tick, the decisions of a step would never expire.
         """

@@ -43,7 +43,7 @@ class Model(NamedTuple):
         return f"after step {position['journal']:,} of partition {position['partition']}"
 
     def learner(self) -> Learner:
-        """Create the learner with this state.
+        """Create the learner and load this state.
 
         Raises:
             ParameterError: the learner or a parameter is unknown.

@@ -73,7 +73,7 @@ def export_model(
     Raises:
         ModelError: there is no model.
         TooEarlyError: the task had made no step by that time.
-        JournalError: required records are deleted.
+        JournalError: required records have been deleted.
     """
     journal = TopicPartition(topics.journal, partition)
     last = last_step(broker, journal)
@@ -130,7 +130,7 @@ def _model_of(
 def _shared_model(
     broker: Broker, topics: Topics, partition: int, number: int | None, at_ms: int | None, version: int | None
 ) -> Model:
-    """Return the newest version of the shared model, or an earlier version."""
+    """Return the shared model at its newest version, or as of a given step, time or version."""
     offset = None
     if at_ms is not None:
         log = TopicPartition(topics.updates, 0)
@@ -163,7 +163,7 @@ def _version_of(broker: Broker, journal: TopicPartition, number: int) -> int:
 
 
 def _step_at(broker: Broker, journal: TopicPartition, at_ms: int, last: JournalStep) -> int:
-    """Return the number of the last step at a given broker time. `last` is the current last step of the journal.
+    """Return the number of the last step made by a given broker time. `last` is the journal's current last step.
 
     Raises:
         TooEarlyError: no step had been made by that time.
@@ -226,7 +226,7 @@ def _model_settings(model: Model) -> dict[str, Any]:
 def _import(
     broker: Broker, topics: Topics, partitions: Sequence[int], writer: ChunkWriter, transactional_id: str
 ) -> None:
-    """Write a model for all of these partitions. The first of these partitions stores its snapshot."""
+    """Write a model for these partitions. The first of them stores the snapshot."""
     _check_empty(broker, topics, partitions)
     producer = broker.transactional_producer(transactional_id)
     try:
@@ -271,7 +271,7 @@ BATCH_RECORDS = 1_000
 
 
 def fresh_replica(settings: TaskSettings, imported: Generation | None = None) -> Replica:
-    """Return a replica before the first log entry. If a model was imported, the replica starts from this model.
+    """Return a replica in its state before the first log entry: an untrained model or, if given, the imported model.
 
     Raises:
         JournalError: the imported model cannot be read, or belongs to another learner.

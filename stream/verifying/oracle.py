@@ -101,13 +101,13 @@ class Oracle:
         self.settings = settings
         self.champion = settings.learner  # name of the current champion, if each task has its own model
         self.events: list[Event] = []
-        self.counts: Counter[str] = Counter()  # fields of the ledger and overflows
+        self.counts: Counter[str] = Counter()  # counts by field of the ledger, and by kind of overflow
         self.rows: Counter[tuple[State, Input]] = Counter()  # number of uses of each rule in the join table
         self.undated: dict[int, list[int]] = {}  # decision times of steps whose ticks have not been applied yet
         self.dated_step = 0  # the last step whose tick was applied
         self._stream_ms = 0
         self._dated_ms = 0
-        # Decisions in the state DEFERRED were not shown yet. In the state SHOWN, a decision's window begins at the
+        # Decisions in the state DEFERRED have not been shown yet. In the state SHOWN, a decision's window begins at the
         # append time of its shown record.
         self._unsettled: dict[State, OrderedDict[str, _Pending]] = {
             state: OrderedDict() for state in (State.PENDING, State.DEFERRED, State.SHOWN)
@@ -133,7 +133,7 @@ class Oracle:
         return Ledger(**{name: self.counts[name] for name in Ledger._fields} | levels)
 
     def malformed(self, record: Record, name: str) -> None:
-        """Apply a malformed record. Its `name` is "context" or "feedback"."""
+        """Apply a malformed record; `name` is "context" or "feedback"."""
         self.counts["contexts" if name == "context" else name] += 1
         self.counts[f"{name}_malformed"] += 1
         self._write_off(record.topic, record.partition, record.offset, DEAD_LETTER_MALFORMED)
@@ -146,9 +146,9 @@ class Oracle:
         Args:
             context: the context.
             record: the context's record.
-            prediction: the prediction for the offset of the record, or None.
+            prediction: the prediction for the record's offset, or None.
             date: a list that contains the time of the step's decisions. It is empty until the step's tick is applied.
-            is_aside: whether the log has no bit for the action of the decision.
+            is_aside: whether the log has no bit for the decision's action.
         """
         event_id, state = context.id, self._state(context.id)
         self.counts["contexts"] += 1
@@ -194,7 +194,7 @@ class Oracle:
         return ""
 
     def feedback(self, feedback: Feedback, record: Record) -> None:
-        """Apply feedback, after stream time has advanced to its append time."""
+        """Apply feedback. Stream time must have advanced to its append time."""
         event_id, state = feedback.id, self._state(feedback.id)
         waiting, known = self._unsettled.get(state), self._known.get(event_id)
         decision = known if waiting is None else waiting[event_id]
@@ -225,7 +225,7 @@ class Oracle:
             self.counts["conflicts"] += first is not None and first.reward != feedback.reward
 
     def shown(self, event_id: str, record: Record) -> None:
-        """Apply a shown record, after stream time has advanced to its append time."""
+        """Apply a shown record. Stream time must have advanced to its append time."""
         state = self._state(event_id)
         self.rows[state, Input.SHOWN] += 1
         self.counts["feedback"] += 1
@@ -336,7 +336,7 @@ class Oracle:
 
 
 def _first_date(waiting: OrderedDict[str, _Pending]) -> float:
-    """Return the time of the oldest decision, or infinity if there is no decision or its tick is not applied yet."""
+    """Return the time of the oldest decision, or infinity if there is none or its tick has not been applied yet."""
     date = next(iter(waiting.values())).date if waiting else []
     return date[0] if date else inf
 

@@ -26,7 +26,7 @@ from stream.wire.updates import UpdatesError, encode_updates
 
 
 class Replay(NamedTuple):
-    """The result of applying the whole journal again without snapshots, and the result of recovery."""
+    """A comparison of the recovered state with the state after applying the whole journal again, without snapshots."""
 
     partition: int
     steps: int

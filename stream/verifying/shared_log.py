@@ -1,6 +1,6 @@
 """The audit of a shared model. It compares the model's log with the journals, and compares the replicas' digests.
 
-    log        each step has the number of entries that is in its journal record, and no step is missing
+    log        each step has the number of entries stated in its journal record, and no step is missing
     journals   no step made its decisions at a version later than its own record in the log, and every task knows the
                names of open classes in the order of the log
     replicas   replicas at the same version are bit-identical
@@ -228,7 +228,7 @@ class _LogAudit:
         self._behind.append(max(behind, 0))
 
     def _leave(self, partition: int, steps: _Steps) -> None:
-        """Compare the number of log entries of the last step found with the number in the journal."""
+        """Check that the last step found has as many log entries as its journal record states."""
         if not steps.first <= steps.seen <= steps.last:
             return
         expected = steps.entries[steps.seen - steps.first]
