@@ -65,7 +65,7 @@ def values_of(values: Values) -> list[Scalar]:
 
 
 def grid(values: Mapping[str, Values]) -> Iterator[Parameters]:
-    """Yield all combinations that have one value for each name.
+    """Yield all combinations of one value for each name.
 
     >>> [point["a"] for point in grid({"a": [1, 2], "b": "x"})]
     [1, 2]
@@ -104,12 +104,12 @@ class Conditions(_Table):
     window: Annotated[int, Field(ge=-1)] = -1  # number of decisions after which a decision expires; -1 means never
     on_expiry: OnExpiry = "drop"
     late: LatePolicy = "ignore"
-    noise: Annotated[float, Field(ge=0, le=1)] = 0.0  # fraction of training labels replaced with a uniform class
+    noise: Annotated[float, Field(ge=0, le=1)] = 0.0  # fraction of training labels replaced by uniformly drawn ones
     change: Change = "none"  # how the classes change in the course of the stream
     partitions: Annotated[int, Field(ge=1)] = 1
     model: Literal["own", "shared"] = "own"  # one model per partition, or a shared model
     lag: Annotated[int, Field(ge=1)] = 1  # decisions between two reads of a shared model's log
-    outage: Annotated[int, Field(ge=0)] = 0  # duration of an outage of a shared model's log, from halfway on
+    outage: Annotated[int, Field(ge=0)] = 0  # duration of an outage of a shared model's log, which begins halfway
     forget_every: Annotated[int, Field(ge=0)] = 0  # interval at which the learner loses its state; 0 means never
 
     @property
@@ -228,7 +228,7 @@ class Experiment(_Table):
         return list(dict.fromkeys(name for sweep in self.sweeps for name in sweep.data))
 
     def resized(self, events: int | None, seeds: int | None, exactly: Sequence[str] = ()) -> "Experiment":
-        """Return a copy with other numbers of events and seeds. None leaves a number unchanged.
+        """Return a copy with different numbers of events and seeds. None leaves a number unchanged.
 
         Args:
             events: Limit on events per run. Sweeps with a lower limit keep it.
@@ -250,7 +250,7 @@ class SetEntry(_Table):
     n_features: int
     title: str
     get: str  # source of the data
-    convert: str = "not required, because the file has the svmlight format"
+    convert: str = "not required, because the file is in svmlight format"
     note: str = ""  # differences from the data set used in the papers
 
 

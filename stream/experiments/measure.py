@@ -1,4 +1,4 @@
-"""One run of an experiment: a learner processes the stream of a seed. The result is a row."""
+"""One run of an experiment: a learner processes the stream for a seed. The result is a row."""
 
 import json
 import time
@@ -199,7 +199,7 @@ def _online(job: Job, data: Loaded, stream: Stream) -> Row:
 def _opposed(job: Job, data: Loaded, stream: Stream) -> tuple[Run, float]:
     """Run another library's learner. Its greedy class is unknown, so the action is used instead."""
     if job.conditions.window >= 0 or job.conditions.model == "shared":
-        raise ParameterError(f"{job.learner} supports neither window nor shared model")
+        raise ParameterError(f"{job.learner} supports neither a window nor a shared model")
     started_s = time.process_time()
     actions = oppose(job.learner, job.parameters, data, stream)
     seconds = time.process_time() - started_s

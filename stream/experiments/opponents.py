@@ -1,4 +1,4 @@
-"""Learners from other libraries. They are called from Python, with the same rows, draws and delays.
+"""Learners from other libraries, called from Python with the same rows, draws and delays as Onebit's learners.
 
 `vw` is Vowpal Wabbit's contextual bandit (see `vowpal_wabbit.py`). `river` is one of River's learners. LinUCB with a
 model per class receives the bit; one-versus-rest logistic regressions receive the true class. Both libraries are
@@ -32,7 +32,7 @@ class Opponent(Protocol):
     """A learner from another library that processes one event at a time."""
 
     def decide(self, t: int, u: float) -> tuple[int, Any]:
-        """Return the action for event t, drawn with the uniform u, and an object to pass to `learn`."""
+        """Return the action for event t, drawn with the uniform number u, and an object to pass to `learn`."""
 
     def learn(self, kept: Any, action: int, label: int) -> None:
         """Learn from the bit, or from the label for full-information learners."""

@@ -57,7 +57,7 @@ def charts_of(key: str, measure: str, panels: Sequence[Panel], x: DrawnAxis, y: 
 
     Args:
         key: A key for the figure, unique on the page.
-        measure: The name, in the definition, of the measure on the y axis.
+        measure: The measure on the y axis, as named in the definition.
         panels: The panels.
         x: The x axis.
         y: The y axis.

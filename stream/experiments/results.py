@@ -1,4 +1,4 @@
-"""Evaluation of a sweep's rows: lines for figures, and tables that include a paper's numbers. It accesses no files."""
+"""Evaluates a sweep's rows: lines for figures, and tables that include a paper's numbers. Accesses no files."""
 
 import json
 import math
@@ -19,7 +19,7 @@ EXAMPLES = "examples"
 """Name of the x axis of learning curves."""
 
 POLICY = "policy"
-"""Name of the field for the treatment of expired decisions: drop, negative or correct."""
+"""Name of the field that states how expired decisions are treated: drop, negative or correct."""
 
 _CURVES: dict[str, Callable[[Row], list[float]]] = {
     "error": lambda row: [m / n for m, n in zip(row.curve_mistakes, row.curve_events, strict=True)],
@@ -39,7 +39,7 @@ MEASURES = frozenset(_FIGURES)
 
 
 def field_of(row: Row, name: str) -> Scalar | None:
-    """Return a parameter, a condition or a column of a row, or None if the row has no such parameter.
+    """Return a parameter, a condition or a column of a row, or None if the row has none of this name.
 
     If the parameter is a multiple of a statistic of the data, the factor is returned.
     """
@@ -59,7 +59,7 @@ def field_of(row: Row, name: str) -> Scalar | None:
 
 
 def first_field_of(row: Row, names: str) -> Scalar | None:
-    """Return the value of the first field in `names`, which are separated by |, that the row has."""
+    """Return the value of the first of these fields that the row has. The names are separated by |."""
     return next((value for name in names.split("|") if (value := field_of(row, name)) is not None), None)
 
 

@@ -89,7 +89,7 @@ def run_experiment(
         folder: The results directory.
         jobs: The number of processes.
         progress: Called after each run.
-        only: Names of the sweeps to run; None means all. Sweeps that provide parameters for these sweeps are also run.
+        only: Names of the sweeps to run; None means all. Other sweeps that provide parameters must have been run.
     """
     path = folder / ROWS_FILE
     rows = read_rows(path)

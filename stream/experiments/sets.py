@@ -23,7 +23,7 @@ GENERATED = ("synsep", "synnonsep", LINEAR)
 
 
 Fact = Callable[[float], float]
-"""A function that multiplies a statistic of the data set by a factor, to compute a parameter."""
+"""A function that computes a parameter from a statistic of the data set. Its argument is a factor for the statistic."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class Sets:
         return self._entries[name].title if name in self._entries else _TITLES[name]
 
     def note(self, name: str) -> str:
-        """Describe how a data set differs from the papers' data set; empty if both are the same."""
+        """Describe how a data set differs from the papers' data set. Return an empty string if it does not differ."""
         return self._entries[name].note if name in self._entries else ""
 
     def load(self, name: str, seed: int, rows_max: int | None) -> Loaded:

@@ -1,6 +1,6 @@
 """Streams: rows of a data set in order, with draws, delays, noise and changes that depend only on a seed.
 
-Draws for different purposes are independent. A seed therefore gives the same order and draws with every delay, noise
+Draws for different purposes are independent. A seed therefore gives the same order and draws whatever the delay, noise
 and change.
 """
 
@@ -101,7 +101,7 @@ def come_and_go(order: Indices, labels: Labels, n_classes: int, rng: np.random.G
     classes = rng.permutation(n_classes)
     third = n_classes // 3
     kind = np.zeros(n_classes, dtype=np.int64)
-    kind[classes[:third]], kind[classes[third : 2 * third]] = -1, 1  # -1 in the first half only, 1 in the second only
+    kind[classes[:third]], kind[classes[third : 2 * third]] = -1, 1  # -1: only in the first half; 1: only in the second
     half = labels.size // 2
     side = np.where(np.arange(labels.size) < half, -1, 1)
     of_rows = kind[labels]
@@ -132,7 +132,8 @@ def delays_of(labels: Labels, seed: int, conditions: Conditions) -> Labels:
 def part_of(stream: Stream, events: Indices) -> Stream:
     """Return a stream that consists of some of the events.
 
-    A bit arrives with the last of these events that is not later than the bit's arrival in the original stream.
+    A bit arrives with the last of these events that is not later than the event with which it arrives in the original
+    stream.
     """
     due = events + stream.delays[events]
     delays = np.searchsorted(events, due, side="right") - 1 - np.arange(events.size)

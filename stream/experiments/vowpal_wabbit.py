@@ -1,4 +1,4 @@
-"""Vowpal Wabbit's contextual bandits as opponents, with the same rows, draws and delays.
+"""Vowpal Wabbit's contextual bandits as opponents, with the same rows, draws and delays as Onebit's learners.
 
 The bandit uses the single-line format with K actions (`--cb_explore K`), which Vowpal Wabbit converts to its multi-line
 format, with one regression for all actions (`--cb_type mtr`). Examples are created from numbers instead of parsed from
@@ -114,7 +114,7 @@ class Bandit:
         return example
 
     def decide(self, example: Any, u: float) -> tuple[int, float]:
-        """Return an action, drawn with the uniform u, and its probability."""
+        """Return an action, drawn with the uniform number u, and its probability."""
         self._model.predict(self._workspace, example)
         probabilities: list[float] = example.get_action_scores()
         below = 0.0

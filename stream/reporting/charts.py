@@ -70,7 +70,7 @@ class Chart(NamedTuple):
     is_pointwise: bool = False  # True for separate points with intervals, not joined by lines
     is_stepped: bool = False  # True if each value applies up to the next x value
     hides_start: bool = False  # True to omit the noisy first points on a linear x-axis
-    compares: bool = False  # True if the reader may show the lines relative to one of them
+    compares: bool = False  # True if the page offers to show the lines relative to one of them
     y_limits: tuple[float, float] | None = None  # initial range of a linear y-axis; None: from 0 to the maximum
 
 
@@ -121,7 +121,7 @@ class Script(NamedTuple):
 
 @cache
 def script() -> Script:
-    """Return the script of pages with charts."""
+    """Return the script for pages with charts."""
     text = f"{uplot()}{_read('charts.js')}\n"
     digest = f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
     return Script(text, digest, uplot_style())

@@ -19,7 +19,7 @@ CURVE_POINTS_MAX = 400
 """Number of points to draw. A figure is about 700 px wide, and every point adds 15 bytes to the page."""
 
 WINDOWS_PER_RUN = 20
-"""The sliding window as a fraction of the run. It smooths the curve but still shows changes."""
+"""Number of sliding windows that fit into a run. A window of this length smooths the curve but still shows changes."""
 
 
 class CurvePoint(NamedTuple):
@@ -191,9 +191,9 @@ class MatchedError(NamedTuple):
 
 
 def matched_error(partitions: Iterable[Iterable[Example]]) -> MatchedError:
-    """Return the error over the examples of all partitions, which are in the order of settlement in each partition.
+    """Return the error over the examples of all partitions. Each partition's examples are in the order of settlement.
 
-    Uses one byte per example of a partition. The overall last fifth combines the last fifth of each partition.
+    Uses one byte per example of a partition. The overall last fifth combines the last fifths of all partitions.
 
     >>> wrong, right = (Example("id", Outcome.MATCHED, 1, 0.5, reward, 10, 20) for reward in (0, 1))
     >>> error = matched_error([[wrong, wrong, wrong, wrong, right], [right] * 4 + [wrong]])
@@ -209,7 +209,7 @@ def matched_error(partitions: Iterable[Iterable[Example]]) -> MatchedError:
 
 
 class SharePoint(NamedTuple):
-    """A fraction among the most recent decisions, measured after the first `decided` decisions."""
+    """A fraction over a sliding window that ends after the first `decided` decisions."""
 
     decided: int
     share: float
@@ -219,7 +219,7 @@ SHARE_POINTS_MAX = 200
 
 
 def exploration(explored: bytes | bytearray) -> tuple[SharePoint, ...]:
-    """Return the rate of non-greedy actions over the same sliding window as the recent error.
+    """Return the rate of non-greedy actions over a sliding window as long as that of the recent error.
 
     Args:
         explored: For each decision, in order, 1 if its action was not the greedy class, otherwise 0.
@@ -250,7 +250,7 @@ def _rate(part: float, whole: float) -> float:
 
 
 class DelayedPoint(NamedTuple):
-    """Numbers of outcomes that are known after a given number of decisions."""
+    """The numbers of known outcomes after a given number of decisions."""
 
     decided: int
     matched: int  # number of decisions whose feedback had arrived
@@ -284,8 +284,8 @@ class Settlements:
     def take(self, examples: Iterable[Example]) -> Iterator[Example]:
         """Record examples, and yield each one unchanged.
 
-        An example is settled at the append time of its feedback. If the feedback preceded the context, the time is the
-        latest append time of the feedback that was read before.
+        An example is settled at the append time of its feedback. If the feedback preceded the context, the example is
+        settled at the latest append time of the feedback read so far.
         """
         for example in examples:
             self._known_ms.append(example.settled_at_ms)
@@ -293,7 +293,7 @@ class Settlements:
             yield example
 
     def curve(self, decided_ms: Sequence[int]) -> tuple[DelayedPoint, ...]:
-        """Return the outcomes that are known after increasing numbers of decisions.
+        """Return the numbers of known outcomes after increasing numbers of decisions.
 
         Args:
             decided_ms: The time of each decision, in any order.

@@ -42,7 +42,7 @@ def estimate_charts(policies: Sequence[PolicyEvaluation]) -> list[Chart]:
             _chart(
                 "path",
                 "The estimate over the log",
-                "The doubly robust estimate with the running reward model, by number of decisions, and the "
+                "The doubly robust estimate with the running reward model, by number of decisions, with its "
                 "anytime-valid interval.",
                 f"Line chart of the doubly robust estimate over the log. At the end: {summary}.",
                 paths,
@@ -95,7 +95,9 @@ def _weights(policies: Sequence[PolicyEvaluation]) -> Chart:
 
 
 def live_charts(found: Mapping[int, tuple[str, LiveEstimates]]) -> list[Chart]:
-    """Return a chart of the estimates of learners' own policies in a replay of a log; none if no decision is settled.
+    """Return a chart of the estimates of learners' own policies in a replay of a log.
+
+    The list is empty if no decision is settled.
 
     Args:
         found: Name and estimates of each learner, keyed by the number of its line.
@@ -117,7 +119,7 @@ def live_charts(found: Mapping[int, tuple[str, LiveEstimates]]) -> list[Chart]:
             "live",
             "The estimate over the decisions",
             "Estimated mean reward of each learner's own policy, by number of settled decisions, with its "
-            "anytime-valid interval; and the mean reward of the logged actions.",
+            "anytime-valid interval, and the mean reward of the logged actions.",
             f"Line chart of the estimate over the settled decisions. At the end: {summary}.",
             paths,
             _room([*late, *ends]),

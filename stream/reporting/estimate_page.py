@@ -71,13 +71,13 @@ _GLOSSARY = (
     ("replay", "Rejection sampling: the mean reward of decisions accepted with the policy's probabilities."),
     ("dm", "Direct method: the mean prediction of a reward model. Its bias is unknown."),
     ("ips", "Inverse propensity scores: the mean of weight times reward."),
-    ("snips", "Self-normalised: divided by the mean weight."),
-    ("clipped-ips", "Clipped weights: biased downwards, with less variance."),
+    ("snips", "Self-normalised IPS: ips divided by the mean weight."),
+    ("clipped-ips", "IPS with clipped weights: biased downwards, but with less variance."),
     ("dr", "Doubly robust: the direct method plus the weighted error of its model."),
     (
         "bootstrap",
         "Percentiles over resampled logs; accurate for many decisions with similar weights.",
     ),
-    ("Bernstein", "Guaranteed coverage for bounded weights and a constant policy; wider."),
-    ("anytime", "Valid after every number of decisions simultaneously, so that stopping at any time is allowed."),
+    ("Bernstein", "Guaranteed coverage for bounded weights and a constant policy, but wider intervals."),
+    ("anytime", "Valid simultaneously after every number of decisions, so stopping at any time is allowed."),
 )

@@ -45,10 +45,10 @@ if TYPE_CHECKING:
 
 
 def page(reports: Sequence[RunReport], entry: str = "") -> str:
-    """Return the page. It contains the runs themselves; see `packed_runs`.
+    """Return the page, which also contains the runs in compressed form; see `packed_runs`.
 
     Args:
-        reports: Runs over the same stream or several streams.
+        reports: Runs over one or more streams.
         entry: Entry for the index of pages, stored in the page's head.
 
     Raises:
@@ -106,7 +106,7 @@ def _named_runs(names: Sequence[str], found: Sequence[Series]) -> list[tuple[str
 
 @cache
 def environment() -> "Environment":
-    """Return the template environment with autoescaping, with or without a script."""
+    """Return the template environment, with autoescaping. Pages have no script by default."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     made = Environment(
@@ -179,7 +179,7 @@ def _summary(report: RunReport) -> str:
     sentence = ", ".join(clauses) + "."
     if not math.isnan(report.constant_error_rate):
         sentence += (
-            f" Always choosing the most frequent class would have an error of {percent(report.constant_error_rate)}."
+            f" Always choosing the most frequent class would give an error of {percent(report.constant_error_rate)}."
         )
     return unbroken(sentence)
 
@@ -233,7 +233,7 @@ def _seeds(names: Sequence[str], found: Sequence[Series]) -> str:
 
 
 def _differences(names: Sequence[str], found: Sequence[Series]) -> Table | None:
-    """Return a table of the differences between runs, except learners and parameters, or None without differences."""
+    """Return a table of the differences between runs other than learners and parameters, or None if there are none."""
     traits = [
         {"data": series.first.data, "events": f"{series.first.events:,}"}
         | {"seeds": listed([str(run.seed) for run in series.runs])}
@@ -259,7 +259,7 @@ def _versions(names: Sequence[str], found: Sequence[Series]) -> str:
 
 
 class _Runs(NamedTuple):
-    """A table of runs. A cell may be a list of parts that are not broken across lines."""
+    """A table of runs. A cell may be a list of parts, each of which is kept on one line."""
 
     columns: tuple[str, ...]
     rows: list[tuple[str | list[str], ...]]
@@ -440,7 +440,7 @@ class _Account(NamedTuple):
 
 
 FLOWS_MAX = 6
-"""Limit on ledger diagrams on a page."""
+"""Maximum number of ledger diagrams on a page."""
 
 
 def _accounts(names: Sequence[str], reports: Sequence[RunReport]) -> list[_Account]:
@@ -487,11 +487,11 @@ _GLOSSARY = (
     ("unmatched", "A decision whose action differs from the logged action, so that the log has no feedback for it."),
     ("deferred", "Decided, and waiting for the record that reports that the decision was shown."),
     ("shown", "The record that reports that a deferred decision was shown. The decision's window begins with it."),
-    ("unshown", "A deferred decision that was not shown in time. It is not learned."),
+    ("unshown", "A deferred decision that was not shown in time. The learner does not learn from it."),
     ("champion", "The learner that decides, in a pipeline with challengers."),
     ("challenger", "A learner that learns from the champion's decisions, and does not decide until it is promoted."),
     ("holdout", "A random part of the events, for which a fixed policy decides instead of the learner."),
-    ("late", "Feedback after its decision expired."),
+    ("late", "Feedback that arrived after its decision had expired."),
     ("duplicate", "A repeated context or feedback. Only the first record is used."),
     ("conflict", "Duplicate feedback whose bit differs from that of the first feedback."),
     ("orphan", "Feedback whose context has not arrived. It is dropped after the orphan window."),

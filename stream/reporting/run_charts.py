@@ -114,7 +114,7 @@ _ERRORS = (
         "known",
         "Error known so far",
         lambda report: (
-            "Share of wrong decisions among those whose feedback had arrived by then. At the last decision "
+            "Share of wrong decisions among those whose feedback had arrived by then. At the last decision, "
             f"{_outstanding(report)} were outstanding; these are excluded."
         ),
         _known,
@@ -389,7 +389,7 @@ def ledger_flow(ledger: Ledger, key: str) -> list[Drawing]:
 
 
 def flow_words(ledger: Ledger) -> str:
-    """Return a text alternative."""
+    """Return the text alternative of the diagram."""
     outcomes = ", ".join(f"{node.number:,} {node.name}" for node in _settled(ledger) if node.from_contexts)
     aside = ", ".join(f"{node.number:,} {node.name}" for node in _settled(ledger) if not node.from_contexts)
     words = f"Of {ledger.contexts:,} contexts, {ledger.decided:,} were decided: {outcomes}."

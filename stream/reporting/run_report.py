@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 def versions() -> dict[str, Any]:
-    """Return the versions on which the results of a run may depend, by name."""
+    """Return the versions on which the results of a run may depend, keyed by name."""
     return {
         "onebit": version("onebit"),
         "python": platform.python_version(),
@@ -96,7 +96,7 @@ class ReplicaReport(NamedTuple):
 
 
 class Behind(NamedTuple):
-    """Number of log entries of a shared model that precede a step's own entries, but did not affect its decisions."""
+    """Number of entries in a shared model's log that precede a step's own entries, but did not affect its decisions."""
 
     median: int
     p99: int
@@ -125,14 +125,14 @@ class RunReport:
     delays: Delays | None = None
     constant_error_rate: float = math.nan  # error of always choosing the most frequent class; nan if unknown
     report: str | None = None  # path of the page
-    feedback_after_end: float = math.nan  # fraction of matched feedback after the last decision
+    feedback_after_end: float = math.nan  # fraction of the matched feedback that arrived after the last decision
     delayed: tuple[DelayedPoint, ...] = ()  # known outcomes over time
     warnings: tuple[str, ...] = ()  # reasons why the figures may be misleading
-    drift_alarms: int = 0  # number of resets of the model or a class by drift detection
+    drift_alarms: int = 0  # number of resets of the model or of a class by drift detection
     estimate: "LiveEstimates | None" = None  # estimate of the learner's own policy; None if not requested
     arms: "ArmComparison | None" = None  # comparison with the holdout; None without a holdout
     challengers: "ChallengerComparison | None" = None  # estimates of the challengers; None without challengers
-    model: str = "own"  # `own` for each partition, or `shared`
+    model: str = "own"  # `own` (one model per partition) or `shared`
     replicas: tuple[ReplicaReport, ...] = ()  # replicas of a shared model
     model_behind: Behind | None = None  # for a shared model: percentiles over the steps that wrote to the log
     first_feedback: int | None = None  # number of decisions before the first matched feedback
@@ -151,7 +151,7 @@ class RunReport:
 
     @property
     def orphans(self) -> int:
-        """The number of feedback records without a context, dropped or waiting."""
+        """The number of feedback records without a context, whether dropped or waiting."""
         return self.ledger.orphans_waiting + self.ledger.orphans_dropped
 
     @property
@@ -256,11 +256,11 @@ _ELEMENT = re.compile(r'<script type="application/gzip" id="runs">([^<]*)</scrip
 
 
 class SavedRunsError(OnebitError, ValueError):
-    """Raised if a file contains no runs, or if the file's version is not supported."""
+    """Raised if a file contains no readable runs, or their format is not supported."""
 
 
 def packed_runs(reports: Sequence[RunReport]) -> str:
-    """Serialise runs for an element of a page: JSON, gzip, URL-safe base64."""
+    """Serialise runs for an element of a page, as JSON that is compressed with gzip and encoded as URL-safe base64."""
     return base64.urlsafe_b64encode(gzip.compress(runs_json(reports), mtime=0)).decode()
 
 

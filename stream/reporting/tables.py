@@ -1,7 +1,7 @@
 """Formats numbers and tables for terminals and pages.
 
-In the table of runs, those that differ only in their seed are combined. The tables of arms and of challengers compare a
-learner with its holdout and its challengers.
+In the table of runs, runs that differ only in their seed share a row. The tables of arms and of challengers compare a
+learner with its holdout and with its challengers.
 """
 
 import math
@@ -83,7 +83,7 @@ def between(ends: tuple[float, float] | None) -> str:
 
 
 SAID_ELSEWHERE = frozenset(("command", "data", "events", "learner", "param", "seed", "topic_prefix"))
-"""Settings that are not shown as differences, because they have no effect or their own field in the report."""
+"""Settings that are not shown as differences, because they have no effect or have their own field in the report."""
 
 
 class Series(NamedTuple):
@@ -107,7 +107,7 @@ class Series(NamedTuple):
 
 
 def t_factor(n: int) -> float:
-    """Return the half-width of the 95 % interval of the mean of n values, divided by their standard deviation.
+    """Return the half-width of the 95 % interval of a mean of n values, in units of their standard deviation.
 
     >>> round(t_factor(10), 3)
     0.715
@@ -173,11 +173,11 @@ _IF_ANY = ("unmatched", "unshown")
 
 
 def comparison(reports: Sequence[RunReport]) -> Table:
-    """Return a table of runs by error. Runs that differ only in their seed share one row, which shows the means.
+    """Return a table of runs, sorted by error. Runs that differ only in their seed share a row, which shows the means.
 
-    Counts that are equal in all runs are moved to the notes. To fit into 80 characters, different counts of late and
-    duplicate feedback are shown only in the ledgers. Unmatched and unshown decisions have a column if there are such
-    decisions.
+    Counts that are equal in all runs are moved to the notes. To fit into 80 characters, counts of late and duplicate
+    feedback that are not equal are shown only in the ledgers. Unmatched and unshown decisions have a column only if
+    there are any.
     """
     found = by_error(series_of(reports))
     has_seeds = any(len(series.runs) > 1 for series in found)

@@ -166,7 +166,7 @@ def test_run_with_lost_feedback_has_a_chart_of_expired_decisions() -> None:
     }  # fmt: skip
     captions = captions_of(report)
     assert {"Error known so far", "Expired"} < captions.keys()
-    assert f"At the last decision {last.outstanding} were outstanding" in captions["Error known so far"]
+    assert f"At the last decision, {last.outstanding} were outstanding" in captions["Error known so far"]
 
 
 def captions_of(report: RunReport) -> dict[str, str]:
